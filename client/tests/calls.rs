@@ -1,4 +1,5 @@
-//! The calls on a real server. The programs and the extension come from `cargo xtask build`.
+//! The functions of the client on a real server. `cargo xtask build` builds the programs and the
+//! extension.
 
 mod support;
 
@@ -33,7 +34,7 @@ fn fact(n: u32) -> Effect {
 }
 
 #[tokio::test]
-async fn a_duplicate_is_given_what_the_first_recorded() {
+async fn duplicate_reads_the_recorded_effects() {
     let server = Database::create();
     let mut client = connect(&server.url()).await;
     let (id, to) = (new_id(), destination());
@@ -44,7 +45,7 @@ async fn a_duplicate_is_given_what_the_first_recorded() {
         .await
         .unwrap()
         .into_new()
-        .expect("a new id");
+        .expect("an id that is not claimed");
     let ids = won
         .record_effects(&[
             fact(1).key("k").message_type("Fact").header("h", "v"),
@@ -61,7 +62,7 @@ async fn a_duplicate_is_given_what_the_first_recorded() {
     assert!(recorded.iter().map(|effect| effect.message_id).eq(ids));
     assert!(recorded[0].ordinal < recorded[1].ordinal);
     let [json, binary] = &recorded[..] else {
-        panic!("two were recorded: {recorded:?}");
+        panic!("expected two effects: {recorded:?}");
     };
     assert_eq!(
         serde_json::from_slice::<serde_json::Value>(&json.payload).unwrap(),
@@ -75,7 +76,7 @@ async fn a_duplicate_is_given_what_the_first_recorded() {
     assert_eq!(binary.payload, bytes);
     assert_eq!(binary.content_type.as_deref(), Some("application/x-test"));
 
-    // The same again for another connection, and into the outbox.
+    // Another connection reads the same effects, and replays them into the outbox.
     let other = connect(&server.url()).await;
     assert_eq!(effects(&other, &id, &to).await.unwrap(), recorded);
     assert_eq!(replay_effects(&other, &id, &to).await.unwrap(), 2);
@@ -83,7 +84,7 @@ async fn a_duplicate_is_given_what_the_first_recorded() {
 }
 
 #[tokio::test]
-async fn a_claim_says_why_not() {
+async fn claim_reports_in_progress_duplicate_and_mismatch() {
     let server = Database::create();
     let (mut first, mut second) = (connect(&server.url()).await, connect(&server.url()).await);
     let (id, to) = (new_id(), destination());
@@ -110,8 +111,9 @@ async fn a_claim_says_why_not() {
     assert!(matches!(outcome, Claim::Mismatch { .. }), "{outcome:?}");
 }
 
+/// Goal: a message that was sent before the oldest retained claim is `Expired`, and not `New`.
 #[tokio::test]
-async fn what_can_no_longer_be_told_from_a_duplicate_has_expired() {
+async fn message_older_than_the_retained_claims_is_expired() {
     let server = Database::create();
     let mut client = connect(&server.url()).await;
     let to = Destination::new("client.forgets-soon").unwrap();
@@ -125,7 +127,7 @@ async fn what_can_no_longer_be_told_from_a_duplicate_has_expired() {
     let sent = OffsetDateTime::now_utc();
     let sent_long_ago = ClaimOptions::default().sent_at(sent);
     let deadline = sent + Duration::seconds(30);
-    // Until the ring has turned it remembers everything.
+    // Until its first rotation, the ring retains all claims.
     loop {
         let tx = client.transaction().await.unwrap();
         let outcome = claim(&tx, &new_id(), &to, &sent_long_ago).await.unwrap();
@@ -135,7 +137,7 @@ async fn what_can_no_longer_be_told_from_a_duplicate_has_expired() {
         assert!(matches!(outcome, Claim::New(_)), "{outcome:?}");
         assert!(
             OffsetDateTime::now_utc() < deadline,
-            "the ring does not turn"
+            "the ring does not rotate"
         );
         tx.rollback().await.unwrap();
         client.batch_execute("CALL idem_maintain()").await.unwrap();
@@ -143,7 +145,7 @@ async fn what_can_no_longer_be_told_from_a_duplicate_has_expired() {
 }
 
 #[tokio::test]
-async fn a_batch_answers_by_position() {
+async fn claim_batch_returns_results_by_position() {
     let server = Database::create();
     let mut client = connect(&server.url()).await;
     let to = destination();
@@ -154,7 +156,8 @@ async fn a_batch_answers_by_position() {
 
     let uuid = Uuid::new_v4();
     let text = MessageId::text(format!("text-{uuid}")).unwrap();
-    // A text that is a canonical UUID is that uuid, so the last is a duplicate of the first.
+    // A text that is a canonical UUID is the same id as that UUID, so the last id is a duplicate of
+    // the first.
     let same = MessageId::text(uuid.to_string()).unwrap();
     let ids = [uuid.into(), known, text, same];
     let tx = client.transaction().await.unwrap();
@@ -169,8 +172,10 @@ async fn a_batch_answers_by_position() {
     assert_eq!(effects(&client, &ids[3], &to).await.unwrap().len(), 1);
 }
 
+/// Goal: processing that claims at its end, with `try_record`, is reported as a duplicate if
+/// another transaction has already recorded the message.
 #[tokio::test]
-async fn work_that_claims_at_its_end_is_told_that_it_came_second() {
+async fn second_try_record_is_a_duplicate_and_records_nothing() {
     let server = Database::create();
     let mut client = connect(&server.url()).await;
     let (id, to) = (new_id(), destination());
@@ -196,7 +201,7 @@ async fn work_that_claims_at_its_end_is_told_that_it_came_second() {
 }
 
 #[tokio::test]
-async fn a_plain_send_has_the_id_that_it_was_given() {
+async fn send_uses_the_given_message_id() {
     let server = Database::create();
     let client = connect(&server.url()).await;
     let id = Uuid::new_v4();
@@ -213,8 +218,10 @@ async fn a_plain_send_has_the_id_that_it_was_given() {
     assert_eq!(refused.kind(), ErrorKind::Invalid);
 }
 
+/// Goal: `begin_and_claim` sends BEGIN together with the claim, and `record_and_commit` sends the
+/// effects together with COMMIT.
 #[tokio::test]
-async fn begin_travels_with_the_claim_and_recording_with_commit() {
+async fn pipelined_begin_and_commit_open_and_close_the_transaction() {
     let server = Database::create();
     let mut client = connect(&server.url()).await;
     let (id, to) = (new_id(), destination());
@@ -251,7 +258,7 @@ async fn begin_travels_with_the_claim_and_recording_with_commit() {
 }
 
 #[tokio::test]
-async fn a_claimed_transaction_that_is_dropped_or_rolled_back_leaves_the_message_free() {
+async fn dropped_or_rolled_back_transaction_leaves_no_claim() {
     let server = Database::create();
     let mut client = connect(&server.url()).await;
     let (id, to) = (new_id(), destination());
@@ -271,7 +278,8 @@ async fn a_claimed_transaction_that_is_dropped_or_rolled_back_leaves_the_message
     claimed.rollback().await.unwrap();
     assert!(!is_claimed(&client, &id, &to).await.unwrap());
 
-    // Given up while BEGIN and the claim are under way: both were sent, and so is a ROLLBACK.
+    // Drop the future while BEGIN and the claim are in flight. Both were sent, and a ROLLBACK
+    // follows.
     assert!(
         begin_and_claim(&mut client, &id, &to)
             .now_or_never()
@@ -282,7 +290,7 @@ async fn a_claimed_transaction_that_is_dropped_or_rolled_back_leaves_the_message
 }
 
 #[tokio::test]
-async fn a_claimed_transaction_notices_a_statement_that_failed_unnoticed() {
+async fn commit_after_an_ignored_failed_statement_is_an_error() {
     let server = Database::create();
     let mut client = connect(&server.url()).await;
     let (id, to) = (new_id(), destination());
@@ -299,7 +307,7 @@ async fn a_claimed_transaction_notices_a_statement_that_failed_unnoticed() {
 }
 
 #[tokio::test]
-async fn a_connection_lost_during_commit_is_ambiguous_and_a_refused_commit_is_not() {
+async fn lost_commit_is_ambiguous_and_failed_commit_is_not() {
     let server = Database::create();
     let (mut client, to) = (connect(&server.url()).await, destination());
     client
@@ -307,7 +315,9 @@ async fn a_connection_lost_during_commit_is_ambiguous_and_a_refused_commit_is_no
             "CREATE TABLE at_commit (what text);
              CREATE FUNCTION at_commit() RETURNS trigger LANGUAGE plpgsql AS $$
              BEGIN
-                 IF NEW.what = 'die' THEN PERFORM pg_terminate_backend(pg_backend_pid()), pg_sleep(60); END IF;
+                 IF NEW.what = 'die' THEN
+                     PERFORM pg_terminate_backend(pg_backend_pid()), pg_sleep(60);
+                 END IF;
                  RAISE EXCEPTION 'refused' USING ERRCODE = '23514';
              END $$;
              CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON at_commit
@@ -316,9 +326,9 @@ async fn a_connection_lost_during_commit_is_ambiguous_and_a_refused_commit_is_no
         .await
         .unwrap();
 
-    let refuse = "INSERT INTO at_commit VALUES ('refuse')";
+    let insert_that_fails = "INSERT INTO at_commit VALUES ('refuse')";
     let tx = client.transaction().await.unwrap();
-    tx.batch_execute(refuse).await.unwrap();
+    tx.batch_execute(insert_that_fails).await.unwrap();
     let error = commit(tx).await.unwrap_err();
     assert!(matches!(error, Error::Database(_)), "{error:?}");
     assert!(!error.is_retryable());
@@ -328,13 +338,13 @@ async fn a_connection_lost_during_commit_is_ambiguous_and_a_refused_commit_is_no
         .unwrap()
         .into_new()
         .unwrap();
-    claimed.batch_execute(refuse).await.unwrap();
+    claimed.batch_execute(insert_that_fails).await.unwrap();
     let error = claimed.record_and_commit(&[fact(1)]).await.unwrap_err();
     assert!(matches!(error, Error::Database(_)), "{error:?}");
 
-    let die = "INSERT INTO at_commit VALUES ('die')";
+    let insert_that_terminates = "INSERT INTO at_commit VALUES ('die')";
     let tx = client.transaction().await.unwrap();
-    tx.batch_execute(die).await.unwrap();
+    tx.batch_execute(insert_that_terminates).await.unwrap();
     let error = commit(tx).await.unwrap_err();
     assert!(matches!(error, Error::AmbiguousCommit(_)), "{error:?}");
     assert!(error.is_retryable());
@@ -344,13 +354,13 @@ async fn a_connection_lost_during_commit_is_ambiguous_and_a_refused_commit_is_no
         .unwrap()
         .into_new()
         .unwrap();
-    claimed.batch_execute(die).await.unwrap();
+    claimed.batch_execute(insert_that_terminates).await.unwrap();
     let error = claimed.record_and_commit(&[fact(1)]).await.unwrap_err();
     assert!(matches!(error, Error::AmbiguousCommit(_)), "{error:?}");
 }
 
 #[tokio::test]
-async fn errors_say_what_to_do() {
+async fn error_kinds_identify_the_cause() {
     let server = Database::create();
     let (mut client, to) = (connect(&server.url()).await, destination());
 
@@ -364,8 +374,8 @@ async fn errors_say_what_to_do() {
     assert_eq!(error.kind(), ErrorKind::ReadOnly);
     drop(read_only);
 
-    // A claim whose savepoint is gone is no claim: the server says so, and the borrow checker
-    // before it.
+    // The rollback to the savepoint removes the claim, so effects cannot be recorded. The borrow
+    // checker rejects this use of `Claimed`; here the server rejects it.
     let mut tx = client.transaction().await.unwrap();
     let inner = tx.transaction().await.unwrap();
     assert!(try_claim(&inner, &new_id(), &to).await.unwrap().is_new());
@@ -393,8 +403,8 @@ async fn errors_say_what_to_do() {
         .await
         .unwrap()
         .get(0);
-    let executioner = connect(&server.url()).await;
-    executioner
+    let terminator = connect(&server.url()).await;
+    terminator
         .execute("SELECT pg_terminate_backend($1, 5000)", &[&backend])
         .await
         .unwrap();
@@ -404,7 +414,7 @@ async fn errors_say_what_to_do() {
 }
 
 #[tokio::test]
-async fn of_many_who_claim_at_the_same_time_one_wins() {
+async fn concurrent_claims_have_one_winner() {
     let server = Database::create();
     let (id, to) = (new_id(), destination());
     let attempts = (0..8).map(|_| async {
@@ -418,7 +428,8 @@ async fn of_many_who_claim_at_the_same_time_one_wins() {
     assert_eq!(won.iter().filter(|won| **won).count(), 1);
 }
 
-/// Whether the session is in a transaction block: only there do two statements share a start time.
+/// Returns whether the session is in a transaction block. Only in a block do two statements have
+/// the same start time.
 async fn is_in_transaction(client: &Client) -> bool {
     let mut starts = Vec::new();
     for _ in 0..2 {

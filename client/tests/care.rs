@@ -1,4 +1,5 @@
-//! Set-up and care on a real server, and that the client has a call of every function.
+//! Set-up and administration on a real server. Also checks that the client covers every SQL
+//! function.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -15,7 +16,8 @@ use tokio_postgres::{Client, NoTls, error::SqlState};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A server of its own for each test: rings, roles and health belong to all who use one.
+/// Starts a server for one test. Rings, roles and health are shared by all users of a server, so
+/// tests do not share one.
 async fn start(name: &str) -> (Server, Client) {
     let server = Server::start(name);
     server.psql("postgres", "CREATE EXTENSION idem");
@@ -44,7 +46,7 @@ async fn claim_and_commit(
 }
 
 #[tokio::test]
-async fn a_forgotten_message_is_processed_again() {
+async fn forgotten_message_can_be_claimed_again() {
     let (_server, mut client) = start("client-forget").await;
     let (id, to) = (
         MessageId::text("m-1").unwrap(),
@@ -63,11 +65,12 @@ async fn a_forgotten_message_is_processed_again() {
 }
 
 #[tokio::test]
-async fn a_destination_sits_in_the_first_ring_that_keeps_what_it_asks_for() {
+async fn configure_selects_the_shortest_sufficient_ring() {
     let (_server, client) = start("client-configure").await;
     let to = Destination::new("care").unwrap();
     let ring = async || -> String {
-        let sql = "SELECT r.name FROM idem.destination d JOIN idem.ring r ON r.id = d.ring WHERE d.name = 'care'";
+        let sql = "SELECT r.name FROM idem.destination d JOIN idem.ring r ON r.id = d.ring
+                    WHERE d.name = 'care'";
         client.query_one(sql, &[]).await.unwrap().get(0)
     };
     configure(&client, &to, Duration::from_secs(60))
@@ -82,17 +85,19 @@ async fn a_destination_sits_in_the_first_ring_that_keeps_what_it_asks_for() {
     }
     assert_eq!(ring().await, "long");
 
-    // To the microsecond, and no ring keeps less than is asked of it.
+    // Retentions have microsecond precision, and no ring retains less than its destinations
+    // require.
     set_retention(&client, Ring::Long, 60 * DAY).await.unwrap();
     set_retention(&client, Ring::Short, Duration::from_micros(100_001))
         .await
         .unwrap();
     let sql = "SELECT retention = '60 days' FROM idem.ring WHERE name = 'long'
-               UNION ALL SELECT retention = '100.001 milliseconds' FROM idem.ring WHERE name = 'short'";
+               UNION ALL
+               SELECT retention = '100.001 milliseconds' FROM idem.ring WHERE name = 'short'";
     for row in client.query(sql, &[]).await.unwrap() {
         assert!(row.get::<_, bool>(0));
     }
-    // Nothing refers to it, and a second time there is none.
+    // Nothing refers to the destination, so it is removed. The second removal finds none.
     assert!(remove_destination(&client, &to).await.unwrap());
     assert!(!remove_destination(&client, &to).await.unwrap());
     configure(&client, &to, 31 * DAY).await.unwrap();
@@ -107,9 +112,9 @@ async fn a_destination_sits_in_the_first_ring_that_keeps_what_it_asks_for() {
 }
 
 #[tokio::test]
-async fn a_role_may_do_what_it_was_granted_and_no_more() {
+async fn role_can_execute_granted_functions_only() {
     let (server, client) = start("client-grant").await;
-    // A name that SQL would have to quote.
+    // The name needs quotes in SQL.
     let name = "The Consumer's";
     client
         .batch_execute(r#"CREATE ROLE "The Consumer's" LOGIN"#)
@@ -141,15 +146,15 @@ async fn a_role_may_do_what_it_was_granted_and_no_more() {
     assert_eq!(error.kind(), ErrorKind::NotGranted, "{error}");
     assert!(
         !health(&consumer).await.unwrap().is_empty(),
-        "it is a monitor still"
+        "the role still has the monitor grant"
     );
     assert!(!claim_and_commit(&mut consumer, &id, &to).await.unwrap());
 
     for error in [
-        grant(&client, "nobody", RoleKind::Consumer)
+        grant(&client, "no_such_role", RoleKind::Consumer)
             .await
             .unwrap_err(),
-        revoke(&client, "nobody", RoleKind::Consumer)
+        revoke(&client, "no_such_role", RoleKind::Consumer)
             .await
             .unwrap_err(),
     ] {
@@ -162,9 +167,10 @@ async fn a_role_may_do_what_it_was_granted_and_no_more() {
 }
 
 #[tokio::test]
-async fn health_says_the_worst_first_and_maintenance_mends_it() {
+async fn health_lists_worst_first_and_maintain_repairs_rotation() {
     let (_server, mut client) = start("client-health").await;
-    // Before the worker sees it.
+    // Read in the transaction of the update, before the worker can see the update and rotate the
+    // ring.
     let tx = client.transaction().await.unwrap();
     tx.batch_execute(
         "UPDATE idem.ring SET turned_at = turned_at - interval '1 day' WHERE name = 'short'",
@@ -200,29 +206,30 @@ async fn health_says_the_worst_first_and_maintenance_mends_it() {
         }
         assert!(
             Instant::now() < deadline,
-            "the ring does not turn: {ring:?}"
+            "the ring does not rotate: {ring:?}"
         );
     }
 }
 
-/// Which call of the client is for which function, all of which exist or this does not compile.
-macro_rules! calls {
-    ($($function:literal => $($call:ident)::+,)+) => {
-        mod every_call_exists {
-            $(#[expect(unused_imports)] use $($call)::+ as _;)+
+/// Maps each SQL function to the client function or type that uses it. A missing client function is
+/// a compile error.
+macro_rules! client_functions {
+    ($($function:literal => $($path:ident)::+,)+) => {
+        mod every_client_function_exists {
+            $(#[expect(unused_imports)] use $($path)::+ as _;)+
         }
-        const CALLS: &[(&str, &str)] = &[$(($function, stringify!($($call)::+)),)+];
+        const FUNCTIONS: &[(&str, &str)] = &[$(($function, stringify!($($path)::+)),)+];
     };
 }
 
-calls! {
+client_functions! {
     "idem_acquire" => idem_client::lease::acquire,
     "idem_begin_call" => idem_client::journal::begin_call,
-    "idem_bury" => idem_client::lease::Held, // its method
+    "idem_bury" => idem_client::lease::Held, // a method of this type
     "idem_calls" => idem_client::journal::calls,
-    "idem_claim" => idem_client::claim, // always in a block
+    "idem_claim" => idem_client::claim, // the client always claims in a transaction block
     "idem_claim_in_block" => idem_client::claim,
-    "idem_complete" => idem_client::lease::Held, // its method
+    "idem_complete" => idem_client::lease::Held, // a method of this type
     "idem_configure" => idem_client::configure,
     "idem_configure_retries" => idem_client::durable::configure_retries,
     "idem_create_relay" => idem_client::create_relay,
@@ -230,7 +237,7 @@ calls! {
     "idem_discard_all" => idem_client::deadletters::discard_all,
     "idem_drop_relay" => idem_client::drop_relay,
     "idem_effects" => idem_client::effects,
-    "idem_extend" => idem_client::lease::Held, // its method
+    "idem_extend" => idem_client::lease::Held, // a method of this type
     "idem_fail_call" => idem_client::journal::fail_call,
     "idem_finish_call" => idem_client::journal::finish_call,
     "idem_forget" => idem_client::forget,
@@ -243,9 +250,9 @@ calls! {
     "idem_maintain" => idem_client::maintain,
     "idem_next" => idem_client::durable::next,
     "idem_next_wait" => idem_client::durable::next_wait,
-    "idem_receive" => idem_client::durable::receive, // sends every payload as bytes
+    "idem_receive" => idem_client::durable::receive, // the client sends every payload as bytes
     "idem_receive_bytes" => idem_client::durable::receive,
-    "idem_record_effects" => idem_client::Claimed, // its method
+    "idem_record_effects" => idem_client::Claimed, // a method of this type
     "idem_reject" => idem_client::deadletters::reject,
     "idem_relay_ack" => idem_client::relay_ack,
     "idem_relay_discard" => idem_client::relay_discard,
@@ -257,7 +264,7 @@ calls! {
     "idem_relay_unpark" => idem_client::relay_unpark,
     "idem_relay_unpark_all" => idem_client::relay_unpark_all,
     "idem_relay_wait" => idem_client::relay_wait,
-    "idem_release" => idem_client::lease::Held, // its method
+    "idem_release" => idem_client::lease::Held, // a method of this type
     "idem_remove_destination" => idem_client::remove_destination,
     "idem_repair_relays" => idem_client::repair_relays,
     "idem_replay_effects" => idem_client::replay_effects,
@@ -275,11 +282,13 @@ calls! {
 }
 
 #[tokio::test]
-async fn every_function_of_the_core_has_a_call_and_a_line_in_the_reference() {
+async fn client_and_reference_cover_every_sql_function() {
     let (_server, client) = start("client-catalog").await;
     let sql = "SELECT DISTINCT f.proname::text FROM pg_proc f
-                 JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid AND d.deptype = 'e'
-                 JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid
+                 JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid
+                                 AND d.deptype = 'e'
+                 JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass
+                                    AND e.oid = d.refobjid
                 WHERE e.extname = 'idem' AND f.pronamespace = 'public'::regnamespace ORDER BY 1";
     let functions: Vec<String> = client
         .query(sql, &[])
@@ -288,14 +297,14 @@ async fn every_function_of_the_core_has_a_call_and_a_line_in_the_reference() {
         .iter()
         .map(|row| row.get(0))
         .collect();
-    let called: Vec<&str> = CALLS.iter().map(|(function, _)| *function).collect();
+    let covered: Vec<&str> = FUNCTIONS.iter().map(|(function, _)| *function).collect();
     assert_eq!(
-        functions, called,
-        "the functions of the extension, and those that the client has a call of"
+        functions, covered,
+        "SQL functions of the extension and of the client differ"
     );
 
     let reference = include_str!("../../docs/reference.md");
-    for function in called {
+    for function in covered {
         assert!(
             reference.contains(&format!("{function}(")),
             "{function} is not in docs/reference.md"

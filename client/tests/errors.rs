@@ -1,5 +1,5 @@
-//! Errors travel with `?`: those of the client through the code of a service, and any error through
-//! a handler.
+//! Errors can be propagated with `?`: errors of the client through the code of a service, and any
+//! error through a handler.
 
 use std::error::Error as StdError;
 
@@ -10,30 +10,30 @@ use idem_client::{
     journal::{CallError, CallFailed},
 };
 
-fn is_an_error<E: StdError + Send + Sync + 'static>() {}
-fn is_sent<E: Send + Sync + 'static>() {}
+fn assert_error<E: StdError + Send + Sync + 'static>() {}
+fn assert_send<E: Send + Sync + 'static>() {}
 
-/// Goal: every public error type can be boxed, sent to another thread and kept. `HandlerError` and
-/// `CallError` take every error instead, and become one.
+/// Every public error type can be boxed, sent to another thread and stored. `HandlerError` and
+/// `CallError` accept every error instead, and convert into an error type.
 #[test]
-fn every_error_type_is_an_error() {
-    is_an_error::<Error>();
-    is_an_error::<NotReady>();
-    is_an_error::<DecodeError>();
-    is_an_error::<HandlerFailed>();
-    is_an_error::<PublishError>();
-    is_an_error::<SourceEnded>();
-    is_an_error::<TerminalError>();
-    is_an_error::<UnavailableError>();
-    is_an_error::<BodyError>();
-    is_an_error::<CallFailed>();
-    is_sent::<HandlerError>();
-    is_sent::<CallError>();
+fn public_error_types_implement_error() {
+    assert_error::<Error>();
+    assert_error::<NotReady>();
+    assert_error::<DecodeError>();
+    assert_error::<HandlerFailed>();
+    assert_error::<PublishError>();
+    assert_error::<SourceEnded>();
+    assert_error::<TerminalError>();
+    assert_error::<UnavailableError>();
+    assert_error::<BodyError>();
+    assert_error::<CallFailed>();
+    assert_send::<HandlerError>();
+    assert_send::<CallError>();
 }
 
-/// Goal: `?` of a service that uses `anyhow`, or boxed errors.
+/// A service can use `?` with `anyhow` or boxed errors.
 #[test]
-fn errors_of_the_client_pass_through_other_code() {
+fn client_errors_convert_into_anyhow_and_boxed_errors() {
     fn by_anyhow() -> anyhow::Result<()> {
         Err(Error::LeaseLost)?;
         Ok(())
@@ -54,14 +54,14 @@ fn errors_of_the_client_pass_through_other_code() {
     assert!(of_a_handler().unwrap_err().is::<HandlerFailed>());
 }
 
-/// A failing step, one for each type of error that a handler meets.
+/// Fails at this step. Each step has a different type of error.
 fn handler(step: &str) -> Handled {
     let boxed: Result<(), Box<dyn StdError + Send + Sync>> = Err("boxed".into());
     match step {
         "driver" => "port=none".parse::<tokio_postgres::Config>().map(drop)?,
         "json" => serde_json::from_str::<u64>("no").map(drop)?,
         "idem" => Effect::json("", &1).map(drop)?,
-        "anyhow" => Err(anyhow::anyhow!("a bad day"))?,
+        "anyhow" => Err(anyhow::anyhow!("not this time"))?,
         "boxed" => boxed?,
         "io" => Err(std::io::Error::other("disk"))?,
         "text" => Err("text")?,
@@ -73,7 +73,7 @@ fn handler(step: &str) -> Handled {
 }
 
 #[test]
-fn handler_takes_every_error_with_a_question_mark() {
+fn handler_error_converts_from_every_error() {
     for step in [
         "driver",
         "json",
@@ -93,9 +93,9 @@ fn handler_takes_every_error_with_a_question_mark() {
     }
 }
 
-/// Goal: what an error says about the message outlives helpers that use `anyhow`.
+/// The class of an error is kept by helpers that use `anyhow`.
 #[test]
-fn class_of_an_error_outlives_anyhow() {
+fn error_class_is_kept_through_anyhow() {
     use anyhow::Context;
 
     let helper = |error: HandlerError| -> anyhow::Result<()> { Err(error.into_error())? };
@@ -129,27 +129,27 @@ fn class_of_an_error_outlives_anyhow() {
         let error = HandlerError::from(failed.unwrap_err());
         assert!(error.is_unavailable(), "{name}: {error}");
     }
-    let failed = HandlerError::from(helper("a bad day".into()).unwrap_err());
+    let failed = HandlerError::from(helper("not this time".into()).unwrap_err());
     assert!(!failed.is_terminal() && !failed.is_unavailable());
 }
 
-/// Goal: a line of the log repeats no cause.
+/// The text of an error is not repeated as its own cause, so that a log line contains it once.
 #[test]
-fn text_of_a_marked_error_is_there_once() {
+fn text_of_a_classified_error_is_not_repeated() {
     let error = HandlerError::terminal("no such order");
     assert_eq!(error.to_string(), "no such order");
     let boxed = HandlerError::from(error.into_error());
     assert_eq!(boxed.to_string(), "no such order");
 }
 
-/// An error that quotes its cause, as many do.
+/// An error with a text that contains the text of its cause.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the order: {0}")]
 struct Quoting(#[source] serde_json::Error);
 
-/// Goal: logs and dead letters show no payload. The text of a parser's error shows a value of it.
+/// Logs and dead letters do not contain payloads. The text of a parser error would contain a value.
 #[test]
-fn text_of_a_failure_shows_no_value_of_a_payload() {
+fn failure_text_does_not_contain_payload_values() {
     use anyhow::{Context, anyhow};
 
     type Boxed = Box<dyn StdError + Send + Sync>;
@@ -200,15 +200,15 @@ fn text_of_a_failure_shows_no_value_of_a_payload() {
     }
 }
 
-/// Goal: the class of an error without a cause outlives helpers that use `anyhow`, too.
+/// The class of an error without a cause is also kept by helpers that use `anyhow`.
 #[test]
-fn class_of_a_failed_call_outlives_anyhow() {
+fn failed_call_class_is_kept_through_anyhow() {
     let step = || "charge".to_owned();
     let refused = || CallFailed::Refused {
         step: step(),
         error: "the card is blocked".into(),
     };
-    // What it failed for is a dependency that is down, and the call may have taken effect.
+    // The cause is an unavailable dependency, and the call may have taken effect.
     let unheard = || CallFailed::Unheard {
         step: step(),
         error: UnavailableError::new("503").into(),

@@ -1,5 +1,5 @@
-//! The examples are programs that run: each against a real server, as its first lines say. For
-//! Kafka the server is librdkafka's mock cluster behind a proxy with TLS.
+//! Runs the examples, each against the real server that its first lines name. For Kafka, the server
+//! is the mock cluster of librdkafka behind a proxy with TLS.
 
 #[path = "tls/proxy.rs"]
 mod proxy;
@@ -29,13 +29,14 @@ use uuid::Uuid;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn server(name: &str) -> Cluster {
-    let install = Install::from_env().expect("cargo xtask setup makes the install");
+    let install = Install::from_env().expect("no PostgreSQL install; run cargo xtask setup");
     let cluster = Cluster::builder(&install).name(name).start().unwrap();
     cluster.psql("postgres", "CREATE EXTENSION idem").unwrap();
     cluster
 }
 
-/// Builds the example, which is quick when `cargo test` has done it before, and finds it.
+/// Builds the example and returns a command that runs it. The build is quick if `cargo test` has
+/// built it before.
 fn example(name: &str) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
@@ -51,24 +52,24 @@ fn example(name: &str) -> Command {
         ])
         .status()
         .unwrap();
-    assert!(built.success(), "{name} does not build");
-    // This test is in target/PROFILE/deps.
+    assert!(built.success(), "the build of {name} failed");
+    // The executable of this test is in target/PROFILE/deps.
     let mut path: PathBuf = std::env::current_exe().unwrap();
     path.pop();
     path.pop();
     Command::new(path.join("examples").join(name))
 }
 
-/// A program that ends when its test does, also when that is killed.
+/// A program that is killed when its test ends, also when the test is killed.
 struct Running(Process);
 
 impl Running {
-    /// Starts it; what it says goes to `output`.
+    /// Starts the program and redirects its output to `output`.
     fn start(command: Command, output: impl Into<OwnedFd>) -> Self {
         Self(Process::spawn(command, File::from(output.into()), &[Signal::SIGKILL]).unwrap())
     }
 
-    /// Asks it to end, and waits.
+    /// Sends SIGTERM, and waits until the program has ended.
     fn terminate(self) -> ExitStatus {
         self.0.stop(Signal::SIGTERM, DEADLINE).unwrap();
         self.0.exit_status().unwrap()
@@ -76,7 +77,7 @@ impl Running {
 }
 
 #[test]
-fn a_bare_transaction_claims_and_records() {
+fn bare_transaction_example_claims_and_records() {
     let cluster = server("example-bare");
     let output = example("bare_transaction")
         .arg(cluster.connection_string("postgres"))
@@ -96,7 +97,7 @@ fn a_bare_transaction_claims_and_records() {
 }
 
 #[test]
-fn an_axum_service_sends_through_the_outbox() {
+fn axum_outbox_example_sends_through_the_outbox() {
     let cluster = server("example-axum");
     let (output, writer) = std::io::pipe().unwrap();
     let mut command = example("axum_outbox");
@@ -114,15 +115,17 @@ fn an_axum_service_sends_through_the_outbox() {
     let mut connection = TcpStream::connect(address).unwrap();
     write!(
         connection,
-        "POST /orders HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /orders HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )
     .unwrap();
-    let mut answer = String::new();
-    connection.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
+    let mut response = String::new();
+    connection.read_to_string(&mut response).unwrap();
+    assert!(response.starts_with("HTTP/1.1 201 "), "{response}");
 
-    let sent = "SELECT o.item, o.pairs, o.id = e.message_id, convert_from(e.payload, 'UTF8')::jsonb ->> 'item' \
+    let sent = "SELECT o.item, o.pairs, o.id = e.message_id, \
+                convert_from(e.payload, 'UTF8')::jsonb ->> 'item' \
                 FROM orders o JOIN idem.outbox_row e ON e.topic = 'orders.placed'";
     assert_eq!(
         cluster.psql("postgres", sent).unwrap().trim(),
@@ -131,26 +134,27 @@ fn an_axum_service_sends_through_the_outbox() {
     assert!(service.terminate().success());
 }
 
-/// Sends a request and reads its response, head and body.
+/// Sends a request and returns the head and the body of its response.
 fn post(address: &str, path: &str, key: &str, body: &str) -> (String, String) {
     let mut connection = TcpStream::connect(address).unwrap();
     write!(
         connection,
-        "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: text/plain\r\nx-account: 7\r\n\
+        "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
+         content-type: text/plain\r\nx-account: 7\r\n\
          idempotency-key: \"{key}\"\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )
     .unwrap();
-    let mut answer = String::new();
-    connection.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let mut response = String::new();
+    connection.read_to_string(&mut response).unwrap();
+    let (head, body) = response.split_once("\r\n\r\n").unwrap();
     (head.to_lowercase(), body.into())
 }
 
-/// In the transaction and with a lease; the second process knows what the first, which is killed,
-/// has answered.
+/// A repeated request returns the stored response, for a request in a transaction and for one with
+/// a lease, also after the first process was killed.
 #[test]
-fn an_axum_service_answers_a_repeated_request_from_the_record_also_after_it_was_killed() {
+fn axum_idempotency_example_replays_responses_after_a_kill() {
     let cluster = server("example-idempotency");
     let start = || {
         let (output, writer) = std::io::pipe().unwrap();
@@ -185,7 +189,7 @@ fn an_axum_service_answers_a_repeated_request_from_the_record_also_after_it_was_
         other.starts_with("http/1.1 422 ") && other.contains("application/problem+json"),
         "{other}"
     );
-    // Killed.
+    // A drop kills the process.
     drop(service);
 
     let (service, address) = start();
@@ -194,30 +198,32 @@ fn an_axum_service_answers_a_repeated_request_from_the_record_also_after_it_was_
         assert_eq!((&head[..12], &body), (&first_head[..12], first_body));
         assert!(head.contains("idempotency-replayed: true"), "{head}");
     }
-    let done = "SELECT (SELECT string_agg(item, ' ') FROM orders), (SELECT count(*) FROM idem.outbox_row WHERE topic = 'orders.placed')";
+    let done = "SELECT (SELECT string_agg(item, ' ') FROM orders), \
+                (SELECT count(*) FROM idem.outbox_row WHERE topic = 'orders.placed')";
     assert_eq!(cluster.psql("postgres", done).unwrap().trim(), "boots|1");
     assert!(service.terminate().success());
 }
 
 #[test]
-fn ones_own_transport_feeds_a_consumer() {
+fn own_transport_example_feeds_a_consumer() {
     let cluster = server("example-transport");
     let output = example("own_transport")
         .arg(cluster.connection_string("postgres"))
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-    let said = String::from_utf8(output.stdout).unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
     assert_eq!(
-        said.lines().last(),
+        printed.lines().last(),
         Some("2 handled, 1 duplicate"),
-        "{said}"
+        "{printed}"
     );
     let effects = "SELECT count(*) FROM idem.outbox_row WHERE topic = 'stock'";
     assert_eq!(cluster.psql("postgres", effects).unwrap().trim(), "2");
 }
 
-/// What a service on a broker takes: a database over TLS with its roles, and an authority.
+/// The requirements of a service on a broker: a database over TLS with its roles, and a certificate
+/// authority.
 struct Shop {
     cluster: Cluster,
     authority: Authority,
@@ -227,7 +233,7 @@ impl Shop {
     fn open(name: &str) -> Self {
         let authority = Authority::create().unwrap();
         let server = authority.server(&["db.test"], Validity::Now).unwrap();
-        let install = Install::from_env().expect("cargo xtask setup makes the install");
+        let install = Install::from_env().expect("no PostgreSQL install; run cargo xtask setup");
         let builder = Cluster::builder(&install).name(name).tcp().unwrap();
         let builder = builder.tls(&server.certificate, &server.key, &authority.ca());
         let cluster = builder.start().unwrap();
@@ -238,7 +244,7 @@ impl Shop {
         Self { cluster, authority }
     }
 
-    /// Starts the service of this example, with the roles of the guide.
+    /// Starts the service of this example, with the database roles of the guide.
     fn serve(&self, name: &str, broker: &str) -> Running {
         let address = self.cluster.address().unwrap();
         let database =
@@ -257,8 +263,8 @@ impl Shop {
         )
     }
 
-    /// Five deliveries of two payments, and one that nothing can read: each payment is booked once
-    /// and has one receipt, and the other one is where rejected messages go.
+    /// Publishes two payments, five times in total, and one unreadable message. Asserts that each
+    /// payment is booked once and has one receipt, and that the unreadable message is rejected.
     async fn trade(
         self,
         service: Running,
@@ -271,7 +277,7 @@ impl Shop {
         let unreadable = OutgoingMessage::new(Uuid::new_v4(), "payments", "no payment");
         let paid = [ids[0], ids[0], ids[1], ids[0], ids[1]].map(payment);
         for message in paid.iter().chain([&unreadable]) {
-            // Until the service has made its places there is nowhere to go.
+            // Publishing fails until the service has created its streams and queues.
             let deadline = Instant::now() + DEADLINE;
             while let Err(error) = publisher.publish(message).await {
                 assert!(Instant::now() < deadline, "{error}");
@@ -308,7 +314,7 @@ impl Shop {
 
 async fn id_of_next(source: &mut impl Source) -> String {
     let next = tokio::time::timeout(DEADLINE, source.next());
-    let delivery = next.await.expect("a message").unwrap().unwrap();
+    let delivery = next.await.expect("no message in time").unwrap().unwrap();
     let id = delivery.message().message_id().unwrap().to_owned();
     delivery.settle(Settlement::Acknowledge).await.unwrap();
     id
@@ -364,15 +370,18 @@ async fn nats_service_books_each_payment_once() {
 
     let config = NatsConfig::new(url).ca(shop.authority.ca());
     let publisher = NatsPublisher::new(config.clone());
-    let made = OutgoingMessage::new(Uuid::new_v4(), "receipts", "{}");
+    let first = OutgoingMessage::new(Uuid::new_v4(), "receipts", "{}");
     let deadline = Instant::now() + DEADLINE;
-    while let Err(error) = publisher.publish(&made).await {
+    while let Err(error) = publisher.publish(&first).await {
         assert!(Instant::now() < deadline, "{error}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let source = |stream| NatsSource::new(config.clone(), NatsSubscription::new(stream, "test"));
     let mut receipts = source("receipts");
-    assert_eq!(id_of_next(&mut receipts).await, made.message_id.to_string());
+    assert_eq!(
+        id_of_next(&mut receipts).await,
+        first.message_id.to_string()
+    );
     shop.trade(service, publisher, receipts, source("dead"))
         .await;
 }
@@ -409,9 +418,9 @@ async fn kafka_service_books_each_payment_once() {
     .await;
 }
 
-/// The guides show the programs that the tests run, word for word.
+/// The guides contain the programs that the tests run, word for word.
 #[test]
-fn guides_show_the_programs_that_run() {
+fn guides_contain_the_tested_programs() {
     let sql = include_str!("../examples/service.sql");
     let definitions = include_str!("../examples/rabbitmq_definitions.json");
     for (guide, programs) in [
@@ -436,7 +445,7 @@ fn guides_show_the_programs_that_run() {
             let first = program.lines().next().unwrap();
             assert!(
                 guide.contains(program),
-                "the guide shows another version of: {first}"
+                "the guide does not contain the program that begins with: {first}"
             );
         }
     }

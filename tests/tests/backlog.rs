@@ -1,10 +1,10 @@
-//! I11: maintenance holds up no claim, lease or producer, however many messages are pending.
+//! I11: maintenance delays no claim, lease or producer, however many messages are pending.
 //!
 //! `IDEM_TEST_BACKLOG` (messages) makes the backlog larger than that of an ordinary run.
 //!
-//! The tests measure time: a maintainer that gets no processor keeps its locks for longer. So they
-//! are a binary of their own, one runs after the other, and the maintainer has priority where the
-//! system allows that. In production it has none.
+//! The tests measure time, and a maintainer that gets no processor keeps its locks for longer. The
+//! tests are therefore a binary of their own and run one after the other, and the maintainer has a
+//! high priority where the system allows that. In production it has no high priority.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,49 +19,54 @@ use tokio::task::JoinSet;
 
 const CLIENTS: usize = 8;
 
-/// Held by the test that runs.
+/// A lock that the running test holds, so that the tests run one after the other.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// Random text of less than 2 KB is neither compressed nor moved out of line.
-const RECEIVE: &str = "SELECT count(idem_receive('b' || n, 'backlog', to_jsonb((SELECT string_agg(md5(n || '-' || x), '') FROM generate_series(1, 55) x))))
+const RECEIVE: &str = "SELECT count(idem_receive('b' || n, 'backlog',
+                           to_jsonb((SELECT string_agg(md5(n || '-' || x), '')
+                                       FROM generate_series(1, 55) x))))
                          FROM generate_series($1::int8, $2::int8) n";
 
-/// How far the payloads of the oldest slice have been copied.
+/// The key up to which the payloads of the oldest slice have been copied.
 const MOVED: &str = "SELECT moved_key FROM idem.payload_rotation";
 
 /// Makes every table large enough for a rotation.
-const ALWAYS_LARGE: &str = "CREATE OR REPLACE FUNCTION idem.pending_is_large(rotation idem.pending_rotation) RETURNS boolean
+const ALWAYS_LARGE: &str = "CREATE OR REPLACE FUNCTION idem.pending_is_large(
+        rotation idem.pending_rotation) RETURNS boolean
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     RETURN pg_relation_size(idem.pending_table((rotation).current)) > 65536";
 
 fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
+    std::env::var(variable).map_or(default, |text| {
+        text.parse().expect("the variable is not a number")
+    })
 }
 
-/// What a run did.
+/// The counts of a run.
 #[derive(Debug, Default)]
 struct Done {
     operations: u64,
     passes: u64,
-    /// How often the maintainer copied the live pending messages.
+    /// The number of times that the maintainer copied the live pending messages.
     rotations: u64,
-    /// How often the maintainer copied payloads.
+    /// The number of times that the maintainer copied payloads.
     moves: u64,
     payload_rotations: u64,
 }
 
 struct Run<'r> {
     name: &'r str,
-    /// Pending messages at the start.
+    /// The number of pending messages at the start.
     backlog: u64,
-    /// Changes the database before the clients begin.
+    /// The SQL that changes the database before the clients begin.
     change: Option<&'r str>,
     run_for: Duration,
-    /// Whether the run has met what makes it meaningful.
+    /// Returns true when the run has reached the counts that make it meaningful.
     is_covered: fn(&Done) -> bool,
 }
 
-/// Returns what the run did, and the lock waits that name the maintainer.
+/// Executes a run. Returns its counts, and the lock waits that name the maintainer.
 async fn run(run: Run<'_>) -> Result<(Done, Vec<String>)> {
     let Run { name, backlog, .. } = run;
     let _alone = ALONE.lock().await;
@@ -69,8 +74,8 @@ async fn run(run: Run<'_>) -> Result<(Done, Vec<String>)> {
         .name(name)
         .setting("deadlock_timeout", "100ms")
         .setting("log_lock_waits", "on")
-        // The test calls the maintenance itself, so that it knows the process.
-        .setting("idem.databases", "nobody")
+        // The test runs the maintenance itself, so it knows the process.
+        .setting("idem.databases", "none")
         .start()?;
     let db = Arc::new(Database::with_idem_in(Arc::new(cluster), name).await?);
     let filler = db.connect().await?;
@@ -97,7 +102,7 @@ async fn run(run: Run<'_>) -> Result<(Done, Vec<String>)> {
             Arc::clone(&open),
             Arc::clone(&operations),
         );
-        clients.spawn(work(session, number, open, operations));
+        clients.spawn(run_client(session, number, open, operations));
     }
     let mut done = Done::default();
     let began = Instant::now();
@@ -106,7 +111,7 @@ async fn run(run: Run<'_>) -> Result<(Done, Vec<String>)> {
     {
         maintainer.run("CALL idem_maintain()").await?;
         done.passes += 1;
-        // More often than their sizes ask for.
+        // Rotate more often than the sizes require.
         let rotated = maintainer.text("SELECT idem.rotate_pending()").await?;
         done.rotations += u64::from(rotated == "t");
         let before = maintainer.text(MOVED).await?;
@@ -132,9 +137,9 @@ async fn run(run: Run<'_>) -> Result<(Done, Vec<String>)> {
     Ok((done, waits))
 }
 
-/// Claims, leases, receives and completes, until the run is over. Any error ends it, also a
-/// deadlock.
-async fn work(
+/// Claims, leases, receives and completes messages until the run is over. Every error ends the
+/// client, also a deadlock.
+async fn run_client(
     session: Session,
     number: usize,
     open: Arc<AtomicBool>,
@@ -147,7 +152,8 @@ async fn work(
         session
             .run(&format!(
                 "BEGIN; SELECT idem_try_claim('{id}', 'orders'); COMMIT;
-                 SELECT idem_receive('r{id}', 'backlog', to_jsonb(repeat('x', 500)), deliver_after => now() + (random() < 0.05)::int * interval '1 hour')"
+                 SELECT idem_receive('r{id}', 'backlog', to_jsonb(repeat('x', 500)),
+                 deliver_after => now() + (random() < 0.05)::int * interval '1 hour')"
             ))
             .await
             .context("claim and receive")?;
@@ -166,7 +172,7 @@ async fn work(
     Ok(())
 }
 
-/// The lock waits in the server's log whose holders include this process.
+/// Returns the lock waits of the server log that name this process as a holder.
 fn waits_for(log: &str, holder: i32) -> Vec<String> {
     let holder = holder.to_string();
     let lines: Vec<&str> = log.lines().collect();
@@ -200,10 +206,10 @@ async fn i11_no_lock_wait_names_the_maintainer() -> Result<()> {
     Ok(())
 }
 
-/// With few messages the rotation copies them, again and again, and payloads that wait are moved
-/// from slice to slice.
+/// I11: with few pending messages the rotation copies them repeatedly, and payloads of waiting
+/// messages are moved from slice to slice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i11_rotation_beside_claims_holds_up_none() -> Result<()> {
+async fn i11_rotation_during_claims_delays_no_claim() -> Result<()> {
     let is_covered = |done: &Done| {
         done.operations > 500
             && done.rotations >= 2
@@ -223,7 +229,8 @@ async fn i11_rotation_beside_claims_holds_up_none() -> Result<()> {
     Ok(())
 }
 
-/// The same run with a maintainer that keeps a table locked.
+/// The same run with a maintainer that keeps a table locked. The checker must report its lock
+/// waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_checker_catches_a_maintainer_that_holds_a_lock() -> Result<()> {
     let broken =

@@ -1,5 +1,5 @@
-//! Short campaigns of fault injection: one without a planted bug is green, and every planted bug is
-//! reported. Long ones run with `cargo xtask chaos`.
+//! Short campaigns of fault injection. A campaign without a planted bug is green, and every planted
+//! bug is reported. Long campaigns run with `cargo xtask chaos`.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,13 +14,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::Mutex;
 
-/// One at a time: each has three servers and a dozen processes.
+/// Serializes the campaigns: each has three servers and a dozen processes.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// Runs a campaign. It needs root, for its disks, and says so otherwise.
+/// Runs a campaign. Returns its output, and its standard output as text. A campaign needs root for
+/// its disks, and prints that when it is not root.
 async fn campaign(arguments: &[&str]) -> Result<(Output, String)> {
     let _alone = ALONE.lock().await;
-    // The worker lies beside it.
+    // The worker program is in the same directory as the campaign.
     ensure!(!env!("CARGO_BIN_EXE_range-worker").is_empty());
     let mut command = Command::new(env!("CARGO_BIN_EXE_chaos"));
     command.args(arguments);
@@ -30,7 +31,8 @@ async fn campaign(arguments: &[&str]) -> Result<(Output, String)> {
     Ok((output, text))
 }
 
-/// A campaign with a planted bug fails, and its ledger reports one of these errors.
+/// Asserts that a campaign with this planted bug fails, and that its ledger reports one of these
+/// errors.
 async fn is_reported(flaw: &str, minutes: &str, errors: &[Violation]) -> Result<()> {
     let (output, ledger) = campaign(&["--break", flaw, "--minutes", minutes]).await?;
     assert_eq!(output.status.code(), Some(1), "{ledger}");
@@ -41,7 +43,7 @@ async fn is_reported(flaw: &str, minutes: &str, errors: &[Violation]) -> Result<
     Ok(())
 }
 
-/// Whether a ledger counts this error.
+/// Returns true if the ledger counts this error.
 fn reports(ledger: &str, error: Violation) -> bool {
     let count = |line: &str| {
         let mut cells = line.split('|').map(str::trim).skip(1);
@@ -51,7 +53,7 @@ fn reports(ledger: &str, error: Violation) -> bool {
 }
 
 #[test]
-fn row_that_was_not_checked_is_no_report() {
+fn unchecked_row_is_not_reported() {
     let mut ledger = idem_tests::chaos::Ledger::default();
     assert!(!reports(&ledger.to_string(), Violation::Lost));
     ledger.errors.insert(Violation::Lost, 0);
@@ -95,7 +97,7 @@ async fn acknowledging_before_the_commit_is_reported() -> Result<()> {
 
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test everything"]
-async fn rejecting_without_keeping_is_reported() -> Result<()> {
+async fn reject_without_dead_letter_is_reported() -> Result<()> {
     is_reported("reject-drops", "1", &[Violation::PoisonNotOnce]).await
 }
 
@@ -117,7 +119,8 @@ async fn observer_that_hangs_after_a_fault_is_reported() -> Result<()> {
     is_reported("stuck-observer", "1", &[Violation::NotRecovered]).await
 }
 
-/// The command lines that name this directory: those of the servers and of the processes.
+/// Returns the command lines that contain this directory: those of the servers and of the
+/// processes.
 fn processes_of(dir: &str) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -131,10 +134,10 @@ fn processes_of(dir: &str) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Both signals end everything that a campaign has started, and its directory goes.
+/// Both signals end every process that a campaign has started and remove its directory.
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test everything"]
-async fn signal_ends_a_campaign_and_all_that_it_started() -> Result<()> {
+async fn signal_ends_a_campaign_and_all_its_processes() -> Result<()> {
     let _alone = ALONE.lock().await;
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut child = Command::new(env!("CARGO_BIN_EXE_chaos"))
@@ -151,11 +154,15 @@ async fn signal_ends_a_campaign_and_all_that_it_started() -> Result<()> {
             }
         };
         // The processes are started after the servers.
-        wait_for("the processes run", Duration::from_secs(180), || {
-            Ok(processes_of(&dir)?
-                .iter()
-                .any(|line| line.contains("range-worker steps")))
-        })?;
+        wait_for(
+            "the processes are running",
+            Duration::from_secs(180),
+            || {
+                Ok(processes_of(&dir)?
+                    .iter()
+                    .any(|line| line.contains("range-worker steps")))
+            },
+        )?;
         ensure!(
             processes_of(&dir)?
                 .iter()

@@ -1,8 +1,8 @@
-//! The ledger of a campaign against recorded histories: a correct one is green, and each wrong one
-//! turns the rows red that name its error.
+//! The ledger of a campaign, tested with recorded histories. A correct history is green, and each
+//! wrong history makes the rows of its errors red.
 //!
-//! Left out are the rows that no recorded data can show: a fault without recovery, a process that
-//! ended, what a drain has left over.
+//! Rows that no recorded data can show are not tested: a fault without recovery, a process that
+//! ended, messages that a drain has left over.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,24 +29,32 @@ use uuid::Uuid;
 
 use Violation as V;
 
-/// What only the run itself can see.
+/// The rows that only the campaign itself can show.
 const NOT_RECORDED: [V; 3] = [V::NotRecovered, V::ProcessEnded, V::NotDrained];
 
-/// What is wrong in the database, and the rows that must say so. A second row follows from the
-/// first error: a move that was made twice was not made once.
+/// Changes that make the database wrong, and the rows that must be red. A second row follows from
+/// the first error: a move that was made twice was not made once.
 const WRONG_TABLES: [(&str, &[V]); 24] = [
     ("DELETE FROM counted WHERE attempt = '{hit}'", &[V::Lost]),
     ("DELETE FROM heard WHERE attempt = '{miss}'", &[V::Lost]),
-    ("INSERT INTO moved VALUES ('{move}')", &[V::HandledTwice, V::MoveNotOnce]),
     (
-        "INSERT INTO shot (attempt, player, hit) SELECT attempt, player, hit FROM shot WHERE attempt = '{miss}'",
+        "INSERT INTO moved VALUES ('{move}')",
+        &[V::HandledTwice, V::MoveNotOnce],
+    ),
+    (
+        "INSERT INTO shot (attempt, player, hit) SELECT attempt, player, hit FROM shot \
+         WHERE attempt = '{miss}'",
         &[V::HandledTwice, V::Torn],
     ),
     (
-        "INSERT INTO counted (attempt, at_s) SELECT attempt, at_s + 301 FROM counted WHERE attempt = '{hit}'",
+        "INSERT INTO counted (attempt, at_s) SELECT attempt, at_s + 301 FROM counted \
+         WHERE attempt = '{hit}'",
         &[V::Late],
     ),
-    ("UPDATE shot SET hit = NOT hit WHERE attempt = '{miss}'", &[V::Torn]),
+    (
+        "UPDATE shot SET hit = NOT hit WHERE attempt = '{miss}'",
+        &[V::Torn],
+    ),
     (
         "INSERT INTO heard (message_id, attempt, hit, payload)
          SELECT message_id, attempt, NOT hit, payload FROM heard WHERE attempt = '{hit}'",
@@ -58,14 +66,22 @@ const WRONG_TABLES: [(&str, &[V]); 24] = [
         &[V::OtherFact],
     ),
     (
-        "DELETE FROM idem.outbox_0 WHERE message_id = '{effect}'; DELETE FROM idem.outbox_1 WHERE message_id = '{effect}';
-         DELETE FROM idem.outbox_2 WHERE message_id = '{effect}'; DELETE FROM idem.outbox_3 WHERE message_id = '{effect}'",
+        "DELETE FROM idem.outbox_0 WHERE message_id = '{effect}';
+         DELETE FROM idem.outbox_1 WHERE message_id = '{effect}';
+         DELETE FROM idem.outbox_2 WHERE message_id = '{effect}';
+         DELETE FROM idem.outbox_3 WHERE message_id = '{effect}'",
         &[V::NotOneEffect],
     ),
     ("DELETE FROM moved WHERE move = '{move}'", &[V::MoveNotOnce]),
     ("INSERT INTO counted VALUES ('{hit}')", &[V::HitAgain]),
-    ("UPDATE board SET hits = hits + 1 WHERE player = 0", &[V::WrongBoard]),
-    ("INSERT INTO claimed VALUES (3, 1, 1000, 1001)", &[V::ClaimedTwice]),
+    (
+        "UPDATE board SET hits = hits + 1 WHERE player = 0",
+        &[V::WrongBoard],
+    ),
+    (
+        "INSERT INTO claimed VALUES (3, 1, 1000, 1001)",
+        &[V::ClaimedTwice],
+    ),
     (
         "INSERT INTO shot (attempt, player, hit) VALUES (gen_random_uuid(), 0, false)",
         &[V::ForgottenEarly],
@@ -74,33 +90,46 @@ const WRONG_TABLES: [(&str, &[V]); 24] = [
     (
         "INSERT INTO idem.inbox_standard_3 (key, claimed_at, destination, id)
          SELECT i.id::uuid, i.claimed_at + interval '1 second', d.id, NULL
-           FROM idem.inbox i JOIN idem.destination d ON d.name = i.destination WHERE i.id = '{move}'",
+           FROM idem.inbox i JOIN idem.destination d ON d.name = i.destination
+           WHERE i.id = '{move}'",
         &[V::TwoClaims],
     ),
     ("INSERT INTO leased VALUES (1, 2, 15)", &[V::LostToken]),
-    ("INSERT INTO completed VALUES (1, 1, 12)", &[V::CompletedTwice]),
-    ("SELECT idem_discard('{poison}'::uuid, 'range.targets')", &[V::PoisonNotOnce]),
+    (
+        "INSERT INTO completed VALUES (1, 1, 12)",
+        &[V::CompletedTwice],
+    ),
+    (
+        "SELECT idem_discard('{poison}'::uuid, 'range.targets')",
+        &[V::PoisonNotOnce],
+    ),
     (
         r#"UPDATE idem.dead_letter SET errors = jsonb_set(errors, '{-1, error}', '"a bad day"')"#,
         &[V::OtherReason],
     ),
     ("DELETE FROM mended", &[V::MendedNotOnce]),
-    ("INSERT INTO mended SELECT poison FROM mended", &[V::MendedNotOnce]),
     (
-        "SELECT idem_reject(gen_random_uuid(), 'range.targets', 'a command'::bytea, 'no command')",
+        "INSERT INTO mended SELECT poison FROM mended",
+        &[V::MendedNotOnce],
+    ),
+    (
+        "SELECT idem_reject(gen_random_uuid(), 'range.targets', 'a command'::bytea, \
+         'unknown command')",
         &[V::GivenUp],
     ),
     (
         "INSERT INTO idem.parked_effect (relay, partition, error, effect, seq)
-         SELECT r.id, 0, 'parked', e, e.seq FROM idem.outbox_row e, idem.relay r WHERE r.name = 'range' LIMIT 1",
+         SELECT r.id, 0, 'parked', e, e.seq FROM idem.outbox_row e, idem.relay r
+         WHERE r.name = 'range' LIMIT 1",
         &[V::Parked],
     ),
 ];
 
-/// Makes a log of the broker wrong.
+/// A function that makes a log of the broker wrong.
 type Change = fn(&mut Vec<Logged>);
 
-/// What is wrong in the log of the broker, which ends with two steps. The first entry is a letter.
+/// Changes that make the log of the broker wrong, and the row that must be red. The first entry of
+/// the log is a letter, and the last two entries are steps.
 const WRONG_LOGS: [(Change, V); 4] = [
     (|log| drop(log.remove(0)), V::LetterLost),
     (|log| log.push(written_again(&log[0])), V::LetterTwice),
@@ -114,7 +143,7 @@ const WRONG_LOGS: [(Change, V); 4] = [
     ),
 ];
 
-/// A history in a database of a server that no worker touches.
+/// A history in a database of a server without a worker.
 struct Recorded {
     db: Database,
     session: Session,
@@ -126,7 +155,7 @@ struct Recorded {
 }
 
 impl Recorded {
-    /// A correct history.
+    /// Records a correct history.
     async fn new() -> Result<Self> {
         let mut cluster = Cluster::builder(&Install::from_env()?)
             .name("chaos-ledger")
@@ -162,12 +191,12 @@ impl Recorded {
             poison: poison.to_vec(),
             published: Vec::new(),
             watched: Watched {
-                // Of no process: the rows of the maintenance need to know one.
+                // No process has this id. The rows of maintenance need the id of a worker.
                 workers: BTreeSet::from([0]),
                 ..Watched::default()
             },
         };
-        // The second half first: some targets have moved too early then, so some shots miss.
+        // Handle the second half first: some targets have then moved too early, so some shots miss.
         let mut commands = recorded.traffic.commands.clone();
         let half = commands.len() / 2;
         commands.rotate_left(half);
@@ -178,7 +207,7 @@ impl Recorded {
         Ok(recorded)
     }
 
-    /// Handles a command, and whatever follows from it.
+    /// Handles a command and everything that follows from it.
     async fn handle(&mut self, command: &Message) -> Result<()> {
         let tx = self.session.transaction().await?;
         let Claim::New(claimed) = try_claim(&tx, &command.id.into(), &work::targets()?).await?
@@ -197,7 +226,7 @@ impl Recorded {
         self.hear(&fact).await
     }
 
-    /// The fact is heard, counted, and written about.
+    /// Lets the observer receive the fact. Counts a hit, and publishes a letter for it.
     async fn hear(&mut self, fact: &Fact) -> Result<()> {
         let recorded = effects(&*self.session, &fact.attempt.into(), &work::targets()?).await?;
         let effect = recorded.into_iter().next().context("no effect")?;
@@ -222,7 +251,8 @@ impl Recorded {
         Ok(())
     }
 
-    /// What needs no command: clients without a broker, steps and poison.
+    /// Records everything that needs no command: clients without a broker, steps and poison
+    /// messages.
     async fn others(&mut self) -> Result<()> {
         fs::write(self.dir.path().join(COMMITTED), "1\n2\n")?;
         let [poison, mended] = [&self.poison[0], &self.poison[1]];
@@ -239,7 +269,7 @@ impl Recorded {
         let payload = poison.poison.payload(poison.id)?;
         self.session
             .execute(
-                "SELECT idem_reject($1::uuid, 'range.targets', $2, 'no command: none')",
+                "SELECT idem_reject($1::uuid, 'range.targets', $2, 'unknown command: none')",
                 &[&poison.id, &payload],
             )
             .await?;
@@ -253,7 +283,7 @@ impl Recorded {
         Ok(())
     }
 
-    /// The ids that the statements of [`WRONG_TABLES`] name.
+    /// Replaces the placeholders in a statement of [`WRONG_TABLES`] with ids.
     async fn named(&self, sql: &str) -> Result<String> {
         let kind = Kind::MoveTarget;
         let moves = self
@@ -294,7 +324,7 @@ impl Recorded {
         history.judge().await
     }
 
-    /// The rows that are red.
+    /// Returns the rows that are red.
     async fn red(&self, published: &[Logged]) -> Result<Vec<V>> {
         let errors = self.judge(published).await?;
         Ok(errors
@@ -304,7 +334,7 @@ impl Recorded {
             .collect())
     }
 
-    /// A session of its own under this name.
+    /// Opens a session with this application name.
     async fn connect(&self, application: &str) -> Result<Client> {
         let url = self.db.cluster().connection_string(self.db.name());
         let (client, connection) =
@@ -314,7 +344,7 @@ impl Recorded {
         Ok(client)
     }
 
-    /// Waits until the server has logged so many waits for a lock.
+    /// Waits until the server has logged `count` waits for a lock.
     async fn waits(&self, count: usize) -> Result<()> {
         let cluster = self.db.cluster();
         until("the wait is logged", async || {
@@ -333,13 +363,13 @@ fn letter(attempt: Uuid, message_id: &str) -> Result<Logged> {
     })
 }
 
-/// The letter of another execution, with the same message id.
+/// Returns a letter of another execution with the same message id.
 fn written_again(logged: &Logged) -> Logged {
     let Letter { attempt, .. } = serde_json::from_slice(&logged.payload).unwrap();
     letter(attempt, &logged.message_id).unwrap()
 }
 
-/// Every row that recorded data can show is red for its error, and for that alone.
+/// Every row that recorded data can show is red for its own error and for no other error.
 #[tokio::test]
 async fn each_wrong_history_turns_its_row_red() -> Result<()> {
     let mut recorded = Recorded::new().await?;
@@ -381,7 +411,7 @@ async fn each_wrong_history_turns_its_row_red() -> Result<()> {
     Ok(())
 }
 
-/// A wait for a client turns no row red, one for the maintenance does, and so does a deadlock.
+/// A wait for a client makes no row red. A wait for maintenance and a deadlock with maintenance do.
 async fn maintenance(recorded: &Recorded) -> Result<()> {
     let maintainer = recorded.connect(server_log::MAINTENANCE).await?;
     let client = recorded.connect("client").await?;
@@ -398,7 +428,7 @@ async fn maintenance(recorded: &Recorded) -> Result<()> {
     let meeting = async {
         recorded.waits(1).await?;
         assert_eq!(recorded.red(&recorded.published).await?, []);
-        // The maintainer has been looking for a deadlock, so it is the client that finds it.
+        // The maintainer has already checked for a deadlock, so the client detects it.
         assert!(client.batch_execute("LOCK TABLE first").await.is_err());
         client.batch_execute("ROLLBACK").await?;
         anyhow::Ok(())
@@ -414,7 +444,7 @@ async fn maintenance(recorded: &Recorded) -> Result<()> {
     let look = recorded.connect(server_log::LOOK).await?;
     let (of_idem, of_others) = ("idem.outbox_0", "first");
     let both = vec![V::MaintenanceWait, V::MaintenanceDeadlock];
-    // The log has one wait. Two that do not count come before the one that does.
+    // The log has one wait. Two waits that do not count come before the wait that counts.
     for (waits, (session, table, red)) in (2..).zip([
         (&client, of_others, vec![V::MaintenanceDeadlock]),
         (&look, of_idem, vec![V::MaintenanceDeadlock]),
@@ -440,24 +470,24 @@ async fn maintenance(recorded: &Recorded) -> Result<()> {
     Ok(())
 }
 
-/// A backend that aborts is a crash, and one that is killed is not.
+/// A backend that aborts is a crash. A backend that is killed is not.
 async fn crash(recorded: &mut Recorded) -> Result<()> {
     for (signal, is_a_crash) in [(Signal::SIGKILL, false), (Signal::SIGABRT, true)] {
         let victim = recorded.db.connect().await?;
         kill(Pid::from_raw(victim.pid().await?), signal)?;
         let cluster = recorded.db.cluster();
         let ended = format!("was terminated by signal {}", signal as i32);
-        until("the server has noticed", async || {
+        until("the server has logged the end of the backend", async || {
             Ok(cluster.log()?.contains(&ended))
         })
         .await?;
         let mut session = None;
-        until("the server is back", async || {
+        until("the server accepts connections", async || {
             session = recorded.db.connect().await.ok();
             Ok(session.is_some())
         })
         .await?;
-        recorded.session = session.context("it is back")?;
+        recorded.session = session.context("no session is open")?;
         recorded
             .session
             .run("SET search_path = range, public")
@@ -472,7 +502,7 @@ async fn crash(recorded: &mut Recorded) -> Result<()> {
     Ok(())
 }
 
-/// An update of a claim is seen in the statistics, which a session reports after its commit.
+/// An update of a claim is visible in the statistics, which a session reports after its commit.
 async fn updates(recorded: &Recorded) -> Result<()> {
     let before = recorded.red(&recorded.published).await?;
     recorded

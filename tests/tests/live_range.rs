@@ -1,4 +1,4 @@
-//! The shooting range over real brokers: processes killed with SIGKILL again and again, the broker
+//! The shooting range with real brokers: processes are killed with SIGKILL repeatedly, the broker
 //! and the database once.
 
 use std::{
@@ -12,13 +12,13 @@ use idem_tests::harness::DEADLINE;
 use idem_tests::range::live::{self, Kind, LiveConfig, LiveReport, LiveVerdict, Role, Server};
 use tokio::sync::Mutex;
 
-/// One at a time: each is eight processes and two servers.
-static STAGE: Mutex<()> = Mutex::const_new(());
+/// Serializes the tests: each has eight processes and two servers.
+static ALONE: Mutex<()> = Mutex::const_new(());
 
 const WORKER: &str = env!("CARGO_BIN_EXE_range-worker");
 
 async fn play(config: &LiveConfig) -> Result<LiveReport> {
-    let _alone = STAGE.lock().await;
+    let _alone = ALONE.lock().await;
     let mut last = String::new();
     let report = live::run(config, Path::new(WORKER), |look| last = format!("{look:?}")).await;
     eprintln!("{last}");
@@ -27,14 +27,14 @@ async fn play(config: &LiveConfig) -> Result<LiveReport> {
     Ok(report)
 }
 
-/// 20,000 commands, 30 % of them sent twice.
+/// Sends 20,000 commands, 30 % of them twice, and asserts that each takes effect once.
 async fn everything_takes_effect_once_over(broker: Kind) -> Result<()> {
     let mut config = LiveConfig::new(broker);
     config.field.messages = 20_000;
     config.deadline_s = 600;
     let report = play(&config).await?;
 
-    // All this has happened...
+    // The faults have happened.
     let again = u64::from(config.field.messages) * 3 / 10;
     assert!(
         report.sent >= u64::from(config.field.messages) + again,
@@ -43,7 +43,7 @@ async fn everything_takes_effect_once_over(broker: Kind) -> Result<()> {
     );
     assert!(
         report.given_again() >= again * 9 / 10,
-        "{} given again",
+        "{} redelivered",
         report.given_again()
     );
     assert_eq!(report.crashed, [Server::Broker, Server::Database]);
@@ -55,13 +55,16 @@ async fn everything_takes_effect_once_over(broker: Kind) -> Result<()> {
         (Role::Observer, 8),
     ] {
         let kills = report.tally.kills_of(role);
-        assert!(kills >= at_least, "{role}: {kills} killed");
+        assert!(
+            kills >= at_least,
+            "{role}: only {kills} processes were killed"
+        );
     }
     assert_eq!(
         report.tally.ends, 0,
-        "a client waits for a server that is away"
+        "a process ended, although clients wait for a server that is down"
     );
-    // ... and nothing has come of it.
+    // The faults have caused no error.
     assert_eq!(report.verdict, LiveVerdict::default());
     assert_eq!(
         report.claimed["range.targets"],
@@ -74,58 +77,58 @@ async fn everything_takes_effect_once_over(broker: Kind) -> Result<()> {
     assert_eq!(
         report.facts.len(),
         report.attempts,
-        "and the observer heard of each"
+        "the observer has received one fact of each attempt"
     );
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn over_rabbitmq_every_attempt_has_one_fact_whoever_is_killed() -> Result<()> {
+async fn every_attempt_has_one_fact_over_rabbitmq_with_kills() -> Result<()> {
     everything_takes_effect_once_over(Kind::RabbitMq).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "runs with: cargo xtask test everything"]
-async fn over_nats_every_attempt_has_one_fact_whoever_is_killed() -> Result<()> {
+async fn every_attempt_has_one_fact_over_nats_with_kills() -> Result<()> {
     everything_takes_effect_once_over(Kind::Nats).await
 }
 
-/// The same without idem in one place: the checker must see what comes of it.
+/// The same with targets that do not use idem: the checker must report the errors that follow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "runs with: cargo xtask test everything"]
-async fn targets_without_idem_are_caught() -> Result<()> {
+async fn errors_of_targets_without_idem_are_reported() -> Result<()> {
     let mut config = LiveConfig::new(Kind::Nats);
     config.field.messages = 1_500;
     config.unprotected = true;
     let verdict = play(&config).await?.verdict;
     assert!(
         verdict.range.contradictions > 0,
-        "targets moved between a shot and its duplicate: {verdict:?}"
+        "no target moved between a shot and its duplicate: {verdict:?}"
     );
     assert!(
         verdict.range.unequal_duplicates > 0,
-        "facts were told again, under new ids: {verdict:?}"
+        "no fact was published again under a new id: {verdict:?}"
     );
     assert!(
         verdict.range.hits_off_by > 0,
-        "and counted again: {verdict:?}"
+        "no fact was counted again: {verdict:?}"
     );
     assert!(
         verdict.moves_not_once > 0,
-        "moves were made again: {verdict:?}"
+        "no move was made again: {verdict:?}"
     );
     assert!(
         verdict.not_one_fact > 0,
-        "nothing is on record: {verdict:?}"
+        "every attempt has one recorded fact: {verdict:?}"
     );
     Ok(())
 }
 
-/// Whoever starts them may be killed too.
+/// The process that starts the workers can be killed, too.
 #[test]
-fn no_process_outlives_whoever_started_it() -> Result<()> {
+fn no_worker_outlives_the_process_that_started_it() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    // Nobody listens there, so it waits.
+    // No server listens there, so the worker waits.
     let mut waiting = Command::new(WORKER)
         .args([
             "producer",
@@ -137,15 +140,15 @@ fn no_process_outlives_whoever_started_it() -> Result<()> {
         .arg(format!("--dir={}", dir.path().display()))
         .stdin(Stdio::piped())
         .spawn()?;
-    wait_for("the process is at work", DEADLINE, || {
+    wait_for("the worker is running", DEADLINE, || {
         Ok(dir.path().join("producer.sent").exists())
     })?;
     assert_eq!(waiting.try_wait()?, None);
     drop(waiting.stdin.take());
-    let ended = wait_for("the process ends", DEADLINE, || {
+    let ended = wait_for("the worker ends", DEADLINE, || {
         Ok(waiting.try_wait()?.is_some())
     });
-    // Otherwise it would outlive us as well.
+    // If the check fails, the worker must not outlive the test.
     waiting.kill()?;
     ended
 }

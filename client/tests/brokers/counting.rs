@@ -1,4 +1,5 @@
-//! What RabbitMQ counts, by version: the table in docs/rabbitmq.md. No PostgreSQL is needed.
+//! The delivery counters and limits of RabbitMQ by version, as in the table in docs/rabbitmq.md.
+//! These tests need no PostgreSQL.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,7 @@ use crate::{
     rabbitmq::{declare_with, shared},
 };
 
-/// How a message comes back to its queue.
+/// The way in which a message returns to its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Return {
     Nack,
@@ -38,7 +39,7 @@ enum Return {
     ConsumerDied,
 }
 
-/// All ways but a restart of the broker and its consumer timeout.
+/// All ways except a restart of the broker and the consumer timeout.
 const RETURNS: [Return; 7] = [
     Return::Nack,
     Return::NackOfSeveral,
@@ -50,24 +51,24 @@ const RETURNS: [Return; 7] = [
 ];
 
 impl Return {
-    /// Whether this version counts it in `x-delivery-count` of a quorum queue.
+    /// Returns true if this version counts the return in `x-delivery-count` of a quorum queue.
     fn is_counted(self) -> bool {
         let is_no_failure = matches!(self, Self::Nack | Self::NackOfSeveral | Self::Recover);
         !(counts_failures_only() && is_no_failure)
     }
 }
 
-/// Since RabbitMQ 4.3.
+/// Returns true since RabbitMQ 4.3, where a quorum queue counts failures only.
 fn counts_failures_only() -> bool {
     RabbitMq::version().unwrap() >= (4, 3)
 }
 
-/// Quorum queues have a limit of 20 unless declared otherwise. Since RabbitMQ 4.0.
+/// Returns true since RabbitMQ 4.0, where the default delivery limit of a quorum queue is 20.
 fn has_default_limit() -> bool {
     RabbitMq::version().unwrap() >= (4, 0)
 }
 
-/// What a delivery says about earlier ones.
+/// The properties of a delivery that describe earlier deliveries of its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     redelivered: bool,
@@ -94,8 +95,8 @@ impl Seen {
         }
     }
 
-    /// Of a quorum queue, after so many returns of which so many are counted. A count of zero has
-    /// no header.
+    /// Returns the properties of a delivery from a quorum queue after `returns` returns, of which
+    /// `counted` are counted. A count of zero has no header.
     fn quorum(returns: u64, counted: u64) -> Self {
         let header = |count: u64| (count > 0).then_some(count);
         Self {
@@ -113,8 +114,8 @@ impl Seen {
     }
 }
 
-/// A consumer of one queue, behind a proxy that can cut its connection as the death of its process
-/// does.
+/// A consumer of one queue, behind a proxy that can cut the connection as a crash of the consumer's
+/// process does.
 struct Consuming {
     connection: Connection,
     channel: Channel,
@@ -123,7 +124,8 @@ struct Consuming {
 }
 
 impl Consuming {
-    /// A queue that recovers after the death of its server refuses consumers for a while.
+    /// Starts to consume. Retries, because a queue that recovers after a kill of its server rejects
+    /// consumers for some time.
     async fn start(url: &str, queue: &str) -> Self {
         let began = Instant::now();
         loop {
@@ -153,12 +155,12 @@ impl Consuming {
 
     async fn next(&mut self) -> lapin::Result<Delivery> {
         let next = timeout(DEADLINE, self.consumer.next()).await;
-        next.expect("a delivery in time")
-            .expect("the consumer goes on")
+        next.expect("no delivery in time")
+            .expect("the consumer has ended")
     }
 
-    /// What was delivered stays unacknowledged, and nothing more is delivered: the broker would
-    /// count that, too.
+    /// Stops further deliveries, which the broker would count too. Messages that were delivered
+    /// stay unacknowledged.
     async fn cancel(&self) {
         let options = BasicCancelOptions::default();
         self.channel
@@ -167,7 +169,7 @@ impl Consuming {
             .unwrap();
     }
 
-    async fn bring_back(self, delivery: Delivery, how: Return) {
+    async fn return_message(self, delivery: Delivery, how: Return) {
         self.cancel().await;
         let nack = |multiple| BasicNackOptions {
             requeue: true,
@@ -188,14 +190,14 @@ impl Consuming {
             Return::ConnectionClosed => self.connection.close(200, "".into()).await.unwrap(),
             Return::ConsumerDied => self.proxy.abort(),
         }
-        // Otherwise the connection lives as long as its last handle.
+        // Without this, the connection stays open until its last handle is dropped.
         if !matches!(how, Return::ConnectionClosed | Return::ConsumerDied) {
             self.connection.close(200, "".into()).await.unwrap();
         }
     }
 }
 
-/// Where one connection to the server is passed on, until that is aborted.
+/// Starts a proxy for one connection to the server. Returns its URL and a handle that aborts it.
 async fn proxied(url: &str) -> (String, AbortHandle) {
     let server = url
         .rsplit_once('@')
@@ -244,12 +246,12 @@ async fn publish(url: &str, queue: &str, text: &str) {
     assert!(confirmation.is_ack());
 }
 
-/// How many messages wait in the queue, without those that a consumer holds.
+/// Returns the number of messages in the queue, without those that a consumer holds.
 pub async fn waiting(url: &str, queue: &str) -> u32 {
     found(url, queue).await.message_count()
 }
 
-/// How many consumers the queue has.
+/// Returns the number of consumers of the queue.
 pub async fn consumers(url: &str, queue: &str) -> u32 {
     found(url, queue).await.consumer_count()
 }
@@ -264,8 +266,8 @@ async fn found(url: &str, queue: &str) -> lapin::Queue {
     found.await.unwrap()
 }
 
-/// Takes the message of this queue, and brings it back, as often as this; returns what each
-/// delivery said.
+/// Receives the message of this queue and returns it, `times` times. Returns the properties of each
+/// delivery.
 async fn deliver(url: &str, queue: &str, how: Return, times: u64) -> Vec<Seen> {
     let mut seen = Vec::new();
     for _ in 0..times {
@@ -273,22 +275,22 @@ async fn deliver(url: &str, queue: &str, how: Return, times: u64) -> Vec<Seen> {
         let delivery = consuming.next().await.unwrap();
         assert_eq!(delivery.data, b"probe", "{queue}");
         seen.push(Seen::of(&delivery));
-        consuming.bring_back(delivery, how).await;
+        consuming.return_message(delivery, how).await;
     }
     seen
 }
 
-/// A queue of this kind with one message in it.
+/// Declares a queue of this kind and publishes one message to it.
 async fn probe(url: &str, queue: &str, kind: &str, arguments: &[(&str, AMQPValue)]) {
     let kind = [("x-queue-type", text(kind))];
     declare_with(url, queue, &[&kind, arguments].concat()).await;
     publish(url, queue, "probe").await;
 }
 
-// What counts
+// Counted returns
 
 #[tokio::test(flavor = "multi_thread")]
-async fn quorum_queue_counts_returns_as_its_version_does() {
+async fn quorum_queue_counts_returns_by_version() {
     let url = shared();
     for how in RETURNS {
         let queue = format!("counting-quorum-{how:?}");
@@ -301,7 +303,7 @@ async fn quorum_queue_counts_returns_as_its_version_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn classic_queue_only_says_that_a_message_came_before() {
+async fn classic_queue_marks_redelivery_without_a_count() {
     let url = shared();
     for how in RETURNS {
         let queue = format!("counting-classic-{how:?}");
@@ -320,7 +322,7 @@ async fn cancelled_consumer_keeps_its_message_and_can_settle() {
         let mut consuming = Consuming::start(&url, &queue).await;
         let delivery = consuming.next().await.unwrap();
         consuming.cancel().await;
-        // A message that came back would be delivered before this one.
+        // A returned message would be delivered before this one.
         publish(&url, &queue, "behind").await;
         let mut other = Consuming::start(&url, &queue).await;
         assert_eq!(other.next().await.unwrap().data, b"behind", "{kind}");
@@ -337,7 +339,7 @@ async fn cancelled_consumer_keeps_its_message_and_can_settle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn restart_of_the_broker_counts_on_a_quorum_queue() {
+async fn quorum_queue_counts_a_restart_of_the_broker() {
     let mut server = RabbitMq::start().unwrap();
     let url = server.url();
     probe(&url, "classic", "classic", &[]).await;
@@ -369,7 +371,7 @@ async fn restart_of_the_broker_counts_on_a_quorum_queue() {
 
 // Limits
 
-/// Quorum queues with this limit, their dead letters, and how a message gets there.
+/// A quorum queue with a delivery limit, and the queue of its dead letters.
 struct Limited<'a> {
     url: &'a str,
     queue: String,
@@ -392,7 +394,8 @@ impl<'a> Limited<'a> {
         }
     }
 
-    /// After so many returns of this kind the broker gives the message to the dead letters.
+    /// Asserts that the broker moves the message to the dead letters after `returns` returns of
+    /// this kind.
     async fn assert_ends_after(&self, returns: u64, how: Return) {
         let seen = deliver(self.url, &self.queue, how, returns).await;
         assert_eq!(seen.len() as u64, returns);
@@ -407,7 +410,7 @@ impl<'a> Limited<'a> {
         assert_eq!(waiting(self.url, &self.queue).await, 0);
     }
 
-    /// Longer than any limit that is tested here.
+    /// Asserts that the message stays in its queue for more returns than any limit in these tests.
     async fn assert_never_ends(&self, how: Return) {
         let seen = deliver(self.url, &self.queue, how, 30).await;
         let counted = if how.is_counted() { 29 } else { 0 };
@@ -454,9 +457,9 @@ async fn delivery_limit_without_dead_letters_deletes_the_message() {
     assert_eq!(waiting(&url, "limit-deletes").await, 0);
 }
 
-/// RabbitMQ 3.10 accepts the argument, and takes it for a limit that the first return exceeds.
+/// RabbitMQ 3.10 accepts the argument and treats it as a limit that the first return exceeds.
 #[tokio::test(flavor = "multi_thread")]
-async fn delivery_limit_of_minus_one_is_none_since_rabbitmq_4_0() {
+async fn delivery_limit_minus_one_is_unlimited_since_rabbitmq_4_0() {
     let url = shared();
     let limited = Limited::new(&url, "none", &limit(-1)).await;
     if has_default_limit() {
@@ -501,7 +504,7 @@ async fn smaller_limit_of_policy_and_argument_applies() {
         none.unwrap();
         let none = Limited::new(&url, "none-by-policy", &[]).await;
         none.assert_never_ends(Return::Reject).await;
-        // A limit of -1 does not lift the other one.
+        // A limit of -1 does not remove the other limit.
         policy("lifted-argument", -1).unwrap();
         let argument = Limited::new(&url, "lifted-argument", &limit(2)).await;
         argument.assert_ends_after(3, Return::Reject).await;
@@ -526,7 +529,8 @@ async fn default_consumer_timeout_is_30_minutes() {
     assert_eq!(timeout.unwrap(), "{ok,1800000}");
 }
 
-/// A server with this consumer timeout, which it looks for at once and not each minute.
+/// Starts a server with this consumer timeout in seconds, and makes it check the timeout five times
+/// a second instead of once a minute.
 pub fn impatient(timeout_s: u32) -> RabbitMq {
     let server = RabbitMq::start_with(&format!("consumer_timeout = {timeout_s}000")).unwrap();
     let often = "application:set_env(rabbit, channel_tick_interval, 200), \
@@ -535,15 +539,17 @@ pub fn impatient(timeout_s: u32) -> RabbitMq {
     server
 }
 
-/// Waits for the consumer timeout. Returns the error that closed the channel; none when the broker
-/// has cancelled the consumer.
+/// Waits for the consumer timeout. Returns the error that closed the channel, or `None` if the
+/// broker has cancelled the consumer.
 async fn timed_out(consuming: &mut Consuming) -> Option<lapin::Error> {
     let end = timeout(DEADLINE, consuming.consumer.next());
-    end.await.expect("it times out").map(|end| end.unwrap_err())
+    end.await
+        .expect("no consumer timeout in time")
+        .map(|end| end.unwrap_err())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn consumer_timeout_of_a_quorum_queue_counts_before_rabbitmq_4_3() {
+async fn quorum_queue_counts_consumer_timeout_before_rabbitmq_4_3() {
     let server = impatient(1);
     let url = server.url();
     probe(&url, "late", "quorum", &[]).await;
@@ -563,7 +569,7 @@ async fn consumer_timeout_of_a_quorum_queue_counts_before_rabbitmq_4_3() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn consumer_timeout_of_a_classic_queue_is_none_since_rabbitmq_4_3() {
+async fn classic_queue_has_no_consumer_timeout_since_rabbitmq_4_3() {
     let server = impatient(1);
     let url = server.url();
     probe(&url, "late", "classic", &[]).await;
@@ -574,14 +580,14 @@ async fn consumer_timeout_of_a_classic_queue_is_none_since_rabbitmq_4_3() {
             assert_eq!(Seen::of(&delivery), Seen::classic(returns));
             let closed = timed_out(&mut consuming)
                 .await
-                .expect("the channel is closed");
+                .expect("the channel was not closed");
             assert!(closed.to_string().contains("timed out"), "{closed}");
         }
         return;
     }
     let mut patient = Consuming::start(&url, "late").await;
     let delivery = patient.next().await.unwrap();
-    // Meanwhile messages of a quorum queue time out, three times.
+    // Meanwhile, a message of a quorum queue times out three times.
     probe(&url, "quorum", "quorum", &[]).await;
     for _ in 0..3 {
         let mut consuming = Consuming::start(&url, "quorum").await;

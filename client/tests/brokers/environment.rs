@@ -1,4 +1,5 @@
-//! I4: what a broker lacks or refuses for a topic is waited for, and no effect is blamed for it.
+//! I4: while a broker cannot accept a topic, its effects wait. They use up no attempts and are not
+//! parked.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,10 +14,11 @@ use tracing::Level;
 use crate::log::Log;
 use crate::support::{Database, until};
 
-/// More than this many attempts are seen before the broker is put right.
+/// The number of attempts after which the relay parks an effect. The tests wait for more attempts
+/// than this before they repair the broker.
 const MAX_ATTEMPTS: u32 = 3;
 
-/// What went through a publisher.
+/// A record of the messages that went through a publisher.
 #[derive(Clone, Default)]
 pub struct Seen(Arc<Mutex<State>>);
 
@@ -35,7 +37,7 @@ impl Seen {
         self.state().attempts.get(topic).copied().unwrap_or(0)
     }
 
-    /// What was published under this key, in order.
+    /// Returns the texts that were published with this key, in order.
     fn of_key(&self, key: &str) -> Vec<String> {
         let published = self.state().published.clone();
         let of_key = published.into_iter().filter(|(of, _)| of == key);
@@ -43,7 +45,7 @@ impl Seen {
     }
 }
 
-/// A publisher of a real broker, with a note of what goes through it.
+/// A publisher of a real broker that records its attempts and its successes.
 struct Noted<P>(P, Seen);
 
 impl<P: Publisher> Publisher for Noted<P> {
@@ -64,7 +66,7 @@ impl<P: Publisher> Publisher for Noted<P> {
     }
 }
 
-async fn say(client: &Client, topic: &str, key: &str, text: &str) {
+async fn send_text(client: &Client, topic: &str, key: &str, text: &str) {
     let effect = Effect::json(topic, &text).unwrap().key(key);
     send(client, &effect).await.unwrap();
 }
@@ -83,7 +85,8 @@ async fn parked(client: &Client) -> Vec<String> {
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// Asserts that effects of `absent` wait until `mend` has ended, while those of `present` go on.
+/// Asserts that effects of the topic `absent` wait until `mend` has repaired the broker, and that
+/// effects of `present` are published meanwhile.
 pub async fn assert_waited_for<P: Publisher>(
     publisher: P,
     absent: &str,
@@ -102,7 +105,7 @@ pub async fn assert_waited_for<P: Publisher>(
         (absent, "c", "c-0"),
         (present, "d", "d-0"),
     ] {
-        say(&client, topic, key, text).await;
+        send_text(&client, topic, key, text).await;
     }
     let seen = Seen::default();
     let relay = relay(db.pool(3), Noted(publisher, seen.clone()));
@@ -112,15 +115,26 @@ pub async fn assert_waited_for<P: Publisher>(
         let _ = stopped.await;
     }));
 
-    until("it is tried often", async || {
+    until("the topic has been tried often enough", async || {
         seen.attempts(absent) > 2 * MAX_ATTEMPTS
     })
     .await;
-    assert_eq!(parked(&client).await, [""; 0], "no effect is at fault");
-    until("the others go on", async || status.borrow().published >= 3).await;
+    assert_eq!(
+        parked(&client).await,
+        [""; 0],
+        "an effect was parked for a fault of its topic"
+    );
+    until("the other effects are published", async || {
+        status.borrow().published >= 3
+    })
+    .await;
     assert_eq!(seen.of_key("b"), ["b-0"]);
     assert_eq!(seen.of_key("d"), ["d-0"]);
-    assert_eq!(seen.of_key("a"), ["a-0"], "the key waits");
+    assert_eq!(
+        seen.of_key("a"),
+        ["a-0"],
+        "an effect overtook another of its key"
+    );
     let named: Vec<_> = status
         .borrow()
         .unavailable
@@ -131,7 +145,7 @@ pub async fn assert_waited_for<P: Publisher>(
     assert_eq!(
         status.borrow().broker,
         Some(true),
-        "the broker itself is there"
+        "the broker itself is not available"
     );
     let warnings = log.lines(Level::WARN, "");
     assert_eq!(warnings.len(), 1, "{warnings:#?}");
@@ -139,7 +153,7 @@ pub async fn assert_waited_for<P: Publisher>(
     assert_eq!(log.lines(Level::INFO, absent), [""; 0]);
 
     mend.await;
-    until("everything is published", async || {
+    until("all effects are published", async || {
         status.borrow().published == 7
     })
     .await;
@@ -149,7 +163,7 @@ pub async fn assert_waited_for<P: Publisher>(
     assert_eq!(
         log.lines(Level::INFO, absent).len(),
         1,
-        "it is available again"
+        "no log line for the topic that is available again"
     );
     assert_eq!(log.lines(Level::WARN, "").len(), 1);
     stop.send(()).unwrap();
@@ -157,13 +171,14 @@ pub async fn assert_waited_for<P: Publisher>(
     assert_eq!(parked(&client).await, [""; 0]);
 }
 
-/// Asserts that what is at fault itself is parked after so many attempts, while its topic goes on.
+/// Asserts that an effect that is itself invalid is parked after `MAX_ATTEMPTS` attempts, while the
+/// other effects of its topic are published.
 pub async fn assert_parked(publisher: impl Publisher, topic: &str, reason: &str) {
     let db = Database::create();
     let client = db.connect().await;
-    say(&client, topic, "before", "before").await;
-    say(&client, topic, "poison", &"x".repeat(10_000)).await;
-    say(&client, topic, "after", "after").await;
+    send_text(&client, topic, "before", "before").await;
+    send_text(&client, topic, "poison", &"x".repeat(10_000)).await;
+    send_text(&client, topic, "after", "after").await;
     let seen = Seen::default();
     let relay = relay(db.pool(3), Noted(publisher, seen.clone()));
     let (stop, stopped) = oneshot::channel::<()>();
@@ -171,8 +186,14 @@ pub async fn assert_parked(publisher: impl Publisher, topic: &str, reason: &str)
     let running = tokio::spawn(relay.run(async {
         let _ = stopped.await;
     }));
-    until("it is parked", async || parked(&client).await.len() == 1).await;
-    until("the others go on", async || status.borrow().published == 2).await;
+    until("the effect is parked", async || {
+        parked(&client).await.len() == 1
+    })
+    .await;
+    until("the other effects are published", async || {
+        status.borrow().published == 2
+    })
+    .await;
     stop.send(()).unwrap();
     running.await.unwrap().unwrap();
     let parked = parked(&client).await;

@@ -1,5 +1,6 @@
-//! What a NATS source holds stays with it: it is not delivered again while it waits, it goes back
-//! at once when the source ends, and it is never lost at the limit of its durable consumer.
+//! Messages that a NATS source holds: a waiting message is not redelivered, a prefetched message is
+//! returned at once when the source ends, and no message is lost at `max_deliver` of its durable
+//! consumer.
 
 use std::{
     collections::HashSet,
@@ -36,10 +37,11 @@ use crate::{
     unserved::Unserved,
 };
 
-/// A message that is not held would have come again by then.
+/// A number of `ack_wait` periods after which a message that is not held would have been
+/// redelivered.
 const SEVERAL_ACK_WAITS: u32 = 4;
 
-/// A stream with these messages.
+/// Creates a stream with these messages.
 async fn stream_of(url: &str, stream: &str, texts: &[&str]) {
     declare(url, stream, |_| {}).await;
     for text in texts {
@@ -50,7 +52,7 @@ async fn stream_of(url: &str, stream: &str, texts: &[&str]) {
     }
 }
 
-/// Makes the durable consumer `worker` as an administrator does.
+/// Creates the durable consumer `worker`, as an administrator does.
 async fn make_consumer(url: &str, stream: &str, change: impl FnOnce(&mut pull::Config)) {
     let context = jetstream::new(async_nats::connect(url).await.unwrap());
     let mut config = pull::Config {
@@ -80,15 +82,15 @@ async fn info(url: &str, stream: &str) -> Info {
     stream.consumer_info("worker").await.unwrap()
 }
 
-/// Waits until the server has delivered so many messages that are not settled.
+/// Waits until the server has delivered `messages` messages that are not settled.
 async fn delivered(url: &str, stream: &str, messages: usize) {
-    until("the server has delivered all", async || {
+    until("the server has delivered all messages", async || {
         info(url, stream).await.num_ack_pending == messages
     })
     .await;
 }
 
-/// Watches the server for several times as long as it waits for an acknowledgement.
+/// Asserts for several `ack_wait` periods that the server redelivers nothing.
 async fn assert_not_redelivered(url: &str, stream: &str, ack_wait: Duration) {
     let began = Instant::now();
     while began.elapsed() < SEVERAL_ACK_WAITS * ack_wait {
@@ -110,10 +112,9 @@ async fn acknowledge_first_deliveries(deliveries: impl IntoIterator<Item = Deliv
     }
 }
 
-// Waiting
+// Messages that wait
 
-/// Goal: a handler that takes longer than the server waits. Invariant: nothing is redelivered by
-/// waiting.
+/// A message is not redelivered while its handler runs longer than `ack_wait`.
 #[tokio::test(flavor = "multi_thread")]
 async fn message_held_beyond_ack_wait_is_delivered_once() {
     let url = shared();
@@ -126,7 +127,8 @@ async fn message_held_beyond_ack_wait_is_delivered_once() {
     assert_eq!(unsettled(&url, "long-handler").await, 0);
 }
 
-/// Goal: a paused consumer, which takes nothing of what was fetched ahead.
+/// A prefetched message is not redelivered while a paused consumer does not take it for longer than
+/// `ack_wait`.
 #[tokio::test(flavor = "multi_thread")]
 async fn message_prefetched_beyond_ack_wait_is_delivered_once() {
     let url = shared();
@@ -142,9 +144,9 @@ async fn message_prefetched_beyond_ack_wait_is_delivered_once() {
     assert_eq!(unsettled(&url, "paused").await, 0);
 }
 
-/// A durable consumer that exists stays as it is.
+/// The settings of a durable consumer that exists are used, and not those of the source.
 #[tokio::test(flavor = "multi_thread")]
-async fn ack_wait_of_an_existing_consumer_is_the_one_that_counts() {
+async fn ack_wait_of_an_existing_consumer_applies() {
     let url = shared();
     stream_of(&url, "made-before", &["1", "2"]).await;
     let ack_wait = Duration::from_millis(1500);
@@ -156,12 +158,12 @@ async fn ack_wait_of_an_existing_consumer_is_the_one_that_counts() {
     acknowledge_first_deliveries([first, next(&mut source).await]).await;
 }
 
-/// A list of pauses replaces `ack_wait`, one for each delivery.
+/// The `backoff` list of a durable consumer replaces `ack_wait`, with one pause for each delivery.
 #[tokio::test(flavor = "multi_thread")]
-async fn backoff_of_an_existing_consumer_is_the_one_that_counts() {
+async fn backoff_of_an_existing_consumer_applies() {
     let url = shared();
     stream_of(&url, "backoff", &["1"]).await;
-    // A third of the first one is longer than the second one.
+    // A third of the first pause is longer than the second pause.
     make_consumer(&url, "backoff", |config| {
         config.backoff = [8000, 2000, 8000].map(Duration::from_millis).into();
         config.max_deliver = 10;
@@ -183,9 +185,10 @@ async fn backoff_of_an_existing_consumer_is_the_one_that_counts() {
     assert_eq!(unsettled(&url, "backoff").await, 0);
 }
 
-/// A message that is settled is held no longer: the pause that was asked for is kept.
+/// A message that was settled with a retry is redelivered after its pause, without waiting for
+/// `ack_wait`.
 #[tokio::test(flavor = "multi_thread")]
-async fn message_that_failed_is_not_held() {
+async fn failed_message_is_not_held() {
     let url = shared();
     stream_of(&url, "not-held", &["again"]).await;
     let mut source = source(&url, "not-held", 30);
@@ -197,25 +200,25 @@ async fn message_that_failed_is_not_held() {
     assert!(began.elapsed() >= after);
     assert!(
         began.elapsed() < Duration::from_secs(20),
-        "it came after {:?}",
+        "it was redelivered after {:?}",
         began.elapsed()
     );
     again.settle(Settlement::Acknowledge).await.unwrap();
 }
 
-// Ending
+// The end of a source
 
-/// Long enough that what comes within a test comes because it was returned.
+/// An `ack_wait` longer than any test: a message that is redelivered during a test was returned.
 const LONG_ACK_WAIT_S: u32 = 600;
 
-/// Takes each of these once. The server does not always count a return.
+/// Acknowledges each of these messages once. The server does not always count a return.
 async fn collect_once(source: &mut NatsSource, texts: &[&str]) {
     let mut wanted: HashSet<_> = texts.iter().map(|&text| text.to_owned()).collect();
     while !wanted.is_empty() {
         let delivery = next(source).await;
         assert!(
             wanted.remove(&text(&delivery)),
-            "{} came twice",
+            "{} was delivered twice",
             text(&delivery)
         );
         assert!(delivery.message().deliveries() <= Some(2), "{delivery:?}");
@@ -225,7 +228,7 @@ async fn collect_once(source: &mut NatsSource, texts: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn closed_source_returns_what_it_has_prefetched() {
+async fn closed_source_returns_its_prefetched_messages() {
     let url = shared();
     stream_of(&url, "closed", &["handled", "1", "2", "3"]).await;
     let mut first = source(&url, "closed", LONG_ACK_WAIT_S);
@@ -241,7 +244,7 @@ async fn closed_source_returns_what_it_has_prefetched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dropped_source_returns_what_it_has_prefetched() {
+async fn dropped_source_returns_its_prefetched_messages() {
     let url = shared();
     stream_of(&url, "dropped", &["handled", "1", "2", "3"]).await;
     let mut first = source(&url, "dropped", LONG_ACK_WAIT_S);
@@ -256,9 +259,9 @@ async fn dropped_source_returns_what_it_has_prefetched() {
     collect_once(&mut second, &["1", "2", "3"]).await;
 }
 
-/// Goal: the task that fetches ends, and what it has fetched goes back.
+/// The fetching task ends with its source, and returns the messages that it has fetched.
 #[test]
-fn source_dropped_outside_of_its_runtime_returns_its_messages() {
+fn source_dropped_outside_its_runtime_returns_its_messages() {
     let runtime = Runtime::new().unwrap();
     let (url, first) = runtime.block_on(async {
         let url = shared();
@@ -277,7 +280,7 @@ fn source_dropped_outside_of_its_runtime_returns_its_messages() {
         let mut second = source(&url, "outside", LONG_ACK_WAIT_S);
         collect_once(&mut second, &["1", "2", "3"]).await;
         second.close().await;
-        // The first source would get this message if it still asked for messages.
+        // The first source would receive this message if its task were still fetching.
         publisher(&url)
             .publish(&plain("outside.x", "4"))
             .await
@@ -287,9 +290,9 @@ fn source_dropped_outside_of_its_runtime_returns_its_messages() {
     });
 }
 
-/// Its request for messages is still open at the server when the source ends.
+/// The request of the first source for messages is still open at the server when the source closes.
 #[tokio::test(flavor = "multi_thread")]
-async fn message_published_after_the_close_goes_to_another_source() {
+async fn message_published_after_close_reaches_another_source() {
     let url = shared();
     stream_of(&url, "open-request", &["handled"]).await;
     let mut first = source(&url, "open-request", LONG_ACK_WAIT_S);
@@ -311,9 +314,10 @@ async fn message_published_after_the_close_goes_to_another_source() {
     );
 }
 
-/// The source ends before the messages that its consumer still has.
+/// A message that the consumer still handles is not redelivered after its source is closed and
+/// dropped.
 #[tokio::test(flavor = "multi_thread")]
-async fn message_of_a_closed_source_is_held_until_it_is_settled() {
+async fn message_of_a_closed_source_is_held_until_settled() {
     let url = shared();
     stream_of(&url, "outlives", &["held"]).await;
     let mut first = source(&url, "outlives", 2);
@@ -330,7 +334,7 @@ async fn message_of_a_closed_source_is_held_until_it_is_settled() {
 // The connection
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connection_cut_while_messages_wait_redelivers_nothing() {
+async fn short_disconnect_redelivers_no_waiting_message() {
     let url = shared();
     stream_of(&url, "cut", &["1", "2", "3", "4"]).await;
     let line = Line::to(&url).await;
@@ -358,10 +362,10 @@ async fn connection_cut_while_messages_wait_redelivers_nothing() {
     assert_eq!(unsettled(&url, "cut").await, 0);
 }
 
-/// The server gives up on what was prefetched before the source is back: the source must not hand
-/// out both deliveries of a message.
+/// When the server redelivers prefetched messages after a long disconnect, the source yields each
+/// message once.
 #[tokio::test(flavor = "multi_thread")]
-async fn long_cut_delivers_a_prefetched_message_once() {
+async fn long_disconnect_delivers_a_prefetched_message_once() {
     let url = shared();
     stream_of(&url, "long-cut", &["1", "2", "3"]).await;
     let line = Line::to(&url).await;
@@ -370,17 +374,17 @@ async fn long_cut_delivers_a_prefetched_message_once() {
     delivered(&url, "long-cut", 3).await;
     line.cut();
     let began = Instant::now();
-    // Nothing tells that the server has given up while nothing asks it for messages.
-    until("the server has given up", async || {
+    // The server does not show the end of `ack_wait` while no client requests messages.
+    until("ack_wait has passed", async || {
         began.elapsed() > Duration::from_secs(2)
     })
     .await;
     line.mend();
-    until("the source has asked again", async || {
+    until("the source has requested messages again", async || {
         info(&url, "long-cut").await.num_waiting > 0
     })
     .await;
-    until("all are redelivered", async || {
+    until("all messages are redelivered", async || {
         info(&url, "long-cut").await.num_redelivered == 3
     })
     .await;
@@ -397,17 +401,18 @@ async fn long_cut_delivers_a_prefetched_message_once() {
     }
     texts.sort_unstable();
     assert_eq!(texts, ["1", "2", "3", "marker"]);
-    // The message has come again since: returning its first delivery would count once more.
+    // The message has been redelivered since. A return of its first delivery would count once more.
     first.settle(Settlement::RETRY).await.unwrap();
     assert_silent(&mut source).await;
     assert_eq!(unsettled(&url, "long-cut").await, 0);
 }
 
-// The limit of deliveries
+// The delivery limit
 
-/// I4: the attempts are more than the durable consumer delivers a message.
+/// I4: the attempts exceed `max_deliver` of the durable consumer, and the message is still handled
+/// at its first delivery.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_failures_of_the_database_use_up_no_delivery_of_nats() {
+async fn i4_database_failure_uses_no_nats_delivery() {
     let url = shared();
     stream_of(&url, "limited", &["kept"]).await;
     make_consumer(&url, "limited", |config| config.max_deliver = 3).await;
@@ -418,7 +423,7 @@ async fn i4_failures_of_the_database_use_up_no_delivery_of_nats() {
         .batch_execute("CREATE TABLE done (text text)")
         .await
         .unwrap();
-    until("it is handled", async || {
+    until("the message is handled", async || {
         let rows = client.query("SELECT text FROM done", &[]).await.unwrap();
         rows.iter().any(|row| row.get::<_, &str>(0) == "Some(1)")
     })
@@ -431,7 +436,8 @@ async fn i4_failures_of_the_database_use_up_no_delivery_of_nats() {
     assert_eq!(unsettled(&url, "limited").await, 0);
 }
 
-/// What the attempts to handle the one message of a stream saw until it was kept.
+/// Returns the delivery count that each attempt saw, until the only message of the stream became a
+/// dead letter.
 async fn attempts_until_kept(
     stream: &'static str,
     max_deliver: i64,
@@ -452,7 +458,7 @@ async fn attempts_until_kept(
         .back_off(Duration::from_millis(1), Duration::from_millis(2))
         .handle(stream, handler);
     let running = tokio::spawn(consumer.run(pending()));
-    until("it is kept", async || {
+    until("the message is a dead letter", async || {
         let sql = "SELECT count(*) FROM idem.dead_letters WHERE destination = $1";
         client
             .query_one(sql, &[&stream])
@@ -462,7 +468,7 @@ async fn attempts_until_kept(
             == 1
     })
     .await;
-    until("it is acknowledged", async || {
+    until("the message is acknowledged", async || {
         unsettled(&url, stream).await == 0
     })
     .await;
@@ -470,24 +476,25 @@ async fn attempts_until_kept(
     seen.lock().unwrap().clone()
 }
 
-/// I4: one delivery is left for a process that dies.
+/// I4: a message becomes a dead letter one delivery before `max_deliver`. The last delivery is
+/// reserved for a crash of the process.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_nats_message_near_max_deliver_is_kept_at_its_next_failure() {
+async fn i4_nats_failure_near_max_deliver_becomes_dead_letter() {
     let seen = attempts_until_kept("near-max", 4, HandlerError::from).await;
     assert_eq!(seen, [Some(1), Some(2), Some(3)]);
 }
 
-/// I4: with the smallest limit each delivery is the last one.
+/// I4: with `max_deliver = 1` the first failure makes a dead letter.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_nats_message_that_is_delivered_once_is_kept_when_it_fails() {
+async fn i4_nats_failure_at_max_deliver_one_becomes_dead_letter() {
     assert_eq!(
         attempts_until_kept("once", 1, HandlerError::from).await,
         [Some(1)]
     );
 }
 
-/// Stops a consumer while it handles one message and the broker has sent the others ahead. What it
-/// handles succeeds.
+/// Stops a consumer while it handles one message successfully and its source has prefetched the
+/// others. Returns the summary.
 pub async fn stop_while_handling(
     source: impl Source,
     destination: &'static str,
@@ -528,10 +535,10 @@ async fn stop_with_prefetched(
     stop_while_handling(source(url, stream, LONG_ACK_WAIT_S), stream, db, sent).await
 }
 
-/// What was kept for this destination because the consumer stopped.
+/// Returns the payloads of the dead letters that a stop of the consumer made for this destination.
 pub async fn kept_at_a_stop(db: &Database, destination: &str) -> HashSet<String> {
     let sql = "SELECT convert_from(payload, 'UTF8') FROM idem.dead_letters \
-               WHERE destination = $1 AND last_error LIKE '%may not deliver it again'";
+               WHERE destination = $1 AND last_error LIKE '%may not redeliver it'";
     let rows = db
         .connect()
         .await
@@ -541,9 +548,10 @@ pub async fn kept_at_a_stop(db: &Database, destination: &str) -> HashSet<String>
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// What the consumer gave back, it had taken from the source.
+/// Prefetched messages count as `returned`. Only messages that the consumer had taken from the
+/// source count as `given_back`.
 #[tokio::test(flavor = "multi_thread")]
-async fn summary_counts_what_the_nats_source_returned() {
+async fn summary_counts_messages_that_the_nats_source_returned() {
     let url = shared();
     let texts = ["handled", "1", "2", "3"];
     stream_of(&url, "returned", &texts).await;
@@ -556,9 +564,10 @@ async fn summary_counts_what_the_nats_source_returned() {
     collect_once(&mut second, &["1", "2", "3"]).await;
 }
 
-/// I4: the server would not deliver them again.
+/// I4: at a stop, prefetched messages become dead letters if the server would not deliver them
+/// again.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_last_deliveries_that_were_prefetched_are_kept_at_a_stop() {
+async fn i4_stop_makes_dead_letters_of_prefetched_last_deliveries() {
     let url = shared();
     let texts = ["handled", "1", "2"];
     stream_of(&url, "last", &texts).await;
@@ -574,9 +583,10 @@ async fn i4_last_deliveries_that_were_prefetched_are_kept_at_a_stop() {
     assert_eq!(unsettled(&url, "last").await, 0);
 }
 
-/// I4: neither the server nor the dead-letter subject takes them any more.
+/// I4: at a stop, prefetched last deliveries become dead letters in the database if no stream
+/// accepts the dead-letter subject.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_last_deliveries_that_cannot_be_buried_are_kept_at_a_stop() {
+async fn i4_stop_keeps_last_deliveries_without_dead_letter_stream() {
     let url = shared();
     let texts = ["handled", "1", "2"];
     stream_of(&url, "unburied-last", &texts).await;
@@ -593,15 +603,16 @@ async fn i4_last_deliveries_that_cannot_be_buried_are_kept_at_a_stop() {
     assert_eq!(kept, HashSet::from(["1".to_owned(), "2".to_owned()]));
 }
 
-/// A stream with one message, which its durable consumer delivers once.
+/// Creates a stream with one message, and a durable consumer with `max_deliver = 1`.
 async fn stream_that_delivers_once(url: &str, stream: &str, text: &str) {
     stream_of(url, stream, &[text]).await;
     make_consumer(url, stream, |config| config.max_deliver = 1).await;
 }
 
-/// I4: an API that is down makes no dead letter, because the source holds the message meanwhile.
+/// I4: an unavailable API does not make a dead letter, because the source holds the message while
+/// it waits.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_nats_message_near_its_limit_waits_for_an_api() {
+async fn i4_nats_message_near_max_deliver_waits_for_an_api() {
     let url = shared();
     stream_of(&url, "api-down", &["waits"]).await;
     make_consumer(&url, "api-down", |config| config.max_deliver = 2).await;
@@ -618,23 +629,24 @@ async fn i4_nats_message_near_its_limit_waits_for_an_api() {
     };
     let consumer = Consumer::new(db.pool(4), source(&url, "api-down", LONG_ACK_WAIT_S))
         .handle("api-down", handler);
-    let is_settled = until("it is settled", async || {
+    let is_settled = until("the message is settled", async || {
         unsettled(&url, "api-down").await == 0
     });
     let summary = in_time(consumer.run(is_settled)).await.unwrap();
     assert_eq!((summary.handled, summary.rejected), (1, 0));
 }
 
-/// I4: at its last delivery it would be lost with this process.
+/// I4: with an unavailable API, a message at its last delivery becomes a dead letter, because a
+/// crash of the process would lose it.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_last_delivery_is_kept_when_an_api_is_away() {
+async fn i4_last_delivery_with_unavailable_api_becomes_dead_letter() {
     let url = shared();
     stream_that_delivers_once(&url, "api-away", "kept").await;
     let db = Database::create();
     let handler = |_: Tx, _: Message| async { Err(HandlerError::unavailable("its API is down")) };
     let consumer = Consumer::new(db.pool(4), source(&url, "api-away", LONG_ACK_WAIT_S))
         .handle("api-away", handler);
-    let is_settled = until("it is settled", async || {
+    let is_settled = until("the message is settled", async || {
         unsettled(&url, "api-away").await == 0
     });
     let summary = in_time(consumer.run(is_settled)).await.unwrap();
@@ -644,9 +656,9 @@ async fn i4_last_delivery_is_kept_when_an_api_is_away() {
     assert!(reason.ends_with("its API is down"), "{reason}");
 }
 
-/// I4: the server would not deliver it again.
+/// I4: the source yields a dropped last delivery again, because the server would not redeliver it.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_nats_message_dropped_at_its_last_delivery_comes_again() {
+async fn i4_dropped_last_delivery_is_yielded_again() {
     let url = shared();
     stream_that_delivers_once(&url, "dropped-last", "kept").await;
     let mut source = source(&url, "dropped-last", LONG_ACK_WAIT_S);
@@ -657,9 +669,9 @@ async fn i4_nats_message_dropped_at_its_last_delivery_comes_again() {
     assert_eq!(unsettled(&url, "dropped-last").await, 0);
 }
 
-/// I4: the same while the dead-letter subject has no stream.
+/// I4: the source yields a rejected last delivery again if the dead-letter subject has no stream.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_last_delivery_whose_letter_is_not_taken_comes_again() {
+async fn i4_last_delivery_is_yielded_again_when_reject_fails() {
     let url = shared();
     stream_that_delivers_once(&url, "unburied", "poison").await;
     let buried = subscription("unburied").dead_letter("unburied-letters.x");
@@ -676,20 +688,21 @@ async fn i4_last_delivery_whose_letter_is_not_taken_comes_again() {
     assert_eq!(unsettled(&url, "unburied").await, 0);
 }
 
-/// I4: a worker that is ended while it keeps a dead letter has neither kept nor returned its
-/// message.
+/// I4: the worker is aborted while it writes a dead letter, so the message is neither written nor
+/// returned. The stop writes it.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_last_delivery_of_an_aborted_worker_is_kept() {
+async fn i4_last_delivery_of_an_aborted_worker_becomes_dead_letter() {
     let url = shared();
     stream_that_delivers_once(&url, "aborted", "kept").await;
     let db = Database::create();
     let (locker, observer) = (db.connect().await, db.connect().await);
     let lock = "BEGIN; LOCK TABLE idem.dead_letter IN ACCESS EXCLUSIVE MODE";
     locker.batch_execute(lock).await.unwrap();
-    // Not by the wait event: a backend that looks for a deadlock has none for a moment.
+    // The wait event is not reliable: a backend that checks for a deadlock has none for a moment.
     let waiting_for_locks = async || -> Vec<i32> {
         let sql = "SELECT pid FROM pg_locks JOIN pg_stat_activity USING (pid)
-                   WHERE datname = current_database() AND backend_type = 'client backend' AND NOT granted";
+                   WHERE datname = current_database() AND backend_type = 'client backend'
+                   AND NOT granted";
         let rows = observer.query(sql, &[]).await.unwrap();
         rows.iter().map(|row| row.get(0)).collect()
     };
@@ -705,7 +718,7 @@ async fn i4_last_delivery_of_an_aborted_worker_is_kept() {
     });
     let unlock = async {
         let worker = waited.wait_for(Option::is_some).await.unwrap().unwrap();
-        until("the worker is ended", async || {
+        until("the worker no longer waits", async || {
             !waiting_for_locks().await.contains(&worker)
         })
         .await;
@@ -720,10 +733,10 @@ async fn i4_last_delivery_of_an_aborted_worker_is_kept() {
     assert_eq!(unsettled(&url, "aborted").await, 0);
 }
 
-/// I4: the grace ends while the handler executes a statement. Behind a pooler, its transaction
-/// holds the claim a while longer.
+/// I4: the grace period ends while the handler executes a statement. Behind a pooler, the
+/// transaction of the handler holds the claim for some time longer.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_last_delivery_that_is_cut_in_a_statement_is_kept() {
+async fn i4_last_delivery_cut_in_a_statement_becomes_dead_letter() {
     let url = shared();
     stream_that_delivers_once(&url, "cut-statement", "kept").await;
     let db = Database::create();
@@ -735,11 +748,12 @@ async fn i4_last_delivery_that_is_cut_in_a_statement_is_kept() {
     let consumer = Consumer::new(db.pool(4), source(&url, "cut-statement", LONG_ACK_WAIT_S))
         .handle("cut-statement", handler)
         .grace(Duration::ZERO);
-    let it_runs = until("the statement runs", async || {
-        let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'";
+    let statement_runs = until("the statement runs", async || {
+        let sql = "SELECT count(*) FROM pg_stat_activity \
+                   WHERE datname = current_database() AND wait_event = 'PgSleep'";
         observer.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) == 1
     });
-    let summary = in_time(consumer.run(it_runs)).await.unwrap();
+    let summary = in_time(consumer.run(statement_runs)).await.unwrap();
     assert_eq!(summary.rejected, 1);
     assert_eq!(
         kept_at_a_stop(&db, "cut-statement").await,
@@ -748,9 +762,10 @@ async fn i4_last_delivery_that_is_cut_in_a_statement_is_kept() {
     assert_eq!(unsettled(&url, "cut-statement").await, 0);
 }
 
-/// I4: a broker does not learn at a stop that the message has failed, where that would end it.
+/// I4: at a stop, an ordered message that failed at its last delivery becomes a dead letter. A
+/// retry at the broker would lose it.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_ordered_message_at_its_limit_is_kept_at_a_stop() {
+async fn i4_stop_makes_dead_letter_of_failed_ordered_message() {
     let url = shared();
     declare(&url, "ordered-last", |_| {}).await;
     let mut effect = plain("ordered-last.x", "kept");
@@ -769,7 +784,7 @@ async fn i4_ordered_message_at_its_limit_is_kept_at_a_stop() {
         .handle("ordered-last", handler)
         .back_off(hour, hour)
         .ordered_by_key(true);
-    let has_failed = until("it has failed", async || {
+    let has_failed = until("the message has failed", async || {
         attempts.load(Ordering::Relaxed) == 1
     });
     let summary = in_time(consumer.run(has_failed)).await.unwrap();
@@ -782,7 +797,7 @@ async fn i4_ordered_message_at_its_limit_is_kept_at_a_stop() {
 }
 
 #[tokio::test]
-async fn durable_consumer_with_max_deliver_is_warned_of_once() {
+async fn max_deliver_of_a_durable_consumer_is_logged_once() {
     let url = shared();
     stream_of(&url, "warned", &["1", "2"]).await;
     make_consumer(&url, "warned", |config| config.max_deliver = 5).await;
@@ -797,7 +812,7 @@ async fn durable_consumer_with_max_deliver_is_warned_of_once() {
     }
     let warnings = log.lines(Level::WARN, "max_deliver");
     let [warning] = &warnings[..] else {
-        panic!("one warning, not {warnings:?}");
+        panic!("not one warning: {warnings:?}");
     };
     assert!(
         warning.contains("warned") && warning.contains("worker"),
@@ -805,9 +820,10 @@ async fn durable_consumer_with_max_deliver_is_warned_of_once() {
     );
 }
 
-/// Without acknowledgements a message that fails, or whose process dies, would be lost.
+/// I4: without explicit acknowledgements, a message would be lost when its handler fails or its
+/// process crashes.
 #[tokio::test]
-async fn i4_durable_consumer_without_explicit_acks_is_an_error() {
+async fn i4_durable_consumer_without_explicit_acks_fails() {
     let url = shared();
     for (stream, policy) in [("no-acks", AckPolicy::None), ("acks-all", AckPolicy::All)] {
         stream_of(&url, stream, &["x"]).await;

@@ -1,4 +1,4 @@
-//! A connection to a broker that a test can cut.
+//! A proxy in front of a broker, which can cut connections and delay responses.
 
 use std::sync::{
     Arc, Mutex,
@@ -11,16 +11,16 @@ use tokio::{
     sync::watch,
 };
 
-/// What is between a client and its server.
+/// A TCP proxy between a client and its server.
 pub struct Line {
-    /// The URL of the server, with the address of this line.
+    /// The URL of the server, with the address of this proxy.
     pub url: String,
     state: Arc<State>,
 }
 
 struct State {
     is_open: watch::Sender<bool>,
-    /// The bytes of the first answer that is held back.
+    /// Bytes that identify the first response to hold back.
     stop: watch::Sender<Option<&'static [u8]>>,
     connections: AtomicUsize,
     held_back: AtomicUsize,
@@ -53,32 +53,34 @@ impl Line {
         Self { url, state }
     }
 
-    /// Whether the server has sent this text, and the client has it in its socket.
+    /// Returns true if the server has sent this text and the proxy has written it to the socket of
+    /// the client.
     pub fn has_passed(&self, text: &str) -> bool {
         contains(&self.state.received.lock().unwrap(), text.as_bytes())
     }
 
-    /// Holds back what the server sends, from the answer that has these bytes in it.
-    pub fn hold_back(&self, answer: &'static [u8]) {
-        self.state.stop.send_replace(Some(answer));
+    /// Holds back everything that the server sends on a connection, from the response that contains
+    /// these bytes.
+    pub fn hold_back(&self, response: &'static [u8]) {
+        self.state.stop.send_replace(Some(response));
     }
 
-    /// How many connections have an answer that is held back.
+    /// Returns the number of connections with a response that is held back.
     pub fn held_back(&self) -> usize {
         self.state.held_back.load(Ordering::SeqCst)
     }
 
-    /// Passes what was held back.
+    /// Forwards everything that was held back.
     pub fn release(&self) {
         self.state.stop.send_replace(None);
     }
 
-    /// How many connections are open.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.state.connections.load(Ordering::SeqCst)
     }
 
-    /// Ends all connections, and refuses others until it is mended.
+    /// Closes all connections. New connections are closed until `mend` is called.
     pub fn cut(&self) {
         self.state.is_open.send_replace(false);
     }
@@ -89,18 +91,18 @@ impl Line {
 }
 
 impl State {
-    /// Until one of the two sides has closed it, or the line is cut.
+    /// Forwards in both directions until one side closes the connection or the proxy is cut.
     async fn connect(&self, mut ours: TcpStream, server: &str) {
         let Ok(mut theirs) = TcpStream::connect(server).await else {
             return;
         };
         let mut is_open = self.is_open.subscribe();
-        let (mut asked, mut answers) = ours.split();
-        let (mut answered, mut questions) = theirs.split();
+        let (mut client_read, mut client_write) = ours.split();
+        let (mut server_read, mut server_write) = theirs.split();
         tokio::select! {
             _ = is_open.wait_for(|is_open| !is_open) => {}
-            _ = io::copy(&mut asked, &mut questions) => {}
-            _ = self.pass(&mut answered, &mut answers) => {}
+            _ = io::copy(&mut client_read, &mut server_write) => {}
+            _ = self.pass(&mut server_read, &mut client_write) => {}
         }
     }
 
@@ -124,10 +126,10 @@ impl State {
         }
     }
 
-    /// Holds an answer back until it may pass.
-    async fn hold(&self, answer: &[u8]) {
+    /// Waits while the response is to be held back.
+    async fn hold(&self, response: &[u8]) {
         let mut stop = self.stop.subscribe();
-        let is_held = |stop: &Option<&[u8]>| stop.is_some_and(|bytes| contains(answer, bytes));
+        let is_held = |stop: &Option<&[u8]>| stop.is_some_and(|bytes| contains(response, bytes));
         if is_held(&stop.borrow()) {
             self.held_back.fetch_add(1, Ordering::SeqCst);
             stop.wait_for(|stop| !is_held(stop)).await.unwrap();
@@ -140,9 +142,11 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
 
-/// The host and the port of a URL.
+/// Returns the host and the port of a URL.
 fn address(url: &str) -> &str {
     let (_, rest) = url.split_once("://").unwrap();
-    let (place, _) = rest.split_once('/').unwrap_or((rest, ""));
-    place.rsplit_once('@').map_or(place, |(_, address)| address)
+    let (authority, _) = rest.split_once('/').unwrap_or((rest, ""));
+    authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, address)| address)
 }

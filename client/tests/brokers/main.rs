@@ -1,4 +1,4 @@
-//! Sources and publishers on real servers from Debian's packages.
+//! Tests of sources and publishers on real brokers from Debian packages.
 
 mod counting;
 mod environment;
@@ -26,10 +26,11 @@ use idem_client::{Delivery, OutgoingMessage, PublishError, Publisher, Source};
 use serde_json::json;
 use uuid::Uuid;
 
-/// Longer than a broker needs to come back on a busy machine.
+/// The longest time to wait for one event. A broker restarts faster than this, even on a busy
+/// machine.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// An effect with everything that one can have.
+/// Returns an effect with every optional property set.
 fn whole(topic: &str) -> OutgoingMessage {
     let mut effect = OutgoingMessage::new(Uuid::new_v4(), topic, r#"{"order": 4711}"#);
     effect.key = Some("customer-7".into());
@@ -62,7 +63,7 @@ fn assert_whole(delivery: &Delivery, effect: &OutgoingMessage) {
         message.header("idem-source-destination"),
         Some("orders.accept")
     );
-    let age = effect.recorded_at - message.sent_at().expect("it was sent some time");
+    let age = effect.recorded_at - message.sent_at().expect("no time of sending");
     assert!(
         age.unsigned_abs() < DEADLINE,
         "sent at {:?}",
@@ -71,7 +72,7 @@ fn assert_whole(delivery: &Delivery, effect: &OutgoingMessage) {
     assert_eq!(message.deliveries(), Some(1));
 }
 
-/// A plain effect with this text in it.
+/// Returns an effect with this text as its payload and no optional properties.
 fn plain(topic: &str, text: &str) -> OutgoingMessage {
     OutgoingMessage::new(Uuid::new_v4(), topic, text.to_owned())
 }
@@ -80,15 +81,15 @@ fn text(delivery: &Delivery) -> String {
     String::from_utf8(delivery.message().payload().to_vec()).unwrap()
 }
 
-/// The next delivery, through all errors that a broker's absence makes.
+/// Returns the next delivery. Errors of an unavailable broker are retried until `DEADLINE`.
 async fn next(source: &mut impl Source) -> Delivery {
     let started = Instant::now();
     loop {
         let error = match tokio::time::timeout(DEADLINE, source.next())
             .await
-            .expect("a delivery in time")
+            .expect("no delivery in time")
         {
-            Ok(delivery) => return delivery.expect("a broker has no end"),
+            Ok(delivery) => return delivery.expect("the source has ended"),
             Err(error) => error,
         };
         assert!(started.elapsed() < DEADLINE, "no delivery: {error}");
@@ -96,14 +97,14 @@ async fn next(source: &mut impl Source) -> Delivery {
     }
 }
 
-/// Publishes until the broker takes the effect, as a relay does. Counts in `away` how often it was
-/// away.
+/// Publishes until the broker confirms the effect, as a relay does. Adds to `away` the number of
+/// attempts that found the broker or the topic unavailable.
 async fn publish(publisher: &impl Publisher, effect: &OutgoingMessage, away: &AtomicU32) {
     let started = Instant::now();
     loop {
         match publisher.publish(effect).await {
             Ok(()) => return,
-            // A broker that comes back may have its queues and streams a little later.
+            // After a restart, queues and streams may become available later than the broker.
             Err(PublishError::Unavailable(error) | PublishError::TopicUnavailable(error)) => {
                 away.fetch_add(1, Ordering::SeqCst);
                 assert!(started.elapsed() < DEADLINE, "not published: {error}");
@@ -114,18 +115,19 @@ async fn publish(publisher: &impl Publisher, effect: &OutgoingMessage, away: &At
     }
 }
 
-/// Asserts that nothing is delivered in a short while: what is not there cannot be waited for.
+/// Asserts that nothing is delivered for 300 ms. The absence of a delivery is not a state that a
+/// test can wait for.
 async fn assert_silent(source: &mut impl Source) {
     let delivered = tokio::time::timeout(Duration::from_millis(300), source.next()).await;
     assert!(delivered.is_err(), "{delivered:?}");
 }
 
-/// Takes deliveries until all of `wanted` have come, acknowledging each.
+/// Acknowledges deliveries until all of `wanted` have been delivered.
 async fn collect(source: &mut impl Source, mut wanted: HashSet<String>) {
     while !wanted.is_empty() {
         let delivery = next(source).await;
         wanted.remove(&text(&delivery));
-        // The broker may be killed right now; then it comes again.
+        // If the broker is killed now, the message is redelivered.
         let _ = delivery.settle(idem_client::Settlement::Acknowledge).await;
     }
 }

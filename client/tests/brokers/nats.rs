@@ -20,7 +20,7 @@ use crate::{DEADLINE, assert_silent, assert_whole, collect, next, plain, text, w
 
 static SHARED: Mutex<Option<Nats>> = Mutex::new(None);
 
-/// The server that these tests share; it ends with the process.
+/// Returns the URL of the server that these tests share. The server stops with the process.
 pub fn shared() -> String {
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     match &*shared {
@@ -29,7 +29,7 @@ pub fn shared() -> String {
     }
 }
 
-/// A stream with this name that takes all subjects below it.
+/// Creates a stream with this name and all subjects below it.
 pub async fn declare(
     url: &str,
     name: &str,
@@ -57,7 +57,7 @@ fn source(url: &str, stream: &str) -> NatsSource {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_published_arrives_with_every_property() {
+async fn published_message_arrives_with_every_property() {
     let url = shared();
     declare(&url, "whole", |_| {}).await;
     let effect = whole("whole.placed");
@@ -84,7 +84,7 @@ async fn what_was_published_arrives_with_every_property() {
     assert_eq!(unsettled(&url, "whole").await, 0);
 }
 
-/// How many messages the consumer has been given and has not settled, or will be given.
+/// Returns the number of messages that the durable consumer has not settled or not yet received.
 pub async fn unsettled(url: &str, stream: &str) -> u64 {
     let context = jetstream::new(async_nats::connect(url).await.unwrap());
     let stream = context.get_stream(stream).await.unwrap();
@@ -93,7 +93,7 @@ pub async fn unsettled(url: &str, stream: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_stream_drops_duplicates_by_message_id() {
+async fn stream_drops_duplicates_by_message_id() {
     let url = shared();
     let mut stream = declare(&url, "dedup", |_| {}).await;
     let (publisher, effect) = (publisher(&url), plain("dedup.x", "once"));
@@ -108,7 +108,7 @@ async fn the_stream_drops_duplicates_by_message_id() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retried_message_comes_again_and_is_counted() {
+async fn retried_message_is_redelivered_and_counted() {
     let url = shared();
     declare(&url, "retried", |_| {}).await;
     publisher(&url)
@@ -125,14 +125,14 @@ async fn a_retried_message_comes_again_and_is_counted() {
     assert_eq!(
         last.message().coordinates().unwrap().offset,
         1,
-        "the same at every delivery"
+        "the offset differs between deliveries"
     );
     last.settle(Settlement::Acknowledge).await.unwrap();
     assert_silent(&mut source).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delayed_retry_is_held_back_and_others_go_on() {
+async fn delayed_retry_does_not_delay_other_messages() {
     let url = shared();
     declare(&url, "delayed", |_| {}).await;
     let publisher = publisher(&url);
@@ -165,10 +165,11 @@ async fn a_delayed_retry_is_held_back_and_others_go_on() {
     held.settle(Settlement::Acknowledge).await.unwrap();
 }
 
+/// The dead letter has the payload, the headers and the properties of the message, and the reason.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rejected_message_goes_to_the_dead_letters_with_its_reason_and_its_headers() {
+async fn rejected_message_is_published_to_dead_letter_subject() {
     let url = shared();
-    // The hard case: one stream for both, which knows the message's id already.
+    // The hard case: both subjects are in one stream, which already knows the id of the message.
     declare(&url, "rejected", |_| {}).await;
     let effect = whole("rejected.in");
     publisher(&url).publish(&effect).await.unwrap();
@@ -198,9 +199,10 @@ async fn a_rejected_message_goes_to_the_dead_letters_with_its_reason_and_its_hea
     );
 }
 
-/// Both have the same place in the stream, which is not the same letter.
+/// I4: a program that settles by itself cannot reject without a dead-letter subject, and the
+/// message is redelivered.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_rejection_by_hand_without_a_dead_letter_subject_loses_nothing() {
+async fn i4_reject_without_dead_letter_subject_fails() {
     let url = shared();
     declare(&url, "by-hand", |_| {}).await;
     publisher(&url)
@@ -217,13 +219,15 @@ async fn i4_rejection_by_hand_without_a_dead_letter_subject_loses_nothing() {
     assert_eq!(text(&next(&mut source).await), "poison");
 }
 
+/// I4: without a dead-letter subject, rejected messages become dead letters in the database and can
+/// be requeued.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_nats_consumer_without_dead_letters_loses_nothing() {
     let url = shared();
     declare(&url, "none", |_| {}).await;
     let context = jetstream::new(async_nats::connect(&url).await.unwrap());
     for text in ["first", "second"] {
-        // As a program publishes that knows nothing of idem.
+        // Publish as a program that does not use idem does.
         context
             .publish("none.in", text.into())
             .await
@@ -232,11 +236,16 @@ async fn i4_nats_consumer_without_dead_letters_loses_nothing() {
             .unwrap();
     }
     assert_rejected_and_requeued(source(&url, "none")).await;
-    assert_eq!(unsettled(&url, "none").await, 0, "all are acknowledged");
+    assert_eq!(
+        unsettled(&url, "none").await,
+        0,
+        "a message is not acknowledged"
+    );
 }
 
+/// I4: a dead letter that an operator forwards is published to NATS and handled under its new id.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_letter_is_forwarded_to_nats_and_handled() {
+async fn i4_dead_letter_is_forwarded_to_nats_and_handled() {
     let url = shared();
     declare(&url, "forward", |_| {}).await;
     let context = jetstream::new(async_nats::connect(&url).await.unwrap());
@@ -254,8 +263,10 @@ async fn i4_letter_is_forwarded_to_nats_and_handled() {
     .await;
 }
 
+/// Two durable consumers reject the same message of a stream. The message has the same sequence
+/// number for both, and their dead letters are not duplicates.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_two_consumers_reject_is_two_dead_letters() {
+async fn two_rejections_of_a_message_make_two_dead_letters() {
     let url = shared();
     declare(&url, "twice", |_| {}).await;
     declare(&url, "letters", |_| {}).await;
@@ -284,14 +295,14 @@ async fn a_message_that_two_consumers_reject_is_two_dead_letters() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_whose_dead_letter_nobody_takes_is_not_given_up() {
+async fn message_is_redelivered_when_its_dead_letter_fails() {
     let url = shared();
     declare(&url, "careful", |_| {}).await;
     publisher(&url)
         .publish(&plain("careful.x", "poison"))
         .await
         .unwrap();
-    let subscription = NatsSubscription::new("careful", "worker").dead_letter("nobody.takes.this");
+    let subscription = NatsSubscription::new("careful", "worker").dead_letter("no.such.subject");
     let mut source = NatsSource::new(NatsConfig::new(&url), subscription);
     let rejected = Instant::now();
     next(&mut source)
@@ -302,12 +313,12 @@ async fn a_message_whose_dead_letter_nobody_takes_is_not_given_up() {
     assert_eq!(next(&mut source).await.message().deliveries(), Some(2));
     assert!(
         rejected.elapsed() >= Duration::from_millis(900),
-        "it goes round without a pause"
+        "the message was redelivered without a pause"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_settled_comes_again() {
+async fn unsettled_message_is_redelivered() {
     let url = shared();
     declare(&url, "unsettled", |_| {}).await;
     let publisher = publisher(&url);
@@ -323,7 +334,7 @@ async fn what_is_not_settled_comes_again() {
         NatsConfig::new(&url),
         NatsSubscription::new("unsettled", "worker").ack_wait_s(2),
     );
-    // A runtime of its own, which dies as a process does: nothing holds its messages any more.
+    // A separate runtime that ends as a killed process does: nothing holds its messages afterwards.
     let process = Runtime::new().unwrap();
     let held = process.spawn(async move {
         let kept = next(&mut first).await;
@@ -344,7 +355,7 @@ async fn what_is_not_settled_comes_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn topic_without_a_stream_or_with_a_full_one_is_unavailable() {
+async fn topic_with_missing_or_full_stream_is_unavailable() {
     let url = shared();
     declare(&url, "full", |config| {
         config.max_messages = 1;
@@ -370,18 +381,18 @@ async fn topic_without_a_stream_or_with_a_full_one_is_unavailable() {
     );
 }
 
-/// Goal: a deployment that publishes before its stream is made. Invariant: I4.
+/// I4: effects wait until their stream is created, and effects of other streams are published.
 #[tokio::test]
-async fn i4_missing_stream_is_waited_for_and_others_go_on() {
+async fn i4_effects_wait_for_a_missing_stream() {
     let url = shared();
     declare(&url, "made-first", |_| {}).await;
     let mend = async { drop(declare(&url, "made-late", |_| {}).await) };
     assert_waited_for(publisher(&url), "made-late.x", "made-first.x", mend).await;
 }
 
-/// Goal: a stream that takes no more until it is emptied. Invariant: I4.
+/// I4: effects wait while their stream is full.
 #[tokio::test]
-async fn i4_full_stream_is_waited_for_and_others_go_on() {
+async fn i4_effects_wait_for_a_full_stream() {
     let url = shared();
     declare(&url, "spacious", |_| {}).await;
     let full = declare(&url, "cramped", |config| {
@@ -401,20 +412,22 @@ async fn i4_full_stream_is_waited_for_and_others_go_on() {
     assert_waited_for(publisher(&url), "cramped.x", "spacious.x", mend).await;
 }
 
-/// The default user may do everything, and the other one may not publish to these subjects.
+/// Returns a configuration in which the default user has all permissions, and the user `limited`
+/// may not publish to this subject.
 fn denied(subject: &str) -> String {
     format!(
         "authorization {{ users: [\n\
            {{ user: admin, password: admin }}\n\
-           {{ user: limited, password: limited, permissions: {{ publish: {{ deny: \"{subject}\" }} }} }}\n\
+           {{ user: limited, password: limited, \
+             permissions: {{ publish: {{ deny: \"{subject}\" }} }} }}\n\
          ] }}\n\
          no_auth_user: admin"
     )
 }
 
-/// Goal: a user without the permission to publish to one subject. Invariant: I4.
+/// I4: effects wait until the user may publish to their subject.
 #[tokio::test]
-async fn i4_permission_refused_by_nats_is_waited_for() {
+async fn i4_effects_wait_for_a_nats_permission() {
     let mut server = Nats::start_with(&denied("closed.>")).unwrap();
     let url = server.url();
     declare(&url, "closed", |_| {}).await;
@@ -424,16 +437,16 @@ async fn i4_permission_refused_by_nats_is_waited_for() {
     assert_waited_for(publisher(&limited), "closed.x", "open.x", mend).await;
 }
 
-/// Goal: a user that may publish and nothing else, so that the publisher cannot look for the
-/// stream of a subject. Invariant: I4.
+/// I4: effects wait for a missing stream also when the user may only publish, so that the publisher
+/// cannot look up the stream of a subject.
 #[tokio::test]
-async fn i4_missing_stream_is_waited_for_without_other_rights() {
-    let least = "authorization { users: [\n\
+async fn i4_effects_wait_for_a_stream_without_lookup_rights() {
+    let publish_only = "authorization { users: [\n\
            { user: admin, password: admin }\n\
            { user: least, password: least, permissions: { publish: [\"late.>\", \"there.>\"] } }\n\
          ] }\n\
          no_auth_user: admin";
-    let server = Nats::start_with(least).unwrap();
+    let server = Nats::start_with(publish_only).unwrap();
     let url = server.url();
     declare(&url, "there", |_| {}).await;
     let limited = url.replace("nats://", "nats://least:least@");
@@ -442,16 +455,18 @@ async fn i4_missing_stream_is_waited_for_without_other_rights() {
     assert_waited_for(publisher, "late.x", "there.x", mend).await;
 }
 
-/// Goal: an effect that its stream refuses for what it is. Invariant: I4.
+/// I4: an effect that its stream rejects because of its own content is parked.
 #[tokio::test]
-async fn i4_effect_at_fault_is_parked_by_a_nats_relay() {
+async fn i4_invalid_effect_is_parked_by_a_nats_relay() {
     let url = shared();
     declare(&url, "small", |config| config.max_message_size = 1000).await;
     assert_parked(publisher(&url), "small.x", "message size exceeds maximum").await;
 }
 
+/// A subject with a space, a payload above the size limit and a header name with a line break
+/// cannot be sent.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nats_cannot_carry_is_parked_at_once() {
+async fn effect_that_nats_cannot_encode_fails_permanently() {
     let url = shared();
     declare(&url, "limits", |_| {}).await;
     let publisher = publisher(&url);
@@ -468,7 +483,7 @@ async fn what_nats_cannot_carry_is_parked_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_is_not_there_yet_is_an_error_until_it_is() {
+async fn missing_stream_is_an_error_until_it_is_created() {
     let url = shared();
     let mut source = source(&url, "late");
     source.next().await.unwrap_err();
@@ -480,13 +495,13 @@ async fn a_stream_that_is_not_there_yet_is_an_error_until_it_is() {
     assert_eq!(text(&next(&mut source).await), "x");
 }
 
-/// A server that was restarted may have forgotten a delivery, and never confirms that it is
-/// settled.
+/// A restarted server may have lost a delivery, and then never confirms its settlement. A
+/// settlement over a lost connection must fail long before the time limit.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delivery_of_a_lost_connection_is_settled_soon() {
+async fn settlement_over_a_lost_connection_fails_soon() {
     const PATIENCE_S: u16 = 60;
     const BATCH: u16 = 200;
-    // Then the source asks for as many again.
+    // The number of messages in hand at which the source requests as many again.
     const IN_HAND: usize = BATCH as usize / 2;
     const ALL: usize = BATCH as usize + IN_HAND;
     let mut server = Nats::start().unwrap();
@@ -511,20 +526,20 @@ async fn a_delivery_of_a_lost_connection_is_settled_soon() {
     while consumer.info().await.unwrap().num_ack_pending < ALL {
         assert!(
             started.elapsed() < DEADLINE,
-            "the second batch was not delivered"
+            "the second batch was not delivered in time"
         );
     }
     server.kill().unwrap();
     let started = Instant::now();
     let first = deliveries.remove(0);
     first.settle(Settlement::Acknowledge).await.unwrap_err();
-    // The client knows of the loss now, and has read what the server sent before.
+    // The client has now detected the loss, and has read what the server had sent before.
     while let Some(Ok(Some(delivery))) = source.next().now_or_never() {
         deliveries.push(delivery);
-        // Without this, tokio's budget of a task ends the loop early.
+        // Without this, the cooperative budget of tokio ends the loop early.
         tokio::task::yield_now().await;
     }
-    assert!(deliveries.len() > IN_HAND, "nothing was fetched ahead");
+    assert!(deliveries.len() > IN_HAND, "no message was prefetched");
     let settled = deliveries
         .into_iter()
         .map(|delivery| delivery.settle(Settlement::Acknowledge));
@@ -541,8 +556,10 @@ async fn a_delivery_of_a_lost_connection_is_settled_soon() {
     collect(&mut source, HashSet::from(["new".to_owned()])).await;
 }
 
+/// A source that waits for messages reconnects after a restart of the server, and its settlements
+/// are confirmed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delivery_of_the_next_connection_is_confirmed() {
+async fn settlement_after_a_reconnect_is_confirmed() {
     let mut server = Nats::start().unwrap();
     let url = server.url();
     declare(&url, "idle", |_| {}).await;
@@ -577,15 +594,17 @@ async fn a_delivery_of_the_next_connection_is_confirmed() {
         wanted.remove(&text(&delivery));
         let started = Instant::now();
         if let Err(error) = delivery.settle(Settlement::Acknowledge).await {
-            // A busy server may be late.
+            // A busy server may confirm late.
             assert!(started.elapsed() >= Duration::from_secs(1), "{error}");
         }
     }
     waiting.abort();
 }
 
+/// After a kill and a restart of the broker, publisher and source continue, and every confirmed
+/// message is consumed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_is_killed_loses_nothing_confirmed_and_both_sides_go_on() {
+async fn killed_broker_loses_no_confirmed_message() {
     let mut server = Nats::start().unwrap();
     let url = server.url();
     declare(&url, "killed", |_| {}).await;
@@ -593,16 +612,19 @@ async fn a_broker_that_is_killed_loses_nothing_confirmed_and_both_sides_go_on() 
     let mut traffic = Traffic::start(publisher, source(&url, "killed"), "killed.x");
     traffic.go_on(200).await;
     server.kill().unwrap();
-    // Whatever was under way has been answered before, or finds nobody now.
+    // The effects in flight were confirmed before the kill, or fail now.
     let confirmed = traffic.confirmed();
     traffic.meet_absence().await;
-    assert!(traffic.confirmed() <= confirmed + 20, "who confirms?");
+    assert!(
+        traffic.confirmed() <= confirmed + 20,
+        "the killed broker confirmed effects"
+    );
     server.start_again().unwrap();
     traffic.go_on(200).await;
     traffic.finish().await;
 }
 
-/// Goal: a server whose users have passwords. Invariant: I9.
+/// I9: the user and the password of the URL are used, and a wrong or missing password fails.
 #[tokio::test]
 async fn user_and_password_of_the_url_are_used() {
     let server =

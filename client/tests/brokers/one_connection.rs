@@ -1,4 +1,4 @@
-//! All effects of a publisher share one connection, whatever becomes of one of them.
+//! All effects of a publisher share one connection, whatever the result of one effect is.
 
 use std::{
     sync::{
@@ -27,7 +27,7 @@ use crate::{
     support::until,
 };
 
-/// The URL of this server through a line that counts connections.
+/// Starts a proxy that counts connections. Returns its URL and the counter.
 async fn counted(url: &str) -> (String, Arc<AtomicUsize>) {
     let server = url
         .rsplit_once('@')
@@ -53,10 +53,10 @@ async fn counted(url: &str) -> (String, Arc<AtomicUsize>) {
     (line, count)
 }
 
-/// Goal: a relay that gives up on an effect while its channel is being opened. Invariant: other
-/// effects keep their connection.
+/// When a relay drops an effect while its channel is being opened, other effects keep their
+/// connection.
 #[tokio::test(flavor = "multi_thread")]
-async fn publish_that_is_dropped_leaves_the_connection_to_others() {
+async fn dropped_publish_keeps_the_shared_connection() {
     let url = shared();
     declare_with(&url, "one-connection", &[]).await;
     let (line, connections) = counted(&url).await;
@@ -70,7 +70,7 @@ async fn publish_that_is_dropped_leaves_the_connection_to_others() {
     {
         let effect = plain("one-connection", "under way");
         let mut under_way = Box::pin(publisher.publish(&effect));
-        // It has the idle channel now, so that the next effect needs another one.
+        // The first effect now uses the idle channel, so that the next effect needs another one.
         let confirmed = under_way.as_mut().now_or_never();
         assert!(confirmed.is_none(), "{confirmed:?}");
         let dropped = plain("one-connection", "dropped");
@@ -84,29 +84,30 @@ async fn publish_that_is_dropped_leaves_the_connection_to_others() {
     assert_eq!(connections.load(Ordering::SeqCst), 1);
 }
 
-/// Goal: a queue that confirms nothing. Invariant: to learn that the broker serves leaves one
-/// channel open, and not one for each effect, also when they are given up at different times.
+/// When a queue confirms nothing, the checks of the broker use one channel and not one for each
+/// effect, also when the effects time out at different times.
 #[tokio::test(flavor = "multi_thread")]
-async fn unconfirmed_effects_share_one_look_at_the_broker() {
+async fn unconfirmed_effects_share_one_broker_check() {
     const EFFECTS: usize = 12;
     const STAGGER: Duration = Duration::from_millis(50);
     let server = RabbitMq::start().unwrap();
     let url = server.url();
     declare_with(&url, "mute", &[]).await;
-    let tell = |what: &str| {
+    let set_queue_process = |what: &str| {
         let script = format!(
-            "{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<\"mute\">>)), sys:{what}(amqqueue:get_pid(Q))."
+            "{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<\"mute\">>)), \
+             sys:{what}(amqqueue:get_pid(Q))."
         );
         block_in_place(|| server.control(&["eval", &script]).unwrap());
     };
     let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(&url).timeout_s(2));
-    tell("suspend");
+    set_queue_process("suspend");
     let effects: Vec<_> = (0..EFFECTS)
         .map(|number| plain("mute", &number.to_string()))
         .collect();
     let publisher = &publisher;
     let published = join_all((0..).zip(&effects).map(|(number, effect)| async move {
-        // The traffic, and no wait for a state: the effects are given up one after the other.
+        // Not a wait for a state: the effects start, and time out, one after the other.
         sleep(number * STAGGER).await;
         publisher.publish(effect).await
     }))
@@ -124,12 +125,11 @@ async fn unconfirmed_effects_share_one_look_at_the_broker() {
         .unwrap();
         listed.lines().filter(|line| line.starts_with('<')).count()
     };
-    // The channels of the effects are closed soon.
     until("the channels of the effects are closed", async || {
         channels() <= 2
     })
     .await;
-    tell("resume");
+    set_queue_process("resume");
     tokio::time::timeout(
         Duration::from_secs(60),
         publisher.publish(&plain("mute", "after")),
@@ -139,8 +139,8 @@ async fn unconfirmed_effects_share_one_look_at_the_broker() {
     .unwrap();
 }
 
-/// Forwards to this server until it is told to be silent: then it keeps the connections that it has
-/// open and forwards nothing on them. Later connections work.
+/// Starts a proxy that goes silent when the returned sender is used: existing connections stay open
+/// and forward nothing. Later connections work.
 async fn silenced(url: &str) -> (String, watch::Sender<()>) {
     let server = url
         .rsplit_once('@')
@@ -167,10 +167,10 @@ async fn silenced(url: &str) -> (String, watch::Sender<()>) {
     (line, silence)
 }
 
-/// Goal: a firewall forgets a connection, and the publisher has a short time limit. The server's
-/// heartbeat would find out after a minute. Invariant: I4.
+/// I4: a publisher with a short time limit leaves a connection that a firewall has dropped. The
+/// heartbeat of the server would detect the loss only after a minute.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_silent_connection_is_left_within_a_short_timeout() {
+async fn i4_silent_connection_is_left_after_the_timeout() {
     let url = shared();
     declare_with(&url, "silent-line", &[]).await;
     let (line, silence) = silenced(&url).await;
@@ -184,7 +184,10 @@ async fn i4_silent_connection_is_left_within_a_short_timeout() {
     let mut attempts = 1;
     while let Err(error) = publisher.publish(&after).await {
         assert!(matches!(error, PublishError::Unavailable(_)), "{error}");
-        assert!(attempts < 5, "it still uses the silent connection: {error}");
+        assert!(
+            attempts < 5,
+            "the publisher still uses the silent connection: {error}"
+        );
         attempts += 1;
     }
 }

@@ -23,7 +23,7 @@ use crate::{DEADLINE, assert_silent, assert_whole, collect, next, plain, publish
 
 static SHARED: Mutex<Option<RabbitMq>> = Mutex::new(None);
 
-/// The server that these tests share; it ends with the process.
+/// Returns the URL of the server that these tests share. The server stops with the process.
 pub fn shared() -> String {
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     match &*shared {
@@ -32,7 +32,7 @@ pub fn shared() -> String {
     }
 }
 
-/// A connection of the test's own.
+/// Opens a connection and a channel for the test itself.
 async fn admin(url: &str) -> (Connection, Channel) {
     let connection = Connection::connect(url, ConnectionProperties::default())
         .await
@@ -74,7 +74,7 @@ fn source(url: &str, queue: &str) -> RabbitMqSource {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_published_arrives_with_every_property() {
+async fn published_message_arrives_with_every_property() {
     let url = shared();
     declare(&url, "whole", &[]).await;
     let effect = whole("whole");
@@ -89,11 +89,12 @@ async fn what_was_published_arrives_with_every_property() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retried_message_comes_again_and_is_counted() {
+async fn retried_message_is_redelivered_and_counted() {
     let url = shared();
-    // A quorum queue counts exactly, a classic one knows no more than that it came before.
-    let (exact, once) = ([Some(1), Some(2), Some(3)], [Some(1), None, None]);
-    for (queue, kind, counts) in [("quorum", "quorum", exact), ("classic", "classic", once)] {
+    // A quorum queue counts exactly. A classic queue knows only that the message was delivered
+    // before.
+    let (exact, unknown) = ([Some(1), Some(2), Some(3)], [Some(1), None, None]);
+    for (queue, kind, counts) in [("quorum", "quorum", exact), ("classic", "classic", unknown)] {
         declare(&url, queue, &[("x-queue-type", kind)]).await;
         publisher(&url)
             .publish(&plain(queue, "again"))
@@ -115,7 +116,7 @@ async fn a_retried_message_comes_again_and_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delayed_retry_is_held_back_and_others_go_on() {
+async fn delayed_retry_does_not_delay_other_messages() {
     let url = shared();
     declare(&url, "delayed", &[]).await;
     let publisher = publisher(&url);
@@ -142,8 +143,10 @@ async fn a_delayed_retry_is_held_back_and_others_go_on() {
     held.settle(Settlement::Acknowledge).await.unwrap();
 }
 
+/// A rejected message reaches the dead-letter exchange. When it is returned to its queue from
+/// there, the delivery is counted.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rejected_message_goes_to_the_dead_letters_and_its_way_back_is_counted() {
+async fn rejected_message_reaches_dead_letter_exchange() {
     let url = shared();
     declare(
         &url,
@@ -194,8 +197,10 @@ async fn a_rejected_message_goes_to_the_dead_letters_and_its_way_back_is_counted
     assert_eq!(next(&mut letters).await.message().deliveries(), Some(2));
 }
 
+/// I4: a program that settles by itself cannot reject without a dead-letter exchange, and the
+/// message is redelivered.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_rejection_by_hand_without_a_dead_letter_exchange_loses_nothing() {
+async fn i4_reject_without_dead_letter_exchange_fails() {
     let url = shared();
     declare(&url, "by-hand", &[]).await;
     publisher(&url)
@@ -215,8 +220,10 @@ async fn i4_rejection_by_hand_without_a_dead_letter_exchange_loses_nothing() {
     assert_eq!(text(&next(&mut source).await), "poison");
 }
 
+/// I4: a dead letter that an operator forwards is published to RabbitMQ and handled under its new
+/// id.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_letter_is_forwarded_to_rabbitmq_and_handled() {
+async fn i4_dead_letter_is_forwarded_to_rabbitmq_and_handled() {
     let url = shared();
     declare(&url, "forward", &[("x-queue-type", "quorum")]).await;
     let mut message = plain("forward", "{}");
@@ -228,6 +235,8 @@ async fn i4_letter_is_forwarded_to_rabbitmq_and_handled() {
     assert_forwarded(id, source(&url, "forward"), publisher, "forward").await;
 }
 
+/// I4: without a dead-letter exchange, rejected messages become dead letters in the database and
+/// can be requeued.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_rabbitmq_queue_without_dead_letters_loses_nothing() {
     let url = shared();
@@ -248,11 +257,11 @@ async fn i4_rabbitmq_queue_without_dead_letters_loses_nothing() {
             .queue_declare(queue.into(), passive, FieldTable::default())
             .await
             .unwrap();
-        assert_eq!(queue.message_count(), 0, "all are acknowledged");
+        assert_eq!(queue.message_count(), 0, "a message is not acknowledged");
     }
 }
 
-/// As a program publishes that knows nothing of idem.
+/// Publishes a message as a program that does not use idem does.
 async fn publish_without_id(url: &str, queue: &str, text: &str) {
     let (_connection, channel) = admin(url).await;
     let options = BasicPublishOptions::default();
@@ -272,7 +281,7 @@ async fn publish_without_id(url: &str, queue: &str, text: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_settled_comes_again() {
+async fn unsettled_message_is_redelivered() {
     let url = shared();
     declare(&url, "unsettled", &[]).await;
     let publisher = publisher(&url);
@@ -299,8 +308,9 @@ async fn what_is_not_settled_comes_again() {
     collect(&mut second, wanted.into()).await;
 }
 
+/// A delivery can be settled after its source was dropped and has stopped consuming.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_source_that_is_gone_leaves_time_to_settle() {
+async fn dropped_source_leaves_time_to_settle() {
     let url = shared();
     declare(&url, "drained", &[]).await;
     publisher(&url)
@@ -329,23 +339,25 @@ async fn a_source_that_is_gone_leaves_time_to_settle() {
     assert_silent(&mut self::source(&url, "drained")).await;
 }
 
+/// Effects of a topic without a queue fail, and effects of another topic on the same connection
+/// succeed.
 #[tokio::test(flavor = "multi_thread")]
-async fn topic_without_a_queue_is_unavailable_and_no_other() {
+async fn topic_without_a_queue_is_unavailable() {
     let url = shared();
     declare(&url, "there", &[]).await;
     let publisher = publisher(&url);
-    // All at once: the broker's answer has to find the right one.
+    // Publish all effects concurrently: each response of the broker must be matched to its effect.
     let effects: Vec<_> = (0..400)
         .map(|n| plain(if n % 7 == 0 { "nowhere" } else { "there" }, &n.to_string()))
         .collect();
-    let answers = join_all(effects.iter().map(|effect| publisher.publish(effect))).await;
-    for (effect, answer) in effects.iter().zip(answers) {
-        match (effect.topic.as_str(), answer) {
+    let results = join_all(effects.iter().map(|effect| publisher.publish(effect))).await;
+    for (effect, result) in effects.iter().zip(results) {
+        match (effect.topic.as_str(), result) {
             ("there", Ok(())) => {}
             ("nowhere", Err(PublishError::TopicUnavailable(reason))) => {
                 assert!(reason.to_string().contains("NO_ROUTE"), "{reason}")
             }
-            (topic, answer) => panic!("{topic}: {answer:?}"),
+            (topic, result) => panic!("{topic}: {result:?}"),
         }
     }
     let wanted = effects.iter().filter(|effect| effect.topic == "there");
@@ -353,8 +365,10 @@ async fn topic_without_a_queue_is_unavailable_and_no_other() {
     collect(&mut source(&url, "there"), wanted.collect()).await;
 }
 
+/// A publisher to a missing exchange fails with `TopicUnavailable`, and succeeds after the exchange
+/// is declared.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_exchange_routes_by_topic_and_one_that_is_missing_is_waited_for() {
+async fn exchange_routes_by_topic_and_missing_one_is_unavailable() {
     let url = shared();
     declare(&url, "routed", &[]).await;
     let (_connection, channel) = admin(&url).await;
@@ -384,7 +398,7 @@ async fn an_exchange_routes_by_topic_and_one_that_is_missing_is_waited_for() {
         .unwrap();
     assert_eq!(text(&next(&mut source(&url, "routed")).await), "x");
 
-    let missing = RabbitMqPublisher::new(RabbitMqConfig::new(&url).exchange("comes later"));
+    let missing = RabbitMqPublisher::new(RabbitMqConfig::new(&url).exchange("late exchange"));
     for _ in 0..2 {
         let error = missing
             .publish(&plain("orders.placed", "x"))
@@ -394,18 +408,18 @@ async fn an_exchange_routes_by_topic_and_one_that_is_missing_is_waited_for() {
             matches!(error, PublishError::TopicUnavailable(_)),
             "{error}"
         );
-        assert!(error.to_string().contains("comes later"), "{error}");
+        assert!(error.to_string().contains("late exchange"), "{error}");
     }
     let error = missing.check().await.unwrap_err();
     assert!(
         matches!(&error, PublishError::TopicUnavailable(_)),
         "{error}"
     );
-    assert!(error.to_string().contains("comes later"), "{error}");
+    assert!(error.to_string().contains("late exchange"), "{error}");
     let options = ExchangeDeclareOptions::default();
     channel
         .exchange_declare(
-            "comes later".into(),
+            "late exchange".into(),
             ExchangeKind::Fanout,
             options,
             FieldTable::default(),
@@ -416,7 +430,7 @@ async fn an_exchange_routes_by_topic_and_one_that_is_missing_is_waited_for() {
     channel
         .queue_bind(
             "routed".into(),
-            "comes later".into(),
+            "late exchange".into(),
             "".into(),
             options,
             FieldTable::default(),
@@ -427,39 +441,40 @@ async fn an_exchange_routes_by_topic_and_one_that_is_missing_is_waited_for() {
     missing.check().await.unwrap();
 }
 
-/// Goal: a deployment that publishes before its queue is declared. Invariant: I4.
+/// I4: effects wait until their queue is declared, and effects of other queues are published.
 #[tokio::test]
-async fn i4_missing_queue_is_waited_for_and_others_go_on() {
+async fn i4_effects_wait_for_a_missing_queue() {
     let url = shared();
     declare(&url, "declared-first", &[]).await;
     let mend = async { declare(&url, "declared-late", &[]).await };
     assert_waited_for(publisher(&url), "declared-late", "declared-first", mend).await;
 }
 
-/// Goal: a queue withholds its confirmations, as a quorum queue without a majority does, on a
-/// connection that works. Invariant: I4.
+/// I4: effects wait while their queue withholds its confirmations on a working connection, as a
+/// quorum queue without a majority does.
 #[tokio::test]
-async fn i4_queue_that_confirms_nothing_is_waited_for() {
+async fn i4_effects_wait_for_a_queue_without_confirmations() {
     let server = RabbitMq::start().unwrap();
     let url = server.url();
     declare(&url, "mute", &[]).await;
     declare(&url, "loud", &[]).await;
-    let tell = |what: &str| {
+    let set_queue_process = |what: &str| {
         let queue = "rabbit_misc:r(<<\"/\">>, queue, <<\"mute\">>)";
-        let tell = format!(
+        let script = format!(
             "{{ok, Q}} = rabbit_amqqueue:lookup({queue}), sys:{what}(amqqueue:get_pid(Q))."
         );
-        server.control(&["eval", &tell]).unwrap();
+        server.control(&["eval", &script]).unwrap();
     };
-    tell("suspend");
+    set_queue_process("suspend");
     let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(&url).timeout_s(1));
-    let mend = async { tell("resume") };
+    let mend = async { set_queue_process("resume") };
     assert_waited_for(publisher, "mute", "loud", mend).await;
 }
 
-/// Goal: an exchange that is not declared yet, beside topics that need none. Invariant: I4.
+/// I4: effects wait until their exchange is declared, and effects that need no exchange are
+/// published.
 #[tokio::test]
-async fn i4_missing_exchange_is_waited_for_and_others_go_on() {
+async fn i4_effects_wait_for_a_missing_exchange() {
     let url = shared();
     declare(&url, "no-exchange-needed", &[]).await;
     let late = RabbitMqPublisher::new(RabbitMqConfig::new(&url).exchange("exchange-late"));
@@ -488,9 +503,9 @@ async fn declare_fanout(channel: &Channel, exchange: &str, queue: &str) {
     bound.await.unwrap();
 }
 
-/// Goal: a user whose permissions lack one exchange. Invariant: I4.
+/// I4: effects wait until the user has permission for their exchange.
 #[tokio::test]
-async fn i4_permission_refused_by_rabbitmq_is_waited_for() {
+async fn i4_effects_wait_for_a_rabbitmq_permission() {
     let server = RabbitMq::start().unwrap();
     let url = server.url();
     let (_connection, channel) = admin(&url).await;
@@ -514,9 +529,9 @@ async fn i4_permission_refused_by_rabbitmq_is_waited_for() {
     assert_waited_for(publisher, "refused", "open", mend).await;
 }
 
-/// Goal: a queue that takes no more until it is emptied. Invariant: I4.
+/// I4: effects wait while their queue is full.
 #[tokio::test]
-async fn i4_full_queue_is_waited_for_and_others_go_on() {
+async fn i4_effects_wait_for_a_full_queue() {
     let url = shared();
     declare(&url, "roomy", &[]).await;
     let (_connection, channel) = admin(&url).await;
@@ -547,9 +562,9 @@ async fn i4_full_queue_is_waited_for_and_others_go_on() {
     assert_waited_for(publisher(&url), "full", "roomy", mend).await;
 }
 
-/// Goal: a server that runs out of memory or disk. Invariant: I4.
+/// I4: a server with a memory or disk alarm is unavailable, and the error names the alarm.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_server_with_an_alarm_is_unavailable_and_says_why() {
+async fn i4_server_with_an_alarm_is_unavailable() {
     let server = RabbitMq::start().unwrap();
     let url = server.url();
     declare(&url, "alarmed", &[]).await;
@@ -589,17 +604,18 @@ async fn i4_server_with_an_alarm_is_unavailable_and_says_why() {
     collect(&mut source(&url, "alarmed"), wanted.into()).await;
 }
 
-/// Goal: an effect that RabbitMQ refuses for what it is. Invariant: I4.
+/// I4: an effect that RabbitMQ rejects because of its own content is parked.
 #[tokio::test]
-async fn i4_effect_at_fault_is_parked_by_a_rabbitmq_relay() {
+async fn i4_invalid_effect_is_parked_by_a_rabbitmq_relay() {
     let server = RabbitMq::start_with("max_message_size = 4096\n").unwrap();
     let url = server.url();
     declare(&url, "small", &[]).await;
     assert_parked(publisher(&url), "small", "PRECONDITION_FAILED").await;
 }
 
+/// AMQP limits a routing key to 255 bytes.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_amqp_cannot_carry_is_parked_at_once() {
+async fn effect_that_amqp_cannot_encode_fails_permanently() {
     let url = shared();
     let error = publisher(&url)
         .publish(&plain(&"t".repeat(256), "x"))
@@ -608,10 +624,10 @@ async fn what_amqp_cannot_carry_is_parked_at_once() {
     assert!(matches!(error, PublishError::Permanent(_)), "{error}");
 }
 
-/// RabbitMQ closes the whole connection for them: it would look like a broker that is away, for
-/// ever.
+/// RabbitMQ closes the whole connection when headers do not fit into a frame. The client must
+/// detect this case itself. Otherwise, it would look like an unavailable broker on every attempt.
 #[tokio::test(flavor = "multi_thread")]
-async fn headers_that_do_not_fit_into_a_frame_are_parked_at_once_and_blame_no_broker() {
+async fn headers_larger_than_a_frame_fail_permanently() {
     let url = shared();
     declare(&url, "framed", &[]).await;
     let publisher = publisher(&url);
@@ -633,7 +649,7 @@ async fn headers_that_do_not_fit_into_a_frame_are_parked_at_once_and_blame_no_br
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_is_not_there_yet_is_an_error_until_it_is() {
+async fn missing_queue_is_an_error_until_it_is_declared() {
     let url = shared();
     let mut source = source(&url, "late");
     let error = source.next().await.unwrap_err();
@@ -643,21 +659,27 @@ async fn a_queue_that_is_not_there_yet_is_an_error_until_it_is() {
     assert_eq!(text(&next(&mut source).await), "x");
 }
 
+/// After a kill and a restart of the broker, publisher and source continue, and every confirmed
+/// message is consumed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_is_killed_loses_nothing_confirmed_and_both_sides_go_on() {
+async fn killed_broker_loses_no_confirmed_message() {
     let mut server = RabbitMq::start().unwrap();
     let url = server.url();
     declare(&url, "killed", &[]).await;
-    // RabbitMQ can confirm a declaration some seconds before it is on disk. A clean stop writes it.
+    // RabbitMQ can confirm a declaration some seconds before it is on disk. A clean stop writes the
+    // declaration to disk.
     server.stop().unwrap();
     server.start_again().unwrap();
     let mut traffic = Traffic::start(publisher(&url), source(&url, "killed"), "killed");
     traffic.go_on(200).await;
     server.kill().unwrap();
-    // Whatever was under way has been answered before, or finds nobody now.
+    // The effects in flight were confirmed before the kill, or fail now.
     let confirmed = traffic.confirmed();
     traffic.meet_absence().await;
-    assert!(traffic.confirmed() <= confirmed + 20, "who confirms?");
+    assert!(
+        traffic.confirmed() <= confirmed + 20,
+        "the killed broker confirmed effects"
+    );
     server.start_again().unwrap();
     traffic.go_on(200).await;
     traffic.finish().await;

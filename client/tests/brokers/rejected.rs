@@ -1,4 +1,4 @@
-//! I4: idem in front of a queue whose producers know nothing of it.
+//! I4: idem consumes a queue with producers that do not know idem.
 
 use std::{future::pending, time::Duration};
 
@@ -13,8 +13,9 @@ use crate::{
     support::{Database, until},
 };
 
-/// Consumes two messages without ids, "first" and "second", from a source that names no place for
-/// rejected messages. Both are kept in the database and acknowledged. Requeued, both are handled.
+/// Consumes two messages without ids, "first" and "second", from a source without a dead-letter
+/// target. Asserts that both become dead letters in the database and are acknowledged, and that
+/// both are handled after a requeue.
 pub async fn assert_rejected_and_requeued(source: impl Source) {
     let db = Database::create();
     let client = db.connect().await;
@@ -36,11 +37,12 @@ pub async fn assert_rejected_and_requeued(source: impl Source) {
         let _ = stopped.await;
     }));
 
-    until("both are kept", async || {
+    until("both are dead letters", async || {
         count("SELECT count(*) FROM idem.dead_letters").await == 2
     })
     .await;
-    let sql = "SELECT string_agg(convert_from(payload, 'UTF8'), ' ' ORDER BY seq), bool_and(last_error LIKE '%has no id%') \
+    let sql = "SELECT string_agg(convert_from(payload, 'UTF8'), ' ' ORDER BY seq), \
+               bool_and(last_error LIKE '%has no id%') \
                FROM idem.dead_letters WHERE destination = 'orders'";
     let row = client.query_one(sql, &[]).await.unwrap();
     let mut texts: Vec<&str> = row.get::<_, &str>(0).split(' ').collect();
@@ -66,8 +68,9 @@ pub async fn assert_rejected_and_requeued(source: impl Source) {
     assert_eq!(count("SELECT count(*) FROM idem.pending").await, 0);
 }
 
-/// Consumes a message with this id and the header `tenant`. The handler refuses it for good. An
-/// operator sends the letter back to the topic, where it is handled under its new id.
+/// Consumes a message with this id and the header `tenant`. The handler fails with a terminal
+/// error. An operator forwards the dead letter to the topic, and the message is handled under its
+/// new id.
 pub async fn assert_forwarded(
     id: &'static str,
     source: impl Source,
@@ -93,7 +96,7 @@ pub async fn assert_forwarded(
     };
     let consumer = Consumer::new(db.pool(4), source).handle("orders", handler);
     let forwarding = async {
-        until("the letter is kept", async || {
+        until("the message is a dead letter", async || {
             count("SELECT count(*) FROM idem.dead_letters").await == 1
         })
         .await;
@@ -105,7 +108,7 @@ pub async fn assert_forwarded(
             .await
             .unwrap()
             .unwrap();
-        until("it is handled", async || {
+        until("the message is handled", async || {
             count("SELECT count(*) FROM done").await == 1
         })
         .await;

@@ -1,4 +1,4 @@
-//! Effects published and consumed without a pause while a broker is killed.
+//! A load of effects that are published and consumed continuously while a broker is killed.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,19 +11,19 @@ use tokio::task::JoinSet;
 
 use crate::{DEADLINE, next, plain, publish, text};
 
-/// So many are under way at once.
+/// The number of effects that are published concurrently.
 const AT_ONCE: u32 = 20;
 
-/// What has happened so far.
+/// The progress of the publisher and the consumer.
 #[derive(Default)]
 struct Score {
     confirmed: Mutex<HashSet<String>>,
     consumed: Mutex<HashSet<String>>,
-    /// How often the publisher found the broker away.
+    /// The number of attempts that found the broker unavailable.
     away: AtomicU32,
 }
 
-/// A publisher and a consumer at work until this is dropped.
+/// A publisher and a consumer that run until this value is dropped.
 pub struct Traffic {
     score: Arc<Score>,
     publishing: JoinSet<()>,
@@ -50,7 +50,7 @@ impl Traffic {
             loop {
                 let delivery = next(&mut source).await;
                 shared.consumed.lock().unwrap().insert(text(&delivery));
-                // When that does not reach the broker, the message comes again.
+                // If the settlement does not reach the broker, the message is redelivered.
                 let _ = delivery.settle(idem_client::Settlement::Acknowledge).await;
             }
         });
@@ -61,32 +61,32 @@ impl Traffic {
         }
     }
 
-    /// How many effects have been confirmed.
+    /// Returns the number of confirmed effects.
     pub fn confirmed(&self) -> usize {
         self.score.confirmed.lock().unwrap().len()
     }
 
-    /// Waits until this many more are confirmed.
+    /// Waits until `more` additional effects are confirmed.
     pub async fn go_on(&mut self, more: usize) {
         let goal = self.confirmed() + more;
-        self.wait_until("more is confirmed", |score| {
+        self.wait_until("more effects are confirmed", |score| {
             score.confirmed.lock().unwrap().len() >= goal
         })
         .await;
     }
 
-    /// Waits until the publisher has found the broker away.
+    /// Waits until the publisher has found the broker unavailable.
     pub async fn meet_absence(&mut self) {
-        self.wait_until("the broker is away", |score| {
+        self.wait_until("the broker is unavailable", |score| {
             score.away.load(Ordering::SeqCst) > 0
         })
         .await;
     }
 
-    /// Publishes no more, and waits until everything confirmed has been consumed.
+    /// Stops publishing, and waits until every confirmed effect has been consumed.
     pub async fn finish(mut self) {
         self.publishing.shutdown().await;
-        self.wait_until("everything confirmed arrives", |score| {
+        self.wait_until("every confirmed effect is consumed", |score| {
             let consumed = score.consumed.lock().unwrap();
             score.confirmed.lock().unwrap().is_subset(&consumed)
         })
@@ -96,10 +96,10 @@ impl Traffic {
     async fn wait_until(&mut self, what: &str, reached: impl Fn(&Score) -> bool) {
         let started = Instant::now();
         while !reached(&self.score) {
-            assert!(started.elapsed() < DEADLINE, "{what}: not in time");
+            assert!(started.elapsed() < DEADLINE, "timed out: {what}");
             assert!(
                 self.publishing.try_join_next().is_none(),
-                "the publisher has given up"
+                "the publisher has ended"
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -1,4 +1,4 @@
-//! A consumer whose environment fails.
+//! A consumer with an environment that fails.
 
 use std::{
     sync::{
@@ -13,7 +13,8 @@ use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::support::{Database, in_time, until};
 
-/// A consumer whose database lacks a table: each attempt fails, and none of them by the message.
+/// A consumer with a database that lacks a table. Each attempt fails because of the environment,
+/// not because of the message.
 pub struct Unserved {
     pub db: Database,
     attempts: Arc<AtomicU32>,
@@ -22,7 +23,8 @@ pub struct Unserved {
 }
 
 impl Unserved {
-    /// Consumes from this source, whose one message is to become a row of the table `done`.
+    /// Starts a consumer of this source. Its handler inserts the delivery count of the only message
+    /// into the table `done`, which does not exist yet.
     pub async fn start(source: impl Source, destination: &str) -> Self {
         let db = Database::create();
         let attempts = Arc::new(AtomicU32::new(0));
@@ -52,7 +54,7 @@ impl Unserved {
         }
     }
 
-    /// Waits until the message was attempted so often.
+    /// Waits until the message has been attempted at least `times` times.
     pub async fn attempted(&self, times: u32) {
         until("the message is attempted often enough", async || {
             self.attempts.load(Ordering::Relaxed) >= times

@@ -1,4 +1,5 @@
-//! A message that did not fail uses up no delivery of its queue, whatever RabbitMQ counts.
+//! A message that did not fail uses up no delivery of its RabbitMQ queue, whatever the queue
+//! counts.
 
 use std::{
     future::pending,
@@ -32,7 +33,7 @@ async fn declare(url: &str, queue: &str, arguments: &[(&str, AMQPValue)]) {
     declare_with(url, queue, &[&kind, arguments].concat()).await;
 }
 
-/// A quorum queue with this message in it.
+/// Declares a quorum queue and publishes this message to it.
 async fn queue_of(url: &str, queue: &str, text: &str) {
     declare(url, queue, &[]).await;
     publisher(url).publish(&plain(queue, text)).await.unwrap();
@@ -46,13 +47,13 @@ fn source(url: &str, queue: &str) -> RabbitMqSource {
     subscribed(url, RabbitMqSubscription::new(queue))
 }
 
-/// Before RabbitMQ 4.3 a quorum queue counts each return.
+/// Returns true before RabbitMQ 4.3, where a quorum queue counts each return.
 fn counts_returns() -> bool {
     RabbitMq::version().unwrap() < (4, 3)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn released_message_is_delivered_again_and_not_counted() {
+async fn released_message_is_redelivered_and_not_counted() {
     let url = shared();
     queue_of(&url, "released", "again").await;
     let mut source = source(&url, "released");
@@ -70,7 +71,7 @@ async fn released_message_is_delivered_again_and_not_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn released_message_waits_as_long_as_was_asked() {
+async fn released_message_waits_for_its_delay() {
     let url = shared();
     queue_of(&url, "released-later", "later").await;
     let mut source = source(&url, "released-later");
@@ -117,7 +118,7 @@ async fn failure_after_releases_is_counted_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn withheld_message_returns_when_its_hold_ends() {
+async fn withheld_message_returns_when_hold_ends() {
     let url = shared();
     queue_of(&url, "hold-ends", "held").await;
     let mut first = subscribed(
@@ -131,17 +132,17 @@ async fn withheld_message_returns_when_its_hold_ends() {
         .settle(Settlement::Release { after })
         .await
         .unwrap();
-    // The broker has it back, and counts that where it counts returns.
+    // The message has returned to the broker, which counts the return in some versions.
     let again = next(&mut first).await;
     assert!(began.elapsed() >= Duration::from_secs(1));
     let counted = if counts_returns() { 2 } else { 1 };
     assert_eq!(again.message().deliveries(), Some(counted));
 }
 
-/// As while the database is away: nothing is fetched, until both the hold and the consumer timeout
-/// are over.
+/// As in an outage of the database, nothing is fetched until both `hold_s` and the consumer timeout
+/// have passed.
 #[tokio::test(flavor = "multi_thread")]
-async fn long_outage_costs_a_withheld_message_two_deliveries() {
+async fn long_outage_uses_two_deliveries_of_a_withheld_message() {
     let server = impatient(3);
     let url = server.url();
     queue_of(&url, "outage", "held").await;
@@ -152,7 +153,7 @@ async fn long_outage_costs_a_withheld_message_two_deliveries() {
         .settle(Settlement::Release { after })
         .await
         .unwrap();
-    // RabbitMQ 4.3 counts neither, and keeps a consumer that it has cancelled on its list.
+    // RabbitMQ 4.3 counts neither return, and keeps a cancelled consumer in its list of consumers.
     if counts_returns() {
         until("the broker has ended the consumer", async || {
             consumers(&url, "outage").await == 0
@@ -166,7 +167,7 @@ async fn long_outage_costs_a_withheld_message_two_deliveries() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hold_of_zero_returns_a_message_at_once() {
+async fn zero_hold_returns_a_released_message_at_once() {
     let url = shared();
     queue_of(&url, "no-hold", "returned").await;
     let mut source = subscribed(&url, RabbitMqSubscription::new("no-hold").hold_s(0));
@@ -183,7 +184,7 @@ async fn hold_of_zero_returns_a_message_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn closed_source_returns_what_it_withholds() {
+async fn closed_source_returns_withheld_messages() {
     let url = shared();
     queue_of(&url, "closed", "returned").await;
     let mut first = source(&url, "closed");
@@ -199,7 +200,7 @@ async fn closed_source_returns_what_it_withholds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dropped_source_returns_what_it_withholds() {
+async fn dropped_source_returns_withheld_messages() {
     let url = shared();
     queue_of(&url, "dropped", "withheld").await;
     publisher(&url)
@@ -219,7 +220,7 @@ async fn dropped_source_returns_what_it_withholds() {
     let withheld = next(&mut second).await;
     assert_eq!(text(&withheld), "withheld");
     withheld.settle(Settlement::Acknowledge).await.unwrap();
-    // The channel of the first source is still open, and nothing will fetch from it again.
+    // The channel of the first source is still open, although the source no longer fetches from it.
     open.settle(Settlement::Release {
         after: Duration::ZERO,
     })
@@ -228,9 +229,10 @@ async fn dropped_source_returns_what_it_withholds() {
     assert_eq!(text(&next(&mut second).await), "open");
 }
 
-/// A classic queue counts nothing, so that other consumers may have the message.
+/// A classic queue counts no deliveries, so a released message returns to the queue, where other
+/// consumers can receive it.
 #[tokio::test(flavor = "multi_thread")]
-async fn classic_queue_gets_a_released_message_back() {
+async fn released_message_returns_to_a_classic_queue() {
     let url = shared();
     declare_with(&url, "released-classic", &[]).await;
     publisher(&url)
@@ -250,7 +252,7 @@ async fn classic_queue_gets_a_released_message_back() {
         .unwrap();
     let again = next(&mut first).await;
     assert_eq!(again.message().deliveries(), None);
-    // The first redelivery has shown what kind of queue it is.
+    // The first redelivery has shown that the queue is a classic queue.
     publisher(&url)
         .publish(&plain("released-classic", "fresh"))
         .await
@@ -264,9 +266,10 @@ async fn classic_queue_gets_a_released_message_back() {
     assert_eq!(next(&mut first).await.message().deliveries(), None);
 }
 
-/// I4: the attempts are more than the queue delivers a message.
+/// I4: the attempts exceed `x-delivery-limit` of the queue, and the message is still handled at its
+/// first delivery.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_failures_of_the_database_use_up_no_delivery() {
+async fn i4_database_failure_uses_no_rabbitmq_delivery() {
     let url = shared();
     declare(
         &url,
@@ -285,7 +288,7 @@ async fn i4_failures_of_the_database_use_up_no_delivery() {
         .batch_execute("CREATE TABLE done (text text)")
         .await
         .unwrap();
-    until("it is handled", async || {
+    until("the message is handled", async || {
         let rows = client.query("SELECT text FROM done", &[]).await.unwrap();
         rows.iter().any(|row| row.get::<_, &str>(0) == "Some(1)")
     })
@@ -297,6 +300,7 @@ async fn i4_failures_of_the_database_use_up_no_delivery() {
     );
 }
 
+/// A stop during a failure of the environment returns the message to its queue once.
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_returns_a_withheld_message_once() {
     let url = shared();
@@ -321,9 +325,10 @@ async fn shutdown_returns_a_withheld_message_once() {
     );
 }
 
-/// I4: a person has time to act before RabbitMQ 4 deletes the message.
+/// I4: a warning is logged before RabbitMQ 4 deletes the message at its default limit, so that an
+/// operator has time to act.
 #[tokio::test]
-async fn delivery_near_the_default_limit_is_warned_of() {
+async fn delivery_near_the_default_limit_is_logged() {
     let url = shared();
     queue_of(&url, "near-limit", "poison").await;
     let (log, _guard) = Log::keep();
@@ -343,14 +348,15 @@ async fn delivery_near_the_default_limit_is_warned_of() {
         .await
         .unwrap();
     let [warning] = &warnings()[..] else {
-        panic!("one warning, not {:?}", warnings());
+        panic!("not one warning: {:?}", warnings());
     };
     assert!(warning.contains("near-limit"), "{warning}");
 }
 
-/// I4: at the defaults of the consumer, failures alone never reach the default limit of RabbitMQ 4.
+/// I4: with the default settings of the consumer, a message becomes a dead letter before its
+/// failures reach the default limit of RabbitMQ 4.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_message_that_fails_is_kept_before_the_limit() {
+async fn i4_failing_message_becomes_dead_letter_before_limit() {
     let url = shared();
     queue_of(&url, "always-fails", "poison").await;
     let db = Database::create();
@@ -365,7 +371,7 @@ async fn i4_message_that_fails_is_kept_before_the_limit() {
         .back_off(Duration::from_millis(1), Duration::from_millis(2))
         .handle("always-fails", handler);
     let running = tokio::spawn(consumer.run(pending()));
-    until("it is kept", async || {
+    until("the message is a dead letter", async || {
         let sql = "SELECT count(*) FROM idem.dead_letters WHERE destination = 'always-fails'";
         client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) == 1
     })
@@ -375,14 +381,16 @@ async fn i4_message_that_fails_is_kept_before_the_limit() {
     assert_eq!(*seen.lock().unwrap(), expected);
 }
 
-/// Returns the message of a queue so often, each time to be delivered over another connection.
+/// Settles the message of a queue with `returned`, `deliveries` times, each time over a new
+/// connection.
 async fn return_often(url: &str, queue: &str, deliveries: u32, returned: &Settlement) {
     for _ in 0..deliveries {
         let mut source = source(url, queue);
         let delivery = next(&mut source).await;
         source.close().await;
         let settled = delivery.settle(returned.clone()).await;
-        // A release near the limit is an error: the message comes back when its connection ends.
+        // A release near the limit returns an error: the message returns to the queue when its
+        // connection ends.
         assert!(
             settled.is_ok() || *returned == Settlement::RELEASE,
             "{settled:?}"
@@ -390,7 +398,8 @@ async fn return_often(url: &str, queue: &str, deliveries: u32, returned: &Settle
     }
 }
 
-/// How often a message is tried that was returned so often before, and always fails so.
+/// Returns the number of attempts that a consumer makes to handle a message that always fails,
+/// after the message was settled with `returned` `deliveries` times.
 async fn attempts_after(deliveries: u32, queue: &'static str, returned: Settlement) -> usize {
     let url = shared();
     queue_of(&url, queue, "poison").await;
@@ -408,7 +417,7 @@ async fn attempts_after(deliveries: u32, queue: &'static str, returned: Settleme
         .max_deliveries(3)
         .handle(queue, handler);
     let running = tokio::spawn(consumer.run(pending()));
-    until("it is kept", async || {
+    until("the message is a dead letter", async || {
         let sql = "SELECT count(*) FROM idem.dead_letters WHERE destination = $1";
         client
             .query_one(sql, &[&queue])
@@ -422,15 +431,16 @@ async fn attempts_after(deliveries: u32, queue: &'static str, returned: Settleme
     *attempts.lock().unwrap()
 }
 
+/// Messages that were released five times before still have all three attempts.
 #[tokio::test(flavor = "multi_thread")]
-async fn clean_restarts_use_up_no_delivery() {
+async fn clean_restarts_use_no_delivery() {
     assert_eq!(attempts_after(5, "restarted", Settlement::RELEASE).await, 3);
 }
 
-/// Where a return counts, other processes may have seen it fail, too: one more return could delete
-/// it.
+/// I4: if the queue counts returns, one more return could delete the message, so its next failure
+/// makes a dead letter. The message may have failed in other processes too.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_message_near_the_limit_is_kept_at_its_next_failure() {
+async fn i4_failure_near_the_limit_becomes_dead_letter() {
     let expected = if counts_returns() { 1 } else { 3 };
     assert_eq!(
         attempts_after(16, "near-the-limit", Settlement::RELEASE).await,
@@ -438,10 +448,10 @@ async fn i4_message_near_the_limit_is_kept_at_its_next_failure() {
     );
 }
 
-/// An API that is down uses up no attempt. Where the queue counts a return, the message waits for
-/// its hold and is kept then; elsewhere it waits on.
+/// I4: an unavailable API uses no attempt. If the queue counts returns, the message waits for
+/// `hold_s` and becomes a dead letter. Otherwise it continues to wait.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_message_near_the_limit_waits_for_an_api_and_is_kept() {
+async fn i4_message_near_limit_waits_for_api_within_its_hold() {
     let (url, queue) = (shared(), "near-and-down");
     queue_of(&url, queue, "poison").await;
     return_often(&url, queue, 16, &Settlement::RETRY).await;
@@ -464,19 +474,22 @@ async fn i4_message_near_the_limit_waits_for_an_api_and_is_kept() {
         client.query_one(sql, &[&queue]).await.unwrap().get(0)
     };
     let is_kept = async || letters().await == 1;
-    until("it is kept or has waited", async || {
+    until("the message is a dead letter or has waited", async || {
         is_kept().await || !counts_returns() && *attempts.lock().unwrap() > 6
     })
     .await;
     running.abort();
     assert_eq!(is_kept().await, counts_returns());
     let attempts = *attempts.lock().unwrap();
-    assert!(attempts >= 2, "{attempts} attempts: it did not wait");
+    assert!(
+        attempts >= 2,
+        "the message did not wait: {attempts} attempts"
+    );
 }
 
-/// A shutdown is no failure of the messages that the broker has sent ahead.
+/// Closing a source returns its prefetched messages. RabbitMQ before 4.3 counts each return.
 #[tokio::test(flavor = "multi_thread")]
-async fn closed_source_returns_what_was_sent_ahead() {
+async fn closed_source_returns_prefetched_messages() {
     let url = shared();
     queue_of(&url, "sent-ahead", "handled").await;
     publisher(&url)
@@ -489,7 +502,7 @@ async fn closed_source_returns_what_was_sent_ahead() {
         .settle(Settlement::Acknowledge)
         .await
         .unwrap();
-    until("both are sent", async || {
+    until("both messages are sent", async || {
         waiting(&url, "sent-ahead").await == 0
     })
     .await;
@@ -503,14 +516,15 @@ async fn closed_source_returns_what_was_sent_ahead() {
     );
 }
 
-/// A quorum queue that deletes this message when it is returned once more.
+/// Declares a quorum queue with one message, which the queue deletes at the next return.
 async fn queue_at_its_limit(url: &str, queue: &str, text: &str) {
     declare(url, queue, &[("x-delivery-limit", AMQPValue::LongInt(15))]).await;
     publisher(url).publish(&plain(queue, text)).await.unwrap();
     return_often(url, queue, 15, &Settlement::RETRY).await;
 }
 
-/// I4: the queue would delete it. The consumer gets it once more, to handle or to keep it.
+/// I4: after its hold, the source yields a message at its limit again, because a return would
+/// delete the message.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_message_at_its_limit_is_not_returned_after_its_hold() {
     let (url, queue) = (shared(), "hold-ends-at-limit");
@@ -533,9 +547,10 @@ async fn i4_message_at_its_limit_is_not_returned_after_its_hold() {
     }
 }
 
-/// I4: the queue would delete it.
+/// I4: the source yields a dropped message at its limit again, because a return would delete the
+/// message.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_message_dropped_at_its_limit_comes_again() {
+async fn i4_dropped_message_at_its_limit_is_yielded_again() {
     let (url, queue) = (shared(), "dropped-at-limit");
     queue_at_its_limit(&url, queue, "kept").await;
     let mut source = subscribed(&url, RabbitMqSubscription::new(queue).prefetch(1));
@@ -551,7 +566,7 @@ async fn i4_message_dropped_at_its_limit_comes_again() {
     }
 }
 
-/// What happens to a message at its limit while its connection is cut.
+/// The state of a message at its limit while its connection is cut.
 #[derive(Clone, Copy, Debug)]
 enum At {
     Withheld,
@@ -559,9 +574,10 @@ enum At {
     Dropped,
 }
 
-/// I4: when the connection ends the queue counts that, and deletes the message.
+/// I4: the source yields a message at its limit again after a disconnect, because the queue counts
+/// the disconnect and deletes the message.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_message_at_its_limit_outlives_its_connection() {
+async fn i4_message_at_its_limit_survives_a_disconnect() {
     let release = Settlement::Release {
         after: Duration::ZERO,
     };
@@ -590,7 +606,7 @@ async fn i4_message_at_its_limit_outlives_its_connection() {
         assert_eq!(
             waiting(&url, queue).await,
             0,
-            "{at:?}: the queue deletes it"
+            "{at:?}: the queue did not delete the message"
         );
         match (at, in_hand) {
             (At::InHand, Some(delivery)) => delivery.settle(release.clone()).await.unwrap(),
@@ -602,7 +618,7 @@ async fn i4_message_at_its_limit_outlives_its_connection() {
     }
 }
 
-/// A queue with two messages that were returned so often.
+/// Publishes two messages and settles each with a retry `deliveries` times.
 async fn two_returned_often(url: &str, queue: &str, deliveries: u32) {
     for text in ["message-1", "message-2"] {
         publisher(url).publish(&plain(queue, text)).await.unwrap();
@@ -617,9 +633,10 @@ async fn two_returned_often(url: &str, queue: &str, deliveries: u32) {
     }
 }
 
-/// I4: the same for a message that the broker has sent and that was not taken from the source.
+/// I4: a prefetched message at its limit, which the consumer has not taken from the source,
+/// survives a disconnect.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_message_sent_ahead_at_its_limit_outlives_its_connection() {
+async fn i4_prefetched_message_at_limit_survives_a_disconnect() {
     for (is_closed, queue) in [(false, "cut-sent-ahead"), (true, "cut-and-closed")] {
         let url = shared();
         declare(&url, queue, &[("x-delivery-limit", AMQPValue::LongInt(15))]).await;
@@ -627,7 +644,7 @@ async fn i4_message_sent_ahead_at_its_limit_outlives_its_connection() {
         let line = Line::to(&url).await;
         let mut source = subscribed(&line.url, RabbitMqSubscription::new(queue));
         let first = next(&mut source).await;
-        until("both are sent", async || {
+        until("both messages are sent", async || {
             line.has_passed("message-1") && line.has_passed("message-2")
         })
         .await;
@@ -636,7 +653,11 @@ async fn i4_message_sent_ahead_at_its_limit_outlives_its_connection() {
             consumers(&url, queue).await == 0
         })
         .await;
-        assert_eq!(waiting(&url, queue).await, 0, "the queue deletes them");
+        assert_eq!(
+            waiting(&url, queue).await,
+            0,
+            "the queue did not delete them"
+        );
         let second = if is_closed {
             source.close().await.near_limit.remove(0)
         } else {
@@ -650,10 +671,10 @@ async fn i4_message_sent_ahead_at_its_limit_outlives_its_connection() {
 /// The method `basic.consume-ok` of AMQP.
 const CONSUME_OK: &[u8] = &[0, 60, 0, 21];
 
-/// I4: the broker sends a message before the source knows that it consumes, and the consumer drops
-/// its call of `next` meanwhile. If the connection ended, the queue would delete the message.
+/// I4: the broker sends a message before the source receives `consume-ok`, and the caller drops the
+/// future of `next` meanwhile. If the connection ended, the queue would delete the message.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_message_at_its_limit_outlives_a_dropped_attempt() {
+async fn i4_message_at_its_limit_survives_a_dropped_next() {
     for (is_closed, queue) in [(false, "dropped-attempt"), (true, "closed-attempt")] {
         let url = shared();
         queue_at_its_limit(&url, queue, "kept").await;
@@ -662,7 +683,7 @@ async fn i4_message_at_its_limit_outlives_a_dropped_attempt() {
         let config = RabbitMqConfig::new(&line.url).timeout_s(60);
         let mut source = RabbitMqSource::new(config, RabbitMqSubscription::new(queue));
         tokio::select! {
-            _ = next(&mut source) => panic!("the broker's answer was held back"),
+            _ = next(&mut source) => panic!("`next` returned without the held back response"),
             () = until("the message is sent", async || {
                 consumers(&url, queue).await == 1 && waiting(&url, queue).await == 0
             }) => {}
@@ -674,7 +695,7 @@ async fn i4_message_at_its_limit_outlives_a_dropped_attempt() {
                 .await
                 .near_limit
                 .pop()
-                .expect("the queue has deleted it")
+                .expect("the queue has deleted the message")
         } else {
             in_time(next(&mut source)).await
         };
@@ -685,35 +706,39 @@ async fn i4_message_at_its_limit_outlives_a_dropped_attempt() {
 /// The method `basic.qos-ok` of AMQP, the last one before a source consumes.
 const QOS_OK: &[u8] = &[0, 60, 0, 11];
 
-/// The queue would count what it has sent to a connection that ends.
+/// A source that is closed while it connects must not start to consume: the queue would count the
+/// messages that it sent to a connection that ends.
 #[tokio::test(flavor = "multi_thread")]
-async fn source_that_is_closed_while_it_connects_consumes_nothing() {
+async fn source_closed_while_connecting_consumes_nothing() {
     let (url, queue) = (shared(), "closed-while-connecting");
     queue_of(&url, queue, "waiting").await;
     let line = Line::to(&url).await;
     line.hold_back(QOS_OK);
     let mut connecting = source(&line.url, queue);
     tokio::select! {
-        _ = next(&mut connecting) => panic!("the broker's answer was held back"),
-        () = until("the answer is held back", async || line.held_back() == 1) => {}
+        _ = next(&mut connecting) => panic!("`next` returned without the held back response"),
+        () = until("the response is held back", async || line.held_back() == 1) => {}
     }
     connecting.close().await;
     line.release();
-    until("its connection has ended", async || line.connections() == 0).await;
+    until("the connection has ended", async || line.connections() == 0).await;
     assert_eq!(
         next(&mut source(&url, queue)).await.message().deliveries(),
         Some(1)
     );
 }
 
-/// I4: a queue of RabbitMQ 4 could delete what is returned.
+/// I4: at a stop, a prefetched message near its limit becomes a dead letter, because a queue of
+/// RabbitMQ 4 could delete it when it is returned.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_message_near_the_limit_that_was_sent_ahead_is_kept() {
+async fn i4_stop_keeps_prefetched_message_near_the_limit() {
     let (url, queue) = (shared(), "near-and-ahead");
     declare(&url, queue, &[]).await;
     two_returned_often(&url, queue, 16).await;
     let db = Database::create();
-    let sent = until("both are sent", async || waiting(&url, queue).await == 0);
+    let sent = until("both messages are sent", async || {
+        waiting(&url, queue).await == 0
+    });
     let summary = stop_while_handling(source(&url, queue), queue, &db, sent).await;
     assert_eq!(
         (summary.handled, summary.rejected, summary.returned),

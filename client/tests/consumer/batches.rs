@@ -1,4 +1,4 @@
-//! Messages share a transaction, and a poisoned one fails alone.
+//! The messages of a batch share a transaction, and a poisoned message of a batch fails alone.
 
 use std::{future::pending, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
 const BATCH: usize = 25;
 const MESSAGES: usize = 4 * BATCH;
 
-/// Full batches only: none is cut short on a slow machine.
+/// Full batches only, so that a slow machine does not end a batch early.
 const FULL: Batches = Batches {
     max: BATCH,
     linger: Duration::MAX,
@@ -23,7 +23,7 @@ fn messages() -> impl Iterator<Item = Message> {
     (0..MESSAGES).map(|n| message(format!("m-{n}"), ""))
 }
 
-/// How many rows each transaction has written.
+/// Returns the number of rows that each transaction has written.
 async fn rows_by_transaction(ground: &Ground) -> Vec<i64> {
     let client = ground.pool.get().await.unwrap();
     let sql = "SELECT count(*) FROM done GROUP BY tx ORDER BY 1 DESC";
@@ -32,7 +32,7 @@ async fn rows_by_transaction(ground: &Ground) -> Vec<i64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_is_one_transaction() {
+async fn batch_is_one_transaction() {
     let ground = Ground::new().await;
     let broker = Broker::with(messages()).closed();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
@@ -46,7 +46,7 @@ async fn a_batch_is_one_transaction() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_is_not_waited_for_longer_than_it_may_linger() {
+async fn incomplete_batch_is_handled_after_linger() {
     let ground = Ground::new().await;
     let broker = Broker::with(messages().take(3));
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
@@ -55,18 +55,18 @@ async fn a_batch_is_not_waited_for_longer_than_it_may_linger() {
             max: BATCH,
             linger: Duration::from_millis(20),
         });
-    let done = async {
-        crate::ground::until("the three are done", async || {
+    let are_acknowledged = async {
+        crate::ground::until("the three messages are acknowledged", async || {
             broker.told().acknowledged.len() == 3
         })
         .await;
     };
-    let summary = in_time(consumer.run(done)).await.unwrap();
+    let summary = in_time(consumer.run(are_acknowledged)).await.unwrap();
     assert_eq!(summary.handled, 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_poisoned_message_of_a_batch_fails_alone() {
+async fn poisoned_message_of_a_batch_fails_alone() {
     let ground = Ground::new().await;
     let broker = Broker::with(messages()).closed();
     let handler = async |tx: Tx, message: Message| {
@@ -104,14 +104,14 @@ async fn a_poisoned_message_of_a_batch_fails_alone() {
     rejected.sort();
     assert_eq!(rejected, ["m-33", "m-60", "m-7"]);
     assert_eq!(ground.done().await.len(), 97);
-    // The batch without poison was one transaction nevertheless.
+    // The batch without a poisoned message was still one transaction.
     assert_eq!(rows_by_transaction(&ground).await[0], BATCH as i64);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn duplicates_of_a_batch_take_effect_once() {
     let ground = Ground::new().await;
-    // Some in the same batch, some in another.
+    // Some duplicates are in the same batch, and some are in another batch.
     let twice = messages()
         .flat_map(|message| [message.clone(), message])
         .chain(messages());
@@ -131,7 +131,7 @@ async fn duplicates_of_a_batch_take_effect_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_is_grouped_by_destination() {
+async fn batch_uses_one_transaction_for_each_destination() {
     let ground = Ground::new().await;
     let broker = Broker::with(messages().enumerate().map(|(n, message)| {
         let kind = if n % 2 == 0 { "Even" } else { "Odd" };

@@ -1,5 +1,5 @@
-//! A broker in memory: delivers at least once, again what is not acknowledged, and takes down what
-//! it is told.
+//! An in-memory broker: it delivers at least once, redelivers unacknowledged messages, and records
+//! all settlements.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use idem_client::{Closed, Delivery, Message, Receipt, Settlement, Source, TransportError};
 use tokio::{sync::Notify, time::Instant};
 
-/// Also the source: its clones share the queue.
+/// The broker, which is also the source. Its clones share the queue.
 #[derive(Clone, Default)]
 pub struct Broker(Arc<Shared>);
 
@@ -28,20 +28,20 @@ struct State {
     unsettled: HashMap<u64, Copy>,
     deliveries: u64,
     is_closed: bool,
-    /// So many deliveries of a message are counted.
+    /// The number of deliveries of a message that are counted.
     counts: u32,
-    /// Only failures are counted.
+    /// True if only failures are counted, and not releases.
     counts_failures: bool,
-    /// It drops rejected messages.
+    /// True if the broker drops rejected messages.
     drops_rejected: bool,
     failures: VecDeque<Failure>,
-    /// So many settlements fail.
+    /// The number of next settlements that fail.
     deaf: u32,
-    /// Settlements are never answered.
+    /// True if no settlement is ever confirmed.
     is_mute: bool,
-    /// Settlements of the message with this id are never answered.
+    /// The id of a message with settlements that are never confirmed.
     silent_about: Option<String>,
-    /// A return may delete a message, and all messages have been sent ahead.
+    /// True if a return may delete a message. All messages count as prefetched then.
     is_near_limit: bool,
     told: Told,
 }
@@ -49,33 +49,33 @@ struct State {
 #[derive(Clone, Debug)]
 struct Copy {
     message: Message,
-    /// As the broker counts them.
+    /// The number of deliveries that the broker has counted.
     deliveries: u32,
     is_redelivered: bool,
 }
 
-/// What the broker was told, and what it saw.
+/// The settlements and other events that the broker has recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
     /// The ids of acknowledged messages, in order.
     pub acknowledged: Vec<String>,
-    /// The ids of messages that failed, and when they shall come again.
+    /// The ids of retried messages, with the delay before redelivery.
     pub retried: Vec<(String, Duration)>,
-    /// The ids of messages that were released, and when they shall come again.
+    /// The ids of released messages, with the delay before redelivery.
     pub released: Vec<(String, Duration)>,
-    /// The ids of refused messages, and why.
+    /// The ids of rejected messages, with the reason.
     pub rejected: Vec<(String, String)>,
-    /// The ids of messages whose receipts were dropped.
+    /// The ids of messages with receipts that were dropped.
     pub dropped: Vec<String>,
-    /// The ids of messages whose settlement is not answered.
+    /// The ids of messages with settlements that are not confirmed.
     pub ignored: Vec<String>,
-    /// The most messages that were unsettled at a time.
+    /// The highest number of messages that were unsettled at the same time.
     pub most_unsettled: usize,
-    /// How often it was asked for a message.
+    /// The number of polls for a message.
     pub asked: u64,
 }
 
-/// How the next answer goes wrong.
+/// The fault of the next poll.
 pub enum Failure {
     Error,
     Panic,
@@ -90,13 +90,14 @@ impl Broker {
         broker
     }
 
-    /// Tells with each delivery the how manyth it is.
+    /// Adds the number of deliveries to each delivery.
     pub fn counting(self) -> Self {
         self.state().counts = u32::MAX;
         self
     }
 
-    /// Counts the failures of a message and not its releases, as a quorum queue of RabbitMQ 4.3.
+    /// Counts the failures of a message and not its releases, as a quorum queue of RabbitMQ 4.3
+    /// does.
     pub fn counting_failures(self) -> Self {
         self.state().counts_failures = true;
         self.counting()
@@ -108,14 +109,14 @@ impl Broker {
         self
     }
 
-    /// Tells with the first delivery that it is the first one, and nothing with later ones, as a
-    /// classic queue of RabbitMQ.
+    /// Adds a count to the first delivery of a message and none to later deliveries, as a classic
+    /// queue of RabbitMQ does.
     pub fn counting_the_first(self) -> Self {
         self.state().counts = 1;
         self
     }
 
-    /// The source ends when everything is acknowledged or refused.
+    /// Ends the source when every message is acknowledged or rejected.
     pub fn closed(self) -> Self {
         self.state().is_closed = true;
         self.0.changed.notify_waiters();
@@ -127,25 +128,26 @@ impl Broker {
         self
     }
 
-    /// So many settlements fail: these messages come again.
+    /// Makes the next `settlements` settlements fail. Their messages are redelivered.
     pub fn deaf(self, settlements: u32) -> Self {
         self.state().deaf = settlements;
         self
     }
 
-    /// Settlements are never answered.
+    /// Never confirms a settlement.
     pub fn mute(self) -> Self {
         self.state().is_mute = true;
         self
     }
 
-    /// Settlements of the message with this id are never answered.
+    /// Never confirms a settlement of the message with this id.
     pub fn silent_about(self, id: &str) -> Self {
         self.state().silent_about = Some(id.to_owned());
         self
     }
 
-    /// A return may delete a message. A close hands the messages that wait to the consumer.
+    /// Marks each message as near its delivery limit, so that a return may delete it. The close of
+    /// the source hands over the messages that are not delivered yet.
     pub fn near_limit(self) -> Self {
         self.state().is_near_limit = true;
         self
@@ -164,13 +166,13 @@ impl Broker {
         self.state().told.clone()
     }
 
-    /// How many nobody holds.
+    /// Returns the number of messages that no consumer holds.
     pub fn waiting(&self) -> usize {
         let state = self.state();
         state.ready.len() + state.delayed.len()
     }
 
-    /// How many a consumer holds.
+    /// Returns the number of messages that a consumer holds.
     pub fn unsettled(&self) -> usize {
         self.state().unsettled.len()
     }
@@ -182,14 +184,14 @@ impl Broker {
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn deliver(&self) -> Result<Answer, TransportError> {
+    fn deliver(&self) -> Result<Poll, TransportError> {
         let mut state = self.state();
         state.told.asked += 1;
         match state.failures.pop_front() {
-            Some(Failure::Error) => return Err("the broker hiccups".into()),
+            Some(Failure::Error) => return Err("the broker failed".into()),
             Some(Failure::Panic) => {
                 drop(state);
-                panic!("the source has a bug");
+                panic!("a bug in the source");
             }
             None => {}
         }
@@ -200,14 +202,14 @@ impl Broker {
         }
         let Some(mut copy) = state.ready.pop_front() else {
             if state.is_closed && state.delayed.is_empty() && state.unsettled.is_empty() {
-                return Ok(Answer::End);
+                return Ok(Poll::End);
             }
-            return Ok(Answer::NotBefore(
+            return Ok(Poll::NotBefore(
                 state.delayed.iter().map(|(due, _)| *due).min(),
             ));
         };
         copy.deliveries += 1;
-        // RabbitMQ 4.3 shows itself when it delivers a message again.
+        // The source can detect RabbitMQ 4.3 only when a message is redelivered.
         let counts_releases = !(state.counts_failures && copy.is_redelivered);
         copy.is_redelivered = true;
         let mut message = copy.message.clone();
@@ -225,10 +227,10 @@ impl Broker {
             drops_rejected: state.drops_rejected,
             is_near_limit: state.is_near_limit,
         };
-        Ok(Answer::Delivery(Box::new(Delivery::new(message, receipt))))
+        Ok(Poll::Delivery(Box::new(Delivery::new(message, receipt))))
     }
 
-    fn hears(&self, tag: u64) -> (bool, bool) {
+    fn behavior_of(&self, tag: u64) -> (bool, bool) {
         let mut state = self.state();
         let is_deaf = state.deaf > 0;
         state.deaf = state.deaf.saturating_sub(1);
@@ -267,7 +269,7 @@ impl Broker {
     }
 }
 
-enum Answer {
+enum Poll {
     Delivery(Box<Delivery>),
     NotBefore(Option<Instant>),
     End,
@@ -279,12 +281,12 @@ impl Source for Broker {
             let shared = Arc::clone(&self.0);
             let changed = shared.changed.notified();
             match self.deliver()? {
-                Answer::Delivery(delivery) => return Ok(Some(*delivery)),
-                Answer::End => return Ok(None),
-                Answer::NotBefore(Some(due)) => {
+                Poll::Delivery(delivery) => return Ok(Some(*delivery)),
+                Poll::End => return Ok(None),
+                Poll::NotBefore(Some(due)) => {
                     let _ = tokio::time::timeout_at(due, changed).await;
                 }
-                Answer::NotBefore(None) => changed.await,
+                Poll::NotBefore(None) => changed.await,
             }
         }
     }
@@ -292,7 +294,7 @@ impl Source for Broker {
     async fn close(&mut self) -> Closed {
         let mut ahead = Vec::new();
         while self.state().is_near_limit
-            && let Ok(Answer::Delivery(delivery)) = self.deliver()
+            && let Ok(Poll::Delivery(delivery)) = self.deliver()
         {
             ahead.push(*delivery);
         }
@@ -314,12 +316,12 @@ impl Receipt for Ticket {
         settlement: Settlement,
     ) -> BoxFuture<'static, Result<(), TransportError>> {
         Box::pin(async move {
-            let (is_mute, is_deaf) = self.broker.hears(self.tag);
+            let (is_mute, is_deaf) = self.broker.behavior_of(self.tag);
             if is_mute {
                 std::future::pending::<()>().await;
             }
             if is_deaf {
-                return Err("the broker has gone away".into());
+                return Err("the broker is unavailable".into());
             }
             self.broker.settle(self.tag, Some(settlement));
             Ok(())

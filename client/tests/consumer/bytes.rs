@@ -1,4 +1,4 @@
-//! What a consumer holds, and what shares a transaction, is limited in bytes.
+//! The messages that a consumer holds, and those that share a transaction, are limited in bytes.
 
 use std::{
     future::pending,
@@ -20,7 +20,7 @@ use crate::{
 
 const MIB: usize = 1024 * 1024;
 
-/// As many as come, however long that takes.
+/// Batches that are limited only by their number of messages and by bytes, not by time.
 const UNLIMITED: Batches = Batches {
     max: 100,
     linger: Duration::MAX,
@@ -30,7 +30,7 @@ fn sized(id: impl Into<String>, bytes: usize) -> Message {
     Message::new("tests", vec![b'x'; bytes]).with_message_id(id)
 }
 
-/// How many messages each transaction has handled.
+/// Returns the number of messages that each transaction has handled.
 async fn rows_by_transaction(ground: &Ground) -> Vec<i64> {
     let client = ground.pool.get().await.unwrap();
     let sql = "SELECT count(*) FROM done GROUP BY tx ORDER BY min(place)";
@@ -38,8 +38,8 @@ async fn rows_by_transaction(ground: &Ground) -> Vec<i64> {
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// Goal: memory is bounded whatever the size of messages. 64 MiB are held, and the next message
-/// waits.
+/// The memory of a consumer is limited whatever the size of messages: it holds 64 MiB, and the next
+/// message waits.
 #[tokio::test(flavor = "multi_thread")]
 async fn held_messages_stay_within_64_mib_by_default() {
     let ground = Ground::new().await;
@@ -48,7 +48,7 @@ async fn held_messages_stay_within_64_mib_by_default() {
     let handler = move |tx: Tx, message: Message| {
         let seen = seen.clone();
         async move {
-            // No message is settled before as many are held as may be.
+            // No message is settled before the consumer holds the maximum.
             while seen.told().most_unsettled < 65 {
                 sleep(Duration::from_millis(5)).await;
             }
@@ -62,22 +62,22 @@ async fn held_messages_stay_within_64_mib_by_default() {
     let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!(summary.handled, 100);
     let most = broker.told().most_unsettled;
-    assert!(most <= 65, "{most} messages of 1 MiB were held at once");
+    assert!(most <= 65, "the consumer held {most} messages of 1 MiB");
 }
 
-/// Invariant: nothing else is handled beside a message that is larger than the limit.
+/// No other message is handled at the same time as a message that is larger than the limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn message_above_the_limit_is_handled_alone() {
     let ground = Ground::new().await;
     let small = (0..8).map(|n| sized(format!("small-{n}"), 100));
     let broker = Broker::with([sized("large", 5_000)].into_iter().chain(small)).closed();
-    let (seen, beside) = (broker.clone(), Arc::new(AtomicUsize::new(0)));
-    let noted = Arc::clone(&beside);
+    let (seen, held_beside) = (broker.clone(), Arc::new(AtomicUsize::new(0)));
+    let noted = Arc::clone(&held_beside);
     let handler = move |tx: Tx, message: Message| {
         let (seen, noted) = (seen.clone(), Arc::clone(&noted));
         async move {
             if message.message_id() == Some("large") {
-                // One more is fetched and waits. A third must not come.
+                // A second message is fetched and waits. A third must not be fetched.
                 while seen.told().most_unsettled < 2 {
                     sleep(Duration::from_millis(5)).await;
                 }
@@ -97,14 +97,17 @@ async fn message_above_the_limit_is_handled_alone() {
         .handle("bytes", handler)
         .max_bytes(1_000);
     let summary = source_ended(in_time(consumer.run(pending())).await);
-    let beside = beside.load(SeqCst);
+    let held_beside = held_beside.load(SeqCst);
     assert_eq!(summary.handled, 9);
-    assert_eq!(beside, 1, "one message is fetched ahead of the limit");
+    assert_eq!(
+        held_beside, 1,
+        "not exactly one message was fetched beyond the limit"
+    );
 }
 
-/// A batch is handed to its handler when the next message would exceed its bytes.
+/// A batch is handled when the next message would exceed its limit in bytes.
 #[tokio::test(flavor = "multi_thread")]
-async fn batch_ends_before_it_exceeds_its_bytes() {
+async fn batch_ends_before_it_exceeds_its_byte_limit() {
     let ground = Ground::new().await;
     let broker = Broker::with((0..10).map(|n| sized(format!("m-{n}"), 300)));
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
@@ -112,7 +115,7 @@ async fn batch_ends_before_it_exceeds_its_bytes() {
         .batches(UNLIMITED)
         .max_batch_bytes(1_000)
         .concurrency(1);
-    let done = until("three batches are done", async || {
+    let done = until("three batches are handled", async || {
         broker.told().acknowledged.len() == 9
     });
     let summary = in_time(consumer.run(done)).await.unwrap();
@@ -120,9 +123,10 @@ async fn batch_ends_before_it_exceeds_its_bytes() {
     assert_eq!(summary.handled, 10);
 }
 
-/// A batch that holds all bytes would wait for itself.
+/// A batch that uses all bytes of the consumer is handled without waiting for more messages. Such a
+/// wait would never end.
 #[tokio::test(flavor = "multi_thread")]
-async fn batch_does_not_wait_for_bytes_that_it_holds() {
+async fn batch_does_not_wait_for_bytes_that_it_uses_itself() {
     let ground = Ground::new().await;
     let broker = Broker::with((0..10).map(|n| sized(format!("m-{n}"), 300)));
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
@@ -131,19 +135,19 @@ async fn batch_does_not_wait_for_bytes_that_it_holds() {
         .max_bytes(1_000)
         .max_batch_bytes(1_000_000)
         .concurrency(4);
-    let done = until("nearly all are done", async || {
+    let done = until("nearly all messages are handled", async || {
         broker.told().acknowledged.len() >= 9
     });
     let summary = in_time(consumer.run(done)).await.unwrap();
     assert!(summary.handled >= 9, "{summary:?}");
     let most = broker.told().most_unsettled;
-    assert!(most <= 4, "{most} messages of 300 bytes were held at once");
+    assert!(most <= 4, "the consumer held {most} messages of 300 bytes");
 }
 
-/// Progress: a message that waits in place for its next attempt keeps its bytes, and another one
-/// has to succeed before it counts as failed.
+/// A message that waits in place for its retry keeps its bytes. Another message must still be
+/// handled, because its success decides whether the first message has failed.
 #[tokio::test(flavor = "multi_thread")]
-async fn message_retried_in_place_lets_another_one_pass() {
+async fn message_retried_in_place_does_not_block_another_key() {
     let ground = Ground::new().await;
     let first = sized("first", 5_000).with_key("a");
     let second = sized("second", 5_000).with_key("b");
@@ -159,16 +163,17 @@ async fn message_retried_in_place_lets_another_one_pass() {
         .handle("bytes", handler)
         .ordered_by_key(true)
         .max_bytes(1_000);
-    let done = until("the second is done", async || {
+    let done = until("the second message is handled", async || {
         broker.told().acknowledged == ["second"]
     });
     in_time(consumer.run(done)).await.unwrap();
     assert_eq!(ground.done().await, ["second"]);
 }
 
-/// Progress: also while a successor of that message waits for it.
+/// A message of another key is handled while a message that is retried in place has a waiting
+/// successor.
 #[tokio::test(flavor = "multi_thread")]
-async fn message_retried_in_place_passes_others_behind_its_successor() {
+async fn waiting_successor_does_not_block_another_key() {
     let ground = Ground::new().await;
     let messages = [("first", "a"), ("successor", "a"), ("second", "b")];
     let broker = Broker::with(messages.map(|(id, key)| sized(id, 5_000).with_key(key)));
@@ -183,16 +188,17 @@ async fn message_retried_in_place_passes_others_behind_its_successor() {
         .handle("bytes", handler)
         .ordered_by_key(true)
         .max_bytes(1_000);
-    let done = until("the second is done", async || {
+    let done = until("the second message is handled", async || {
         broker.told().acknowledged == ["second"]
     });
     in_time(consumer.run(done)).await.unwrap();
     assert_eq!(ground.done().await, ["second"]);
 }
 
-/// Progress: messages without a key pass at once, not at the next attempt.
+/// Messages without a key are handled at once, and not only at the next attempt of a message that
+/// is retried in place.
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_without_a_key_pass_one_that_is_retried_in_place() {
+async fn message_retried_in_place_does_not_block_keyless_messages() {
     let ground = Ground::new().await;
     let singles = ["1", "2", "3"].map(|id| sized(id, 5_000));
     let broker = Broker::with(
@@ -206,7 +212,7 @@ async fn messages_without_a_key_pass_one_that_is_retried_in_place() {
         async move {
             match message.message_id() {
                 Some("first") => return Err("not today".into()),
-                // It ends after the next message has come.
+                // This message ends after the next message was fetched.
                 Some("1") => {
                     while seen.unsettled() < 3 {
                         sleep(Duration::from_millis(5)).await;
@@ -224,16 +230,16 @@ async fn messages_without_a_key_pass_one_that_is_retried_in_place() {
         .back_off(hour, hour)
         .ordered_by_key(true)
         .max_bytes(1_000);
-    let done = until("the others are done", async || {
+    let done = until("the other messages are handled", async || {
         broker.told().acknowledged.len() == 3
     });
     in_time(consumer.run(done)).await.unwrap();
     assert_eq!(ground.done().await, ["1", "2", "3"]);
 }
 
-/// Order: limits do not let a message overtake another one of its key.
+/// The byte limit does not let a message overtake another message of its key.
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_of_bytes_keep_the_order_of_a_key() {
+async fn byte_limit_keeps_the_order_of_a_key() {
     let ground = Ground::new().await;
     let sizes = [900, 10, 600, 2_000, 10, 10, 500, 10];
     let messages = sizes
@@ -253,9 +259,9 @@ async fn limits_of_bytes_keep_the_order_of_a_key() {
     );
 }
 
-/// A fetched message that waits for bytes goes back at a shutdown.
+/// A fetched message that waits for bytes is released at a stop.
 #[tokio::test(flavor = "multi_thread")]
-async fn message_that_waits_for_bytes_is_given_back() {
+async fn message_waiting_for_bytes_is_released_at_a_stop() {
     let ground = Ground::new().await;
     let broker = Broker::with([sized("first", 800), sized("second", 800)]);
     let handler = async |_: Tx, _: Message| pending().await;
@@ -263,14 +269,14 @@ async fn message_that_waits_for_bytes_is_given_back() {
         .handle("bytes", handler)
         .max_bytes(1_000)
         .grace(Duration::ZERO);
-    let both_are_held = until("both are held", async || broker.unsettled() == 2);
+    let both_are_held = until("both messages are held", async || broker.unsettled() == 2);
     let summary = in_time(consumer.run(both_are_held)).await.unwrap();
     assert_eq!((summary.given_back, broker.unsettled()), (2, 0));
     assert_eq!(broker.told().dropped, Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn limit_of_zero_bytes_is_an_error() {
+async fn zero_byte_limit_is_an_error() {
     let ground = Ground::new().await;
     for zero in [
         |consumer: Consumer<Broker>| consumer.max_bytes(0),

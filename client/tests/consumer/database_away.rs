@@ -1,5 +1,5 @@
-//! The database dies in the middle of the work and comes back: nothing is lost, nothing takes
-//! effect twice, nobody storms it.
+//! The database is killed while a consumer runs, and restarts. No message is lost, no message takes
+//! effect twice, and the consumer limits its connection attempts.
 
 use std::{
     collections::HashSet,
@@ -27,7 +27,7 @@ use crate::{
 const MESSAGES: usize = 300;
 const CONCURRENCY: usize = 4;
 
-/// Connects, and counts how often somebody wants that.
+/// A connector that counts connection attempts.
 struct Counting(Arc<AtomicU64>);
 
 impl Connect for Counting {
@@ -38,7 +38,7 @@ impl Connect for Counting {
     }
 }
 
-/// A server of its own, which can be killed.
+/// A separate server, which the test can kill.
 struct Mortal {
     cluster: Cluster,
     pool: Pool,
@@ -47,7 +47,7 @@ struct Mortal {
 
 impl Mortal {
     fn new() -> Self {
-        let install = Install::from_env().expect("cargo xtask setup makes the install");
+        let install = Install::from_env().expect("no PostgreSQL install; run cargo xtask setup");
         let cluster = Cluster::builder(&install)
             .name("consumer-mortal")
             .start()
@@ -78,7 +78,7 @@ fn messages() -> impl Iterator<Item = Message> {
     (0..MESSAGES).map(|n| message(format!("{}:{n}", n % 5), &format!("{}", n % 5)))
 }
 
-/// Slow enough for a server to die in the middle.
+/// A handler that is slow enough for the server to be killed while it runs.
 async fn work(tx: Tx, message: Message) -> idem_client::Handled {
     note(&tx, &message).await?;
     tokio::time::sleep(Duration::from_millis(5)).await;
@@ -90,16 +90,19 @@ fn assert_each_once(done: &[String]) {
     assert_eq!(done.iter().collect::<HashSet<_>>().len(), MESSAGES);
 }
 
-async fn survives(change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>, gives_back: bool) {
+async fn assert_survives_outage(
+    change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>,
+    gives_back: bool,
+) {
     let mut mortal = tokio::task::block_in_place(Mortal::new);
     let broker = Broker::with(messages()).closed();
     let consumer = Consumer::new(mortal.pool.clone(), broker.clone())
         .handle("away", work)
         .concurrency(CONCURRENCY)
-        // None of them fails by itself.
+        // No handler fails by itself.
         .max_deliveries(2);
     let running = tokio::spawn(change(consumer).run(pending()));
-    until("a part is done", async || {
+    until("some messages are acknowledged", async || {
         broker.told().acknowledged.len() > MESSAGES / 10
     })
     .await;
@@ -107,13 +110,17 @@ async fn survives(change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>, giv
     let before = mortal.connects();
     tokio::task::block_in_place(|| mortal.cluster.kill()).unwrap();
     if gives_back {
-        until("all is given back", async || broker.unsettled() == 0).await;
+        until("all messages are released", async || {
+            broker.unsettled() == 0
+        })
+        .await;
     }
-    // From here on there are only probes, whose pauses grow, and one look for requeued messages in
-    // each of two inboxes; or they do when what was held has been tried.
+    // From here on, the consumer makes only probes with back-off, and one look-up of requeued
+    // messages in each of two inboxes. If messages are retried in place, it does so after it has
+    // tried the held messages.
     let (began, asked) = (Instant::now(), broker.told().asked);
     let at_first = mortal.connects();
-    until("it is probed", async || {
+    until("the database is probed", async || {
         mortal.connects() >= at_first + 4 + 2
     })
     .await;
@@ -123,10 +130,14 @@ async fn survives(change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>, giv
             "{:?}",
             began.elapsed()
         );
-        assert_eq!(broker.told().asked, asked, "nothing is fetched meanwhile");
+        assert_eq!(
+            broker.told().asked,
+            asked,
+            "messages were fetched during the outage"
+        );
     }
-    // The attempts of what was in flight and of what was fetched before the first noticed; then
-    // probes.
+    // The attempts of messages that were in flight or fetched before the outage was noticed, and
+    // the probes.
     let attempts = mortal.connects() - before;
     assert!(
         attempts <= 2 * 5 * CONCURRENCY as u64 + 8 + 2,
@@ -137,7 +148,7 @@ async fn survives(change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>, giv
     let summary = source_ended(in_time(running).await.unwrap());
     assert_eq!((summary.retried, summary.rejected), (0, 0), "{summary:?}");
     assert_eq!(summary.given_back > 0, gives_back, "{summary:?}");
-    // Whose commit was in doubt is a duplicate.
+    // A message with an ambiguous commit is a duplicate.
     assert_eq!((summary.handled + summary.duplicates) as usize, MESSAGES);
     let done = done(&mortal.pool).await;
     assert_each_once(&done);
@@ -153,37 +164,37 @@ async fn survives(change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>, giv
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_are_given_back_while_the_database_is_away() {
-    survives(|consumer| consumer, true).await;
+async fn messages_are_released_during_a_database_outage() {
+    assert_survives_outage(|consumer| consumer, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn batches_are_given_back_while_the_database_is_away() {
+async fn batches_are_released_during_a_database_outage() {
     let batches = Batches {
         max: 10,
         linger: Duration::from_millis(5),
     };
-    survives(|consumer| consumer.batches(batches), true).await;
+    assert_survives_outage(|consumer| consumer.batches(batches), true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_of_a_key_keep_their_order_through_a_database_that_is_away() {
-    survives(|consumer| consumer.ordered_by_key(true), false).await;
+async fn messages_keep_key_order_during_a_database_outage() {
+    assert_survives_outage(|consumer| consumer.ordered_by_key(true), false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_does_not_wait_for_a_database_that_is_away() {
+async fn stop_does_not_wait_for_an_unavailable_database() {
     let mut mortal = tokio::task::block_in_place(Mortal::new);
     let pool = mortal.pool.clone();
     let broker = Broker::with(messages());
     let noticed = async {
-        until("it consumes", async || {
+        until("the first message is acknowledged", async || {
             !broker.told().acknowledged.is_empty()
         })
         .await;
         tokio::task::block_in_place(|| mortal.cluster.kill()).unwrap();
         let is_noticed = async || !broker.told().released.is_empty() && broker.unsettled() == 0;
-        until("all is given back", is_noticed).await;
+        until("all messages are released", is_noticed).await;
     };
     let consumer = Consumer::new(pool, broker.clone())
         .handle("away", work)

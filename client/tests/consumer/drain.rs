@@ -1,4 +1,5 @@
-//! A shutdown loses nothing: what is being processed is finished, what waits is given back.
+//! A stop loses nothing: messages in their handlers are finished, and waiting messages are
+//! released.
 
 use std::{future::pending, pin::pin, sync::Arc, time::Duration};
 
@@ -25,7 +26,7 @@ fn messages(key: &str) -> impl Iterator<Item = Message> {
     (0..MESSAGES).map(move |n| message(format!("m-{n}"), key))
 }
 
-/// Handlers that stand in the middle of their work until they are let go.
+/// A handler that waits inside its transaction until the test lets it continue.
 struct Barrier {
     arrived: Arc<Semaphore>,
     go: Arc<Semaphore>,
@@ -57,7 +58,7 @@ impl Barrier {
         }
     }
 
-    async fn have_arrived(&self, count: u32) {
+    async fn wait_for_arrivals(&self, count: u32) {
         in_time(self.arrived.acquire_many(count))
             .await
             .unwrap()
@@ -65,8 +66,9 @@ impl Barrier {
     }
 }
 
-/// Another consumer does the rest: everything has taken effect once.
-async fn the_rest_is_handled_once(ground: &Ground, broker: Broker) {
+/// Handles the remaining messages with another consumer, and asserts that each message took effect
+/// once.
+async fn assert_rest_is_handled_once(ground: &Ground, broker: Broker) {
     let rest =
         Consumer::new(ground.pool.clone(), broker.clone().closed()).handle("drain", noting());
     let summary = source_ended(in_time(rest.run(pending())).await);
@@ -79,7 +81,7 @@ async fn the_rest_is_handled_once(ground: &Ground, broker: Broker) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_finishes_what_is_in_flight_and_fetches_no_more() {
+async fn stop_finishes_running_handlers_and_fetches_no_more() {
     let ground = Ground::new().await;
     let (broker, barrier) = (Broker::with(messages("")), Barrier::new());
     let (stop, stopped) = oneshot::channel::<()>();
@@ -87,13 +89,14 @@ async fn a_shutdown_finishes_what_is_in_flight_and_fetches_no_more() {
         .handle("drain", barrier.handler())
         .concurrency(4);
     let running = tokio::spawn(consumer.run(async { stopped.await.unwrap() }));
-    barrier.have_arrived(4).await;
+    barrier.wait_for_arrivals(4).await;
     assert_eq!(ground.done().await.len(), 0);
     stop.send(()).unwrap();
     barrier.go.add_permits(MESSAGES);
     let summary = in_time(running).await.unwrap().unwrap();
 
-    // A handler that was let go before the consumer noticed may have been followed by another.
+    // A handler that continued before the consumer noticed the stop may have been followed by
+    // another one.
     let handled = summary.handled as usize;
     assert!((4..MESSAGES).contains(&handled), "{summary:?}");
     assert_eq!(summary.given_back, 0);
@@ -102,11 +105,11 @@ async fn a_shutdown_finishes_what_is_in_flight_and_fetches_no_more() {
         (broker.unsettled(), broker.waiting()),
         (0, MESSAGES - handled)
     );
-    the_rest_is_handled_once(&ground, broker).await;
+    assert_rest_is_handled_once(&ground, broker).await;
 }
 
 #[tokio::test]
-async fn a_shutdown_gives_back_what_waits_for_another_of_its_key_in_its_order() {
+async fn stop_releases_messages_that_wait_for_their_key_in_order() {
     let ground = Ground::new().await;
     let (broker, barrier) = (Broker::with(messages("one")), Barrier::new());
     let (stop, stopped) = oneshot::channel::<()>();
@@ -119,13 +122,13 @@ async fn a_shutdown_gives_back_what_waits_for_another_of_its_key_in_its_order() 
         stopped.await.unwrap();
         notice.send(()).unwrap();
     }));
-    barrier.have_arrived(1).await;
-    until("its successors are fetched", async || {
+    barrier.wait_for_arrivals(1).await;
+    until("the successors are fetched", async || {
         broker.unsettled() == 4
     })
     .await;
     stop.send(()).unwrap();
-    // On one thread: who hears this runs after the consumer has stopped to fetch.
+    // The test has one thread, so this line runs after the consumer has stopped fetching.
     in_time(noticed).await.unwrap();
     barrier.go.add_permits(1);
     let summary = in_time(running).await.unwrap().unwrap();
@@ -144,9 +147,10 @@ async fn a_shutdown_gives_back_what_waits_for_another_of_its_key_in_its_order() 
     );
 }
 
-/// A broker that counts failures only learns of this one.
+/// At a stop, a message that failed in place is settled with a retry, so that a broker that counts
+/// only failures counts this one.
 #[tokio::test]
-async fn a_message_that_failed_in_place_is_a_failure_at_its_broker() {
+async fn stop_retries_a_message_that_failed_in_place() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("failed", "key"), message("waiting", "key")]);
     let (fail, mut failed) = mpsc::channel(1);
@@ -164,7 +168,7 @@ async fn a_message_that_failed_in_place_is_a_failure_at_its_broker() {
         .ordered_by_key(true);
     let has_failed = async {
         failed.recv().await.unwrap();
-        until("its successor is fetched", async || broker.unsettled() == 2).await;
+        until("the successor is fetched", async || broker.unsettled() == 2).await;
     };
     let summary = in_time(consumer.run(has_failed)).await.unwrap();
     assert_eq!((summary.retried, summary.given_back), (1, 2));
@@ -174,8 +178,9 @@ async fn a_message_that_failed_in_place_is_a_failure_at_its_broker() {
     assert_eq!(ids(broker.told().released), ["waiting"]);
 }
 
+/// A handler that does not end within the grace period is rolled back, and its message is released.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_end_within_its_grace_is_rolled_back_and_given_back() {
+async fn handler_beyond_the_grace_period_is_rolled_back() {
     let ground = Ground::new().await;
     let (broker, barrier) = (Broker::with(messages("")), Barrier::new());
     let (stop, stopped) = oneshot::channel::<()>();
@@ -184,18 +189,18 @@ async fn what_does_not_end_within_its_grace_is_rolled_back_and_given_back() {
         .concurrency(4)
         .grace(Duration::from_millis(50));
     let running = tokio::spawn(consumer.run(async { stopped.await.unwrap() }));
-    barrier.have_arrived(4).await;
+    barrier.wait_for_arrivals(4).await;
     stop.send(()).unwrap();
     let summary = in_time(running).await.unwrap().unwrap();
 
     assert_eq!((summary.handled, summary.given_back), (0, 4));
     assert_eq!(broker.told().released.len(), 4);
     assert_eq!((broker.unsettled(), broker.waiting()), (0, MESSAGES));
-    the_rest_is_handled_once(&ground, broker).await;
+    assert_rest_is_handled_once(&ground, broker).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_gives_back_or_finishes_whole_batches() {
+async fn stop_finishes_or_releases_whole_batches() {
     let ground = Ground::new().await;
     let (broker, barrier) = (Broker::with(messages("")), Barrier::new());
     let (stop, stopped) = oneshot::channel::<()>();
@@ -207,7 +212,7 @@ async fn a_shutdown_gives_back_or_finishes_whole_batches() {
         })
         .concurrency(3);
     let running = tokio::spawn(consumer.run(async { stopped.await.unwrap() }));
-    barrier.have_arrived(3).await;
+    barrier.wait_for_arrivals(3).await;
     until("three batches are held", async || broker.unsettled() == 30).await;
     stop.send(()).unwrap();
     barrier.go.add_permits(MESSAGES);
@@ -220,11 +225,11 @@ async fn a_shutdown_gives_back_or_finishes_whole_batches() {
         (broker.unsettled(), broker.waiting()),
         (0, MESSAGES - handled)
     );
-    the_rest_is_handled_once(&ground, broker).await;
+    assert_rest_is_handled_once(&ground, broker).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_consumer_that_is_dropped_in_the_middle_loses_nothing() {
+async fn dropped_consumer_loses_nothing() {
     let ground = Ground::new().await;
     let (broker, barrier) = (Broker::with(messages("")), Barrier::new());
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
@@ -232,41 +237,47 @@ async fn a_consumer_that_is_dropped_in_the_middle_loses_nothing() {
         .concurrency(4);
     let mut running = Box::pin(consumer.run(pending()));
     tokio::select! {
-        _ = &mut running => unreachable!("nobody stops it"),
-        () = barrier.have_arrived(4) => {}
+        _ = &mut running => unreachable!("the consumer ended without a stop"),
+        () = barrier.wait_for_arrivals(4) => {}
     }
     drop(running);
     until("the receipts are dropped", async || {
         broker.told().dropped.len() == 4
     })
     .await;
-    the_rest_is_handled_once(&ground, broker).await;
+    assert_rest_is_handled_once(&ground, broker).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_does_not_answer_does_not_hold_up_a_shutdown_for_ever() {
+async fn silent_broker_does_not_block_a_stop() {
     let ground = Ground::new().await;
     let broker = Broker::with(messages("")).mute();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .handle("drain", noting())
         .concurrency(4)
         .grace(Duration::from_millis(50));
-    let four_done = async { until("four are done", async || ground.done().await.len() == 4).await };
+    let four_done = async {
+        until("four messages are handled", async || {
+            ground.done().await.len() == 4
+        })
+        .await
+    };
     let summary = in_time(consumer.run(four_done)).await.unwrap();
     assert_eq!((summary.handled, summary.failed_settlements), (4, 4));
     assert_eq!(broker.told().dropped.len(), 4);
 }
 
-/// Goal: a paused consumer that gives messages back notices a stop. The broker is silent about one.
+/// A paused consumer notices a stop while it releases messages and the broker does not confirm one
+/// of the releases.
 #[tokio::test(flavor = "multi_thread")]
-async fn stop_is_noticed_while_a_silent_broker_takes_messages_back() {
+async fn stop_is_noticed_during_an_unconfirmed_release() {
     let ground = Ground::new().await;
     let broker = Broker::with(["m-0", "m-1", "m-2"].map(|id| message(id, ""))).silent_about("m-2");
     let seen = broker.clone();
     let handler = move |_: Tx, _: Message| {
         let seen = seen.clone();
         async move {
-            // Meanwhile the other worker collects a batch.
+            // Wait until the other worker has collected its batch.
             while seen.unsettled() < 3 {
                 sleep(Duration::from_millis(5)).await;
             }
@@ -282,7 +293,7 @@ async fn stop_is_noticed_while_a_silent_broker_takes_messages_back() {
         })
         .concurrency(2)
         .grace(hour);
-    let is_ignored = until("the third one is given back", async || {
+    let is_ignored = until("the third message is released", async || {
         broker.told().ignored == ["m-2"]
     });
     let summary = in_time(consumer.run(is_ignored)).await.unwrap();
@@ -290,9 +301,10 @@ async fn stop_is_noticed_while_a_silent_broker_takes_messages_back() {
     assert_eq!(broker.told().dropped, ["m-2"]);
 }
 
-/// The first message is in its handler, and the others wait for it.
+/// At a stop, messages with unconfirmed releases are counted as failed settlements. The first
+/// message is in its handler, and the others wait for it.
 #[tokio::test]
-async fn messages_that_a_silent_broker_does_not_take_back_are_counted() {
+async fn unconfirmed_releases_at_a_stop_are_counted() {
     let ground = Ground::new().await;
     let broker =
         Broker::with(["m-0", "m-1", "m-2", "m-3"].map(|id| message(id, "key"))).silent_about("m-1");
@@ -300,34 +312,35 @@ async fn messages_that_a_silent_broker_does_not_take_back_are_counted() {
         .handle("drain", |_: Tx, _: Message| pending::<Handled>())
         .ordered_by_key(true)
         .grace(Duration::from_millis(50));
-    let are_fetched = until("all are fetched", async || broker.unsettled() == 4);
+    let are_fetched = until("all messages are fetched", async || broker.unsettled() == 4);
     let summary = in_time(consumer.run(are_fetched)).await.unwrap();
 
-    // Its successors stay behind it.
+    // The successors of the unconfirmed message are dropped with it.
     let told = broker.told();
     assert_eq!(
         (told.released.len(), told.dropped),
         (1, ["m-1", "m-2", "m-3"].map(str::to_owned).to_vec())
     );
-    // What was sent without a confirmation counts as both.
+    // An unconfirmed release counts as given back and as a failed settlement.
     assert_eq!((summary.given_back, summary.failed_settlements), (2, 3));
 }
 
+/// SIGTERM and SIGINT complete the future of `terminated`.
 #[tokio::test]
-async fn a_process_that_is_asked_to_end_hears_it() {
+async fn termination_signal_completes_terminated() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        let mut asked = pin!(terminated());
-        // From its first poll on a signal does not end the process any more.
-        assert!(poll!(asked.as_mut()).is_pending());
+        let mut terminated = pin!(terminated());
+        // After the first poll of the future, a signal no longer ends the process.
+        assert!(poll!(terminated.as_mut()).is_pending());
         kill(Pid::this(), signal).unwrap();
-        in_time(asked).await;
+        in_time(terminated).await;
     }
 }
 
-/// Goal: when `run` has returned after its grace, the server has ended what the handlers executed;
-/// through a pooler, it does so later.
+/// When `run` returns after the grace period, the server has ended the statements of the handlers.
+/// Through a pooler, the server ends them later.
 #[tokio::test(flavor = "multi_thread")]
-async fn statement_of_a_handler_that_is_cut_ends_with_the_consumer() {
+async fn statement_of_a_cut_handler_ends_with_the_consumer() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("m-1", "")]);
     let handler = async |tx: Tx, _: Message| {
@@ -343,10 +356,10 @@ async fn statement_of_a_handler_that_is_cut_ends_with_the_consumer() {
                    WHERE datname = current_database() AND wait_event = 'PgSleep'";
         observer.query_typed_one(sql, &[]).await.unwrap().get(0)
     };
-    let it_runs = until("the handler's statement runs", async || {
+    let statement_runs = until("the handler's statement runs", async || {
         sleeping().await == 1
     });
-    in_time(consumer.run(it_runs)).await.unwrap();
+    in_time(consumer.run(statement_runs)).await.unwrap();
     if ground.is_proxied() {
         return until("the server has ended the statement", async || {
             sleeping().await == 0

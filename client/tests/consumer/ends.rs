@@ -14,30 +14,32 @@ use crate::{
     support::source_ended,
 };
 
+/// I4: when the source ends without a requested shutdown, the consumer returns an error after it
+/// has settled its messages.
 #[tokio::test]
-async fn i4_source_that_ends_ends_the_consumer_with_an_error() {
+async fn i4_end_of_the_source_is_an_error() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("m", "")]).closed();
     let consumer = Consumer::new(ground.pool.clone(), broker).handle("ends", noting());
     let error = in_time(consumer.run(pending())).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the source ended, and no shutdown was requested"
+        "the source ended without a requested shutdown"
     );
     assert!(
         error.source().is_none(),
-        "it ended without an error of its own"
+        "the source did not return an error before it ended"
     );
     assert_eq!(
         source_ended(Err(error)).handled,
         1,
-        "all that it had delivered is settled"
+        "a delivered message is not settled"
     );
     assert_eq!(ground.done().await, ["m"]);
 }
 
-/// Delivers what a broker delivers, then fails once and ends, as a fenced member of a Kafka group
-/// does.
+/// A source that delivers the messages of a broker, then fails once and ends, as a fenced member of
+/// a Kafka group does.
 struct Fatal(Broker, bool);
 
 impl Source for Fatal {
@@ -55,8 +57,9 @@ impl Source for Fatal {
     }
 }
 
+/// I4: the last error of a source that ends is the cause of the error of the consumer.
 #[tokio::test]
-async fn i4_fatal_error_of_the_source_is_the_cause_of_the_end() {
+async fn i4_fatal_error_of_the_source_is_the_cause() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("m", "")])
         .failing([Failure::Error])
@@ -71,12 +74,12 @@ async fn i4_fatal_error_of_the_source_is_the_cause_of_the_end() {
     assert_eq!(
         source_ended(Err(error)).handled,
         1,
-        "an error before a delivery was mended"
+        "the message was not handled after the first error"
     );
 }
 
 #[tokio::test]
-async fn requested_shutdown_is_no_error() {
+async fn requested_shutdown_returns_ok() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("m", "")]).closed();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("ends", noting());
@@ -85,7 +88,7 @@ async fn requested_shutdown_is_no_error() {
     assert_eq!((broker.unsettled(), broker.waiting()), (0, 1));
 }
 
-/// A source whose receipts panic where no message can be blamed, once.
+/// A source with a second delivery that panics in a place where no message can be blamed.
 struct Broken(Broker, u32);
 
 impl Source for Broken {
@@ -114,8 +117,10 @@ impl Receipt for Panics {
     }
 }
 
+/// I4: after a panic outside a handler, the consumer settles or releases its messages and returns
+/// an error.
 #[tokio::test]
-async fn i4_worker_that_panics_ends_the_consumer_with_an_error() {
+async fn i4_panic_of_a_worker_ends_the_consumer_with_an_error() {
     let ground = Ground::new().await;
     let broker = Broker::with((0..40).map(|n| message(format!("m-{n}"), "")));
     let source = Broken(broker.clone(), 0);
@@ -130,7 +135,7 @@ async fn i4_worker_that_panics_ends_the_consumer_with_an_error() {
     assert_eq!(
         broker.unsettled(),
         0,
-        "what was held is settled or given back"
+        "a held message was neither settled nor released"
     );
     let acknowledged = broker.told().acknowledged.len();
     assert_eq!(ground.done().await.len(), acknowledged);

@@ -1,5 +1,5 @@
-//! What is the environment's pauses the consumer and uses up no attempt; what is the message's
-//! fails alone.
+//! A failure of the environment pauses the consumer and uses up no attempt. A failure of one
+//! message affects only that message.
 
 use std::{
     future::pending,
@@ -24,11 +24,11 @@ use crate::{
 const SHORT: Duration = Duration::from_millis(2);
 const LONG: Duration = Duration::from_millis(16);
 
-/// A table that does not exist yet.
+/// A statement that needs a table that does not exist yet.
 const MISSING: &str = "INSERT INTO later VALUES (1)";
 const CREATE: &str = "CREATE TABLE later (n int)";
 
-/// A handler that needs a table for the messages whose id begins so.
+/// Returns a handler that uses the missing table for messages with ids that begin with `prefix`.
 fn needing(prefix: &'static str) -> impl idem_client::Handler {
     move |tx: Tx, message: idem_client::Message| async move {
         note(&tx, &message).await?;
@@ -42,8 +42,10 @@ fn needing(prefix: &'static str) -> impl idem_client::Handler {
     }
 }
 
+/// I4: messages that need a missing table are redelivered until the table exists, and none is
+/// rejected.
 #[tokio::test]
-async fn i4_missing_business_table_uses_up_no_attempt() {
+async fn i4_missing_business_table_uses_no_attempt() {
     let ground = Ground::new().await;
     let broker = Broker::with((0..3).map(|n| message(format!("m-{n}"), ""))).closed();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
@@ -51,7 +53,7 @@ async fn i4_missing_business_table_uses_up_no_attempt() {
         .back_off(SHORT, LONG)
         .max_deliveries(2);
     let running = tokio::spawn(consumer.run(pending()));
-    until("they came again", async || {
+    until("the messages are redelivered", async || {
         broker.told().released.len() + broker.told().retried.len() >= 6
     })
     .await;
@@ -63,10 +65,14 @@ async fn i4_missing_business_table_uses_up_no_attempt() {
     );
 }
 
-/// One message meets such an error at each attempt, and the others do not.
-async fn fails_alone(key: &str, change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>) {
+/// Asserts that a message is rejected when each of its attempts fails with an error of the
+/// environment and other messages succeed.
+async fn assert_message_fails_alone(
+    key: &str,
+    change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>,
+) {
     let ground = Ground::new().await;
-    // Where order is kept, what follows under its own key waits for it.
+    // In key order, messages with the key of the failing message would wait, so its key differs.
     let its_key = if key.is_empty() { "" } else { "its own" };
     let broker = Broker::with([message("bad", its_key)]);
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
@@ -75,7 +81,7 @@ async fn fails_alone(key: &str, change: impl FnOnce(Consumer<Broker>) -> Consume
         .max_deliveries(3);
     let running = tokio::spawn(change(consumer).run(pending()));
     let mut sent = 0;
-    until("the bad one is rejected", async || {
+    until("the failing message is rejected", async || {
         broker.send(message(format!("m-{sent}"), key));
         sent += 1;
         !broker.told().rejected.is_empty()
@@ -93,26 +99,30 @@ async fn fails_alone(key: &str, change: impl FnOnce(Consumer<Broker>) -> Consume
     );
 }
 
+/// I4: a message that alone fails with an error of the environment uses its attempts and is
+/// rejected.
 #[tokio::test]
-async fn i4_one_message_with_such_an_error_fails_alone() {
-    fails_alone("", |consumer| consumer).await;
+async fn i4_environment_error_of_one_message_rejects_only_it() {
+    assert_message_fails_alone("", |consumer| consumer).await;
 }
 
+/// I4: the failing message is rejected also when the consumer handles one message at a time.
 #[tokio::test]
-async fn i4_it_fails_alone_also_without_concurrency() {
-    fails_alone("", |consumer| consumer.concurrency(1)).await;
+async fn i4_one_failing_message_is_rejected_without_concurrency() {
+    assert_message_fails_alone("", |consumer| consumer.concurrency(1)).await;
 }
 
+/// I4: the failing message is rejected also when messages are ordered by key.
 #[tokio::test]
-async fn i4_it_fails_alone_also_where_order_is_kept() {
-    fails_alone("key", |consumer| {
+async fn i4_one_failing_message_is_rejected_in_key_order() {
+    assert_message_fails_alone("key", |consumer| {
         consumer.concurrency(1).ordered_by_key(true)
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_route_that_is_paused_does_not_stop_the_others() {
+async fn paused_route_does_not_stop_other_routes() {
     let ground = Ground::new().await;
     let broker = Broker::with((0..5).map(|n| message(format!("broken-{n}"), "")));
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
@@ -133,14 +143,14 @@ async fn a_route_that_is_paused_does_not_stop_the_others() {
     for n in 0..200 {
         broker.send(message(format!("m-{n}"), ""));
     }
-    until("the others are handled", async || {
+    until("the other messages are handled", async || {
         ground.done().await.len() == 200
     })
     .await;
     assert_eq!(
         broker.told().rejected,
         [],
-        "no attempt of the broken route is used up"
+        "a message of the broken route was rejected"
     );
     ground.psql(CREATE);
     let summary = source_ended({
@@ -153,9 +163,10 @@ async fn a_route_that_is_paused_does_not_stop_the_others() {
     );
 }
 
-/// A message in its place, whose destination is paused, must not keep the worker from probing.
+/// A waiting message of a paused destination must not prevent the worker from probing that
+/// destination.
 #[tokio::test]
-async fn a_paused_route_does_not_stop_the_others_where_order_is_kept() {
+async fn paused_route_does_not_stop_other_routes_in_key_order() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("broken-1", "one")]);
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
@@ -176,12 +187,12 @@ async fn a_paused_route_does_not_stop_the_others_where_order_is_kept() {
     in_time(status.wait_for(|status| !status.paused_destinations.is_empty()))
         .await
         .unwrap();
-    // It comes during the pause, and waits in its place for the end of the pause.
+    // This message is delivered during the pause, and waits in place until the pause ends.
     broker.send(message("broken-2", "two"));
     for n in 0..50 {
         broker.send(message(format!("m-{n}"), &format!("{n}")));
     }
-    until("the others are handled", async || {
+    until("the other messages are handled", async || {
         ground.done().await.len() == 50
     })
     .await;
@@ -195,7 +206,7 @@ async fn a_paused_route_does_not_stop_the_others_where_order_is_kept() {
 }
 
 #[tokio::test]
-async fn nothing_is_fetched_before_the_database_serves() {
+async fn nothing_is_fetched_before_the_database_is_ready() {
     let ground = Ground::new().await;
     ground.psql("DROP EXTENSION idem");
     let broker = Broker::with([message("m", "")]).closed();
@@ -211,9 +222,10 @@ async fn nothing_is_fetched_before_the_database_serves() {
     assert_eq!((summary.handled, summary.given_back), (1, 0));
 }
 
-/// A broker that counts each delivery has counted five that ended with a shutdown.
+/// A broker that counts each delivery has counted five that ended with a stop. These do not count
+/// as failures.
 #[tokio::test]
-async fn returns_at_shutdown_are_no_failures_of_the_message() {
+async fn releases_at_a_stop_do_not_count_as_failures() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("m", "")]).counting();
     let attempts = Arc::new(AtomicU32::new(0));
@@ -223,7 +235,7 @@ async fn returns_at_shutdown_are_no_failures_of_the_message() {
                 pending().await
             })
             .grace(Duration::ZERO);
-        let held = async { until("it is held", async || broker.unsettled() == 1).await };
+        let held = async { until("the message is held", async || broker.unsettled() == 1).await };
         let summary = in_time(consumer.run(held)).await.unwrap();
         assert_eq!((summary.given_back, summary.rejected), (1, 0));
     }
@@ -233,7 +245,7 @@ async fn returns_at_shutdown_are_no_failures_of_the_message() {
         async move {
             note(&tx, &message).await?;
             match counted.fetch_add(1, Ordering::Relaxed) {
-                0 => Err("a bad day".into()),
+                0 => Err("not this time".into()),
                 _ => Ok(vec![]),
             }
         }
@@ -250,7 +262,7 @@ async fn returns_at_shutdown_are_no_failures_of_the_message() {
 }
 
 #[tokio::test]
-async fn status_names_a_paused_destination_and_why() {
+async fn status_names_a_paused_destination_and_its_reason() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("m", "")]).closed();
     let consumer =
@@ -272,9 +284,10 @@ async fn status_names_a_paused_destination_and_why() {
     assert!(status.borrow().is_ready());
 }
 
-/// The database counts attempts under a lease; these are none.
+/// The database counts attempts under a lease. An attempt that finds an unavailable API is not
+/// counted.
 #[tokio::test]
-async fn an_unavailable_api_uses_up_no_attempt_under_a_lease() {
+async fn unavailable_api_uses_no_attempt_under_a_lease() {
     let ground = Ground::new().await;
     ground.psql("SELECT idem_configure_retries('leased', max_attempts => 1)");
     let broker = Broker::with([message("m", "")]).closed();
@@ -298,9 +311,10 @@ async fn an_unavailable_api_uses_up_no_attempt_under_a_lease() {
     );
 }
 
-/// The pauses open and close the breaker in turn; a person reads it once.
+/// Repeated pauses of a destination open and close its circuit breaker, and only one warning is
+/// logged.
 #[tokio::test]
-async fn environment_that_fails_is_a_warning_with_all_causes() {
+async fn failing_environment_logs_one_warning_with_all_causes() {
     let (log, _guard) = Log::keep();
     let ground = Ground::new().await;
     let broker = Broker::with([message("m", "")]).closed();
@@ -308,14 +322,17 @@ async fn environment_that_fails_is_a_warning_with_all_causes() {
         .handle("logged", needing("m"))
         .max_deliveries(2);
     let running = consumer.run(pending());
-    let mending = async {
-        until("it came again", async || broker.told().released.len() >= 4).await;
+    let create_table = async {
+        until("the message is redelivered", async || {
+            broker.told().released.len() >= 4
+        })
+        .await;
         ground.psql(CREATE);
     };
-    let (ended, ()) = tokio::join!(in_time(running), mending);
+    let (ended, ()) = tokio::join!(in_time(running), create_table);
     source_ended(ended);
     let [warning] = &log.lines(Level::WARN, "")[..] else {
-        panic!("one warning, not {:?}", log.lines(Level::WARN, ""));
+        panic!("not one warning: {:?}", log.lines(Level::WARN, ""));
     };
     assert!(
         warning.contains("logged")
@@ -323,7 +340,7 @@ async fn environment_that_fails_is_a_warning_with_all_causes() {
             && warning.contains("does not exist"),
         "{warning}"
     );
-    assert_eq!(log.lines(Level::INFO, "goes on").len(), 1);
+    assert_eq!(log.lines(Level::INFO, "is resumed").len(), 1);
 }
 
 #[tokio::test]
@@ -342,7 +359,7 @@ async fn failure_of_a_message_is_logged_with_causes_and_attempt() {
     source_ended(in_time(consumer.run(pending())).await);
     let lines = log.lines(Level::WARN, "22012: division by zero");
     let [_, second, last] = &lines[..] else {
-        panic!("three lines, not {lines:?}");
+        panic!("not three lines: {lines:?}");
     };
     for word in ["m-1", "logged", "attempt=2"] {
         assert!(second.contains(word), "{word}: {second}");
@@ -350,12 +367,14 @@ async fn failure_of_a_message_is_logged_with_causes_and_attempt() {
     assert!(last.contains("failed too often"), "{last}");
 }
 
-/// A server that has no connection for the role refuses the login; that is no failure of a message.
+/// A login that the server rejects because of the connection limit of the role is not a failure of
+/// a message.
 #[tokio::test]
-async fn i4_refused_login_uses_up_no_attempt() {
+async fn i4_rejected_login_uses_no_attempt() {
     let ground = Ground::new().await;
     ground.psql(
-        "CREATE ROLE limited LOGIN; GRANT INSERT ON done TO limited; GRANT USAGE ON SEQUENCE done_place_seq TO limited;
+        "CREATE ROLE limited LOGIN; GRANT INSERT ON done TO limited;
+         GRANT USAGE ON SEQUENCE done_place_seq TO limited;
          SELECT idem_grant('limited', 'consumer')",
     );
     let broker = Broker::with([message("first", "")]);
@@ -365,7 +384,7 @@ async fn i4_refused_login_uses_up_no_attempt() {
         .max_deliveries(1);
     let mut status = consumer.status();
     let running = tokio::spawn(consumer.run(pending()));
-    until("it consumes", async || {
+    until("the first message is acknowledged", async || {
         broker.told().acknowledged.len() == 1
     })
     .await;
@@ -374,13 +393,13 @@ async fn i4_refused_login_uses_up_no_attempt() {
          SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE usename = 'limited'",
     );
     broker.send(message("m", ""));
-    let is_refused = |status: &idem_client::ConsumerStatus| {
+    let is_rejected = |status: &idem_client::ConsumerStatus| {
         status
             .paused
             .as_ref()
             .is_some_and(|why| why.starts_with("53300"))
     };
-    in_time(status.wait_for(is_refused)).await.unwrap();
+    in_time(status.wait_for(is_rejected)).await.unwrap();
     ground.psql("ALTER ROLE limited CONNECTION LIMIT -1");
     drop(broker.clone().closed());
     let summary = source_ended(in_time(running).await.unwrap());

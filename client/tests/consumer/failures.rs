@@ -1,4 +1,4 @@
-//! What fails comes again later, and is refused when it has failed too often.
+//! A failed message is retried later, and is rejected after too many failures.
 
 use std::{
     future::pending,
@@ -24,21 +24,21 @@ use crate::{
 const SHORT: Duration = Duration::from_millis(2);
 const LONG: Duration = Duration::from_millis(16);
 
-/// The pauses that were asked for, of one message.
+/// Returns the retry delays of one message.
 fn pauses(told: &Told, id: &str) -> Vec<Duration> {
     let of_it = told.retried.iter().filter(|(of, _)| of == id);
     of_it.map(|(_, after)| *after).collect()
 }
 
 fn assert_growing(pauses: &[Duration]) {
-    // Twice as long each time, plus jitter of up to as much again.
+    // The delay doubles each time, plus jitter of up to 100 %.
     for (n, pause) in pauses.iter().enumerate() {
         let least = SHORT.saturating_mul(1 << n).min(LONG);
         assert!((least..=2 * least).contains(pause), "pause {n}: {pause:?}");
     }
 }
 
-async fn refused_after_five_deliveries(broker: Broker) {
+async fn assert_rejected_after_five_deliveries(broker: Broker) {
     let ground = Ground::new().await;
     let attempts = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&attempts);
@@ -64,7 +64,11 @@ async fn refused_after_five_deliveries(broker: Broker) {
         (1, 4, 1)
     );
     assert_eq!(attempts.load(Ordering::Relaxed), 5);
-    assert_eq!(ground.done().await, ["good"], "what failed was rolled back");
+    assert_eq!(
+        ground.done().await,
+        ["good"],
+        "a failed attempt was not rolled back"
+    );
     let told = broker.told();
     assert_growing(&pauses(&told, "bad"));
     assert_eq!(told.rejected.len(), 1);
@@ -76,8 +80,8 @@ async fn refused_after_five_deliveries(broker: Broker) {
 }
 
 #[tokio::test]
-async fn a_message_is_refused_after_max_deliveries_that_its_broker_counts() {
-    refused_after_five_deliveries(
+async fn max_deliveries_applies_to_broker_counts() {
+    assert_rejected_after_five_deliveries(
         Broker::with([message("bad", ""), message("good", "")])
             .counting()
             .closed(),
@@ -86,19 +90,23 @@ async fn a_message_is_refused_after_max_deliveries_that_its_broker_counts() {
 }
 
 #[tokio::test]
-async fn a_message_is_refused_after_max_deliveries_that_nobody_else_counts() {
-    refused_after_five_deliveries(Broker::with([message("bad", ""), message("good", "")]).closed())
+async fn max_deliveries_applies_without_broker_counts() {
+    assert_rejected_after_five_deliveries(
+        Broker::with([message("bad", ""), message("good", "")]).closed(),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn max_deliveries_applies_if_broker_counts_only_the_first() {
+    let messages = [message("bad", ""), message("good", "")];
+    assert_rejected_after_five_deliveries(Broker::with(messages).counting_the_first().closed())
         .await;
 }
 
+/// A message with a terminal error and a message without an id are rejected without a retry.
 #[tokio::test]
-async fn a_message_is_refused_after_max_deliveries_of_which_only_the_first_is_counted() {
-    let messages = [message("bad", ""), message("good", "")];
-    refused_after_five_deliveries(Broker::with(messages).counting_the_first().closed()).await;
-}
-
-#[tokio::test]
-async fn a_message_that_never_can_succeed_is_refused_at_once() {
+async fn terminal_failure_is_rejected_at_once() {
     let ground = Ground::new().await;
     let broker =
         Broker::with([message("bad", ""), Message::new("tests", "without an id")]).closed();
@@ -109,7 +117,7 @@ async fn a_message_that_never_can_succeed_is_refused_at_once() {
 }
 
 #[tokio::test]
-async fn a_filter_that_asks_for_a_retry_is_a_failure_of_the_message() {
+async fn retry_by_a_filter_counts_as_a_failure() {
     struct Again;
 
     impl Filter for Again {
@@ -138,7 +146,7 @@ async fn a_filter_that_asks_for_a_retry_is_a_failure_of_the_message() {
 }
 
 #[tokio::test]
-async fn a_panic_in_a_handler_is_a_failure_of_its_message_and_rolls_back() {
+async fn panic_in_a_handler_rolls_back_and_counts_as_a_failure() {
     let ground = Ground::new().await;
     let messages = (0..20).map(|n| message(format!("m-{n}"), ""));
     let broker = Broker::with(messages).closed();
@@ -150,7 +158,7 @@ async fn a_panic_in_a_handler_is_a_failure_of_its_message_and_rolls_back() {
             note(&tx, &message).await?;
             let is_seventh = message.message_id() == Some("m-7");
             if is_seventh && times.fetch_add(1, Ordering::Relaxed) < 2 {
-                panic!("a bug that shows now and then");
+                panic!("an intermittent bug");
             }
             Ok(vec![])
         }
@@ -173,8 +181,10 @@ async fn a_panic_in_a_handler_is_a_failure_of_its_message_and_rolls_back() {
     );
 }
 
+/// A handler that terminates its own backend counts as a failure of its message, and not as an
+/// outage of the database.
 #[tokio::test]
-async fn a_handler_that_breaks_every_connection_fails_and_is_no_database_that_is_away() {
+async fn handler_that_breaks_its_connection_is_a_failure() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("bad", ""), message("good", "")]).closed();
     let handler = async |tx: Tx, message: Message| {
@@ -198,7 +208,7 @@ async fn a_handler_that_breaks_every_connection_fails_and_is_no_database_that_is
 }
 
 #[tokio::test]
-async fn a_panic_of_a_route_is_a_failure_of_its_message() {
+async fn panic_of_a_route_counts_as_a_failure() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("bad", ""), message("good", "")]).closed();
     let route = |message: &Message| match message.message_id() {
@@ -217,8 +227,9 @@ async fn a_panic_of_a_route_is_a_failure_of_its_message() {
     assert_eq!(ground.done().await, ["good"]);
 }
 
+/// A message is redelivered after a failed settlement, and is a duplicate then.
 #[tokio::test]
-async fn what_its_broker_was_not_told_comes_again_and_is_a_duplicate() {
+async fn message_with_failed_settlement_is_a_duplicate() {
     let ground = Ground::new().await;
     let broker = Broker::with((0..10).map(|n| message(format!("m-{n}"), "key")))
         .deaf(4)
@@ -238,8 +249,9 @@ async fn what_its_broker_was_not_told_comes_again_and_is_a_duplicate() {
     assert_eq!(ground.done().await.len(), 10);
 }
 
-/// The consumer reads idem's tables in another order than DROP EXTENSION locks them, and PostgreSQL
-/// may end either of the two. docs/operations.md says to repeat the DROP.
+/// Drops the extension. The consumer locks the tables of idem in another order than DROP EXTENSION
+/// does, and PostgreSQL may end either of the two with a deadlock. docs/operations.md says to
+/// repeat the DROP.
 async fn drop_extension(client: &Client) {
     while let Err(error) = client.batch_execute("DROP EXTENSION idem").await {
         assert_eq!(
@@ -250,8 +262,9 @@ async fn drop_extension(client: &Client) {
     }
 }
 
+/// While the extension is missing, messages are released, and none is rejected.
 #[tokio::test]
-async fn a_database_that_is_not_set_up_sends_nothing_to_the_dead_letters() {
+async fn missing_extension_rejects_no_message() {
     let ground = Ground::new().await;
     let client = ground.pool.get().await.unwrap();
     let broker = Broker::with([message("first", "")]);
@@ -260,13 +273,13 @@ async fn a_database_that_is_not_set_up_sends_nothing_to_the_dead_letters() {
         .back_off(SHORT, LONG)
         .max_deliveries(2);
     let running = tokio::spawn(consumer.run(pending()));
-    until("it consumes", async || {
+    until("the first message is acknowledged", async || {
         broker.told().acknowledged.len() == 1
     })
     .await;
     drop_extension(&client).await;
     broker.send(message("m", ""));
-    until("it was given back", async || {
+    until("the message is released", async || {
         !broker.told().released.is_empty()
     })
     .await;
@@ -280,9 +293,9 @@ async fn a_database_that_is_not_set_up_sends_nothing_to_the_dead_letters() {
     assert_eq!(ground.done().await, ["first", "m"]);
 }
 
-/// The first three attempts meet an API that is down. Then the handler fails each time; the message
-/// is allowed to fail three times.
-async fn releases_are_no_failures(broker: Broker) {
+/// Asserts that releases do not count as failures: the first three attempts find an unavailable
+/// API, then the handler fails each time, and the message may fail three times.
+async fn assert_releases_do_not_count(broker: Broker) {
     let ground = Ground::new().await;
     let attempts = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&attempts);
@@ -316,14 +329,16 @@ async fn releases_are_no_failures(broker: Broker) {
     );
 }
 
+/// I4: releases do not count as failures with a broker that counts every delivery.
 #[tokio::test]
-async fn i4_releases_are_no_failures_if_the_broker_counts_all() {
-    releases_are_no_failures(Broker::with([message("m", "")]).counting().closed()).await;
+async fn i4_releases_are_no_failures_if_broker_counts_all() {
+    assert_releases_do_not_count(Broker::with([message("m", "")]).counting().closed()).await;
 }
 
+/// I4: releases do not count as failures with a broker that counts failures only.
 #[tokio::test]
-async fn i4_releases_are_no_failures_if_the_broker_omits_them() {
-    releases_are_no_failures(
+async fn i4_releases_are_no_failures_if_broker_omits_them() {
+    assert_releases_do_not_count(
         Broker::with([message("m", "")])
             .counting_failures()
             .closed(),
@@ -331,22 +346,25 @@ async fn i4_releases_are_no_failures_if_the_broker_omits_them() {
     .await;
 }
 
+/// While the server is read-only, messages are released, and none is rejected.
 #[tokio::test]
-async fn a_server_that_takes_no_writes_sends_nothing_to_the_dead_letters() {
+async fn read_only_server_rejects_no_message() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("first", "")]);
-    // It holds for new sessions.
+    // The setting applies to new sessions.
     let read_only = |is: &str| {
         ground.psql(&format!(
             "SET default_transaction_read_only = off;
-             SELECT format('ALTER DATABASE %I SET default_transaction_read_only = {is}', current_database()) \\gexec"
+             SELECT format('ALTER DATABASE %I SET default_transaction_read_only = {is}',
+                           current_database()) \\gexec"
         ));
     };
     let end_sessions = || {
         ground.psql(
             "SET default_transaction_read_only = off;
              SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
-             WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()",
+             WHERE datname = current_database() AND backend_type = 'client backend'
+             AND pid <> pg_backend_pid()",
         );
     };
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
@@ -355,14 +373,14 @@ async fn a_server_that_takes_no_writes_sends_nothing_to_the_dead_letters() {
         .max_deliveries(2);
     let status = consumer.status();
     let running = tokio::spawn(consumer.run(pending()));
-    until("it consumes", async || {
+    until("the first message is acknowledged", async || {
         broker.told().acknowledged.len() == 1
     })
     .await;
     read_only("on");
     end_sessions();
     broker.send(message("m", ""));
-    until("the status says so", async || {
+    until("the status names the error", async || {
         status
             .borrow()
             .paused
@@ -372,8 +390,8 @@ async fn a_server_that_takes_no_writes_sends_nothing_to_the_dead_letters() {
     .await;
     assert!(!broker.told().released.is_empty());
     read_only("off");
-    // As with a server that was replaced by another one, the sessions that are there stay as they
-    // are: the consumer has to leave them. Those of a proxy it cannot.
+    // As after a failover, existing sessions stay read-only, so the consumer has to close them. It
+    // cannot close the sessions of a proxy.
     if std::env::var_os("IDEM_TEST_PGBOUNCER").is_some() {
         end_sessions();
     }
@@ -386,9 +404,10 @@ async fn a_server_that_takes_no_writes_sends_nothing_to_the_dead_letters() {
     assert!(status.borrow().is_ready());
 }
 
-/// Sessions of this database, other than the asking one, that are in a transaction.
+/// Returns the number of other sessions of this database that are in a transaction.
 async fn open_transactions(client: &Client) -> i64 {
     let sql = "SELECT count(*) FROM pg_stat_activity
-               WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL";
+               WHERE datname = current_database() AND pid <> pg_backend_pid()
+               AND xact_start IS NOT NULL";
     client.query_typed_one(sql, &[]).await.unwrap().get(0)
 }

@@ -1,4 +1,4 @@
-//! A database for one test, with the table that handlers write to.
+//! A database for each test, with the table `done` that the handlers write to.
 
 use std::{
     future::Future,
@@ -16,13 +16,15 @@ use tokio_postgres::NoTls;
 
 use crate::support::Server;
 
-/// Longer than anything takes on a busy machine.
+/// The longest time that a test waits for one state. Nothing takes this long, even on a busy
+/// machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 pub struct Ground {
     pub pool: Pool,
     database: String,
-    // After the pool: the last test that runs takes the server down.
+    // Declared after the pool, so that the connections close first. The server stops when the last
+    // test drops its reference.
     server: Arc<Server>,
 }
 
@@ -44,12 +46,12 @@ impl Ground {
         self.server.url(&self.database)
     }
 
-    /// Whether the pool's connections lead to a pooler.
+    /// Returns true if the pool connects through PgBouncer.
     pub fn is_proxied(&self) -> bool {
         self.server.is_proxied()
     }
 
-    /// Connections of another role, past every proxy.
+    /// Returns a pool of connections as `role` that bypass every proxy.
     pub fn pool_of(&self, role: &str) -> Pool {
         let mut config: tokio_postgres::Config =
             self.server.direct_url(&self.database).parse().unwrap();
@@ -60,12 +62,12 @@ impl Ground {
             .unwrap()
     }
 
-    /// Runs SQL past every proxy, each statement by itself.
+    /// Executes SQL directly at the server. Each statement is its own transaction.
     pub fn psql(&self, sql: &str) {
         self.server.psql(&self.database, sql);
     }
 
-    /// Takes the database away: nothing can connect to it. Nothing may be connected.
+    /// Renames the database, so that connection attempts fail. No connection to it may be open.
     pub fn take_away(&self) -> Away<'_> {
         let away = format!("{}_away", self.database);
         self.server.psql(
@@ -75,28 +77,29 @@ impl Ground {
         Away { ground: self, away }
     }
 
-    /// What the server has logged, for all tests of the program.
+    /// Returns the server log, for all tests of this test program.
     pub fn log(&self) -> String {
         self.server.log()
     }
 
-    /// What was handled, in the order of its writing: ids, each as often as it took effect.
+    /// Returns the ids in the table `done` in the order of insertion, one for each time that a
+    /// message took effect.
     pub async fn done(&self) -> Vec<String> {
         done(&self.pool).await
     }
 }
 
-/// A database that nothing can connect to.
+/// A database that was renamed, so that connection attempts fail.
 pub struct Away<'g> {
     ground: &'g Ground,
     away: String,
 }
 
 impl Away<'_> {
-    /// How many attempts to connect the server has refused.
+    /// Returns the number of connection attempts that the server has rejected.
     pub fn refusals(&self) -> usize {
-        let refusal = format!("database \"{}\" does not exist", self.ground.database);
-        self.ground.log().matches(&refusal).count()
+        let rejection = format!("database \"{}\" does not exist", self.ground.database);
+        self.ground.log().matches(&rejection).count()
     }
 
     pub fn give_back(self) {
@@ -109,7 +112,8 @@ impl Away<'_> {
 }
 
 pub const SCHEMA: &str = "CREATE EXTENSION idem;
-     -- The first claim of a destination makes others wait for its transaction, and some tests keep that open.
+     -- The first claim of a destination blocks other claims until its transaction ends, and some
+     -- tests keep that transaction open.
      SELECT idem_configure('drain', '1 day');
      CREATE TABLE done (place bigserial, id text, key text, tx xid8 DEFAULT pg_current_xact_id())";
 
@@ -127,7 +131,7 @@ pub fn pool(url: &str) -> Pool {
     Pool::builder(manager).max_size(12).build().unwrap()
 }
 
-/// A message with an id, and a key if it is not empty.
+/// Returns a message with this id, and with this key unless `key` is empty.
 pub fn message(id: impl Into<String>, key: &str) -> Message {
     let message = Message::new("tests", "{}").with_message_id(id);
     if key.is_empty() {
@@ -137,7 +141,7 @@ pub fn message(id: impl Into<String>, key: &str) -> Message {
     }
 }
 
-/// The business of all these tests: one row for each time that a message takes effect.
+/// Inserts one row into `done`: the business write of all these tests.
 pub async fn note(tx: &Tx, message: &Message) -> Result<(), tokio_postgres::Error> {
     use tokio_postgres::types::Type;
     tx.execute_typed(
@@ -151,7 +155,7 @@ pub async fn note(tx: &Tx, message: &Message) -> Result<(), tokio_postgres::Erro
     .map(drop)
 }
 
-/// A handler that does this business and nothing else.
+/// Returns a handler that inserts one row into `done` and does nothing else.
 pub fn noting()
 -> impl Fn(Tx, Message) -> Pin<Box<dyn Future<Output = Handled> + Send>> + Send + Sync + 'static {
     |tx, message| {
@@ -162,21 +166,21 @@ pub fn noting()
     }
 }
 
-/// Waits for a state.
+/// Waits until `reached` returns true. Panics after `DEADLINE`.
 pub async fn until(what: &str, mut reached: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !reached().await {
         assert!(
             started.elapsed() < DEADLINE,
-            "{what}: not within {DEADLINE:?}"
+            "timed out after {DEADLINE:?}: {what}"
         );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Fails when this takes longer than the deadline.
+/// Waits for a future. Panics after `DEADLINE`.
 pub async fn in_time<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(DEADLINE, work)
         .await
-        .expect("it ends in time")
+        .expect("timed out")
 }

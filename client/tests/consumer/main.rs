@@ -1,5 +1,5 @@
-//! The consumer runtime on a real server, fed by a broker in memory that does what brokers do to
-//! their consumers.
+//! Tests of the consumer runtime on a real PostgreSQL server. An in-memory broker delivers the
+//! messages and can produce the faults of real brokers.
 
 mod broker;
 mod ground;

@@ -1,4 +1,4 @@
-//! Each message takes effect once.
+//! Each message takes effect once, and invalid settings of a consumer are errors.
 
 use std::future::pending;
 
@@ -13,7 +13,7 @@ use crate::{
 
 const MESSAGES: usize = 500;
 
-/// Every message, three of ten of them twice, in any order.
+/// Returns all messages in random order, three of ten of them twice.
 fn with_duplicates() -> Vec<Message> {
     let mut rng = rand::rng();
     let mut all: Vec<Message> = (0..MESSAGES)
@@ -29,7 +29,7 @@ fn with_duplicates() -> Vec<Message> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_is_delivered_twice_takes_effect_once() {
+async fn message_delivered_twice_takes_effect_once() {
     let ground = Ground::new().await;
     let all = with_duplicates();
     let sent = all.len();
@@ -55,7 +55,7 @@ async fn a_message_that_is_delivered_twice_takes_effect_once() {
 }
 
 #[tokio::test]
-async fn a_consumer_that_cannot_work_fetches_nothing() {
+async fn consumer_with_invalid_settings_fetches_nothing() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("m", "")]);
     let consumer = || Consumer::new(ground.pool.clone(), broker.clone());

@@ -25,8 +25,9 @@ fn sent() -> Vec<Message> {
         .collect()
 }
 
-/// One of four messages fails the first time.
-fn now_and_then() -> impl Fn(Tx, Message) -> std::pin::Pin<Box<dyn Future<Output = Handled> + Send>>
+/// Returns a handler that fails the first attempt of one message in four.
+fn failing_now_and_then()
+-> impl Fn(Tx, Message) -> std::pin::Pin<Box<dyn Future<Output = Handled> + Send>>
 + Send
 + Sync
 + 'static {
@@ -38,8 +39,8 @@ fn now_and_then() -> impl Fn(Tx, Message) -> std::pin::Pin<Box<dyn Future<Output
             let pause = rand::rng().random_range(0..3);
             tokio::time::sleep(Duration::from_millis(pause)).await;
             let id = crate::broker::id(&message);
-            let is_unlucky = rand::rng().random_bool(0.25);
-            if is_unlucky && failed.lock().unwrap().insert(id) {
+            let is_to_fail = rand::rng().random_bool(0.25);
+            if is_to_fail && failed.lock().unwrap().insert(id) {
                 return Err("not this time".into());
             }
             Ok(vec![])
@@ -47,18 +48,22 @@ fn now_and_then() -> impl Fn(Tx, Message) -> std::pin::Pin<Box<dyn Future<Output
     }
 }
 
-async fn order_is_kept(change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>) {
+async fn assert_order_is_kept(change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>) {
     let ground = Ground::new().await;
     let broker = Broker::with(sent()).closed();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
-        .handle("order", now_and_then())
+        .handle("order", failing_now_and_then())
         .back_off(Duration::from_millis(5), Duration::from_millis(20))
         .concurrency(6)
         .ordered_by_key(true);
     let summary = source_ended(in_time(change(consumer).run(pending())).await);
     assert_eq!(summary.handled, MESSAGES as u64);
     assert!(summary.retried > 0);
-    assert_eq!(broker.told().retried, [], "it is tried again in place");
+    assert_eq!(
+        broker.told().retried,
+        [],
+        "a message was retried by the broker and not in place"
+    );
 
     let done = ground.done().await;
     assert_eq!(done.len(), MESSAGES);
@@ -72,34 +77,34 @@ async fn order_is_kept(change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>
         };
         let expected: Vec<String> = sent().iter().map(crate::broker::id).collect();
         assert_eq!(of_key(&done), of_key(&expected));
-        // Acknowledged in order as well: a broker with offsets depends on it.
+        // Messages are also acknowledged in order, because a broker with offsets depends on it.
         assert_eq!(of_key(&broker.told().acknowledged), of_key(&expected));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_of_a_key_keep_their_order_while_handlers_fail() {
-    order_is_kept(|consumer| consumer).await;
+async fn failing_handlers_keep_the_order_of_a_key() {
+    assert_order_is_kept(|consumer| consumer).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_of_a_key_keep_their_order_in_batches_too() {
+async fn failing_batches_keep_the_order_of_a_key() {
     let batches = Batches {
         max: 20,
         linger: Duration::from_millis(5),
     };
-    order_is_kept(|consumer| consumer.batches(batches)).await;
+    assert_order_is_kept(|consumer| consumer.batches(batches)).await;
 }
 
 #[tokio::test]
-async fn other_keys_go_on_while_a_poisoned_message_holds_up_its_own() {
-    // Its attempts in place are counted on top of what the broker counts, and where it does not
-    // count.
-    a_poisoned_message_holds_up_its_own_key(Broker::default()).await;
-    a_poisoned_message_holds_up_its_own_key(Broker::default().counting()).await;
+async fn poisoned_message_delays_its_own_key_only() {
+    // Attempts in place are added to the deliveries that the broker counts. They are also counted
+    // if the broker does not count.
+    assert_poisoned_message_delays_its_own_key(Broker::default()).await;
+    assert_poisoned_message_delays_its_own_key(Broker::default().counting()).await;
 }
 
-async fn a_poisoned_message_holds_up_its_own_key(broker: Broker) {
+async fn assert_poisoned_message_delays_its_own_key(broker: Broker) {
     let ground = Ground::new().await;
     let messages = [
         message("poison", "a"),

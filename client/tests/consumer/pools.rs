@@ -1,5 +1,4 @@
-//! A small pool serves everything that shares it, and one that is too small is an error at the
-//! start.
+//! Services can share a small pool. A pool that is too small is an error at the start.
 
 use std::{
     sync::{
@@ -22,7 +21,7 @@ use crate::{
     ground::{DEADLINE, Ground, in_time, message, note, noting, until},
 };
 
-/// Handlers take longer than the lease of their message.
+/// The lease of a message. Handlers run longer than this.
 const LEASE: Duration = Duration::from_secs(2);
 const WORK: &str = "SELECT pg_sleep(2.5)";
 
@@ -40,10 +39,10 @@ fn pool_of(ground: &Ground, connections: usize) -> Pool {
         .unwrap()
 }
 
-/// Goal: nothing starves. Leases of handlers that work are renewed, although more handlers wait for
-/// a connection than there are, and a relay with four partitions hands their effects over.
+/// Leases of running handlers are renewed although more handlers wait for a connection than the
+/// pool has, and a relay with four partitions hands over the effects.
 #[tokio::test(flavor = "multi_thread")]
-async fn keepers_handlers_and_relay_share_a_pool_of_two() {
+async fn handlers_lease_renewal_and_relay_share_a_pool_of_two() {
     const MESSAGES: usize = 5;
     let ground = Ground::new().await;
     let pool = pool_of(&ground, 2);
@@ -77,7 +76,7 @@ async fn keepers_handlers_and_relay_share_a_pool_of_two() {
     let running = tokio::spawn(services.run(async {
         let _ = stopped.await;
     }));
-    until("all is handed over", async || {
+    until("all effects are handed over", async || {
         ground.done().await.len() == MESSAGES
     })
     .await;
@@ -87,11 +86,12 @@ async fn keepers_handlers_and_relay_share_a_pool_of_two() {
     assert_eq!(
         runs.load(SeqCst),
         MESSAGES,
-        "a lease was lost while its handler worked"
+        "a lease was lost while its handler ran"
     );
 }
 
-/// Invariant: what needs two connections at once does not begin with a pool of one.
+/// A consumer that needs two connections at the same time does not start with a pool of one, and
+/// `Idem::process` fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn counted_attempts_with_a_pool_of_one_are_an_error() {
     let ground = Ground::new().await;
@@ -100,21 +100,23 @@ async fn counted_attempts_with_a_pool_of_one_are_an_error() {
     let consumer = Consumer::new(pool.clone(), broker.clone())
         .idem(counting())
         .handle("pools", noting());
-    let done = until("it is done", async || broker.told().acknowledged.len() == 1);
+    let done = until("the message is acknowledged", async || {
+        broker.told().acknowledged.len() == 1
+    });
     match in_time(consumer.run(done)).await {
         Err(Error::Invalid(why)) => assert!(why.contains("two connections"), "{why}"),
-        other => panic!("it began: {other:?}"),
+        other => panic!("not the expected error: {other:?}"),
     }
     let processed = counting()
         .process(&pool, &message("m-2", ""), noting())
         .await;
     match processed {
         Err(Error::Pool(why)) => assert!(why.contains("two connections"), "{why}"),
-        other => panic!("it began: {other:?}"),
+        other => panic!("not the expected error: {other:?}"),
     }
 }
 
-/// One connection is enough for handlers whose attempts are not counted, and for a relay beside.
+/// One connection is enough for a relay and for handlers without counted attempts.
 #[tokio::test(flavor = "multi_thread")]
 async fn handlers_and_relay_share_a_pool_of_one() {
     const MESSAGES: usize = 20;
@@ -137,7 +139,7 @@ async fn handlers_and_relay_share_a_pool_of_one() {
     let running = tokio::spawn(services.run(async {
         let _ = stopped.await;
     }));
-    until("all is handed over", async || {
+    until("all effects are handed over", async || {
         ground.done().await.len() == MESSAGES
     })
     .await;
@@ -145,10 +147,10 @@ async fn handlers_and_relay_share_a_pool_of_one() {
     in_time(running).await.unwrap().unwrap();
 }
 
-/// A pool without limits of time gives no connection while others keep them. That is an error, and
-/// the environment's.
+/// A pool without time limits is exhausted while another task keeps its connection. A wait for a
+/// connection ends with an error of the environment.
 #[tokio::test]
-async fn exhausted_pool_is_an_error_in_time() {
+async fn wait_for_an_exhausted_pool_times_out() {
     let ground = Ground::new().await;
     let pool = pool_of(&ground, 1);
     let kept = pool.get().await.unwrap();
@@ -160,7 +162,7 @@ async fn exhausted_pool_is_an_error_in_time() {
     tokio::time::resume();
     match processed {
         Ok(Err(Error::Pool(why))) => assert!(why.contains("within"), "{why}"),
-        other => panic!("it waits for ever: {other:?}"),
+        other => panic!("the wait for a connection did not time out: {other:?}"),
     }
     drop(kept);
     let processed = in_time(idem.process(&pool, &message, noting())).await;

@@ -1,4 +1,4 @@
-//! I4: what the database lacks for this consumer is named before the first message is fetched.
+//! I4: an incomplete setup of the database is reported before the first message is fetched.
 
 use std::{future::pending, time::Duration};
 
@@ -14,8 +14,9 @@ use crate::{
 const SHORT: Duration = Duration::from_millis(2);
 const LONG: Duration = Duration::from_millis(16);
 
-/// A consumer that waits, names these words as the reason, and handles its message after the mend.
-async fn waits_and_names(ground: &Ground, pool: Pool, words: &[&str], mend: &str) {
+/// Asserts that the consumer waits with a reason that contains `words`, and handles its message
+/// after the SQL in `mend` was executed.
+async fn assert_waits_with_reason(ground: &Ground, pool: Pool, words: &[&str], mend: &str) {
     let broker = Broker::with([message("m", "")]);
     let consumer = Consumer::new(pool, broker.clone())
         .handle("preflight", noting())
@@ -29,14 +30,14 @@ async fn waits_and_names(ground: &Ground, pool: Pool, words: &[&str], mend: &str
         .unwrap()
         .paused
         .clone();
-    let reason = paused.expect("it waits");
+    let reason = paused.expect("the consumer does not wait");
     for word in words {
-        assert!(reason.contains(word), "{word} is not in {reason:?}");
+        assert!(reason.contains(word), "{word} is missing in {reason:?}");
     }
     assert_eq!(
         broker.told().asked,
         0,
-        "nothing is fetched before the database is complete"
+        "a message was fetched before the database was complete"
     );
     ground.psql(mend);
     let broker = broker.closed();
@@ -49,12 +50,14 @@ async fn waits_and_names(ground: &Ground, pool: Pool, words: &[&str], mend: &str
 }
 
 #[tokio::test]
-async fn missing_grant_of_a_later_call_is_named_at_once() {
+async fn missing_grant_of_a_later_function_is_reported_at_start() {
     let ground = Ground::new().await;
     ground.psql(
-        "CREATE ROLE partly LOGIN; GRANT INSERT ON done TO partly; GRANT USAGE ON SEQUENCE done_place_seq TO partly;
+        "CREATE ROLE partly LOGIN; GRANT INSERT ON done TO partly;
+         GRANT USAGE ON SEQUENCE done_place_seq TO partly;
          SELECT idem_grant('partly', 'consumer');
-         REVOKE EXECUTE ON FUNCTION idem_reject(text, text, bytea, text, jsonb, text, text, text, text) FROM partly",
+         REVOKE EXECUTE ON FUNCTION
+         idem_reject(text, text, bytea, text, jsonb, text, text, text, text) FROM partly",
     );
     let words = [
         "42501: ",
@@ -62,7 +65,7 @@ async fn missing_grant_of_a_later_call_is_named_at_once() {
         "idem_reject",
         "SELECT idem_grant('partly', 'consumer')",
     ];
-    waits_and_names(
+    assert_waits_with_reason(
         &ground,
         ground.pool_of("partly"),
         &words,
@@ -72,7 +75,7 @@ async fn missing_grant_of_a_later_call_is_named_at_once() {
 }
 
 #[tokio::test]
-async fn extension_in_another_schema_is_named_with_its_schema() {
+async fn extension_in_another_schema_is_reported_with_schema() {
     let ground = Ground::new().await;
     ground.psql(
         "DROP EXTENSION idem; CREATE SCHEMA \"The API\"; CREATE EXTENSION idem SCHEMA \"The API\"",
@@ -84,18 +87,18 @@ async fn extension_in_another_schema_is_named_with_its_schema() {
         "PoolConfig::schema",
     ];
     let mend = "DROP EXTENSION idem; CREATE EXTENSION idem";
-    waits_and_names(&ground, ground.pool.clone(), &words, mend).await;
+    assert_waits_with_reason(&ground, ground.pool.clone(), &words, mend).await;
 }
 
 #[tokio::test]
-async fn missing_extension_is_named_with_its_database() {
+async fn missing_extension_is_reported_with_database() {
     let ground = Ground::new().await;
     ground.psql("DROP EXTENSION idem");
     let words = [
         "extension idem is not installed in database \"consumer_",
         "CREATE EXTENSION idem",
     ];
-    waits_and_names(
+    assert_waits_with_reason(
         &ground,
         ground.pool.clone(),
         &words,
@@ -105,11 +108,12 @@ async fn missing_extension_is_named_with_its_database() {
 }
 
 #[tokio::test]
-async fn older_sql_is_named_with_both_versions() {
+async fn older_sql_version_is_reported_with_both_versions() {
     let ground = Ground::new().await;
     let version = |version: &str| {
         format!(
-            "UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'idem'; SELECT idem.invalidate('idem.ring'::regclass)"
+            "UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'idem';
+             SELECT idem.invalidate('idem.ring'::regclass)"
         )
     };
     ground.psql(&version("0.0.9"));
@@ -120,7 +124,7 @@ async fn older_sql_is_named_with_both_versions() {
         "client",
         "ALTER EXTENSION idem UPDATE",
     ];
-    waits_and_names(
+    assert_waits_with_reason(
         &ground,
         ground.pool.clone(),
         &words,
@@ -129,9 +133,10 @@ async fn older_sql_is_named_with_both_versions() {
     .await;
 }
 
-/// Goal: the library and the SQL stop fitting while a consumer works, and no message is to blame.
+/// I4: when the versions of the library and the SQL no longer match while a consumer runs, no
+/// message is rejected and no attempt is used.
 #[tokio::test]
-async fn i4_versions_that_do_not_fit_use_up_no_attempt() {
+async fn i4_version_mismatch_uses_no_attempt() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("first", "")]);
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
@@ -139,25 +144,26 @@ async fn i4_versions_that_do_not_fit_use_up_no_attempt() {
         .back_off(SHORT, LONG)
         .max_deliveries(1);
     let running = tokio::spawn(consumer.run(pending()));
-    until("it consumes", async || {
+    until("the first message is acknowledged", async || {
         broker.told().acknowledged.len() == 1
     })
     .await;
     let version = |version: &str| {
         format!(
-            "UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'idem'; SELECT idem.invalidate('idem.ring'::regclass)"
+            "UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'idem';
+             SELECT idem.invalidate('idem.ring'::regclass)"
         )
     };
     ground.psql(&version("9.9.9"));
     broker.send(message("second", ""));
-    until("the claim failed", async || {
+    until("the claim of the second message has failed", async || {
         broker.told().released.len() + broker.told().rejected.len() > 0
     })
     .await;
     assert_eq!(
         broker.told().rejected,
         [],
-        "no message is rejected for the versions"
+        "a message was rejected because of the versions"
     );
     ground.psql(&version(env!("CARGO_PKG_VERSION")));
     drop(broker.clone().closed());

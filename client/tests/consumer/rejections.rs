@@ -1,4 +1,4 @@
-//! I4: what a broker would drop is kept in the database, and comes back.
+//! I4: messages that a broker would drop become dead letters in the database, and can be requeued.
 
 use std::{
     future::pending,
@@ -23,7 +23,7 @@ use crate::{
 
 const SHORT: Duration = Duration::from_millis(10);
 
-/// The dead letters, each as `destination id: reason`.
+/// Returns the dead letters, each as `destination id: reason`.
 async fn letters(ground: &Ground) -> Vec<String> {
     let client = ground.pool.get().await.unwrap();
     let sql =
@@ -32,8 +32,10 @@ async fn letters(ground: &Ground) -> Vec<String> {
     rows.iter().map(|row| row.get(0)).collect()
 }
 
+/// I4: rejected messages of a broker that drops them become dead letters with their reasons,
+/// headers and payloads, and duplicates of them are acknowledged.
 #[tokio::test]
-async fn i4_rejected_message_is_kept_when_its_broker_would_drop_it() {
+async fn i4_rejected_message_becomes_dead_letter_in_the_database() {
     let ground = Ground::new().await;
     let poison = message("poison", "k")
         .with_type("Order")
@@ -45,7 +47,7 @@ async fn i4_rejected_message_is_kept_when_its_broker_would_drop_it() {
     let broker = Broker::with([
         poison.clone(),
         without_id.clone(),
-        // The broker has not heard the acknowledgement.
+        // Redelivered, because the broker did not receive the acknowledgement.
         poison,
         without_id.with_header("x-delivery-count", "2"),
         message("unrouted", "").with_type("Other"),
@@ -66,11 +68,15 @@ async fn i4_rejected_message_is_kept_when_its_broker_would_drop_it() {
     let summary = source_ended(in_time(consumer.run(pending())).await);
 
     let told = broker.told();
-    assert_eq!(told.rejected, [], "the broker would have dropped it");
+    assert_eq!(
+        told.rejected,
+        [],
+        "a message was rejected at its broker, which drops it"
+    );
     assert_eq!((summary.handled, told.acknowledged.len()), (1, 6));
     let letters = letters(&ground).await;
     let [no_id, poison, unrouted] = &letters[..] else {
-        panic!("three letters: {letters:?}");
+        panic!("not three dead letters: {letters:?}");
     };
     assert!(
         no_id.starts_with("orders ") && no_id.contains("has no id"),
@@ -85,35 +91,40 @@ async fn i4_rejected_message_is_kept_when_its_broker_would_drop_it() {
     let client = ground.pool.get().await.unwrap();
     let row = client
         .query_one(
-            "SELECT key, type, convert_from(payload, 'UTF8'), headers::text FROM idem.dead_letters WHERE id = 'poison'",
+            "SELECT key, type, convert_from(payload, 'UTF8'), headers::text \
+             FROM idem.dead_letters WHERE id = 'poison'",
             &[],
         )
         .await
         .unwrap();
     assert_eq!((row.get(0), row.get(1), row.get(2)), ("k", "Order", "{}"));
     let headers: serde_json::Value = serde_json::from_str(row.get(3)).unwrap();
-    let expected = serde_json::json!({"h": "1", "zero": "a\u{fffd}b", "message-id": "poison", "idem-source-topic": "tests"});
+    let expected = serde_json::json!({
+        "h": "1", "zero": "a\u{fffd}b", "message-id": "poison", "idem-source-topic": "tests"
+    });
     assert_eq!(headers, expected);
 }
 
+/// I4: the consumer that rejected a message handles it after a requeue, with the topic and the type
+/// of the message.
 #[tokio::test]
-async fn i4_requeued_message_is_handled_by_the_consumer_that_rejected_it() {
+async fn i4_requeued_message_is_handled_by_its_consumer() {
     let ground = Ground::new().await;
     let broker = Broker::with([
         message("m", "k").with_type("Order").with_header("h", "1"),
         Message::new("tests", "{}").with_type("Order"),
     ])
     .dropping_rejected();
-    let is_mended = Arc::new(AtomicBool::new(false));
-    let mended = Arc::clone(&is_mended);
+    let is_repaired = Arc::new(AtomicBool::new(false));
+    let repaired = Arc::clone(&is_repaired);
     let handler = move |tx: Tx, message: Message| {
-        let is_mended = mended.load(Ordering::Relaxed);
+        let is_repaired = repaired.load(Ordering::Relaxed);
         async move {
             assert_eq!(
                 (message.topic(), message.message_type()),
                 ("tests", Some("Order"))
             );
-            if !is_mended {
+            if !is_repaired {
                 return Err(HandlerError::terminal("no such item"));
             }
             note(&tx, &message).await?;
@@ -127,27 +138,35 @@ async fn i4_requeued_message_is_handled_by_the_consumer_that_rejected_it() {
     let running = tokio::spawn(consumer.run(async {
         let _ = stopped.await;
     }));
-    until("both are kept", async || letters(&ground).await.len() == 2).await;
-    is_mended.store(true, Ordering::Relaxed);
+    until("both messages are dead letters", async || {
+        letters(&ground).await.len() == 2
+    })
+    .await;
+    is_repaired.store(true, Ordering::Relaxed);
     ground.psql("SELECT idem_requeue_all('orders')");
-    until("both are handled", async || ground.done().await.len() == 2).await;
+    until("both messages are handled", async || {
+        ground.done().await.len() == 2
+    })
+    .await;
     stop.send(()).unwrap();
     let summary = in_time(running).await.unwrap().unwrap();
 
     assert_eq!((summary.handled, summary.rejected), (2, 2));
     assert!(ground.done().await.contains(&"m".to_owned()));
     let client = ground.pool.get().await.unwrap();
-    let sql = "SELECT (SELECT count(*) FROM idem.pending), (SELECT count(*) FROM idem.inbox WHERE destination = 'orders')";
+    let sql = "SELECT (SELECT count(*) FROM idem.pending), \
+               (SELECT count(*) FROM idem.inbox WHERE destination = 'orders')";
     let row = client.query_one(sql, &[]).await.unwrap();
     assert_eq!(
         (row.get::<_, i64>(0), row.get::<_, i64>(1)),
         (0, 2),
-        "nothing waits, and both are claimed"
+        "a message is pending or has no claim"
     );
 }
 
+/// I4: a message is released while the database cannot store its dead letter.
 #[tokio::test]
-async fn i4_message_that_the_database_cannot_keep_stays_at_its_broker() {
+async fn i4_message_stays_at_its_broker_if_dead_letter_fails() {
     let ground = Ground::new().await;
     ground.psql("ALTER TABLE idem.dead_letter RENAME TO not_there");
     let broker = Broker::with([message("m", "")])
@@ -157,7 +176,7 @@ async fn i4_message_that_the_database_cannot_keep_stays_at_its_broker() {
         .route(Selector::topic("elsewhere"), "orders", noting())
         .back_off(SHORT, SHORT);
     let running = tokio::spawn(consumer.run(pending()));
-    until("it was given back three times", async || {
+    until("the message was released three times", async || {
         broker.told().released.len() >= 3
     })
     .await;
@@ -172,27 +191,28 @@ async fn i4_message_that_the_database_cannot_keep_stays_at_its_broker() {
     );
 }
 
-/// Fails for good, always.
-async fn refuses(_: Tx, _: Message) -> Handled {
+/// A handler that always returns a terminal error.
+async fn always_terminal(_: Tx, _: Message) -> Handled {
     Err(HandlerError::terminal("no such item"))
 }
 
+/// I4: a rejected message becomes a dead letter only after another process has released its lease.
 #[tokio::test]
-async fn i4_message_that_another_process_holds_is_not_rejected_yet() {
+async fn i4_leased_message_is_not_rejected_before_its_release() {
     let ground = Ground::new().await;
     ground.psql("SELECT idem_acquire('held', 'orders', '1 hour')");
     let broker = Broker::with([message("held", ""), message("free", "")])
         .dropping_rejected()
         .closed();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
-        .handle("orders", refuses)
+        .handle("orders", always_terminal)
         .back_off(SHORT, SHORT);
     let running = tokio::spawn(consumer.run(pending()));
-    until("the held one was given back twice", async || {
+    until("the leased message was released twice", async || {
         broker.told().released.len() >= 2
     })
     .await;
-    until("the other one is kept", async || {
+    until("the other message is a dead letter", async || {
         letters(&ground).await.len() == 1
     })
     .await;
@@ -209,8 +229,10 @@ async fn i4_message_that_another_process_holds_is_not_rejected_yet() {
     );
 }
 
+/// I4: a message with the id of a handled message and a different fingerprint becomes a dead
+/// letter.
 #[tokio::test]
-async fn i4_message_with_the_id_of_another_one_is_kept() {
+async fn i4_id_collision_makes_a_dead_letter() {
     let ground = Ground::new().await;
     let policies = Policies::default().destination("orders", |rule| rule.fingerprint(true));
     let idem = Idem::builder().policies(policies).build().unwrap();
@@ -231,8 +253,10 @@ async fn i4_message_with_the_id_of_another_one_is_kept() {
     assert_eq!((row.get(0), row.get(1)), (r#"{"other": 1}"#, "m"));
 }
 
+/// I4: messages without an id that differ in key, type or coordinates become separate dead letters.
+/// Two deliveries of one message become one.
 #[tokio::test]
-async fn i4_messages_without_an_id_that_differ_are_kept_apart() {
+async fn i4_distinct_messages_without_id_are_distinct_dead_letters() {
     let ground = Ground::new().await;
     let at = |offset| Coordinates {
         topic: "tests".into(),
@@ -246,7 +270,7 @@ async fn i4_messages_without_an_id_that_differ_are_kept_apart() {
         tombstone().with_type("Deleted"),
         tombstone().with_coordinates(at(1)),
         tombstone().with_coordinates(at(2)),
-        // Delivered twice.
+        // The second delivery of the same message.
         tombstone().with_coordinates(at(2)),
     ])
     .dropping_rejected()
@@ -256,9 +280,10 @@ async fn i4_messages_without_an_id_that_differ_are_kept_apart() {
     assert_eq!((summary.rejected, letters(&ground).await.len()), (6, 5));
 }
 
-/// An id is unique within a destination, and these messages have none.
+/// I4: messages without a route have no destination, and an id identifies a message only within a
+/// destination. At a stop, they become separate dead letters.
 #[tokio::test]
-async fn i4_unrouted_messages_of_one_id_are_kept_apart_at_a_stop() {
+async fn i4_unrouted_messages_of_one_id_are_two_dead_letters() {
     let ground = Ground::new().await;
     let unrouted =
         |payload: &str| Message::new("tests", payload.to_owned()).with_message_id("same");
@@ -270,7 +295,7 @@ async fn i4_unrouted_messages_of_one_id_are_kept_apart_at_a_stop() {
         "orders",
         noting(),
     );
-    // On one thread: nothing is fetched before the stop.
+    // The test has one thread, so nothing is fetched before the stop.
     let summary = in_time(consumer.run(async {})).await.unwrap();
 
     assert_eq!((summary.rejected, broker.told().acknowledged.len()), (2, 2));
@@ -278,10 +303,10 @@ async fn i4_unrouted_messages_of_one_id_are_kept_apart_at_a_stop() {
     assert_eq!(letters.len(), 2, "{letters:?}");
 }
 
-/// In the order of their key the first message is in its handler, and the second waits for it.
-/// Otherwise both are in their handlers.
+/// I4: at a stop, messages that the broker may not redeliver become dead letters. In key order, the
+/// first message is in its handler and the second waits. Otherwise, both are in their handlers.
 #[tokio::test]
-async fn i4_last_deliveries_of_a_plain_source_are_kept_at_a_stop() {
+async fn i4_last_deliveries_become_dead_letters_at_a_stop() {
     for is_ordered in [true, false] {
         let ground = Ground::new().await;
         let broker = Broker::with([message("first", "key"), message("second", "key")])
@@ -291,7 +316,9 @@ async fn i4_last_deliveries_of_a_plain_source_are_kept_at_a_stop() {
             .handle("orders", |_: Tx, _: Message| pending::<Handled>())
             .ordered_by_key(is_ordered)
             .grace(Duration::from_millis(50));
-        let are_fetched = until("both are fetched", async || broker.unsettled() == 2);
+        let are_fetched = until("both messages are fetched", async || {
+            broker.unsettled() == 2
+        });
         let summary = in_time(consumer.run(are_fetched)).await.unwrap();
 
         let told = broker.told();
@@ -305,7 +332,8 @@ async fn i4_last_deliveries_of_a_plain_source_are_kept_at_a_stop() {
             (vec![], 2),
             "{is_ordered}"
         );
-        let reason = "the consumer stopped before it handled this message, and its broker may not deliver it again";
+        let reason = "the consumer stopped before it handled this message, \
+                      and its broker may not redeliver it";
         assert_eq!(
             letters(&ground).await,
             ["first", "second"].map(|id| format!("orders {id}: {reason}")),
@@ -314,13 +342,14 @@ async fn i4_last_deliveries_of_a_plain_source_are_kept_at_a_stop() {
     }
 }
 
-/// The broker never confirms that it keeps the message.
+/// I4: a message becomes a dead letter in the database if the broker never confirms its rejection
+/// at a stop.
 #[tokio::test]
-async fn i4_last_delivery_of_a_silent_broker_is_kept_at_a_stop() {
+async fn i4_unconfirmed_rejection_at_a_stop_makes_dead_letter() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("m", "")]).near_limit().mute();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("orders", noting());
-    // On one thread: nothing is fetched before the stop.
+    // The test has one thread, so nothing is fetched before the stop.
     let summary = in_time(consumer.run(async {})).await.unwrap();
 
     assert_eq!(
@@ -330,9 +359,9 @@ async fn i4_last_delivery_of_a_silent_broker_is_kept_at_a_stop() {
     assert_eq!(letters(&ground).await.len(), 1);
 }
 
-/// The source hands it over a second time at its close.
+/// The source hands over a last delivery a second time at its close. The second is a duplicate.
 #[tokio::test]
-async fn last_delivery_of_a_silent_broker_is_counted_once() {
+async fn unconfirmed_rejection_at_a_stop_is_counted_once() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("first", "key"), message("second", "key")])
         .near_limit()
@@ -341,7 +370,9 @@ async fn last_delivery_of_a_silent_broker_is_counted_once() {
         .handle("orders", |_: Tx, _: Message| pending::<Handled>())
         .ordered_by_key(true)
         .grace(Duration::from_millis(50));
-    let are_fetched = until("both are fetched", async || broker.unsettled() == 2);
+    let are_fetched = until("both messages are fetched", async || {
+        broker.unsettled() == 2
+    });
     let summary = in_time(consumer.run(are_fetched)).await.unwrap();
 
     assert_eq!(broker.told().ignored, ["second", "second"]);
@@ -349,10 +380,11 @@ async fn last_delivery_of_a_silent_broker_is_counted_once() {
     assert_eq!(letters(&ground).await.len(), 1);
 }
 
-/// Another process holds the lease of the message, so the database does not keep it. The source
-/// hands it over once more at its close.
+/// I4: a message cannot become a dead letter while another process holds its lease. At a stop, the
+/// consumer does not return the message, because a return may delete it. The source hands it over
+/// once more at its close.
 #[tokio::test]
-async fn i4_last_delivery_that_is_not_kept_is_not_returned_at_a_stop() {
+async fn i4_leased_last_delivery_is_not_returned_at_a_stop() {
     let ground = Ground::new().await;
     ground.psql("SELECT idem_acquire('held', 'orders', '1 hour')");
     let broker = Broker::with([message("held", "")])
@@ -361,7 +393,7 @@ async fn i4_last_delivery_that_is_not_kept_is_not_returned_at_a_stop() {
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .handle("orders", noting())
         .back_off(SHORT, SHORT);
-    let is_fetched = until("it is fetched", async || broker.unsettled() == 1);
+    let is_fetched = until("the message is fetched", async || broker.unsettled() == 1);
     let summary = in_time(consumer.run(is_fetched)).await.unwrap();
 
     let told = broker.told();
@@ -371,10 +403,10 @@ async fn i4_last_delivery_that_is_not_kept_is_not_returned_at_a_stop() {
     assert_eq!(summary.failed_settlements, 2, "{summary:?}");
 }
 
-/// More of them than the consumer may hold at a time, and two that are leased: these hold up no
-/// other, and each is counted.
+/// I4: at a stop, two leased last deliveries do not delay the others, although all together are
+/// more than the consumer may hold. Each failure is counted.
 #[tokio::test]
-async fn i4_last_deliveries_in_progress_hold_up_no_others() {
+async fn i4_leased_last_deliveries_do_not_delay_the_others() {
     let ids = ["a", "b", "c", "d"];
     let near_limit = || Broker::with(ids.map(|id| message(id, ""))).near_limit();
     let stop = async |broker: Broker| {
@@ -383,7 +415,7 @@ async fn i4_last_deliveries_in_progress_hold_up_no_others() {
             "SELECT idem_acquire(id, 'orders', '1 hour') FROM (VALUES ('a'), ('b')) AS leased (id)",
         );
         let consumer = Consumer::new(ground.pool.clone(), broker).handle("orders", noting());
-        // On one thread: nothing is fetched before the stop.
+        // The test has one thread, so nothing is fetched before the stop.
         let summary = in_time(consumer.concurrency(1).run(async {}))
             .await
             .unwrap();
@@ -398,9 +430,10 @@ async fn i4_last_deliveries_in_progress_hold_up_no_others() {
     assert_eq!((dropping, dropping_and_silent, silent), (2, 4, 4));
 }
 
-/// A transaction that was cut may hold the claim a while longer.
+/// I4: at a stop, the consumer keeps trying to store a last delivery until its lease is released.
+/// The transaction of a cut handler may hold the claim for some time.
 #[tokio::test]
-async fn i4_last_delivery_is_kept_when_its_claim_has_ended() {
+async fn i4_last_delivery_is_stored_after_its_lease_ends() {
     let ground = Ground::new().await;
     ground.psql("SELECT idem_acquire('late', 'orders', '1 hour')");
     let broker = Broker::with([message("late", "")])
@@ -409,12 +442,13 @@ async fn i4_last_delivery_is_kept_when_its_claim_has_ended() {
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .handle("orders", noting())
         .back_off(SHORT, SHORT);
-    let is_fetched = until("it is fetched", async || broker.unsettled() == 1);
+    let is_fetched = until("the message is fetched", async || broker.unsettled() == 1);
     let release = async {
-        // Without a wait for the claim: five times at each of three hand-overs.
-        let refusal = "message \"late\" of destination \"orders\" is in progress";
-        until("it is asked for again", async || {
-            ground.log().matches(refusal).count() > 15
+        // The consumer does not wait for the claim: it tries five times at each of three
+        // hand-overs.
+        let error = "message \"late\" of destination \"orders\" is in progress";
+        until("the consumer has retried", async || {
+            ground.log().matches(error).count() > 15
         })
         .await;
         ground.psql(
@@ -427,10 +461,10 @@ async fn i4_last_delivery_is_kept_when_its_claim_has_ended() {
     assert_eq!(broker.told().acknowledged, ["late"]);
 }
 
-/// The server refuses connections at first, as it does after a restart. A pooler would refuse them
-/// longer than a stop takes.
+/// I4: at a stop, the consumer keeps trying to store a last delivery while the server rejects
+/// connections, as after a restart. A pooler would reject connections for longer than a stop takes.
 #[tokio::test]
-async fn i4_last_delivery_is_kept_when_its_database_is_back() {
+async fn i4_last_delivery_is_stored_when_the_database_returns() {
     let ground = Ground::new().await;
     let away = ground.take_away();
     let broker = Broker::with([message("m", "")])
@@ -438,12 +472,12 @@ async fn i4_last_delivery_is_kept_when_its_database_is_back() {
         .near_limit();
     let consumer =
         Consumer::new(ground.pool_of("postgres"), broker.clone()).handle("orders", noting());
-    let give_back = async {
-        until("it is asked for again", async || away.refusals() > 2).await;
+    let restore = async {
+        until("the consumer has retried", async || away.refusals() > 2).await;
         away.give_back();
     };
-    // On one thread: nothing is fetched before the stop.
-    let (summary, ()) = in_time(async { tokio::join!(consumer.run(async {}), give_back) }).await;
+    // The test has one thread, so nothing is fetched before the stop.
+    let (summary, ()) = in_time(async { tokio::join!(consumer.run(async {}), restore) }).await;
     assert_eq!(
         (summary.unwrap().rejected, letters(&ground).await.len()),
         (1, 1)
@@ -451,9 +485,10 @@ async fn i4_last_delivery_is_kept_when_its_database_is_back() {
     assert_eq!(broker.told().acknowledged, ["m"]);
 }
 
-/// It waits in its consumer instead.
+/// I4: while a last delivery cannot be stored, the consumer holds it and does not return it to the
+/// broker.
 #[tokio::test]
-async fn i4_last_delivery_that_cannot_be_kept_yet_is_not_returned() {
+async fn i4_last_delivery_is_held_while_it_cannot_be_stored() {
     let ground = Ground::new().await;
     ground.psql("ALTER TABLE idem.dead_letter RENAME TO not_there");
     let broker = Broker::with([message("m", "")])
@@ -476,9 +511,10 @@ async fn i4_last_delivery_that_cannot_be_kept_yet_is_not_returned() {
     assert_eq!(broker.told().released, []);
 }
 
-/// No attempt has compared the two messages. A duplicate is no message to keep.
+/// I4: at a stop, a last delivery with the id of a handled message becomes a dead letter if its
+/// fingerprint differs. A duplicate does not become a dead letter.
 #[tokio::test]
-async fn i4_last_delivery_with_the_id_of_another_one_is_kept() {
+async fn i4_last_delivery_with_id_collision_becomes_dead_letter() {
     let ground = Ground::new().await;
     let policies = Policies::default().destination("orders", |rule| rule.fingerprint(true));
     let idem = Idem::builder().policies(policies).build().unwrap();
@@ -492,7 +528,7 @@ async fn i4_last_delivery_with_the_id_of_another_one_is_kept() {
     let other = Message::new("tests", r#"{"other": 1}"#).with_message_id("m");
     for (last, payloads) in [(message("m", ""), vec![]), (other, vec![r#"{"other": 1}"#])] {
         let broker = Broker::with([last]).dropping_rejected().near_limit();
-        // On one thread: nothing is fetched before the stop.
+        // The test has one thread, so nothing is fetched before the stop.
         in_time(consumer(&broker).run(async {})).await.unwrap();
 
         assert_eq!(broker.told().acknowledged.len(), 1, "{payloads:?}");
@@ -504,9 +540,10 @@ async fn i4_last_delivery_with_the_id_of_another_one_is_kept() {
     }
 }
 
-/// A selector that panics finds no destination.
+/// I4: when a selector panics, a message has no destination. Two such messages with one id become
+/// separate dead letters.
 #[tokio::test]
-async fn i4_messages_of_one_id_whose_selector_panics_are_kept_apart() {
+async fn i4_panicking_selector_keeps_messages_of_one_id_apart() {
     let ground = Ground::new().await;
     let message = |payload: &str| Message::new("tests", payload.to_owned()).with_message_id("same");
     let broker = Broker::with([message("1"), message("2")])
@@ -526,8 +563,10 @@ async fn i4_messages_of_one_id_whose_selector_panics_are_kept_apart() {
     assert_eq!(letters.len(), 2, "{letters:?}");
 }
 
+/// I4: messages with an id that the database cannot store, or with an id function that panics,
+/// become dead letters.
 #[tokio::test]
-async fn i4_id_that_the_database_cannot_hold_stops_no_other_message() {
+async fn i4_invalid_id_does_not_stop_other_messages() {
     let ground = Ground::new().await;
     let function = |message: &Message| match message.header("panics") {
         Some(_) => panic!("a bug in an id function"),
@@ -564,10 +603,12 @@ async fn i4_id_that_the_database_cannot_hold_stops_no_other_message() {
     );
 }
 
+/// I4: a requeued message is handled by the handler of its destination. A message without a route
+/// is routed again when it is requeued.
 #[tokio::test]
-async fn i4_requeued_message_meets_the_handler_of_its_destination_alone() {
+async fn i4_requeued_message_uses_the_handler_of_its_destination() {
     let ground = Ground::new().await;
-    // Received, not rejected: its topic is not known.
+    // A received message, which was not rejected and has no topic.
     ground.psql("SELECT idem_receive('received', 'first', '{}')");
     let broker = Broker::with([
         message("rejected", "").with_type("First"),
@@ -591,22 +632,31 @@ async fn i4_requeued_message_meets_the_handler_of_its_destination_alone() {
             consumer
         }
     };
-    let both_kept =
-        async { until("both are kept", async || letters(&ground).await.len() == 2).await };
+    let both_kept = async {
+        until("both messages are dead letters", async || {
+            letters(&ground).await.len() == 2
+        })
+        .await
+    };
     in_time(consume(false).run(both_kept)).await.unwrap();
     ground.psql("SELECT idem_requeue_all('first'), idem_requeue_all('first.unrouted')");
-    let all_done =
-        async { until("all are handled", async || ground.done().await.len() == 3).await };
+    let all_done = async {
+        until("all messages are handled", async || {
+            ground.done().await.len() == 3
+        })
+        .await
+    };
     in_time(consume(true).run(all_done)).await.unwrap();
 
     let client = ground.pool.get().await.unwrap();
-    let sql = "SELECT destination || ' ' || id FROM idem.inbox WHERE destination <> 'first.unrouted' ORDER BY 1";
+    let sql = "SELECT destination || ' ' || id FROM idem.inbox \
+               WHERE destination <> 'first.unrouted' ORDER BY 1";
     let rows = client.query_typed(sql, &[]).await.unwrap();
     let claims: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
     assert_eq!(
         claims,
         ["first received", "first rejected", "later later"],
-        "each under its own id"
+        "a message was claimed with another id or destination"
     );
     let left = client
         .query_one("SELECT count(*) FROM idem.pending", &[])

@@ -1,4 +1,4 @@
-//! Which handler takes a message.
+//! The selection of the handler of a message.
 
 use std::future::pending;
 
@@ -10,7 +10,7 @@ use crate::{
     support::source_ended,
 };
 
-/// The claims of this database, as destination and id.
+/// Returns the claims of this database, each as `destination id`.
 async fn claims(ground: &Ground) -> Vec<String> {
     let client = ground.pool.get().await.unwrap();
     let rows = client
@@ -24,7 +24,7 @@ async fn claims(ground: &Ground) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn first_route_that_takes_a_message_handles_it() {
+async fn first_matching_route_handles_a_message() {
     let ground = Ground::new().await;
     let fire = |message: &Message| message.message_type() == Some("Fire");
     let broker = Broker::with([
@@ -61,7 +61,7 @@ async fn first_route_that_takes_a_message_handles_it() {
 }
 
 #[tokio::test]
-async fn message_that_no_route_takes_is_rejected() {
+async fn message_without_a_route_is_rejected() {
     let ground = Ground::new().await;
     let broker =
         Broker::with([message("taken", "").with_type("Fire"), message("left", "")]).closed();
@@ -74,7 +74,7 @@ async fn message_that_no_route_takes_is_rejected() {
 
     assert_eq!((summary.handled, summary.rejected), (1, 1));
     let [(id, reason)] = &broker.told().rejected[..] else {
-        panic!("one is rejected: {:?}", broker.told());
+        panic!("not one rejected message: {:?}", broker.told());
     };
     assert_eq!(id, "left");
     assert!(reason.contains("route"), "{reason}");

@@ -1,4 +1,4 @@
-//! A source that fails is asked again, and not in a busy loop.
+//! The consumer retries a failing source with back-off.
 
 use std::future::pending;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_source_that_fails_is_asked_again_with_pauses() {
+async fn failing_source_is_retried_with_back_off() {
     let ground = Ground::new().await;
     let failures = [Failure::Error, Failure::Panic, Failure::Error];
     let broker = Broker::with((0..20).map(|n| message(format!("m-{n}"), "")))
@@ -24,23 +24,23 @@ async fn a_source_that_fails_is_asked_again_with_pauses() {
     let summary = source_ended(in_time(consumer.run(pending())).await);
 
     assert_eq!(summary.handled, 20);
-    // 100, 200 and 400 ms at least.
+    // The sum of pauses of at least 100, 200 and 400 ms.
     assert!(began.elapsed().as_millis() >= 700, "{:?}", began.elapsed());
     assert_eq!(ground.done().await.len(), 20);
 }
 
 #[tokio::test]
-async fn a_shutdown_does_not_wait_for_a_source_that_fails() {
+async fn shutdown_does_not_wait_for_a_failing_source() {
     let ground = Ground::new().await;
     let broker = Broker::default().failing((0..1000).map(|_| Failure::Error));
-    let asked_twice = async {
-        crate::ground::until("the source is asked twice", async || {
+    let polled_twice = async {
+        crate::ground::until("the source is polled twice", async || {
             broker.told().asked >= 2
         })
         .await;
     };
     let consumer =
         Consumer::new(ground.pool.clone(), broker.clone()).handle("source-fails", noting());
-    let summary = in_time(consumer.run(asked_twice)).await.unwrap();
+    let summary = in_time(consumer.run(polled_twice)).await.unwrap();
     assert_eq!(summary, Default::default());
 }

@@ -1,4 +1,4 @@
-//! Every wait has an end.
+//! Every wait of the consumer has a time limit.
 
 use std::{future::pending, time::Duration};
 
@@ -9,18 +9,22 @@ use crate::{
     ground::{Ground, message, noting, until},
 };
 
-/// A broker that never confirms keeps no worker: the message is dropped, and comes again.
+/// A worker does not wait forever for a broker that never confirms a settlement. It drops the
+/// message, which is redelivered.
 #[tokio::test]
-async fn settlement_that_is_never_confirmed_is_given_up() {
+async fn unconfirmed_settlement_times_out() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("m-1", "")]).mute();
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .handle("waits", noting())
         .concurrency(1);
     let running = tokio::spawn(consumer.run(pending()));
-    until("it is handled", async || ground.done().await == ["m-1"]).await;
-    until("its settlement is given up", async || {
-        // The settlement may begin only now, so time passes more than once.
+    until("the message is handled", async || {
+        ground.done().await == ["m-1"]
+    })
+    .await;
+    until("the settlement has timed out", async || {
+        // The settlement may begin only now, so advance the time repeatedly.
         tokio::time::pause();
         tokio::time::advance(Duration::from_secs(11 * 60)).await;
         tokio::time::resume();

@@ -1,4 +1,4 @@
-//! What a source of the inbox fetches ahead is limited in bytes.
+//! The number of bytes that a source of the inbox prefetches is limited.
 
 use std::time::Duration;
 
@@ -26,12 +26,14 @@ async fn receive_large(world: &World, count: usize) {
     }
 }
 
-/// Goal: a batch of 20 large messages does not lie in memory. What does not fit is not leased.
+/// Goal: a batch of 20 large messages is not prefetched as a whole. Messages above the limit of
+/// bytes are not leased.
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_fetched_ahead_stay_within_their_bytes() {
+async fn prefetched_messages_stay_within_max_bytes() {
     let world = World::new().await;
     receive_large(&world, 20).await;
-    // What waits for a sixth of its lease goes back in any case.
+    // The long lease keeps the source from releasing prefetched messages: it releases those that
+    // have waited for a sixth of the lease.
     let source = world
         .source(&world.db.pool(4))
         .lease(Duration::from_secs(3600));
@@ -42,9 +44,9 @@ async fn messages_fetched_ahead_stay_within_their_bytes() {
     in_time(source.close()).await;
 }
 
-/// Order: what is given back comes again before its successors.
+/// Goal: messages above the limit are released, and are redelivered before their successors.
 #[tokio::test(flavor = "multi_thread")]
-async fn limit_of_bytes_keeps_the_order_of_the_inbox() {
+async fn max_bytes_keeps_the_inbox_order() {
     for max_bytes in [1, 2 * MIB + 1024] {
         let world = World::new().await;
         receive_large(&world, 8).await;

@@ -1,4 +1,4 @@
-//! The calls, one by one.
+//! The functions of the durable inbox, one by one.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use uuid::Uuid;
 use crate::world::{World, id_of};
 
 const LEASE: Duration = Duration::from_secs(30);
-/// Of a call of `next`.
+/// The byte limit of one `next`.
 const MAX_BYTES: i64 = 16 * 1024 * 1024;
 
 #[tokio::test]
-async fn what_is_received_is_what_is_handed_out() {
+async fn next_returns_all_properties_of_the_received_message() {
     let world = World::new().await;
     let letter = Letter::json(&json!({"order": 7}))
         .unwrap()
@@ -37,7 +37,7 @@ async fn what_is_received_is_what_is_handed_out() {
         .await
         .unwrap()[..]
     else {
-        panic!("one is handed out");
+        panic!("expected one message");
     };
     assert_eq!(
         (received.id.to_string().as_str(), received.attempt),
@@ -67,12 +67,12 @@ async fn what_is_received_is_what_is_handed_out() {
             .await
             .unwrap()
             .is_empty(),
-        "it is leased"
+        "the message is leased"
     );
 }
 
 #[tokio::test]
-async fn a_message_is_known_from_its_receipt_on() {
+async fn receive_finds_pending_and_claimed_messages() {
     let mut world = World::new().await;
     let letter = Letter::bytes(&b"\x00\xff"[..]).content_type("application/octet-stream");
     let (text, uuid) = (id_of("m-1"), MessageId::from(Uuid::new_v4()));
@@ -92,14 +92,14 @@ async fn a_message_is_known_from_its_receipt_on() {
         .await
         .unwrap()
     else {
-        panic!("nobody has handled it");
+        panic!("expected a new claim");
     };
     claimed.commit().await.unwrap();
     assert!(
         !receive(&world.client, &text, &world.to, &letter)
             .await
             .unwrap(),
-        "it was handled"
+        "the message is claimed"
     );
     let received = next(&world.client, &world.to, 10, MAX_BYTES, LEASE)
         .await
@@ -115,17 +115,17 @@ async fn a_message_is_known_from_its_receipt_on() {
 }
 
 #[tokio::test]
-async fn a_batch_is_received_in_its_order_and_answered_by_position() {
+async fn receive_batch_keeps_order_and_returns_by_position() {
     let world = World::new().await;
     world.receive("b", "").await;
     let letters: Vec<_> = ["c", "b", "a", "c"]
         .into_iter()
         .map(|id| (id_of(id), Letter::json(&id).unwrap().header("id", id)))
         .collect();
-    let answers = receive_batch(&world.client, &world.to, &letters)
+    let are_new = receive_batch(&world.client, &world.to, &letters)
         .await
         .unwrap();
-    assert_eq!(answers, [true, false, true, false]);
+    assert_eq!(are_new, [true, false, true, false]);
     let received = next(&world.client, &world.to, 10, MAX_BYTES, LEASE)
         .await
         .unwrap();
@@ -148,11 +148,15 @@ async fn a_batch_is_received_in_its_order_and_answered_by_position() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-    assert_eq!(world.count("id = 'd'").await, 0, "all or none");
+    assert_eq!(
+        world.count("id = 'd'").await,
+        0,
+        "the batch is received completely or not at all"
+    );
 }
 
 #[tokio::test]
-async fn a_message_is_not_handed_out_before_its_time() {
+async fn delayed_message_is_not_returned_before_it_is_due() {
     let world = World::new().await;
     let soon = OffsetDateTime::now_utc() + Duration::from_secs(2);
     let letter = Letter::json(&1).unwrap().deliver_after(soon);
@@ -167,7 +171,7 @@ async fn a_message_is_not_handed_out_before_its_time() {
         .unwrap();
     assert_eq!(received.len(), 1);
     assert_eq!(received[0].id, id_of("now"));
-    crate::support::until("it is due", async || {
+    crate::support::until("the delayed message is returned", async || {
         next_wait(&world.client, &world.to, Duration::from_secs(10))
             .await
             .unwrap();
@@ -179,7 +183,7 @@ async fn a_message_is_not_handed_out_before_its_time() {
             .any(|received| received.id == id_of("later"));
         assert!(
             !is_there || OffsetDateTime::now_utc() >= soon,
-            "the server's clock is this one"
+            "the message was returned before it was due"
         );
         is_there
     })

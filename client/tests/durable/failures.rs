@@ -1,4 +1,5 @@
-//! What fails rests, comes again, and dies; the database counts.
+//! Failed messages are retried after a back-off and become dead letters. The database counts the
+//! attempts.
 
 use std::{
     sync::{
@@ -22,7 +23,7 @@ use crate::{
 type Attempts = Arc<Mutex<Vec<(Option<u32>, Option<String>)>>>;
 
 #[tokio::test]
-async fn a_failed_message_comes_again_and_its_handler_is_told_why() {
+async fn retry_passes_attempt_and_last_error_to_the_handler() {
     let world = World::new().await;
     world.receive("m", "").await;
     let attempts = Attempts::default();
@@ -37,7 +38,7 @@ async fn a_failed_message_comes_again_and_its_handler_is_told_why() {
                 .unwrap()
                 .push((message.deliveries(), last_error));
             match attempt {
-                1 => Err("a bad day".into()),
+                1 => Err("out of stock".into()),
                 2 => panic!("a bug"),
                 _ => Ok(vec![]),
             }
@@ -55,12 +56,12 @@ async fn a_failed_message_comes_again_and_its_handler_is_told_why() {
         (summary.handled, summary.retried, summary.rejected),
         (1, 2, 0)
     );
-    assert_eq!(world.done().await, ["m"], "what failed was rolled back");
+    assert_eq!(world.done().await, ["m"], "failed attempts are rolled back");
     let attempts = attempts.lock().unwrap().clone();
     assert_eq!(attempts[0], (Some(1), None));
     assert_eq!(
         attempts[1],
-        (Some(2), Some("the handler failed: a bad day".into()))
+        (Some(2), Some("the handler failed: out of stock".into()))
     );
     assert_eq!(
         attempts[2],
@@ -68,10 +69,10 @@ async fn a_failed_message_comes_again_and_its_handler_is_told_why() {
     );
 }
 
-/// Fails until it is allowed to succeed, and counts.
+/// A handler that fails until `is_repaired` is set, and counts its attempts.
 #[derive(Clone, Default)]
 struct Poison {
-    is_mended: Arc<AtomicU32>,
+    is_repaired: Arc<AtomicU32>,
     attempts: Arc<AtomicU32>,
 }
 
@@ -87,7 +88,7 @@ impl Poison {
                 this.attempts.fetch_add(1, Ordering::SeqCst);
                 note(&tx, &message).await?;
                 let id = message.message_id().unwrap_or_default();
-                match this.is_mended.load(Ordering::SeqCst) {
+                match this.is_repaired.load(Ordering::SeqCst) {
                     0 if id.starts_with("final") => Err(HandlerError::terminal("no such account")),
                     0 if id.starts_with("known") => Err("card declined for good".into()),
                     0 => Err("never".into()),
@@ -98,8 +99,10 @@ impl Poison {
     }
 }
 
+/// Goal: a message without remaining attempts becomes a dead letter, and is handled once after it
+/// is requeued.
 #[tokio::test]
-async fn who_is_out_of_attempts_is_dead_and_is_handled_once_when_it_is_requeued() {
+async fn requeued_dead_letter_is_handled_once() {
     let world = World::new().await;
     world.receive("m", "").await;
     let poison = Poison::default();
@@ -108,7 +111,10 @@ async fn who_is_out_of_attempts_is_dead_and_is_handled_once_when_it_is_requeued(
             .consumer(&world.db.pool(4))
             .handle(world.to.as_str(), poison.handler()),
     );
-    until("it is dead", async || !world.dead().await.is_empty()).await;
+    until("the message is a dead letter", async || {
+        !world.dead().await.is_empty()
+    })
+    .await;
     assert_eq!(
         world.dead().await,
         [("m".to_owned(), 3, "the handler failed: never".to_owned())]
@@ -116,7 +122,7 @@ async fn who_is_out_of_attempts_is_dead_and_is_handled_once_when_it_is_requeued(
     assert_eq!(poison.attempts.load(Ordering::SeqCst), 3);
     assert!(world.done().await.is_empty());
 
-    poison.is_mended.store(1, Ordering::SeqCst);
+    poison.is_repaired.store(1, Ordering::SeqCst);
     assert!(
         requeue(&world.client, &id_of("m"), &world.to)
             .await
@@ -126,7 +132,7 @@ async fn who_is_out_of_attempts_is_dead_and_is_handled_once_when_it_is_requeued(
         !requeue(&world.client, &id_of("m"), &world.to)
             .await
             .unwrap(),
-        "it is no dead letter any more"
+        "the message is no longer a dead letter"
     );
     world.until_done(1).await;
     world.until_empty().await;
@@ -139,7 +145,7 @@ async fn who_is_out_of_attempts_is_dead_and_is_handled_once_when_it_is_requeued(
 }
 
 #[tokio::test]
-async fn what_fails_for_good_is_dead_at_once() {
+async fn terminal_or_final_error_makes_a_dead_letter_at_once() {
     let world = World::new().await;
     world
         .retries(&brief().final_error("%declined for good%"))
@@ -152,7 +158,10 @@ async fn what_fails_for_good_is_dead_at_once() {
             .consumer(&world.db.pool(4))
             .handle(world.to.as_str(), poison.handler()),
     );
-    until("both are dead", async || world.dead().await.len() == 2).await;
+    until("both are dead letters", async || {
+        world.dead().await.len() == 2
+    })
+    .await;
     let summary = consumer.stop().await;
     assert_eq!((summary.retried, summary.rejected), (0, 2));
     let dead = world.dead().await;
@@ -162,7 +171,7 @@ async fn what_fails_for_good_is_dead_at_once() {
 }
 
 #[tokio::test]
-async fn dead_letters_are_requeued_and_discarded_by_their_errors() {
+async fn requeue_all_and_discard_all_select_by_error() {
     let world = World::new().await;
     for id in ["final-1", "final-2", "other-1", "other-2", "other-3"] {
         world.receive(id, "").await;
@@ -173,7 +182,10 @@ async fn dead_letters_are_requeued_and_discarded_by_their_errors() {
             .consumer(&world.db.pool(4))
             .handle(world.to.as_str(), poison.handler()),
     );
-    until("all are dead", async || world.dead().await.len() == 5).await;
+    until("all are dead letters", async || {
+        world.dead().await.len() == 5
+    })
+    .await;
     consumer.stop().await;
 
     assert_eq!(
@@ -211,7 +223,7 @@ async fn dead_letters_are_requeued_and_discarded_by_their_errors() {
         1
     );
     assert_eq!((world.left().await, world.dead().await.len()), (2, 0));
-    // Who was discarded was handled, as far as senders are concerned.
+    // For `receive`, a discarded message counts as handled.
     let letter = Letter::json(&1).unwrap();
     let id = id_of("final-1");
     assert!(
@@ -222,11 +234,11 @@ async fn dead_letters_are_requeued_and_discarded_by_their_errors() {
 }
 
 #[tokio::test]
-async fn what_a_filter_puts_off_has_not_failed() {
+async fn release_by_a_filter_does_not_count_as_a_failure() {
     use futures_util::{FutureExt, future::BoxFuture};
     use idem_client::{Before, Filter, Idem, Settlement};
 
-    /// Says five times that it is too early: more often than a message may fail.
+    /// Releases a message five times, which is more often than it may fail.
     struct NotYet(AtomicU32);
 
     impl Filter for NotYet {

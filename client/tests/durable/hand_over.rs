@@ -1,4 +1,4 @@
-//! From the outbox into the inbox of the same database.
+//! Hand-over from the outbox to the inbox of the same database.
 
 use std::collections::HashMap;
 
@@ -28,14 +28,17 @@ impl Handing {
     async fn stop(self) -> u64 {
         self.stop.send(()).unwrap();
         let ended = tokio::time::timeout(DEADLINE, self.task).await;
-        ended.expect("who is told to stop stops").unwrap().unwrap()
+        ended
+            .expect("the hand-over does not stop")
+            .unwrap()
+            .unwrap()
     }
 }
 
-/// Sends effects, of which one in five goes elsewhere; answers the ids of the others by their keys,
-/// in order.
-async fn say(world: &World, count: usize) -> HashMap<usize, Vec<String>> {
-    let mut said: HashMap<usize, Vec<String>> = HashMap::new();
+/// Sends `count` effects, and every fifth to another destination. Returns the message ids of the
+/// others by key, in order.
+async fn send_effects(world: &World, count: usize) -> HashMap<usize, Vec<String>> {
+    let mut sent: HashMap<usize, Vec<String>> = HashMap::new();
     for n in 0..count {
         let to = if n % 5 == 4 {
             "elsewhere"
@@ -45,14 +48,14 @@ async fn say(world: &World, count: usize) -> HashMap<usize, Vec<String>> {
         let effect = Effect::json(to, &n).unwrap().key(format!("key-{}", n % 3));
         let id = send(&world.client, &effect).await.unwrap();
         if n % 5 != 4 {
-            said.entry(n % 3).or_default().push(id.to_string());
+            sent.entry(n % 3).or_default().push(id.to_string());
         }
     }
-    said
+    sent
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_effect_is_handled_once_when_processes_race_to_hand_it_over() {
+async fn concurrent_hand_overs_deliver_an_effect_once() {
     const EFFECTS: usize = 200;
     let world = World::new().await;
     create_relay(&world.client, "inboxes", 2, true)
@@ -62,61 +65,72 @@ async fn an_effect_is_handled_once_when_processes_race_to_hand_it_over() {
         Handing::start(&world, "inboxes"),
         Handing::start(&world, "inboxes"),
     );
-    let handling = Running::start(
+    let consumer = Running::start(
         world
             .consumer(&world.db.pool(6))
             .handle(world.to.as_str(), noting()),
     );
-    let before = say(&world, EFFECTS / 2).await;
+    let before = send_effects(&world, EFFECTS / 2).await;
     world.until_done(EFFECTS / 10).await;
     first.task.abort();
-    let after = say(&world, EFFECTS / 2).await;
+    let after = send_effects(&world, EFFECTS / 2).await;
     let mine = EFFECTS - EFFECTS / 5;
     world.until_done(mine).await;
-    until("the relay is through", async || {
+    until("the relay has no lag", async || {
         let lag = "SELECT sum(lag_messages)::bigint = 0 FROM idem.relays WHERE relay = 'inboxes'";
         world.client.query_one(lag, &[]).await.unwrap().get(0)
     })
     .await;
     world.until_empty().await;
     assert!(second.stop().await > 0);
-    handling.stop().await;
+    consumer.stop().await;
     let done = world.done().await;
     assert_eq!(done.len(), mine);
     for key in 0..3 {
-        let said = [&before[&key][..], &after[&key][..]].concat();
+        let sent = [&before[&key][..], &after[&key][..]].concat();
         let of_key: Vec<_> = done
             .iter()
-            .filter(|id| said.contains(id))
+            .filter(|id| sent.contains(id))
             .cloned()
             .collect();
-        assert_eq!(of_key, said, "all of a key, each once and in order");
+        assert_eq!(
+            of_key, sent,
+            "the effects of key {key}, each once and in order"
+        );
     }
 }
 
-/// Goal: a hand-over that starts before its relay is created. Invariant: I4.
+/// Goal: a hand-over that starts before its relay exists, or that loses its connection, continues
+/// later. Invariant: I4.
 #[tokio::test]
 async fn i4_hand_over_waits_for_its_relay_and_its_database() {
     let world = World::new().await;
-    let handing = Handing::start(&world, "later");
-    until("it is refused often", async || {
-        let refused =
+    let hand_over = Handing::start(&world, "later");
+    until("the relay is not found several times", async || {
+        let failed =
             "SELECT xact_rollback >= 3 FROM pg_stat_database WHERE datname = current_database()";
-        world.client.query_one(refused, &[]).await.unwrap().get(0)
+        world.client.query_one(failed, &[]).await.unwrap().get(0)
     })
     .await;
     create_relay(&world.client, "later", 1, false)
         .await
         .unwrap();
-    say(&world, 1).await;
-    until("it is received", async || world.left().await == 1).await;
+    send_effects(&world, 1).await;
+    until("the first effect is received", async || {
+        world.left().await == 1
+    })
+    .await;
     let kill = format!(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'
-            AND (query LIKE '%idem_hand_over%' OR query LIKE '%idem_relay_wait%') AND pid <> pg_backend_pid()",
+            AND (query LIKE '%idem_hand_over%' OR query LIKE '%idem_relay_wait%')
+            AND pid <> pg_backend_pid()",
         world.db.name
     );
     world.db.server.psql("postgres", &kill);
-    say(&world, 1).await;
-    until("it goes on", async || world.left().await == 2).await;
-    handing.stop().await;
+    send_effects(&world, 1).await;
+    until("the second effect is received", async || {
+        world.left().await == 2
+    })
+    .await;
+    hand_over.stop().await;
 }

@@ -1,4 +1,4 @@
-//! From the broker into the inbox, and from there to the handler.
+//! From the broker into the inbox, and from the inbox to the handler.
 
 use std::{future::pending, time::Duration};
 
@@ -19,11 +19,11 @@ fn message(n: usize) -> Message {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_is_stored_acknowledged_and_handled_once() {
+async fn message_is_stored_acknowledged_and_handled_once() {
     for batches in [1, 50] {
         let world = World::new().await;
         let pool = world.db.pool(12);
-        // Every third comes twice.
+        // The broker delivers every third message twice.
         let mut all: Vec<_> = (0..MESSAGES)
             .chain((0..MESSAGES).step_by(3))
             .map(message)
@@ -46,13 +46,13 @@ async fn a_message_is_stored_acknowledged_and_handled_once() {
         assert_eq!(
             world.left().await,
             MESSAGES as i64,
-            "stored, and not handled yet"
+            "the messages are stored and not yet handled"
         );
 
-        let handling = Running::start(world.consumer(&pool).handle(world.to.as_str(), noting()));
+        let consumer = Running::start(world.consumer(&pool).handle(world.to.as_str(), noting()));
         world.until_done(MESSAGES).await;
         world.until_empty().await;
-        let summary = handling.stop().await;
+        let summary = consumer.stop().await;
         assert_eq!(
             (summary.handled, summary.failed_settlements),
             (MESSAGES as u64, 0)
@@ -62,7 +62,7 @@ async fn a_message_is_stored_acknowledged_and_handled_once() {
         let mut expected: Vec<_> = (0..MESSAGES).map(|n| format!("m-{n}")).collect();
         expected.sort();
         assert_eq!(done, expected);
-        // It is known for as long as any claim.
+        // The claims are retained, so a message that is delivered later is still a duplicate.
         let again = Consumer::new(pool.clone(), Broker::with([message(0)]).closed())
             .store(world.to.as_str());
         assert_eq!(
@@ -73,7 +73,7 @@ async fn a_message_is_stored_acknowledged_and_handled_once() {
 }
 
 #[tokio::test]
-async fn a_message_is_known_by_what_it_was_stored_under() {
+async fn inbox_keeps_the_id_of_the_storing_consumer() {
     let world = World::new().await;
     let pool = world.db.pool(6);
     let idem = || {
@@ -88,7 +88,7 @@ async fn a_message_is_known_by_what_it_was_stored_under() {
         partition: 0,
         offset: 7,
     };
-    // What it is known by does not travel: the inbox has no coordinates.
+    // The id is stored with the message, because a message from the inbox has no coordinates.
     let broker = Broker::with([message(1).with_coordinates(at), message(2)]).closed();
     let storing = Consumer::new(pool.clone(), broker.clone())
         .idem(idem())
@@ -97,25 +97,25 @@ async fn a_message_is_known_by_what_it_was_stored_under() {
     assert_eq!(
         (summary.handled, summary.rejected),
         (1, 1),
-        "the second has no id"
+        "the second message has no id"
     );
-    let handling = Running::start(
+    let consumer = Running::start(
         world
             .consumer(&pool)
             .idem(idem())
             .handle(world.to.as_str(), noting()),
     );
     world.until_empty().await;
-    handling.stop().await;
+    consumer.stop().await;
     assert_eq!(world.done().await, ["queue:0:7"]);
 }
 
 #[tokio::test]
-async fn an_empty_key_or_type_of_a_broker_is_none() {
+async fn empty_key_and_type_of_a_broker_message_are_null() {
     let world = World::new().await;
     let pool = world.db.pool(6);
-    let said = message(1).with_key("").with_type("").with_content_type("");
-    let broker = Broker::with([said, message(2).with_key("")]).closed();
+    let empty = message(1).with_key("").with_type("").with_content_type("");
+    let broker = Broker::with([empty, message(2).with_key("")]).closed();
     let storing = Consumer::new(pool, broker).store(world.to.as_str());
     let summary = source_ended(in_time(storing.run(pending())).await);
     assert_eq!((summary.handled, summary.rejected), (2, 0));
@@ -123,14 +123,15 @@ async fn an_empty_key_or_type_of_a_broker_is_none() {
 }
 
 #[tokio::test]
-async fn what_claims_nothing_or_something_else_is_completed_when_it_is_acknowledged() {
+async fn acknowledgement_completes_message_claimed_elsewhere() {
     let world = World::new().await;
     let pool = world.db.pool(6);
     world.receive("m", "").await;
-    // The handler's destination is another one: its claim does not end the message in the inbox.
-    let handling = Running::start(world.consumer(&pool).handle("tests.other", noting()));
+    // The handler claims the message for another destination, which does not complete it in the
+    // inbox.
+    let consumer = Running::start(world.consumer(&pool).handle("tests.other", noting()));
     world.until_empty().await;
-    let summary = handling.stop().await;
+    let summary = consumer.stop().await;
     assert_eq!((summary.handled, summary.failed_settlements), (1, 0));
     assert_eq!(world.done().await, ["m"]);
     let claims = "SELECT destination FROM idem.inbox ORDER BY 1";
@@ -146,23 +147,23 @@ async fn what_claims_nothing_or_something_else_is_completed_when_it_is_acknowled
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_consumer_is_woken_by_what_is_received() {
+async fn receive_wakes_an_idle_consumer() {
     let world = World::new().await;
     let pool = world.db.pool(6);
-    let handling = Running::start(world.consumer(&pool).handle(world.to.as_str(), noting()));
+    let consumer = Running::start(world.consumer(&pool).handle(world.to.as_str(), noting()));
     let mut took = Vec::new();
     for n in 0..15 {
-        // Beyond every pause in which somebody looks without being woken, to and fro.
+        // Wait longer than any poll interval of an idle source, with varying lengths.
         tokio::time::sleep(Duration::from_millis(100 + 70 * (n % 5))).await;
         let received = Instant::now();
         world.receive(&format!("m-{n}"), "").await;
         world.until_done(n as usize + 1).await;
         took.push(received.elapsed());
     }
-    handling.stop().await;
+    consumer.stop().await;
     took.sort();
     assert!(
         took[7] < Duration::from_millis(250),
-        "half of them waited for a second on the average: {took:?}"
+        "idle consumers were not woken: {took:?}"
     );
 }

@@ -1,4 +1,4 @@
-//! Whoever has a message keeps it as long as it lives, and no longer.
+//! A consumer holds the lease of a message while it processes the message, and no longer.
 
 use std::{
     sync::{
@@ -16,7 +16,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn the_messages_of_who_is_killed_are_handled_by_another_after_their_lease() {
+async fn messages_of_a_killed_consumer_are_handled_after_the_lease() {
     const MESSAGES: usize = 12;
     let world = World::new().await;
     for n in 0..MESSAGES {
@@ -41,26 +41,31 @@ async fn the_messages_of_who_is_killed_are_handled_by_another_after_their_lease(
             .handle(world.to.as_str(), never)
             .concurrency(3)
     });
-    until("it is at work", async || begun.load(Ordering::SeqCst) == 3).await;
+    until("the handlers run", async || {
+        begun.load(Ordering::SeqCst) == 3
+    })
+    .await;
     victim.kill();
 
-    let heir = Running::start(
+    let successor = Running::start(
         world
             .consumer(&world.db.pool(6))
             .handle(world.to.as_str(), noting()),
     );
     world.until_done(MESSAGES).await;
     world.until_empty().await;
-    let summary = heir.stop().await;
+    let summary = successor.stop().await;
     assert_eq!((summary.handled, summary.duplicates), (MESSAGES as u64, 0));
     let mut done = world.done().await;
     done.sort();
     done.dedup();
-    assert_eq!(done.len(), MESSAGES, "each once");
+    assert_eq!(done.len(), MESSAGES, "each message is handled once");
 }
 
+/// Goal: a consumer that stops releases the messages that it has not begun, at once and without
+/// counting an attempt.
 #[tokio::test]
-async fn who_stops_gives_back_at_once_and_unharmed_what_it_has_not_begun() {
+async fn shutdown_releases_prefetched_messages_unharmed() {
     const MESSAGES: usize = 15;
     let world = World::new().await;
     for n in 0..MESSAGES {
@@ -81,18 +86,21 @@ async fn who_stops_gives_back_at_once_and_unharmed_what_it_has_not_begun() {
         }
     };
     let pool = world.db.pool(4);
-    // Nobody else would wait for the end of such a lease.
+    // No message becomes available because its lease expires.
     let source = world.source(&pool).lease(Duration::from_secs(3600));
-    let leaves = Consumer::new(pool, source)
+    let stopping = Consumer::new(pool, source)
         .handle(world.to.as_str(), slow)
         .concurrency(1);
-    let leaves = Running::start(leaves);
-    until("it is at work", async || begun.load(Ordering::SeqCst) == 1).await;
-    until("it has fetched ahead", async || {
+    let stopping = Running::start(stopping);
+    until("the handler runs", async || {
+        begun.load(Ordering::SeqCst) == 1
+    })
+    .await;
+    until("the other messages are prefetched", async || {
         world.count("state = 'l'").await == MESSAGES as i64
     })
     .await;
-    let ended = tokio::spawn(leaves.stop());
+    let ended = tokio::spawn(stopping.stop());
     may_end.notify_one();
     let summary = ended.await.unwrap();
     assert_eq!(
@@ -108,7 +116,7 @@ async fn who_stops_gives_back_at_once_and_unharmed_what_it_has_not_begun() {
 }
 
 #[tokio::test]
-async fn what_waits_too_long_here_goes_to_others() {
+async fn busy_consumer_releases_messages_that_wait_too_long() {
     const MESSAGES: usize = 10;
     let world = World::new().await;
     for n in 0..MESSAGES {
@@ -130,22 +138,29 @@ async fn what_waits_too_long_here_goes_to_others() {
             .handle(world.to.as_str(), stuck)
             .concurrency(1)
     });
-    until("it is at work", async || begun.load(Ordering::SeqCst) == 1).await;
+    until("the handler runs", async || {
+        begun.load(Ordering::SeqCst) == 1
+    })
+    .await;
     let other = Running::start(
         world
             .consumer(&world.db.pool(4))
             .handle(world.to.as_str(), noting()),
     );
     world.until_done(MESSAGES - 1).await;
-    assert_eq!(world.left().await, 1, "all but the one that it is at");
+    assert_eq!(
+        world.left().await,
+        1,
+        "the message that the busy consumer processes is left"
+    );
     other.stop().await;
     busy.kill();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handler_may_take_longer_than_its_lease() {
-    // Eager: the claim has deleted the row. Reactive: the lease alone keeps others away, and has to
-    // be renewed.
+async fn lease_is_renewed_while_the_handler_runs() {
+    // Eager: the claim has deleted the row. Reactive: only the lease excludes other consumers, so
+    // it must be renewed.
     for style in [Style::Eager, Style::Reactive] {
         let world = World::new().await;
         world.receive("long", "").await;
@@ -181,8 +196,10 @@ async fn a_handler_may_take_longer_than_its_lease() {
     }
 }
 
+/// Goal: a message that crashes its consumers becomes a dead letter, and all other messages are
+/// handled once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_kills_its_consumers_takes_no_other_with_it() {
+async fn poison_message_dies_without_harming_other_messages() {
     const MESSAGES: usize = 40;
     let world = World::new().await;
     for n in 0..MESSAGES {
@@ -206,7 +223,7 @@ async fn a_message_that_kills_its_consumers_takes_no_other_with_it() {
                     seen.notify_one();
                     std::future::pending::<()>().await;
                 }
-                // Others are at work when it kills.
+                // Keep other handlers running when the crash happens.
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 Ok(vec![])
             }
@@ -219,18 +236,18 @@ async fn a_message_that_kills_its_consumers_takes_no_other_with_it() {
         });
         tokio::select! {
             () = begun.notified() => killed += 1,
-            () = until("the killer is dead", async || !world.dead().await.is_empty()) => {}
+            () = until("it is a dead letter", async || !world.dead().await.is_empty()) => {}
         }
         consumer.kill();
     }
-    let heir = Running::start(
+    let successor = Running::start(
         world
             .consumer(&world.db.pool(6))
             .handle(world.to.as_str(), noting()),
     );
     world.until_empty().await;
-    heir.stop().await;
-    assert_eq!(killed, 3, "all its attempts");
+    successor.stop().await;
+    assert_eq!(killed, 3, "every attempt crashes one consumer");
     let dead = world.dead().await;
     assert_eq!(
         dead,

@@ -1,10 +1,10 @@
-//! The durable inbox on a real server: messages are stored first, and handled by the consumer
-//! runtime later.
+//! The durable inbox on a real server: messages are stored first, and the consumer runtime handles
+//! them later.
 
 #[path = "../consumer/broker.rs"]
 #[expect(
     dead_code,
-    reason = "the broker of the consumer's tests can do more than is needed here"
+    reason = "these tests use only a part of the broker of the consumer tests"
 )]
 mod broker;
 #[path = "../support/mod.rs"]

@@ -1,4 +1,4 @@
-//! The whole at once: many messages, some of them poisoned, and several consumers.
+//! Load test: many messages, some of them poisoned, and several consumers.
 
 use std::{
     collections::HashMap,
@@ -25,15 +25,15 @@ const KEYS: usize = 400;
 const ATTEMPTS: i32 = 3;
 const CONSUMERS: usize = 8;
 
-/// One of a hundred, spread over the keys.
+/// Returns true for one number of a hundred, spread over the keys.
 fn is_poison(n: usize) -> bool {
     n % 100 == 37
 }
 
 #[derive(Clone, Default)]
 struct Mixed {
-    is_mended: Arc<AtomicBool>,
-    /// How often each poisoned message was begun.
+    is_repaired: Arc<AtomicBool>,
+    /// The number of attempts of each poisoned message.
     attempts: Arc<Mutex<HashMap<usize, i32>>>,
 }
 
@@ -41,7 +41,7 @@ impl Mixed {
     async fn handle(self, tx: Tx, message: Message) -> Handled {
         let n: usize = message.json()?;
         note(&tx, &message).await?;
-        if is_poison(n) && !self.is_mended.load(Ordering::SeqCst) {
+        if is_poison(n) && !self.is_repaired.load(Ordering::SeqCst) {
             *self.attempts.lock().unwrap().entry(n).or_default() += 1;
             match n % 200 {
                 37 => return Err("poison".into()),
@@ -52,8 +52,10 @@ impl Mixed {
     }
 }
 
+/// Goal: of 10,000 messages, each good one is handled once and in key order, and each poisoned one
+/// becomes a dead letter after all its attempts. Requeued dead letters are handled once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_ten_thousand_the_good_are_handled_once_and_the_poisoned_die_after_their_attempts() {
+async fn good_messages_are_handled_and_poisoned_become_dead_letters() {
     let world = World::new().await;
     world.retries(&brief().max_attempts(ATTEMPTS)).await;
     let letters: Vec<_> = (0..MESSAGES)
@@ -86,11 +88,11 @@ async fn of_ten_thousand_the_good_are_handled_once_and_the_poisoned_die_after_th
         .collect();
     let poison: Vec<usize> = (0..MESSAGES).filter(|n| is_poison(*n)).collect();
     let (good, bad) = (MESSAGES - poison.len(), poison.len());
-    until("all good ones are handled", async || {
+    until("all good messages are handled", async || {
         world.count_done().await >= good
     })
     .await;
-    until("all poisoned ones are dead", async || {
+    until("all poisoned messages are dead letters", async || {
         world.dead().await.len() >= bad
     })
     .await;
@@ -112,7 +114,7 @@ async fn of_ten_thousand_the_good_are_handled_once_and_the_poisoned_die_after_th
         "{attempts:?}"
     );
 
-    mixed.is_mended.store(true, Ordering::SeqCst);
+    mixed.is_repaired.store(true, Ordering::SeqCst);
     assert_eq!(
         requeue_all(&world.client, &world.to, "%poison%", 10_000)
             .await
@@ -130,7 +132,8 @@ async fn of_ten_thousand_the_good_are_handled_once_and_the_poisoned_die_after_th
     assert_in_order_and_once(&done[good..], is_poison, bad);
 }
 
-/// By their numbers: of each key ascending, all of them, and each once.
+/// Asserts that `done` contains `count` expected messages, each once, and in ascending order for
+/// each key.
 fn assert_in_order_and_once(done: &[String], expected: impl Fn(usize) -> bool, count: usize) {
     let mut last: HashMap<usize, usize> = HashMap::new();
     let mut all = Vec::new();

@@ -1,5 +1,5 @@
 //! Messages of one key are handled one after the other, in the order in which they were received,
-//! whoever handles them.
+//! even by several consumers.
 
 use std::{
     collections::HashSet,
@@ -15,7 +15,8 @@ use crate::world::{Running, World, brief, note};
 const KEYS: usize = 9;
 const MESSAGES: usize = 270;
 
-/// One of four messages fails the first time; and two of one key never meet.
+/// A handler that fails the first attempt of about a quarter of the messages. It panics when two
+/// messages of one key are handled at the same time.
 #[derive(Clone, Default)]
 struct Moody {
     failed: Arc<Mutex<HashSet<String>>>,
@@ -27,27 +28,27 @@ impl Moody {
         let key = message.key().unwrap_or_default().to_owned();
         assert!(
             self.at_work.lock().unwrap().insert(key.clone()),
-            "two of {key} at a time"
+            "two messages of {key} are handled at the same time"
         );
-        let handled = self.work(tx, &message).await;
+        let handled = self.note_or_fail(tx, &message).await;
         self.at_work.lock().unwrap().remove(&key);
         handled
     }
 
-    async fn work(&self, tx: Tx, message: &Message) -> Handled {
+    async fn note_or_fail(&self, tx: Tx, message: &Message) -> Handled {
         note(&tx, message).await?;
         let pause = rand::rng().random_range(0..3);
         tokio::time::sleep(Duration::from_millis(pause)).await;
         let id = message.message_id().unwrap_or_default().to_owned();
         if rand::rng().random_bool(0.25) && self.failed.lock().unwrap().insert(id) {
-            return Err("not this time".into());
+            return Err("fails once".into());
         }
         Ok(vec![])
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_keeps_its_order_across_consumers_while_handlers_fail() {
+async fn key_order_holds_across_consumers_with_failing_handlers() {
     for batches in [1, 20] {
         let world = World::new().await;
         world.retries(&brief().max_attempts(10)).await;
@@ -56,14 +57,14 @@ async fn a_key_keeps_its_order_across_consumers_while_handlers_fail() {
                 .receive(&format!("{n}"), &format!("key-{}", n % KEYS))
                 .await;
         }
-        let moody = Moody::default();
+        let flaky = Moody::default();
         let consumers: Vec<_> = (0..3)
             .map(|_| {
-                let moody = moody.clone();
+                let flaky = flaky.clone();
                 let consumer = world
                     .consumer(&world.db.pool(6))
                     .handle(world.to.as_str(), move |tx, message| {
-                        moody.clone().handle(tx, message)
+                        flaky.clone().handle(tx, message)
                     });
                 Running::start(
                     consumer
@@ -97,10 +98,10 @@ async fn a_key_keeps_its_order_across_consumers_while_handlers_fail() {
 }
 
 #[tokio::test]
-async fn other_keys_go_on_while_a_message_rests() {
+async fn other_keys_proceed_while_a_message_waits_for_its_retry() {
     let world = World::new().await;
-    let rest = Duration::from_millis(500);
-    world.retries(&brief().back_off(rest, rest)).await;
+    let back_off = Duration::from_millis(500);
+    world.retries(&brief().back_off(back_off, back_off)).await;
     for (id, key) in [
         ("poison", "a"),
         ("behind", "a"),
@@ -130,6 +131,6 @@ async fn other_keys_go_on_while_a_message_rests() {
     assert_eq!(
         world.done().await.last().map(String::as_str),
         Some("behind"),
-        "its key waits, and goes on without it"
+        "the key waits for the failing message until it is a dead letter"
     );
 }

@@ -1,4 +1,4 @@
-//! A database with an inbox, and consumers that run.
+//! Fixtures: a database with an inbox, and running consumers.
 
 use std::{future::Future, pin::Pin, time::Duration};
 
@@ -15,13 +15,14 @@ use crate::support::{DEADLINE, Database, until};
 
 pub struct World {
     pub db: Database,
-    /// Past every proxy.
+    /// A connection that bypasses every proxy.
     pub client: Client,
     pub to: Destination,
 }
 
 impl World {
-    /// With the table that handlers write to, and short rests.
+    /// Creates the database, the table that handlers write to, and a retry policy with a short
+    /// back-off.
     pub async fn new() -> Self {
         let db = Database::create();
         let client = db.connect().await;
@@ -42,7 +43,7 @@ impl World {
             .unwrap();
     }
 
-    /// Stores a message under an id, and a key if it is not empty.
+    /// Stores a message under an id. An empty key means no key.
     pub async fn receive(&self, id: &str, key: &str) {
         let mut letter = Letter::json(&id).unwrap();
         if !key.is_empty() {
@@ -59,12 +60,13 @@ impl World {
         DurableSource::new(pool.clone(), self.to.clone())
     }
 
-    /// A consumer of the inbox that only waits for its handler.
+    /// Returns a consumer of the inbox with no other delay than that of its handler.
     pub fn consumer(&self, pool: &Pool) -> Consumer<DurableSource> {
         Consumer::new(pool.clone(), self.source(pool))
     }
 
-    /// What was handled, in the order of its writing: ids, each as often as it took effect.
+    /// Returns the ids of the handled messages in the order of their inserts. A message that took
+    /// effect twice appears twice.
     pub async fn done(&self) -> Vec<String> {
         let rows = self
             .client
@@ -84,28 +86,28 @@ impl World {
     }
 
     pub async fn until_done(&self, count: usize) {
-        until(&format!("{count} are handled"), async || {
+        until(&format!("{count} messages are handled"), async || {
             self.count_done().await >= count
         })
         .await;
     }
 
-    /// How many messages are stored and neither handled nor dead.
+    /// Returns the number of messages that are stored and neither handled nor dead.
     pub async fn left(&self) -> i64 {
         self.count("due_at < 'infinity'").await
     }
 
-    /// How many rows of work there are of which this is true.
+    /// Returns the number of pending messages that satisfy an SQL condition.
     pub async fn count(&self, what: &str) -> i64 {
         let sql = format!("SELECT count(*) FROM idem.pending WHERE {what}");
         self.client.query_one(&sql, &[]).await.unwrap().get(0)
     }
 
     pub async fn until_empty(&self) {
-        until("nothing is left", async || self.left().await == 0).await;
+        until("the inbox is empty", async || self.left().await == 0).await;
     }
 
-    /// Ids, attempts and last errors of the dead letters.
+    /// Returns the ids, attempts and last errors of the dead letters.
     pub async fn dead(&self) -> Vec<(String, i32, String)> {
         let letters = list(&self.client, &self.to, "%", i64::MAX).await.unwrap();
         let last = |letter: &DeadLetter| letter.failures.last().unwrap().error.clone();
@@ -114,7 +116,7 @@ impl World {
     }
 }
 
-/// Three attempts, and rests that do not make a test long.
+/// Returns a policy with three attempts and a short back-off.
 pub fn brief() -> RetryPolicy {
     let brief = Duration::from_millis(20);
     RetryPolicy::default()
@@ -126,7 +128,7 @@ pub fn id_of(id: &str) -> MessageId {
     MessageId::text(id).unwrap()
 }
 
-/// The business of all these tests: one row for each time that a message takes effect.
+/// Inserts one row each time a message takes effect. This is the business write of all these tests.
 pub async fn note(tx: &Tx, message: &Message) -> Result<(), tokio_postgres::Error> {
     tx.execute_typed(
         "INSERT INTO done (id, key) VALUES ($1, $2)",
@@ -139,7 +141,7 @@ pub async fn note(tx: &Tx, message: &Message) -> Result<(), tokio_postgres::Erro
     .map(drop)
 }
 
-/// A handler that does this business and nothing else.
+/// Returns a handler that only inserts this row.
 pub fn noting()
 -> impl Fn(Tx, Message) -> Pin<Box<dyn Future<Output = Handled> + Send>> + Send + Sync + 'static {
     |tx, message| {
@@ -150,7 +152,7 @@ pub fn noting()
     }
 }
 
-/// A consumer that runs in a task of its own.
+/// A consumer that runs in its own task.
 pub struct Running {
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<Summary, Error>>,
@@ -165,19 +167,19 @@ impl Running {
         Self { stop, task }
     }
 
-    /// Tells it to leave, and waits until it has.
+    /// Requests a shutdown and waits until the consumer has stopped.
     pub async fn stop(self) -> Summary {
         self.stop.send(()).unwrap();
         let ended = tokio::time::timeout(DEADLINE, self.task).await;
-        ended.expect("who is told to stop stops").unwrap().unwrap()
+        ended.expect("the consumer does not stop").unwrap().unwrap()
     }
 }
 
-/// A consumer in a runtime of its own.
+/// A consumer in its own runtime, which can be killed like a process.
 pub struct Doomed(tokio::runtime::Runtime);
 
 impl Doomed {
-    /// `consumer` makes it with a pool of that runtime.
+    /// Starts the consumer that `consumer` creates with a pool of that runtime.
     pub fn start<S: idem_client::Source>(
         world: &World,
         consumer: impl FnOnce(Pool) -> Consumer<S>,
@@ -191,7 +193,7 @@ impl Doomed {
         Self(runtime)
     }
 
-    /// As a process that is killed: nothing more happens in it, and its connections break.
+    /// Stops everything in the runtime and breaks its connections, as if the process was killed.
     pub fn kill(self) {
         self.0.shutdown_background();
     }

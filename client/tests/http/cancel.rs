@@ -1,4 +1,4 @@
-//! A request whose future is dropped at any await leaves all or nothing.
+//! A request has its complete effect or none, at whichever await point its future is dropped.
 
 use std::{
     future::{Future, poll_fn},
@@ -11,7 +11,8 @@ use tower::ServiceExt;
 
 use crate::ground::{Ground, Mode, ask, layer};
 
-/// Polls a future so many times; `None` when that was not enough and it was dropped.
+/// Polls a future up to `times` times. Returns `None` and drops the future if it is not ready by
+/// then.
 async fn poll_times<F: Future>(future: F, times: usize) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut polls = 0;
@@ -26,13 +27,13 @@ async fn poll_times<F: Future>(future: F, times: usize) -> Option<F::Output> {
 }
 
 #[tokio::test]
-async fn a_request_that_is_dropped_at_any_await_leaves_all_or_nothing() {
+async fn request_dropped_at_any_await_has_full_effect_or_none() {
     let ground = Ground::new(Mode::Transaction).await;
     let (mut done, mut undone) = (0, 0);
-    // Answers that come together wake the future once: on a busy machine one round may miss an
-    // await.
+    // Server replies that arrive together wake the future once, so on a busy machine one round may
+    // miss an await point.
     for round in 1..=20 {
-        let seen = stop_everywhere(&ground, round).await;
+        let seen = drop_at_every_await(&ground, round).await;
         (done, undone) = (done + seen.0, undone + seen.1);
         if done > 0 && undone >= 2 {
             break;
@@ -41,17 +42,17 @@ async fn a_request_that_is_dropped_at_any_await_leaves_all_or_nothing() {
     assert!(done > 0 && undone >= 2, "{done} done, {undone} undone");
 }
 
-/// Stops at every await in turn; answers how many of the requests took effect, and how many did
-/// not.
-async fn stop_everywhere(ground: &Ground, round: usize) -> (i64, i64) {
+/// Drops a request at every await point in turn. Returns how many of the requests took effect, and
+/// how many did not.
+async fn drop_at_every_await(ground: &Ground, round: usize) -> (i64, i64) {
     let (mut done, mut undone) = (0, 0);
     for polls in 1.. {
         let key = format!("round-{round}-polls-{polls}");
-        // One connection: whoever comes next gets the one that was left, if it was.
+        // With one connection, the next request uses the connection of the dropped request.
         let router = ground
             .app
             .router(layer(ground.mode, ground.database.pool(1)));
-        let answer = poll_times(
+        let response = poll_times(
             router
                 .clone()
                 .oneshot(ask(&key).to::<Body>(ground.server.address)),
@@ -70,8 +71,8 @@ async fn stop_everywhere(ground: &Ground, round: usize) -> (i64, i64) {
             ))
             .await;
         assert_eq!(ground.work(&key).await, 2 * claimed, "after {polls}");
-        if let Some(answer) = answer {
-            assert_eq!((answer.unwrap().status().as_u16(), claimed), (201, 1));
+        if let Some(response) = response {
+            assert_eq!((response.unwrap().status().as_u16(), claimed), (201, 1));
             break;
         }
         done += claimed;

@@ -1,4 +1,4 @@
-//! What breaks in the middle.
+//! Failures while a request is processed.
 
 use std::io::Write;
 
@@ -11,11 +11,11 @@ use crate::{
     support::{Database, standby::Standby, until},
 };
 
-/// Sends a request that holds, and goes away once its handler runs.
+/// Sends a request that makes its handler wait, and disconnects when the handler runs.
 pub async fn leave(ground: &Ground, ask: &Ask) {
-    let mut line = std::net::TcpStream::connect(ground.server.address).unwrap();
+    let mut stream = std::net::TcpStream::connect(ground.server.address).unwrap();
     write!(
-        line,
+        stream,
         "{} {} HTTP/1.1\r\nhost: tests\r\nx-hold: 1\r\ncontent-length: {}\r\n",
         ask.method,
         ask.path,
@@ -23,15 +23,15 @@ pub async fn leave(ground: &Ground, ask: &Ask) {
     )
     .unwrap();
     for (name, value) in &ask.headers {
-        write!(line, "{name}: {value}\r\n").unwrap();
+        write!(stream, "{name}: {value}\r\n").unwrap();
     }
-    line.write_all(b"\r\n").unwrap();
-    line.write_all(&ask.body).unwrap();
+    stream.write_all(b"\r\n").unwrap();
+    stream.write_all(&ask.body).unwrap();
     ground.until_running(1).await;
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_takes_its_transaction_with_it_and_a_repeated_request_runs() {
+async fn disconnect_rolls_back_and_a_repeated_request_runs() {
     let ground = Ground::new(Mode::Transaction).await;
     leave(&ground, &ask("gone")).await;
     ground.until_running(0).await;
@@ -49,7 +49,7 @@ async fn a_client_that_goes_away_takes_its_transaction_with_it_and_a_repeated_re
 }
 
 #[tokio::test]
-async fn a_database_connection_that_is_killed_takes_its_request_with_it() {
+async fn request_fails_when_its_database_connection_is_terminated() {
     let ground = Ground::new(Mode::Transaction).await;
     let held = ask("killed").with("x-hold", "1");
     let (killed, ()) = tokio::join!(ground.send(&held), async {
@@ -65,24 +65,26 @@ async fn a_database_connection_that_is_killed_takes_its_request_with_it() {
     ground.send(&ask("killed")).await.assert_run(201, 2);
 }
 
-/// Those that lie in the pool and were killed are noticed before anything is done.
+/// Goal: terminated connections in the pool are detected before a request uses them.
 #[tokio::test]
-async fn idle_connections_that_are_killed_are_no_reason_to_fail() {
+async fn terminated_idle_connections_fail_no_request() {
     for mode in MODES {
         let ground = Ground::new(mode).await;
         ground.send(&ask("first")).await.assert_run(201, 1);
         ground.until_quiet().await;
         let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-                    WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
+                    WHERE datname = current_database() AND pid <> pg_backend_pid()
+                      AND backend_type = 'client backend'";
         assert!(ground.count(kill).await > 0);
         let ask = ask("second");
         ground.send(&ask).await.assert_run(201, 2);
     }
 }
 
-/// I4: the caller goes away while the commit waits for its standby.
+/// Goal: the commit continues if the client disconnects while it waits for the standby. Invariant:
+/// I4.
 #[tokio::test]
-async fn i4_commit_of_a_dropped_request_goes_on() {
+async fn i4_commit_of_a_dropped_request_continues() {
     let database = Database::create_alone("http-standby-away");
     let pool = database.pool(2);
     let ground = Ground::on(Mode::Transaction, database, pool.clone(), |layer| layer).await;
@@ -99,7 +101,7 @@ async fn i4_commit_of_a_dropped_request_goes_on() {
 }
 
 #[tokio::test]
-async fn a_commit_in_doubt_is_a_503_and_the_repeated_request_finds_out() {
+async fn ambiguous_commit_gets_503_and_a_repeated_request_settles_it() {
     let database = Database::create();
     let proxy = Proxy::to(&database).await;
     let pool = proxy.pool(4);
@@ -131,9 +133,10 @@ async fn a_commit_in_doubt_is_a_503_and_the_repeated_request_finds_out() {
     assert_eq!(ground.claims().await, 2);
 }
 
-/// Whoever holds the lease can ask again: the token says what became of it.
+/// Goal: an ambiguous commit is settled by another completion with the same token, which returns
+/// the result of the first.
 #[tokio::test]
-async fn a_commit_in_doubt_of_a_lease_is_cleared_up_before_the_answer() {
+async fn ambiguous_commit_of_a_lease_is_settled_before_the_response() {
     for cut in [Cut::BeforeCommit, Cut::AfterCommit] {
         let database = Database::create();
         let proxy = Proxy::to(&database).await;
@@ -153,10 +156,10 @@ async fn a_commit_in_doubt_of_a_lease_is_cleared_up_before_the_answer() {
     }
 }
 
-/// The work is done, and what it did outside of the database too: nobody shall read that nothing
-/// has happened.
+/// Goal: the response says that the result is unknown. The handler has finished, and may have had
+/// effects outside of the database.
 #[tokio::test]
-async fn work_that_is_done_and_cannot_be_recorded_is_in_doubt() {
+async fn finished_handler_that_cannot_be_recorded_gets_in_doubt() {
     for cut in [Cut::BeforeCommit, Cut::AfterCommit] {
         let database = Database::create();
         let proxy = Proxy::to(&database).await;
@@ -181,16 +184,16 @@ async fn work_that_is_done_and_cannot_be_recorded_is_in_doubt() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_away_is_a_503_and_nothing_runs() {
+async fn unreachable_database_gets_503_and_runs_no_handler() {
     for mode in MODES {
         let database = Database::create();
-        let gone = deadpool_postgres::Config {
+        let unreachable = deadpool_postgres::Config {
             url: Some(
                 "host=127.0.0.1 port=1 user=postgres dbname=postgres connect_timeout=5".into(),
             ),
             ..Default::default()
         };
-        let pool = gone
+        let pool = unreachable
             .create_pool(
                 Some(deadpool_postgres::Runtime::Tokio1),
                 tokio_postgres::NoTls,
@@ -206,16 +209,16 @@ async fn a_database_that_is_away_is_a_503_and_nothing_runs() {
 }
 
 #[tokio::test]
-async fn a_handler_that_panics_leaves_nothing_and_a_repeated_request_runs() {
+async fn panic_leaves_no_effect_and_a_repeated_request_runs() {
     for mode in MODES {
         let ground = Ground::new(mode).await;
-        let panics = ask("k").with("x-size", "no number");
+        let panicking = ask("k").with("x-size", "not a number");
         let sent = ground
             .client
-            .request(panics.to(ground.server.address))
+            .request(panicking.to(ground.server.address))
             .await;
         assert!(sent.is_err(), "{mode:?}: {sent:?}");
-        until("it has ended", || async { ground.claims().await == 0 }).await;
+        until("no claim is left", || async { ground.claims().await == 0 }).await;
         ground
             .send_until_settled(&ask("k"))
             .await

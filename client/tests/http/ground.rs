@@ -1,7 +1,7 @@
-//! A service under the layer, a client in front of it, and a database behind it.
+//! Fixtures: a service with the layer, an HTTP client, and a database.
 //!
-//! What the handler does is said in headers of the request, which are no part of its fingerprint:
-//! so a repeated request can fare differently.
+//! Request headers control what the handler does. They are not part of the fingerprint, so the
+//! handler can treat a repeated request differently.
 
 use std::{
     net::SocketAddr,
@@ -49,7 +49,7 @@ pub fn destination() -> Destination {
     Destination::new(DESTINATION).unwrap()
 }
 
-/// A layer whose callers share their keys.
+/// Returns a layer with one set of keys for all callers.
 pub fn layer(mode: Mode, pool: Pool) -> IdempotencyLayer {
     layer_of(mode, pool, Scope::single_tenant())
 }
@@ -61,16 +61,16 @@ fn layer_of(mode: Mode, pool: Pool, scope: Scope) -> IdempotencyLayer {
     }
 }
 
-/// What the handler has to do with its surroundings.
+/// The state of the handler, which it shares with the test.
 #[derive(Clone)]
 pub struct App {
-    /// For what is written outside of the request's transaction.
+    /// For writes outside of the request's transaction.
     pub pool: Pool,
     pub runs: Arc<AtomicUsize>,
     pub running: Arc<AtomicUsize>,
-    /// One permit lets one handler on that was told to hold.
+    /// Each permit releases one handler that waits because of the header x-hold.
     pub gate: Arc<Semaphore>,
-    /// How often a gateway was asked.
+    /// The number of external calls to a payment gateway.
     pub charges: Arc<AtomicUsize>,
     pub kept: Arc<std::sync::Mutex<Option<idem_client::Tx>>>,
 }
@@ -96,7 +96,7 @@ impl App {
     }
 }
 
-/// Counts down when the handler ends, however it does.
+/// Decrements the counter when the handler ends, also by a panic or a drop.
 struct Running(Arc<AtomicUsize>);
 
 impl Drop for Running {
@@ -114,12 +114,13 @@ async fn handle(State(app): State<App>, request: Request) -> Response {
     }
 }
 
-/// Writes two rows of work and sends one message, and says which run it was.
+/// Inserts two rows and sends one effect. The response contains the number of this run.
 async fn work(app: &App, request: Request) -> Result<Response, Error> {
     let run = app.runs.fetch_add(1, Ordering::SeqCst) + 1;
-    let told = request.headers().clone();
-    let told = |name: &str| {
-        told.get(name)
+    let headers = request.headers().clone();
+    let header = |name: &str| {
+        headers
+            .get(name)
             .map(|value| value.to_str().unwrap().to_owned())
     };
     let tx = request.extensions().get::<RequestTx>().cloned();
@@ -131,26 +132,26 @@ async fn work(app: &App, request: Request) -> Result<Response, Error> {
         Some(tx) => {
             let tx = tx.take()?;
             insert(&tx, &text).await?;
-            hold(app, &told).await;
+            hold(app, &header).await;
             insert(&tx, &text).await?;
             send(&*tx, &Effect::json("http.facts", &run)?).await?;
-            if told("x-fail").is_some() {
+            if header("x-fail").is_some() {
                 assert!(tx.batch_execute("SELECT 1 / 0").await.is_err());
             }
-            if told("x-keep-tx").is_some() {
+            if header("x-keep-tx").is_some() {
                 *app.kept.lock().unwrap() = Some(tx);
             }
         }
         None => {
-            if let Some(work) = work_of_lease.filter(|_| told("x-charge").is_some()) {
-                let ask = |_key| async {
+            if let Some(work) = work_of_lease.filter(|_| header("x-charge").is_some()) {
+                let charge = |_key| async {
                     app.charges.fetch_add(1, Ordering::SeqCst);
                     Ok::<_, std::io::Error>("charged".to_owned())
                 };
-                let charged: Result<String, _> = work.calls().once("charge", &text, ask).await;
+                let charged: Result<String, _> = work.calls().once("charge", &text, charge).await;
                 assert_eq!(charged.unwrap(), "charged");
             }
-            hold(app, &told).await;
+            hold(app, &header).await;
             let client = app.pool.get().await?;
             insert(&client, &text).await?;
             insert(&client, &text).await?;
@@ -158,24 +159,29 @@ async fn work(app: &App, request: Request) -> Result<Response, Error> {
         }
     }
 
-    let size: usize = told("x-size").map_or(0, |size| size.parse().unwrap());
-    let status: u16 = told("x-status").map_or(201, |status| status.parse().unwrap());
-    let headers = [
+    let size: usize = header("x-size").map_or(0, |size| size.parse().unwrap());
+    let status: u16 = header("x-status").map_or(201, |status| status.parse().unwrap());
+    let response_headers = [
         ("x-run", run.to_string()),
         ("x-other", "kept".into()),
         ("set-cookie", "session=secret".into()),
         ("content-type", "text/plain".into()),
     ];
     let body = format!("run {run}, {text}{}", "x".repeat(size));
-    let mut response = (StatusCode::from_u16(status).unwrap(), headers, body).into_response();
-    if told("x-keep-writes").is_some() {
+    let mut response = (
+        StatusCode::from_u16(status).unwrap(),
+        response_headers,
+        body,
+    )
+        .into_response();
+    if header("x-keep-writes").is_some() {
         response.extensions_mut().insert(KeepWrites);
     }
     Ok(response)
 }
 
-async fn hold(app: &App, told: &impl Fn(&str) -> Option<String>) {
-    if told("x-hold").is_some() {
+async fn hold(app: &App, header: &impl Fn(&str) -> Option<String>) {
+    if header("x-hold").is_some() {
         app.gate.acquire().await.unwrap().forget();
     }
 }
@@ -186,7 +192,7 @@ async fn insert(client: &Client, text: &str) -> Result<u64, tokio_postgres::Erro
         .await
 }
 
-/// A service that runs until it is dropped.
+/// A service that runs until this value is dropped.
 pub struct Server {
     pub address: SocketAddr,
     task: JoinHandle<()>,
@@ -207,7 +213,7 @@ impl Drop for Server {
     }
 }
 
-/// A request that is not sent yet.
+/// A request that is not yet sent.
 #[derive(Clone, Debug)]
 pub struct Ask {
     pub method: Method,
@@ -216,7 +222,7 @@ pub struct Ask {
     pub body: Bytes,
 }
 
-/// A POST to /orders with this key, whose body is the key too.
+/// Returns a POST of /orders. Both the idempotency key and the body are `key`.
 pub fn ask(key: &str) -> Ask {
     Ask {
         method: Method::POST,
@@ -263,7 +269,7 @@ impl Ask {
     }
 }
 
-/// A response, read to its end.
+/// A response with its complete body.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     pub status: StatusCode,
@@ -278,7 +284,7 @@ impl Answer {
             .is_some_and(|value| value == "true")
     }
 
-    /// What the layer says is wrong: the last word of its type.
+    /// Returns the last part of the `type` of a problem response.
     pub fn problem(&self) -> String {
         assert_eq!(
             self.headers["content-type"], "application/problem+json",
@@ -305,11 +311,15 @@ impl Answer {
             (status, problem),
             "{self:?}"
         );
-        let passes = matches!(problem, "in-progress" | "unavailable" | "in-doubt");
-        assert_eq!(self.headers.contains_key("retry-after"), passes, "{self:?}");
+        let is_transient = matches!(problem, "in-progress" | "unavailable" | "in-doubt");
+        assert_eq!(
+            self.headers.contains_key("retry-after"),
+            is_transient,
+            "{self:?}"
+        );
     }
 
-    /// A response of the handler itself, of this run.
+    /// Asserts that this is the response of the handler in this run, and not a replay.
     #[track_caller]
     pub fn assert_run(&self, status: u16, run: usize) {
         assert_eq!(self.status.as_u16(), status, "{self:?}");
@@ -317,7 +327,7 @@ impl Answer {
         assert!(!self.is_replayed(), "{self:?}");
     }
 
-    /// The recorded response of this run.
+    /// Asserts that this is a replay of `first`.
     #[track_caller]
     pub fn assert_replay_of(&self, first: &Self) {
         assert!(self.is_replayed(), "{self:?}");
@@ -342,7 +352,7 @@ impl Ground {
         Self::with(mode, |layer| layer).await
     }
 
-    /// With options of the layer's.
+    /// Creates a fixture with options of the layer.
     pub async fn with(
         mode: Mode,
         options: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer,
@@ -352,7 +362,7 @@ impl Ground {
         Self::on(mode, database, pool, options).await
     }
 
-    /// Whose callers are tenants, named by a header.
+    /// Creates a fixture with a layer that has tenants as callers. A header names the tenant.
     pub async fn of_tenants(mode: Mode) -> Self {
         let database = Database::create();
         let layer = layer_of(
@@ -363,7 +373,7 @@ impl Ground {
         Self::under(mode, database, layer).await
     }
 
-    /// With a pool of its own for the layer.
+    /// Creates a fixture in which the layer has its own pool.
     pub async fn on(
         mode: Mode,
         database: Database,
@@ -375,7 +385,7 @@ impl Ground {
 
     async fn under(mode: Mode, database: Database, layer: IdempotencyLayer) -> Self {
         let observer = database.connect().await;
-        // Without a key, so that work that was done twice is seen.
+        // The table has no primary key, so that duplicate inserts are visible.
         observer
             .batch_execute("CREATE TABLE IF NOT EXISTS work (id text)")
             .await
@@ -407,13 +417,13 @@ impl Ground {
         }
     }
 
-    /// Sends until the answer is another than "in progress".
+    /// Sends the request until the response is not "in progress".
     pub async fn send_until_settled(&self, ask: &Ask) -> Answer {
         let deadline = std::time::Instant::now() + crate::support::DEADLINE;
         loop {
-            let answer = self.send(ask).await;
-            if answer.status != StatusCode::CONFLICT || answer.problem() != "in-progress" {
-                return answer;
+            let response = self.send(ask).await;
+            if response.status != StatusCode::CONFLICT || response.problem() != "in-progress" {
+                return response;
             }
             assert!(
                 std::time::Instant::now() < deadline,
@@ -427,9 +437,9 @@ impl Ground {
         self.app.runs.load(Ordering::SeqCst)
     }
 
-    /// Until so many handlers are at work.
+    /// Waits until `count` handlers run.
     pub async fn until_running(&self, count: usize) {
-        until("handlers run", || async {
+        until("the expected number of handlers runs", || async {
             self.app.running.load(Ordering::SeqCst) == count
         })
         .await;
@@ -439,7 +449,7 @@ impl Ground {
         self.observer.query_one(sql, &[]).await.unwrap().get(0)
     }
 
-    /// What was done for a body: rows of work, and all messages that were sent.
+    /// Returns the number of rows that handlers inserted for requests with this body.
     pub async fn work(&self, body: &str) -> i64 {
         let sql = "SELECT count(*) FROM work WHERE id = $1";
         self.observer.query_one(sql, &[&body]).await.unwrap().get(0)
@@ -457,7 +467,7 @@ impl Ground {
         .await
     }
 
-    /// Nothing of any request is in the database.
+    /// Asserts that the database contains no effect of any request.
     pub async fn assert_untouched(&self) {
         assert_eq!(
             (
@@ -469,7 +479,7 @@ impl Ground {
         );
     }
 
-    /// Waits until no session is at work or in a transaction, besides the observer's.
+    /// Waits until all sessions except that of the observer are idle and outside of transactions.
     pub async fn until_quiet(&self) {
         until("no session is in a transaction", || async {
             self.count(

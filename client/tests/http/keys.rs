@@ -1,11 +1,11 @@
-//! Which requests have a key, and what becomes of the others.
+//! Requests with a valid key, an invalid key, and without a key.
 
 use http::Method;
 
 use crate::ground::{Ground, MODES, ask};
 
 #[tokio::test]
-async fn a_request_without_a_key_is_refused_where_it_must_have_one() {
+async fn missing_required_key_gets_400() {
     for mode in MODES {
         let ground = Ground::new(mode).await;
         ground
@@ -18,7 +18,7 @@ async fn a_request_without_a_key_is_refused_where_it_must_have_one() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_key_passes_through_where_it_need_not_have_one() {
+async fn request_without_an_optional_key_passes_through() {
     for mode in MODES {
         let ground = Ground::with(mode, |layer| layer.required(false)).await;
         for run in 1..=2 {
@@ -39,7 +39,7 @@ async fn a_request_without_a_key_passes_through_where_it_need_not_have_one() {
 }
 
 #[tokio::test]
-async fn what_is_no_key_is_refused() {
+async fn invalid_key_gets_400() {
     for mode in MODES {
         let ground = Ground::new(mode).await;
         for bad in [
@@ -60,7 +60,7 @@ async fn what_is_no_key_is_refused() {
 }
 
 #[tokio::test]
-async fn a_key_with_and_without_quotes_is_the_same() {
+async fn quoted_and_unquoted_key_are_the_same() {
     for mode in MODES {
         let ground = Ground::new(mode).await;
         let first = ground.send(&ask("k")).await;
@@ -70,7 +70,7 @@ async fn a_key_with_and_without_quotes_is_the_same() {
 }
 
 #[tokio::test]
-async fn methods_that_are_not_protected_pass_through() {
+async fn unprotected_methods_pass_through() {
     for mode in MODES {
         let ground = Ground::new(mode).await;
         for (run, method) in [Method::GET, Method::PUT, Method::DELETE, Method::PUT]

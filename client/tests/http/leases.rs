@@ -1,4 +1,4 @@
-//! What is so only where the work shares no transaction.
+//! The mode that leases requests: behaviour that differs from the mode with a transaction.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -13,13 +13,13 @@ use crate::{
     support::until,
 };
 
-/// The id of a request with this key, when all callers share the keys.
+/// Returns the message id of a request with this key if all callers share their keys.
 fn id(key: &str) -> MessageId {
     MessageId::text(format!("all:{key}")).unwrap()
 }
 
 #[tokio::test]
-async fn the_work_of_a_client_that_goes_away_is_done_and_recorded() {
+async fn leased_request_is_recorded_after_a_disconnect() {
     let ground = Ground::new(Mode::Lease).await;
     leave(&ground, &ask("gone")).await;
     ground
@@ -27,7 +27,10 @@ async fn the_work_of_a_client_that_goes_away_is_done_and_recorded() {
         .await
         .assert_problem(409, "in-progress");
     ground.app.gate.add_permits(1);
-    until("it is recorded", || async { ground.claims().await == 1 }).await;
+    until("the response is recorded", || async {
+        ground.claims().await == 1
+    })
+    .await;
     let again = ground.send(&ask("gone")).await;
     assert!(
         again.is_replayed() && again.headers["x-run"] == "1",
@@ -43,22 +46,25 @@ async fn the_work_of_a_client_that_goes_away_is_done_and_recorded() {
     );
 }
 
-/// No connection is taken while the handler works.
+/// Goal: a leased request holds no connection while its handler runs, so it survives the
+/// termination of all connections.
 #[tokio::test]
-async fn a_request_lives_through_the_end_of_all_connections() {
+async fn leased_request_survives_the_loss_of_all_connections() {
     let ground = Ground::new(Mode::Lease).await;
     let held = ask("killed").with("x-hold", "1");
     let (first, ()) = tokio::join!(ground.send(&held), async {
         ground.until_running(1).await;
         ground.until_quiet().await;
         let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-                    WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
+                    WHERE datname = current_database() AND pid <> pg_backend_pid()
+                      AND backend_type = 'client backend'";
         assert!(ground.count(kill).await > 0);
-        until("they are gone", || async {
+        until("all connections are closed", || async {
             ground
                 .count(
                     "SELECT count(*) FROM pg_stat_activity
-                     WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'",
+                     WHERE datname = current_database() AND pid <> pg_backend_pid()
+                       AND backend_type = 'client backend'",
                 )
                 .await
                 == 0
@@ -71,14 +77,14 @@ async fn a_request_lives_through_the_end_of_all_connections() {
 }
 
 #[tokio::test]
-async fn a_lease_is_renewed_for_as_long_as_the_work_takes() {
+async fn lease_is_renewed_while_the_handler_runs() {
     let ground = Ground::with(Mode::Lease, |layer| layer.lease_for(Duration::from_secs(2))).await;
     let held = ask("slow").with("x-hold", "1");
     let (first, ()) = tokio::join!(ground.send(&held), async {
         ground.until_running(1).await;
         let ends = "SELECT extract(epoch FROM max(until))::float8 FROM idem.leases";
         let first_end: f64 = ground.observer.query_one(ends, &[]).await.unwrap().get(0);
-        until("it was renewed for longer than it was leased", || async {
+        until("the lease is renewed beyond its first end", || async {
             let end: Option<f64> = ground.observer.query_one(ends, &[]).await.unwrap().get(0);
             end.is_some_and(|end| end > first_end + 2.0)
         })
@@ -93,9 +99,10 @@ async fn a_lease_is_renewed_for_as_long_as_the_work_takes() {
     assert_eq!(ground.runs(), 1);
 }
 
-/// As it would be in a process that was paused: another one has the lease when the work is done.
+/// Goal: a process that was paused has lost the lease to another process when its handler ends. It
+/// returns the response that the other process recorded.
 #[tokio::test]
-async fn who_has_lost_the_lease_records_nothing_and_answers_what_is_recorded() {
+async fn lost_lease_returns_the_response_of_the_other_process() {
     let ground = Ground::new(Mode::Lease).await;
     let held = ask("lost").with("x-hold", "1");
     let (late, ()) = tokio::join!(ground.send(&held), async {
@@ -107,18 +114,18 @@ async fn who_has_lost_the_lease_records_nothing_and_answers_what_is_recorded() {
         ground.app.gate.add_permits(1);
     });
     let again = ground.send(&ask("lost")).await;
-    for answer in [late, again] {
+    for response in [late, again] {
         assert!(
-            answer.is_replayed() && answer.headers["x-run"] == "2",
-            "{answer:?}"
+            response.is_replayed() && response.headers["x-run"] == "2",
+            "{response:?}"
         );
     }
     assert_eq!(ground.claims().await, 1);
 }
 
-/// What was leased by a process that has died.
+/// Goal: a request that a crashed process has leased runs again after the lease expires.
 #[tokio::test]
-async fn a_request_whose_process_has_died_runs_when_its_lease_has_ended() {
+async fn request_of_a_crashed_process_runs_after_its_lease() {
     let ground = Ground::new(Mode::Lease).await;
     let dead = acquire(
         &ground.observer,
@@ -139,11 +146,13 @@ async fn a_request_whose_process_has_died_runs_when_its_lease_has_ended() {
         .assert_run(201, 1);
 }
 
+/// Goal: a request fails and is not run again after its processes have crashed as often as the
+/// retry policy permits.
 #[tokio::test]
-async fn a_request_whose_processes_have_died_as_often_as_they_may_is_not_run() {
+async fn request_without_remaining_attempts_is_not_run() {
     let ground = Ground::new(Mode::Lease).await;
-    let at_most_once = "SELECT idem_configure_retries('http.tests', max_attempts => 1)";
-    ground.observer.batch_execute(at_most_once).await.unwrap();
+    let one_attempt = "SELECT idem_configure_retries('http.tests', max_attempts => 1)";
+    ground.observer.batch_execute(one_attempt).await.unwrap();
     let dead = acquire(
         &ground.observer,
         &id("dead"),
@@ -163,7 +172,7 @@ async fn a_request_whose_processes_have_died_as_often_as_they_may_is_not_run() {
 }
 
 #[tokio::test]
-async fn a_call_of_a_request_that_failed_is_not_made_again() {
+async fn external_call_is_not_repeated_after_a_failed_request() {
     let ground = Ground::new(Mode::Lease).await;
     let charge = ask("charge").with("x-charge", "1");
     ground
@@ -176,9 +185,10 @@ async fn a_call_of_a_request_that_failed_is_not_made_again() {
     assert_eq!(ground.app.charges.load(Ordering::SeqCst), 1);
 }
 
-/// The first attempt may have had an effect outside of the database.
+/// Goal: the key is bound when the handler begins, because the first attempt may have had an effect
+/// outside of the database.
 #[tokio::test]
-async fn a_key_is_bound_to_its_request_when_the_work_begins() {
+async fn key_is_bound_to_its_request_when_the_handler_begins() {
     let ground = Ground::new(Mode::Lease).await;
     ground
         .send(&ask("bound").with("x-status", "500"))

@@ -1,4 +1,4 @@
-//! What is too large.
+//! Requests and responses above the size limits.
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -11,7 +11,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_request_above_the_limit_gets_413_and_is_not_run() {
+async fn request_above_the_limit_gets_413_and_is_not_run() {
     for mode in MODES {
         let ground = Ground::with(mode, |layer| layer.request_limit(100)).await;
         ground
@@ -27,7 +27,7 @@ async fn a_request_above_the_limit_gets_413_and_is_not_run() {
 }
 
 #[tokio::test]
-async fn a_request_that_does_not_say_how_long_it_is_meets_the_limit_too() {
+async fn limit_applies_to_a_request_without_content_length() {
     for mode in MODES {
         let ground = Ground::with(mode, |layer| layer.request_limit(100)).await;
         let client = legacy::Client::builder(TokioExecutor::new()).build_http();
@@ -40,12 +40,12 @@ async fn a_request_that_does_not_say_how_long_it_is_meets_the_limit_too() {
                 .body(StreamBody::new(pieces))
                 .unwrap();
             let (parts, body) = in_time(client.request(request)).await.unwrap().into_parts();
-            let answer = Answer {
+            let response = Answer {
                 status: parts.status,
                 headers: parts.headers,
                 body: String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap(),
             };
-            assert_eq!(answer.status, status, "{mode:?}: {answer:?}");
+            assert_eq!(response.status, status, "{mode:?}: {response:?}");
         }
         assert_eq!(
             (ground.runs(), ground.work(&"ten bytes.".repeat(10)).await),
@@ -54,9 +54,10 @@ async fn a_request_that_does_not_say_how_long_it_is_meets_the_limit_too() {
     }
 }
 
-/// Were it passed on without a record, a repeated request would do the work again.
+/// Goal: a response that cannot be recorded is not passed on, because a repeated request would have
+/// the effect again.
 #[tokio::test]
-async fn a_response_above_the_limit_is_an_error_and_nothing_is_recorded() {
+async fn response_above_the_limit_gets_500_and_is_not_recorded() {
     for mode in MODES {
         let ground = Ground::with(mode, |layer| layer.response_limit(1_000)).await;
         let large = ground.send(&ask("k").with("x-size", "1000")).await;
@@ -69,7 +70,7 @@ async fn a_response_above_the_limit_is_an_error_and_nothing_is_recorded() {
             .send(&ask("k").with("x-size", "900"))
             .await
             .assert_run(201, 2);
-        // What is not recorded may be of any size.
+        // A response that is not recorded may have any size.
         let failed = ask("failed").with("x-size", "5000").with("x-status", "503");
         ground.send(&failed).await.assert_run(503, 3);
     }

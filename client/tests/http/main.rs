@@ -1,5 +1,5 @@
-//! Requests over a real socket, by a real HTTP client, to an axum service on a real server: in both
-//! modes, each answer and each failure.
+//! Requests over a real socket, from a real HTTP client to an axum service on a real server: each
+//! response and each failure in both modes.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,11 +1,12 @@
-//! A key takes effect once.
+//! A request with a key takes effect once.
 
 use futures_util::future::join_all;
 
 use crate::ground::{App, Ground, MODES, Server, ask, layer};
 
+/// Goal: a repeated request gets the recorded response, and its handler does not run again.
 #[tokio::test]
-async fn a_repeated_request_gets_the_recorded_response_and_its_handler_does_not_run_again() {
+async fn repeated_request_gets_the_recorded_response() {
     for mode in MODES {
         let ground = Ground::new(mode).await;
         let first = ground.send(&ask("once")).await;
@@ -27,7 +28,7 @@ async fn a_repeated_request_gets_the_recorded_response_and_its_handler_does_not_
 }
 
 #[tokio::test]
-async fn while_one_request_runs_another_with_its_key_gets_409_with_retry_after() {
+async fn concurrent_request_with_the_key_gets_409_and_retry_after() {
     for mode in MODES {
         let ground = Ground::new(mode).await;
         let held = ask("held").with("x-hold", "1");
@@ -49,22 +50,22 @@ async fn while_one_request_runs_another_with_its_key_gets_409_with_retry_after()
 }
 
 #[tokio::test]
-async fn of_requests_that_race_one_runs() {
+async fn concurrent_requests_run_one_handler() {
     for mode in MODES {
         let ground = Ground::new(mode).await;
         for round in 1..=10 {
             let key = format!("race-{round}");
-            let one = ask(&key);
-            let answers = join_all((0..6).map(|_| ground.send(&one))).await;
-            let (new, old): (Vec<_>, Vec<_>) = answers
+            let request = ask(&key);
+            let responses = join_all((0..6).map(|_| ground.send(&request))).await;
+            let (new, old): (Vec<_>, Vec<_>) = responses
                 .iter()
-                .partition(|answer| answer.status == 201 && !answer.is_replayed());
-            assert_eq!(new.len(), 1, "{mode:?}: {answers:?}");
+                .partition(|response| response.status == 201 && !response.is_replayed());
+            assert_eq!(new.len(), 1, "{mode:?}: {responses:?}");
             new[0].assert_run(201, round);
-            for answer in old {
-                match answer.status.as_u16() {
-                    201 => answer.assert_replay_of(new[0]),
-                    _ => answer.assert_problem(409, "in-progress"),
+            for response in old {
+                match response.status.as_u16() {
+                    201 => response.assert_replay_of(new[0]),
+                    _ => response.assert_problem(409, "in-progress"),
                 }
             }
             assert_eq!(
@@ -77,7 +78,7 @@ async fn of_requests_that_race_one_runs() {
 }
 
 #[tokio::test]
-async fn another_request_under_the_same_key_gets_422_and_is_not_run() {
+async fn other_request_with_the_same_key_gets_422_and_is_not_run() {
     for mode in MODES {
         let ground = Ground::new(mode).await;
         ground.send(&ask("k")).await.assert_run(201, 1);
@@ -93,10 +94,10 @@ async fn another_request_under_the_same_key_gets_422_and_is_not_run() {
     }
 }
 
-/// Nothing is remembered but by the database: another service, with a pool of its own, knows the
+/// Goal: only the database holds the record, so another service with its own pool replays the
 /// response.
 #[tokio::test]
-async fn another_process_answers_from_the_record() {
+async fn other_process_replays_the_recorded_response() {
     for mode in MODES {
         let ground = Ground::new(mode).await;
         let first = ground.send(&ask("restart")).await;
@@ -115,7 +116,7 @@ async fn another_process_answers_from_the_record() {
 }
 
 #[tokio::test]
-async fn callers_have_keys_of_their_own() {
+async fn each_caller_has_its_own_keys() {
     for mode in MODES {
         let ground = Ground::of_tenants(mode).await;
         let first = ground.send(&ask("k").with("x-tenant", "a")).await;
@@ -128,7 +129,7 @@ async fn callers_have_keys_of_their_own() {
             .send(&ask("k").with("x-tenant", "a"))
             .await
             .assert_replay_of(&first);
-        // Wherever one puts the border between both.
+        // The concatenation of caller and key is not ambiguous.
         ground
             .send(&ask("b:k").with("x-tenant", "a"))
             .await

@@ -1,11 +1,11 @@
-//! Keys that something else than this layer has used.
+//! Keys that were claimed without this layer.
 
 use idem_client::MessageId;
 
 use crate::ground::{Ground, MODES, ask, destination};
 
 #[tokio::test]
-async fn a_key_that_was_claimed_without_a_response_is_no_key_for_a_request() {
+async fn key_claimed_without_a_response_gets_409() {
     for mode in MODES {
         let mut ground = Ground::new(mode).await;
         let tx = ground.observer.transaction().await.unwrap();

@@ -1,9 +1,9 @@
-//! Which responses are recorded, and what of them.
+//! Which responses are recorded, and with which headers.
 
 use crate::ground::{Ground, MODES, Mode, ask};
 
 #[tokio::test]
-async fn what_may_succeed_later_is_not_recorded_and_runs_again() {
+async fn transient_failure_is_not_recorded_and_runs_again() {
     for mode in MODES {
         let ground = Ground::new(mode).await;
         let mut run = 0;
@@ -28,7 +28,7 @@ async fn what_may_succeed_later_is_not_recorded_and_runs_again() {
 }
 
 #[tokio::test]
-async fn successes_redirections_and_refusals_are_recorded() {
+async fn success_redirection_and_client_error_are_recorded() {
     for mode in MODES {
         let ground = Ground::new(mode).await;
         for (run, status) in [200, 201, 202, 303, 308, 400, 402, 404, 422]
@@ -47,7 +47,7 @@ async fn successes_redirections_and_refusals_are_recorded() {
 }
 
 #[tokio::test]
-async fn which_statuses_are_recorded_can_be_said() {
+async fn keep_statuses_selects_the_recorded_statuses() {
     for mode in MODES {
         let ground = Ground::with(mode, |layer| {
             layer.keep_statuses(|status| status.is_success() || status == 500)
@@ -64,7 +64,7 @@ async fn which_statuses_are_recorded_can_be_said() {
 }
 
 #[tokio::test]
-async fn headers_are_recorded_but_for_cookies_and_those_of_the_connection() {
+async fn headers_are_recorded_except_cookies_and_connection_headers() {
     for mode in MODES {
         let ground = Ground::new(mode).await;
         let first = ground.send(&ask("k")).await;
@@ -83,13 +83,14 @@ async fn headers_are_recorded_but_for_cookies_and_those_of_the_connection() {
             again.headers["content-length"],
             again.body.len().to_string().as_str()
         );
-        let recorded = "SELECT count(*) FROM idem.inbox i, idem_calls(i.id, i.destination) c WHERE c.response::text ~ 'secret|\"date\"'";
+        let recorded = "SELECT count(*) FROM idem.inbox i, idem_calls(i.id, i.destination) c
+                        WHERE c.response::text ~ 'secret|\"date\"'";
         assert_eq!(ground.count(recorded).await, 0, "{mode:?}");
     }
 }
 
 #[tokio::test]
-async fn which_headers_are_recorded_can_be_said() {
+async fn keep_headers_selects_the_recorded_headers() {
     for mode in MODES {
         let ground = Ground::with(mode, |layer| {
             layer.keep_headers(|name| name == "x-run" || name == "connection")
@@ -105,12 +106,13 @@ async fn which_headers_are_recorded_can_be_said() {
     }
 }
 
-/// A repeated request finds the refusal, and the database nothing that the refused one has written.
+/// Goal: a repeated request gets the recorded 4xx response, and the writes of the handler are
+/// rolled back unless it asks to keep them.
 #[tokio::test]
-async fn a_refusal_takes_back_what_its_handler_has_written() {
+async fn client_error_rolls_back_the_writes_of_its_handler() {
     let ground = Ground::new(Mode::Transaction).await;
-    let refused = ground.send(&ask("k").with("x-status", "402")).await;
-    refused.assert_run(402, 1);
+    let rejected = ground.send(&ask("k").with("x-status", "402")).await;
+    rejected.assert_run(402, 1);
     assert_eq!(
         (
             ground.work("k").await,
@@ -119,7 +121,7 @@ async fn a_refusal_takes_back_what_its_handler_has_written() {
         ),
         (0, 0, 1)
     );
-    ground.send(&ask("k")).await.assert_replay_of(&refused);
+    ground.send(&ask("k")).await.assert_replay_of(&rejected);
 
     let kept = ask("kept")
         .with("x-status", "402")
@@ -135,16 +137,16 @@ async fn a_refusal_takes_back_what_its_handler_has_written() {
     );
 }
 
-/// A statement that failed is what many a refusal comes from; its transaction can commit nothing
-/// any more but for the savepoint.
+/// Goal: many 4xx responses follow a failed statement. The savepoint makes it possible to commit
+/// the record after the failure.
 #[tokio::test]
-async fn a_refusal_after_a_failed_statement_is_recorded_and_a_success_after_one_is_not() {
+async fn failed_statement_permits_to_record_errors_only() {
     let ground = Ground::new(Mode::Transaction).await;
-    let refused = ground
+    let rejected = ground
         .send(&ask("k").with("x-fail", "1").with("x-status", "422"))
         .await;
-    refused.assert_run(422, 1);
-    ground.send(&ask("k")).await.assert_replay_of(&refused);
+    rejected.assert_run(422, 1);
+    ground.send(&ask("k")).await.assert_replay_of(&rejected);
 
     let pretended = ground.send(&ask("pretended").with("x-fail", "1")).await;
     pretended.assert_problem(500, "failed");
@@ -156,7 +158,7 @@ async fn a_refusal_after_a_failed_statement_is_recorded_and_a_success_after_one_
 }
 
 #[tokio::test]
-async fn a_handler_that_keeps_its_transaction_gets_nothing_committed() {
+async fn handler_that_keeps_its_transaction_commits_nothing() {
     let ground = Ground::new(Mode::Transaction).await;
     for status in ["201", "402", "503"] {
         let kept = ground

@@ -1,4 +1,4 @@
-//! A shutdown waits for leased requests whose callers are gone.
+//! A shutdown waits for leased requests of disconnected clients.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use crate::{
     support::{DEADLINE, in_time},
 };
 
-/// Goal: work of a request whose caller has left is not cut in two by the end of the process.
+/// Goal: the end of the process does not interrupt the handler of a request after its client has
+/// disconnected.
 #[tokio::test]
 async fn shutdown_waits_until_leased_requests_are_recorded() {
     let mut running = None;
@@ -19,12 +20,8 @@ async fn shutdown_waits_until_leased_requests_are_recorded() {
     .await;
     let running = running.unwrap();
     leave(&ground, &ask("gone")).await;
-    assert_eq!(
-        running.count(),
-        1,
-        "the work of a request that goes on is not known"
-    );
-    // Within the grace it does not end.
+    assert_eq!(running.count(), 1, "the running request is not counted");
+    // The handler does not end within this grace period.
     assert_eq!(running.ended(Duration::from_millis(100)).await, 1);
     ground.app.gate.add_permits(1);
     assert_eq!(in_time(running.ended(2 * DEADLINE)).await, 0);

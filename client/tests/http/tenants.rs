@@ -1,10 +1,11 @@
-//! Callers of one service share no keys.
+//! Each caller of a service has its own keys.
 
 use http::StatusCode;
 
 use crate::ground::{Ground, MODES, Server, ask, layer};
 
-/// Invariant: a tenant never sees what was recorded for another one, whatever key it sends.
+/// Invariant: a tenant never gets a response that was recorded for another tenant, whatever key it
+/// sends.
 #[tokio::test]
 async fn tenants_with_the_same_key_get_their_own_responses() {
     for mode in MODES {
@@ -18,7 +19,7 @@ async fn tenants_with_the_same_key_get_their_own_responses() {
         let other = ground.send(&second).await;
         assert!(
             !other.is_replayed(),
-            "{mode:?}: the second tenant got the first one's response: {}",
+            "{mode:?}: the second tenant got the response of the first: {}",
             other.body
         );
         other.assert_run(201, 2);
@@ -27,10 +28,10 @@ async fn tenants_with_the_same_key_get_their_own_responses() {
     }
 }
 
-/// Invariant: a caller of a layer without tenants never sees what was recorded for a tenant,
-/// whatever key it sends.
+/// Invariant: a caller of a layer without tenants never gets a response that was recorded for a
+/// tenant, whatever key it sends.
 #[tokio::test]
-async fn layers_with_other_scopes_share_no_keys() {
+async fn layers_with_different_scopes_share_no_keys() {
     for mode in MODES {
         let ground = Ground::of_tenants(mode).await;
         let shared = layer(mode, ground.database.pool(8));

@@ -1,4 +1,4 @@
-//! A step that was answered is not asked again.
+//! A step with a recorded response is not called again.
 
 use std::{
     collections::HashSet,
@@ -20,7 +20,7 @@ use crate::{
     proxy::{Cut, Proxy},
 };
 
-/// Somebody outside who counts what is asked.
+/// An external system that counts its calls.
 #[derive(Default)]
 pub struct Gateway {
     asked: AtomicUsize,
@@ -56,18 +56,18 @@ pub async fn state(ground: &Ground, message: &Message, step: &str) -> Option<Cal
 }
 
 #[tokio::test]
-async fn what_was_answered_is_answered_again_without_asking() {
+async fn recorded_response_is_returned_without_a_call() {
     let ground = Ground::new().await;
     let message = message();
     let gateway = Gateway::default();
     for _ in 0..3 {
-        let answer = journal(&ground, &message)
+        let response = journal(&ground, &message)
             .once("charge", &5, |key| gateway.ask(key))
             .await;
-        assert_eq!(answer.unwrap(), 1);
+        assert_eq!(response.unwrap(), 1);
     }
     assert_eq!(gateway.asked(), 1);
-    // Other steps and other messages have other keys.
+    // Other steps and other messages have other idempotency keys.
     let another = journal(&ground, &message)
         .once("refund", &5, |key| gateway.ask(key))
         .await;
@@ -100,25 +100,25 @@ async fn what_was_answered_is_answered_again_without_asking() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_nothing_is_an_answer() {
+async fn empty_response_is_recorded() {
     let ground = Ground::new().await;
     let message = message();
-    let asked = AtomicUsize::new(0);
+    let calls = AtomicUsize::new(0);
     for _ in 0..2 {
         let nothing: () = journal(&ground, &message)
             .once("mail", &json!({"to": "a"}), async |_| {
-                asked.fetch_add(1, Ordering::SeqCst);
+                calls.fetch_add(1, Ordering::SeqCst);
                 Ok::<_, CallError>(())
             })
             .await
             .unwrap();
         assert_eq!(nothing, ());
     }
-    assert_eq!(asked.into_inner(), 1);
+    assert_eq!(calls.into_inner(), 1);
 }
 
 #[tokio::test]
-async fn another_request_under_the_same_step_is_refused() {
+async fn other_request_for_the_same_step_fails() {
     let ground = Ground::new().await;
     let message = message();
     let gateway = Gateway::default();
@@ -142,18 +142,18 @@ async fn another_request_under_the_same_step_is_refused() {
 }
 
 #[tokio::test]
-async fn what_was_refused_is_refused_for_good() {
+async fn rejected_call_fails_permanently() {
     let ground = Ground::new().await;
     let message = message();
-    let refused = journal(&ground, &message)
+    let rejected = journal(&ground, &message)
         .once("charge", &5, async |_| {
             Err::<Value, _>(CallError::refused("no such card"))
         })
         .await
         .unwrap_err();
     assert!(
-        matches!(&refused, CallFailed::Refused { error, .. } if error == "no such card"),
-        "{refused:?}"
+        matches!(&rejected, CallFailed::Refused { error, .. } if error == "no such card"),
+        "{rejected:?}"
     );
     assert_eq!(
         state(&ground, &message, "charge").await,
@@ -169,12 +169,12 @@ async fn what_was_refused_is_refused_for_good() {
         "{again:?}"
     );
     assert_eq!(gateway.asked(), 0);
-    // A handler that passes it on is not tried again.
+    // A handler that returns this error is not retried.
     assert!(HandlerError::from(again).is_terminal());
 }
 
 #[tokio::test]
-async fn what_was_certainly_not_done_is_asked_as_if_for_the_first_time() {
+async fn call_without_effect_is_repeated_as_new() {
     let ground = Ground::new().await;
     let message = message();
     let error = journal(&ground, &message)
@@ -190,16 +190,16 @@ async fn what_was_certainly_not_done_is_asked_as_if_for_the_first_time() {
         Some(CallState::New)
     );
     let gateway = Gateway::default();
-    let answer = journal(&ground, &message)
+    let response = journal(&ground, &message)
         .once_or("charge", &5, idem_client::journal::OnUnknown::Fail, |key| {
             gateway.ask(key)
         })
         .await;
-    assert_eq!(answer.unwrap(), 1);
+    assert_eq!(response.unwrap(), 1);
 }
 
 #[tokio::test]
-async fn the_calls_of_a_handler_are_made_once_through_its_attempts() {
+async fn handler_calls_once_over_several_attempts() {
     let ground = Ground::new().await;
     ground.attempts(5).await;
     let message = message();
@@ -226,13 +226,13 @@ async fn the_calls_of_a_handler_are_made_once_through_its_attempts() {
 }
 
 #[tokio::test]
-async fn a_refused_call_buries_its_message() {
+async fn rejected_call_makes_a_dead_letter() {
     let ground = Ground::new().await;
     let message = message();
     let buried = Idem::new()
         .process_leased(&ground.pool, &message, async |work: Work, _: Message| {
-            let refused = async |_| Err::<(), _>(CallError::refused("no such card"));
-            work.calls().once("charge", &5, refused).await?;
+            let rejected = async |_| Err::<(), _>(CallError::refused("no such card"));
+            work.calls().once("charge", &5, rejected).await?;
             Ok(vec![])
         })
         .await
@@ -244,7 +244,7 @@ async fn a_refused_call_buries_its_message() {
 }
 
 #[tokio::test]
-async fn who_has_lost_the_lease_asks_nobody() {
+async fn lost_lease_prevents_the_call() {
     let ground = Ground::new().await;
     let message = message();
     let lost = ground.acquired(&message, LONG).await;
@@ -269,25 +269,27 @@ async fn who_has_lost_the_lease_asks_nobody() {
         (gateway.asked(), state(&ground, &message, "charge").await),
         (0, None)
     );
-    let answer = Calls::of(&held, &ground.pool)
+    let response = Calls::of(&held, &ground.pool)
         .once("charge", &5, |key| gateway.ask(key))
         .await;
-    assert_eq!(answer.unwrap(), 1);
+    assert_eq!(response.unwrap(), 1);
 }
 
+/// Goal: a response that arrives after the lease was lost is recorded, because the call has
+/// happened.
 #[tokio::test]
-async fn what_was_heard_too_late_is_recorded_because_it_is_true() {
+async fn response_is_recorded_after_the_lease_is_lost() {
     let ground = Ground::new().await;
     let message = message();
     let held = ground.acquired(&message, LONG).await;
-    let answer = Calls::of(&held, &ground.pool)
+    let response = Calls::of(&held, &ground.pool)
         .once("charge", &5, async |_| {
             ground.expire(&message).await;
             let _next = ground.acquired_next(&message).await;
             Ok::<_, CallError>(7)
         })
         .await;
-    assert_eq!(answer.unwrap(), 7);
+    assert_eq!(response.unwrap(), 7);
     assert_eq!(
         state(&ground, &message, "charge").await,
         Some(CallState::Done)
@@ -295,21 +297,21 @@ async fn what_was_heard_too_late_is_recorded_because_it_is_true() {
 }
 
 #[tokio::test]
-async fn an_answer_whose_recording_was_not_confirmed_is_recorded_once() {
+async fn response_is_recorded_once_after_an_ambiguous_commit() {
     let ground = Ground::new().await;
     for cut in [Cut::BeforeCommit, Cut::AfterCommit] {
         let proxy = Proxy::to(&ground.database).await;
         let message = message();
         let gateway = Gateway::default();
         let journal = Calls::new(&proxy.pool(1), &id(&message), &destination());
-        let answer = journal
+        let response = journal
             .once("charge", &5, async |key| {
                 proxy.cut_once(cut);
                 gateway.ask(key).await
             })
             .await;
         assert!(proxy.was_cut());
-        assert_eq!(answer.unwrap(), 1);
+        assert_eq!(response.unwrap(), 1);
         assert_eq!(
             state(&ground, &message, "charge").await,
             Some(CallState::Done)
@@ -319,7 +321,7 @@ async fn an_answer_whose_recording_was_not_confirmed_is_recorded_once() {
 }
 
 #[tokio::test]
-async fn a_wrong_step_is_the_callers_mistake() {
+async fn invalid_step_name_fails() {
     let ground = Ground::new().await;
     let message = message();
     let gateway = Gateway::default();
@@ -329,14 +331,17 @@ async fn a_wrong_step_is_the_callers_mistake() {
             .await
             .unwrap_err();
         assert!(
-            matches!(&error, CallFailed::Journal { error, .. } if error.kind() == ErrorKind::Invalid),
+            matches!(
+                &error,
+                CallFailed::Journal { error, .. } if error.kind() == ErrorKind::Invalid
+            ),
             "{error:?}"
         );
     }
     assert_eq!(gateway.asked(), 0);
-    let nobody = MessageId::text("never seen").unwrap();
+    let unknown = MessageId::text("unknown").unwrap();
     assert_eq!(
-        calls(&ground.observer, &nobody, &destination())
+        calls(&ground.observer, &unknown, &destination())
             .await
             .unwrap(),
         []

@@ -1,5 +1,5 @@
-//! A call that is dropped at any await is new, unknown or done, and unknown if somebody may have
-//! been asked.
+//! An external call that is dropped at any await point is new, unknown or done. It is not new if
+//! the external system may have been called.
 
 use idem_client::journal::CallState;
 
@@ -10,16 +10,18 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_call_that_is_dropped_at_any_await_is_never_new_after_somebody_was_asked() {
-    stop_everywhere().await;
+async fn dropped_call_is_not_new_if_it_was_made() {
+    drop_at_every_await().await;
 }
 
+/// Goal: the same, with the connection served by another thread, so that a statement may have been
+/// sent or not.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_is_dropped_beside_its_connection_is_never_new_after_somebody_was_asked() {
-    stop_everywhere().await;
+async fn dropped_call_is_not_new_with_connection_on_other_thread() {
+    drop_at_every_await().await;
 }
 
-async fn stop_everywhere() {
+async fn drop_at_every_await() {
     let ground = Ground::new().await;
     for moment in [Moment::AtOnce, Moment::WhenWoken] {
         let pool = ground.database.pool(1);
@@ -27,22 +29,23 @@ async fn stop_everywhere() {
             let message = message();
             let gateway = Gateway::default();
             let journal = idem_client::journal::Calls::new(&pool, &id(&message), &destination());
-            let ask = async |key| {
+            let call = async |key| {
                 tokio::task::yield_now().await;
-                let answer = gateway.ask(key).await;
+                let response = gateway.ask(key).await;
                 tokio::task::yield_now().await;
-                answer
+                response
             };
-            let answer = poll_times(journal.once("charge", &5, ask), polls, moment).await;
+            let response = poll_times(journal.once("charge", &5, call), polls, moment).await;
             ground.until_quiet_beside(&pool).await;
             let before = state(&ground, &message, "charge").await;
             match before {
                 None | Some(CallState::New) => assert_eq!(gateway.asked(), 0, "after {polls}"),
                 Some(CallState::Unknown) => assert!(gateway.asked() <= 1),
                 Some(CallState::Done) => assert_eq!(gateway.asked(), 1),
-                Some(CallState::Failed) => panic!("nobody refused"),
+                Some(CallState::Failed) => panic!("no call was rejected"),
             }
-            // The next one ends it, on the connection that was left, under the same key.
+            // The next attempt completes the step, on the same connection if it is still open, and
+            // with the same idempotency key.
             let asked = gateway.asked();
             journal
                 .once("charge", &5, |key| gateway.ask(key))
@@ -51,7 +54,7 @@ async fn stop_everywhere() {
             let is_done = before == Some(CallState::Done);
             assert_eq!(gateway.asked(), asked + usize::from(!is_done));
             assert_eq!(gateway.keys(), 1);
-            if answer.is_some() {
+            if response.is_some() {
                 assert!(is_done);
                 break;
             }

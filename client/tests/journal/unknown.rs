@@ -1,4 +1,4 @@
-//! A step that an earlier attempt began and never heard of.
+//! A step with an unknown result: an earlier attempt began it and did not record how it ended.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,12 +12,12 @@ use crate::{
     once::{Gateway, journal, state},
 };
 
-/// An attempt that asks, and hears nothing.
+/// Makes an attempt that calls the gateway and receives no response.
 async fn unheard(ground: &Ground, message: &Message, gateway: &Gateway) {
     let error = journal(ground, message)
         .once("charge", &5, async |key| {
             gateway.ask(key).await?;
-            Err::<usize, _>(std::io::Error::other("the line is dead"))
+            Err::<usize, _>(std::io::Error::other("connection lost"))
         })
         .await
         .unwrap_err();
@@ -30,15 +30,15 @@ async fn unheard(ground: &Ground, message: &Message, gateway: &Gateway) {
 }
 
 #[tokio::test]
-async fn it_is_asked_again_under_the_same_key() {
+async fn unknown_call_is_repeated_with_the_same_key() {
     let ground = Ground::new().await;
     let message = message();
     let gateway = Gateway::default();
     unheard(&ground, &message, &gateway).await;
-    let answer = journal(&ground, &message)
+    let response = journal(&ground, &message)
         .once("charge", &5, |key| gateway.ask(key))
         .await;
-    assert_eq!(answer.unwrap(), 2);
+    assert_eq!(response.unwrap(), 2);
     assert_eq!((gateway.asked(), gateway.keys()), (2, 1));
     assert_eq!(
         state(&ground, &message, "charge").await,
@@ -47,7 +47,7 @@ async fn it_is_asked_again_under_the_same_key() {
 }
 
 #[tokio::test]
-async fn it_is_looked_up_and_what_was_done_is_not_asked_again() {
+async fn unknown_call_found_done_is_not_repeated() {
     let ground = Ground::new().await;
     let message = message();
     let gateway = Gateway::default();
@@ -57,11 +57,11 @@ async fn it_is_looked_up_and_what_was_done_is_not_asked_again() {
         assert!(unheard.begun_at.is_some() && !unheard.idempotency_key.is_empty());
         Ok::<_, std::io::Error>(Some(1))
     });
-    let answer = journal(&ground, &message)
+    let response = journal(&ground, &message)
         .once_or("charge", &5, found, |key| gateway.ask(key))
         .await;
-    assert_eq!((answer.unwrap(), gateway.asked()), (1, 1));
-    // And is recorded.
+    assert_eq!((response.unwrap(), gateway.asked()), (1, 1));
+    // The result of the query is recorded.
     assert_eq!(
         state(&ground, &message, "charge").await,
         Some(CallState::Done)
@@ -69,25 +69,25 @@ async fn it_is_looked_up_and_what_was_done_is_not_asked_again() {
 }
 
 #[tokio::test]
-async fn it_is_looked_up_and_what_was_not_done_is_asked() {
+async fn unknown_call_found_not_done_is_repeated() {
     let ground = Ground::new().await;
     let message = message();
     let gateway = Gateway::default();
     unheard(&ground, &message, &gateway).await;
     let found = OnUnknown::query(async |_| Ok::<_, std::io::Error>(None));
-    let answer = journal(&ground, &message)
+    let response = journal(&ground, &message)
         .once_or("charge", &5, found, |key| gateway.ask(key))
         .await;
-    assert_eq!((answer.unwrap(), gateway.keys()), (2, 1));
+    assert_eq!((response.unwrap(), gateway.keys()), (2, 1));
 }
 
 #[tokio::test]
-async fn a_query_that_fails_leaves_it_unknown_unless_it_says_more() {
+async fn failed_query_leaves_call_unknown_and_rejection_ends_it() {
     let ground = Ground::new().await;
     let message = message();
     let gateway = Gateway::default();
     unheard(&ground, &message, &gateway).await;
-    let ask = |on_unknown| {
+    let call = |on_unknown| {
         let journal = journal(&ground, &message);
         let gateway = &gateway;
         async move {
@@ -96,18 +96,22 @@ async fn a_query_that_fails_leaves_it_unknown_unless_it_says_more() {
                 .await
         }
     };
-    let dead = OnUnknown::query(async |_| {
-        Err::<Option<usize>, _>(std::io::Error::other("the line is dead"))
+    let failing = OnUnknown::query(async |_| {
+        Err::<Option<usize>, _>(std::io::Error::other("connection lost"))
     });
-    assert!(matches!(ask(dead).await, Err(CallFailed::Unheard { .. })));
+    assert!(matches!(
+        call(failing).await,
+        Err(CallFailed::Unheard { .. })
+    ));
     assert_eq!(
         state(&ground, &message, "charge").await,
         Some(CallState::Unknown)
     );
 
-    let refused = OnUnknown::query(async |_| Err::<Option<usize>, _>(CallError::refused("stolen")));
+    let rejected =
+        OnUnknown::query(async |_| Err::<Option<usize>, _>(CallError::refused("stolen card")));
     assert!(matches!(
-        ask(refused).await,
+        call(rejected).await,
         Err(CallFailed::Refused { .. })
     ));
     assert_eq!(
@@ -118,7 +122,7 @@ async fn a_query_that_fails_leaves_it_unknown_unless_it_says_more() {
 }
 
 #[tokio::test]
-async fn nobody_is_asked_when_it_is_to_fail() {
+async fn on_unknown_fail_makes_no_call() {
     let ground = Ground::new().await;
     let message = message();
     let gateway = Gateway::default();
@@ -148,38 +152,44 @@ async fn nobody_is_asked_when_it_is_to_fail() {
 }
 
 #[tokio::test]
-async fn what_to_do_about_the_unknown_is_not_asked_of_what_is_new() {
+async fn on_unknown_is_not_used_for_a_new_call() {
     let ground = Ground::new().await;
     let message = message();
     let gateway = Gateway::default();
-    let never =
-        OnUnknown::query(async |_| -> Result<Option<usize>, CallError> { panic!("it is new") });
-    let answer = journal(&ground, &message)
+    let never = OnUnknown::query(async |_| -> Result<Option<usize>, CallError> {
+        panic!("queried a new call")
+    });
+    let response = journal(&ground, &message)
         .once_or("charge", &5, never, |key| gateway.ask(key))
         .await;
-    assert_eq!(answer.unwrap(), 1);
+    assert_eq!(response.unwrap(), 1);
 }
 
+/// Goal: of two concurrent attempts at a step, at most one finds an unknown earlier call. Both
+/// return the same response.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_who_race_for_a_step_one_is_told_it_is_new_and_the_answer_is_one() {
+async fn concurrent_attempts_return_the_same_response() {
     let ground = Ground::new().await;
     for _ in 0..20 {
         let message = message();
-        let news = AtomicUsize::new(0);
+        let unknown_calls = AtomicUsize::new(0);
         let gateway = Gateway::default();
         let race = || async {
             let journal = Calls::new(&ground.pool, &id(&message), &destination());
             let unknown = OnUnknown::query(async |_| {
-                news.fetch_add(1, Ordering::SeqCst);
+                unknown_calls.fetch_add(1, Ordering::SeqCst);
                 Ok::<_, CallError>(None)
             });
-            // A gateway that honours keys answers both alike.
-            let ask = async |key| gateway.ask(key).await.map(|_| 1);
-            journal.once_or("charge", &5, unknown, ask).await
+            // A gateway that supports idempotency keys returns the same response to both calls.
+            let call = async |key| gateway.ask(key).await.map(|_| 1);
+            journal.once_or("charge", &5, unknown, call).await
         };
         let (one, other) = tokio::join!(race(), race());
         assert_eq!((one.unwrap(), other.unwrap()), (1, 1));
-        assert!(news.into_inner() <= 1, "one of them is the first");
+        assert!(
+            unknown_calls.into_inner() <= 1,
+            "the first attempt finds no earlier call"
+        );
         assert_eq!(gateway.keys(), 1);
         assert_eq!(
             state(&ground, &message, "charge").await,
@@ -189,7 +199,7 @@ async fn of_two_who_race_for_a_step_one_is_told_it_is_new_and_the_answer_is_one(
 }
 
 #[tokio::test]
-async fn the_bare_call_tells_the_same() {
+async fn begin_call_returns_new_and_then_unknown() {
     let ground = Ground::new().await;
     let message = message();
     let begin = async || {

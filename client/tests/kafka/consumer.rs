@@ -1,4 +1,4 @@
-//! A consumer of a topic, with its defaults.
+//! Tests of a consumer of a Kafka topic with the default settings.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ const MESSAGES: u32 = 30;
 
 async fn note(tx: Tx, message: Message) -> Handled {
     let n = number(&message);
-    // The first attempts of some fail, and their successors must not pass them.
+    // The first attempt of some messages fails. Later messages of the same key must not overtake
+    // them.
     if n.is_multiple_of(10) && is_first(&tx, n).await? {
         return Err("not this time".into());
     }
@@ -21,7 +22,8 @@ async fn note(tx: Tx, message: Message) -> Handled {
     Ok(vec![])
 }
 
-/// A sequence counts attempts whatever their transactions do.
+/// Returns true for the first attempt of a message. A sequence counts attempts even if their
+/// transactions roll back.
 async fn is_first(tx: &Tx, n: u32) -> Result<bool, HandlerError> {
     let row = tx
         .query_one(&format!("SELECT nextval('attempts_{n}') = 1"), &[])
@@ -29,9 +31,11 @@ async fn is_first(tx: &Tx, n: u32) -> Result<bool, HandlerError> {
     Ok(row.get(0))
 }
 
+/// I4: a failed attempt is retried before later messages of its key, and the consumer commits its
+/// offset when it stops.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_consumer_keeps_the_order_of_keys_and_commits_at_its_end() {
-    let install = Install::from_env().expect("cargo xtask setup makes the install");
+async fn i4_consumer_keeps_key_order_and_commits_offset_at_stop() {
+    let install = Install::from_env().expect("no PostgreSQL install; run cargo xtask setup");
     let cluster = Cluster::builder(&install)
         .name("kafka_consumer")
         .start()
@@ -64,7 +68,7 @@ async fn i4_consumer_keeps_the_order_of_keys_and_commits_at_its_end() {
     };
     timeout(PATIENCE, all)
         .await
-        .expect("all are handled in time");
+        .expect("not all messages were handled in time");
     stop.send(()).unwrap();
     let summary = timeout(PATIENCE, running).await.unwrap().unwrap().unwrap();
 
@@ -78,6 +82,6 @@ async fn i4_consumer_keeps_the_order_of_keys_and_commits_at_its_end() {
     assert_eq!(
         kafka.committed(),
         Some(i64::from(MESSAGES)),
-        "the consumer has closed its source"
+        "the consumer did not commit the offset of its source"
     );
 }

@@ -1,4 +1,5 @@
-//! A topic into a table, once each, whatever happens to the consumer.
+//! Each message of a Kafka topic becomes one row of a table, also when sources end before they
+//! settle.
 
 use deadpool_postgres::{Config, Pool, Runtime};
 use idem_client::{Effect, Handled, Idem, Message, Processed, Settlement, Source, Tx};
@@ -16,9 +17,10 @@ async fn book(tx: Tx, message: Message) -> Handled {
     Ok(vec![Effect::json("booked", &n)?])
 }
 
+/// Messages that were processed and not settled are duplicates when the next source delivers them.
 #[tokio::test]
-async fn every_message_takes_effect_once_although_sources_die_before_they_settle() {
-    let install = Install::from_env().expect("cargo xtask setup makes the install");
+async fn unsettled_message_takes_effect_once_after_a_restart() {
+    let install = Install::from_env().expect("no PostgreSQL install; run cargo xtask setup");
     let cluster = Cluster::builder(&install).name("kafka").start().unwrap();
     cluster
         .psql(
@@ -31,8 +33,8 @@ async fn every_message_takes_effect_once_although_sources_die_before_they_settle
     let kafka = Kafka::start();
     kafka.publish(0..MESSAGES).await;
 
-    // Sources that handle 60 and settle 40: what the other 20 did is in the database, and Kafka
-    // does not know.
+    // Each source processes 60 messages and settles 40. The database has the other 20, and Kafka
+    // does not know that they were processed.
     let (mut new, mut duplicates) = (0, 0);
     let mut count = |processed| match processed {
         Processed::New { effects } => {
@@ -52,7 +54,7 @@ async fn every_message_takes_effect_once_although_sources_die_before_they_settle
         source.close().await;
         assert_eq!(kafka.committed(), Some(settled));
     }
-    // And one that comes to an end.
+    // The last source settles everything.
     let mut source = kafka.source();
     for delivery in take(&mut source, 80).await {
         count(idem.process(&pool, delivery.message(), book).await.unwrap());

@@ -1,6 +1,6 @@
-//! The Kafka adapter against librdkafka's own mock cluster: brokers inside of the client library
-//! that speak the real protocol over loopback. It is not a Kafka broker: no disks, no replication,
-//! no access rules.
+//! Tests of the Kafka adapter against the mock cluster of librdkafka: brokers inside the client
+//! library that speak the real protocol over loopback. The mock has no disks, no replication and no
+//! access rules.
 
 mod consumer;
 mod database;
@@ -23,7 +23,7 @@ use rdkafka::{
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
-/// The machine may be busy.
+/// The longest time to wait for one event. The machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const TOPIC: &str = "orders";
@@ -35,7 +35,8 @@ struct Kafka {
 }
 
 impl Kafka {
-    /// One broker; the topics have one partition, so that an offset is the number of a message.
+    /// Starts one broker. The topics have one partition, so that an offset equals the number of a
+    /// message.
     fn start() -> Self {
         let mock = MockCluster::new(1).unwrap();
         for topic in [TOPIC, DEAD] {
@@ -57,7 +58,8 @@ impl Kafka {
     }
 
     fn source_of(&self, subscription: &KafkaSubscription) -> KafkaSource {
-        // The mock waits for a member that has left as long as for one that is lost.
+        // The mock waits for a member that has left the group as long as for a member that has
+        // failed, so the session timeout is short.
         let config = self
             .config()
             .property("session.timeout.ms", "3000")
@@ -65,7 +67,7 @@ impl Kafka {
         KafkaSource::new(&config, subscription).unwrap()
     }
 
-    /// Publishes messages whose payloads are the numbers.
+    /// Publishes one message for each number, with the number as its payload.
     async fn publish(&self, numbers: impl IntoIterator<Item = u32>) {
         let publisher = self.publisher();
         for n in numbers {
@@ -73,7 +75,7 @@ impl Kafka {
         }
     }
 
-    /// Where the group goes on after a restart.
+    /// Returns the committed offset of the group in `TOPIC`: the position after a restart.
     fn committed(&self) -> Option<i64> {
         self.committed_of(TOPIC, 0)
     }
@@ -123,12 +125,12 @@ fn number(message: &Message) -> u32 {
 async fn next(source: &mut KafkaSource) -> Delivery {
     timeout(PATIENCE, source.next())
         .await
-        .expect("a delivery in time")
+        .expect("no delivery in time")
         .unwrap()
-        .expect("a source goes on")
+        .expect("the source has ended")
 }
 
-/// The next `count`, in the order in which they come.
+/// Returns the next `count` deliveries, in order of arrival.
 async fn take(source: &mut KafkaSource, count: usize) -> Vec<Delivery> {
     let mut deliveries = Vec::new();
     while deliveries.len() < count {

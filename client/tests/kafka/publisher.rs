@@ -1,9 +1,10 @@
-//! What goes in comes out, and what does not go in says why.
+//! Tests of the Kafka publisher: properties of a published message, and the errors of a failed
+//! publish.
 
 use std::time::Duration;
 
 use idem_client::{Coordinates, KafkaPublisher, OutgoingMessage, PublishError, Publisher};
-use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Refusal};
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as BrokerError};
 use serde_json::json;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -11,7 +12,7 @@ use uuid::Uuid;
 use crate::{Kafka, TOPIC, next, numbered};
 
 #[tokio::test]
-async fn a_message_arrives_with_all_its_properties() {
+async fn published_message_arrives_with_all_properties() {
     let kafka = Kafka::start();
     let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let mut message = OutgoingMessage::new(Uuid::new_v4(), TOPIC, r#"{"order":4711}"#);
@@ -26,7 +27,7 @@ async fn a_message_arrives_with_all_its_properties() {
     message
         .headers
         .insert("correlation-id".into(), json!("conversation-1"));
-    // Nobody can take the place of the real one.
+    // A header must not replace the real message id.
     message.headers.insert("message-id".into(), json!("forged"));
     kafka.publisher().publish(&message).await.unwrap();
 
@@ -49,16 +50,17 @@ async fn a_message_arrives_with_all_its_properties() {
     );
     assert_eq!(arrived.header("text"), Some("as it is"));
     assert_eq!(arrived.header("number"), Some("42"));
-    let place = Coordinates {
+    let coordinates = Coordinates {
         topic: TOPIC.into(),
         partition: 0,
         offset: 0,
     };
-    assert_eq!(arrived.coordinates(), Some(&place));
+    assert_eq!(arrived.coordinates(), Some(&coordinates));
 }
 
+/// Effects without a key are distributed over the partitions by their message ids.
 #[tokio::test]
-async fn an_effect_without_a_key_is_spread_by_its_message_id() {
+async fn effect_without_a_key_uses_its_message_id_as_key() {
     let kafka = Kafka::start();
     let mut message = numbered(1);
     message.key = None;
@@ -68,82 +70,83 @@ async fn an_effect_without_a_key_is_spread_by_its_message_id() {
     assert_eq!(next(&mut source).await.message().key(), Some(&*id));
 }
 
-/// What one publisher makes of one refusal of the broker.
-async fn refused_with(kafka: &Kafka, refusal: Refusal) -> Result<(), PublishError> {
-    kafka
-        .mock
-        .request_errors(RDKafkaApiKey::Produce, &[refusal]);
+/// Returns the result of a publish for which the broker returns `error` once.
+async fn publish_with_error(kafka: &Kafka, error: BrokerError) -> Result<(), PublishError> {
+    kafka.mock.request_errors(RDKafkaApiKey::Produce, &[error]);
     kafka.publisher().publish(&numbered(1)).await
 }
 
+/// An error about the topic makes the topic unavailable, an error about the message is permanent,
+/// and librdkafka retries a transient error.
 #[tokio::test]
-async fn what_a_broker_refuses_is_told_apart() {
+async fn broker_error_selects_the_publish_error() {
     let kafka = Kafka::start();
-    let refused = refused_with(
+    let result = publish_with_error(
         &kafka,
-        Refusal::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED,
+        BrokerError::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED,
     )
     .await;
     assert!(
-        matches!(refused, Err(PublishError::TopicUnavailable(_))),
-        "{refused:?}"
+        matches!(result, Err(PublishError::TopicUnavailable(_))),
+        "{result:?}"
     );
-    let refused = refused_with(&kafka, Refusal::RD_KAFKA_RESP_ERR_INVALID_RECORD).await;
+    let result = publish_with_error(&kafka, BrokerError::RD_KAFKA_RESP_ERR_INVALID_RECORD).await;
     assert!(
-        matches!(refused, Err(PublishError::Permanent(_))),
-        "{refused:?}"
+        matches!(result, Err(PublishError::Permanent(_))),
+        "{result:?}"
     );
-    // One that the client mends itself.
-    refused_with(&kafka, Refusal::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS)
+    // librdkafka retries this error itself.
+    publish_with_error(&kafka, BrokerError::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS)
         .await
         .unwrap();
 }
 
-/// Goal: too few replicas are in sync for longer than the client's own retries. Invariant: I4.
+/// I4: the topic is unavailable when too few replicas are in sync for longer than librdkafka
+/// retries.
 #[tokio::test]
-async fn i4_lasting_refusal_of_replicas_is_of_the_topic() {
+async fn i4_lasting_lack_of_replicas_makes_topic_unavailable() {
     let kafka = Kafka::start();
     let config = kafka.config().property("message.timeout.ms", "2000");
     let publisher = KafkaPublisher::new(&config).unwrap();
-    let refusals = [Refusal::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS; 1000];
-    kafka.mock.request_errors(RDKafkaApiKey::Produce, &refusals);
-    let refused = publisher.publish(&numbered(1)).await;
+    let errors = [BrokerError::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS; 1000];
+    kafka.mock.request_errors(RDKafkaApiKey::Produce, &errors);
+    let result = publisher.publish(&numbered(1)).await;
     assert!(
-        matches!(refused, Err(PublishError::TopicUnavailable(_))),
-        "{refused:?}"
+        matches!(result, Err(PublishError::TopicUnavailable(_))),
+        "{result:?}"
     );
-    assert!(format!("{refused:?}").contains(TOPIC), "{refused:?}");
+    assert!(format!("{result:?}").contains(TOPIC), "{result:?}");
     kafka.mock.clear_request_errors(RDKafkaApiKey::Produce);
     publisher.publish(&numbered(2)).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_large_is_never_tried_again() {
+async fn too_large_message_fails_permanently() {
     let kafka = Kafka::start();
     let message = OutgoingMessage::new(Uuid::new_v4(), TOPIC, vec![0; 2_000_000]);
-    let refused = kafka.publisher().publish(&message).await;
+    let result = kafka.publisher().publish(&message).await;
     assert!(
-        matches!(refused, Err(PublishError::Permanent(_))),
-        "{refused:?}"
+        matches!(result, Err(PublishError::Permanent(_))),
+        "{result:?}"
     );
 }
 
 #[tokio::test]
 async fn unknown_topic_is_unavailable_until_it_exists() {
     let kafka = Kafka::start();
-    let unknown = Refusal::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+    let unknown = BrokerError::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
     kafka.mock.topic_error("nowhere", unknown).unwrap();
     let mut message = numbered(1);
     message.topic = "nowhere".into();
     let publisher = kafka.publisher();
-    let refused = publisher.publish(&message).await;
+    let result = publisher.publish(&message).await;
     assert!(
-        matches!(refused, Err(PublishError::TopicUnavailable(_))),
-        "{refused:?}"
+        matches!(result, Err(PublishError::TopicUnavailable(_))),
+        "{result:?}"
     );
     kafka
         .mock
-        .topic_error("nowhere", Refusal::RD_KAFKA_RESP_ERR_NO_ERROR)
+        .topic_error("nowhere", BrokerError::RD_KAFKA_RESP_ERR_NO_ERROR)
         .unwrap();
     let deadline = tokio::time::Instant::now() + crate::PATIENCE;
     while let Err(error) = publisher.publish(&message).await {
@@ -161,24 +164,24 @@ async fn check_fails_while_the_cluster_is_down() {
     let publisher = kafka.publisher();
     publisher.check().await.unwrap();
     kafka.mock.broker_down(-1).unwrap();
-    let refused = publisher.check().await;
+    let result = publisher.check().await;
     assert!(
-        matches!(refused, Err(PublishError::Unavailable(_))),
-        "{refused:?}"
+        matches!(result, Err(PublishError::Unavailable(_))),
+        "{result:?}"
     );
 }
 
 #[tokio::test]
-async fn a_broker_that_is_down_is_unavailable_until_it_is_up() {
+async fn stopped_broker_is_unavailable_until_it_starts() {
     let kafka = Kafka::start();
     let config = kafka.config().property("message.timeout.ms", "2000");
     let publisher = KafkaPublisher::new(&config).unwrap();
     publisher.publish(&numbered(0)).await.unwrap();
     kafka.mock.broker_down(-1).unwrap();
-    let refused = publisher.publish(&numbered(1)).await;
+    let result = publisher.publish(&numbered(1)).await;
     assert!(
-        matches!(refused, Err(PublishError::Unavailable(_))),
-        "{refused:?}"
+        matches!(result, Err(PublishError::Unavailable(_))),
+        "{result:?}"
     );
 
     kafka.mock.broker_up(-1).unwrap();
@@ -191,8 +194,9 @@ async fn a_broker_that_is_down_is_unavailable_until_it_is_up() {
     assert_eq!(crate::numbers(&crate::take(&mut source, 2).await), [0, 1]);
 }
 
+/// A publish fails with `Unavailable` while the send queue of librdkafka is full.
 #[tokio::test]
-async fn a_queue_that_is_full_is_unavailable() {
+async fn full_producer_queue_is_unavailable() {
     let kafka = Kafka::start();
     let config = kafka.config().property("queue.buffering.max.messages", "1");
     let publisher = KafkaPublisher::new(&config).unwrap();
@@ -210,17 +214,17 @@ async fn a_queue_that_is_full_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_producer_that_failed_for_good_is_replaced() {
+async fn producer_with_a_fatal_error_is_replaced() {
     let kafka = Kafka::start();
-    let refused = Refusal::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED;
+    let error = BrokerError::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED;
     kafka
         .mock
-        .request_errors(RDKafkaApiKey::InitProducerId, &[refused]);
+        .request_errors(RDKafkaApiKey::InitProducerId, &[error]);
     let publisher = kafka.publisher();
-    let refused = publisher.publish(&numbered(1)).await;
+    let result = publisher.publish(&numbered(1)).await;
     assert!(
-        matches!(refused, Err(PublishError::Unavailable(_))),
-        "{refused:?}"
+        matches!(result, Err(PublishError::Unavailable(_))),
+        "{result:?}"
     );
     publisher.publish(&numbered(1)).await.unwrap();
 }

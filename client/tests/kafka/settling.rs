@@ -1,4 +1,4 @@
-//! What is settled moves the group's offset, and nothing else does.
+//! Tests of settlement: only settled messages advance the committed offset of the group.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_restarted_group_gets_what_was_not_settled_and_nothing_else() {
+async fn restarted_group_gets_unsettled_messages_only() {
     let kafka = Kafka::start();
     kafka.publish(0..10).await;
     let mut source = kafka.source();
@@ -37,16 +37,16 @@ async fn a_restarted_group_gets_what_was_not_settled_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn closed_kafka_source_counts_what_it_has_fetched_ahead() {
+async fn closed_kafka_source_counts_prefetched_messages() {
     let kafka = Kafka::start();
     kafka.publish(0..10).await;
     let mut source = kafka.source();
     acknowledge(take(&mut source, 1).await).await;
-    // The group gets the others again, those that the client library holds included.
+    // The group receives all other messages again, including those that librdkafka had buffered.
     let deadline = Instant::now() + PATIENCE;
     let mut returned = source.close().await.returned;
     while returned == 0 {
-        assert!(Instant::now() < deadline, "nothing was fetched ahead");
+        assert!(Instant::now() < deadline, "no message was prefetched");
         let mut again = kafka.source();
         drop(take(&mut again, 1).await);
         returned = again.close().await.returned;
@@ -55,13 +55,13 @@ async fn closed_kafka_source_counts_what_it_has_fetched_ahead() {
 }
 
 #[tokio::test]
-async fn an_offset_is_committed_behind_the_lowest_unsettled_one_only() {
+async fn commit_stops_at_the_lowest_unsettled_offset() {
     let kafka = Kafka::start();
     kafka.publish(0..5).await;
     let mut source = kafka.source();
     let mut deliveries = take(&mut source, 5).await;
     let second = deliveries.remove(1);
-    // Backwards, and all but one.
+    // Acknowledge all messages but one, in reverse order.
     deliveries.reverse();
     acknowledge(deliveries).await;
     kafka.wait_for_commit(1).await;
@@ -74,8 +74,9 @@ async fn an_offset_is_committed_behind_the_lowest_unsettled_one_only() {
     assert_eq!(number(next(&mut source).await.message()), 5);
 }
 
+/// Each redelivery has the number of deliveries, and the offset is not committed past the message.
 #[tokio::test]
-async fn a_retried_message_comes_again_with_its_count_and_holds_the_offset() {
+async fn retried_message_is_redelivered_and_holds_the_offset() {
     let kafka = Kafka::start();
     kafka.publish(0..2).await;
     let mut source = kafka.source();
@@ -93,7 +94,7 @@ async fn a_retried_message_comes_again_with_its_count_and_holds_the_offset() {
         assert_eq!(number(retried.message()), 0);
         assert_eq!(retried.message().deliveries(), Some(deliveries));
     }
-    // A second has passed, and nothing could be committed.
+    // The offset is not committed during the next second.
     sleep(Duration::from_secs(1)).await;
     assert!(kafka.committed().is_none_or(|offset| offset == 0));
     acknowledge([retried]).await;
@@ -101,7 +102,7 @@ async fn a_retried_message_comes_again_with_its_count_and_holds_the_offset() {
 }
 
 #[tokio::test]
-async fn a_message_that_waits_to_be_retried_comes_again_after_a_restart() {
+async fn message_waiting_for_retry_is_redelivered_after_restart() {
     let kafka = Kafka::start();
     kafka.publish([7]).await;
     let mut source = kafka.source();
@@ -120,7 +121,7 @@ async fn a_message_that_waits_to_be_retried_comes_again_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_delivery_that_nobody_settles_comes_again() {
+async fn dropped_delivery_is_redelivered_by_kafka_source() {
     let kafka = Kafka::start();
     kafka.publish([7]).await;
     let mut source = kafka.source();
@@ -132,8 +133,9 @@ async fn a_delivery_that_nobody_settles_comes_again() {
     );
 }
 
+/// Payload, binary key and headers are kept, and the reason and the source are added as headers.
 #[tokio::test]
-async fn a_rejected_message_lies_among_the_dead_letters_as_it_came() {
+async fn rejected_message_reaches_dead_letter_topic_unchanged() {
     let kafka = Kafka::start();
     let producer: FutureProducer = ClientConfig::new()
         .set("bootstrap.servers", kafka.mock.bootstrap_servers())
@@ -180,15 +182,13 @@ async fn a_rejected_message_lies_among_the_dead_letters_as_it_came() {
 }
 
 #[tokio::test]
-async fn a_message_whose_dead_letter_is_not_taken_comes_again() {
+async fn message_is_redelivered_when_its_dead_letter_fails() {
     let kafka = Kafka::start();
     kafka.publish([7]).await;
     let mut source = kafka.source();
     let delivery = next(&mut source).await;
-    let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
-    kafka
-        .mock
-        .request_errors(RDKafkaApiKey::Produce, &[refused]);
+    let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+    kafka.mock.request_errors(RDKafkaApiKey::Produce, &[error]);
     assert!(delivery.settle(Settlement::reject("poison")).await.is_err());
     assert!(kafka.committed().is_none_or(|offset| offset == 0));
 
@@ -202,7 +202,7 @@ async fn a_message_whose_dead_letter_is_not_taken_comes_again() {
 }
 
 #[tokio::test]
-async fn a_discarded_message_is_settled() {
+async fn discarded_message_is_settled() {
     let kafka = Kafka::start();
     kafka.publish([7]).await;
     let mut source =
@@ -216,12 +216,12 @@ async fn a_discarded_message_is_settled() {
 }
 
 #[tokio::test]
-async fn no_more_than_the_limit_are_unsettled_and_all_come_in_the_end() {
+async fn max_unsettled_pauses_delivery_and_loses_nothing() {
     let kafka = Kafka::start();
     kafka.publish(0..50).await;
     let mut source = kafka.source_of(&subscription().max_unsettled(5));
     let mut held = take(&mut source, 5).await;
-    // Long enough for the partitions to be paused.
+    // The wait is long enough for the partitions to be paused.
     assert!(
         timeout(Duration::from_secs(3), source.next())
             .await
@@ -238,7 +238,7 @@ async fn no_more_than_the_limit_are_unsettled_and_all_come_in_the_end() {
 }
 
 #[tokio::test]
-async fn receipts_of_a_revoked_partition_do_nothing() {
+async fn settlement_after_revocation_does_nothing() {
     let kafka = Kafka::start();
     kafka.mock.create_topic("wide", 2, 1).unwrap();
     let wide = KafkaSubscription::new(GROUP, ["wide"]);
@@ -260,8 +260,8 @@ async fn receipts_of_a_revoked_partition_do_nothing() {
     let mut first = kafka.source_of(&wide);
     let held = take(&mut first, 2).await;
 
-    // A second member takes over one of the two. The other one stays, is assigned anew, and comes
-    // anew.
+    // A second member takes over one of the two partitions. The other partition stays, is assigned
+    // again, and delivers its message again.
     let mut second = kafka.source_of(&wide);
     let moved = partition(&next(&mut second).await);
     let stayed = next(&mut first).await;
@@ -283,34 +283,34 @@ fn partition(delivery: &Delivery) -> i32 {
 }
 
 #[tokio::test]
-async fn the_last_receipt_commits_when_the_source_is_gone() {
+async fn last_settlement_commits_after_source_is_dropped() {
     let kafka = Kafka::start();
     kafka.publish(0..2).await;
     let mut source = kafka.source();
     let deliveries = take(&mut source, 2).await;
     drop(source);
-    // Time enough to leave the group, were it not for the receipts.
+    // Without unsettled deliveries, the source would leave the group within this time.
     sleep(Duration::from_secs(2)).await;
     acknowledge(deliveries).await;
     kafka.wait_for_commit(2).await;
 }
 
 #[tokio::test]
-async fn a_commit_that_failed_is_made_again() {
+async fn failed_commit_is_retried() {
     let kafka = Kafka::start();
     kafka.publish([7]).await;
     let mut source = kafka.source();
     let delivery = next(&mut source).await;
-    let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED;
+    let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED;
     kafka
         .mock
-        .request_errors(RDKafkaApiKey::OffsetCommit, &[refused; 2]);
+        .request_errors(RDKafkaApiKey::OffsetCommit, &[error; 2]);
     acknowledge([delivery]).await;
     kafka.wait_for_commit(1).await;
 }
 
 #[tokio::test]
-async fn a_source_goes_on_when_the_broker_comes_back() {
+async fn source_continues_when_the_broker_returns() {
     let kafka = Kafka::start();
     kafka.publish([0]).await;
     // The session is longer than all waits of this test. When a session ends, the group revokes the
@@ -319,42 +319,42 @@ async fn a_source_goes_on_when_the_broker_comes_back() {
     let mut source = KafkaSource::new(&config, &subscription()).unwrap();
     let first = next(&mut source).await;
     kafka.mock.broker_down(-1).unwrap();
-    // The source reports that, and the handler ends in the meantime.
-    heard_error(&mut source).await;
+    // The source reports the error. The message is settled while the broker is down.
+    wait_for_error(&mut source).await;
     acknowledge([first]).await;
     kafka.mock.broker_up(-1).unwrap();
     kafka.publish([1]).await;
 
-    // The source can report the absence again.
+    // The source may report further errors before it delivers.
     let through_errors = async {
         loop {
             if let Ok(delivery) = source.next().await {
-                break delivery.expect("a source goes on");
+                break delivery.expect("the source has ended");
             }
         }
     };
     let second = timeout(PATIENCE, through_errors)
         .await
-        .expect("a delivery in time");
+        .expect("no delivery in time");
     assert_eq!(number(second.message()), 1);
     acknowledge([second]).await;
     kafka.wait_for_commit(2).await;
 }
 
-async fn heard_error(source: &mut KafkaSource) {
-    let heard = timeout(PATIENCE, source.next())
+async fn wait_for_error(source: &mut KafkaSource) {
+    let result = timeout(PATIENCE, source.next())
         .await
-        .expect("an error in time");
-    assert!(heard.is_err(), "{heard:?}");
+        .expect("no error in time");
+    assert!(result.is_err(), "{result:?}");
 }
 
 #[tokio::test]
-async fn drop_of_a_source_does_not_block_its_thread() {
+async fn dropped_source_does_not_block_its_thread() {
     let kafka = Kafka::start();
     kafka.publish([7]).await;
     let mut source = kafka.source();
     acknowledge([next(&mut source).await]).await;
-    // The last commit and the farewell to the group have to wait.
+    // The last commit and the leave request to the group have to wait for the broker.
     kafka.mock.broker_down(-1).unwrap();
     let began = Instant::now();
     drop(source);

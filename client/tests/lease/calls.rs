@@ -1,4 +1,4 @@
-//! The calls, on a connection of one's own.
+//! The functions on leases, on a connection of the caller.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::ground::{Ground, LONG, SHORT, fact, message};
 const BRIEF: Duration = Duration::from_millis(1);
 
 #[tokio::test]
-async fn what_is_leased_is_in_progress_to_others_and_a_duplicate_when_it_is_completed() {
+async fn leased_is_in_progress_and_completed_is_duplicate() {
     let ground = Ground::new().await;
     let message = message();
     let held = ground.acquired(&message, LONG).await;
@@ -28,7 +28,7 @@ async fn what_is_leased_is_in_progress_to_others_and_a_duplicate_when_it_is_comp
         other => panic!("{other:?}"),
     }
 
-    // Together with what else is in the transaction, or not at all.
+    // The completion commits together with the other writes of the transaction or not at all.
     let mut client = ground.database.connect().await;
     let tx = client.transaction().await.unwrap();
     tx.batch_execute("INSERT INTO work VALUES ('a')")
@@ -58,7 +58,7 @@ async fn what_is_leased_is_in_progress_to_others_and_a_duplicate_when_it_is_comp
 }
 
 #[tokio::test]
-async fn who_has_lost_a_lease_can_write_nothing() {
+async fn lost_lease_permits_no_write() {
     let ground = Ground::new().await;
     let message = message();
     let lost = ground.acquired(&message, BRIEF).await;
@@ -71,21 +71,21 @@ async fn who_has_lost_a_lease_can_write_nothing() {
     );
 
     let client = &ground.observer;
-    let refused = [
+    let errors = [
         kind(lost.extend(client, LONG).await),
         kind(lost.complete(client, &[fact()]).await),
         kind(lost.release(client, "late", false).await),
         kind(lost.give_back(client).await),
         kind(lost.bury(client, b"late", "late", &Burial::default()).await),
     ];
-    assert_eq!(refused, [Some(ErrorKind::NotClaimed); 5]);
+    assert_eq!(errors, [Some(ErrorKind::NotClaimed); 5]);
     ground.assert_undone(&message).await;
     held.complete(client, &[fact()]).await.unwrap();
     ground.assert_done_once(&message).await;
 }
 
 #[tokio::test]
-async fn a_lease_that_is_extended_lasts_longer() {
+async fn extended_lease_expires_later() {
     let ground = Ground::new().await;
     let message = message();
     let held = ground.acquired(&message, SHORT).await;
@@ -95,7 +95,7 @@ async fn a_lease_that_is_extended_lasts_longer() {
 }
 
 #[tokio::test]
-async fn a_failed_attempt_counts_and_one_that_is_given_back_does_not() {
+async fn failure_counts_as_an_attempt_and_give_back_does_not() {
     let ground = Ground::new().await;
     ground.attempts(2).await;
     let message = message();
@@ -104,7 +104,7 @@ async fn a_failed_attempt_counts_and_one_that_is_given_back_does_not() {
     let held = ground.acquired(&message, LONG).await;
     assert_eq!((held.attempt(), held.last_error()), (1, None));
     assert_eq!(
-        held.release(&ground.observer, "a bad\0 day", false)
+        held.release(&ground.observer, "out\0 of stock", false)
             .await
             .unwrap(),
         Some(Duration::ZERO)
@@ -112,7 +112,7 @@ async fn a_failed_attempt_counts_and_one_that_is_given_back_does_not() {
     let held = ground.acquired(&message, LONG).await;
     assert_eq!(
         (held.attempt(), held.last_error()),
-        (2, Some("a bad\u{fffd} day"))
+        (2, Some("out\u{fffd} of stock"))
     );
     assert_eq!(
         held.release(&ground.observer, "another", false)
@@ -122,33 +122,34 @@ async fn a_failed_attempt_counts_and_one_that_is_given_back_does_not() {
     );
 
     let Lease::Exhausted(held) = ground.acquire(&message, LONG).await else {
-        panic!("its attempts are used up");
+        panic!("the attempts are not used up");
     };
     assert_eq!(held.attempt(), 2);
-    let with = Burial {
+    let content = Burial {
         key: Some("k".into()),
         message_type: Some("Order".into()),
         content_type: Some("application/json".into()),
         headers: Some(serde_json::json!({"x": "1"})),
     };
-    held.bury(&ground.observer, b"[1]", "enough", &with)
+    held.bury(&ground.observer, b"[1]", "enough", &content)
         .await
         .unwrap();
     assert!(matches!(ground.acquire(&message, LONG).await, Lease::Dead));
-    let sql = "SELECT convert_from(payload, 'UTF8'), order_key, type, content_type, headers->>'x', attempt,
+    let sql = "SELECT convert_from(payload, 'UTF8'), order_key, type, content_type,
+                      headers->>'x', attempt,
                       jsonb_path_query_array(errors, '$[*].error')::text FROM idem.dead_letter";
     let row = ground.observer.query_one(sql, &[]).await.unwrap();
     let texts: Vec<&str> = (0..5).map(|n| row.get(n)).collect();
     assert_eq!(texts, ["[1]", "k", "Order", "application/json", "1"]);
     assert_eq!(row.get::<_, i32>(5), 2);
     let errors: &str = row.get(6);
-    for error in ["a bad", "another"] {
+    for error in ["of stock", "another"] {
         assert!(errors.contains(error), "{errors}");
     }
 }
 
 #[tokio::test]
-async fn a_wrong_lease_is_the_callers_mistake() {
+async fn invalid_lease_length_fails() {
     let ground = Ground::new().await;
     let (id, destination) = (crate::ground::id(&message()), crate::ground::destination());
     for wrong in [Duration::ZERO, Duration::from_secs(86_400 * 1000)] {
@@ -159,6 +160,6 @@ async fn a_wrong_lease_is_the_callers_mistake() {
     }
 }
 
-fn kind<T>(answer: Result<T, Error>) -> Option<ErrorKind> {
-    answer.err().map(|error| error.kind())
+fn kind<T>(result: Result<T, Error>) -> Option<ErrorKind> {
+    result.err().map(|error| error.kind())
 }

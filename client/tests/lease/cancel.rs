@@ -1,5 +1,5 @@
-//! A future that is dropped at any await leaves nothing leased for longer than the lease, and no
-//! open transaction.
+//! A future that is dropped at any await point leaves no open transaction and no lease that lasts
+//! longer than the lease time.
 
 use idem_client::{Handled, Idem, Message, Processed, lease::Work};
 
@@ -15,29 +15,29 @@ async fn handler(_: Work, _: Message) -> Handled {
 
 async fn failing(_: Work, _: Message) -> Handled {
     tokio::task::yield_now().await;
-    Err("a bad day".into())
+    Err("out of stock".into())
 }
 
 #[tokio::test]
-async fn a_future_that_is_dropped_at_any_await_leaves_the_message_done_or_free_after_its_lease() {
-    stop_everywhere().await;
+async fn dropped_future_leaves_message_done_or_free_after_lease() {
+    drop_repeatedly().await;
 }
 
-/// Where the connection is served by another thread, a request may have left or not.
+/// Goal: the same, with the connection served by another thread, so that a statement may have been
+/// sent or not.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_future_that_is_dropped_beside_its_connection_leaves_the_message_done_or_free_after_its_lease()
- {
-    stop_everywhere().await;
+async fn future_dropped_with_connection_on_other_thread_is_safe() {
+    drop_repeatedly().await;
 }
 
-async fn stop_everywhere() {
+async fn drop_repeatedly() {
     let ground = Ground::new().await;
     for moment in [Moment::AtOnce, Moment::WhenWoken] {
         let (mut done, mut undone) = (0, 0);
-        // Answers that come together wake the future once: on a busy machine one round may miss an
-        // await.
+        // Server replies that arrive together wake the future once, so on a busy machine one round
+        // may miss an await point.
         for _ in 0..20 {
-            let seen = sweep(&ground, moment).await;
+            let seen = drop_at_every_await(&ground, moment).await;
             (done, undone) = (done + seen.0, undone + seen.1);
             if undone >= 2 {
                 break;
@@ -45,25 +45,26 @@ async fn stop_everywhere() {
         }
         assert!(
             undone >= 2,
-            "{moment:?}: acquiring and the handler wait: {done} {undone}"
+            "{moment:?}: too few await points: {done} done, {undone} undone"
         );
     }
 }
 
-/// Stops at every await in turn; answers how many of the messages were done, and how many were not.
-async fn sweep(ground: &Ground, moment: Moment) -> (usize, usize) {
+/// Drops the future at every await point in turn. Returns how many of the messages were done, and
+/// how many were not.
+async fn drop_at_every_await(ground: &Ground, moment: Moment) -> (usize, usize) {
     let lease = std::time::Duration::from_secs(1);
     let idem = idem(|rule| rule.lease(lease));
-    // One connection: whoever comes next gets what was left.
+    // With one connection, the next message uses the connection of the dropped future.
     let pool = ground.database.pool(1);
     let (mut done, mut undone) = (0, 0);
     for polls in 1.. {
         let message = message();
         let processed =
             poll_times(idem.process_leased(&pool, &message, handler), polls, moment).await;
-        next_one_works(ground, &idem, &pool).await;
+        assert_next_is_processed(ground, &idem, &pool).await;
         ground.until_quiet_beside(&pool).await;
-        // Two thirds of it may have been renewed when it was dropped, and nothing renews it now.
+        // The lease may have been renewed before the drop, and is not renewed afterwards.
         let left = ground.left(&message).await;
         assert!(
             left.is_none_or(|left| left <= lease.as_secs_f64()),
@@ -92,9 +93,10 @@ async fn sweep(ground: &Ground, moment: Moment) -> (usize, usize) {
     (done, undone)
 }
 
+/// Goal: a failing attempt that is dropped at any await point leaves the message free after its
+/// lease, or as one dead letter.
 #[tokio::test]
-async fn a_failure_that_is_dropped_at_any_await_leaves_the_message_free_after_its_lease_or_buried()
-{
+async fn dropped_failure_leaves_message_free_or_dead() {
     let ground = Ground::new().await;
     ground.attempts(1).await;
     let idem = idem(|rule| rule.lease(std::time::Duration::from_secs(1)));
@@ -104,11 +106,12 @@ async fn a_failure_that_is_dropped_at_any_await_leaves_the_message_free_after_it
             let message = message();
             let processed =
                 poll_times(idem.process_leased(&pool, &message, failing), polls, moment).await;
-            next_one_works(&ground, &idem, &pool).await;
+            assert_next_is_processed(&ground, &idem, &pool).await;
             ground.until_quiet_beside(&pool).await;
             ground.assert_undone(&message).await;
-            // Whatever was left: it is tried or buried, once.
-            crate::ground::until("it is buried", async || {
+            // The message is retried or is already a dead letter. In the end there is one dead
+            // letter.
+            crate::ground::until("the message is a dead letter", async || {
                 let processed = idem.process_leased(&pool, &message, failing).await;
                 matches!(processed, Ok(Processed::Dead))
             })
@@ -127,9 +130,9 @@ async fn a_failure_that_is_dropped_at_any_await_leaves_the_message_free_after_it
     }
 }
 
-async fn next_one_works(ground: &Ground, idem: &Idem, pool: &deadpool_postgres::Pool) {
+async fn assert_next_is_processed(ground: &Ground, idem: &Idem, pool: &deadpool_postgres::Pool) {
     let next = message();
-    let answer = idem.process_leased(pool, &next, handler).await;
-    assert!(crate::ground::is_new(&answer), "{answer:?}");
+    let processed = idem.process_leased(pool, &next, handler).await;
+    assert!(crate::ground::is_new(&processed), "{processed:?}");
     ground.assert_done_once(&next).await;
 }

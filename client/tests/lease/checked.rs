@@ -1,4 +1,5 @@
-//! Check before, record only after success.
+//! Handlers that are checked: look up the claim before the handler, and record the message after
+//! its success.
 
 use idem_client::{Error, Handled, Idem, Message, Processed};
 
@@ -9,19 +10,22 @@ async fn handler(_: Message) -> Handled {
 }
 
 #[tokio::test]
-async fn what_is_known_is_skipped_and_what_succeeded_is_recorded() {
+async fn duplicate_is_skipped_and_success_is_recorded() {
     let ground = Ground::new().await;
     let message = message();
     let idem = Idem::new();
     let processed = idem
         .process_checked(&ground.pool, &message, async |message: Message| {
-            assert!(!ground.is_claimed(&message).await, "only after success");
+            assert!(
+                !ground.is_claimed(&message).await,
+                "the message is claimed only after success"
+            );
             Ok(vec![fact()])
         })
         .await;
     assert!(is_new(&processed), "{processed:?}");
     ground.assert_done_once(&message).await;
-    let never = async |_: Message| -> Handled { panic!("nobody calls it") };
+    let never = async |_: Message| -> Handled { panic!("the handler was called") };
     let again = idem
         .process_checked(&ground.pool, &message, never)
         .await
@@ -30,10 +34,10 @@ async fn what_is_known_is_skipped_and_what_succeeded_is_recorded() {
 }
 
 #[tokio::test]
-async fn what_failed_is_not_recorded() {
+async fn failure_is_not_recorded() {
     let ground = Ground::new().await;
     let message = message();
-    let failing = async |_: Message| Err("a bad day".into());
+    let failing = async |_: Message| Err("out of stock".into());
     let error = Idem::new()
         .process_checked(&ground.pool, &message, failing)
         .await
@@ -49,7 +53,7 @@ async fn what_failed_is_not_recorded() {
 }
 
 #[tokio::test]
-async fn of_two_at_the_same_time_one_is_recorded_and_the_other_is_told() {
+async fn second_of_two_concurrent_handlers_is_a_duplicate() {
     let ground = Ground::new().await;
     let message = message();
     let idem = Idem::new();

@@ -1,4 +1,4 @@
-//! Handlers without a database, in a consumer.
+//! Leased and checked handlers in a consumer.
 
 use std::{
     collections::HashMap,
@@ -16,7 +16,7 @@ use crate::{
 
 type Seen = Arc<Mutex<HashMap<String, usize>>>;
 
-fn note(seen: &Seen, message: &Message) -> usize {
+fn count_attempt(seen: &Seen, message: &Message) -> usize {
     let mut seen = seen.lock().unwrap();
     let times = seen.entry(id(message)).or_default();
     *times += 1;
@@ -24,14 +24,14 @@ fn note(seen: &Seen, message: &Message) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_message_is_handled_once_and_a_poisoned_one_is_buried() {
+async fn messages_are_handled_once_and_poisoned_are_dead_letters() {
     let ground = Ground::new().await;
     ground.attempts(3).await;
     let good: Vec<Message> = (0..40).map(|_| message()).collect();
     let weak = message().with_header("fails", "once");
     let panicking = message().with_header("fails", "panic");
     let poisoned = message().with_header("fails", "always");
-    let refused = message().with_header("fails", "terminal");
+    let terminal = message().with_header("fails", "terminal");
     let all = [
         &good[..],
         &good[..10],
@@ -39,7 +39,7 @@ async fn each_message_is_handled_once_and_a_poisoned_one_is_buried() {
             weak.clone(),
             panicking.clone(),
             poisoned.clone(),
-            refused.clone(),
+            terminal.clone(),
         ],
     ]
     .concat();
@@ -52,8 +52,8 @@ async fn each_message_is_handled_once_and_a_poisoned_one_is_buried() {
         .handle_leased(DESTINATION, move |_: Work, message: Message| {
             let seen = Arc::clone(&noted);
             async move {
-                match (message.header("fails"), note(&seen, &message)) {
-                    (Some("once"), 1) => Err("a bad day".into()),
+                match (message.header("fails"), count_attempt(&seen, &message)) {
+                    (Some("once"), 1) => Err("out of stock".into()),
                     (Some("panic"), 1) => panic!("a bug"),
                     (Some("always"), _) => Err("poison".into()),
                     (Some("terminal"), _) => Err(idem_client::HandlerError::terminal("never")),
@@ -73,14 +73,14 @@ async fn each_message_is_handled_once_and_a_poisoned_one_is_buried() {
         "{times:?}"
     );
     assert_eq!((times[&id(&weak)], times[&id(&panicking)]), (2, 2));
-    assert_eq!((times[&id(&poisoned)], times[&id(&refused)]), (3, 1));
-    let told = broker.told();
+    assert_eq!((times[&id(&poisoned)], times[&id(&terminal)]), (3, 1));
+    let record = broker.told();
     assert_eq!(
-        (told.acknowledged.len(), told.rejected.len()),
+        (record.acknowledged.len(), record.rejected.len()),
         (sent, 0),
-        "{told:?}"
+        "{record:?}"
     );
-    for message in [&poisoned, &refused] {
+    for message in [&poisoned, &terminal] {
         ground.assert_undone(message).await;
         let sql = "SELECT count(*) FROM idem.dead_letter WHERE id = $1";
         let row = ground
@@ -97,18 +97,18 @@ async fn each_message_is_handled_once_and_a_poisoned_one_is_buried() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_consumers_of_one_destination_share_the_work() {
+async fn consumers_of_one_destination_handle_a_message_once() {
     let ground = Ground::new().await;
     let messages: Vec<Message> = (0..60).map(|_| message()).collect();
     let seen = Seen::default();
     let consumer = || {
         let seen = Arc::clone(&seen);
-        // Each has a copy of every message.
+        // Each consumer gets every message.
         let broker = Broker::with(messages.clone()).closed();
         Consumer::new(ground.pool.clone(), broker).handle_leased(
             DESTINATION,
             move |_: Work, message: Message| {
-                note(&seen, &message);
+                count_attempt(&seen, &message);
                 async { Ok(vec![fact()]) }
             },
         )
@@ -121,8 +121,9 @@ async fn two_consumers_of_one_destination_share_the_work() {
     assert!(seen.lock().unwrap().values().all(|times| *times == 1));
 }
 
+/// Goal: a consumer with a policy that a lease does not support fails before it fetches a message.
 #[tokio::test]
-async fn a_policy_that_a_lease_cannot_keep_is_refused_before_anything_is_fetched() {
+async fn unsupported_policy_fails_before_the_first_fetch() {
     let ground = Ground::new().await;
     let broker = Broker::with([message()]);
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
@@ -134,7 +135,7 @@ async fn a_policy_that_a_lease_cannot_keep_is_refused_before_anything_is_fetched
 }
 
 #[tokio::test]
-async fn a_handler_that_is_checked_is_one_line() {
+async fn checked_handler_handles_each_message_once() {
     let ground = Ground::new().await;
     let messages = [message(), message()];
     let broker = Broker::with([&messages[..], &messages[..]].concat()).closed();

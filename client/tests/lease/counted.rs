@@ -1,4 +1,4 @@
-//! Attempts at transactional handlers that the database counts.
+//! Transactional handlers with attempts that the database counts.
 
 use std::{
     future::pending,
@@ -16,19 +16,22 @@ fn counting(style: Style) -> Idem {
     idem(|rule| rule.style(style).count_attempts(true).lease(SHORT))
 }
 
-/// As a broker delivers it again.
+/// Returns a message as a broker redelivers it.
 fn redelivered() -> Message {
     message().with_deliveries(2)
 }
 
 #[tokio::test]
-async fn a_message_that_is_delivered_again_is_counted_and_takes_effect_once() {
+async fn redelivered_message_is_leased_and_takes_effect_once() {
     let ground = Ground::new().await;
     for style in [Style::Eager, Style::Reactive] {
         let message = redelivered();
         let processed = counting(style)
             .process(&ground.pool, &message, async |tx: Tx, message: Message| {
-                assert!(ground.left(&message).await.is_some(), "it is leased");
+                assert!(
+                    ground.left(&message).await.is_some(),
+                    "the message is not leased"
+                );
                 work(tx, message).await
             })
             .await;
@@ -44,12 +47,12 @@ async fn a_message_that_is_delivered_again_is_counted_and_takes_effect_once() {
 }
 
 #[tokio::test]
-async fn a_first_delivery_and_a_policy_that_does_not_ask_cost_no_lease() {
+async fn first_delivery_or_uncounted_message_is_not_leased() {
     let ground = Ground::new().await;
-    let unasked = idem(|rule| rule.lease(SHORT));
+    let uncounted = idem(|rule| rule.lease(SHORT));
     for (idem, message) in [
         (counting(Style::Eager), message().with_deliveries(1)),
-        (unasked, redelivered()),
+        (uncounted, redelivered()),
     ] {
         let processed = idem
             .process(&ground.pool, &message, async |tx: Tx, message: Message| {
@@ -62,31 +65,31 @@ async fn a_first_delivery_and_a_policy_that_does_not_ask_cost_no_lease() {
 }
 
 #[tokio::test]
-async fn a_message_that_kills_its_consumer_each_time_is_buried_after_its_attempts() {
+async fn crashing_message_is_a_dead_letter_after_its_attempts() {
     let ground = Ground::new().await;
     ground.attempts(3).await;
     let message = redelivered();
     let idem = counting(Style::Eager);
-    let deaths = AtomicUsize::new(0);
+    let crashes = AtomicUsize::new(0);
     let mut last = None;
-    until("it is buried", async || {
+    until("the message is a dead letter", async || {
         let processed = idem.process(&ground.pool, &message, async |tx: Tx, message: Message| {
             work(tx, message).await?;
-            deaths.fetch_add(1, Ordering::SeqCst);
+            crashes.fetch_add(1, Ordering::SeqCst);
             pending().await
         });
-        let before = deaths.load(Ordering::SeqCst);
-        let dies = until("the handler works", async || {
-            deaths.load(Ordering::SeqCst) > before
+        let before = crashes.load(Ordering::SeqCst);
+        let begins = until("the handler runs", async || {
+            crashes.load(Ordering::SeqCst) > before
         });
         tokio::select! {
             processed = processed => last = Some(processed.unwrap()),
-            () = dies => ground.expire(&message).await,
+            () = begins => ground.expire(&message).await,
         }
         matches!(last, Some(Processed::Buried { .. }))
     })
     .await;
-    assert_eq!(deaths.into_inner(), 3);
+    assert_eq!(crashes.into_inner(), 3);
     assert_eq!(last.unwrap().settlement(), Settlement::Acknowledge);
     ground.until_quiet().await;
     assert_eq!(
@@ -101,7 +104,7 @@ async fn a_message_that_kills_its_consumer_each_time_is_buried_after_its_attempt
 }
 
 #[tokio::test]
-async fn a_failure_is_counted_and_rolled_back() {
+async fn failed_attempt_is_counted_and_rolled_back() {
     let ground = Ground::new().await;
     ground.attempts(2).await;
     for style in [Style::Eager, Style::Reactive] {
@@ -109,7 +112,7 @@ async fn a_failure_is_counted_and_rolled_back() {
         let idem = counting(style);
         let failing = async |tx: Tx, message: Message| {
             work(tx, message).await?;
-            Err("a bad day".into())
+            Err("out of stock".into())
         };
         let error = idem
             .process(&ground.pool, &message, failing)
@@ -132,9 +135,9 @@ async fn a_failure_is_counted_and_rolled_back() {
 }
 
 #[tokio::test]
-async fn a_commit_in_doubt_is_settled_before_the_handler_works_again() {
+async fn ambiguous_commit_is_settled_before_the_next_attempt() {
     let ground = Ground::new().await;
-    // A handler that worked twice would fail at its own first work.
+    // A handler that takes effect twice violates this index.
     ground
         .observer
         .batch_execute("CREATE UNIQUE INDEX ON work (id)")
@@ -167,9 +170,10 @@ async fn a_commit_in_doubt_is_settled_before_the_handler_works_again() {
     }
 }
 
-/// Who hears of the loss before it hears of its own commit has lost nothing.
+/// Goal: the renewal may fail because the lease was completed, before the result of the commit is
+/// known. The message is then a duplicate.
 #[tokio::test]
-async fn a_lease_that_was_completed_is_no_lease_that_was_lost() {
+async fn completed_lease_is_not_reported_as_lost() {
     let ground = Ground::new().await;
     let message = redelivered();
     let processed = counting(Style::Eager)
@@ -177,7 +181,7 @@ async fn a_lease_that_was_completed_is_no_lease_that_was_lost() {
             ground.expire(&message).await;
             let held = ground.acquired_next(&message).await;
             held.complete(&ground.observer, &[fact()]).await?;
-            // Until renewal is refused.
+            // Wait until a renewal fails.
             pending().await
         })
         .await
@@ -191,13 +195,13 @@ async fn a_lease_that_was_completed_is_no_lease_that_was_lost() {
 }
 
 #[tokio::test]
-async fn a_consumer_that_has_lost_its_lease_commits_nothing() {
+async fn lost_lease_commits_nothing() {
     let ground = Ground::new().await;
     let message = redelivered();
     let error = counting(Style::Eager)
         .process(&ground.pool, &message, async |tx: Tx, message: Message| {
             let effects = work(tx, message.clone()).await;
-            // It was paused, say, and somebody else came.
+            // As if this process was paused and another one acquired the lease.
             ground.expire(&message).await;
             let _other = ground.acquired_next(&message).await;
             effects

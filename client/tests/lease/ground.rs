@@ -1,4 +1,4 @@
-//! A database for one test, and what is to be seen of leases in it.
+//! Fixtures: a database for one test, and queries on its leases.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -17,9 +17,9 @@ use tokio_postgres::Client;
 use crate::support::{DEADLINE, Database};
 
 pub const DESTINATION: &str = "lease.tests";
-/// As long as nobody waits for its end.
+/// A lease that does not expire during a test.
 pub const LONG: Duration = Duration::from_secs(300);
-/// Short enough to wait for its end, and long enough for a busy machine to renew it.
+/// A lease that a test can wait for, and that a busy machine still renews in time.
 pub const SHORT: Duration = Duration::from_secs(2);
 
 pub struct Ground {
@@ -35,7 +35,7 @@ impl Ground {
         observer
             .batch_execute(&format!(
                 "CREATE TABLE work (id text);
-                 -- The first who speak of a destination wait for each other.
+                 -- Otherwise the first transactions with the destination wait for each other.
                  SELECT idem_configure('{DESTINATION}', '1 day')"
             ))
             .await
@@ -47,10 +47,11 @@ impl Ground {
         }
     }
 
-    /// How often a message is tried, without pauses in between.
+    /// Sets the number of attempts of a message, without a back-off.
     pub async fn attempts(&self, max_attempts: i32) {
         let sql = format!(
-            "SELECT idem_configure_retries('{DESTINATION}', {max_attempts}, base => '0', jitter => 0)"
+            "SELECT idem_configure_retries(
+                 '{DESTINATION}', {max_attempts}, base => '0', jitter => 0)"
         );
         self.observer.batch_execute(&sql).await.unwrap();
     }
@@ -68,10 +69,10 @@ impl Ground {
         }
     }
 
-    /// Waits for the end of somebody else's lease, and takes the next one.
+    /// Waits until the lease of another holder ends, and acquires the next one.
     pub async fn acquired_next(&self, message: &Message) -> Held {
         let mut held = None;
-        until("the lease ends", async || {
+        until("the lease expires", async || {
             match self.acquire(message, LONG).await {
                 Lease::Acquired(next) => {
                     held = Some(next);
@@ -85,7 +86,7 @@ impl Ground {
         held.unwrap()
     }
 
-    /// Ends a lease before its time, as if so much time had passed.
+    /// Expires the lease at once.
     pub async fn expire(&self, message: &Message) {
         for table in ["pending_0", "pending_1"] {
             let sql = format!("UPDATE idem.{table} SET due_at = clock_timestamp() WHERE id = $1");
@@ -96,11 +97,13 @@ impl Ground {
         }
     }
 
-    /// Seconds that are left of a lease; `None` when nobody has one.
+    /// Returns the remaining time of the lease in seconds, or `None` if the message is not leased.
     pub async fn left(&self, message: &Message) -> Option<f64> {
         let sql = "SELECT extract(epoch FROM w.due_at - clock_timestamp())::float8
-                     FROM (SELECT 0 AS n, * FROM idem.pending_0 UNION ALL SELECT 1, * FROM idem.pending_1) w
-                     JOIN idem.pending_rotation t ON t.current = w.n WHERE w.state = 'l' AND w.id = $1";
+                     FROM (SELECT 0 AS n, * FROM idem.pending_0
+                          UNION ALL SELECT 1, * FROM idem.pending_1) w
+                     JOIN idem.pending_rotation t ON t.current = w.n
+                    WHERE w.state = 'l' AND w.id = $1";
         let row = self
             .observer
             .query_opt(sql, &[&message.message_id()])
@@ -113,7 +116,7 @@ impl Ground {
         self.observer.query_one(sql, &[]).await.unwrap().get(0)
     }
 
-    /// How often the work on a message was committed.
+    /// Returns how many times the effect of a message was committed.
     pub async fn work(&self, message: &Message) -> i64 {
         let sql = "SELECT count(*) FROM work WHERE id = $1";
         self.observer
@@ -135,7 +138,7 @@ impl Ground {
             .unwrap()
     }
 
-    /// Claimed, with one effect.
+    /// Asserts that the message is claimed, has one effect, and is not leased.
     pub async fn assert_done_once(&self, message: &Message) {
         assert!(self.is_claimed(message).await, "{message:?} is not claimed");
         assert_eq!(
@@ -146,7 +149,7 @@ impl Ground {
         assert_eq!(self.left(message).await, None, "{message:?} is leased");
     }
 
-    /// Neither claimed nor with an effect.
+    /// Asserts that the message is not claimed and has no effect.
     pub async fn assert_undone(&self, message: &Message) {
         assert!(!self.is_claimed(message).await, "{message:?} is claimed");
         assert_eq!(
@@ -156,25 +159,29 @@ impl Ground {
         );
     }
 
-    /// Waits until each session is idle, and each is the observer's or a connection of the pool:
-    /// one whose user was dropped has ended, with all that was sent over it. The sessions of
-    /// PgBouncer stay when their client has gone, and end later.
+    /// Waits until all sessions are idle, and all but the observer's are connections of the pool.
+    /// Then each connection that was dropped while it was in use is closed, and all statements that
+    /// were sent over it have ended. Sessions of PgBouncer remain after their client has
+    /// disconnected, and end later.
     pub async fn until_quiet(&self) {
         self.until_quiet_beside(&self.pool).await;
     }
 
-    /// The same, where this is the only pool in use.
+    /// The same as `until_quiet`, for a test that uses only this pool.
     pub async fn until_quiet_beside(&self, pool: &Pool) {
-        until("no session is at work or about to end", async || {
-            let sql =
-                "SELECT count(*), count(*) FILTER (WHERE state <> 'idle') FROM pg_stat_activity
+        until(
+            "all sessions are idle connections of the pool",
+            async || {
+                let sql =
+                    "SELECT count(*), count(*) FILTER (WHERE state <> 'idle') FROM pg_stat_activity
                         WHERE datname = current_database() AND backend_type = 'client backend'
                           AND pid <> pg_backend_pid()";
-            let row = self.observer.query_one(sql, &[]).await.unwrap();
-            let pooled = i64::try_from(pool.status().size).unwrap();
-            let (sessions, busy): (i64, i64) = (row.get(0), row.get(1));
-            busy == 0 && (sessions == pooled || self.database.server.is_proxied())
-        })
+                let row = self.observer.query_one(sql, &[]).await.unwrap();
+                let pooled = i64::try_from(pool.status().size).unwrap();
+                let (sessions, busy): (i64, i64) = (row.get(0), row.get(1));
+                busy == 0 && (sessions == pooled || self.database.server.is_proxied())
+            },
+        )
         .await;
     }
 }
@@ -204,7 +211,7 @@ pub fn fact() -> Effect {
     Effect::json("lease.facts", &json!({"n": 1})).unwrap()
 }
 
-/// One row of work and one effect, in a transaction.
+/// Inserts one row and returns one effect, in a transaction.
 pub async fn work(tx: Tx, message: Message) -> Handled {
     let id = message.message_id();
     tx.execute_typed(
@@ -219,11 +226,11 @@ pub fn is_new(processed: &Result<Processed, Error>) -> bool {
     matches!(processed, Ok(Processed::New { .. }))
 }
 
-/// Waits for a state, and fails when it does not come.
+/// Waits until `is_so` returns true. Panics after `DEADLINE`.
 pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !is_so().await {
-        assert!(Instant::now() < deadline, "never came: {what}");
+        assert!(Instant::now() < deadline, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -1,10 +1,10 @@
-//! Leases on a real server: the calls, renewal, handlers without a database, and the consumer
-//! around them.
+//! Leases on a real server: the functions, the renewal, handlers without a database, and consumers
+//! with such handlers.
 
 #[path = "../support/mod.rs"]
 mod support;
 
-#[allow(dead_code, reason = "others use more of it")]
+#[allow(dead_code, reason = "other test programs use more of this module")]
 #[path = "../consumer/broker.rs"]
 mod broker;
 mod calls;
@@ -16,7 +16,7 @@ mod ground;
 #[path = "../support/polls.rs"]
 mod polls;
 mod process;
-#[allow(dead_code, reason = "others use more of it")]
+#[allow(dead_code, reason = "other test programs use more of this module")]
 #[path = "../process/proxy.rs"]
 mod proxy;
 mod renewal;

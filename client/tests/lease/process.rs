@@ -1,4 +1,4 @@
-//! A handler without a database.
+//! Handlers without a database.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,11 +18,11 @@ async fn handler(_: Work, _: Message) -> Handled {
 }
 
 async fn failing(_: Work, _: Message) -> Handled {
-    Err("a bad day".into())
+    Err("out of stock".into())
 }
 
 #[tokio::test]
-async fn the_effects_are_recorded_with_the_completion_and_a_duplicate_is_acknowledged() {
+async fn completion_records_effects_and_duplicate_is_acknowledged() {
     let ground = Ground::new().await;
     let message = message();
     let idem = idem(|rule| rule.on_duplicate(OnDuplicate::Effects));
@@ -45,13 +45,13 @@ async fn the_effects_are_recorded_with_the_completion_and_a_duplicate_is_acknowl
 
     let again = idem
         .process_leased(&ground.pool, &message, async |_: Work, _: Message| {
-            panic!("nobody calls it")
+            panic!("the handler was called")
         })
         .await
         .unwrap();
     assert_eq!(again, Processed::Duplicate { effects: recorded });
     assert_eq!(again.settlement(), Settlement::Acknowledge);
-    // The claim is one for all styles.
+    // Leased and transactional handlers share the claim.
     let transactional = Idem::new()
         .process(&ground.pool, &message, crate::ground::work)
         .await
@@ -61,7 +61,7 @@ async fn the_effects_are_recorded_with_the_completion_and_a_duplicate_is_acknowl
 }
 
 #[tokio::test]
-async fn of_two_who_get_one_message_one_works_and_the_other_comes_again() {
+async fn concurrent_delivery_of_a_leased_message_is_released() {
     let ground = Ground::new().await;
     let message = message();
     let idem = Idem::new();
@@ -101,7 +101,7 @@ async fn of_two_who_get_one_message_one_works_and_the_other_comes_again() {
 }
 
 #[tokio::test]
-async fn a_message_that_fails_too_often_is_buried_with_what_it_carries() {
+async fn dead_letter_has_payload_properties_and_all_errors() {
     let ground = Ground::new().await;
     ground.attempts(3).await;
     let message = message()
@@ -132,11 +132,11 @@ async fn a_message_that_fails_too_often_is_buried_with_what_it_carries() {
         .await
         .unwrap();
     assert!(
-        matches!(&buried, Processed::Buried { reason } if reason.contains("a bad day")),
+        matches!(&buried, Processed::Buried { reason } if reason.contains("out of stock")),
         "{buried:?}"
     );
     assert_eq!(buried.settlement(), Settlement::Acknowledge);
-    // It comes once more: its broker was not told in time.
+    // The broker redelivers the message, because it did not receive the acknowledgement in time.
     let again = idem
         .process_leased(&ground.pool, &message, handler)
         .await
@@ -147,24 +147,25 @@ async fn a_message_that_fails_too_often_is_buried_with_what_it_carries() {
     );
     ground.assert_undone(&message).await;
 
-    let sql = "SELECT convert_from(payload, 'UTF8'), order_key, type, headers->>'x', errors::text, attempt FROM idem.dead_letter";
+    let sql = "SELECT convert_from(payload, 'UTF8'), order_key, type, headers->>'x', errors::text,
+                      attempt FROM idem.dead_letter";
     let row = ground.observer.query_one(sql, &[]).await.unwrap();
     let texts: Vec<&str> = (0..4).map(|n| row.get(n)).collect();
     assert_eq!(texts, [r#"{"n": 1}"#, "k", "Order", "1"]);
     assert_eq!(row.get::<_, i32>(5), 3);
     let errors: &str = row.get(4);
-    for error in ["failure 1", "failure 2", "a bad day"] {
+    for error in ["failure 1", "failure 2", "out of stock"] {
         assert!(errors.contains(error), "{errors}");
     }
 }
 
 #[tokio::test]
-async fn a_message_that_kills_its_consumers_is_buried_too() {
+async fn crashing_message_becomes_a_dead_letter() {
     let ground = Ground::new().await;
     ground.attempts(2).await;
     let message = message();
     for attempt in 1..=2 {
-        // Its process is gone, and nobody gives back the lease.
+        // The process crashes, so the lease is not released.
         assert_eq!(ground.acquired(&message, LONG).await.attempt(), attempt);
         ground.expire(&message).await;
     }
@@ -183,7 +184,7 @@ async fn a_message_that_kills_its_consumers_is_buried_too() {
 }
 
 #[tokio::test]
-async fn an_error_that_is_final_buries_at_once() {
+async fn terminal_or_final_error_makes_a_dead_letter_at_once() {
     let ground = Ground::new().await;
     let terminal = message();
     let buried = Idem::new()
@@ -197,9 +198,9 @@ async fn an_error_that_is_final_buries_at_once() {
         "{buried:?}"
     );
 
-    // As the database knows it.
+    // The database has a list of final errors.
     let sql =
-        format!("SELECT idem_configure_retries('{DESTINATION}', final_errors => '{{a bad%}}')");
+        format!("SELECT idem_configure_retries('{DESTINATION}', final_errors => '{{out of%}}')");
     ground.observer.batch_execute(&sql).await.unwrap();
     let known = message();
     let buried = Idem::new()
@@ -214,10 +215,11 @@ async fn an_error_that_is_final_buries_at_once() {
 }
 
 #[tokio::test]
-async fn a_message_rests_after_a_failure() {
+async fn failed_message_waits_for_its_back_off() {
     let ground = Ground::new().await;
     let sql = format!(
-        "SELECT idem_configure_retries('{DESTINATION}', base => '1 hour', cap => '1 hour', jitter => 0)"
+        "SELECT idem_configure_retries(
+             '{DESTINATION}', base => '1 hour', cap => '1 hour', jitter => 0)"
     );
     ground.observer.batch_execute(&sql).await.unwrap();
     let message = message();
@@ -240,7 +242,7 @@ async fn a_message_rests_after_a_failure() {
 }
 
 #[tokio::test]
-async fn a_completion_whose_answer_is_lost_is_asked_for_again() {
+async fn completion_with_a_lost_reply_is_retried() {
     let ground = Ground::new().await;
     for (cut, is_duplicate) in [(Cut::AfterCommit, true), (Cut::BeforeCommit, false)] {
         let proxy = Proxy::to(&ground.database).await;
@@ -267,7 +269,7 @@ async fn a_completion_whose_answer_is_lost_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn a_completion_in_doubt_is_not_acknowledged() {
+async fn ambiguous_completion_is_not_acknowledged() {
     let ground = Ground::new().await;
     for (cut, is_done) in [(Cut::AfterCommit, true), (Cut::BeforeCommit, false)] {
         let proxy = Proxy::to(&ground.database).await;
@@ -283,7 +285,7 @@ async fn a_completion_in_doubt_is_not_acknowledged() {
             (error.kind(), error.settlement()),
             (ErrorKind::AmbiguousCommit, Settlement::RELEASE)
         );
-        // The next delivery finds out, when the lease has ended.
+        // The next delivery after the lease finds the result.
         ground.expire(&message).await;
         let processed = Idem::new()
             .process_leased(&ground.pool, &message, handler)
@@ -299,7 +301,7 @@ async fn a_completion_in_doubt_is_not_acknowledged() {
 }
 
 #[tokio::test]
-async fn a_lease_whose_answer_is_lost_ends_by_itself() {
+async fn lease_with_a_lost_reply_expires() {
     let ground = Ground::new().await;
     let proxy = Proxy::to(&ground.database).await;
     let message = message();
@@ -317,7 +319,7 @@ async fn a_lease_whose_answer_is_lost_ends_by_itself() {
 }
 
 #[tokio::test]
-async fn what_a_lease_cannot_do_is_refused_before_the_handler() {
+async fn unsupported_policy_fails_before_the_handler_runs() {
     let ground = Ground::new().await;
     let rules: [fn(Rule) -> Rule; 4] = [
         |rule| rule.fingerprint(true),
@@ -325,7 +327,7 @@ async fn what_a_lease_cannot_do_is_refused_before_the_handler() {
         |rule| rule.style(Style::CheckOnly),
         |rule| rule.store(Store::Memory),
     ];
-    let never = async |_: Work, _: Message| -> Handled { panic!("nobody calls it") };
+    let never = async |_: Work, _: Message| -> Handled { panic!("the handler was called") };
     for rule in rules {
         let error = idem(rule)
             .process_leased(&ground.pool, &message(), never)
@@ -345,13 +347,13 @@ async fn what_a_lease_cannot_do_is_refused_before_the_handler() {
 }
 
 #[tokio::test]
-async fn without_a_database_the_handler_holds_no_connection() {
+async fn leased_handler_holds_no_connection() {
     let ground = Ground::new().await;
     let pool = ground.database.pool(1);
     let message = message();
     let idem = Idem::new();
     let processed = idem.process_leased(&pool, &message, async |_: Work, _: Message| {
-        // The only one is free.
+        // The only connection of the pool is free.
         drop(in_time(pool.get()).await.unwrap());
         Ok(vec![fact()])
     });
@@ -359,7 +361,7 @@ async fn without_a_database_the_handler_holds_no_connection() {
 }
 
 #[tokio::test]
-async fn the_lease_is_as_the_policy_says() {
+async fn policy_sets_the_lease_and_rejects_invalid_ones() {
     let ground = Ground::new().await;
     let file =
         "[default]\nlease = '90s'\n[destinations.'lease.*']\nlease = '5m'\ncount-attempts = true";

@@ -1,4 +1,4 @@
-//! Renewal in the background.
+//! The renewal of leases in the background.
 
 use std::{
     future::pending,
@@ -21,7 +21,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_handler_that_takes_long_keeps_its_lease_until_it_has_ended() {
+async fn lease_is_renewed_while_the_handler_runs() {
     let ground = Ground::new().await;
     let message = message();
     let observed = Ground::observe(&ground);
@@ -30,7 +30,7 @@ async fn a_handler_that_takes_long_keeps_its_lease_until_it_has_ended() {
         idem.process_leased(&ground.pool, &message, async |_: Work, message: Message| {
             let started = Instant::now();
             while started.elapsed() < 2 * SHORT {
-                // Nobody else gets it in all this time.
+                // No other process can acquire the lease during this time.
                 assert!(matches!(
                     observed.acquire(&message).await,
                     Lease::InProgress { .. }
@@ -45,14 +45,14 @@ async fn a_handler_that_takes_long_keeps_its_lease_until_it_has_ended() {
 }
 
 #[tokio::test]
-async fn renewal_ends_with_the_keeper() {
+async fn renewal_stops_when_the_keeper_is_dropped() {
     let ground = Ground::new().await;
     let message = message();
     let held = ground.acquired(&message, SHORT).await;
     let keeper = held.keep(&ground.pool);
     let lost = keeper.lost().clone();
     let mut least = SHORT.as_secs_f64();
-    until("it is renewed", async || {
+    until("the lease is renewed", async || {
         let left = ground.left(&message).await.unwrap();
         let is_renewed = left > least + 0.1;
         least = least.min(left);
@@ -61,18 +61,21 @@ async fn renewal_ends_with_the_keeper() {
     .await;
     drop(keeper);
     assert_eq!(ground.acquired_next(&message).await.attempt(), 2);
-    assert!(!lost.is_cancelled(), "to end is not to lose");
+    assert!(
+        !lost.is_cancelled(),
+        "a lease without a keeper is not reported as lost"
+    );
 }
 
 #[tokio::test]
-async fn a_handler_that_is_dropped_has_its_lease_renewed_no_more() {
+async fn renewal_stops_when_the_handler_is_dropped() {
     let ground = Ground::new().await;
     let message = message();
     let idem = idem(|rule| rule.lease(SHORT));
     {
         let handler = async |_: Work, _: Message| pending().await;
         let processed = idem.process_leased(&ground.pool, &message, handler);
-        let is_leased = until("it is leased", async || {
+        let is_leased = until("the message is leased", async || {
             ground.left(&message).await.is_some()
         });
         tokio::select! {
@@ -83,7 +86,7 @@ async fn a_handler_that_is_dropped_has_its_lease_renewed_no_more() {
     assert_eq!(ground.acquired_next(&message).await.attempt(), 2);
 }
 
-/// Sets a flag when it goes.
+/// Sets a flag when it is dropped.
 struct Gone(Arc<AtomicBool>);
 
 impl Drop for Gone {
@@ -93,11 +96,11 @@ impl Drop for Gone {
 }
 
 #[tokio::test]
-async fn a_handler_whose_lease_is_lost_is_dropped_and_what_it_spawned_is_told() {
+async fn lost_lease_drops_the_handler_and_cancels_its_token() {
     let ground = Ground::new().await;
     let message = message();
     let is_gone = Arc::new(AtomicBool::new(false));
-    let (started, mut works) = tokio::sync::mpsc::channel(1);
+    let (started, mut handlers) = tokio::sync::mpsc::channel(1);
     let gone = Gone(Arc::clone(&is_gone));
     let idem = idem(|rule| rule.lease(SHORT));
     let processed = idem.process_leased(
@@ -110,9 +113,9 @@ async fn a_handler_whose_lease_is_lost_is_dropped_and_what_it_spawned_is_told() 
         },
     );
     let taken = async {
-        let lost = works.recv().await.unwrap();
+        let lost = handlers.recv().await.unwrap();
         assert!(!lost.is_cancelled());
-        // It was paused, say, and somebody else came.
+        // As if this process was paused and another one acquired the lease.
         ground.expire(&message).await;
         let other = ground.acquired_next(&message).await;
         lost.cancelled().await;
@@ -126,13 +129,13 @@ async fn a_handler_whose_lease_is_lost_is_dropped_and_what_it_spawned_is_told() 
         (ErrorKind::NotClaimed, Settlement::RELEASE)
     );
     assert!(is_gone.load(Ordering::SeqCst));
-    // The other's lease is as it was.
+    // The lease of the other process is unchanged.
     other.complete(&ground.observer, &[fact()]).await.unwrap();
     ground.assert_done_once(&message).await;
 }
 
 #[tokio::test]
-async fn a_lease_that_cannot_be_renewed_is_lost_when_it_ends_and_not_before() {
+async fn lease_without_renewal_is_lost_when_it_expires() {
     let ground = Ground::new().await;
     let message = message();
     let proxy = Proxy::to(&ground.database).await;
@@ -142,18 +145,18 @@ async fn a_lease_that_cannot_be_renewed_is_lost_when_it_ends_and_not_before() {
     let keeper = held.keep(&proxy.pool(2));
     in_time(keeper.lost().cancelled()).await;
     assert!(proxy.was_cut());
-    // Not while there was hope.
+    // The renewal is retried until the lease has almost expired.
     assert!(
         started.elapsed() >= SHORT.mul_f64(0.9),
         "{:?}",
         started.elapsed()
     );
-    // And nobody else could have had it before.
+    // Another process can acquire the lease only afterwards.
     assert_eq!(ground.acquired_next(&message).await.attempt(), 2);
 }
 
 #[tokio::test]
-async fn a_lost_answer_to_a_renewal_does_no_harm() {
+async fn renewal_with_a_lost_reply_is_retried() {
     let ground = Ground::new().await;
     let message = message();
     for cut in [Cut::BeforeCommit, Cut::AfterCommit] {
@@ -161,10 +164,10 @@ async fn a_lost_answer_to_a_renewal_does_no_harm() {
         let held = ground.acquired(&message, SHORT).await;
         let keeper = held.keep(&proxy.pool(2));
         proxy.cut_once(cut);
-        until("the line was cut", async || proxy.was_cut()).await;
-        // Renewed again by the next attempt.
+        until("the connection was cut", async || proxy.was_cut()).await;
+        // The next attempt renews the lease.
         let mut least = ground.left(&message).await.unwrap();
-        until("it is renewed", async || {
+        until("the lease is renewed", async || {
             let left = ground.left(&message).await.unwrap();
             let is_renewed = left > least + 0.1;
             least = least.min(left);
@@ -178,7 +181,7 @@ async fn a_lost_answer_to_a_renewal_does_no_harm() {
 }
 
 impl Ground {
-    /// Somebody who may ask for leases beside a test's other work.
+    /// Returns an observer that acquires leases while the test does other things.
     fn observe(&self) -> Observer<'_> {
         Observer(self)
     }

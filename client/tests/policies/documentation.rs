@@ -1,9 +1,9 @@
-//! The guide's configuration is a configuration.
+//! Checks that every configuration in the guide is valid.
 
 use idem_client::{Idem, Policies};
 
 #[test]
-fn every_configuration_in_the_guide_is_taken() {
+fn every_configuration_in_the_guide_is_valid() {
     let guide = include_str!("../../../docs/policies.md");
     let blocks: Vec<&str> = guide
         .split("```toml\n")

@@ -1,4 +1,4 @@
-//! Hooks around the handler.
+//! Filters: hooks before and after the handler.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use idem_client::{
 
 use crate::ground::{Ground, is_duplicate, is_new, message, note};
 
-/// A filter of two functions.
+/// A filter made of two functions.
 struct Hooks<B, A>(B, A);
 
 impl<B, A> Filter for Hooks<B, A>
@@ -42,13 +42,13 @@ fn effect(topic: &str) -> Effect {
     Effect::json(topic, &1).unwrap()
 }
 
-/// A filter without hooks, for the defaults.
+/// A filter with the default hooks only.
 struct Nothing;
 
 impl Filter for Nothing {}
 
 #[tokio::test]
-async fn a_filter_without_hooks_changes_nothing() {
+async fn filter_without_hooks_changes_nothing() {
     let ground = Ground::new().await;
     let idem = Idem::builder().filter(Nothing).build().unwrap();
     assert!(is_new(&ground.process(&idem, &message("a")).await));
@@ -57,28 +57,28 @@ async fn a_filter_without_hooks_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_stopped_is_settled_as_the_filter_says() {
+async fn filter_can_stop_a_message_before_its_claim() {
     let ground = Ground::new().await;
     let idem = Idem::builder()
         .filter(before(|message| match message.header("poison") {
-            Some(why) => Before::Stop(Settlement::reject(why)),
+            Some(reason) => Before::Stop(Settlement::reject(reason)),
             None => Before::Continue,
         }))
         .build()
         .unwrap();
     let stopped = ground
-        .process(&idem, &message("a").with_header("poison", "arsenic"))
+        .process(&idem, &message("a").with_header("poison", "too large"))
         .await
         .unwrap();
     assert!(matches!(stopped, Processed::Stopped { .. }), "{stopped:?}");
-    assert_eq!(stopped.settlement(), Settlement::reject("arsenic"));
+    assert_eq!(stopped.settlement(), Settlement::reject("too large"));
     assert_eq!((ground.calls(), ground.claims().await), (0, 0));
-    // It was not claimed.
+    // The stopped message was not claimed.
     assert!(is_new(&ground.process(&idem, &message("a")).await));
 }
 
 #[tokio::test]
-async fn what_replaces_a_message_is_what_is_claimed_and_handled() {
+async fn filter_can_replace_the_claimed_and_handled_message() {
     let ground = Ground::new().await;
     let idem = Idem::builder()
         .filter(before(|message| {
@@ -116,7 +116,7 @@ async fn what_replaces_a_message_is_what_is_claimed_and_handled() {
 }
 
 #[tokio::test]
-async fn what_replaces_effects_is_what_is_recorded() {
+async fn filter_can_replace_the_recorded_effects() {
     let ground = Ground::new().await;
     let idem = Idem::builder()
         .filter(after(|_, effects| {
@@ -127,7 +127,7 @@ async fn what_replaces_effects_is_what_is_recorded() {
         .build()
         .unwrap();
     let Ok(Processed::New { effects }) = ground.process(&idem, &message("a")).await else {
-        panic!("a new message");
+        panic!("expected a new message");
     };
     assert_eq!(effects.len(), 2);
     let topics: Vec<String> = ground
@@ -140,17 +140,17 @@ async fn what_replaces_effects_is_what_is_recorded() {
 }
 
 #[tokio::test]
-async fn a_stop_after_the_handler_rolls_everything_back() {
+async fn stop_after_the_handler_rolls_back() {
     let ground = Ground::new().await;
     let idem = Idem::builder()
         .filter(after(|_, _| {
-            After::Stop(HandlerError::terminal("the books do not balance"))
+            After::Stop(HandlerError::terminal("the balance is negative"))
         }))
         .build()
         .unwrap();
     let stopped = ground.process(&idem, &message("a")).await.unwrap_err();
     assert!(
-        stopped.to_string().contains("the books do not balance"),
+        stopped.to_string().contains("the balance is negative"),
         "{stopped}"
     );
     assert!(matches!(stopped.settlement(), Settlement::Reject { .. }));
@@ -160,7 +160,7 @@ async fn a_stop_after_the_handler_rolls_everything_back() {
 }
 
 #[tokio::test]
-async fn filters_see_messages_in_their_order_and_effects_in_the_reverse_one() {
+async fn filters_run_in_order_and_in_reverse_after_the_handler() {
     let ground = Ground::new().await;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let numbered = |n: usize| {
@@ -197,13 +197,13 @@ async fn filters_see_messages_in_their_order_and_effects_in_the_reverse_one() {
         first,
         ["before 1: 2", "before 2: 3", "after 2: 4 1", "after 1: 4 2"]
     );
-    // Of a duplicate only what comes before it is seen.
+    // For a duplicate, only the hooks before the handler run.
     assert!(is_duplicate(&ground.process(&idem, &message("a")).await));
     assert_eq!(*seen.lock().unwrap(), ["before 1: 2", "before 2: 3"]);
 }
 
 #[tokio::test]
-async fn effects_of_a_handler_that_failed_are_not_filtered() {
+async fn failed_handler_skips_the_hook_on_consumed() {
     let ground = Ground::new().await;
     let idem = Idem::builder()
         .filter(after(|_, _| After::Replace(vec![])))
@@ -212,7 +212,7 @@ async fn effects_of_a_handler_that_failed_are_not_filtered() {
     let failed = idem
         .process(&ground.pool, &message("a"), async |tx, message| {
             note(tx, message).await?;
-            Err("not today".into())
+            Err("temporary failure".into())
         })
         .await;
     assert!(failed.is_err());

@@ -1,4 +1,4 @@
-//! A table of facts, and a handler that adds one for each time that a message takes effect.
+//! Fixtures: a table of facts, and a handler that inserts one row each time a message takes effect.
 
 use std::sync::{
     Arc,
@@ -16,7 +16,7 @@ pub struct Ground {
     pub pool: Pool,
     pub client: Client,
     database: Database,
-    /// How often the handler ran.
+    /// The number of handler runs.
     pub calls: Arc<AtomicU32>,
 }
 
@@ -65,7 +65,7 @@ impl Ground {
         row.get(0)
     }
 
-    /// How often messages have taken effect.
+    /// Returns how many times messages have taken effect.
     pub async fn facts(&self) -> i64 {
         self.count("fact").await
     }
@@ -74,7 +74,7 @@ impl Ground {
         self.count("idem.inbox").await
     }
 
-    /// Topics and types of what was recorded or sent, in order.
+    /// Returns the topics and types of all recorded and sent effects, in order.
     pub async fn outbox(&self) -> Vec<(String, Option<String>)> {
         let rows = self
             .client

@@ -1,4 +1,4 @@
-//! Where the id comes from, down to the claim.
+//! Id strategies: from the message to the claim.
 
 use idem_client::{Error, ErrorKind, IdStrategy, Idem, Message, MessageId, Policies, Settlement};
 use uuid::Uuid;
@@ -6,7 +6,7 @@ use uuid::Uuid;
 use crate::ground::{Ground, idem, is_duplicate, is_new, message};
 
 #[tokio::test]
-async fn a_business_id_makes_a_duplicate_of_what_was_sent_twice() {
+async fn messages_with_equal_business_ids_are_duplicates() {
     let ground = Ground::new().await;
     let idem = idem("[destinations.orders]\nid = { payload = '/order/id' }");
     let first = Message::new("orders", r#"{"order": {"id": 4711}}"#).with_message_id("m-1");
@@ -20,7 +20,7 @@ async fn a_business_id_makes_a_duplicate_of_what_was_sent_twice() {
 }
 
 #[tokio::test]
-async fn parts_of_a_composite_that_are_shifted_are_another_message() {
+async fn composite_id_keeps_the_borders_of_its_parts() {
     let ground = Ground::new().await;
     let idem = idem("[default]\nid = { composite = ['correlation-id', { header = 'step' }] }");
     let with = |correlation: &str, step: &str| {
@@ -36,7 +36,7 @@ async fn parts_of_a_composite_that_are_shifted_are_another_message() {
 }
 
 #[tokio::test]
-async fn a_function_may_answer_the_uuid_that_another_writes_as_text() {
+async fn uuid_of_an_id_function_equals_its_text_form() {
     let ground = Ground::new().await;
     let uuid = Uuid::new_v4();
     let policies = Policies::default().default_rule(|rule| {
@@ -58,7 +58,7 @@ async fn a_function_may_answer_the_uuid_that_another_writes_as_text() {
 }
 
 #[tokio::test]
-async fn a_message_without_an_id_is_refused_by_name() {
+async fn missing_id_error_names_destination_and_header() {
     let ground = Ground::new().await;
     let idem = idem("[default]\nid = { header = 'x-order' }");
     let error = ground.process(&idem, &message("m")).await.unwrap_err();
@@ -73,7 +73,7 @@ async fn a_message_without_an_id_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_message_without_an_id_may_be_let_pass_and_takes_effect_each_time() {
+async fn unprotected_message_takes_effect_each_time() {
     let ground = Ground::new().await;
     let idem = idem("[default]\nmissing-id = 'unprotected'");
     let bare = Message::new("tests", "{}");
@@ -83,27 +83,27 @@ async fn a_message_without_an_id_may_be_let_pass_and_takes_effect_each_time() {
     }
     assert_eq!((ground.facts().await, ground.claims().await), (2, 0));
     assert_eq!(ground.outbox().await.len(), 2);
-    // With an id it is protected as ever.
+    // A message with an id is still protected.
     assert!(is_new(&ground.process(&idem, &message("m")).await));
     assert!(is_duplicate(&ground.process(&idem, &message("m")).await));
 }
 
 #[tokio::test]
-async fn an_id_that_cannot_be_one_is_refused_and_not_let_pass() {
+async fn invalid_id_fails_even_with_missing_id_unprotected() {
     let ground = Ground::new().await;
     let idem = idem("[default]\nid = { payload = '/id' }\nmissing-id = 'unprotected'");
-    for (payload, is_refused) in [
+    for (payload, is_invalid) in [
         (r#"{"id": 1.5}"#.to_owned(), true),
         (format!(r#"{{"id": "{}"}}"#, "x".repeat(1025)), true),
         (r#"{"id": null}"#.to_owned(), false),
     ] {
-        let answer = ground
+        let processed = ground
             .process(&idem, &Message::new("tests", payload.clone()))
             .await;
         assert_eq!(
-            matches!(answer, Err(Error::Invalid(_))),
-            is_refused,
-            "{payload}: {answer:?}"
+            matches!(processed, Err(Error::Invalid(_))),
+            is_invalid,
+            "{payload}: {processed:?}"
         );
     }
     assert_eq!(ground.facts().await, 1);

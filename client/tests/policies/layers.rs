@@ -1,4 +1,4 @@
-//! idem in pipelines of tower's own layers.
+//! `IdemLayer` combined with layers of tower.
 
 use std::{
     collections::HashSet,
@@ -25,11 +25,11 @@ fn layer(ground: &Ground) -> IdemLayer {
     IdemLayer::new(Idem::new(), ground.pool.clone())
 }
 
-async fn noting(Protected { tx, message }: Protected) -> Result<Vec<Effect>, HandlerError> {
+async fn insert_fact(Protected { tx, message }: Protected) -> Result<Vec<Effect>, HandlerError> {
     note(tx, message).await
 }
 
-/// Writes, says that it has, and never answers.
+/// Returns a service that inserts a row, sends to `entered`, and never completes.
 fn stuck(
     entered: mpsc::Sender<()>,
 ) -> impl Fn(Protected) -> futures_util::future::BoxFuture<'static, Result<Vec<Effect>, BoxError>> + Clone
@@ -46,11 +46,15 @@ fn stuck(
     }
 }
 
-/// Nothing was left behind: no fact, no claim, no open transaction, and the message is free.
-async fn is_as_before(ground: &Ground) {
+/// Asserts that there is no fact, no claim and no open transaction, and that the message can be
+/// processed.
+async fn assert_no_trace(ground: &Ground) {
     until("no transaction is open", async || {
         ground
-            .count("pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()")
+            .count(
+                "pg_stat_activity WHERE datname = current_database()
+                 AND xact_start IS NOT NULL AND pid <> pg_backend_pid()",
+            )
             .await
             == 0
     })
@@ -60,11 +64,11 @@ async fn is_as_before(ground: &Ground) {
 }
 
 #[tokio::test]
-async fn a_service_of_messages_lets_each_take_effect_once() {
+async fn layered_service_handles_a_message_once() {
     let ground = Ground::new().await;
     let mut service = ServiceBuilder::new()
         .layer(layer(&ground))
-        .service_fn(noting);
+        .service_fn(insert_fact);
     let first = service.ready().await.unwrap().call(message("a")).await;
     assert!(is_new(&first));
     let again = service.ready().await.unwrap().call(message("a")).await;
@@ -73,44 +77,44 @@ async fn a_service_of_messages_lets_each_take_effect_once() {
 }
 
 #[tokio::test]
-async fn a_timeout_above_commits_nothing() {
+async fn timeout_above_the_layer_commits_nothing() {
     let ground = Ground::new().await;
-    let (entered, mut is_in) = mpsc::channel(1);
+    let (entered, mut handler_entered) = mpsc::channel(1);
     let service = ServiceBuilder::new()
         .timeout(Duration::from_millis(500))
         .layer(layer(&ground))
         .service(service_fn(stuck(entered)));
-    // Until it was inside its handler when the time was up.
+    // Repeat until the timeout ends a call after its handler has begun.
     let error = loop {
         let error = service.clone().oneshot(message("a")).await.unwrap_err();
-        if is_in.try_recv().is_ok() {
+        if handler_entered.try_recv().is_ok() {
             break error;
         }
     };
     assert!(error.is::<tower::timeout::error::Elapsed>(), "{error}");
-    is_as_before(&ground).await;
+    assert_no_trace(&ground).await;
 }
 
 #[tokio::test]
-async fn a_timeout_below_is_an_error_of_the_handler() {
+async fn timeout_below_the_layer_is_a_handler_error() {
     let ground = Ground::new().await;
-    let (entered, mut is_in) = mpsc::channel(1);
+    let (entered, mut handler_entered) = mpsc::channel(1);
     let service = ServiceBuilder::new()
         .layer(layer(&ground))
         .timeout(Duration::from_millis(500))
         .service(service_fn(stuck(entered)));
     let error = loop {
         let error = service.clone().oneshot(message("a")).await.unwrap_err();
-        if is_in.try_recv().is_ok() {
+        if handler_entered.try_recv().is_ok() {
             break error;
         }
     };
     assert!(matches!(error, idem_client::Error::Handler(_)), "{error:?}");
     assert_eq!(error.settlement(), Settlement::RETRY);
-    is_as_before(&ground).await;
+    assert_no_trace(&ground).await;
 }
 
-/// A handler that says how many are in it, and leaves when it is told.
+/// A handler that counts its concurrent runs, and waits for `leave` in each.
 #[derive(Clone, Default)]
 struct Room {
     inside: Arc<AtomicU32>,
@@ -119,7 +123,7 @@ struct Room {
 }
 
 impl Room {
-    async fn visit(
+    async fn handle(
         self,
         Protected { tx, message }: Protected,
     ) -> Result<Vec<Effect>, HandlerError> {
@@ -132,32 +136,32 @@ impl Room {
 }
 
 #[tokio::test]
-async fn a_limit_below_is_kept_and_no_message_is_lost() {
+async fn concurrency_limit_below_the_layer_loses_no_message() {
     let ground = Ground::new().await;
-    // The first claim of a destination holds up all others, so it comes before.
+    // The first claim of a destination delays all others, so make it first.
     assert!(is_new(
         &ground.process(&Idem::new(), &message("first")).await
     ));
-    let room = Room::default();
-    let visited = room.clone();
+    let gated = Room::default();
+    let handler = gated.clone();
     let service = ServiceBuilder::new()
         .layer(layer(&ground))
         .concurrency_limit(2)
-        .service(service_fn(move |request| visited.clone().visit(request)));
+        .service(service_fn(move |request| handler.clone().handle(request)));
     let messages = (0..8).map(|n| message(&format!("m-{n}")));
     let running: Vec<_> = messages
         .map(|message| tokio::spawn(service.clone().oneshot(message)))
         .collect();
-    until("the room is full", async || {
-        room.inside.load(Ordering::SeqCst) == 2
+    until("the limit of concurrent handlers is reached", async || {
+        gated.inside.load(Ordering::SeqCst) == 2
     })
     .await;
     for task in running {
         let leaving = tokio::spawn({
-            let room = room.clone();
+            let gated = gated.clone();
             async move {
                 loop {
-                    room.leave.notify_one();
+                    gated.leave.notify_one();
                     tokio::task::yield_now().await;
                 }
             }
@@ -167,16 +171,16 @@ async fn a_limit_below_is_kept_and_no_message_is_lost() {
         assert!(is_new(&processed), "{processed:?}");
     }
     assert_eq!(ground.facts().await, 9);
-    assert_eq!(room.most.load(Ordering::SeqCst), 2);
+    assert_eq!(gated.most.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]
-async fn a_duplicate_gives_its_place_back_without_a_call() {
+async fn duplicate_returns_its_permit_without_a_handler_run() {
     let ground = Ground::new().await;
     let service = ServiceBuilder::new()
         .layer(layer(&ground))
         .concurrency_limit(1)
-        .service(service_fn(noting));
+        .service(service_fn(insert_fact));
     for n in 0..3 {
         let processed = in_time(service.clone().oneshot(message("a"))).await;
         assert_eq!(is_new(&processed), n == 0, "{processed:?}");
@@ -184,31 +188,32 @@ async fn a_duplicate_gives_its_place_back_without_a_call() {
 }
 
 #[tokio::test]
-async fn a_service_that_is_not_ready_is_not_called() {
+async fn layer_is_ready_only_when_the_inner_service_is() {
     let ground = Ground::new().await;
-    let (entered, mut is_in) = mpsc::channel(1);
+    let (entered, mut handler_entered) = mpsc::channel(1);
     let mut service = ServiceBuilder::new()
         .layer(layer(&ground))
         .concurrency_limit(1)
         .service(service_fn(stuck(entered)));
     let first = tokio::spawn(service.ready().await.unwrap().call(message("a")));
-    in_time(is_in.recv()).await.unwrap();
+    in_time(handler_entered.recv()).await.unwrap();
     assert!(futures_util::poll!(std::pin::pin!(service.ready())).is_pending());
     first.abort();
     assert!(in_time(service.ready()).await.is_ok());
 }
 
-const LOSE: &str =
-    "DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = 'serialization_failure'; END $$";
+const CONFLICT: &str =
+    "DO $$ BEGIN RAISE EXCEPTION 'conflict' USING ERRCODE = 'serialization_failure'; END $$";
 
-/// Loses a conflict the first time that it sees a message, and does its work the second time.
+/// A handler that fails with a serialization failure the first time it gets a message, and succeeds
+/// the second time.
 #[derive(Clone, Default)]
 struct Unlucky {
     seen: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Unlucky {
-    async fn try_it(
+    async fn handle(
         self,
         Protected { tx, message }: Protected,
     ) -> Result<Vec<Effect>, HandlerError> {
@@ -218,46 +223,51 @@ impl Unlucky {
             .unwrap()
             .insert(message.message_id().unwrap_or_default().to_owned());
         if is_first {
-            tx.batch_execute(LOSE).await?;
+            tx.batch_execute(CONFLICT).await?;
         }
         note(tx, message).await
     }
 }
 
 #[tokio::test]
-async fn a_lost_conflict_is_tried_again_through_a_limit() {
+async fn conflict_is_retried_below_a_concurrency_limit() {
     let ground = Ground::new().await;
-    let unlucky = Unlucky::default();
+    let conflicting = Unlucky::default();
     let service = ServiceBuilder::new()
         .layer(layer(&ground))
         .concurrency_limit(1)
-        .service(service_fn(move |request| unlucky.clone().try_it(request)));
+        .service(service_fn(move |request| {
+            conflicting.clone().handle(request)
+        }));
     let processed = in_time(service.oneshot(message("a"))).await;
     assert!(is_new(&processed), "{processed:?}");
     assert_eq!(ground.facts().await, 1);
 }
 
+/// Goal: a call that waits for a permit and a call that waits for a connection do not block each
+/// other.
 #[tokio::test]
-async fn who_waits_for_a_place_and_who_waits_for_a_connection_do_not_wait_for_each_other() {
+async fn waiting_for_permits_and_connections_is_no_deadlock() {
     let ground = Ground::new().await;
     assert!(is_new(
         &ground.process(&Idem::new(), &message("first")).await
     ));
-    let (unlucky, pool) = (Unlucky::default(), ground.pool_of(1));
-    let (entered, mut is_in) = mpsc::channel(8);
+    let (conflicting, pool) = (Unlucky::default(), ground.pool_of(1));
+    let (entered, mut handler_entered) = mpsc::channel(8);
     let handler = {
         let pool = pool.clone();
         move |Protected { tx, message }: Protected| {
-            let (unlucky, pool, entered) = (unlucky.clone(), pool.clone(), entered.clone());
+            let (conflicting, pool, entered) = (conflicting.clone(), pool.clone(), entered.clone());
             async move {
                 entered.send(()).await?;
-                if message.message_id() == Some("loses") {
-                    return unlucky.try_it(Protected { tx, message }).await;
+                if message.message_id() == Some("conflict") {
+                    return conflicting.handle(Protected { tx, message }).await;
                 }
-                if message.message_id() == Some("has both") {
-                    until("the loser waits for the connection", async || {
-                        pool.status().waiting == 1
-                    })
+                if message.message_id() == Some("permit and connection") {
+                    until(
+                        "the message with a conflict waits for the connection",
+                        async || pool.status().waiting == 1,
+                    )
                     .await;
                 }
                 note(tx, message).await
@@ -270,7 +280,7 @@ async fn who_waits_for_a_place_and_who_waits_for_a_connection_do_not_wait_for_ea
         .service(service_fn(handler));
     let run = |id: &'static str| {
         let service = service.clone();
-        // As a broker does, until it is done.
+        // Redeliver until the message is processed, as a broker does.
         tokio::spawn(async move {
             while let Err(error) = service.clone().oneshot(message(id)).await {
                 assert!(error.is_retryable(), "{error}");
@@ -278,12 +288,13 @@ async fn who_waits_for_a_place_and_who_waits_for_a_connection_do_not_wait_for_ea
         })
     };
     let mut all = Vec::new();
-    for id in ["loses", "has both"] {
+    for id in ["conflict", "permit and connection"] {
         all.push(run(id));
-        in_time(is_in.recv()).await.unwrap();
+        in_time(handler_entered.recv()).await.unwrap();
     }
-    // It gets its place before the loser gets the connection, and asks for the connection after it.
-    all.push(run("has a place"));
+    // The third message gets its permit before the first one gets the connection, and requests the
+    // connection after the first.
+    all.push(run("permit"));
     in_time(futures_util::future::try_join_all(all))
         .await
         .unwrap();
@@ -291,7 +302,7 @@ async fn who_waits_for_a_place_and_who_waits_for_a_connection_do_not_wait_for_ea
 }
 
 #[tokio::test]
-async fn a_handler_may_be_a_service() {
+async fn service_can_be_a_handler() {
     let ground = Ground::new().await;
     let service = ServiceBuilder::new()
         .concurrency_limit(1)
@@ -315,34 +326,34 @@ async fn a_handler_may_be_a_service() {
 }
 
 #[tokio::test]
-async fn a_pipeline_can_be_spawned() {
+async fn layered_service_can_be_spawned() {
     fn is_send<T: Send>(value: T) -> T {
         value
     }
     let ground = Ground::new().await;
     let service = ServiceBuilder::new()
         .layer(layer(&ground))
-        .service(service_fn(noting));
+        .service(service_fn(insert_fact));
     let service = tower::util::BoxCloneService::new(service);
-    let answer: Result<Processed, _> = tokio::spawn(is_send(
+    let processed: Result<Processed, _> = tokio::spawn(is_send(
         service.oneshot(Message::new("tests", "{}").with_message_id("a")),
     ))
     .await
     .unwrap();
-    assert!(is_new(&answer));
+    assert!(is_new(&processed));
 }
 
 #[tokio::test]
-async fn a_conflict_in_a_handler_that_speaks_anyhow_is_tried_again() {
+async fn conflict_in_an_anyhow_error_is_retried() {
     let ground = Ground::new().await;
-    let unlucky = Unlucky::default();
+    let conflicting = Unlucky::default();
     let processed = Idem::new()
         .process(&ground.pool, &message("a"), |tx, message| {
-            let is_first = unlucky.seen.lock().unwrap().insert("a".into());
+            let is_first = conflicting.seen.lock().unwrap().insert("a".into());
             async move {
                 let work = async || -> anyhow::Result<()> {
                     if is_first {
-                        tx.batch_execute(LOSE).await?;
+                        tx.batch_execute(CONFLICT).await?;
                     }
                     Ok(())
                 };
@@ -355,18 +366,18 @@ async fn a_conflict_in_a_handler_that_speaks_anyhow_is_tried_again() {
 }
 
 #[tokio::test]
-async fn what_no_attempt_can_mend_stays_so_through_layers_that_box_errors() {
+async fn terminal_error_stays_terminal_when_a_layer_boxes_it() {
     let ground = Ground::new().await;
     let service = ServiceBuilder::new()
         .layer(layer(&ground))
         .timeout(DEADLINE)
         .service(service_fn(async |_: Protected| {
-            Err::<Vec<Effect>, _>(TerminalError::new("there is no such account"))
+            Err::<Vec<Effect>, _>(TerminalError::new("the account does not exist"))
         }));
     let error = service.oneshot(message("a")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Terminal);
     assert!(
-        error.to_string().contains("there is no such account"),
+        error.to_string().contains("the account does not exist"),
         "{error}"
     );
 }

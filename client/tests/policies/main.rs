@@ -1,4 +1,4 @@
-//! What stands between a message and its transaction, on a real server.
+//! Policies, filters, layers and the memory of duplicates, on a real server.
 
 #[path = "../support/mod.rs"]
 mod support;

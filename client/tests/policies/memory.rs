@@ -1,4 +1,4 @@
-//! Handlers whose memory is this process.
+//! Policies that remember messages in the memory of this process.
 
 use std::sync::{
     Arc,
@@ -18,7 +18,7 @@ fn in_memory() -> Idem {
 }
 
 #[tokio::test]
-async fn a_message_takes_effect_once_without_a_claim() {
+async fn memory_store_handles_a_message_once_without_a_claim() {
     let ground = Ground::new().await;
     let idem = in_memory();
     assert!(is_new(&ground.process(&idem, &message("a")).await));
@@ -26,7 +26,7 @@ async fn a_message_takes_effect_once_without_a_claim() {
     assert!(is_new(&ground.process(&idem, &message("b")).await));
     assert_eq!((ground.facts().await, ground.claims().await), (2, 0));
     assert_eq!(ground.outbox().await.len(), 2);
-    // A clone is the same memory, another one is not.
+    // A clone shares the memory. Another instance has its own.
     assert!(is_duplicate(
         &ground.process(&idem.clone(), &message("a")).await
     ));
@@ -34,7 +34,7 @@ async fn a_message_takes_effect_once_without_a_claim() {
 }
 
 #[tokio::test]
-async fn destinations_of_one_memory_are_told_apart() {
+async fn memory_store_separates_destinations() {
     let ground = Ground::new().await;
     let idem = in_memory();
     assert!(is_new(&ground.process(&idem, &message("a")).await));
@@ -43,7 +43,7 @@ async fn destinations_of_one_memory_are_told_apart() {
 }
 
 #[tokio::test]
-async fn a_failed_first_lets_the_next_one_try_and_leaves_nothing() {
+async fn failed_delivery_leaves_nothing_and_is_retried() {
     let ground = Ground::new().await;
     let idem = in_memory();
     let failed = idem
@@ -52,7 +52,7 @@ async fn a_failed_first_lets_the_next_one_try_and_leaves_nothing() {
             &message("a"),
             async |tx: Tx, message: Message| -> Handled {
                 note(tx, message).await?;
-                Err("not today".into())
+                Err("temporary failure".into())
             },
         )
         .await
@@ -63,7 +63,7 @@ async fn a_failed_first_lets_the_next_one_try_and_leaves_nothing() {
     assert_eq!(ground.facts().await, 1);
 }
 
-/// A first delivery that is inside its handler until it is told to go on.
+/// A first delivery with a handler that waits for `go`.
 struct Held {
     go: Arc<Notify>,
     first: tokio::task::JoinHandle<Result<Processed, idem_client::Error>>,
@@ -71,7 +71,7 @@ struct Held {
 
 async fn held(ground: &Ground, idem: &Idem, fails: bool) -> Held {
     let go = Arc::new(Notify::new());
-    let (entered, mut is_in) = mpsc::channel(1);
+    let (entered, mut handler_entered) = mpsc::channel(1);
     let (idem, pool, gate) = (idem.clone(), ground.pool.clone(), Arc::clone(&go));
     let first = tokio::spawn(async move {
         idem.process(&pool, &message("a"), |tx, message| {
@@ -81,7 +81,7 @@ async fn held(ground: &Ground, idem: &Idem, fails: bool) -> Held {
                 gate.notified().await;
                 let effects = note(tx, message).await?;
                 if fails {
-                    Err("not today".into())
+                    Err("temporary failure".into())
                 } else {
                     Ok(effects)
                 }
@@ -89,11 +89,12 @@ async fn held(ground: &Ground, idem: &Idem, fails: bool) -> Held {
         })
         .await
     });
-    in_time(is_in.recv()).await.unwrap();
+    in_time(handler_entered.recv()).await.unwrap();
     Held { go, first }
 }
 
-/// A second delivery of the same message, and how often its handler ran.
+/// Starts a second delivery of the same message. Returns its task and the number of its handler
+/// runs.
 fn second(
     ground: &Ground,
     idem: &Idem,
@@ -118,7 +119,7 @@ fn second(
 }
 
 #[tokio::test]
-async fn a_concurrent_duplicate_waits_for_the_first() {
+async fn concurrent_duplicate_waits_for_the_first_delivery() {
     let ground = Ground::new().await;
     let idem = in_memory();
     let held = held(&ground, &idem, false).await;
@@ -135,7 +136,7 @@ async fn a_concurrent_duplicate_waits_for_the_first() {
 }
 
 #[tokio::test]
-async fn a_concurrent_duplicate_takes_over_from_a_first_that_fails() {
+async fn concurrent_duplicate_runs_after_the_first_fails() {
     let ground = Ground::new().await;
     let idem = in_memory();
     let held = held(&ground, &idem, true).await;
@@ -152,7 +153,7 @@ async fn a_concurrent_duplicate_takes_over_from_a_first_that_fails() {
 }
 
 #[tokio::test]
-async fn a_concurrent_duplicate_takes_over_from_a_first_that_is_cancelled() {
+async fn concurrent_duplicate_runs_after_the_first_is_cancelled() {
     let ground = Ground::new().await;
     let idem = in_memory();
     let held = held(&ground, &idem, false).await;
@@ -168,12 +169,12 @@ async fn a_concurrent_duplicate_takes_over_from_a_first_that_is_cancelled() {
 }
 
 #[tokio::test]
-async fn who_shall_not_wait_is_told_that_it_is_in_progress() {
+async fn concurrent_duplicate_without_wait_is_in_progress() {
     let ground = Ground::new().await;
     let idem = idem("[default]\nstore = 'memory'\nwait = false");
     let held = held(&ground, &idem, false).await;
-    let answer = ground.process(&idem, &message("a")).await.unwrap();
-    assert_eq!(answer, Processed::InProgress);
+    let processed = ground.process(&idem, &message("a")).await.unwrap();
+    assert_eq!(processed, Processed::InProgress);
     held.go.notify_one();
     assert!(is_new(&in_time(held.first).await.unwrap()));
     assert!(is_duplicate(&ground.process(&idem, &message("a")).await));
@@ -181,7 +182,7 @@ async fn who_shall_not_wait_is_told_that_it_is_in_progress() {
 }
 
 #[tokio::test]
-async fn what_is_older_than_its_time_to_live_is_forgotten() {
+async fn memory_ttl_limits_the_memory() {
     let ground = Ground::new().await;
     let idem = idem("[default]\nstore = 'memory'\nmemory-ttl = '50ms'\nretention = '7 days'");
     assert!(is_new(&ground.process(&idem, &message("a")).await));
@@ -192,13 +193,13 @@ async fn what_is_older_than_its_time_to_live_is_forgotten() {
 }
 
 #[tokio::test]
-async fn no_more_is_remembered_than_the_capacity() {
+async fn memory_capacity_limits_the_memory() {
     let ground = Ground::new().await;
     let idem = idem("[default]\nstore = 'memory'\nmemory-capacity = 2");
     for id in ["a", "b", "c"] {
         assert!(is_new(&ground.process(&idem, &message(id)).await));
     }
-    until("the oldest is forgotten", async || {
+    until("the oldest message is forgotten", async || {
         is_new(&ground.process(&idem, &message("a")).await)
     })
     .await;
@@ -206,7 +207,7 @@ async fn no_more_is_remembered_than_the_capacity() {
 }
 
 #[tokio::test]
-async fn the_retention_is_the_time_to_live_unless_one_is_given() {
+async fn memory_ttl_defaults_to_the_retention() {
     let ground = Ground::new().await;
     let idem = idem("[default]\nstore = 'memory'\nretention = '50ms'");
     assert!(is_new(&ground.process(&idem, &message("a")).await));

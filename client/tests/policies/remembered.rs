@@ -1,4 +1,4 @@
-//! Duplicates that this process answers for, without the database.
+//! Duplicates that this process detects without the database.
 
 use std::time::Duration;
 
@@ -20,8 +20,7 @@ fn remembering(policies: &str) -> Idem {
         .unwrap()
 }
 
-/// Makes the database forget, behind the back of whoever remembers. Answers whether there was a
-/// claim.
+/// Removes the claim from the database only. Returns whether there was a claim.
 async fn free(ground: &Ground, id: &str) -> bool {
     let destination = Destination::new("tests").unwrap();
     forget(&ground.client, &MessageId::text(id).unwrap(), &destination)
@@ -30,11 +29,11 @@ async fn free(ground: &Ground, id: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_known_duplicate_does_not_reach_the_database() {
+async fn remembered_duplicate_does_not_reach_the_database() {
     let ground = Ground::new().await;
     let idem = remembering("");
     assert!(is_new(&ground.process(&idem, &message("a")).await));
-    // Were the database asked, it would say that this is new.
+    // Without its claim, the message would be new for the database.
     assert!(free(&ground, "a").await);
     assert!(is_duplicate(&ground.process(&idem, &message("a")).await));
     ground.pool.close();
@@ -43,7 +42,7 @@ async fn a_known_duplicate_does_not_reach_the_database() {
 }
 
 #[tokio::test]
-async fn it_learns_from_the_database_what_others_have_handled() {
+async fn duplicate_found_in_the_database_is_remembered() {
     let ground = Ground::new().await;
     let idem = remembering("");
     assert!(is_new(&ground.process(&Idem::new(), &message("a")).await));
@@ -54,12 +53,12 @@ async fn it_learns_from_the_database_what_others_have_handled() {
 }
 
 #[tokio::test]
-async fn it_learns_nothing_from_what_was_rolled_back() {
+async fn failed_message_is_not_remembered() {
     let ground = Ground::new().await;
     let idem = remembering("");
     let failed = idem
         .process(&ground.pool, &message("a"), async |_, _: Message| {
-            Err("not today".into())
+            Err("temporary failure".into())
         })
         .await;
     assert!(failed.is_err());
@@ -67,7 +66,7 @@ async fn it_learns_nothing_from_what_was_rolled_back() {
 }
 
 #[tokio::test]
-async fn who_only_checks_teaches_it_nothing() {
+async fn check_only_message_is_not_remembered() {
     let ground = Ground::new().await;
     let idem = remembering("[default]\nstyle = 'check-only'");
     for _ in 0..2 {
@@ -77,7 +76,7 @@ async fn who_only_checks_teaches_it_nothing() {
 }
 
 #[tokio::test]
-async fn it_is_not_asked_where_the_database_has_more_to_say() {
+async fn memory_is_skipped_if_the_policy_needs_the_database() {
     for policy in [
         "on-duplicate = 'effects'",
         "fingerprint = true",
@@ -100,7 +99,7 @@ async fn it_is_not_asked_where_the_database_has_more_to_say() {
 }
 
 #[tokio::test]
-async fn it_is_off_unless_asked_for() {
+async fn duplicates_are_not_remembered_by_default() {
     let ground = Ground::new().await;
     for _ in 0..2 {
         assert!(is_new(&ground.process(&Idem::new(), &message("a")).await));
@@ -109,7 +108,7 @@ async fn it_is_off_unless_asked_for() {
 }
 
 #[tokio::test]
-async fn what_it_knows_has_an_end() {
+async fn remembered_duplicates_expire_and_limits_must_be_positive() {
     let ground = Ground::new().await;
     let idem = Idem::builder()
         .remember_duplicates(100, Duration::from_millis(50))
@@ -117,7 +116,7 @@ async fn what_it_knows_has_an_end() {
         .unwrap();
     assert!(is_new(&ground.process(&idem, &message("a")).await));
     assert!(free(&ground, "a").await);
-    until("it asks the database again", async || {
+    until("the database is asked again", async || {
         is_new(&ground.process(&idem, &message("a")).await)
     })
     .await;

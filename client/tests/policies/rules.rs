@@ -1,4 +1,4 @@
-//! Policies of destinations, as far as a server has a part in them.
+//! Policies of destinations, where they need a server.
 
 use std::{
     sync::{
@@ -28,11 +28,8 @@ async fn each_destination_has_its_own_policy() {
     );
     assert!(is_new(&ground.process(&idem, &of("billing")).await));
     assert!(is_new(&ground.process(&idem, &of("orders.plain")).await));
-    let refused = ground.process(&idem, &of("orders.other")).await;
-    assert!(
-        matches!(refused, Err(Error::MissingId { .. })),
-        "{refused:?}"
-    );
+    let error = ground.process(&idem, &of("orders.other")).await;
+    assert!(matches!(error, Err(Error::MissingId { .. })), "{error:?}");
     assert!(is_new(
         &ground
             .process(&idem, &of("orders.other").with_correlation_id("c"))
@@ -41,7 +38,7 @@ async fn each_destination_has_its_own_policy() {
 }
 
 #[tokio::test]
-async fn retentions_of_names_reach_the_database_when_it_is_told() {
+async fn configure_sets_retentions_in_the_database() {
     let ground = Ground::new().await;
     let idem = crate::ground::idem(
         "[destinations.'orders.*']\nretention = '30 days'\n\
@@ -61,7 +58,8 @@ async fn retentions_of_names_reach_the_database_when_it_is_told() {
     let rows = ground
         .client
         .query(
-            "SELECT d.name, r.name, d.retention::text FROM idem.destination d JOIN idem.ring r ON r.id = d.ring ORDER BY 1",
+            "SELECT d.name, r.name, d.retention::text
+             FROM idem.destination d JOIN idem.ring r ON r.id = d.ring ORDER BY 1",
             &[],
         )
         .await
@@ -80,68 +78,71 @@ async fn retentions_of_names_reach_the_database_when_it_is_told() {
             row("telemetry", "short", "00:30:00")
         ]
     );
-    // Nothing is forgotten by that.
+    // The claim is still found after the change of the ring.
     assert!(is_duplicate(
         &ground.process(&idem, &of("orders.reserve")).await
     ));
 }
 
 #[tokio::test]
-async fn more_than_the_rings_keep_is_said_when_the_database_is_told() {
+async fn configure_fails_for_a_retention_above_all_rings() {
     let ground = Ground::new().await;
     let idem = crate::ground::idem("[destinations.tests]\nretention = '400 days'");
-    let refused = idem
+    let error = idem
         .configure(&ground.client)
         .await
         .unwrap_err()
         .to_string();
-    assert!(refused.contains("no ring keeps claims for"), "{refused}");
+    assert!(error.contains("no ring keeps claims for"), "{error}");
 }
 
 #[tokio::test]
-async fn a_duplicate_is_handed_to_the_callback_with_what_was_recorded() {
+async fn duplicate_callback_gets_the_recorded_effects() {
     let ground = Ground::new().await;
-    let heard = Arc::new(Mutex::new(Vec::<(Message, Vec<RecordedEffect>)>::new()));
-    let (ears, fails) = (Arc::clone(&heard), Arc::new(AtomicBool::new(false)));
+    let calls = Arc::new(Mutex::new(Vec::<(Message, Vec<RecordedEffect>)>::new()));
+    let (recorder, fails) = (Arc::clone(&calls), Arc::new(AtomicBool::new(false)));
     let is_failing = Arc::clone(&fails);
     let idem = Idem::builder()
-        .policies(
-            Policies::default()
-                .destination("answered", |rule| rule.on_duplicate(OnDuplicate::Effects)),
-        )
+        .policies(Policies::default().destination("with-effects", |rule| {
+            rule.on_duplicate(OnDuplicate::Effects)
+        }))
         .on_duplicate(move |message, effects| {
-            let (ears, is_failing) = (Arc::clone(&ears), Arc::clone(&is_failing));
+            let (recorder, is_failing) = (Arc::clone(&recorder), Arc::clone(&is_failing));
             async move {
                 if is_failing.load(Ordering::Relaxed) {
-                    return Err(HandlerError::from("nobody listens"));
+                    return Err(HandlerError::from("callback failed"));
                 }
-                ears.lock().unwrap().push((message, effects));
+                recorder.lock().unwrap().push((message, effects));
                 Ok(())
             }
         })
         .build()
         .unwrap();
-    let Ok(Processed::New { effects: ids }) = ground.process(&idem, &of("answered")).await else {
-        panic!("a new message");
+    let Ok(Processed::New { effects: ids }) = ground.process(&idem, &of("with-effects")).await
+    else {
+        panic!("expected a new message");
     };
-    assert!(heard.lock().unwrap().is_empty());
+    assert!(calls.lock().unwrap().is_empty());
 
-    let again = ground.process(&idem, &of("answered")).await.unwrap();
+    let again = ground.process(&idem, &of("with-effects")).await.unwrap();
     let Processed::Duplicate { effects } = again else {
         panic!("{again:?}");
     };
     assert!(effects.iter().map(|effect| effect.message_id).eq(ids));
     {
-        let heard = heard.lock().unwrap();
-        let [(message, told)] = &heard[..] else {
-            panic!("{heard:?}");
+        let calls = calls.lock().unwrap();
+        let [(message, passed)] = &calls[..] else {
+            panic!("{calls:?}");
         };
-        assert_eq!((message.message_id(), told), (Some("m"), &effects));
+        assert_eq!((message.message_id(), passed), (Some("m"), &effects));
     }
 
-    // A callback that fails is not acknowledged.
+    // If the callback fails, the message is not acknowledged.
     fails.store(true, Ordering::Relaxed);
-    let failed = ground.process(&idem, &of("answered")).await.unwrap_err();
+    let failed = ground
+        .process(&idem, &of("with-effects"))
+        .await
+        .unwrap_err();
     assert_eq!(
         failed.settlement(),
         Settlement::Retry {
@@ -149,14 +150,14 @@ async fn a_duplicate_is_handed_to_the_callback_with_what_was_recorded() {
         }
     );
 
-    // Where the policy does not ask, nobody is called.
-    assert!(is_new(&ground.process(&idem, &of("silent")).await));
-    let silent = ground.process(&idem, &of("silent")).await.unwrap();
+    // The callback is not called for a destination without this policy.
+    assert!(is_new(&ground.process(&idem, &of("without-effects")).await));
+    let duplicate = ground.process(&idem, &of("without-effects")).await.unwrap();
     assert_eq!(
-        silent,
+        duplicate,
         Processed::Duplicate {
             effects: Vec::new()
         }
     );
-    assert_eq!(heard.lock().unwrap().len(), 1);
+    assert_eq!(calls.lock().unwrap().len(), 1);
 }

@@ -1,4 +1,4 @@
-//! Commits of which nobody knows whether they took effect.
+//! Commits with an unknown result.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,9 +10,9 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_commit_that_took_effect_unheard_is_found_by_the_next_claim() {
+async fn committed_message_with_a_lost_reply_is_a_duplicate() {
     let ground = Ground::new().await;
-    // A handler that ran before the claim would fail at its own first work.
+    // A handler that takes effect again for a committed message violates this index.
     ground
         .observer
         .batch_execute("CREATE UNIQUE INDEX ON work (id)")
@@ -37,7 +37,7 @@ async fn a_commit_that_took_effect_unheard_is_found_by_the_next_claim() {
 }
 
 #[tokio::test]
-async fn a_commit_that_never_arrived_is_done_again() {
+async fn lost_commit_is_repeated() {
     let ground = Ground::new().await;
     for style in [Style::Eager, Style::Reactive] {
         let proxy = Proxy::to(&ground.database).await;
@@ -57,7 +57,7 @@ async fn a_commit_that_never_arrived_is_done_again() {
 }
 
 #[tokio::test]
-async fn a_doubt_outlives_the_loss_of_the_database() {
+async fn unreachable_database_leaves_the_commit_ambiguous() {
     let ground = Ground::new().await;
     for style in [Style::Eager, Style::Reactive] {
         for (cut, is_done) in [(Cut::AfterCommit, true), (Cut::BeforeCommit, false)] {
@@ -70,7 +70,7 @@ async fn a_doubt_outlives_the_loss_of_the_database() {
                 .unwrap_err();
             assert_eq!(error.kind(), ErrorKind::AmbiguousCommit, "{error:?}");
             assert_eq!(error.settlement(), Settlement::RELEASE);
-            // The next delivery finds out.
+            // The next delivery finds the result.
             let processed = Idem::new()
                 .process(&ground.pool, &message, work)
                 .await
@@ -86,7 +86,7 @@ async fn a_doubt_outlives_the_loss_of_the_database() {
 }
 
 #[tokio::test]
-async fn without_attempts_left_a_doubt_is_not_a_failure() {
+async fn ambiguous_commit_of_the_last_attempt_is_not_a_failure() {
     let ground = Ground::new().await;
     let proxy = Proxy::to(&ground.database).await;
     let message = message();
@@ -101,7 +101,7 @@ async fn without_attempts_left_a_doubt_is_not_a_failure() {
 }
 
 #[tokio::test]
-async fn without_a_claim_a_commit_in_doubt_is_not_attempted_again() {
+async fn ambiguous_commit_without_a_claim_is_not_retried() {
     let ground = Ground::new().await;
     let proxy = Proxy::to(&ground.database).await;
     let (message, calls) = (message(), AtomicUsize::new(0));
@@ -118,17 +118,17 @@ async fn without_a_claim_a_commit_in_doubt_is_not_attempted_again() {
 }
 
 #[tokio::test]
-async fn a_batch_in_doubt_is_resolved_by_the_claims_of_its_messages() {
+async fn claims_resolve_an_ambiguous_batch() {
     let ground = Ground::new().await;
     for cut in [Cut::AfterCommit, Cut::BeforeCommit] {
         let proxy = Proxy::to(&ground.database).await;
         let messages = [message(), message(), message()];
         proxy.cut_once(cut);
-        for answer in Idem::new()
+        for result in Idem::new()
             .process_batch(&proxy.pool(1), &messages, work)
             .await
         {
-            let processed = answer.unwrap();
+            let processed = result.unwrap();
             let is_duplicate = matches!(processed, Processed::Duplicate { .. });
             assert_eq!(is_duplicate, cut == Cut::AfterCommit, "{processed:?}");
         }
@@ -139,11 +139,11 @@ async fn a_batch_in_doubt_is_resolved_by_the_claims_of_its_messages() {
         let proxy = Proxy::to(&ground.database).await;
         let messages = [message(), message(), message()];
         proxy.cut_for_good(cut);
-        for answer in Idem::new()
+        for result in Idem::new()
             .process_batch(&proxy.pool(1), &messages, work)
             .await
         {
-            assert_eq!(answer.unwrap_err().kind(), ErrorKind::AmbiguousCommit);
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::AmbiguousCommit);
         }
     }
 }

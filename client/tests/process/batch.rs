@@ -1,4 +1,4 @@
-//! Many messages in one transaction.
+//! Batches: many messages in one transaction.
 
 use std::sync::{
     Arc, Mutex,
@@ -12,15 +12,15 @@ use uuid::Uuid;
 
 use crate::ground::{DESTINATION, Ground, fact, idem, insert, message, work};
 
-fn is_new(answer: &Result<Processed, Error>) -> bool {
-    matches!(answer, Ok(Processed::New { .. }))
+fn is_new(result: &Result<Processed, Error>) -> bool {
+    matches!(result, Ok(Processed::New { .. }))
 }
 
-fn is_duplicate(answer: &Result<Processed, Error>) -> bool {
-    matches!(answer, Ok(Processed::Duplicate { .. }))
+fn is_duplicate(result: &Result<Processed, Error>) -> bool {
+    matches!(result, Ok(Processed::Duplicate { .. }))
 }
 
-/// How many transactions have done work.
+/// Returns the number of transactions that have inserted rows.
 async fn transactions(ground: &Ground) -> i64 {
     ground
         .count("SELECT count(DISTINCT xmin::text) FROM work")
@@ -28,7 +28,7 @@ async fn transactions(ground: &Ground) -> i64 {
 }
 
 #[tokio::test]
-async fn a_batch_is_one_transaction_and_answers_in_order() {
+async fn batch_is_one_transaction_and_returns_in_order() {
     let ground = Ground::new().await;
     let known = message();
     assert!(is_new(
@@ -37,7 +37,7 @@ async fn a_batch_is_one_transaction_and_answers_in_order() {
     let (first, second) = (message(), message());
     let messages = [first.clone(), known.clone(), second.clone(), first.clone()];
     let order = Arc::new(Mutex::new(Vec::new()));
-    let answers = Idem::new()
+    let results = Idem::new()
         .process_batch(&ground.pool, &messages, |tx, message| {
             order
                 .lock()
@@ -47,16 +47,16 @@ async fn a_batch_is_one_transaction_and_answers_in_order() {
         })
         .await;
     assert!(
-        is_new(&answers[0])
-            && is_duplicate(&answers[1])
-            && is_new(&answers[2])
-            && is_duplicate(&answers[3]),
-        "{answers:?}"
+        is_new(&results[0])
+            && is_duplicate(&results[1])
+            && is_new(&results[2])
+            && is_duplicate(&results[3]),
+        "{results:?}"
     );
-    for (answer, message) in answers
+    for (result, message) in results
         .iter()
         .zip(&messages)
-        .filter(|(answer, _)| is_new(answer))
+        .filter(|(result, _)| is_new(result))
     {
         let recorded = ground
             .effects(message)
@@ -64,9 +64,10 @@ async fn a_batch_is_one_transaction_and_answers_in_order() {
             .iter()
             .map(|effect| effect.message_id)
             .collect();
-        assert!(
-            matches!(answer, Ok(Processed::New { effects }) if *effects == Vec::from_iter::<Vec<_>>(recorded))
-        );
+        assert!(matches!(
+            result,
+            Ok(Processed::New { effects }) if *effects == Vec::from_iter::<Vec<_>>(recorded)
+        ));
     }
     for message in &messages {
         ground.assert_done_once(message).await;
@@ -85,10 +86,10 @@ async fn uuids_and_texts_are_claimed_in_one_batch() {
         of(&Uuid::new_v4().to_string()),
         of("{two, \"three\"}"),
     ];
-    let answers = Idem::new()
+    let results = Idem::new()
         .process_batch(&ground.pool, &messages, work)
         .await;
-    assert!(answers.iter().all(is_new), "{answers:?}");
+    assert!(results.iter().all(is_new), "{results:?}");
     assert_eq!(transactions(&ground).await, 1);
     for message in &messages {
         ground.assert_done_once(message).await;
@@ -96,7 +97,7 @@ async fn uuids_and_texts_are_claimed_in_one_batch() {
 }
 
 #[tokio::test]
-async fn a_poisoned_message_fails_alone() {
+async fn poisoned_message_fails_alone() {
     let ground = Ground::new().await;
     let poisons: [fn(&str) -> Poison; 4] = [
         |_| Poison::Fails,
@@ -108,13 +109,13 @@ async fn a_poisoned_message_fails_alone() {
         let messages = [message(), message(), message()];
         let poisoned = messages[1].message_id().map(str::to_string);
         let kept = Mutex::new(Vec::new());
-        let answers = idem(|rule| rule.max_attempts(1))
+        let results = idem(|rule| rule.max_attempts(1))
             .process_batch(&ground.pool, &messages, |tx, message| {
                 let is_poisoned = message.message_id() == poisoned.as_deref();
                 let kept = &kept;
                 async move {
                     if is_poisoned {
-                        poison("").take(tx, &message, kept).await
+                        poison("").handle(tx, &message, kept).await
                     } else {
                         work(tx, message).await
                     }
@@ -122,8 +123,8 @@ async fn a_poisoned_message_fails_alone() {
             })
             .await;
         assert!(
-            is_new(&answers[0]) && answers[1].is_err() && is_new(&answers[2]),
-            "{answers:?}"
+            is_new(&results[0]) && results[1].is_err() && is_new(&results[2]),
+            "{results:?}"
         );
         ground.assert_done_once(&messages[0]).await;
         ground.assert_done_once(&messages[2]).await;
@@ -141,7 +142,7 @@ enum Poison {
 }
 
 impl Poison {
-    async fn take(self, tx: Tx, message: &Message, kept: &Mutex<Vec<Tx>>) -> Handled {
+    async fn handle(self, tx: Tx, message: &Message, kept: &Mutex<Vec<Tx>>) -> Handled {
         insert(&tx, message).await?;
         match self {
             Self::Fails => return Err(HandlerError::from("poisoned")),
@@ -157,7 +158,7 @@ impl Poison {
 }
 
 #[tokio::test]
-async fn a_batch_of_duplicates_calls_no_handler() {
+async fn batch_of_duplicates_runs_no_handler() {
     let ground = Ground::new().await;
     let messages = [message(), message()];
     assert!(
@@ -168,29 +169,29 @@ async fn a_batch_of_duplicates_calls_no_handler() {
             .all(is_new)
     );
     let calls = AtomicUsize::new(0);
-    let answers = Idem::new()
+    let results = Idem::new()
         .process_batch(&ground.pool, &messages, |tx, message| {
             calls.fetch_add(1, Ordering::SeqCst);
             work(tx, message)
         })
         .await;
-    assert!(answers.iter().all(is_duplicate), "{answers:?}");
+    assert!(results.iter().all(is_duplicate), "{results:?}");
     assert_eq!(calls.into_inner(), 0);
     ground.until_quiet().await;
 }
 
 #[tokio::test]
-async fn what_cannot_share_a_transaction_is_processed_one_by_one() {
+async fn messages_that_share_no_transaction_are_processed_singly() {
     let ground = Ground::new().await;
-    // Equal ids, the second of which waits for the first in the memory of this process.
+    // Two messages with equal ids. The second waits for the first in the memory of this process.
     let idem_in_memory = idem(|rule| rule.store(Store::Memory));
     let twice = message();
-    let answers = idem_in_memory
+    let results = idem_in_memory
         .process_batch(&ground.pool, &[twice.clone(), twice.clone()], work)
         .await;
     assert!(
-        is_new(&answers[0]) && is_duplicate(&answers[1]),
-        "{answers:?}"
+        is_new(&results[0]) && is_duplicate(&results[1]),
+        "{results:?}"
     );
     assert_eq!(ground.work(&twice).await, 1);
 
@@ -201,26 +202,26 @@ async fn what_cannot_share_a_transaction_is_processed_one_by_one() {
         Message::new(DESTINATION, "{}"),
         message(),
     ];
-    let answers = idem(|rule| rule.missing_id(MissingId::Unprotected))
+    let results = idem(|rule| rule.missing_id(MissingId::Unprotected))
         .process_batch(&ground.pool, &mixed, work)
         .await;
     assert_eq!(
-        answers.iter().filter(|answer| is_new(answer)).count(),
+        results.iter().filter(|result| is_new(result)).count(),
         4,
-        "{answers:?}"
+        "{results:?}"
     );
     assert!(
-        matches!(answers[3], Ok(Processed::Unprotected { .. })),
-        "{answers:?}"
+        matches!(results[3], Ok(Processed::Unprotected { .. })),
+        "{results:?}"
     );
     ground.assert_done_once(&mixed[0]).await;
     ground.assert_done_once(&mixed[4]).await;
 
     let reactive = [message(), message()];
-    let answers = idem(|rule| rule.style(Style::Reactive))
+    let results = idem(|rule| rule.style(Style::Reactive))
         .process_batch(&ground.pool, &reactive, work)
         .await;
-    assert!(answers.iter().all(is_new), "{answers:?}");
+    assert!(results.iter().all(is_new), "{results:?}");
     assert!(
         Idem::new()
             .process_batch(&ground.pool, &[], work)
@@ -230,7 +231,7 @@ async fn what_cannot_share_a_transaction_is_processed_one_by_one() {
 }
 
 #[tokio::test]
-async fn two_batches_with_the_same_messages_take_effect_once() {
+async fn concurrent_batches_handle_each_message_once() {
     let ground = Ground::new().await;
     let messages: Vec<_> = (0..20).map(|_| message()).collect();
     let reversed: Vec<_> = messages.iter().rev().cloned().collect();
@@ -242,7 +243,7 @@ async fn two_batches_with_the_same_messages_take_effect_once() {
     let new = one
         .iter()
         .chain(&other)
-        .filter(|answer| is_new(answer))
+        .filter(|result| is_new(result))
         .count();
     assert_eq!(new, messages.len());
     for message in &messages {

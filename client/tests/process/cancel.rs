@@ -1,4 +1,4 @@
-//! A future that is dropped at any await leaves all or nothing.
+//! A future that is dropped at any await point has its complete effect or none.
 
 use deadpool_postgres::Pool;
 use idem_client::{Idem, Policies, Processed, Rule, Style};
@@ -8,25 +8,25 @@ use crate::{
     polls::{Moment, poll_times},
 };
 
-/// What was found after the futures that were dropped.
+/// The number of dropped futures with and without an effect.
 #[derive(Debug, Default)]
 struct Seen {
     done: usize,
     undone: usize,
 }
 
-/// Stops at every await in turn.
-async fn stop_everywhere(ground: &Ground, idem: &Idem, pool: &Pool, moment: Moment) -> Seen {
+/// Drops a future at every await point in turn.
+async fn drop_at_every_await(ground: &Ground, idem: &Idem, pool: &Pool, moment: Moment) -> Seen {
     let mut seen = Seen::default();
     for polls in 1.. {
         let message = message();
         let processed = poll_times(idem.process(pool, &message, work), polls, moment).await;
-        // Whoever comes next gets the connection that was left, if it was.
+        // The next message uses the connection of the dropped future, if it is still open.
         let next = crate::ground::message();
-        let answer = idem.process(pool, &next, work).await;
+        let next_result = idem.process(pool, &next, work).await;
         assert!(
-            matches!(answer, Ok(Processed::New { .. })),
-            "{moment:?} after {polls}: {answer:?}"
+            matches!(next_result, Ok(Processed::New { .. })),
+            "{moment:?} after {polls}: {next_result:?}"
         );
         ground.assert_done_once(&next).await;
         ground.until_quiet().await;
@@ -44,7 +44,7 @@ async fn stop_everywhere(ground: &Ground, idem: &Idem, pool: &Pool, moment: Mome
         }
         seen.done += usize::from(is_done);
         seen.undone += usize::from(!is_done);
-        // The message comes again, and then it is done once in any case.
+        // After its redelivery, the message is done exactly once.
         assert!(idem.process(pool, &message, work).await.is_ok());
         ground.assert_done_once(&message).await;
     }
@@ -52,19 +52,21 @@ async fn stop_everywhere(ground: &Ground, idem: &Idem, pool: &Pool, moment: Mome
 }
 
 #[tokio::test]
-async fn a_future_that_is_dropped_at_any_await_leaves_all_or_nothing() {
+async fn future_dropped_at_any_await_has_full_effect_or_none() {
     let ground = Ground::new().await;
     for &prepared in preparing() {
         for style in [Style::Eager, Style::Reactive] {
             let idem = of(style, prepared);
             for moment in [Moment::AtOnce, Moment::WhenWoken] {
-                // One connection, and one that is new to each: its first statements are prepared.
-                let seen = stop_everywhere(&ground, &idem, &ground.database.pool(1), moment).await;
+                // The pool has one connection, new for each run, so that its first statements are
+                // prepared.
+                let seen =
+                    drop_at_every_await(&ground, &idem, &ground.database.pool(1), moment).await;
                 assert!(
                     seen.undone >= 2,
-                    "{style:?}: BEGIN and the handler wait: {seen:?}"
+                    "{style:?}: too few await points before the commit: {seen:?}"
                 );
-                // What waits for the answer to COMMIT wakes up after it was sent.
+                // A future that waits for the reply to COMMIT is woken after COMMIT was sent.
                 assert!(
                     seen.done > 0 || moment == Moment::AtOnce,
                     "{style:?}: {seen:?}"
@@ -74,17 +76,18 @@ async fn a_future_that_is_dropped_at_any_await_leaves_all_or_nothing() {
     }
 }
 
-/// Where the connection is served by another thread, a request may have left or not.
+/// Goal: the same, with the connection served by another thread, so that a statement may have been
+/// sent or not.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_future_that_is_dropped_beside_its_connection_leaves_all_or_nothing() {
+async fn future_dropped_with_connection_on_other_thread_is_atomic() {
     let ground = Ground::new().await;
     for style in [Style::Eager, Style::Reactive] {
         let idem = of(style, false);
         for moment in [Moment::AtOnce, Moment::WhenWoken] {
-            // On a busy machine every response can be there before the future looks for it.
+            // On a busy machine every reply can arrive before the future is polled.
             let mut undone = 0;
             for _ in 0..20 {
-                undone += stop_everywhere(&ground, &idem, &ground.database.pool(1), moment)
+                undone += drop_at_every_await(&ground, &idem, &ground.database.pool(1), moment)
                     .await
                     .undone;
                 if undone > 0 {
@@ -109,14 +112,14 @@ fn of(style: Style, prepared: bool) -> Idem {
 }
 
 #[tokio::test]
-async fn a_batch_that_is_dropped_at_any_await_leaves_all_or_nothing() {
+async fn batch_dropped_at_any_await_has_full_effect_or_none() {
     let ground = Ground::new().await;
     let idem = Idem::new();
     for moment in [Moment::AtOnce, Moment::WhenWoken] {
         let pool = ground.database.pool(1);
         for polls in 1.. {
             let messages = [message(), message(), message()];
-            let answers =
+            let results =
                 poll_times(idem.process_batch(&pool, &messages, work), polls, moment).await;
             assert!(matches!(
                 idem.process(&pool, &message(), work).await,
@@ -130,7 +133,7 @@ async fn a_batch_that_is_dropped_at_any_await_leaves_all_or_nothing() {
                     false => ground.assert_untouched(message).await,
                 }
             }
-            if answers.is_some() {
+            if results.is_some() {
                 assert!(is_done && polls > 4);
                 break;
             }

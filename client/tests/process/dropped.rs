@@ -1,4 +1,4 @@
-//! A dropped future leaves no statement behind at the server, and no lock.
+//! A dropped future leaves no running statement and no lock at the server.
 
 use std::{
     future::{Future, pending},
@@ -15,12 +15,12 @@ use crate::{
     support::{Database, standby::Standby, until},
 };
 
-/// The handlers' statements end by themselves much later.
+/// The limit of all waits. The statements of the handlers take much longer.
 const SOON: Duration = Duration::from_secs(10);
 const SLEEP: &str = "SELECT pg_sleep(600)";
 const LOCK: &str = "LOCK TABLE work";
 
-/// How many sessions of the client execute a statement, or are in a transaction.
+/// Counts the client sessions that execute a statement or are in a transaction.
 const BUSY: &str = "SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND backend_type = 'client backend'
     AND pid <> pg_backend_pid() AND application_name <> 'holder' AND state <> 'idle'";
@@ -40,11 +40,11 @@ async fn until_busy(ground: &Ground, count: i64) {
     }
 }
 
-/// Drops the future when its statement runs, and waits until the server has ended it.
+/// Drops the future while its statement runs, and waits until the server has ended the statement.
 async fn drop_while_it_runs(ground: &Ground, work: impl Future<Output: std::fmt::Debug>) {
     tokio::select! {
         biased;
-        ended = work => panic!("it was to wait: {ended:?}"),
+        ended = work => panic!("the future did not wait: {ended:?}"),
         () = async {
             until_busy(ground, 1).await;
             until_waiting(ground).await;
@@ -53,7 +53,7 @@ async fn drop_while_it_runs(ground: &Ground, work: impl Future<Output: std::fmt:
     until_busy(ground, 0).await;
 }
 
-/// Until the statement sleeps or waits for a lock.
+/// Waits until a statement sleeps or waits for a lock.
 async fn until_waiting(ground: &Ground) {
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
         AND (wait_event_type = 'Lock' OR wait_event = 'PgSleep')";
@@ -64,7 +64,8 @@ async fn until_waiting(ground: &Ground) {
     }
 }
 
-/// A transaction that keeps a table locked until it is dropped.
+/// Returns a connection with a transaction that locks a table. The lock is held until the
+/// connection is dropped.
 async fn locked(ground: &Ground, table: &str) -> tokio_postgres::Client {
     let holder = ground.database.connect().await;
     let lock = format!("SET application_name = 'holder'; BEGIN; LOCK TABLE {table}");
@@ -91,8 +92,8 @@ async fn assert_free(ground: &Ground, idem: &Idem, message: &Message) {
     );
 }
 
-/// Goal: the claim and the locks of a future that was dropped are free at once, whatever the
-/// statement was that its handler waited for.
+/// Goal: the claim and the locks of a dropped future are released at once, whichever statement its
+/// handler waited for.
 #[tokio::test]
 async fn statement_of_a_dropped_handler_ends_at_the_server() {
     let ground = Ground::new().await;
@@ -112,7 +113,8 @@ async fn statement_of_a_dropped_handler_ends_at_the_server() {
     }
 }
 
-/// The backend belongs to the login. The role that the login takes on may not cancel it.
+/// Goal: the backend belongs to the login role, and the role that is set at login has no right to
+/// cancel it. The statement ends all the same.
 #[tokio::test]
 async fn statement_of_a_login_with_another_role_ends() {
     let ground = Ground::new().await;
@@ -122,7 +124,8 @@ async fn statement_of_a_login_with_another_role_ends() {
         format!("role_of_{}", database.name),
     );
     let roles = format!(
-        "CREATE ROLE {role}; CREATE ROLE {login} LOGIN IN ROLE {role}; ALTER ROLE {login} SET role = {role};
+        "CREATE ROLE {role}; CREATE ROLE {login} LOGIN IN ROLE {role};
+         ALTER ROLE {login} SET role = {role};
          SELECT idem_grant('{role}', 'consumer')"
     );
     database.server.psql(&database.name, &roles);
@@ -150,7 +153,7 @@ async fn statement_of_a_dropped_batch_ends_at_the_server() {
     assert_free(&ground, &idem, &messages[0]).await;
 }
 
-/// A handler with a deadline of its own drops its statement and fails.
+/// Goal: a handler that has a deadline drops its statement and fails, and the statement ends.
 #[tokio::test]
 async fn statement_past_the_deadline_of_a_handler_ends() {
     let ground = Ground::new().await;
@@ -166,7 +169,7 @@ async fn statement_past_the_deadline_of_a_handler_ends() {
     assert_free(&ground, &idem, &message).await;
 }
 
-/// The same for a short statement: a lease that waits for a lock.
+/// Goal: a short statement ends too: a request for a lease that waits for a lock.
 #[tokio::test]
 async fn dropped_request_for_a_lease_ends_at_the_server() {
     let ground = Ground::new().await;
@@ -180,12 +183,13 @@ async fn dropped_request_for_a_lease_ends_at_the_server() {
     assert_free(&ground, &idem, &message).await;
 }
 
-/// I4: of a transaction, and of a statement by itself.
+/// Goal: a dropped COMMIT and a dropped single statement that wait for the standby continue.
+/// Invariant: I4.
 #[tokio::test]
-async fn i4_dropped_commit_that_waits_for_its_standby_goes_on() {
+async fn i4_dropped_commit_that_waits_for_its_standby_continues() {
     let ground = Ground::on(Database::create_alone("standby-away")).await;
     let idem = Idem::new();
-    // The first claim of a destination makes others wait.
+    // The first claim of a destination delays others, so make it first.
     assert_free(&ground, &idem, &message()).await;
     let (committed, leased) = (message(), message());
     let standby = Standby::away(&ground.database).await;
@@ -201,9 +205,10 @@ async fn i4_dropped_commit_that_waits_for_its_standby_goes_on() {
     assert_eq!(ground.count("SELECT count(*) FROM idem.leases").await, 1);
 }
 
-/// I4: a commit of somebody else on the connection, which the pool has given on meanwhile.
+/// Goal: a COMMIT that other code began on the connection continues, although the pool has reused
+/// the connection and its next user was dropped. Invariant: I4.
 #[tokio::test]
-async fn i4_commit_before_a_dropped_transaction_goes_on() {
+async fn i4_commit_before_a_dropped_transaction_continues() {
     let ground = Ground::on(Database::create_alone("standby-away-before")).await;
     let (idem, message) = (Idem::new(), message());
     assert_free(&ground, &idem, &message).await;
@@ -229,7 +234,8 @@ async fn i4_commit_before_a_dropped_transaction_goes_on() {
     );
 }
 
-/// The client cannot find out that there is a pooler before one of its connections is free.
+/// Goal: the client can detect a pooler only when a connection of the pooler is free. Dropped
+/// handlers free the connections of an exhausted pooler all the same.
 #[tokio::test]
 async fn dropped_handlers_free_an_exhausted_pooler() {
     let ground = Ground::new().await;
@@ -242,7 +248,7 @@ async fn dropped_handlers_free_an_exhausted_pooler() {
     let manager = Manager::new(pooler.connection_string_to(name).parse().unwrap(), NoTls);
     let pool = Pool::builder(manager).max_size(4).build().unwrap();
     let (idem, messages) = (Idem::new(), [message(), message()]);
-    // The first claim of a destination makes others wait.
+    // The first claim of a destination delays others, so make it first.
     assert_free(&ground, &idem, &message()).await;
     let both = join_all(
         messages
@@ -253,8 +259,8 @@ async fn dropped_handlers_free_an_exhausted_pooler() {
         WHERE datname = current_database() AND wait_event = 'PgSleep'";
     tokio::select! {
         biased;
-        ended = both => panic!("they were to wait: {ended:?}"),
-        () = until("both sleep", async || ground.count(sleeping).await == 2) => {}
+        ended = both => panic!("the futures did not wait: {ended:?}"),
+        () = until("both statements sleep", async || ground.count(sleeping).await == 2) => {}
     }
     until_busy(&ground, 0).await;
     let processed = tokio::time::timeout(SOON, idem.process(&pool, &messages[0], work)).await;

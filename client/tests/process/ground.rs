@@ -1,4 +1,4 @@
-//! A database with a business table, and what is to be seen in it.
+//! Fixtures: a database with a business table, and queries on its state.
 
 use deadpool_postgres::Pool;
 use idem_client::{
@@ -25,7 +25,7 @@ impl Ground {
 
     pub async fn on(database: Database) -> Self {
         let observer = database.connect().await;
-        // Without a key, so that work that was done twice is seen.
+        // The table has no primary key, so that duplicate inserts are visible.
         observer
             .batch_execute("CREATE TABLE work (id text)")
             .await
@@ -41,7 +41,7 @@ impl Ground {
         self.observer.query_one(sql, &[]).await.unwrap().get(0)
     }
 
-    /// How often the work on a message was committed.
+    /// Returns how many times the effect of a message was committed.
     pub async fn work(&self, message: &Message) -> i64 {
         let sql = "SELECT count(*) FROM work WHERE id = $1";
         self.observer
@@ -63,10 +63,10 @@ impl Ground {
             .unwrap()
     }
 
-    /// Claim, work and effect are there, each once.
+    /// Asserts that the message has one claim, one row and one effect.
     pub async fn assert_done_once(&self, message: &Message) {
         assert!(self.is_claimed(message).await, "{message:?} is not claimed");
-        assert_eq!(self.work(message).await, 1, "work on {message:?}");
+        assert_eq!(self.work(message).await, 1, "rows of {message:?}");
         assert_eq!(
             self.effects(message).await.len(),
             1,
@@ -74,10 +74,10 @@ impl Ground {
         );
     }
 
-    /// Nothing of it is there.
+    /// Asserts that the message has no claim, no row and no effect.
     pub async fn assert_untouched(&self, message: &Message) {
         assert!(!self.is_claimed(message).await, "{message:?} is claimed");
-        assert_eq!(self.work(message).await, 0, "work on {message:?}");
+        assert_eq!(self.work(message).await, 0, "rows of {message:?}");
         assert_eq!(
             self.effects(message).await.len(),
             0,
@@ -85,7 +85,7 @@ impl Ground {
         );
     }
 
-    /// Waits until no session is at work or in a transaction, besides the observer's.
+    /// Waits until all sessions except that of the observer are idle and outside of transactions.
     pub async fn until_quiet(&self) {
         until("no session is in a transaction", || async {
             self.count(
@@ -123,7 +123,7 @@ pub fn fact() -> Effect {
     Effect::json("process.facts", &json!({"n": 1})).unwrap()
 }
 
-/// One row of work and one effect.
+/// Inserts one row and returns one effect.
 pub async fn work(tx: Tx, message: Message) -> Handled {
     insert(&tx, &message).await?;
     Ok(vec![fact()])
@@ -139,8 +139,8 @@ pub async fn insert(client: &Client, message: &Message) -> Result<u64, tokio_pos
         .await
 }
 
-/// With and without prepared statements; a proxy that gives each transaction another connection
-/// knows none.
+/// Returns the values of `prepared_statements` to test. A pooler that assigns each transaction
+/// another connection supports no prepared statements.
 pub fn preparing() -> &'static [bool] {
     match std::env::var_os("IDEM_TEST_PGBOUNCER") {
         Some(_) => &[false],

@@ -1,4 +1,4 @@
-//! A line to the server that counts who speaks, and can be cut at a COMMIT.
+//! A proxy to the server that counts round trips and can cut the connection at a COMMIT.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,12 +17,12 @@ use tokio_postgres::{NoTls, config::Host};
 
 use crate::support::Database;
 
-/// When the line is cut, once.
+/// Where the connection is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// All that is before COMMIT passes.
+    /// Everything before COMMIT is forwarded.
     BeforeCommit,
-    /// COMMIT passes and takes effect, its answer does not pass.
+    /// COMMIT is forwarded and takes effect. Its reply is not forwarded.
     AfterCommit,
 }
 
@@ -36,7 +36,7 @@ pub struct Proxy {
 struct Line {
     turns: AtomicUsize,
     cut: Mutex<Option<Cut>>,
-    /// Whether nobody gets through after a cut.
+    /// True if no connection is accepted after a cut.
     stays_cut: AtomicBool,
     is_cut: AtomicBool,
 }
@@ -45,7 +45,7 @@ impl Proxy {
     pub async fn to(database: &Database) -> Self {
         let config: tokio_postgres::Config = database.direct_url().parse().unwrap();
         let [Host::Unix(directory)] = config.get_hosts() else {
-            panic!("the cluster listens on a socket");
+            panic!("the cluster does not listen on one socket");
         };
         let port = config.get_ports().first().copied().unwrap_or(5432);
         let socket = directory.join(format!(".s.PGSQL.{port}"));
@@ -69,7 +69,7 @@ impl Proxy {
         Pool::builder(manager).max_size(size).build().unwrap()
     }
 
-    /// How often the client has spoken after the server: round trips.
+    /// Returns the number of round trips: how often the client has sent data after the server.
     pub fn turns(&self) -> usize {
         self.line.turns.load(Ordering::SeqCst)
     }
@@ -104,16 +104,16 @@ async fn pass(
 ) -> std::io::Result<()> {
     client.set_nodelay(true)?;
     let mut server = UnixStream::connect(socket).await?;
-    let (mut asked, mut answered) = (vec![0; 1 << 16], vec![0; 1 << 16]);
-    let mut server_spoke = true;
+    let (mut request, mut reply) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+    let mut server_has_sent = true;
     loop {
         tokio::select! {
-            read = client.read(&mut asked) => {
-                let bytes = &asked[..read?];
+            read = client.read(&mut request) => {
+                let bytes = &request[..read?];
                 if bytes.is_empty() {
                     return Ok(());
                 }
-                if std::mem::take(&mut server_spoke) {
+                if std::mem::take(&mut server_has_sent) {
                     line.turns.fetch_add(1, Ordering::SeqCst);
                 }
                 let commit = find(bytes, b"COMMIT\0");
@@ -123,32 +123,32 @@ async fn pass(
                         line.is_cut.store(true, Ordering::SeqCst);
                         if cut == Cut::AfterCommit {
                             server.write_all(bytes).await?;
-                            swallow_commit(&mut server).await?;
+                            discard_commit_reply(&mut server).await?;
                         } else {
-                            // A message begins with its type and its length.
+                            // A protocol message begins with its type and its length.
                             server.write_all(&bytes[..at.saturating_sub(5)]).await?;
                         }
                         return Ok(());
                     }
                 }
             }
-            read = server.read(&mut answered) => {
-                let bytes = &answered[..read?];
+            read = server.read(&mut reply) => {
+                let bytes = &reply[..read?];
                 if bytes.is_empty() {
                     return Ok(());
                 }
-                server_spoke = true;
+                server_has_sent = true;
                 client.write_all(bytes).await?;
             }
         }
     }
 }
 
-/// Reads answers up to that of COMMIT.
-async fn swallow_commit(server: &mut UnixStream) -> std::io::Result<()> {
-    let mut answers = Vec::new();
-    while find(&answers, b"COMMIT\0").is_none() {
-        if server.read_buf(&mut answers).await? == 0 {
+/// Reads replies of the server up to the reply to COMMIT.
+async fn discard_commit_reply(server: &mut UnixStream) -> std::io::Result<()> {
+    let mut replies = Vec::new();
+    while find(&replies, b"COMMIT\0").is_none() {
+        if server.read_buf(&mut replies).await? == 0 {
             break;
         }
     }

@@ -1,4 +1,4 @@
-//! What is attempted again, and what is not.
+//! Which failures are retried, and which are not.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -16,7 +16,8 @@ use crate::{
     support::until,
 };
 
-/// Handles a message after `prelude` has run in the first `times` attempts.
+/// Processes a message with a handler that runs `prelude` in its first `times` attempts. Returns
+/// the result and the number of attempts.
 async fn process_with(
     ground: &Ground,
     idem: &Idem,
@@ -42,14 +43,14 @@ async fn process_with(
     (processed, calls.into_inner())
 }
 
-const CONFLICT: &str = "DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END $$";
-const DIE: &str = "SELECT pg_terminate_backend(pg_backend_pid())";
+const CONFLICT: &str = "DO $$ BEGIN RAISE EXCEPTION 'conflict' USING ERRCODE = '40001'; END $$";
+const TERMINATE: &str = "SELECT pg_terminate_backend(pg_backend_pid())";
 
 #[tokio::test]
-async fn a_lost_conflict_or_connection_is_attempted_again_from_the_claim_on() {
+async fn conflict_or_lost_connection_repeats_claim_and_handler() {
     let ground = Ground::new().await;
     for style in [Style::Eager, Style::Reactive, Style::CheckOnly] {
-        for prelude in [CONFLICT, DIE] {
+        for prelude in [CONFLICT, TERMINATE] {
             let message = message();
             let idem = idem(|rule| rule.style(style));
             let (processed, calls) = process_with(&ground, &idem, &message, 2, prelude).await;
@@ -65,7 +66,7 @@ async fn a_lost_conflict_or_connection_is_attempted_again_from_the_claim_on() {
 }
 
 #[tokio::test]
-async fn no_more_attempts_are_made_than_the_policy_allows() {
+async fn max_attempts_limits_the_retries() {
     let ground = Ground::new().await;
     let idem = idem(|rule| {
         rule.max_attempts(3)
@@ -73,7 +74,7 @@ async fn no_more_attempts_are_made_than_the_policy_allows() {
     });
     for (prelude, kind) in [
         (CONFLICT, ErrorKind::Conflict),
-        (DIE, ErrorKind::ConnectionLost),
+        (TERMINATE, ErrorKind::ConnectionLost),
     ] {
         let message = message();
         let (processed, calls) = process_with(&ground, &idem, &message, usize::MAX, prelude).await;
@@ -85,7 +86,7 @@ async fn no_more_attempts_are_made_than_the_policy_allows() {
 }
 
 #[tokio::test]
-async fn a_conflict_at_commit_is_attempted_again() {
+async fn conflict_at_commit_is_retried() {
     let ground = Ground::new().await;
     ground
         .observer
@@ -93,7 +94,9 @@ async fn a_conflict_at_commit_is_attempted_again() {
             "CREATE SEQUENCE attempts; CREATE TABLE late ();
              CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$
              BEGIN
-                 IF nextval('attempts') < 3 THEN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END IF;
+                 IF nextval('attempts') < 3 THEN
+                     RAISE EXCEPTION 'conflict' USING ERRCODE = '40001';
+                 END IF;
                  RETURN NULL;
              END $$;
              CREATE CONSTRAINT TRIGGER late AFTER INSERT ON late
@@ -113,13 +116,13 @@ async fn a_conflict_at_commit_is_attempted_again() {
 }
 
 #[tokio::test]
-async fn serializable_handlers_that_meet_both_take_effect() {
+async fn concurrent_serializable_handlers_all_take_effect() {
     let ground = Ground::new().await;
     let idem = idem(|rule| rule.isolation(Isolation::Serializable).max_attempts(20));
     let messages: Vec<_> = (0..4).map(|_| message()).collect();
     let all = messages.iter().map(|message| {
         idem.process(&ground.pool, message, |tx: Tx, message| async move {
-            // Each reads what the others write.
+            // Each handler reads the rows that the others write.
             tx.query_typed("SELECT count(*) FROM work", &[]).await?;
             work(tx, message).await
         })
@@ -136,7 +139,7 @@ async fn serializable_handlers_that_meet_both_take_effect() {
 }
 
 #[tokio::test]
-async fn an_error_of_the_handler_itself_is_not_attempted_again() {
+async fn handler_error_is_not_retried() {
     let ground = Ground::new().await;
     let failures: [fn() -> HandlerError; 2] = [|| "no".into(), || HandlerError::terminal("never")];
     for failure in failures {
@@ -157,7 +160,9 @@ async fn an_error_of_the_handler_itself_is_not_attempted_again() {
 }
 
 #[tokio::test]
-async fn a_statement_that_cannot_travel_is_an_error_of_its_handler_and_no_lost_connection() {
+/// Goal: a statement that the protocol cannot encode is an error of the handler, and not a lost
+/// connection.
+async fn unencodable_statement_is_a_handler_error() {
     let ground = Ground::new().await;
     for is_typed in [false, true] {
         let (message, calls) = (message(), AtomicUsize::new(0));
@@ -166,7 +171,7 @@ async fn a_statement_that_cannot_travel_is_an_error_of_its_handler_and_no_lost_c
             calls.fetch_add(1, Ordering::SeqCst);
             async move {
                 insert(&tx, &message).await?;
-                // The protocol ends a text there.
+                // In the protocol, a zero byte ends a string.
                 match is_typed {
                     true => drop(tx.query_typed("SELECT 'a\0b'", &[]).await?),
                     false => tx.batch_execute("SELECT 'a\0b'").await?,
@@ -181,9 +186,9 @@ async fn a_statement_that_cannot_travel_is_an_error_of_its_handler_and_no_lost_c
 }
 
 #[tokio::test]
-async fn a_connection_that_cannot_be_made_is_no_fault_of_the_message() {
-    // Longer than the path of a socket can be.
-    let url = format!("host=/{} user=nobody", "x".repeat(200));
+async fn failed_connection_is_not_an_error_of_the_message() {
+    // The path is longer than a socket path can be.
+    let url = format!("host=/{} user=postgres", "x".repeat(200));
     let pool = Pool::builder(Manager::new(url.parse().unwrap(), NoTls))
         .build()
         .unwrap();
@@ -194,7 +199,7 @@ async fn a_connection_that_cannot_be_made_is_no_fault_of_the_message() {
 }
 
 #[tokio::test]
-async fn an_exhausted_pool_is_waited_for_and_then_said() {
+async fn exhausted_pool_is_an_error_after_the_wait_timeout() {
     let ground = Ground::new().await;
     let manager = Manager::new(ground.database.url().parse().unwrap(), NoTls);
     let pool = Pool::builder(manager)
@@ -211,7 +216,7 @@ async fn an_exhausted_pool_is_waited_for_and_then_said() {
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PoolExhausted);
     assert_eq!(error.settlement(), Settlement::RELEASE);
-    // As soon as there is one again, an attempt that is still waiting gets it.
+    // An attempt that is still waiting gets a returned connection.
     let idem = idem(|rule| rule.max_attempts(1000));
     let (processed, ()) = tokio::join!(idem.process(&pool, &message, work), async {
         until("an attempt waits", || async { pool.status().waiting > 0 }).await;
@@ -225,12 +230,12 @@ async fn an_exhausted_pool_is_waited_for_and_then_said() {
 }
 
 #[tokio::test]
-async fn a_statement_that_a_handler_has_left_running_is_not_for_the_next_one_to_wait_for() {
+async fn abandoned_statement_does_not_delay_the_next_message() {
     let ground = Ground::new().await;
     let pool = ground.database.pool(1);
     let message = message();
     let idem = Idem::new();
-    // The destination's first claim makes it known, and others would wait for that.
+    // The first claim of a destination delays others, so make it first.
     assert!(
         idem.process(&pool, &crate::ground::message(), work)
             .await
@@ -238,8 +243,8 @@ async fn a_statement_that_a_handler_has_left_running_is_not_for_the_next_one_to_
     );
     let processed = idem.process(&pool, &message, |tx: Tx, message| async move {
         insert(&tx, &message).await?;
-        let nap = tx.batch_execute("SELECT pg_sleep(3600)");
-        tokio::time::timeout(Duration::from_millis(10), nap)
+        let sleep = tx.batch_execute("SELECT pg_sleep(3600)");
+        tokio::time::timeout(Duration::from_millis(10), sleep)
             .await?
             .map_err(HandlerError::from)?;
         Ok(vec![])
@@ -248,7 +253,8 @@ async fn a_statement_that_a_handler_has_left_running_is_not_for_the_next_one_to_
     let sleeping = ground
         .count(
             "SELECT coalesce(max(pid), 0)::bigint FROM pg_stat_activity
-             WHERE datname = current_database() AND query = 'SELECT pg_sleep(3600)' AND state = 'active'",
+             WHERE datname = current_database() AND query = 'SELECT pg_sleep(3600)'
+             AND state = 'active'",
         )
         .await;
     assert_ne!(sleeping, 0);

@@ -1,4 +1,4 @@
-//! When the claim is made, and what it answers.
+//! The styles of a policy: when the claim is made, and its results.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -17,7 +17,7 @@ use crate::{
 const STYLES: [Style; 3] = [Style::Eager, Style::Reactive, Style::CheckOnly];
 
 #[tokio::test]
-async fn a_duplicate_of_either_style_takes_no_effect_twice() {
+async fn duplicate_takes_no_effect_in_any_combination_of_styles() {
     let ground = Ground::new().await;
     for &prepared in preparing() {
         for (first, second) in [
@@ -67,7 +67,7 @@ async fn a_duplicate_of_either_style_takes_no_effect_twice() {
 }
 
 #[tokio::test]
-async fn a_duplicate_costs_an_eager_handler_no_work() {
+async fn duplicate_does_not_run_an_eager_handler() {
     let ground = Ground::new().await;
     let message = message();
     let calls = AtomicUsize::new(0);
@@ -87,7 +87,7 @@ async fn a_duplicate_costs_an_eager_handler_no_work() {
             Settlement::Acknowledge
         );
     }
-    // The first one, and the reactive one in vain.
+    // The first delivery runs the handler, and so does the reactive one, which is rolled back.
     assert_eq!(calls.into_inner(), 2);
     ground.assert_done_once(&message).await;
 }
@@ -113,7 +113,7 @@ async fn check_only_claims_nothing_and_sends_its_effects() {
 }
 
 #[tokio::test]
-async fn without_an_id_a_message_may_pass_unprotected() {
+async fn message_without_an_id_can_be_unprotected() {
     let ground = Ground::new().await;
     let message = Message::new(DESTINATION, "{}");
     let error = Idem::new()
@@ -138,7 +138,7 @@ async fn without_an_id_a_message_may_pass_unprotected() {
 }
 
 #[tokio::test]
-async fn a_failed_statement_that_the_handler_ignored_is_never_acknowledged() {
+async fn ignored_failed_statement_is_never_acknowledged() {
     let ground = Ground::new().await;
     for &prepared in preparing() {
         for (style, effects) in STYLES
@@ -183,7 +183,7 @@ async fn a_failed_statement_that_the_handler_ignored_is_never_acknowledged() {
 }
 
 #[tokio::test]
-async fn a_handler_that_fails_leaves_nothing_and_its_connection_serves_the_next() {
+async fn failed_handler_leaves_nothing_and_keeps_its_connection() {
     let ground = Ground::new().await;
     let pool = ground.database.pool(1);
     for style in STYLES {
@@ -197,7 +197,7 @@ async fn a_handler_that_fails_leaves_nothing_and_its_connection_serves_the_next(
                 insert(&tx, &message).await?;
                 let row = tx.query_typed_one("SELECT pg_backend_pid()", &[]).await?;
                 Err(HandlerError::from(format!(
-                    "no, says {}",
+                    "failed on backend {}",
                     row.get::<_, i32>(0)
                 )))
             });
@@ -219,7 +219,7 @@ async fn a_handler_that_fails_leaves_nothing_and_its_connection_serves_the_next(
 }
 
 #[tokio::test]
-async fn effects_that_the_server_refuses_undo_the_work() {
+async fn invalid_effects_roll_back_the_handler() {
     let ground = Ground::new().await;
     let pool = ground.database.pool(1);
     for style in STYLES {
@@ -232,7 +232,7 @@ async fn effects_that_the_server_refuses_undo_the_work() {
         assert_eq!(processed.await.unwrap_err().kind(), ErrorKind::Invalid);
         ground.until_quiet().await;
         ground.assert_untouched(&message).await;
-        // No text of the server has a zero byte.
+        // Texts of the server contain no zero byte.
         for wrong in [Effect::json("facts", &"a\0b").unwrap(), fact().key("a\0b")] {
             let processed = idem.process(&pool, &message, |tx, message| {
                 let wrong = wrong.clone();
@@ -253,7 +253,7 @@ async fn effects_that_the_server_refuses_undo_the_work() {
 }
 
 #[tokio::test]
-async fn another_payload_under_the_same_id_is_a_mismatch() {
+async fn other_payload_with_the_same_id_is_a_mismatch() {
     let ground = Ground::new().await;
     for style in [Style::Eager, Style::Reactive] {
         let idem = idem(|rule| rule.style(style).fingerprint(true));
@@ -275,13 +275,17 @@ async fn another_payload_under_the_same_id_is_a_mismatch() {
 }
 
 #[tokio::test]
-async fn a_message_older_than_what_is_remembered_is_expired() {
+async fn message_older_than_the_retained_claims_is_expired() {
     let ground = Ground::new().await;
-    let soon = format!(
+    let short_retention = format!(
         "SELECT idem_set_retention('short', '200 milliseconds');
          SELECT idem_configure('{DESTINATION}', '200 milliseconds');"
     );
-    ground.observer.batch_execute(&soon).await.unwrap();
+    ground
+        .observer
+        .batch_execute(&short_retention)
+        .await
+        .unwrap();
     let (ground, now) = (&ground, OffsetDateTime::now_utc());
     for style in [Style::Eager, Style::Reactive] {
         let idem = &idem(|rule| rule.style(style).expire(true));
@@ -290,8 +294,8 @@ async fn a_message_older_than_what_is_remembered_is_expired() {
             let processed = idem.process(&ground.pool, &message, work).await.unwrap();
             (message, processed)
         };
-        // Until the ring has turned it remembers everything.
-        until("the ring has forgotten", || async {
+        // Until its first rotation, the ring retains all claims.
+        until("the ring has rotated", || async {
             ground
                 .observer
                 .batch_execute("CALL idem_maintain()")
@@ -311,7 +315,7 @@ async fn a_message_older_than_what_is_remembered_is_expired() {
 }
 
 #[tokio::test]
-async fn who_does_not_wait_hears_that_another_is_at_it() {
+async fn concurrent_duplicate_without_wait_is_in_progress() {
     let ground = Ground::new().await;
     let message = message();
     let idem = idem(|rule| rule.wait(false));
@@ -327,7 +331,7 @@ async fn who_does_not_wait_hears_that_another_is_at_it() {
 }
 
 #[tokio::test]
-async fn the_handler_works_at_the_isolation_level_of_its_policy() {
+async fn handler_runs_at_the_isolation_level_of_its_policy() {
     let ground = Ground::new().await;
     for style in STYLES {
         for (isolation, name) in [
@@ -351,7 +355,7 @@ async fn the_handler_works_at_the_isolation_level_of_its_policy() {
 }
 
 #[tokio::test]
-async fn a_duplicate_is_given_the_recorded_effects_when_the_policy_says_so() {
+async fn on_duplicate_effects_returns_the_recorded_effects() {
     let ground = Ground::new().await;
     for style in STYLES {
         let message = message();
@@ -378,7 +382,7 @@ async fn a_duplicate_is_given_the_recorded_effects_when_the_policy_says_so() {
 }
 
 #[tokio::test]
-async fn what_is_in_an_id_stays_in_its_literal() {
+async fn special_characters_in_an_id_are_quoted() {
     let ground = Ground::new().await;
     for id in [
         "it's",

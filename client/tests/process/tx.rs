@@ -1,4 +1,4 @@
-//! The transaction in the hands of a handler.
+//! The transaction that a handler receives.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_kept_transaction_is_rolled_back_and_its_connection_is_gone() {
+async fn kept_transaction_is_rolled_back_and_its_connection_closed() {
     let ground = Ground::new().await;
     for (style, is_failing) in [
         (Style::Eager, false),
@@ -33,9 +33,13 @@ async fn a_kept_transaction_is_rolled_back_and_its_connection_is_gone() {
             }
         });
         assert!(matches!(processed.await, Err(Error::TransactionKept)));
-        // While it is still held: nothing more can be done with it, and others are served.
+        // While the handler still holds the transaction, the transaction is unusable and the pool
+        // serves other messages.
         let kept = kept.lock().unwrap().take().unwrap();
-        until("the kept connection is gone", || async { kept.is_closed() }).await;
+        until("the kept connection is closed", || async {
+            kept.is_closed()
+        })
+        .await;
         assert!(kept.batch_execute("COMMIT").await.is_err());
         ground.until_quiet().await;
         ground.assert_untouched(&message).await;
@@ -47,7 +51,7 @@ async fn a_kept_transaction_is_rolled_back_and_its_connection_is_gone() {
 }
 
 #[tokio::test]
-async fn what_fails_in_a_savepoint_is_taken_back_alone() {
+async fn savepoint_rollback_keeps_the_transaction() {
     let ground = Ground::new().await;
     let message = message();
     let idem = Idem::new();
@@ -63,7 +67,7 @@ async fn what_fails_in_a_savepoint_is_taken_back_alone() {
 }
 
 #[tokio::test]
-async fn a_dropped_savepoint_is_rolled_back_and_a_released_one_is_kept() {
+async fn dropped_savepoint_is_rolled_back_and_released_one_is_kept() {
     let ground = Ground::new().await;
     let (kept, dropped) = (message(), message());
     let other = &dropped;
@@ -75,7 +79,7 @@ async fn a_dropped_savepoint_is_rolled_back_and_a_released_one_is_kept() {
         }
         let mut outer = tx.savepoint().await?;
         {
-            // Nested, and the inner one is dropped while its statement has failed.
+            // The inner savepoint is dropped after a statement in it has failed.
             let inner = outer.savepoint().await?;
             insert(&inner, other).await?;
             assert!(inner.batch_execute("SELECT 1 / 0").await.is_err());
@@ -89,8 +93,10 @@ async fn a_dropped_savepoint_is_rolled_back_and_a_released_one_is_kept() {
     assert_eq!(ground.work(&dropped).await, 0);
 }
 
+/// Goal: after the start of an inner savepoint was cancelled, a rollback of the outer savepoint
+/// still applies to the outer one.
 #[tokio::test]
-async fn a_savepoint_whose_beginning_was_cancelled_does_not_take_what_is_meant_for_the_outer_one() {
+async fn cancelled_savepoint_leaves_the_outer_one_intact() {
     use futures_util::FutureExt;
     let ground = Ground::new().await;
     let message = message();
@@ -98,7 +104,7 @@ async fn a_savepoint_whose_beginning_was_cancelled_does_not_take_what_is_meant_f
     let processed = idem.process(&ground.pool, &message, |mut tx: Tx, message| async move {
         let mut outer = tx.savepoint().await?;
         insert(&outer, &message).await?;
-        // Sent, and not awaited.
+        // The statement is sent and its result is not awaited.
         assert!(outer.savepoint().now_or_never().is_none());
         outer.rollback().await?;
         work(tx, message).await
@@ -107,15 +113,17 @@ async fn a_savepoint_whose_beginning_was_cancelled_does_not_take_what_is_meant_f
     ground.assert_done_once(&message).await;
 }
 
+/// Goal: after the release of an inner savepoint has failed, a rollback of the outer savepoint
+/// still applies to the outer one.
 #[tokio::test]
-async fn a_savepoint_that_could_not_be_released_does_not_take_what_is_meant_for_the_outer_one() {
+async fn unreleased_savepoint_leaves_the_outer_one_intact() {
     let ground = Ground::new().await;
     let (message, other) = (message(), message());
-    let taken_back = &other;
+    let rolled_back = &other;
     let idem = Idem::new();
     let processed = idem.process(&ground.pool, &message, |mut tx: Tx, message| async move {
         let mut outer = tx.savepoint().await?;
-        insert(&outer, taken_back).await?;
+        insert(&outer, rolled_back).await?;
         let inner = outer.savepoint().await?;
         assert!(inner.batch_execute("SELECT 1 / 0").await.is_err());
         assert!(inner.release().await.is_err());

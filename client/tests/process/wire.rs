@@ -1,4 +1,4 @@
-//! Round trips, counted on the wire.
+//! The number of round trips, counted by a proxy.
 
 use deadpool_postgres::Pool;
 use idem_client::{Handled, Idem, Message, Processed, Style, Tx};
@@ -8,7 +8,7 @@ use crate::{
     proxy::Proxy,
 };
 
-/// A handler of `statements` that answers `effects`.
+/// A handler that executes `statements` statements and returns `effects` effects.
 async fn handle(tx: Tx, message: Message, statements: usize, effects: usize) -> Handled {
     for _ in 0..statements {
         insert(&tx, &message).await?;
@@ -16,7 +16,7 @@ async fn handle(tx: Tx, message: Message, statements: usize, effects: usize) -> 
     Ok((0..effects).map(|_| fact()).collect())
 }
 
-async fn turns_of_bare(proxy: &Proxy, pool: &Pool, statements: usize) -> usize {
+async fn bare_round_trips(proxy: &Proxy, pool: &Pool, statements: usize) -> usize {
     let mut client = pool.get().await.unwrap();
     let before = proxy.turns();
     let tx = client.transaction().await.unwrap();
@@ -27,7 +27,7 @@ async fn turns_of_bare(proxy: &Proxy, pool: &Pool, statements: usize) -> usize {
     proxy.turns() - before
 }
 
-async fn turns_of(
+async fn round_trips(
     proxy: &Proxy,
     pool: &Pool,
     idem: &Idem,
@@ -47,33 +47,33 @@ async fn turns_of(
 }
 
 #[tokio::test]
-async fn a_protected_message_takes_no_more_round_trips_than_the_bare_transaction() {
+async fn protected_message_takes_the_round_trips_of_its_transaction() {
     let ground = Ground::new().await;
     let proxy = Proxy::to(&ground.database).await;
     let pool = proxy.pool(1);
     let prepared = Idem::builder().prepared_statements(true).build().unwrap();
-    // The first use of a statement prepares it.
-    turns_of(&proxy, &pool, &prepared, 0, 1).await;
+    // The first use of each statement prepares it.
+    round_trips(&proxy, &pool, &prepared, 0, 1).await;
     for statements in [0, 1, 4] {
-        let bare = turns_of_bare(&proxy, &pool, statements).await;
+        let bare = bare_round_trips(&proxy, &pool, statements).await;
         assert_eq!(bare, statements + 2);
         for effects in [0, 1, 3] {
             assert_eq!(
-                turns_of(&proxy, &pool, &Idem::new(), statements, effects).await,
+                round_trips(&proxy, &pool, &Idem::new(), statements, effects).await,
                 bare
             );
             assert_eq!(
-                turns_of(&proxy, &pool, &prepared, statements, effects).await,
+                round_trips(&proxy, &pool, &prepared, statements, effects).await,
                 bare
             );
             let checked = idem(|rule| rule.style(Style::CheckOnly));
             assert_eq!(
-                turns_of(&proxy, &pool, &checked, statements, effects).await,
+                round_trips(&proxy, &pool, &checked, statements, effects).await,
                 bare
             );
             let reactive = idem(|rule| rule.style(Style::Reactive));
             assert_eq!(
-                turns_of(&proxy, &pool, &reactive, statements, effects).await,
+                round_trips(&proxy, &pool, &reactive, statements, effects).await,
                 bare + 1
             );
         }
@@ -81,20 +81,20 @@ async fn a_protected_message_takes_no_more_round_trips_than_the_bare_transaction
 }
 
 #[tokio::test]
-async fn a_batch_takes_the_round_trips_of_one_message_and_of_its_handlers() {
+async fn batch_takes_round_trips_of_one_message_and_its_handlers() {
     let ground = Ground::new().await;
     let proxy = Proxy::to(&ground.database).await;
     let pool = proxy.pool(1);
     drop(pool.get().await.unwrap());
     let messages: Vec<_> = (0..40).map(|_| message()).collect();
     let before = proxy.turns();
-    let answers = Idem::new()
+    let results = Idem::new()
         .process_batch(&pool, &messages, |tx, message| handle(tx, message, 1, 1))
         .await;
     assert_eq!(proxy.turns() - before, messages.len() + 2);
     assert!(
-        answers
+        results
             .iter()
-            .all(|answer| matches!(answer, Ok(Processed::New { effects }) if effects.len() == 1))
+            .all(|result| matches!(result, Ok(Processed::New { effects }) if effects.len() == 1))
     );
 }

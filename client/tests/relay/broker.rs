@@ -1,4 +1,4 @@
-//! A broker in memory, with faults.
+//! An in-memory broker with faults.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -11,17 +11,17 @@ use uuid::Uuid;
 
 use crate::support::until;
 
-/// What the broker does with one effect.
+/// The response of the broker to one effect.
 pub enum Fate {
     Take,
-    /// Takes it after so long.
+    /// Confirms the effect after this time.
     Slowly(Duration),
     Reject,
     Refuse,
     Unavailable,
-    /// The topic has no place.
+    /// Fails because the topic has no queue.
     NoPlace,
-    /// Never answers.
+    /// Never responds.
     Silence,
 }
 
@@ -30,12 +30,12 @@ pub enum Fate {
 pub struct Taken {
     pub id: Uuid,
     pub key: Option<String>,
-    pub says: String,
+    pub payload: String,
 }
 
 type Rule = Box<dyn FnMut(&str) -> Fate + Send>;
 
-/// Cheap to clone: what one clone takes all know.
+/// The broker. Its clones share the state.
 #[derive(Clone, Default)]
 pub struct Broker(Arc<Mutex<State>>);
 
@@ -44,29 +44,30 @@ struct State {
     rule: Option<Rule>,
     attempts: HashMap<String, u32>,
     taken: Vec<Taken>,
-    /// The keys of what is under way; who adds one twice breaks the order.
+    /// The keys of the effects that are being published. A key that is added twice is a violation
+    /// of the order.
     under_way: HashSet<String>,
     overlaps: Vec<String>,
     most_under_way: usize,
     now_under_way: usize,
-    /// It accepts no connection.
+    /// True if the broker accepts no connection.
     is_away: bool,
-    /// It accepts connections and lacks this.
+    /// The reason with which `check` fails although the broker accepts connections.
     lacks: Option<String>,
 }
 
 impl Broker {
-    /// From now on this says what becomes of an effect that says so.
+    /// Sets the rule that returns the response to an effect with the given payload.
     pub fn rule(&self, rule: impl FnMut(&str) -> Fate + Send + 'static) {
         self.state().rule = Some(Box::new(rule));
     }
 
-    /// From now on it accepts connections or does not.
+    /// Sets whether the broker accepts no connection.
     pub fn is_away(&self, is_away: bool) {
         self.state().is_away = is_away;
     }
 
-    /// From now on it accepts connections, and lacks what this says.
+    /// Makes the broker accept connections, and sets the reason with which `check` fails.
     pub fn lacks(&self, place: Option<&str>) {
         let mut state = self.state();
         state.is_away = false;
@@ -77,26 +78,27 @@ impl Broker {
         self.state().taken.clone()
     }
 
-    /// What was taken of one key, in that order.
+    /// Returns the payloads of the confirmed effects of a key, in order.
     pub fn of_key(&self, key: &str) -> Vec<String> {
         let of_key = |taken: &Taken| taken.key.as_deref() == Some(key);
         self.taken()
             .into_iter()
             .filter(of_key)
-            .map(|taken| taken.says)
+            .map(|taken| taken.payload)
             .collect()
     }
 
-    pub fn attempts(&self, says: &str) -> u32 {
-        self.state().attempts.get(says).copied().unwrap_or(0)
+    pub fn attempts(&self, payload: &str) -> u32 {
+        self.state().attempts.get(payload).copied().unwrap_or(0)
     }
 
-    /// How many effects were under way at once.
+    /// Returns the highest number of effects that were published at the same time.
     pub fn most_under_way(&self) -> usize {
         self.state().most_under_way
     }
 
-    /// Effects that were published while another one of their key was under way.
+    /// Returns the payloads of effects that were published while another effect of their key was
+    /// being published.
     pub fn overlaps(&self) -> Vec<String> {
         self.state().overlaps.clone()
     }
@@ -112,24 +114,24 @@ impl Broker {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(&self, says: &str, key: Option<&str>) -> Fate {
+    fn begin(&self, payload: &str, key: Option<&str>) -> Fate {
         let mut state = self.state();
-        *state.attempts.entry(says.to_owned()).or_default() += 1;
+        *state.attempts.entry(payload.to_owned()).or_default() += 1;
         if let Some(key) = key
             && !state.under_way.insert(key.to_owned())
         {
-            state.overlaps.push(says.to_owned());
+            state.overlaps.push(payload.to_owned());
         }
         state.now_under_way += 1;
         state.most_under_way = state.most_under_way.max(state.now_under_way);
         if state.is_away {
             return Fate::Unavailable;
         }
-        state.rule.as_mut().map_or(Fate::Take, |rule| rule(says))
+        state.rule.as_mut().map_or(Fate::Take, |rule| rule(payload))
     }
 }
 
-/// One effect is under way.
+/// An effect that is being published.
 struct UnderWay<'b>(&'b Broker, Option<&'b str>);
 
 impl Drop for UnderWay<'_> {
@@ -144,10 +146,10 @@ impl Drop for UnderWay<'_> {
 
 impl Publisher for Broker {
     async fn publish(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
-        let says: String = serde_json::from_slice(&message.payload).unwrap();
-        let fate = self.begin(&says, message.key.as_deref());
+        let payload: String = serde_json::from_slice(&message.payload).unwrap();
+        let fate = self.begin(&payload, message.key.as_deref());
         let _under_way = UnderWay(self, message.key.as_deref());
-        // So that effects can overlap.
+        // Yield, so that effects can overlap.
         tokio::task::yield_now().await;
         match fate {
             Fate::Take => {}
@@ -163,7 +165,7 @@ impl Publisher for Broker {
         self.state().taken.push(Taken {
             id: message.message_id,
             key: message.key.clone(),
-            says,
+            payload,
         });
         Ok(())
     }

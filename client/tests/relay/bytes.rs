@@ -1,4 +1,4 @@
-//! What a relay holds in memory is limited in bytes, over all partitions.
+//! The number of bytes that a relay holds in memory is limited, over all partitions.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::{
     world::{Running, quick, say, split, until_acknowledged},
 };
 
-/// Goal: memory does not grow with the number of partitions. Each holds its share, which is room
-/// for one of these effects.
+/// Goal: memory does not grow with the number of partitions. Each partition holds its share of the
+/// limit, which fits one of these effects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partitions_share_the_bytes_that_a_process_holds() {
     const PARTITIONS: usize = 8;

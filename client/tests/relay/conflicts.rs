@@ -1,4 +1,4 @@
-//! A lost conflict is a reply of a database that serves.
+//! A serialization failure or deadlock does not make the database unavailable.
 
 use deadpool_postgres::{Manager, Pool};
 use tokio_postgres::NoTls;
@@ -12,7 +12,7 @@ use crate::{
     world::{Running, quick, say},
 };
 
-/// What fails in the place of `idem_relay_next`.
+/// Replaces `idem_relay_next` with a function that fails.
 const DEADLOCKED: &str = "
     ALTER FUNCTION idem_relay_next(text, integer, integer, interval, bigint) RENAME TO original;
     CREATE FUNCTION idem_relay_next(text, integer, integer, interval, bigint)
@@ -26,22 +26,25 @@ const DEADLOCKED: &str = "
         RAISE 'deadlock detected' USING ERRCODE = '40P01';
     END $$";
 
-/// Goal: deadlocks of `idem_relay_next` raise no alarm. Invariant: I4.
+/// Goal: deadlocks in `idem_relay_next` cause no warning. Invariant: I4.
 #[tokio::test]
-async fn i4_lost_conflicts_leave_the_database_available() {
+async fn i4_deadlocks_leave_the_database_available() {
     let (log, _guard) = Log::keep();
     let db = Database::create();
     let client = db.connect().await;
     let broker = Broker::default();
     let relay = Running::start(quick(db.pool(2), broker.clone()));
-    until("it serves", async || relay.status.borrow().database).await;
+    until("the database is available", async || {
+        relay.status.borrow().database
+    })
+    .await;
     client
         .batch_execute("CREATE SEQUENCE attempts")
         .await
         .unwrap();
     client.batch_execute(DEADLOCKED).await.unwrap();
     say(&client, Some("a"), "a-0").await;
-    until("it lost three conflicts", async || {
+    until("three deadlocks have occurred", async || {
         let three = "SELECT is_called AND last_value >= 3 FROM attempts";
         client.query_one(three, &[]).await.unwrap().get(0)
     })
@@ -49,14 +52,15 @@ async fn i4_lost_conflicts_leave_the_database_available() {
     assert_eq!(relay.status.borrow().database_error, None);
     let restore = "
         DROP FUNCTION idem_relay_next(text, integer, integer, interval, bigint);
-        ALTER FUNCTION original(text, integer, integer, interval, bigint) RENAME TO idem_relay_next";
+        ALTER FUNCTION original(text, integer, integer, interval, bigint)
+            RENAME TO idem_relay_next";
     client.batch_execute(restore).await.unwrap();
     broker.until_taken(1).await;
     relay.stop().await;
     assert_eq!(log.lines(Level::WARN, ""), [""; 0]);
 }
 
-/// Goal: with `lock_timeout`, tables that stay locked are a database that does not serve.
+/// Goal: with `lock_timeout`, tables that stay locked are reported as an unavailable database.
 /// Invariant: I4.
 #[tokio::test]
 async fn i4_locked_tables_are_reported_with_a_lock_timeout() {
@@ -71,7 +75,10 @@ async fn i4_locked_tables_are_reported_with_a_lock_timeout() {
         .unwrap();
     let broker = Broker::default();
     let relay = Running::start(quick(pool, broker.clone()));
-    until("it serves", async || relay.status.borrow().database).await;
+    until("the database is available", async || {
+        relay.status.borrow().database
+    })
+    .await;
     let tx = client.transaction().await.unwrap();
     tx.batch_execute("LOCK TABLE idem.relay IN ACCESS EXCLUSIVE MODE")
         .await
@@ -82,13 +89,16 @@ async fn i4_locked_tables_are_reported_with_a_lock_timeout() {
         .borrow()
         .database_error
         .clone()
-        .expect("the database does not serve");
+        .expect("the status has no database error");
     assert!(reason.starts_with("55P03: "), "{reason}");
     tx.commit().await.unwrap();
-    until("it serves", async || relay.status.borrow().database).await;
+    until("the database is available", async || {
+        relay.status.borrow().database
+    })
+    .await;
     say(&client, Some("a"), "a-0").await;
     broker.until_taken(1).await;
     relay.stop().await;
-    let warnings = log.lines(Level::WARN, "does not serve the relay");
-    assert!(!warnings.is_empty(), "it is in the log");
+    let warnings = log.lines(Level::WARN, "is not available to the relay");
+    assert!(!warnings.is_empty(), "no warning was logged");
 }

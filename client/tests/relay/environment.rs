@@ -1,4 +1,5 @@
-//! I4: what the database or the broker lacks is waited for, logged once and visible in the status.
+//! I4: the relay waits for missing parts of the database or the broker, logs each once, and shows
+//! them in its status.
 
 use std::{
     sync::{
@@ -22,7 +23,7 @@ use crate::{
     world::{Running, parked, quick, rounds, say, say_rounds, until_acknowledged},
 };
 
-/// Waits until the server has rolled back this many more statements.
+/// Waits until the server has rolled back `times` more transactions.
 pub async fn until_refused(client: &Client, times: i64) {
     let rolled_back = async || -> i64 {
         let rolled_back =
@@ -30,27 +31,30 @@ pub async fn until_refused(client: &Client, times: i64) {
         client.query_one(rolled_back, &[]).await.unwrap().get(0)
     };
     let before = rolled_back().await;
-    until("the relay is refused again", async || {
+    until("more transactions are rolled back", async || {
         rolled_back().await >= before + times
     })
     .await;
 }
 
-/// Waits until the relay has asked the database this often again. Another database counts no own
-/// queries.
-async fn until_asked(db: &Database, times: i64) {
-    let asked = || -> i64 {
-        let asked = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname";
+/// Waits until the relay has run `times` more transactions in the database. The queries of this
+/// function run in another database and do not count.
+async fn until_transactions(db: &Database, times: i64) {
+    let transactions = || -> i64 {
+        let counter = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname";
         let count = db
             .server
-            .psql("postgres", &format!("{asked} = '{}'", db.name));
+            .psql("postgres", &format!("{counter} = '{}'", db.name));
         count.trim().parse().unwrap()
     };
-    let before = asked();
-    until("the relay asks again", async || asked() >= before + times).await;
+    let before = transactions();
+    until("the relay runs more transactions", async || {
+        transactions() >= before + times
+    })
+    .await;
 }
 
-/// Goal: an administrator creates, drops and creates the relay while it runs. Invariant: I4.
+/// Goal: the relay is created, dropped and created again while its process runs. Invariant: I4.
 #[tokio::test]
 async fn i4_missing_relay_is_waited_for_with_one_warning() {
     let (log, _guard) = Log::keep();
@@ -69,7 +73,10 @@ async fn i4_missing_relay_is_waited_for_with_one_warning() {
             .unwrap_or_default();
         assert!(reason.starts_with("42704: "), "{reason}");
         create_relay(&client, "later", 1, false).await.unwrap();
-        until("it serves", async || relay.status.borrow().database).await;
+        until("the database is available", async || {
+            relay.status.borrow().database
+        })
+        .await;
         say(&client, Some("a"), &format!("a-{round}")).await;
         broker.until_taken(round).await;
         assert_eq!(relay.status.borrow().database_error, None);
@@ -83,7 +90,7 @@ async fn i4_missing_relay_is_waited_for_with_one_warning() {
     assert_eq!(broker.of_key("a"), ["a-1", "a-2"]);
 }
 
-/// Goal: a role without `idem_grant`. Invariant: I4.
+/// Goal: the role has no `idem_grant` at first. Invariant: I4.
 #[tokio::test]
 async fn i4_missing_grant_is_waited_for_with_one_warning() {
     let (log, _guard) = Log::keep();
@@ -103,11 +110,11 @@ async fn i4_missing_grant_is_waited_for_with_one_warning() {
     let broker = Broker::default();
     let relay = Running::start(quick(pool, broker.clone()));
     say(&client, Some("a"), "a-0").await;
-    until("it is refused", async || {
+    until("the status has a database error", async || {
         relay.status.borrow().database_error.is_some()
     })
     .await;
-    until_asked(&db, 3).await;
+    until_transactions(&db, 3).await;
     let reason = relay
         .status
         .borrow()
@@ -123,7 +130,7 @@ async fn i4_missing_grant_is_waited_for_with_one_warning() {
     relay.stop().await;
 }
 
-/// Goal: a client that is newer than the SQL, until ALTER EXTENSION UPDATE. Invariant: I4.
+/// Goal: the client is newer than the SQL until ALTER EXTENSION UPDATE. Invariant: I4.
 #[tokio::test]
 async fn i4_older_sql_is_waited_for_with_one_warning() {
     let (log, _guard) = Log::keep();
@@ -156,9 +163,10 @@ async fn i4_older_sql_is_waited_for_with_one_warning() {
     assert_eq!(log.lines(Level::WARN, "").len(), 1);
 }
 
-/// Goal: a restore into a younger cluster, repaired while a relay waits. Invariant: I4.
+/// Goal: the database was restored into a younger cluster, and is repaired while the relay waits.
+/// Invariant: I4.
 #[tokio::test]
-async fn i4_transaction_ids_that_went_backwards_are_waited_for() {
+async fn i4_restore_into_a_younger_cluster_is_waited_for() {
     let (log, _guard) = Log::keep();
     let db = Database::create();
     let mut client = db.connect().await;
@@ -190,7 +198,8 @@ async fn i4_transaction_ids_that_went_backwards_are_waited_for() {
     assert_eq!(log.lines(Level::WARN, "").len(), 1);
 }
 
-/// Goal: a relay is created again with more partitions, while its process runs. Invariant: I4.
+/// Goal: a relay is dropped and created again with more partitions while its process runs.
+/// Invariant: I4.
 #[tokio::test]
 async fn i4_all_partitions_of_a_relay_created_again_are_served() {
     const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
@@ -199,52 +208,67 @@ async fn i4_all_partitions_of_a_relay_created_again_are_served() {
     create_relay(&client, "again", 1, false).await.unwrap();
     let broker = Broker::default();
     let relay = Running::start(quick(db.pool(3), broker.clone()).name("again"));
-    until("it serves", async || relay.status.borrow().database).await;
+    until("the database is available", async || {
+        relay.status.borrow().database
+    })
+    .await;
     drop_relay(&client, "again").await.unwrap();
-    until("it is missing", async || !relay.status.borrow().database).await;
+    until("the relay is missing", async || {
+        !relay.status.borrow().database
+    })
+    .await;
     create_relay(&client, "again", 4, false).await.unwrap();
     say_rounds(&mut client, &KEYS, 1).await;
     broker.until_taken(KEYS.len()).await;
     until_acknowledged(&client, "again").await;
     drop_relay(&client, "again").await.unwrap();
-    until("it is missing", async || !relay.status.borrow().database).await;
+    until("the relay is missing", async || {
+        !relay.status.borrow().database
+    })
+    .await;
     create_relay(&client, "again", 1, false).await.unwrap();
     say(&client, None, "last").await;
     broker.until_taken(KEYS.len() + 1).await;
-    until("it serves", async || relay.status.borrow().database).await;
+    until("the database is available", async || {
+        relay.status.borrow().database
+    })
+    .await;
     relay.stop().await;
 }
 
-/// Sends effects of two keys to a topic that has no place, each before one that can be published.
-async fn say_to_both(client: &Client) {
-    for (topic, key, says) in [
+/// Sends effects of two keys to a topic that does not exist, and for each key one to an existing
+/// topic behind them.
+async fn say_to_both_topics(client: &Client) {
+    for (topic, key, payload) in [
         ("absent", "a", "a-0"),
         ("things", "a", "a-1"),
         ("absent", "b", "b-0"),
         ("things", "b", "b-1"),
         ("things", "c", "c-0"),
     ] {
-        send(client, &Effect::json(topic, &says).unwrap().key(key))
+        send(client, &Effect::json(topic, &payload).unwrap().key(key))
             .await
             .unwrap();
     }
 }
 
-/// The rule of a broker that has no place for the topic `absent` as long as this is true.
+/// Returns the rule of a broker in which the topic `absent` does not exist while `is_absent` is
+/// true.
 fn absent(is_absent: &Arc<AtomicBool>) -> impl FnMut(&str) -> Fate + Send + 'static {
     let is_absent = Arc::clone(is_absent);
-    move |says| match says {
+    move |payload| match payload {
         "a-0" | "b-0" if is_absent.load(Ordering::SeqCst) => Fate::NoPlace,
         _ => Fate::Take,
     }
 }
 
-/// Goal: two processes share a partition whose topic has no place for many leases. Invariant: I4.
+/// Goal: two processes share a partition with an effect of a missing topic, for much longer than a
+/// lease. Invariant: I4.
 #[tokio::test]
-async fn i4_lease_is_kept_while_a_topic_has_no_place() {
+async fn i4_lease_is_kept_while_a_topic_is_missing() {
     let db = Database::create();
     let client = db.connect().await;
-    say_to_both(&client).await;
+    say_to_both_topics(&client).await;
     let is_absent = Arc::new(AtomicBool::new(true));
     let (broker, other) = (Broker::default(), Broker::default());
     broker.rule(absent(&is_absent));
@@ -259,7 +283,7 @@ async fn i4_lease_is_kept_while_a_topic_has_no_place() {
         client.query_one(extended, &[]).await.unwrap().get(0)
     })
     .await;
-    assert_eq!(other.taken(), [], "the batch stays with its process");
+    assert_eq!(other.taken(), [], "the process keeps its batch");
     assert_eq!(broker.of_key("c"), ["c-0"]);
     assert_eq!(broker.taken().len(), 1);
     is_absent.store(false, Ordering::SeqCst);
@@ -267,41 +291,45 @@ async fn i4_lease_is_kept_while_a_topic_has_no_place() {
     first.stop().await;
     second.stop().await;
     for key in ["a", "b"] {
-        assert_eq!(broker.of_key(key), rounds(key, 2), "each once");
+        assert_eq!(
+            broker.of_key(key),
+            rounds(key, 2),
+            "each effect is published once"
+        );
     }
     assert_eq!((other.taken(), broker.overlaps()), (vec![], vec![]));
     assert_eq!(parked(&client).await, []);
 }
 
-/// Goal: a process that stops in the middle of the wait. Invariant: I4.
+/// Goal: the process stops while it waits for the topic. Invariant: I4.
 #[tokio::test]
-async fn i4_batch_with_an_absent_topic_is_given_back_at_a_stop() {
+async fn i4_batch_with_a_missing_topic_is_released_at_a_stop() {
     let db = Database::create();
     let client = db.connect().await;
-    say_to_both(&client).await;
+    say_to_both_topics(&client).await;
     let is_absent = Arc::new(AtomicBool::new(true));
     let broker = Broker::default();
     broker.rule(absent(&is_absent));
-    // The lease is an hour: a process that keeps it would stop the next one.
+    // The lease is an hour, so the next process must wait if this one keeps it.
     let relay = Running::start(quick(db.pool(2), broker.clone()));
     broker.until_taken(1).await;
-    until("it waits", async || {
+    until("one topic is unavailable", async || {
         relay.status.borrow().unavailable_topics == 1
     })
     .await;
     relay.stop().await;
 
-    let heir = Broker::default();
-    let relay = Running::start(quick(db.pool(2), heir.clone()));
+    let successor = Broker::default();
+    let relay = Running::start(quick(db.pool(2), successor.clone()));
     until_acknowledged(&client, "default").await;
     relay.stop().await;
-    assert_eq!(heir.of_key("a"), rounds("a", 2));
-    assert_eq!(heir.of_key("b"), rounds("b", 2));
+    assert_eq!(successor.of_key("a"), rounds("a", 2));
+    assert_eq!(successor.of_key("b"), rounds("b", 2));
 }
 
-/// Goal: a backlog for a topic that has no place is no load for the broker. Invariant: I4.
+/// Goal: a backlog for a missing topic causes no load on the broker. Invariant: I4.
 #[tokio::test]
-async fn one_effect_of_an_absent_topic_is_tried_at_a_time() {
+async fn one_effect_of_a_missing_topic_is_tried_at_a_time() {
     const KEYS: [&str; 40] = ["k"; 40];
     let db = Database::create();
     let mut client = db.connect().await;
@@ -313,9 +341,12 @@ async fn one_effect_of_an_absent_topic_is_tried_at_a_time() {
     let broker = Broker::default();
     broker.rule(|_| Fate::NoPlace);
     let relay = Running::start(quick(db.pool(2), broker.clone()).in_flight(KEYS.len()));
-    until("all were tried", async || broker.attempts("absent") >= 40).await;
-    // The first pauses are 100 ms and 200 ms, with jitter.
-    until("one is tried again", async || {
+    until("all effects were tried", async || {
+        broker.attempts("absent") >= 40
+    })
+    .await;
+    // The first delays of the back-off are 100 ms and 200 ms, with jitter.
+    until("one effect is retried", async || {
         broker.attempts("absent") > 41
     })
     .await;
@@ -331,9 +362,9 @@ async fn one_effect_of_an_absent_topic_is_tried_at_a_time() {
     assert_eq!(parked(&client).await, []);
 }
 
-/// Goal: many partitions meet a broker that is away. Invariant: I4.
+/// Goal: many partitions find the broker unavailable. Invariant: I4.
 #[tokio::test]
-async fn i4_broker_that_is_away_is_logged_once() {
+async fn i4_unavailable_broker_is_logged_once() {
     let (log, _guard) = Log::keep();
     let db = Database::create();
     let mut client = db.connect().await;
@@ -343,8 +374,12 @@ async fn i4_broker_that_is_away_is_logged_once() {
     broker.rule(|_| Fate::Unavailable);
     let relay = Running::start(quick(db.pool(5), broker.clone()).name("split"));
     let first = ["a-0", "b-0", "c-0", "d-0", "e-0", "f-0"];
-    until("it is asked again and again", async || {
-        first.iter().map(|says| broker.attempts(says)).sum::<u32>() > 20
+    until("publishing is retried several times", async || {
+        first
+            .iter()
+            .map(|payload| broker.attempts(payload))
+            .sum::<u32>()
+            > 20
     })
     .await;
     let status = relay.status.borrow().clone();
@@ -354,7 +389,7 @@ async fn i4_broker_that_is_away_is_logged_once() {
     );
     broker.rule(|_| Fate::Take);
     until_acknowledged(&client, "split").await;
-    until("it is there again", async || {
+    until("the broker is available", async || {
         relay.status.borrow().broker == Some(true)
     })
     .await;
@@ -371,22 +406,22 @@ async fn i4_broker_that_is_away_is_logged_once() {
     );
 }
 
-/// An error with causes, as a broker's client has it.
+/// An error with a cause, as clients of brokers return it.
 #[derive(Debug, thiserror::Error)]
 #[error("connecting failed")]
 struct Connecting(#[source] std::io::Error);
 
-/// Fails for what the effect is.
+/// A publisher that rejects every effect.
 struct Refuses;
 
 impl Publisher for Refuses {
     async fn publish(&self, _: &OutgoingMessage) -> Result<(), PublishError> {
-        let cause = std::io::Error::other("the disk is on fire");
+        let cause = std::io::Error::other("disk failure");
         Err(PublishError::Rejected(Connecting(cause).into()))
     }
 }
 
-/// Goal: the log and the parked effect tell an operator the whole story.
+/// Goal: the log and the parked effect contain all causes of the failure.
 #[tokio::test]
 async fn parked_effect_has_all_causes_and_the_log_names_it() {
     let (log, _guard) = Log::keep();
@@ -397,7 +432,7 @@ async fn parked_effect_has_all_causes_and_the_log_names_it() {
     until_acknowledged(&client, "default").await;
     relay.stop().await;
     let reason =
-        "after 3 attempts: the broker did not take it: connecting failed: the disk is on fire";
+        "after 3 attempts: the broker rejected the effect: connecting failed: disk failure";
     assert_eq!(parked(&client).await, [(id, reason.to_owned())]);
     let warnings = log.lines(Level::WARN, reason);
     assert_eq!(warnings.len(), 1);

@@ -1,4 +1,5 @@
-//! Brokers and databases that fail: nothing is lost, and nothing is blamed that is not at fault.
+//! Failing brokers and databases: nothing is lost, and only failures of an effect use up its
+//! attempts.
 
 use std::{
     future::pending,
@@ -25,14 +26,14 @@ use crate::{
 };
 
 #[tokio::test]
-async fn what_is_never_taken_is_parked_with_its_reason_and_its_key_goes_on() {
+async fn rejected_effect_is_parked_and_its_key_continues() {
     let db = Database::create();
     let client = db.connect().await;
     let poison = say(&client, Some("a"), "poison").await;
     say(&client, Some("a"), "next").await;
     let broker = Broker::default();
-    broker.rule(|says| {
-        if says == "poison" {
+    broker.rule(|payload| {
+        if payload == "poison" {
             Fate::Reject
         } else {
             Fate::Take
@@ -43,16 +44,16 @@ async fn what_is_never_taken_is_parked_with_its_reason_and_its_key_goes_on() {
     assert_eq!(broker.of_key("a"), ["next"]);
     assert_eq!(broker.attempts("poison"), 4);
     let [(id, reason)] = &parked(&client).await[..] else {
-        panic!("one is parked");
+        panic!("expected one parked effect");
     };
     assert_eq!(*id, poison);
     assert_eq!(
         reason,
-        "after 4 attempts: the broker did not take it: the queue is full"
+        "after 4 attempts: the broker rejected the effect: the queue is full"
     );
     assert_eq!(relay.status.borrow().parked, 1);
 
-    // Somebody has mended what was broken. All its attempts are before it again.
+    // The cause is repaired. An unparked effect has all its attempts again.
     let mut left = 3;
     broker.rule(move |_| {
         left -= 1;
@@ -67,16 +68,17 @@ async fn what_is_never_taken_is_parked_with_its_reason_and_its_key_goes_on() {
     assert_eq!((summary.published, summary.parked), (2, 1));
 }
 
-/// Its batch did not end well: the broker goes away, and the lease runs out.
+/// Goal: an unparked effect has all its attempts again, even if its batch ended with an unavailable
+/// broker and an expired lease.
 #[tokio::test]
-async fn what_is_unparked_has_all_its_attempts_before_it_however_its_batch_ended() {
+async fn unparked_effect_has_all_its_attempts_again() {
     let db = Database::create();
     let client = db.connect().await;
     let poison = say(&client, None, "poison").await;
     say(&client, None, "other").await;
     let broker = Broker::default();
-    broker.rule(|says| {
-        if says == "poison" {
+    broker.rule(|payload| {
+        if payload == "poison" {
             Fate::Reject
         } else {
             Fate::Unavailable
@@ -87,23 +89,23 @@ async fn what_is_unparked_has_all_its_attempts_before_it_however_its_batch_ended
         .max_attempts(3);
     let relay = Running::start(relay);
     let is_parked = async || parked(&client).await.len() == 1;
-    until("it is parked", is_parked).await;
+    until("the effect is parked", is_parked).await;
     assert_eq!(broker.attempts("poison"), 3);
     assert!(relay_unpark(&client, "default", poison).await.unwrap());
-    until("it is parked again", is_parked).await;
+    until("the effect is parked again", is_parked).await;
     assert_eq!(broker.attempts("poison"), 6);
     relay.stop().await;
 }
 
 #[tokio::test]
-async fn what_no_broker_will_ever_take_is_parked_at_once() {
+async fn permanent_failure_parks_the_effect_at_once() {
     let db = Database::create();
     let client = db.connect().await;
     let poison = say(&client, Some("a"), "poison").await;
     say(&client, Some("a"), "next").await;
     let broker = Broker::default();
-    broker.rule(|says| {
-        if says == "poison" {
+    broker.rule(|payload| {
+        if payload == "poison" {
             Fate::Refuse
         } else {
             Fate::Take
@@ -114,12 +116,12 @@ async fn what_no_broker_will_ever_take_is_parked_at_once() {
     relay.stop().await;
     assert_eq!(broker.attempts("poison"), 1);
     assert_eq!(broker.of_key("a"), ["next"]);
-    let reason = "it cannot be published: no such exchange".to_owned();
+    let reason = "the effect cannot be published: no such exchange".to_owned();
     assert_eq!(parked(&client).await, [(poison, reason)]);
 }
 
 #[tokio::test]
-async fn a_database_that_never_answers_does_not_keep_a_relay_from_leaving() {
+async fn blocked_database_does_not_delay_the_shutdown() {
     let db = Database::create();
     let client = db.connect().await;
     say(&client, None, "waits").await;
@@ -130,27 +132,29 @@ async fn a_database_that_never_answers_does_not_keep_a_relay_from_leaving() {
         .unwrap();
     let relay =
         Running::start(quick(db.pool(2), Broker::default()).grace(Duration::from_millis(100)));
-    until("the relay waits for an answer", async || {
-        let waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'idem.relay_partition'::regclass AND NOT granted)";
+    until("the relay waits for a lock", async || {
+        let waiting = "SELECT EXISTS (SELECT FROM pg_locks
+             WHERE relation = 'idem.relay_partition'::regclass AND NOT granted)";
         client.query_one(waiting, &[]).await.unwrap().get(0)
     })
     .await;
     let stopped = tokio::time::timeout(Duration::from_secs(10), relay.stop()).await;
-    assert_eq!(stopped.expect("it leaves").published, 0);
+    assert_eq!(stopped.expect("the relay does not stop").published, 0);
 }
 
-/// For longer than its lease is, with more failures than an effect may have.
+/// Goal: the broker is unavailable for longer than a lease, and publishing fails more often than an
+/// effect may fail.
 #[tokio::test]
-async fn a_broker_that_is_away_parks_nothing_and_loses_nothing() {
+async fn unavailable_broker_parks_and_loses_no_effect() {
     let db = Database::create();
     let mut client = db.connect().await;
     say_rounds(&mut client, &["a", "b"], 3).await;
     let broker = Broker::default();
     let is_away = Arc::new(AtomicBool::new(true));
     let away = Arc::clone(&is_away);
-    broker.rule(move |says| {
-        // What was taken before it went away is not published again.
-        if says == "a-0" || !away.load(Ordering::SeqCst) {
+    broker.rule(move |payload| {
+        // An effect that was confirmed before the failure is not published again.
+        if payload == "a-0" || !away.load(Ordering::SeqCst) {
             Fate::Take
         } else {
             Fate::Unavailable
@@ -160,13 +164,13 @@ async fn a_broker_that_is_away_parks_nothing_and_loses_nothing() {
         .max_attempts(2)
         .lease(Duration::from_millis(300));
     let relay = Running::start(relay);
-    until("it fails again and again", async || {
+    until("publishing fails several times", async || {
         broker.attempts("a-1") + broker.attempts("b-0") > 4
             && relay.status.borrow().broker == Some(false)
     })
     .await;
     let leases = "SELECT count(*) > 2 FROM idem.progress WHERE leased_until IS NOT NULL";
-    until("leases run out", async || {
+    until("leases have expired", async || {
         client.query_one(leases, &[]).await.unwrap().get(0)
     })
     .await;
@@ -175,13 +179,21 @@ async fn a_broker_that_is_away_parks_nothing_and_loses_nothing() {
     until_acknowledged(&client, "default").await;
     assert_eq!(relay.status.borrow().broker, Some(true));
     relay.stop().await;
-    assert_eq!(broker.of_key("a"), rounds("a", 3), "each once");
-    assert_eq!(broker.of_key("b"), rounds("b", 3), "each once");
+    assert_eq!(
+        broker.of_key("a"),
+        rounds("a", 3),
+        "each effect is published once"
+    );
+    assert_eq!(
+        broker.of_key("b"),
+        rounds("b", 3),
+        "each effect is published once"
+    );
     assert_eq!(parked(&client).await, []);
 }
 
 #[tokio::test]
-async fn a_broker_that_never_answers_counts_as_away() {
+async fn silent_broker_counts_as_unavailable() {
     let db = Database::create();
     let client = db.connect().await;
     say(&client, None, "a").await;
@@ -203,7 +215,7 @@ async fn a_broker_that_never_answers_counts_as_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_that_crashes_in_the_middle_costs_nothing() {
+async fn database_crash_loses_no_effect_and_no_order() {
     const ROUNDS: usize = 60;
     let install = Install::from_env().unwrap();
     let mut cluster = Cluster::builder(&install).name("relay").start().unwrap();
@@ -232,13 +244,13 @@ async fn a_database_that_crashes_in_the_middle_costs_nothing() {
     for crash in 1..=2 {
         broker.until_taken(crash * keys.len() * ROUNDS / 4).await;
         cluster.kill().unwrap();
-        until("the relay notices", async || {
+        until("the status shows the failure", async || {
             !relay.status.borrow().database
         })
         .await;
         cluster.start().unwrap();
         cluster.wait_until_ready(DEADLINE).unwrap();
-        until("the relay works on", async || {
+        until("the database is available", async || {
             relay.status.borrow().database
         })
         .await;
@@ -247,12 +259,12 @@ async fn a_database_that_crashes_in_the_middle_costs_nothing() {
     until_acknowledged(&client, "split").await;
     relay.stop().await;
     for key in keys {
-        // An acknowledgement that the crash swallowed has its batch published again, at most.
+        // If the crash loses an acknowledgement, at most its batch is published again.
         let taken = broker.of_key(key);
         let mut firsts: Vec<String> = Vec::new();
-        for says in taken {
-            if !firsts.contains(&says) {
-                firsts.push(says);
+        for payload in taken {
+            if !firsts.contains(&payload) {
+                firsts.push(payload);
             }
         }
         assert_eq!(firsts, rounds(key, ROUNDS));
@@ -261,15 +273,15 @@ async fn a_database_that_crashes_in_the_middle_costs_nothing() {
 }
 
 #[tokio::test]
-async fn what_waiting_does_not_mend_ends_the_relay() {
+async fn invalid_setting_ends_the_relay() {
     let db = Database::create();
     let too_many = Running::start(quick(db.pool(2), Broker::default()).batch(20_000));
     assert_eq!(too_many.failed().await.kind(), ErrorKind::Invalid);
 }
 
-/// It has no right but to make the calls that `idem_grant` gives to a relay.
+/// Goal: the functions that `idem_grant` permits for the kind relay are sufficient to run a relay.
 #[tokio::test]
-async fn a_role_of_kind_relay_can_run_one() {
+async fn role_of_kind_relay_can_run_a_relay() {
     let db = Database::create();
     let client = db.connect().await;
     let role = format!("relay_of_{}", db.name);
@@ -278,7 +290,7 @@ async fn a_role_of_kind_relay_can_run_one() {
         .await
         .unwrap();
     let pool = || {
-        // A proxy does not know the role.
+        // The proxy does not know the role.
         let mut config: tokio_postgres::Config = db.direct_url().parse().unwrap();
         config.user(&role);
         Pool::builder(Manager::new(config, NoTls))
@@ -289,35 +301,35 @@ async fn a_role_of_kind_relay_can_run_one() {
     let grant = format!("SELECT idem_grant('{role}', 'relay')");
     client.batch_execute(&grant).await.unwrap();
     let broker = Broker::default();
-    broker.rule(|says| match says {
+    broker.rule(|payload| match payload {
         "poison" => Fate::Refuse,
         "slow" => Fate::Slowly(Duration::from_millis(400)),
         _ => Fate::Take,
     });
-    for says in ["a", "poison", "slow"] {
-        say(&client, None, says).await;
+    for payload in ["a", "poison", "slow"] {
+        say(&client, None, payload).await;
     }
-    // The lease is extended meanwhile.
+    // The effect takes longer than the lease, so the lease is extended.
     let relay = Running::start(quick(pool(), broker.clone()).lease(Duration::from_millis(200)));
     until_acknowledged(&client, "default").await;
     let summary = relay.stop().await;
     assert_eq!((summary.published, summary.parked), (2, 1));
 }
 
-/// Two poisoned effects are retried in bulk, parked again, and discarded.
+/// Goal: parked effects are retried in bulk, parked again, and discarded.
 #[tokio::test]
 async fn parked_effects_are_retried_and_discarded_in_bulk() {
     let db = Database::create();
     let client = db.connect().await;
     let poison = say(&client, None, "poison").await;
-    for says in ["poison too", "and this"] {
-        say(&client, None, says).await;
+    for payload in ["poison too", "and this"] {
+        say(&client, None, payload).await;
     }
     let broker = Broker::default();
     broker.rule(|_| Fate::Refuse);
     let relay = Running::start(quick(db.pool(2), broker.clone()));
     let all_parked = async || parked(&client).await.len() == 3;
-    until("all are parked", all_parked).await;
+    until("all effects are parked", all_parked).await;
     assert_eq!(
         relay_unpark_all(&client, "default", "no such queue%", 10)
             .await
@@ -330,11 +342,11 @@ async fn parked_effects_are_retried_and_discarded_in_bulk() {
             .unwrap(),
         3
     );
-    until("they are tried again", async || {
+    until("the effects are retried", async || {
         broker.attempts("and this") == 2
     })
     .await;
-    until("all are parked again", all_parked).await;
+    until("all effects are parked again", all_parked).await;
     assert!(relay_discard(&client, "default", poison).await.unwrap());
     assert!(!relay_discard(&client, "default", poison).await.unwrap());
     assert_eq!(
@@ -355,6 +367,8 @@ impl Publisher for Panics {
     }
 }
 
+/// Goal: a panic of the publisher ends the relay with an error, and the next relay publishes the
+/// effect. Invariant: I4.
 #[tokio::test]
 async fn i4_publisher_that_panics_ends_the_relay_with_an_error() {
     let db = Database::create();
@@ -364,7 +378,7 @@ async fn i4_publisher_that_panics_ends_the_relay_with_an_error() {
     let relay = Relay::new(db.pool(3), Panics).name("two");
     let ended = timeout(DEADLINE, relay.run(pending()))
         .await
-        .expect("the other partition stops, too");
+        .expect("the other partition does not stop");
     let error = ended.unwrap_err();
     assert!(
         matches!(&error, Error::WorkerPanicked(text) if text == "a bug in the publisher"),

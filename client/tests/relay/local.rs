@@ -1,4 +1,4 @@
-//! Effects that are handed over to handlers in the same database.
+//! Effects for handlers in the same database.
 
 use std::{
     sync::{
@@ -22,34 +22,34 @@ use crate::{
     world::{Running, parked, quick, say, until_acknowledged},
 };
 
-/// Counts each effect, and tells so by an effect of its own.
+/// A handler that inserts each effect and returns another effect.
 async fn count(tx: Tx, message: Message) -> Handled {
-    let says: String = message.json()?;
-    tx.execute("INSERT INTO seen (says) VALUES ($1)", &[&says])
+    let payload: String = message.json()?;
+    tx.execute("INSERT INTO seen (payload) VALUES ($1)", &[&payload])
         .await?;
     Ok(vec![
-        Effect::json("facts", &format!("saw {says}"))?.key("facts"),
+        Effect::json("facts", &format!("saw {payload}"))?.key("facts"),
     ])
 }
 
 async fn make_table(client: &Client) {
     client
-        .batch_execute("CREATE TABLE seen (says text)")
+        .batch_execute("CREATE TABLE seen (payload text)")
         .await
         .unwrap();
 }
 
 async fn seen(client: &Client) -> Vec<String> {
     let rows = client
-        .query("SELECT says FROM seen ORDER BY says", &[])
+        .query("SELECT payload FROM seen ORDER BY payload", &[])
         .await
         .unwrap();
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// Two relays hand over the same effects at the same time.
+/// Goal: two relays deliver the same effects at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_effect_takes_effect_once_when_two_relays_race() {
+async fn concurrent_relays_handle_an_effect_once() {
     const EFFECTS: usize = 60;
     let db = Database::create();
     let client = db.connect().await;
@@ -78,22 +78,22 @@ async fn an_effect_takes_effect_once_when_two_relays_race() {
     second.stop().await;
     let once: Vec<_> = (0..EFFECTS).map(|n| format!("{n:02}")).collect();
     assert_eq!(seen(&client).await, once);
-    // Each relay publishes what resulted: the same facts, once each.
+    // Each relay publishes the resulting effects once.
     for broker in [one, two] {
         let mut facts = broker.of_key("facts");
         facts.sort();
         assert_eq!(
             facts,
             once.iter()
-                .map(|says| format!("saw {says}"))
+                .map(|payload| format!("saw {payload}"))
                 .collect::<Vec<_>>()
         );
     }
     assert_eq!(parked(&client).await, []);
 }
 
-/// Hands over and never says so: what a process looks like that dies between commit and
-/// acknowledgement.
+/// A publisher that runs the handler and never returns, like a process that crashes between the
+/// commit and the acknowledgement.
 struct Mute(Local);
 
 impl Publisher for Mute {
@@ -104,17 +104,17 @@ impl Publisher for Mute {
 }
 
 #[tokio::test]
-async fn an_effect_takes_effect_once_when_its_relay_dies_before_it_acknowledges() {
+async fn crash_before_the_acknowledgement_handles_an_effect_once() {
     let db = Database::create();
     let client = db.connect().await;
     make_table(&client).await;
-    for says in ["a", "b"] {
-        say(&client, None, says).await;
+    for payload in ["a", "b"] {
+        say(&client, None, payload).await;
     }
     let pool = db.pool(4);
     let local = || Local::new(pool.clone(), Idem::new()).handle("things", count);
     let dying = Running::start(quick(pool.clone(), Mute(local())).lease(Duration::from_secs(1)));
-    until("both have taken effect", async || {
+    until("both effects are handled", async || {
         seen(&client).await.len() == 2
     })
     .await;
@@ -124,20 +124,20 @@ async fn an_effect_takes_effect_once_when_its_relay_dies_before_it_acknowledges(
     let topics = Topics::new()
         .topic("things", local())
         .otherwise(broker.clone());
-    let heir = Running::start(quick(pool.clone(), topics));
+    let successor = Running::start(quick(pool.clone(), topics));
     broker.until_taken(2).await;
     until_acknowledged(&client, "default").await;
-    let summary = heir.stop().await;
+    let summary = successor.stop().await;
     assert_eq!(
         summary.published, 4,
-        "both again, and what resulted from them"
+        "both effects again, and the two that result from them"
     );
     assert_eq!(seen(&client).await, ["a", "b"]);
     assert_eq!(broker.taken().len(), 2);
 }
 
 #[tokio::test]
-async fn a_handler_that_fails_is_tried_again_and_one_that_fails_for_good_has_its_effect_parked() {
+async fn failed_handler_is_retried_and_terminal_error_is_parked() {
     let db = Database::create();
     let client = db.connect().await;
     make_table(&client).await;
@@ -146,11 +146,13 @@ async fn a_handler_that_fails_is_tried_again_and_one_that_fails_for_good_has_its
     let handler = move |tx: Tx, message: Message| {
         let tried = Arc::clone(&tried);
         async move {
-            let says: String = message.json()?;
-            tx.execute("INSERT INTO seen (says) VALUES ($1)", &[&says])
+            let payload: String = message.json()?;
+            tx.execute("INSERT INTO seen (payload) VALUES ($1)", &[&payload])
                 .await?;
-            match says.as_str() {
-                "flaky" if tried.fetch_add(1, Ordering::SeqCst) < 2 => Err("try again".into()),
+            match payload.as_str() {
+                "flaky" if tried.fetch_add(1, Ordering::SeqCst) < 2 => {
+                    Err("temporary failure".into())
+                }
                 "hopeless" => Err(HandlerError::terminal("no such player")),
                 _ => Ok(vec![]),
             }
@@ -169,16 +171,16 @@ async fn a_handler_that_fails_is_tried_again_and_one_that_fails_for_good_has_its
     assert_eq!(
         seen(&client).await,
         ["flaky"],
-        "what failed was rolled back"
+        "failed handlers are rolled back"
     );
     let parked = parked(&client).await;
     assert_eq!(
         parked.iter().map(|(id, _)| *id).collect::<Vec<_>>(),
         [hopeless, unknown]
     );
-    // At once: not after so many attempts.
+    // The terminal error parks the effect at once, and not after all its attempts.
     assert!(
-        parked[0].1.starts_with("it cannot be published: "),
+        parked[0].1.starts_with("the effect cannot be published: "),
         "{parked:?}"
     );
     assert!(parked[0].1.contains("no such player"), "{parked:?}");
@@ -191,9 +193,9 @@ async fn a_handler_that_fails_is_tried_again_and_one_that_fails_for_good_has_its
 }
 
 #[tokio::test]
-async fn a_database_that_is_away_says_nothing_about_an_effect() {
-    let nobody = "host=127.0.0.1 port=1 user=nobody connect_timeout=5";
-    let pool = Pool::builder(Manager::new(nobody.parse().unwrap(), NoTls))
+async fn unreachable_database_is_not_a_failure_of_the_effect() {
+    let unreachable = "host=127.0.0.1 port=1 user=postgres connect_timeout=5";
+    let pool = Pool::builder(Manager::new(unreachable.parse().unwrap(), NoTls))
         .build()
         .unwrap();
     let local = Local::new(pool, Idem::new()).handle("things", count);
@@ -206,7 +208,7 @@ async fn a_database_that_is_away_says_nothing_about_an_effect() {
 }
 
 #[tokio::test]
-async fn a_handler_that_breaks_every_connection_has_failed() {
+async fn handler_that_breaks_its_connections_is_rejected() {
     let db = Database::create();
     let local = Local::new(db.pool(2), Idem::new()).handle("things", async |tx: Tx, _: Message| {
         tx.batch_execute("SELECT pg_terminate_backend(pg_backend_pid())")
@@ -218,9 +220,10 @@ async fn a_handler_that_breaks_every_connection_has_failed() {
     assert!(matches!(error, PublishError::Rejected(_)), "{error:?}");
 }
 
-/// Its table is not there yet, or an API is down: other topics go on, and nothing is parked.
+/// Goal: a missing table or a failing API makes the topic unavailable. Other topics continue, and
+/// no effect is parked. Invariant: I4.
 #[tokio::test]
-async fn i4_handler_whose_environment_fails_is_waited_for() {
+async fn i4_failing_environment_of_a_handler_is_waited_for() {
     let db = Database::create();
     let local = Local::new(db.pool(2), Idem::new()).handle("things", count);
     let effect = OutgoingMessage::new(Uuid::nil(), "things", "\"a\"");

@@ -1,4 +1,4 @@
-//! The relay on a real server, with a broker in memory that fails in every way.
+//! The relay on a real server, with an in-memory broker that can fail in every way.
 
 mod broker;
 mod bytes;
@@ -12,7 +12,7 @@ mod order;
 mod preflight;
 mod probes;
 mod processes;
-// Not all of it is used here.
+// These tests use only a part of it.
 #[allow(dead_code)]
 #[path = "../consumer/broker.rs"]
 mod queue;

@@ -1,4 +1,4 @@
-//! Everything is published, in the order of its key.
+//! All effects are published, and those of one key in their order.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_effect_is_published_once_and_in_the_order_of_its_key() {
+async fn effects_are_published_once_and_in_the_order_of_their_key() {
     const ROUNDS: usize = 40;
     let db = Database::create();
     let mut client = db.connect().await;
@@ -22,7 +22,7 @@ async fn every_effect_is_published_once_and_in_the_order_of_its_key() {
         n += 1;
         Fate::Slowly(Duration::from_millis(n % 5))
     });
-    // Some are there when it starts, and some come while it runs.
+    // Some effects are sent before the relay starts, and some while it runs.
     say_rounds(&mut client, &KEYS, ROUNDS).await;
     let relay = Running::start(quick(db.pool(4), broker.clone()).name("split").batch(50));
     for n in 0..20 {
@@ -36,20 +36,20 @@ async fn every_effect_is_published_once_and_in_the_order_of_its_key() {
     assert_eq!(taken.len(), KEYS.len() * ROUNDS + 20);
     assert_eq!(summary.published as usize, taken.len());
     let ids: HashSet<_> = taken.iter().map(|taken| taken.id).collect();
-    assert_eq!(ids.len(), taken.len(), "each once");
+    assert_eq!(ids.len(), taken.len(), "each effect is published once");
     for key in KEYS {
         assert_eq!(broker.of_key(key), rounds(key, ROUNDS));
     }
     assert_eq!(broker.overlaps(), Vec::<String>::new());
     assert!(
         broker.most_under_way() > 1,
-        "effects of different keys overlap"
+        "effects of different keys do not overlap"
     );
     assert_eq!(parked(&client).await, []);
 }
 
 #[tokio::test]
-async fn no_more_effects_are_under_way_than_allowed() {
+async fn in_flight_limits_the_concurrent_effects() {
     let db = Database::create();
     let client = db.connect().await;
     for n in 0..50 {
@@ -64,16 +64,16 @@ async fn no_more_effects_are_under_way_than_allowed() {
 }
 
 #[tokio::test]
-async fn an_effect_that_the_broker_does_not_take_holds_up_its_key_and_nobody_else() {
+async fn rejected_effect_delays_only_its_key() {
     let db = Database::create();
     let mut client = db.connect().await;
     say_rounds(&mut client, &["a", "b"], 3).await;
     let broker = Broker::default();
     let mut others = 0;
-    broker.rule(move |says| {
-        // It is not taken before the last of the other key is under way.
-        others += usize::from(says.starts_with('b'));
-        match says {
+    broker.rule(move |payload| {
+        // The effect is rejected until the last effect of the other key is being published.
+        others += usize::from(payload.starts_with('b'));
+        match payload {
             "a-0" if others < 3 => Fate::Reject,
             "b-2" => Fate::Slowly(Duration::from_millis(100)),
             _ => Fate::Take,
@@ -83,14 +83,14 @@ async fn an_effect_that_the_broker_does_not_take_holds_up_its_key_and_nobody_els
     broker.until_taken(6).await;
     until_acknowledged(&client, "default").await;
     relay.stop().await;
-    assert!(broker.attempts("a-0") > 1, "it was tried again");
+    assert!(broker.attempts("a-0") > 1, "the effect was not retried");
     assert_eq!(broker.of_key("a"), rounds("a", 3));
     assert_eq!(broker.of_key("b"), rounds("b", 3));
     assert_eq!(broker.attempts("a-1"), 1);
     assert_eq!(parked(&client).await, []);
 }
 
-/// Effects of different keys overlap within a batch; a batch of one byte holds one effect.
+/// Goal: effects of different keys overlap within a batch. A batch of one byte contains one effect.
 #[tokio::test]
 async fn batch_of_the_relay_is_bounded_in_bytes() {
     let db = Database::create();

@@ -1,4 +1,4 @@
-//! I4: what the database lacks for this relay is named, and waited for.
+//! I4: the status names what the database lacks for this relay, and the relay waits for it.
 
 use deadpool_postgres::{Manager, Pool};
 use tokio_postgres::NoTls;
@@ -9,12 +9,13 @@ use crate::{
     world::{Running, quick, say},
 };
 
-/// A relay that waits, names these words as the reason, and publishes its effect after the mend.
-async fn waits_and_names(db: &Database, pool: Pool, words: &[&str], mend: &str) {
+/// Asserts that the relay waits, that its status contains these words, and that it publishes its
+/// effect after the SQL `repair`.
+async fn waits_and_names(db: &Database, pool: Pool, words: &[&str], repair: &str) {
     let client = db.connect().await;
     let broker = Broker::default();
     let relay = Running::start(quick(pool, broker.clone()));
-    until("it has begun", async || {
+    until("the first status is set", async || {
         let status = relay.status.borrow();
         status.database || status.database_error.is_some()
     })
@@ -24,11 +25,11 @@ async fn waits_and_names(db: &Database, pool: Pool, words: &[&str], mend: &str) 
         .borrow()
         .database_error
         .clone()
-        .expect("it waits");
+        .expect("the status has no database error");
     for word in words {
         assert!(reason.contains(word), "{word} is not in {reason:?}");
     }
-    db.server.psql(&db.name, mend);
+    db.server.psql(&db.name, repair);
     say(&client, None, "a").await;
     broker.until_taken(1).await;
     relay.stop().await;
@@ -36,7 +37,8 @@ async fn waits_and_names(db: &Database, pool: Pool, words: &[&str], mend: &str) 
 
 fn version(version: &str) -> String {
     format!(
-        "UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'idem'; SELECT idem.invalidate('idem.ring'::regclass)"
+        "UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'idem';
+         SELECT idem.invalidate('idem.ring'::regclass)"
     )
 }
 
@@ -65,7 +67,7 @@ async fn newer_sql_than_the_library_is_named() {
 }
 
 #[tokio::test]
-async fn missing_grant_of_a_later_call_is_named_at_once() {
+async fn missing_grant_of_a_later_function_is_named_at_once() {
     let db = Database::create();
     let role = format!("partly_of_{}", db.name);
     let grant = format!("SELECT idem_grant('{role}', 'relay')");
@@ -73,7 +75,8 @@ async fn missing_grant_of_a_later_call_is_named_at_once() {
         &db.name,
         &format!(
             "CREATE ROLE {role} LOGIN; {grant};
-             REVOKE EXECUTE ON FUNCTION idem_relay_park(text, integer, bigint, uuid, text) FROM {role}"
+             REVOKE EXECUTE ON FUNCTION idem_relay_park(text, integer, bigint, uuid, text)
+                 FROM {role}"
         ),
     );
     let mut config: tokio_postgres::Config = db.direct_url().parse().unwrap();
@@ -104,6 +107,6 @@ async fn extension_in_another_schema_is_named_with_its_schema() {
         "search_path",
         "PoolConfig::schema",
     ];
-    let mend = "DROP EXTENSION idem; CREATE EXTENSION idem";
-    waits_and_names(&db, db.pool(2), &words, mend).await;
+    let repair = "DROP EXTENSION idem; CREATE EXTENSION idem";
+    waits_and_names(&db, db.pool(2), &words, repair).await;
 }

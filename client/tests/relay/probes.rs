@@ -1,4 +1,5 @@
-//! I4: effects that wait for a topic are not forgotten, and the status says which topics wait.
+//! I4: effects that wait for a topic are not lost, and the status shows which topics are
+//! unavailable.
 
 use std::time::Duration;
 
@@ -11,9 +12,9 @@ use crate::{
     world::{Running, parked, quick, say_rounds, until_acknowledged},
 };
 
-/// Goal: the broker is lost while effects wait for a topic. Invariant: I4.
+/// Goal: the broker becomes unavailable while effects wait for a topic. Invariant: I4.
 #[tokio::test]
-async fn i4_lanes_that_wait_survive_probes_without_a_result() {
+async fn i4_waiting_effects_survive_probes_without_a_result() {
     const KEYS: [&str; 4] = ["a", "b", "c", "d"];
     let db = Database::create();
     let mut client = db.connect().await;
@@ -30,7 +31,7 @@ async fn i4_lanes_that_wait_survive_probes_without_a_result() {
             _ => Fate::Take,
         }
     });
-    // The lease is an hour: no other batch brings an effect that this one forgets.
+    // The lease is an hour, so no other batch contains the effects that this one may lose.
     let relay = Running::start(quick(db.pool(2), broker.clone()));
     broker.until_taken(2 * KEYS.len()).await;
     until_acknowledged(&client, "default").await;
@@ -39,26 +40,26 @@ async fn i4_lanes_that_wait_survive_probes_without_a_result() {
         assert_eq!(
             broker.of_key(key),
             [format!("{key}-0"), format!("{key}-1")],
-            "each once"
+            "each effect is published once"
         );
     }
     assert_eq!(broker.overlaps(), [""; 0]);
     assert_eq!(parked(&client).await, []);
 }
 
-async fn say_to(client: &Client, topic: &str, says: &str) {
-    let effect = Effect::json(topic, &says).unwrap().key(says);
+async fn say_to(client: &Client, topic: &str, payload: &str) {
+    let effect = Effect::json(topic, &payload).unwrap().key(payload);
     send(client, &effect).await.unwrap();
 }
 
-/// Goal: a topic that exists at last refuses each effect that waited for it.
+/// Goal: the topic becomes available, and rejects each effect that has waited for it.
 #[tokio::test]
-async fn topic_whose_effects_are_all_parked_does_not_wait() {
+async fn topic_without_remaining_effects_is_not_unavailable() {
     let db = Database::create();
     let mut client = db.connect().await;
     let tx = client.transaction().await.unwrap();
-    for (topic, says) in [("late", "late-1"), ("late", "late-2"), ("absent", "absent")] {
-        say_to(tx.client(), topic, says).await;
+    for (topic, payload) in [("late", "late-1"), ("late", "late-2"), ("absent", "absent")] {
+        say_to(tx.client(), topic, payload).await;
     }
     tx.commit().await.unwrap();
     let broker = Broker::default();
@@ -72,9 +73,12 @@ async fn topic_whose_effects_are_all_parked_does_not_wait() {
             .map(|at| at.topic.clone())
             .collect()
     };
-    until("both topics wait", async || waiting() == ["absent", "late"]).await;
-    broker.rule(|says| {
-        if says == "absent" {
+    until("both topics are unavailable", async || {
+        waiting() == ["absent", "late"]
+    })
+    .await;
+    broker.rule(|payload| {
+        if payload == "absent" {
             Fate::NoPlace
         } else {
             Fate::Refuse
@@ -88,29 +92,32 @@ async fn topic_whose_effects_are_all_parked_does_not_wait() {
     relay.stop().await;
 }
 
-/// Goal: another process publishes the batch of a process without a broker. Invariant: I4.
+/// Goal: another process publishes the batch of a process that cannot reach its broker. Invariant:
+/// I4.
 #[tokio::test]
 async fn lost_broker_is_unknown_after_another_process_published() {
     let (log, _guard) = crate::log::Log::keep();
     let db = Database::create();
     let mut client = db.connect().await;
     say_rounds(&mut client, &["a"], 1).await;
-    let (away, there) = (Broker::default(), Broker::default());
-    away.rule(|_| Fate::Unavailable);
+    let (unavailable, available) = (Broker::default(), Broker::default());
+    unavailable.rule(|_| Fate::Unavailable);
     let start = |broker: &Broker| {
         Running::start(quick(db.pool(2), broker.clone()).lease(Duration::from_millis(800)))
     };
-    let first = start(&away);
-    until("its broker is away", async || {
-        first.status.borrow().broker == Some(false)
-    })
+    let first = start(&unavailable);
+    until(
+        "the broker of the first process is unavailable",
+        async || first.status.borrow().broker == Some(false),
+    )
     .await;
-    let second = start(&there);
-    there.until_taken(1).await;
+    let second = start(&available);
+    available.until_taken(1).await;
     until_acknowledged(&client, "default").await;
-    until("the first process looked again", async || {
-        first.status.borrow().broker != Some(false)
-    })
+    until(
+        "the first process has requested a batch again",
+        async || first.status.borrow().broker != Some(false),
+    )
     .await;
     let status = first.status.borrow().clone();
     assert_eq!((status.broker, status.broker_error), (None, None));
@@ -120,8 +127,8 @@ async fn lost_broker_is_unknown_after_another_process_published() {
     second.stop().await;
 }
 
-/// Goal: a broker comes back without the exchange of the publisher, and no effect waits in this
-/// process. Invariant: I4.
+/// Goal: the broker becomes available without the exchange of the publisher, while no effect waits
+/// in this process. Invariant: I4.
 #[tokio::test]
 async fn i4_broker_without_its_exchange_is_named_in_the_status() {
     const LACKS: &str = "NOT_FOUND - no exchange 'events'";
@@ -129,18 +136,19 @@ async fn i4_broker_without_its_exchange_is_named_in_the_status() {
     let db = Database::create();
     let mut client = db.connect().await;
     say_rounds(&mut client, &["a"], 1).await;
-    let (broker, there) = (Broker::default(), Broker::default());
+    let (broker, available) = (Broker::default(), Broker::default());
     broker.is_away(true);
     let start = |broker: &Broker| {
         Running::start(quick(db.pool(2), broker.clone()).lease(Duration::from_millis(800)))
     };
     let first = start(&broker);
-    until("its broker is away", async || {
-        first.status.borrow().broker == Some(false)
-    })
+    until(
+        "the broker of the first process is unavailable",
+        async || first.status.borrow().broker == Some(false),
+    )
     .await;
-    let second = start(&there);
-    there.until_taken(1).await;
+    let second = start(&available);
+    available.until_taken(1).await;
     until_acknowledged(&client, "default").await;
     second.stop().await;
 
@@ -154,17 +162,22 @@ async fn i4_broker_without_its_exchange_is_named_in_the_status() {
             .unwrap_or_default()
     };
     until("the status names the exchange", async || error() == LACKS).await;
-    assert_eq!(first.status.borrow().broker, Some(true), "it answers");
+    assert_eq!(
+        first.status.borrow().broker,
+        Some(true),
+        "the broker is available"
+    );
     let warnings = log.lines(tracing::Level::WARN, LACKS);
     assert_eq!(warnings.len(), 1, "{warnings:#?}");
     broker.lacks(None);
     broker.is_away(true);
-    until("its broker is away again", async || {
-        first.status.borrow().broker == Some(false)
-    })
+    until(
+        "the broker of the first process is unavailable again",
+        async || first.status.borrow().broker == Some(false),
+    )
     .await;
     broker.lacks(None);
-    until("nothing is lacking", async || {
+    until("the status has no broker error", async || {
         first.status.borrow().broker_error.is_none()
     })
     .await;
@@ -172,15 +185,16 @@ async fn i4_broker_without_its_exchange_is_named_in_the_status() {
     first.stop().await;
 }
 
-/// Goal: an effect of one key finds the broker away for ever, and the others do not. Invariant: I4.
+/// Goal: an effect of one key finds the broker unavailable on every attempt, and effects of other
+/// keys do not. Invariant: I4.
 #[tokio::test]
-async fn i4_effect_without_an_answer_is_not_the_only_probe() {
+async fn i4_effect_without_a_response_is_not_the_only_probe() {
     let db = Database::create();
     let mut client = db.connect().await;
     say_rounds(&mut client, &["mute", "a", "b"], 1).await;
     let broker = Broker::default();
-    broker.rule(|says| {
-        if says == "mute-0" {
+    broker.rule(|payload| {
+        if payload == "mute-0" {
             Fate::Unavailable
         } else {
             Fate::Take
@@ -197,36 +211,37 @@ async fn i4_effect_without_an_answer_is_not_the_only_probe() {
     relay.stop().await;
 }
 
-/// Goal: many topics miss one exchange. Invariant: I4.
+/// Goal: many topics wait for the same missing exchange. Invariant: I4.
 #[tokio::test]
-async fn i4_many_topics_with_one_cause_are_one_warning() {
+async fn i4_many_topics_with_one_cause_log_one_warning() {
     const TOPICS: usize = 40;
     let (log, _guard) = crate::log::Log::keep();
     let db = Database::create();
     let mut client = db.connect().await;
     let tx = client.transaction().await.unwrap();
     for n in 0..TOPICS {
-        say_to(tx.client(), &format!("route-{n}"), &format!("says-{n}")).await;
+        say_to(tx.client(), &format!("route-{n}"), &format!("payload-{n}")).await;
     }
     tx.commit().await.unwrap();
     let broker = Broker::default();
     broker.rule(|_| Fate::NoPlace);
     let relay = Running::start(quick(db.pool(2), broker.clone()));
-    let is_tried_again = async || (0..TOPICS).all(|n| broker.attempts(&format!("says-{n}")) >= 3);
-    until("each topic is tried again", is_tried_again).await;
+    let is_tried_again =
+        async || (0..TOPICS).all(|n| broker.attempts(&format!("payload-{n}")) >= 3);
+    until("each topic is retried", is_tried_again).await;
     assert_eq!(relay.status.borrow().unavailable_topics, TOPICS);
     let warnings = log.lines(tracing::Level::WARN, "");
-    assert_eq!(warnings.len(), 1, "one cause");
+    assert_eq!(warnings.len(), 1, "one warning for the common cause");
     broker.rule(|_| Fate::Take);
     broker.until_taken(TOPICS).await;
     until_acknowledged(&client, "default").await;
     relay.stop().await;
 }
 
-/// Goal: two topics have one reason, and one of them recovers. The log names the other. Invariant:
-/// I4.
+/// Goal: two topics are unavailable for the same reason, and one of them recovers. The log names
+/// the other one. Invariant: I4.
 #[tokio::test]
-async fn i4_topic_that_waits_longer_than_the_first_is_logged() {
+async fn i4_topic_that_stays_unavailable_is_logged() {
     let (log, _guard) = crate::log::Log::keep();
     let db = Database::create();
     let client = db.connect().await;
@@ -237,15 +252,19 @@ async fn i4_topic_that_waits_longer_than_the_first_is_logged() {
     broker.rule(|_| Fate::NoPlace);
     let relay = Running::start(quick(db.pool(2), broker.clone()));
     let waiting = || relay.status.borrow().unavailable_topics;
-    until("both topics wait", async || waiting() == 2).await;
+    until("both topics are unavailable", async || waiting() == 2).await;
     let warnings = log.lines(tracing::Level::WARN, "");
-    assert_eq!(warnings.len(), 1, "one cause: {warnings:#?}");
+    assert_eq!(
+        warnings.len(),
+        1,
+        "one warning for the common cause: {warnings:#?}"
+    );
     let (recovers, stays) = match warnings[0].contains("topic=\"first\"") {
         true => ("first", "second"),
         false => ("second", "first"),
     };
-    broker.rule(move |says| {
-        if says == recovers {
+    broker.rule(move |payload| {
+        if payload == recovers {
             Fate::Take
         } else {
             Fate::NoPlace
@@ -253,7 +272,7 @@ async fn i4_topic_that_waits_longer_than_the_first_is_logged() {
     });
     broker.until_taken(1).await;
     let attempts = broker.attempts(stays);
-    until("the other is tried again and again", async || {
+    until("the other topic is retried twice", async || {
         broker.attempts(stays) >= attempts + 2
     })
     .await;

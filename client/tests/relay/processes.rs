@@ -1,4 +1,4 @@
-//! Several processes work for one relay, die, and are relieved.
+//! Several processes of one relay: they share its partitions and replace each other after a crash.
 
 use std::{
     sync::{
@@ -19,19 +19,19 @@ use crate::{
 
 const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
-/// The order in which things were published first.
-fn firsts(says: Vec<String>) -> Vec<String> {
-    let mut firsts: Vec<String> = Vec::new();
-    for says in says {
-        if !firsts.contains(&says) {
-            firsts.push(says);
+/// Removes repeated payloads. Returns the payloads in the order of their first publication.
+fn first_occurrences(payloads: Vec<String>) -> Vec<String> {
+    let mut first_occurrences: Vec<String> = Vec::new();
+    for payload in payloads {
+        if !first_occurrences.contains(&payload) {
+            first_occurrences.push(payload);
         }
     }
-    firsts
+    first_occurrences
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn processes_share_the_partitions_and_take_over_from_one_that_dies() {
+async fn processes_share_partitions_and_replace_a_crashed_process() {
     const ROUNDS: usize = 25;
     let db = Database::create();
     let mut client = db.connect().await;
@@ -41,7 +41,8 @@ async fn processes_share_the_partitions_and_take_over_from_one_that_dies() {
         let relay = quick(db.pool(3), broker.clone());
         Running::start(relay.name("split").batch(10).lease(Duration::from_secs(1)))
     };
-    // Its broker confirms some of each batch and then nothing more: it dies in the middle of one.
+    // The broker of the first process confirms some effects and then stops responding, so the
+    // process is killed in the middle of a batch.
     let dying = Broker::default();
     let confirmed = AtomicUsize::new(0);
     dying.rule(move |_| {
@@ -54,21 +55,20 @@ async fn processes_share_the_partitions_and_take_over_from_one_that_dies() {
     say_rounds(&mut client, &KEYS, ROUNDS).await;
     let first = relay(&dying);
     dying.until_taken(7).await;
-    // Before the second starts: a partition that the second gets is drained, and its lease ends
-    // with that.
+    // Wait before the second process starts: it would drain a partition, and that ends its lease.
     until_leased(&client).await;
     let second = relay(&broker);
     first.kill().await;
     until_acknowledged(&client, "split").await;
 
-    // Two that work side by side: each has something to do.
+    // Two processes run at the same time, until each has published effects.
     let third_broker = Broker::default();
     for broker in [&broker, &third_broker] {
         broker.rule(|_| Fate::Slowly(Duration::from_millis(20)));
     }
     let third = relay(&third_broker);
     let sent = Arc::new(AtomicUsize::new(ROUNDS));
-    until("both publish", async || {
+    until("both processes publish", async || {
         let round = sent.fetch_add(1, Ordering::SeqCst);
         for key in KEYS {
             say(&client, Some(key), &format!("{key}-{round}")).await;
@@ -80,22 +80,22 @@ async fn processes_share_the_partitions_and_take_over_from_one_that_dies() {
     third.stop().await;
     second.stop().await;
 
-    // What the dead one had published and not acknowledged was published again, and nothing is
-    // missing.
+    // The effects that the killed process had published and not acknowledged were published again,
+    // and none is missing.
     let rounds_in_all = sent.load(Ordering::SeqCst);
     for key in KEYS {
         let dead = dying.of_key(key);
-        assert_eq!(dead, rounds(key, dead.len()), "of the first");
-        // On a busy machine a lease can run out between the living too, and its effects are
-        // published by both.
-        let mut living = firsts([broker.of_key(key), third_broker.of_key(key)].concat());
-        living.sort_by_key(|says| says[2..].parse::<usize>().unwrap());
+        assert_eq!(dead, rounds(key, dead.len()), "of the first process");
+        // On a busy machine a lease can also expire between the two other processes, and then both
+        // publish its effects.
+        let mut living = first_occurrences([broker.of_key(key), third_broker.of_key(key)].concat());
+        living.sort_by_key(|payload| payload[2..].parse::<usize>().unwrap());
         assert_eq!(living, rounds(key, rounds_in_all));
-        // Each of them in order.
+        // Each process publishes in order.
         for broker in [&broker, &third_broker] {
             let of_one = broker.of_key(key);
             assert!(
-                of_one.is_sorted_by_key(|says| says[2..].parse::<usize>().unwrap()),
+                of_one.is_sorted_by_key(|payload| payload[2..].parse::<usize>().unwrap()),
                 "{of_one:?}"
             );
         }
@@ -113,10 +113,10 @@ async fn until_leased(client: &tokio_postgres::Client) {
     .await;
 }
 
-/// Goal: the lease of a batch changes hands while the broker is away, and no process reports that
-/// it is back. Invariant: I4.
+/// Goal: the lease of a batch moves between processes while the broker is unavailable, and no
+/// process reports in between that the broker is available. Invariant: I4.
 #[tokio::test]
-async fn i4_broker_that_is_away_is_reported_without_flapping() {
+async fn i4_unavailable_broker_is_reported_without_flapping() {
     let (log, _guard) = Log::keep();
     let db = Database::create();
     let client = db.connect().await;
@@ -140,9 +140,9 @@ async fn i4_broker_that_is_away_is_reported_without_flapping() {
         });
         running.push((relay, seen));
     }
-    // The lease has one holder at a time, and each holder asks its broker.
+    // The lease has one holder at a time, and each holder tries its broker.
     let holders = "SELECT count(*) >= 4 FROM idem.progress WHERE leased_until IS NOT NULL";
-    until("the lease changed hands", async || {
+    until("the lease has moved between the processes", async || {
         brokers.iter().all(|broker| broker.attempts("a") >= 3)
             && client.query_one(holders, &[]).await.unwrap().get(0)
     })
@@ -151,21 +151,25 @@ async fn i4_broker_that_is_away_is_reported_without_flapping() {
         assert_eq!(relay.status.borrow().broker, Some(false));
     }
     let warnings = log.lines(Level::WARN, "the broker is not available");
-    assert_eq!(warnings.len(), 2, "one of each process: {warnings:#?}");
+    assert_eq!(
+        warnings.len(),
+        2,
+        "one warning of each process: {warnings:#?}"
+    );
     for broker in &brokers {
         broker.is_away(false);
     }
     until_acknowledged(&client, "default").await;
     for (relay, seen) in running {
-        until("it is not away any more", async || {
+        until("the broker is not unavailable", async || {
             relay.status.borrow().broker != Some(false)
         })
         .await;
         relay.stop().await;
         let seen = seen.await.unwrap();
         assert_eq!(seen[..2], [None, Some(false)], "{seen:?}");
-        // Unknown, when the other one has the batch; and available, when this one gets it once
-        // more.
+        // The state becomes unknown when the other process gets the batch, and available when this
+        // one gets it again.
         assert!(
             seen.len() > 2 && !seen[2..].contains(&Some(false)),
             "{seen:?}"
@@ -173,15 +177,15 @@ async fn i4_broker_that_is_away_is_reported_without_flapping() {
     }
 }
 
-/// One effect takes longer than the lease and than the other's pauses together, and nobody
-/// overtakes.
+/// Goal: one effect takes longer than the lease and the back-off of the other process together, and
+/// the other process publishes nothing.
 #[tokio::test]
-async fn a_lease_is_extended_while_its_batch_is_worked_on() {
+async fn lease_is_extended_while_its_batch_is_published() {
     let db = Database::create();
     let mut client = db.connect().await;
     say_rounds(&mut client, &["a", "b"], 3).await;
     let (broker, other) = (Broker::default(), Broker::default());
-    broker.rule(|says| match says {
+    broker.rule(|payload| match payload {
         "a-1" => Fate::Slowly(Duration::from_secs(3)),
         _ => Fate::Take,
     });
@@ -200,15 +204,15 @@ async fn a_lease_is_extended_while_its_batch_is_worked_on() {
 }
 
 #[tokio::test]
-async fn who_is_told_to_stop_finishes_its_batch_and_acknowledges_it() {
+async fn stopping_relay_finishes_and_acknowledges_its_batch() {
     let db = Database::create();
     let mut client = db.connect().await;
     say_rounds(&mut client, &["a", "b"], 3).await;
     let broker = Broker::default();
     broker.rule(|_| Fate::Slowly(Duration::from_millis(100)));
-    // The lease is an hour: who did not acknowledge would keep everybody waiting.
+    // The lease is an hour, so no other process can publish the batch if it is not acknowledged.
     let relay = Running::start(quick(db.pool(2), broker.clone()));
-    until("it has begun", async || broker.attempts("a-0") == 1).await;
+    until("the batch has begun", async || broker.attempts("a-0") == 1).await;
     let summary = relay.stop().await;
     assert_eq!(summary.published, 6);
     let lag = "SELECT lag_messages FROM idem.relays";
@@ -219,12 +223,12 @@ async fn who_is_told_to_stop_finishes_its_batch_and_acknowledges_it() {
 }
 
 #[tokio::test]
-async fn who_is_told_to_stop_gives_back_what_it_cannot_finish() {
+async fn stopping_relay_releases_the_unfinished_batch() {
     let db = Database::create();
     let mut client = db.connect().await;
     say_rounds(&mut client, &["a", "b"], 2).await;
     let broker = Broker::default();
-    broker.rule(|says| match says {
+    broker.rule(|payload| match payload {
         "a-0" => Fate::Reject,
         _ => Fate::Take,
     });
@@ -232,25 +236,25 @@ async fn who_is_told_to_stop_gives_back_what_it_cannot_finish() {
     broker.until_taken(2).await;
     relay.stop().await;
 
-    // And what never answers is not waited for beyond the grace.
+    // A broker that never responds delays the stop by the grace period only.
     broker.rule(|_| Fate::Silence);
     let relay = Running::start(quick(db.pool(2), broker.clone()).grace(Duration::from_millis(50)));
-    until("it has begun", async || broker.attempts("b-0") == 2).await;
+    until("the batch has begun", async || broker.attempts("b-0") == 2).await;
     relay.stop().await;
     assert_eq!(broker.taken().len(), 2);
 
-    let heir = Broker::default();
-    let relay = Running::start(quick(db.pool(2), heir.clone()));
+    let successor = Broker::default();
+    let relay = Running::start(quick(db.pool(2), successor.clone()));
     until_acknowledged(&client, "default").await;
     relay.stop().await;
-    assert_eq!(heir.of_key("a"), rounds("a", 2));
+    assert_eq!(successor.of_key("a"), rounds("a", 2));
     assert_eq!(parked(&client).await, []);
 }
 
-/// Who is idle looks every half second or second: an effect would wait for a quarter of a second at
-/// least, on average.
+/// Goal: an idle relay polls every 0.5 to 1 seconds. Without a notification an effect would wait
+/// for at least a quarter of a second on average.
 #[tokio::test]
-async fn an_idle_relay_is_woken() {
+async fn idle_relay_is_woken_by_an_effect() {
     const EFFECTS: u32 = 8;
     let db = Database::create();
     let client = db.connect().await;
@@ -258,7 +262,7 @@ async fn an_idle_relay_is_woken() {
     let relay = Running::start(quick(db.pool(2), broker.clone()));
     let mut waited = Duration::ZERO;
     for n in 1..=EFFECTS {
-        // Its pauses have become as long as they get.
+        // The delays between the polls have reached their maximum.
         tokio::time::sleep(Duration::from_millis(1500)).await;
         let sent = Instant::now();
         say(&client, None, &n.to_string()).await;

@@ -1,4 +1,4 @@
-//! The functions of the extension in a schema of their own.
+//! The functions of the extension in a separate schema.
 
 use deadpool_postgres::Pool;
 use idem_brokers::PgBouncer;
@@ -25,9 +25,9 @@ async fn setting(pool: &Pool, name: &str) -> String {
     client.query_one(&setting, &[]).await.unwrap().get(0)
 }
 
-/// Goal: names that SQL and the startup packet have to quote.
+/// Goal: names that need quotes in SQL and in the startup packet are found.
 #[tokio::test]
-async fn functions_are_found_in_the_schema_that_is_set() {
+async fn functions_are_found_in_the_configured_schema() {
     for schema in [
         "api",
         "The API",
@@ -39,7 +39,8 @@ async fn functions_are_found_in_the_schema_that_is_set() {
         db.server.psql(
             &db.name,
             &format!(
-                "DROP EXTENSION idem; CREATE SCHEMA {quoted}; CREATE EXTENSION idem SCHEMA {quoted}"
+                "DROP EXTENSION idem; CREATE SCHEMA {quoted};
+                 CREATE EXTENSION idem SCHEMA {quoted}"
             ),
         );
         let pool = pool(&db, schema);
@@ -60,10 +61,10 @@ async fn functions_are_found_in_the_schema_that_is_set() {
     }
 }
 
-/// Goal: a name that breaks out of its quotes would be SQL or another option. No extension can be
-/// in such a schema.
+/// Goal: a name cannot break out of its quotes and become SQL or another option. No extension can
+/// be in such a schema.
 #[tokio::test]
-async fn hostile_name_of_a_schema_is_only_a_name() {
+async fn hostile_schema_name_cannot_inject_sql_or_options() {
     let db = Database::create();
     for schema in [
         r#"a"b'c\d"#,
@@ -81,9 +82,9 @@ async fn hostile_name_of_a_schema_is_only_a_name() {
     }
 }
 
-/// Goal: options of the connection string stay in force beside the schema.
+/// Goal: options of the connection string stay in effect together with the schema.
 #[tokio::test]
-async fn options_of_the_connection_string_stay_beside_the_schema() {
+async fn connection_options_stay_in_effect_with_a_schema() {
     let db = Database::create();
     let url = format!("{} options='-c statement_timeout=7s'", db.direct_url());
     let config = PoolConfig::parse(&url).unwrap().schema("api").unwrap();
@@ -96,7 +97,7 @@ async fn options_of_the_connection_string_stay_beside_the_schema() {
 }
 
 #[test]
-fn schema_that_cannot_be_meant_is_refused() {
+fn invalid_or_second_schema_fails() {
     let config = PoolConfig::parse("host=/tmp user=a").unwrap();
     let long = "x".repeat(64);
     for schema in ["", "a\0b", &long] {
@@ -108,10 +109,10 @@ fn schema_that_cannot_be_meant_is_refused() {
     assert!(error.contains("search_path"), "{error}");
 }
 
-/// Goal: a pooler that does not keep the setting says so at the first connection. `SET` would
+/// Goal: a pooler that does not support the setting rejects the first connection. `SET` would
 /// change the sessions of other clients.
 #[tokio::test]
-async fn pgbouncer_in_transaction_mode_refuses_the_schema() {
+async fn pgbouncer_in_transaction_mode_rejects_the_schema() {
     let install = Install::from_env().unwrap();
     let cluster = Cluster::builder(&install)
         .name("schema")
@@ -132,11 +133,12 @@ async fn pgbouncer_in_transaction_mode_refuses_the_schema() {
     let error = idem_client::Error::from(error).to_string();
     assert!(error.contains("startup parameter"), "{error}");
 
-    // What works there: the role has the path.
+    // With PgBouncer, set the search path of the role.
     cluster
         .psql(
             "postgres",
-            "CREATE SCHEMA api; CREATE EXTENSION idem SCHEMA api; ALTER ROLE postgres SET search_path = api, public",
+            "CREATE SCHEMA api; CREATE EXTENSION idem SCHEMA api;
+             ALTER ROLE postgres SET search_path = api, public",
         )
         .unwrap();
     let pool = config.build().unwrap();

@@ -20,7 +20,7 @@ fn message(id: &str) -> Message {
     Message::new("queue", "{}").with_message_id(id)
 }
 
-/// Sends one effect that says the id of its message.
+/// A handler that returns one effect with the id of its message as payload.
 async fn forward(_: Tx, message: Message) -> Handled {
     Ok(vec![
         Effect::json("things", &message.message_id())?.key("k"),
@@ -28,11 +28,14 @@ async fn forward(_: Tx, message: Message) -> Handled {
 }
 
 async fn ended(running: JoinHandle<Result<(), Error>>) -> Result<(), Error> {
-    timeout(DEADLINE, running).await.expect("it ends").unwrap()
+    timeout(DEADLINE, running)
+        .await
+        .expect("the services do not end")
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_missing_relay_is_waited_for_while_the_consumer_goes_on() {
+async fn i4_missing_relay_is_waited_for_while_the_consumer_runs() {
     let db = Database::create();
     let client = db.connect().await;
     let (incoming, outgoing) = (queue::Broker::with([message("m-1")]), Broker::default());
@@ -62,8 +65,8 @@ async fn relays_stop_after_the_last_commit_of_the_consumers() {
     let held = Arc::new(Notify::new());
     let (requested, is_requested) = watch::channel(false);
     let published = outgoing.clone();
-    // The first message commits an effect after the shutdown was requested, and the second waits
-    // until it is published.
+    // The first message commits an effect after the shutdown was requested. The second message
+    // waits until that effect is published.
     let first = incoming.clone();
     let holds = Arc::clone(&held);
     let handler = move |_: Tx, message: Message| {
@@ -75,7 +78,10 @@ async fn relays_stop_after_the_last_commit_of_the_consumers() {
                 return Ok(vec![]);
             }
             first.send(self::message("waits"));
-            until("the second is held, too", async || first.unsettled() == 2).await;
+            until("the second message is delivered, too", async || {
+                first.unsettled() == 2
+            })
+            .await;
             held.notify_one();
             is_requested
                 .wait_for(|is_requested| *is_requested)
@@ -96,7 +102,11 @@ async fn relays_stop_after_the_last_commit_of_the_consumers() {
     assert_eq!(outgoing.of_key("k"), ["last"]);
     let mut acknowledged = incoming.told().acknowledged;
     acknowledged.sort();
-    assert_eq!(acknowledged, ["last", "waits"], "neither was cut off");
+    assert_eq!(
+        acknowledged,
+        ["last", "waits"],
+        "both messages are acknowledged"
+    );
 }
 
 fn forward_one(message: &Message) -> Handled {
@@ -130,6 +140,6 @@ async fn i4_end_of_one_service_ends_all_with_its_error() {
     assert_eq!(
         outgoing.of_key("k"),
         ["m-1"],
-        "published by the one relay or the other"
+        "one of the relays publishes the effect"
     );
 }

@@ -1,4 +1,4 @@
-//! A step in the database that gets no answer is given up.
+//! A step in the database without a response is abandoned.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::{
     world::{Running, quick, say, until_acknowledged},
 };
 
-/// Goal: a step that waits for a lock holds neither its connection nor its partition for ever, is
-/// seen in the status, and leaves no statement behind.
+/// Goal: a step that waits for a lock does not hold its connection and its partition for ever. It
+/// is shown in the status, and leaves no running statement.
 #[tokio::test]
-async fn step_without_an_answer_is_given_up_and_repeated() {
+async fn step_without_a_response_is_abandoned_and_repeated() {
     let db = Database::create();
     let (client, mut holder) = (db.connect().await, db.connect().await);
     let lock = holder.transaction().await.unwrap();
@@ -19,17 +19,18 @@ async fn step_without_an_answer_is_given_up_and_repeated() {
         .await
         .unwrap();
     let broker = Broker::default();
-    // The answer to a step is of no use after the lease, or 5 s.
+    // A response after the lease, or after 5 s, is useless.
     let relay = quick(db.pool(2), broker.clone()).lease(Duration::from_secs(1));
     let relay = Running::start(relay);
-    until("the status says why", async || {
+    until("the status shows the reason", async || {
         let error = relay.status.borrow().database_error.clone();
         error.is_some_and(|error| error.contains("did not respond within"))
     })
     .await;
-    until("no step waits for longer", async || {
+    until("no step runs for longer", async || {
         let old = "SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = current_database()
-                   AND query LIKE '%idem_relay_next%' AND state = 'active' AND pid <> pg_backend_pid()
+                   AND query LIKE '%idem_relay_next%' AND state = 'active'
+                   AND pid <> pg_backend_pid()
                    AND query_start < clock_timestamp() - interval '8 seconds'";
         client.query_one(old, &[]).await.unwrap().get(0)
     })

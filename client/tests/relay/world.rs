@@ -1,4 +1,4 @@
-//! A database with effects, and relays that run.
+//! Fixtures: a database with effects, and running relays.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use uuid::Uuid;
 
 use crate::support::{DEADLINE, until};
 
-/// A relay with pauses that do not make a test long, and a lease that does not run out during one.
+/// Returns a relay with a short back-off, and with a lease that does not expire during a test.
 pub fn quick<P: Publisher>(pool: Pool, publisher: P) -> Relay<P> {
     Relay::new(pool, publisher)
         .lease(Duration::from_secs(3600))
         .back_off(Duration::from_millis(5), Duration::from_millis(20))
 }
 
-/// A relay that runs in a task of its own.
+/// A relay that runs in its own task.
 pub struct Running {
     pub status: watch::Receiver<RelayStatus>,
     stop: oneshot::Sender<()>,
@@ -39,23 +39,23 @@ impl Running {
         }
     }
 
-    /// Tells it to leave, and waits until it has.
+    /// Requests a shutdown and waits until the relay has stopped.
     pub async fn stop(self) -> RelaySummary {
         self.stop.send(()).unwrap();
         tokio::time::timeout(DEADLINE, self.task)
             .await
-            .expect("a relay that is told to stop stops")
+            .expect("the relay does not stop")
             .unwrap()
             .unwrap()
     }
 
-    /// As a process that is killed: nothing more happens in it.
+    /// Stops the relay like a process that is killed.
     pub async fn kill(self) {
         self.task.abort();
         assert!(self.task.await.unwrap_err().is_cancelled());
     }
 
-    /// Why it ended.
+    /// Waits until the relay fails, and returns its error.
     pub async fn failed(self) -> Error {
         tokio::time::timeout(DEADLINE, self.task)
             .await
@@ -65,23 +65,23 @@ impl Running {
     }
 }
 
-/// A relay with several partitions.
+/// Creates the relay `split` with several partitions.
 pub async fn split(client: &Client, partitions: i32) {
     create_relay(client, "split", partitions, true)
         .await
         .unwrap();
 }
 
-/// Sends an effect that says this.
-pub async fn say(client: &Client, key: Option<&str>, says: &str) -> Uuid {
-    let mut effect = Effect::json("things", &says).unwrap();
+/// Sends an effect with this payload to the topic `things`.
+pub async fn say(client: &Client, key: Option<&str>, payload: &str) -> Uuid {
+    let mut effect = Effect::json("things", &payload).unwrap();
     if let Some(key) = key {
         effect = effect.key(key);
     }
     send(client, &effect).await.unwrap()
 }
 
-/// Sends `a-0`, `b-0`, `a-1`, `b-1` and so on, each under its letter.
+/// Sends `a-0`, `b-0`, `a-1`, `b-1` and so on, each with its letter as key.
 pub async fn say_rounds(client: &mut Client, keys: &[&str], rounds: usize) {
     let tx = client.transaction().await.unwrap();
     for round in 0..rounds {
@@ -92,12 +92,12 @@ pub async fn say_rounds(client: &mut Client, keys: &[&str], rounds: usize) {
     tx.commit().await.unwrap();
 }
 
-/// What [`say_rounds`] said of one key.
+/// Returns the payloads of [`say_rounds`] for one key.
 pub fn rounds(key: &str, rounds: usize) -> Vec<String> {
     (0..rounds).map(|round| format!("{key}-{round}")).collect()
 }
 
-/// Waits until a relay has acknowledged, parked or put aside everything.
+/// Waits until a relay has acknowledged, parked or delayed all effects.
 pub async fn until_acknowledged(client: &Client, relay: &str) {
     until("everything is acknowledged", async || {
         let lag = "SELECT sum(lag_messages)::bigint = 0 FROM idem.relays WHERE relay = $1";
@@ -106,7 +106,7 @@ pub async fn until_acknowledged(client: &Client, relay: &str) {
     .await;
 }
 
-/// The reasons of what is parked.
+/// Returns the ids of the parked effects and the reasons.
 pub async fn parked(client: &Client) -> Vec<(Uuid, String)> {
     let parked = "SELECT message_id, error FROM idem.parked ORDER BY seq";
     let rows = client.query(parked, &[]).await.unwrap();

@@ -1,4 +1,4 @@
-//! What the library logs on the thread of a test.
+//! The lines that the library logs on the thread of a test.
 
 use std::{
     cell::RefCell,
@@ -16,11 +16,11 @@ thread_local! {
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
-/// Ends the keeping when it is dropped.
+/// Stops the recording of log lines when it is dropped.
 pub struct Guard(());
 
 impl Log {
-    /// Keeps what this thread logs while the guard lives.
+    /// Records the lines that this thread logs until the guard is dropped.
     ///
     /// The subscriber serves the whole process. With one for each thread, tracing disables a line
     /// for all threads when a thread without a subscriber reaches the line first.
@@ -38,7 +38,7 @@ impl Log {
         (log, Guard(()))
     }
 
-    /// The lines of the library at this level that contain the text.
+    /// Returns the recorded lines of the library that have this level and contain `text`.
     pub fn lines(&self, level: Level, text: &str) -> Vec<String> {
         let (level, target) = (format!(" {level} "), "idem_client::");
         let log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +62,7 @@ impl Drop for Guard {
     }
 }
 
-/// Writes to the log that the thread keeps, if it keeps one.
+/// Writes to the log of the current thread, if the thread records one.
 struct ThreadWriter;
 
 impl Write for ThreadWriter {

@@ -1,6 +1,7 @@
-//! What the tests of the client share: one server for a test program, and a database for each test.
+//! Fixtures that the tests of the client share: one server for each test program, and one database
+//! for each test.
 
-// Not every program uses all of it.
+// Not every test program uses all of these fixtures.
 #![allow(dead_code)]
 
 mod server;
@@ -20,13 +21,14 @@ use tokio_postgres::{Client, NoTls};
 
 pub use server::Server;
 
-/// Longer than anything takes on a busy machine.
+/// The longest time that a test waits for one state. Nothing takes this long, even on a busy
+/// machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A database with the extension, on the server that all tests of a program share.
 pub struct Database {
     pub name: String,
-    /// The last test that runs takes it down.
+    /// The shared server. It stops when the last test drops its reference.
     pub server: Arc<Server>,
 }
 
@@ -35,7 +37,7 @@ impl Database {
         Self::create_on(Server::shared("client"))
     }
 
-    /// On a server that other tests have not changed.
+    /// Creates a database on a new server, which no other test has changed.
     pub fn create_alone(server: &str) -> Self {
         Self::create_on(Arc::new(Server::start(server)))
     }
@@ -48,12 +50,12 @@ impl Database {
         Self { name, server }
     }
 
-    /// As the program under test connects.
+    /// Returns the connection URL of the program under test. It may lead through PgBouncer.
     pub fn url(&self) -> String {
         self.server.url(&self.name)
     }
 
-    /// Past every proxy: for looking at sessions and locks.
+    /// Returns a URL that bypasses every proxy, for queries on sessions and locks.
     pub fn direct_url(&self) -> String {
         self.server.direct_url(&self.name)
     }
@@ -72,7 +74,7 @@ impl Database {
     }
 }
 
-/// Waits for a state, and fails when it does not come.
+/// Waits until `is_so` returns true. Panics after `DEADLINE`.
 pub async fn until<F, Fut>(what: &str, mut is_so: F)
 where
     F: FnMut() -> Fut,
@@ -80,26 +82,26 @@ where
 {
     let deadline = Instant::now() + DEADLINE;
     while !is_so().await {
-        assert!(Instant::now() < deadline, "never came: {what}");
+        assert!(Instant::now() < deadline, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// Waits for what must come, and fails when it does not.
+/// Waits for a future. Panics after `DEADLINE`.
 pub async fn in_time<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(DEADLINE, what)
         .await
-        .expect("it never came")
+        .expect("timed out")
 }
 
-/// What a consumer did before its source ended. Its end is an error, since no shutdown was
-/// requested.
+/// Returns the summary of a consumer that stopped because its source ended. That is an error, since
+/// no shutdown was requested.
 #[cfg(feature = "runtime")]
 pub fn source_ended(
     ended: Result<idem_client::Summary, idem_client::Error>,
 ) -> idem_client::Summary {
     match ended {
         Err(idem_client::Error::SourceEnded(ended)) => ended.summary,
-        other => panic!("the source was to end: {other:?}"),
+        other => panic!("not the error `SourceEnded`: {other:?}"),
     }
 }

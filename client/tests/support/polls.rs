@@ -1,4 +1,4 @@
-//! Futures that are dropped at one of their awaits.
+//! Drops futures at one of their await points.
 
 use std::{
     future::{Future, poll_fn},
@@ -6,16 +6,17 @@ use std::{
     task::Poll,
 };
 
-/// When the future goes after its last poll.
+/// When the future is dropped after its last poll.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Moment {
-    /// While it waits.
+    /// Immediately, while the future is still pending.
     AtOnce,
-    /// When what it waits for has come.
+    /// As soon as the waker of the future is called.
     WhenWoken,
 }
 
-/// Polls a future so many times; `None` when that was not enough and it was dropped.
+/// Polls a future at most `times` times. Returns `None` if the future was still pending and was
+/// dropped.
 pub async fn poll_times<F: Future>(future: F, times: usize, moment: Moment) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut polls = 0;
@@ -25,7 +26,7 @@ pub async fn poll_times<F: Future>(future: F, times: usize, moment: Moment) -> O
         }
         polls += 1;
         match future.as_mut().poll(context) {
-            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Ready(output) => Poll::Ready(Some(output)),
             Poll::Pending if polls == times && moment == Moment::AtOnce => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }

@@ -1,28 +1,30 @@
-//! The server that the tests of a program share, reached directly or through PgBouncer.
+//! The server that the tests of one test program share, reached directly or through PgBouncer.
 
 use std::sync::{Arc, Mutex, Weak};
 
 use idem_brokers::PgBouncer;
 use idem_cluster::{Cluster, Install};
 
-/// With it, programs under test reach the server through PgBouncer in transaction mode.
+/// If this environment variable is set, the programs under test connect through PgBouncer in
+/// transaction mode.
 const THROUGH_PGBOUNCER: &str = "IDEM_TEST_PGBOUNCER";
 
-/// A cluster, and the proxy in front of it if there is to be one.
+/// A cluster, and the optional proxy in front of it.
 pub struct Server {
-    // Before the cluster that it stands in front of.
+    // Declared before the cluster, so that the proxy is dropped first.
     proxy: Option<PgBouncer>,
     cluster: Cluster,
 }
 
 impl Server {
-    /// A new one.
+    /// Starts a new server.
     pub fn start(name: &str) -> Self {
-        let install = Install::from_env().expect("cargo xtask setup makes the install");
+        let install = Install::from_env().expect("no PostgreSQL install; run cargo xtask setup");
         let is_proxied = std::env::var_os(THROUGH_PGBOUNCER).is_some();
         let mut cluster = Cluster::builder(&install).name(name);
         if is_proxied {
-            // PgBouncer cancels nothing for a client that is gone. As the guide says.
+            // PgBouncer does not cancel the statement of a client that has disconnected. The guide
+            // recommends this setting.
             cluster = cluster.setting("client_connection_check_interval", "1s");
         }
         let cluster = cluster.start().unwrap();
@@ -30,7 +32,8 @@ impl Server {
         Self { proxy, cluster }
     }
 
-    /// The one that the tests which run at this moment share; the last of them takes it down.
+    /// Returns the server that all running tests share. The server stops when the last test drops
+    /// its reference.
     pub fn shared(name: &str) -> Arc<Self> {
         static RUNNING: Mutex<Weak<Server>> = Mutex::new(Weak::new());
         let mut running = RUNNING
@@ -44,17 +47,17 @@ impl Server {
         server
     }
 
-    /// Whether the sessions of the server are those of PgBouncer.
+    /// Returns true if the program under test connects through PgBouncer.
     pub fn is_proxied(&self) -> bool {
         self.proxy.is_some()
     }
 
-    /// A pooler with so many connections, in front of the server alone.
+    /// Starts a separate PgBouncer with a pool of `size` connections to this server.
     pub fn small_pooler(&self, size: u32) -> PgBouncer {
         PgBouncer::start_with_pool(&self.cluster, "postgres", size).unwrap()
     }
 
-    /// As the program under test connects.
+    /// Returns the connection URL of the program under test: through the proxy, if there is one.
     pub fn url(&self, database: &str) -> String {
         match &self.proxy {
             Some(proxy) => proxy.connection_string_to(database),
@@ -62,7 +65,8 @@ impl Server {
         }
     }
 
-    /// Past the proxy: for looking at sessions and locks, and for what belongs to a session.
+    /// Returns a URL that bypasses the proxy, for queries on sessions and locks and for session
+    /// state.
     pub fn direct_url(&self, database: &str) -> String {
         self.cluster.connection_string(database)
     }
@@ -71,12 +75,12 @@ impl Server {
         self.cluster.psql(database, sql).unwrap()
     }
 
-    /// What the server has logged, over all its databases.
+    /// Returns the server log, over all databases.
     pub fn log(&self) -> String {
         self.cluster.log().unwrap()
     }
 
-    /// To kill it and to start it again.
+    /// Returns the cluster, so that a test can kill and restart it.
     pub fn cluster(&mut self) -> &mut Cluster {
         &mut self.cluster
     }

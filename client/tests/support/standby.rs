@@ -1,7 +1,7 @@
-//! A server whose synchronous standby is away: no commit ends.
+//! A server with an unreachable synchronous standby, so that no commit ends.
 //!
-//! A commit that is cancelled meanwhile is seen by others although a promotion can lose it. A
-//! duplicate would be acknowledged then, and its message lost.
+//! When a waiting commit is cancelled, other sessions see its changes although a promotion can lose
+//! them. A duplicate would then be acknowledged, and its message would be lost.
 
 use std::future::Future;
 
@@ -10,29 +10,29 @@ use tokio_postgres::Client;
 
 use super::{Database, until};
 
-/// How many sessions of the client wait for the standby.
+/// The number of client sessions that wait for the standby in a commit.
 const COMMITTING: &str = "SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND backend_type = 'client backend'
     AND application_name <> 'first' AND wait_event = 'SyncRep'";
 
-/// How many sessions execute a statement.
+/// The number of client sessions that execute a statement.
 const ACTIVE: &str = "SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND backend_type = 'client backend'
     AND pid <> pg_backend_pid() AND state = 'active'";
 
-/// How many sessions of the client look for statements to cancel.
+/// The number of sessions in which the client library looks for statements to cancel.
 const CANCELLERS: &str = "SELECT count(*) FROM pg_stat_activity
     WHERE pid <> pg_backend_pid() AND query LIKE '%pg_cancel_backend%'";
 
 pub struct Standby<'d> {
     database: &'d Database,
     observer: Client,
-    /// Commits until it has to wait.
+    /// A session that commits in a loop until a commit has to wait for the standby.
     first: JoinHandle<()>,
 }
 
 impl<'d> Standby<'d> {
-    /// From now on, no commit of the server ends. The server serves one test alone.
+    /// Makes every later commit on the server wait. No other test may use the server.
     pub async fn away(database: &'d Database) -> Self {
         let observer = database.connect().await;
         let first = database.connect().await;
@@ -54,27 +54,28 @@ impl<'d> Standby<'d> {
             observer,
             first,
         };
-        let waits = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'first' AND wait_event = 'SyncRep'";
+        let waits = "SELECT count(*) FROM pg_stat_activity \
+                     WHERE application_name = 'first' AND wait_event = 'SyncRep'";
         until("a commit waits", async || standby.count(waits).await == 1).await;
         standby
     }
 
-    /// Drops the future while its commit waits, and fails when its client does not let the commit
-    /// go on.
+    /// Drops `work` while its commit waits for the standby. Panics if the client library cancels
+    /// the commit.
     pub async fn drop_while_it_commits(&self, work: impl Future<Output = ()>) {
         let committing = self.count(COMMITTING).await + 1;
         tokio::select! {
             biased;
-            () = work => panic!("it was to wait for the standby"),
-            () = until("the commit waits", async || self.count(COMMITTING).await == committing) => {}
+            () = work => panic!("the commit did not wait for the standby"),
+            () = until("a commit waits", async || self.count(COMMITTING).await == committing) => {}
         }
-        until("the client has looked", async || {
+        until("the client looks for statements", async || {
             self.count(CANCELLERS).await > 0 || self.count(COMMITTING).await < committing
         })
         .await;
-        // A pooler keeps the session.
+        // Behind a pooler the session stays open, and its last query stays visible.
         if !self.database.server.is_proxied() {
-            until("the client looks no more", async || {
+            until("the client library has ended its search", async || {
                 self.count(CANCELLERS).await == 0
             })
             .await;
@@ -86,7 +87,7 @@ impl<'d> Standby<'d> {
         );
     }
 
-    /// All commits end, and can be seen.
+    /// Brings the standby back, and waits until all commits have ended.
     pub async fn returns(self) {
         self.first.abort();
         let sql = "ALTER SYSTEM RESET synchronous_standby_names; SELECT pg_reload_conf()";

@@ -1,6 +1,6 @@
-//! What can be seen from outside: traces that go on from message to message, and metrics.
+//! Observability: traces that continue from message to message, and metrics.
 //!
-//! Subscribers and recorders are those of one thread, on which all of a test runs.
+//! All of a test runs on one thread, and its subscriber and recorder are those of this thread.
 
 mod metrics;
 mod traces;
@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use idem_client::{OutgoingMessage, PublishError, Publisher};
 use tokio::sync::mpsc;
 
-/// Takes effects, or refuses those whose topic says so.
+/// Confirms effects, or fails if the topic requests a failure.
 struct Broker(Mutex<mpsc::UnboundedSender<OutgoingMessage>>);
 
 impl Broker {

@@ -1,3 +1,4 @@
+//! The metrics of messages, consumers and relays.
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     os::unix::fs::symlink,
@@ -27,19 +28,19 @@ use crate::{
     support::{Database, source_ended, until},
 };
 
-/// What has been measured since the last look, as lines such as `idem_in_flight{destination=orders}
-/// 1`.
+/// Returns what was measured since the last reading, as lines such as
+/// `idem_in_flight{destination=orders} 1`.
 ///
-/// A look begins everything at zero, gauges too: what one has counted up, the next counts down from
-/// there.
-fn look(snapshotter: &Snapshotter) -> BTreeSet<String> {
+/// Each reading resets all values to zero, gauges too. A gauge that was incremented before a
+/// reading is then decremented from zero.
+fn measurements(snapshotter: &Snapshotter) -> BTreeSet<String> {
     let measured = snapshotter.snapshot().into_vec().into_iter();
     let lines = measured.filter_map(|(key, _, _, value)| {
         let value = match value {
             DebugValue::Counter(0) => return None,
             DebugValue::Counter(count) => count.to_string(),
             DebugValue::Gauge(value) => format!("{value}"),
-            // Times vary, how often one was taken does not.
+            // Durations vary, so count them.
             DebugValue::Histogram(values) if values.is_empty() => return None,
             DebugValue::Histogram(values) => {
                 assert!(values.iter().all(|value| value.0 >= 0.0));
@@ -68,10 +69,10 @@ fn message(id: &str) -> Message {
     Message::new("orders", "").with_message_id(id)
 }
 
-const CONFLICT: &str = "DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END $$";
+const CONFLICT: &str = "DO $$ BEGIN RAISE EXCEPTION 'conflict' USING ERRCODE = '40001'; END $$";
 
 #[tokio::test]
-async fn what_becomes_of_messages_is_counted_and_who_is_under_way_is_known() {
+async fn outcomes_and_messages_in_flight_are_measured() {
     let database = Database::create();
     let pool = database.pool(2);
     let recorder = DebuggingRecorder::new();
@@ -81,7 +82,7 @@ async fn what_becomes_of_messages_is_counted_and_who_is_under_way_is_known() {
 
     let attempts = AtomicU32::new(0);
     let handler = |tx: Tx, _| {
-        let lines_now = look(&seen);
+        let lines_now = measurements(&seen);
         assert!(
             lines_now
                 .iter()
@@ -98,9 +99,10 @@ async fn what_becomes_of_messages_is_counted_and_who_is_under_way_is_known() {
     };
     let _ = idem.process(&pool, &message("m-1"), handler).await.unwrap();
     assert_eq!(attempts.load(Ordering::Relaxed), 2);
-    // The first look was in the first attempt: one under way. It was gone before the last one.
+    // The reading in the first attempt saw the increment of the gauge, and this reading sees the
+    // decrement.
     assert_eq!(
-        look(&seen),
+        measurements(&seen),
         lines([
             "idem_in_flight{destination=orders} -1",
             "idem_process_duration_seconds{destination=orders} 1 times",
@@ -108,10 +110,14 @@ async fn what_becomes_of_messages_is_counted_and_who_is_under_way_is_known() {
         ])
     );
 
-    let unused = |_: Tx, _| async { Err(HandlerError::terminal("a duplicate is not handled")) };
+    let unused = |_: Tx, _| async {
+        Err(HandlerError::terminal(
+            "the handler was called for a duplicate",
+        ))
+    };
     let _ = idem.process(&pool, &message("m-1"), unused).await.unwrap();
     assert_eq!(
-        look(&seen),
+        measurements(&seen),
         lines([
             "idem_in_flight{destination=orders} 0",
             "idem_process_duration_seconds{destination=orders} 1 times",
@@ -122,7 +128,7 @@ async fn what_becomes_of_messages_is_counted_and_who_is_under_way_is_known() {
     let fails = |tx: Tx, _| async move { Ok(tx.batch_execute(CONFLICT).await.map(|()| vec![])?) };
     assert!(idem.process(&pool, &message("m-2"), fails).await.is_err());
     assert_eq!(
-        look(&seen),
+        measurements(&seen),
         lines([
             "idem_in_flight{destination=orders} 0",
             "idem_process_duration_seconds{destination=orders} 1 times",
@@ -131,7 +137,7 @@ async fn what_becomes_of_messages_is_counted_and_who_is_under_way_is_known() {
         ])
     );
 
-    // Given up in its middle.
+    // Drop the future while its handler runs.
     let (begun, mut begins) = mpsc::unbounded_channel();
     let hangs = |tx: Tx, _| {
         begun.send(()).unwrap();
@@ -140,13 +146,13 @@ async fn what_becomes_of_messages_is_counted_and_who_is_under_way_is_known() {
             Ok(vec![])
         }
     };
-    let given_up = message("m-3");
+    let dropped = message("m-3");
     tokio::select! {
-        processed = idem.process(&pool, &given_up, hangs) => panic!("{processed:?}"),
+        processed = idem.process(&pool, &dropped, hangs) => panic!("{processed:?}"),
         _ = begins.recv() => {}
     }
     assert_eq!(
-        look(&seen),
+        measurements(&seen),
         lines([
             "idem_in_flight{destination=orders} 0",
             "idem_process_duration_seconds{destination=orders} 1 times",
@@ -155,12 +161,12 @@ async fn what_becomes_of_messages_is_counted_and_who_is_under_way_is_known() {
     );
 
     let handler = |_: Tx, _| async { Ok(vec![]) };
-    let answers = idem
+    let results = idem
         .process_batch(&pool, &[message("m-1"), message("m-4")], handler)
         .await;
-    assert!(answers.iter().all(Result::is_ok));
+    assert!(results.iter().all(Result::is_ok));
     assert_eq!(
-        look(&seen),
+        measurements(&seen),
         lines([
             "idem_in_flight{destination=orders} 0",
             "idem_process_duration_seconds{destination=orders} 2 times",
@@ -170,7 +176,7 @@ async fn what_becomes_of_messages_is_counted_and_who_is_under_way_is_known() {
     );
 }
 
-/// Delivers what it is given, after one failure.
+/// A source that fails once and then delivers the given messages.
 struct Script {
     has_failed: bool,
     messages: VecDeque<Message>,
@@ -192,7 +198,7 @@ impl Receipt for Told {
 impl Source for Script {
     async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
         if !std::mem::replace(&mut self.has_failed, true) {
-            return Err("the broker stumbles".into());
+            return Err("the broker failed".into());
         }
         let Some(message) = self.messages.pop_front() else {
             return Ok(None);
@@ -206,7 +212,7 @@ impl Source for Script {
 }
 
 #[tokio::test]
-async fn a_consumer_counts_what_its_broker_is_told() {
+async fn consumer_counts_its_settlements() {
     let database = Database::create();
     let recorder = DebuggingRecorder::new();
     let _guard = metrics::set_default_local_recorder(&recorder);
@@ -226,7 +232,7 @@ async fn a_consumer_counts_what_its_broker_is_told() {
         match message.message_id() {
             Some("m-1") => Ok(vec![]),
             Some("m-2") => Err(HandlerError::terminal("never")),
-            _ => Err("not now".into()),
+            _ => Err("temporary failure".into()),
         }
     };
     let summary = Consumer::new(database.pool(2), source)
@@ -239,7 +245,7 @@ async fn a_consumer_counts_what_its_broker_is_told() {
         (summary.handled, summary.rejected, summary.retried),
         (1, 2, 1)
     );
-    let consumer: BTreeSet<_> = look(&recorder.snapshotter())
+    let consumer: BTreeSet<_> = measurements(&recorder.snapshotter())
         .into_iter()
         .filter(|line| line.starts_with("idem_consumer"))
         .collect();
@@ -256,18 +262,18 @@ async fn a_consumer_counts_what_its_broker_is_told() {
 }
 
 #[tokio::test]
-async fn a_consumer_says_when_its_database_is_away_and_when_it_is_there_again() {
+async fn consumer_gauge_shows_an_unavailable_database() {
     let database = Database::create();
     let recorder = Watcher::default();
     let _guard = metrics::set_default_local_recorder(&recorder);
 
-    // The way to the server leads through a link that is not there yet.
+    // The socket directory is a link that does not exist yet.
     let direct: tokio_postgres::Config = database.direct_url().parse().unwrap();
-    let [Host::Unix(there)] = direct.get_hosts() else {
-        panic!("the cluster listens on a socket");
+    let [Host::Unix(directory)] = direct.get_hosts() else {
+        panic!("the cluster does not listen on one socket");
     };
-    // In a place that goes with the server.
-    let link = there.join(format!("{}-away", database.name));
+    // The link is in a directory that is removed with the server.
+    let link = directory.join(format!("{}-away", database.name));
     let mut config = tokio_postgres::Config::new();
     config
         .host_path(&link)
@@ -292,8 +298,8 @@ async fn a_consumer_says_when_its_database_is_away_and_when_it_is_there_again() 
         });
     let is_away = || recorder.set_to("idem_consumer_database_away");
     let (summary, ()) = tokio::join!(consumer, async {
-        until("the database is away", async || is_away() == [1.0]).await;
-        symlink(there, &link).unwrap();
+        until("the database is unavailable", async || is_away() == [1.0]).await;
+        symlink(directory, &link).unwrap();
         let (_, settlement) = settlements.recv().await.unwrap();
         assert_eq!(settlement, Settlement::Acknowledge);
         assert_eq!(is_away(), [1.0, 0.0]);
@@ -302,7 +308,7 @@ async fn a_consumer_says_when_its_database_is_away_and_when_it_is_there_again() 
     assert_eq!(summary.unwrap().handled, 1);
 }
 
-/// Delivers whatever comes.
+/// A source that delivers the messages of a channel.
 struct Live(
     mpsc::UnboundedReceiver<Message>,
     mpsc::UnboundedSender<(String, Settlement)>,
@@ -316,7 +322,7 @@ impl Source for Live {
 }
 
 #[tokio::test]
-async fn a_relay_counts_what_its_broker_says() {
+async fn relay_counts_the_results_of_its_broker() {
     let database = Database::create();
     let recorder = DebuggingRecorder::new();
     let _guard = metrics::set_default_local_recorder(&recorder);
@@ -338,19 +344,19 @@ async fn a_relay_counts_what_its_broker_says() {
     let mut total = BTreeSet::new();
     let (summary, ()) = tokio::join!(relay, async {
         published.recv().await.unwrap();
-        until("the others are parked", async || {
+        until("the other effects are parked", async || {
             status.borrow().parked == 2
         })
         .await;
-        // Acknowledged, and nothing waits.
-        until("nothing waits", async || {
+        // Wait for the acknowledgement, too.
+        until("the relay has no lag", async || {
             let waiting = client
                 .query_one("SELECT sum(lag_messages)::bigint FROM idem.relays", &[])
                 .await;
             waiting.unwrap().get::<_, i64>(0) == 0
         })
         .await;
-        total = look(&seen);
+        total = measurements(&seen);
         stop.send(()).unwrap();
     });
     assert_eq!(summary.unwrap().parked, 2);
@@ -358,7 +364,7 @@ async fn a_relay_counts_what_its_broker_says() {
         .iter()
         .find(|line| line.starts_with("idem_relay_lag_seconds{relay=default,partition=0} "))
         .cloned();
-    assert!(total.remove(&lag.expect("a lag")));
+    assert!(total.remove(&lag.expect("no lag was measured")));
     assert_eq!(
         total,
         lines([
@@ -376,7 +382,7 @@ async fn a_relay_counts_what_its_broker_says() {
     );
 }
 
-/// Fails for the environment, twice for each topic.
+/// A publisher with a failing environment: publishing fails twice for each topic.
 #[derive(Default)]
 struct Environment(Mutex<HashMap<String, u32>>);
 
@@ -393,9 +399,9 @@ impl Publisher for Environment {
     }
 }
 
-/// Goal: an alarm for whatever keeps a relay from its work.
+/// Goal: each reason for which a relay waits can raise an alarm.
 #[tokio::test]
-async fn what_a_relay_waits_for_is_measured() {
+async fn gauges_show_what_a_relay_waits_for() {
     let database = Database::create();
     let client = database.connect().await;
     let recorder = Watcher::default();
@@ -417,11 +423,17 @@ async fn what_a_relay_waits_for_is_measured() {
         })
         .await;
         create_relay(&client, "later", 1, false).await.unwrap();
-        until("it serves", async || status.borrow().database).await;
+        until("the database is available", async || {
+            status.borrow().database
+        })
+        .await;
         for topic in ["absent", "away"] {
             send(&client, &Effect::bytes(topic, [], "x")).await.unwrap();
         }
-        until("all is published", async || status.borrow().published == 2).await;
+        until("all effects are published", async || {
+            status.borrow().published == 2
+        })
+        .await;
         stop.send(()).unwrap();
     });
     assert_eq!(summary.unwrap().parked, 0);
@@ -435,7 +447,7 @@ async fn what_a_relay_waits_for_is_measured() {
 }
 
 #[tokio::test]
-async fn a_relay_knows_how_far_behind_it_is() {
+async fn relay_measures_its_lag() {
     let database = Database::create();
     let recorder = Watcher::default();
     let _guard = metrics::set_default_local_recorder(&recorder);
@@ -443,7 +455,7 @@ async fn a_relay_knows_how_far_behind_it_is() {
     send(&client, &Effect::bytes("taken", [], "x"))
         .await
         .unwrap();
-    // It waits a second for its relay.
+    // The effect waits for more than a second before the relay starts.
     let aged = "SELECT now() - recorded_at > interval '1 second' FROM idem.outbox";
     until("the effect is a second old", async || {
         client.query_one(aged, &[]).await.unwrap().get(0)
@@ -459,14 +471,14 @@ async fn a_relay_knows_how_far_behind_it_is() {
     let (summary, ()) = tokio::join!(relay, async {
         published.recv().await.unwrap();
         assert!(lag()[0] >= 1.0, "{:?}", lag());
-        until("nothing waits", async || lag().len() > 1).await;
+        until("the lag is measured again", async || lag().len() > 1).await;
         assert_eq!(lag()[1], 0.0);
         stop.send(()).unwrap();
     });
     assert_eq!(summary.unwrap().published, 1);
 }
 
-/// Hears what is described, and every value that a gauge is set to.
+/// Records which metrics are described, and every value to which a gauge is set.
 #[derive(Default)]
 struct Watcher {
     described: Mutex<BTreeSet<String>>,
@@ -526,7 +538,7 @@ impl Recorder for Watcher {
 }
 
 #[test]
-fn every_metric_is_described_and_in_the_table_of_the_documentation() {
+fn every_metric_is_described_and_documented() {
     let recorder = Watcher::default();
     metrics::with_local_recorder(&recorder, describe_metrics);
     let table = include_str!("../../../docs/telemetry.md").lines();

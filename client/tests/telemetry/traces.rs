@@ -1,3 +1,4 @@
+//! The spans of messages and effects.
 use std::sync::LazyLock;
 
 use idem_client::{Effect, Idem, Message, Processed, Relay, Tx};
@@ -13,12 +14,13 @@ use crate::{Broker, support::Database};
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const SENDER: &str = "00f067aa0ba902b7";
 
-/// All spans of this program. Tests tell theirs by the names of their destinations.
+/// All spans of this program. Each test finds its spans by the names of its destinations.
 struct Spans(InMemorySpanExporter);
 
 impl Spans {
     fn collect() -> &'static Self {
-        // One for all threads: whether a span is wanted is decided once, by whoever meets it first.
+        // One subscriber for all threads: tracing decides once whether a span is recorded, when the
+        // first thread reaches the span.
         static SPANS: LazyLock<(Spans, SdkTracerProvider)> = LazyLock::new(|| {
             let (spans, provider, subscriber) = Spans::all_down_to(LevelFilter::TRACE);
             tracing::subscriber::set_global_default(subscriber).unwrap();
@@ -44,7 +46,7 @@ impl Spans {
         self.0.get_finished_spans().unwrap()
     }
 
-    /// The only one of this name.
+    /// Returns the only span of this name.
     fn one(&self, name: &str) -> SpanData {
         let all = self.all();
         let mut found = all.iter().filter(|span| span.name == name);
@@ -79,8 +81,10 @@ fn id_of(span: &SpanData) -> SpanId {
     span.span_context.span_id()
 }
 
+/// Goal: the trace of an incoming message continues in its effects, in the relay that publishes
+/// them, and in the next consumer.
 #[tokio::test]
-async fn one_trace_goes_from_the_incoming_message_through_the_relay_to_the_next_consumer() {
+async fn one_trace_leads_through_the_relay_to_the_next_consumer() {
     let database = Database::create();
     let pool = database.pool(4);
     let spans = Spans::collect();
@@ -88,7 +92,7 @@ async fn one_trace_goes_from_the_incoming_message_through_the_relay_to_the_next_
 
     let own = format!("00-{TRACE}-1111111111111111-01");
     let handler = |_: Tx, _| {
-        let other = next().header("traceparent", own.as_str()).key("its own");
+        let other = next().header("traceparent", own.as_str()).key("own");
         async { Ok(vec![next(), other]) }
     };
     let processed = idem
@@ -186,14 +190,14 @@ async fn one_trace_goes_from_the_incoming_message_through_the_relay_to_the_next_
         );
     }
 
-    // What happens in the database is part of it.
+    // The statements in the database are in the same trace.
     for process in [&first, &second] {
         let all = spans.all();
         let claim = all
             .iter()
             .find(|span| span.name == "claim" && span.parent_span_id == id_of(process));
         assert_eq!(
-            attribute(claim.expect("a claim"), "idem.outcome").as_deref(),
+            attribute(claim.expect("no span of the claim"), "idem.outcome").as_deref(),
             Some("claimed")
         );
     }
@@ -242,12 +246,12 @@ async fn messages_of_one_transaction_stay_in_their_own_traces() {
 }
 
 #[tokio::test]
-async fn a_failure_is_one_of_the_span_and_a_duplicate_is_not() {
+async fn failure_sets_the_span_status_and_a_duplicate_does_not() {
     let database = Database::create();
     let pool = database.pool(2);
     let spans = Spans::collect();
     let idem = Idem::new();
-    let fails = |_: Tx, _| async { Err("no".into()) };
+    let fails = |_: Tx, _| async { Err("failed".into()) };
     assert!(
         idem.process(
             &pool,
@@ -277,16 +281,18 @@ async fn a_failure_is_one_of_the_span_and_a_duplicate_is_not() {
         assert_eq!(last.status, Status::Unset);
         assert_eq!(attribute(last, "error.type"), None);
         assert_eq!(attribute(last, "idem.outcome").as_deref(), Some(outcome));
-        // It came with no trace: this is where one begins.
+        // The message has no trace, so a new trace begins here.
         assert_eq!(last.parent_span_id, SpanId::INVALID);
     }
 }
 
+/// Goal: if the spans of function calls are not recorded, their outcome does not appear in the span
+/// of the message.
 #[tokio::test]
-async fn where_calls_are_not_collected_their_outcome_is_noted_nowhere_else() {
+async fn outcome_is_only_in_its_own_span() {
     let database = Database::create();
     let pool = database.pool(2);
-    // With two subscribers each is asked for itself.
+    // With a second subscriber, tracing decides for each subscriber whether a span is recorded.
     Spans::collect();
     let (spans, _provider, subscriber) = Spans::all_down_to(LevelFilter::INFO);
     let _guard = tracing::subscriber::set_default(subscriber);

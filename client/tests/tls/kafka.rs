@@ -1,4 +1,5 @@
-//! Kafka: librdkafka's mock cluster behind a proxy with TLS. SASL is not run: the mock has none.
+//! Kafka: the mock cluster of librdkafka behind a proxy with TLS. SASL is not tested, because the
+//! mock does not support it.
 
 use idem_brokers::{Authority, Validity};
 use idem_client::{
@@ -32,14 +33,14 @@ async fn publish(config: &KafkaConfig) -> Result<(), PublishError> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kafka_over_tls_takes_and_delivers() {
+async fn kafka_over_tls_publishes_and_delivers() {
     let authority = Authority::create().unwrap();
     let server = authority.server(&["127.0.0.2"], Validity::Now).unwrap();
     let mock = mock();
     let brokers = proxy::start(&mock.bootstrap_servers(), &server).await;
     let config = config(&brokers, &authority);
     publish(&config).await.unwrap();
-    // The consumer knows no property of producers.
+    // `message.timeout.ms` is a property of producers only.
     let mut consumer = config;
     consumer.properties.remove("message.timeout.ms");
     let mut source =
@@ -54,10 +55,10 @@ async fn kafka_over_tls_takes_and_delivers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kafka_with_a_wrong_certificate_takes_nothing() {
-    let (authority, stranger) = (Authority::create().unwrap(), Authority::create().unwrap());
+async fn wrong_certificate_makes_kafka_unavailable() {
+    let (authority, unrelated) = (Authority::create().unwrap(), Authority::create().unwrap());
     for (names, validity, trusted) in [
-        (["127.0.0.2"], Validity::Now, &stranger),
+        (["127.0.0.2"], Validity::Now, &unrelated),
         (["other.test"], Validity::Now, &authority),
         (["127.0.0.2"], Validity::Expired, &authority),
     ] {
@@ -65,7 +66,7 @@ async fn kafka_with_a_wrong_certificate_takes_nothing() {
         let mock = mock();
         let brokers = proxy::start(&mock.bootstrap_servers(), &server).await;
         let published = publish(&config(&brokers, trusted)).await;
-        let is_away = matches!(published, Err(PublishError::Unavailable(_)));
-        assert!(is_away, "{names:?} {validity:?}: {published:?}");
+        let is_unavailable = matches!(published, Err(PublishError::Unavailable(_)));
+        assert!(is_unavailable, "{names:?} {validity:?}: {published:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! TLS and logins of every link, on real servers with certificates of an authority that the test
-//! makes.
+//! TLS and logins of every connection, on real servers with certificates of an authority that the
+//! test creates.
 
 mod kafka;
 mod nats;
@@ -15,10 +15,12 @@ use idem_client::{OutgoingMessage, PublishError};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-/// Longer than anything takes on a busy machine.
+/// The longest time that a test waits for one state. Nothing takes this long, even on a busy
+/// machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What rustls says of a certificate of an unknown authority, for another host, and out of date.
+/// The texts of rustls for a certificate of an unknown authority, of another host, and for an
+/// expired one.
 const UNKNOWN: &str = "UnknownIssuer";
 const OTHER_HOST: &str = "not valid for name";
 const EXPIRED: &str = "expired";
@@ -27,7 +29,7 @@ fn effect(topic: &str) -> OutgoingMessage {
     OutgoingMessage::new(Uuid::new_v4(), topic, "1")
 }
 
-/// An error with all its causes.
+/// Returns the text of an error with all its causes.
 fn chain(error: &dyn Error) -> String {
     let mut text = format!("{error} {error:?}");
     let mut source = error.source();
@@ -38,7 +40,7 @@ fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Asserts that nothing was published, because of the way to the broker.
+/// Asserts that publishing failed because the broker could not be reached, for this reason.
 fn assert_unavailable(published: Result<(), PublishError>, reason: &str) {
     match published {
         Err(PublishError::Unavailable(error)) => {
@@ -49,11 +51,11 @@ fn assert_unavailable(published: Result<(), PublishError>, reason: &str) {
     }
 }
 
-/// Waits until this is so.
+/// Waits until `is_so` returns true. Panics after `DEADLINE`.
 async fn until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !is_so() {
-        assert!(Instant::now() < deadline, "never came: {what}");
+        assert!(Instant::now() < deadline, "timed out: {what}");
         sleep(Duration::from_millis(20)).await;
     }
 }

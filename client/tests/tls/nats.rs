@@ -1,4 +1,4 @@
-//! NATS.
+//! TLS and logins of NATS.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ fn url(server: &Nats, host: &str) -> String {
     format!("tls://{host}:{}", server.port())
 }
 
-/// Publishes where no stream is: only a connection brings that to light.
+/// Publishes to a subject without a stream. The result depends only on the connection.
 async fn reach(config: NatsConfig) -> Result<(), PublishError> {
     NatsPublisher::new(config).publish(&effect("nowhere")).await
 }
@@ -38,19 +38,19 @@ fn assert_reached(published: Result<(), PublishError>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nats_is_verified() {
+async fn nats_publisher_verifies_the_server() {
     let authority = Authority::create().unwrap();
     let server = authority.server(&["127.0.0.1"], Validity::Now).unwrap();
     let server = Nats::start_with(&tls(&server, "")).unwrap();
     let config = NatsConfig::new(url(&server, "127.0.0.1"));
     assert_reached(reach(config.clone().ca(authority.ca())).await);
 
-    let stranger = Authority::create().unwrap();
+    let unrelated = Authority::create().unwrap();
     assert_unavailable(reach(config.clone()).await, UNKNOWN);
-    assert_unavailable(reach(config.ca(stranger.ca())).await, UNKNOWN);
+    assert_unavailable(reach(config.ca(unrelated.ca())).await, UNKNOWN);
     let other = NatsConfig::new(url(&server, "localhost")).ca(authority.ca());
     assert_unavailable(reach(other).await, OTHER_HOST);
-    // The server asks for TLS, and the URL does not: the system's authorities decide.
+    // The server requires TLS and the URL does not mention it. The authorities of the system apply.
     let plain = NatsConfig::new(format!("nats://127.0.0.1:{}", server.port()));
     assert_unavailable(reach(plain).await, UNKNOWN);
 }
@@ -65,14 +65,15 @@ async fn expired_certificate_of_nats_is_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nats_without_tls_is_an_error_behind_a_tls_url() {
+async fn nats_without_tls_fails_with_a_tls_url() {
     let server = Nats::start().unwrap();
     assert_reached(reach(NatsConfig::new(server.url())).await);
     let authority = Authority::create().unwrap();
     let config = NatsConfig::new(url(&server, "127.0.0.1")).ca(authority.ca());
     assert_unavailable(reach(config).await, "");
-    // The client sees the answer of the server or the end of the connection.
-    until("a refused handshake", || {
+    // The client receives the reply of the server or the end of the connection. The log of the
+    // server shows the handshake.
+    until("the server has rejected the handshake", || {
         server.log().unwrap().contains("Client parser ERROR")
     })
     .await;
@@ -95,8 +96,8 @@ async fn client_certificate_is_presented_to_nats() {
         .await,
     );
     assert_unavailable(reach(config).await, "");
-    let refusal = "client didn't provide a certificate";
-    until(refusal, || server.log().unwrap().contains(refusal)).await;
+    let rejection = "client didn't provide a certificate";
+    until(rejection, || server.log().unwrap().contains(rejection)).await;
 }
 
 /// Goal: the login of a URL reaches the server. The client library ignores it.
@@ -114,7 +115,7 @@ async fn login_of_a_url_reaches_nats() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nkey_logs_in_to_nats() {
-    let (user, stranger) = (KeyPair::new_user(), KeyPair::new_user());
+    let (user, unrelated) = (KeyPair::new_user(), KeyPair::new_user());
     let users = format!(
         "authorization {{ users = [ {{ nkey: {} }} ] }}",
         user.public_key()
@@ -125,14 +126,15 @@ async fn nkey_logs_in_to_nats() {
     let config = NatsConfig::new(server.url()).nkey_seed_file(&file);
     fs::write(&file, format!("{}\n", user.seed().unwrap())).unwrap();
     assert_reached(reach(config.clone()).await);
-    fs::write(&file, stranger.seed().unwrap()).unwrap();
+    fs::write(&file, unrelated.seed().unwrap()).unwrap();
     assert_unavailable(reach(config).await, "authorization");
 }
 
-/// A token as NATS signs it.
+/// Returns a signed token as NATS uses it.
 fn jwt(issuer: &KeyPair, subject: &str, nats: Value) -> String {
     let header = json!({"typ": "JWT", "alg": "ed25519-nkey"});
-    let claims = json!({"jti": "1", "iat": 1, "iss": issuer.public_key(), "name": "test", "sub": subject, "nats": nats});
+    let claims = json!({"jti": "1", "iat": 1, "iss": issuer.public_key(), "name": "test",
+        "sub": subject, "nats": nats});
     let encode = |value: Value| BASE64_URL_SAFE_NO_PAD.encode(value.to_string());
     let text = format!("{}.{}", encode(header), encode(claims));
     let signature = issuer.sign(text.as_bytes()).unwrap();
@@ -146,9 +148,10 @@ async fn credentials_file_logs_in_to_nats() {
         KeyPair::new_account(),
         KeyPair::new_account(),
     );
-    let (user, stranger) = (KeyPair::new_user(), KeyPair::new_user());
-    let limits = json!({"subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true,
-        "conn": -1, "leaf": -1, "mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1});
+    let (user, unrelated) = (KeyPair::new_user(), KeyPair::new_user());
+    let limits = json!({"subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1,
+        "wildcards": true, "conn": -1, "leaf": -1, "mem_storage": -1, "disk_storage": -1,
+        "streams": -1, "consumer": -1});
     let operator_jwt = jwt(
         &operator,
         &operator.public_key(),
@@ -156,8 +159,8 @@ async fn credentials_file_logs_in_to_nats() {
     );
     let account_claims = json!({"type": "account", "version": 2, "limits": limits});
     let account_jwt = jwt(&operator, &account.public_key(), account_claims);
-    let plain = json!({"type": "account", "version": 2, "limits": {"subs": -1, "data": -1, "payload": -1,
-        "imports": -1, "exports": -1, "wildcards": true, "conn": -1, "leaf": -1}});
+    let plain = json!({"type": "account", "version": 2, "limits": {"subs": -1, "data": -1,
+        "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1, "leaf": -1}});
     let system_jwt = jwt(&operator, &system.public_key(), plain);
     let settings = format!(
         "operator: {operator_jwt}\nsystem_account: {}\nresolver: MEMORY\n\
@@ -185,21 +188,22 @@ async fn credentials_file_logs_in_to_nats() {
     let config = NatsConfig::new(server.url()).credentials(&file);
     fs::write(&file, credentials(&user)).unwrap();
     assert_reached(reach(config.clone()).await);
-    fs::write(&file, credentials(&stranger)).unwrap();
+    fs::write(&file, credentials(&unrelated)).unwrap();
     assert_unavailable(reach(config).await, "authorization");
 }
 
-/// A server in front of another: it adds a server to the greeting, which is plaintext.
+/// A proxy in front of a server. It adds another server to the greeting, which is sent in
+/// plaintext.
 struct Forger {
     port: u16,
-    /// Connections so far.
+    /// The number of accepted connections.
     accepted: watch::Receiver<u32>,
     /// Closes the first connection.
     close: oneshot::Sender<()>,
 }
 
-/// Forwards the first connection, and closes all later ones at once.
-async fn forge(server: &Nats, added: String) -> Forger {
+/// Starts a forger that forwards the first connection and closes all later ones at once.
+async fn start_forger(server: &Nats, added: String) -> Forger {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let server = server.port();
@@ -234,11 +238,12 @@ async fn forge(server: &Nats, added: String) -> Forger {
     }
 }
 
-/// Greets like a server without TLS, and passes on the first line of each client.
-async fn eavesdrop() -> (u16, mpsc::UnboundedReceiver<String>) {
+/// Starts a server that sends the greeting of a server without TLS. Returns its port, and the first
+/// line of each client.
+async fn start_plaintext_server() -> (u16, mpsc::UnboundedReceiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let (lines, heard) = mpsc::unbounded_channel();
+    let (lines, received) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let info = json!({"server_id": "x", "version": "2.10.0", "proto": 1, "headers": true,
@@ -251,12 +256,12 @@ async fn eavesdrop() -> (u16, mpsc::UnboundedReceiver<String>) {
             let _ = lines.send(String::from_utf8_lossy(&line).into_owned());
         }
     });
-    (port, heard)
+    (port, received)
 }
 
-/// Goal: the greeting precedes TLS, so a server that it names is never reached: neither in
-/// plaintext nor with a name to verify that the URL does not have. The login stays with the servers
-/// of the URL.
+/// Goal: the greeting precedes TLS, so the client never connects to a server that only the greeting
+/// names, neither in plaintext nor with another host name to verify. The login is sent only to
+/// servers of the URL.
 #[tokio::test(flavor = "multi_thread")]
 async fn server_of_a_forged_greeting_is_not_reached() {
     let authority = Authority::create().unwrap();
@@ -264,21 +269,22 @@ async fn server_of_a_forged_greeting_is_not_reached() {
     let login = "authorization { user: ann, password: s3cret }";
     let server = Nats::start_with(&format!("{}\n{login}", tls(&certified, ""))).unwrap();
     for scheme in ["", "ws://"] {
-        let (port, mut heard) = eavesdrop().await;
-        let mut forger = forge(&server, format!("{scheme}127.0.0.1:{port}")).await;
+        let (port, mut received) = start_plaintext_server().await;
+        let mut forger = start_forger(&server, format!("{scheme}127.0.0.1:{port}")).await;
         let url = format!("tls://ann:s3cret@127.0.0.1:{}", forger.port);
         let publisher = NatsPublisher::new(NatsConfig::new(url).ca(authority.ca()).timeout_s(2));
         assert_reached(publisher.publish(&effect("nowhere")).await);
         forger.close.send(()).unwrap();
-        // A server that failed less often goes first: by now the client tried all that it knows.
+        // The client prefers servers with fewer failures, so by now it has tried all servers that
+        // it knows.
         let again = forger.accepted.wait_for(|count| *count > 4);
         timeout(DEADLINE, again).await.unwrap().unwrap();
-        assert_eq!(heard.try_recv(), Err(TryRecvError::Empty), "{scheme:?}");
+        assert_eq!(received.try_recv(), Err(TryRecvError::Empty), "{scheme:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stream_takes_effects_over_tls() {
+async fn stream_stores_effects_over_tls() {
     let authority = Authority::create().unwrap();
     let server = authority.server(&["127.0.0.1"], Validity::Now).unwrap();
     let mut nats = Nats::start().unwrap();
@@ -299,7 +305,7 @@ async fn stream_takes_effects_over_tls() {
 }
 
 #[test]
-fn nats_settings_that_contradict_each_other_are_errors() {
+fn contradictory_nats_settings_fail() {
     for (config, reason) in [
         (
             NatsConfig::new("nats://a").ca("/ca.pem"),
@@ -331,7 +337,7 @@ fn nkey_file_without_a_valid_seed_is_an_error() {
         fs::write(&file, text).unwrap();
         NatsConfig::new("nats://a").nkey_seed_file(&file).check()
     };
-    check(&format!("# mine\n{seed}\n")).unwrap();
+    check(&format!("# comment\n{seed}\n")).unwrap();
     let account = KeyPair::new_account().seed().unwrap();
     let last = if seed.ends_with('A') { "E" } else { "A" };
     let damaged = format!("{}{last}", &seed[..seed.len() - 1]);

@@ -1,4 +1,4 @@
-//! PostgreSQL.
+//! TLS and logins of PostgreSQL.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::{EXPIRED, OTHER_HOST, UNKNOWN, chain, until};
 
-/// A server over TCP whose certificate is for `db.test`, and its authority.
+/// A server over TCP with a certificate for `db.test`, and the authority of the certificate.
 struct Server {
     authority: Authority,
     cluster: Cluster,
@@ -21,7 +21,7 @@ struct Server {
 }
 
 fn install() -> Install {
-    Install::from_env().expect("cargo xtask setup makes the install")
+    Install::from_env().expect("run cargo xtask setup first")
 }
 
 fn start(validity: Validity, hba: Option<&str>) -> Server {
@@ -50,17 +50,17 @@ impl Server {
         format!("sslrootcert={}", self.authority.ca().display())
     }
 
-    async fn ask(&self, host: &str, options: &str) -> Result<bool, String> {
+    async fn uses_tls(&self, host: &str, options: &str) -> Result<bool, String> {
         let address = self.address;
-        ask(&format!(
+        uses_tls(&format!(
             "host={host} hostaddr={address} user=postgres dbname=postgres {options}"
         ))
         .await
     }
 }
 
-/// Whether the connection uses TLS, or why there is none.
-async fn ask(connection: &str) -> Result<bool, String> {
+/// Connects and returns whether the connection uses TLS, or the error.
+async fn uses_tls(connection: &str) -> Result<bool, String> {
     let pool = PoolConfig::parse(connection)
         .and_then(|config| config.max_size(1).build())
         .map_err(|error| chain(&error))?;
@@ -73,14 +73,14 @@ async fn ask(connection: &str) -> Result<bool, String> {
         .get(0))
 }
 
-fn assert_fails(asked: Result<bool, String>, reason: &str) {
-    let error = asked.expect_err(reason);
+fn assert_fails(result: Result<bool, String>, reason: &str) {
+    let error = result.expect_err(reason);
     assert!(error.contains(reason), "{reason}: {error}");
 }
 
-/// Goal: without `sslmode` a connection over TCP uses TLS and verifies the server.
+/// Goal: without `sslmode`, a connection over TCP uses TLS and verifies the server.
 #[tokio::test]
-async fn tcp_without_sslmode_verifies_everything() {
+async fn tcp_without_sslmode_verifies_the_server() {
     let server = start(Validity::Now, None);
     let ca = server.ca();
     for mode in [
@@ -90,7 +90,7 @@ async fn tcp_without_sslmode_verifies_everything() {
         "sslmode=verify-ca",
     ] {
         assert_eq!(
-            server.ask("db.test", &format!("{ca} {mode}")).await,
+            server.uses_tls("db.test", &format!("{ca} {mode}")).await,
             Ok(true),
             "{mode}"
         );
@@ -105,61 +105,64 @@ async fn tcp_without_sslmode_verifies_everything() {
         "postgres://postgres@db.test/postgres?hostaddr={}&sslrootcert={file}",
         server.address
     );
-    assert_eq!(ask(&url).await, Ok(true));
+    assert_eq!(uses_tls(&url).await, Ok(true));
 
-    let stranger = Authority::create().unwrap();
-    let wrong = format!("sslrootcert={}", stranger.ca().display());
+    let unrelated = Authority::create().unwrap();
+    let wrong = format!("sslrootcert={}", unrelated.ca().display());
     for mode in ["", "sslmode=verify-full", "sslmode=require"] {
         assert_fails(
-            server.ask("db.test", &format!("{wrong} {mode}")).await,
+            server.uses_tls("db.test", &format!("{wrong} {mode}")).await,
             UNKNOWN,
         );
         assert_fails(
-            server.ask("other.test", &format!("{ca} {mode}")).await,
+            server.uses_tls("other.test", &format!("{ca} {mode}")).await,
             OTHER_HOST,
         );
-        assert_fails(server.ask("db.test", mode).await, UNKNOWN);
+        assert_fails(server.uses_tls("db.test", mode).await, UNKNOWN);
     }
     assert_fails(
         server
-            .ask("db.test", &format!("{wrong} sslmode=verify-ca"))
+            .uses_tls("db.test", &format!("{wrong} sslmode=verify-ca"))
             .await,
         UNKNOWN,
     );
     assert_eq!(
         server
-            .ask("other.test", &format!("{ca} sslmode=verify-ca"))
+            .uses_tls("other.test", &format!("{ca} sslmode=verify-ca"))
             .await,
         Ok(true)
     );
-    assert_eq!(server.ask("db.test", "sslmode=disable").await, Ok(false));
+    assert_eq!(
+        server.uses_tls("db.test", "sslmode=disable").await,
+        Ok(false)
+    );
 }
 
 #[tokio::test]
 async fn expired_certificate_of_the_server_is_an_error() {
     let server = start(Validity::Expired, None);
     let ca = server.ca();
-    assert_fails(server.ask("db.test", &ca).await, EXPIRED);
+    assert_fails(server.uses_tls("db.test", &ca).await, EXPIRED);
     assert_fails(
         server
-            .ask("db.test", &format!("{ca} sslmode=verify-ca"))
+            .uses_tls("db.test", &format!("{ca} sslmode=verify-ca"))
             .await,
         EXPIRED,
     );
 }
 
-/// Goal: an address without a name is verified as an address, and never reached in plaintext.
+/// Goal: an address without a host name is verified as an address, and is never used in plaintext.
 #[tokio::test]
-async fn hostaddr_alone_has_to_be_in_the_certificate() {
+async fn hostaddr_without_host_must_be_in_the_certificate() {
     let server = start(Validity::Now, None);
     let connection = format!(
         "hostaddr={} user=postgres dbname=postgres {}",
         server.address,
         server.ca()
     );
-    assert_fails(ask(&connection).await, OTHER_HOST);
+    assert_fails(uses_tls(&connection).await, OTHER_HOST);
     assert_eq!(
-        ask(&format!("{connection} sslmode=verify-ca")).await,
+        uses_tls(&format!("{connection} sslmode=verify-ca")).await,
         Ok(true)
     );
 }
@@ -178,28 +181,30 @@ async fn client_certificate_logs_in_and_a_missing_one_fails() {
     };
     assert_eq!(
         server
-            .ask("db.test", &with(&server.authority, "postgres"))
+            .uses_tls("db.test", &with(&server.authority, "postgres"))
             .await,
         Ok(true)
     );
-    assert_fails(server.ask("db.test", &ca).await, "28000");
+    assert_fails(server.uses_tls("db.test", &ca).await, "28000");
     assert_fails(
-        server.ask("db.test", &with(&server.authority, "ann")).await,
+        server
+            .uses_tls("db.test", &with(&server.authority, "ann"))
+            .await,
         "28000",
     );
-    let stranger = Authority::create().unwrap();
+    let unrelated = Authority::create().unwrap();
     assert!(
         server
-            .ask("db.test", &with(&stranger, "postgres"))
+            .uses_tls("db.test", &with(&unrelated, "postgres"))
             .await
             .is_err()
     );
 }
 
-/// Goal: a server that offers no TLS is an error for every mode that asks for TLS, and a socket
-/// needs none. Each host of a list keeps its rule.
+/// Goal: a server without TLS is an error in every mode that requires TLS, and a socket needs no
+/// TLS. The rule applies to each host of a list.
 #[tokio::test]
-async fn server_without_tls_is_reached_over_its_socket_alone() {
+async fn server_without_tls_is_reached_over_its_socket_only() {
     let builder = Cluster::builder(&install())
         .name("no-tls")
         .preload(false)
@@ -223,31 +228,35 @@ async fn server_without_tls_is_reached_over_its_socket_alone() {
     ] {
         for hosts in [address.to_string(), format!("/nonexistent,{address}")] {
             assert_fails(
-                ask(&to(&hosts, options)).await,
+                uses_tls(&to(&hosts, options)).await,
                 "server does not support TLS",
             );
         }
-        assert_eq!(ask(&to(&socket, options)).await, Ok(false), "{options}");
         assert_eq!(
-            ask(&to(&format!("{address},{socket}"), options)).await,
+            uses_tls(&to(&socket, options)).await,
+            Ok(false),
+            "{options}"
+        );
+        assert_eq!(
+            uses_tls(&to(&format!("{address},{socket}"), options)).await,
             Ok(false)
         );
     }
     assert_eq!(
-        ask(&to(&address.to_string(), "sslmode=disable")).await,
+        uses_tls(&to(&address.to_string(), "sslmode=disable")).await,
         Ok(false)
     );
 }
 
-/// Goal: a TCP host beside a socket uses TLS.
+/// Goal: a TCP host in a list with a socket uses TLS.
 #[tokio::test]
-async fn tcp_host_beside_a_socket_uses_tls() {
+async fn tcp_host_in_a_list_with_a_socket_uses_tls() {
     let server = start(Validity::Now, None);
     let hosts = format!("/nonexistent,{}", server.address);
     let connection = format!("host={hosts} user=postgres dbname=postgres {}", server.ca());
-    assert_fails(ask(&connection).await, OTHER_HOST);
+    assert_fails(uses_tls(&connection).await, OTHER_HOST);
     assert_eq!(
-        ask(&format!("{connection} sslmode=verify-ca")).await,
+        uses_tls(&format!("{connection} sslmode=verify-ca")).await,
         Ok(true)
     );
     assert!(
@@ -259,7 +268,7 @@ async fn tcp_host_beside_a_socket_uses_tls() {
     );
 }
 
-/// Accepts connections and never sends anything.
+/// Starts a server that accepts connections and never sends anything.
 async fn silent() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -272,10 +281,10 @@ async fn silent() -> SocketAddr {
     address
 }
 
-/// Goal: a server that accepts connections and is silent does not keep the client from the next
-/// one.
+/// Goal: a server that accepts connections and never responds does not prevent the connection to
+/// the next host.
 #[tokio::test]
-async fn silent_host_is_followed_by_the_next() {
+async fn silent_host_is_skipped_for_the_next() {
     let server = start(Validity::Now, None);
     let silent = silent().await;
     let hosts = format!(
@@ -287,11 +296,11 @@ async fn silent_host_is_followed_by_the_next() {
         "{hosts} user=postgres dbname=postgres connect_timeout=1 sslmode=verify-ca {}",
         server.ca()
     );
-    assert_eq!(ask(&connection).await, Ok(true));
-    // In either order.
+    assert_eq!(uses_tls(&connection).await, Ok(true));
+    // The order of the hosts does not matter.
     for _ in 0..4 {
         assert_eq!(
-            ask(&format!("{connection} load_balance_hosts=random")).await,
+            uses_tls(&format!("{connection} load_balance_hosts=random")).await,
             Ok(true)
         );
     }
@@ -306,35 +315,36 @@ async fn silent_host_alone_fails_with_the_timeout() {
     );
     for mode in ["", "sslmode=disable"] {
         assert_fails(
-            ask(&format!("{connection} {mode}")).await,
+            uses_tls(&format!("{connection} {mode}")).await,
             "the server did not accept the connection within 1s",
         );
     }
 }
 
-/// Goal: `connect_timeout` is honoured when it is longer than the default.
+/// Goal: a `connect_timeout` that is longer than the default is used.
 #[tokio::test]
-async fn connect_timeout_beyond_the_default_is_honoured() {
+async fn connect_timeout_longer_than_the_default_is_used() {
     let server = start(Validity::Now, None);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let target = (server.address, 5432);
     tokio::spawn(async move {
         let (mut client, _) = listener.accept().await.unwrap();
-        // Longer than the default of 10 s: what passes is the time that is tested.
+        // Longer than the default of 10 s. The test has to wait for this time.
         tokio::time::sleep(Duration::from_secs(12)).await;
         let mut server = TcpStream::connect(target).await.unwrap();
         let _ = copy_bidirectional(&mut client, &mut server).await;
     });
     let connection = format!(
-        "host=127.0.0.1 port={port} user=postgres dbname=postgres connect_timeout=60 sslmode=verify-ca {}",
+        "host=127.0.0.1 port={port} user=postgres dbname=postgres \
+         connect_timeout=60 sslmode=verify-ca {}",
         server.ca()
     );
-    assert_eq!(ask(&connection).await, Ok(true));
+    assert_eq!(uses_tls(&connection).await, Ok(true));
 }
 
 #[test]
-fn settings_that_contradict_each_other_are_errors() {
+fn contradictory_postgres_settings_fail() {
     for (options, reason) in [
         ("sslmode=prefer", "fall back to plaintext"),
         ("sslmode=allow", "fall back to plaintext"),
@@ -352,7 +362,7 @@ fn settings_that_contradict_each_other_are_errors() {
             "sslmode=disable sslcert=/c.pem sslkey=/k.pem",
             "contradicts",
         ),
-        ("sslcert=/c.pem", "go together"),
+        ("sslcert=/c.pem", "set together"),
         ("hostaddr=127.0.0.1,127.0.0.2", "different numbers"),
         ("host=/tmp hostaddr=127.0.0.1", "socket"),
         ("host=", "neither a name nor an address"),
@@ -372,9 +382,9 @@ fn settings_that_contradict_each_other_are_errors() {
     );
 }
 
-/// Goal: `verify-ca` takes its authority from the settings too.
+/// Goal: `verify-ca` also uses the authority of `PoolConfig::ca`.
 #[tokio::test]
-async fn verify_ca_takes_the_authority_of_the_settings() {
+async fn verify_ca_uses_the_authority_of_the_settings() {
     let server = start(Validity::Now, None);
     let connection = format!(
         "host={} user=postgres dbname=postgres sslmode=verify-ca",
@@ -386,13 +396,13 @@ async fn verify_ca_takes_the_authority_of_the_settings() {
     let client = with(&server.authority).unwrap().get().await.unwrap();
     let sql = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
     assert!(client.query_one(sql, &[]).await.unwrap().get::<_, bool>(0));
-    let stranger = Authority::create().unwrap();
-    let error = with(&stranger).unwrap().get().await.err().unwrap();
+    let unrelated = Authority::create().unwrap();
+    let error = with(&unrelated).unwrap().get().await.err().unwrap();
     assert!(chain(&error).contains(UNKNOWN), "{error}");
 }
 
 #[test]
-fn file_that_cannot_be_used_is_named_with_the_reason() {
+fn unusable_file_is_named_with_the_reason() {
     let authority = Authority::create().unwrap();
     let (one, two) = (
         authority.client("one").unwrap(),
@@ -443,12 +453,12 @@ fn file_that_cannot_be_used_is_named_with_the_reason() {
     }
 }
 
-/// Goal: the statement of a dropped future is cancelled over TLS. The secret of a session travels
-/// with the request.
+/// Goal: the statement of a dropped future is cancelled over TLS, because the request contains the
+/// secret of the session.
 #[tokio::test]
 async fn statement_of_a_dropped_future_is_cancelled_over_tls() {
-    /// The first eight bytes of a client that asks for TLS: a length and a code.
-    const TLS_PLEASE: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
+    /// The first eight bytes of a client that requests TLS: a length and a code.
+    const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
     let server = start(Validity::Now, None);
     server
         .cluster
@@ -456,8 +466,8 @@ async fn statement_of_a_dropped_future_is_cancelled_over_tls() {
         .unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let (target, firsts) = ((server.address, 5432), Arc::new(Mutex::new(Vec::new())));
-    let seen = Arc::clone(&firsts);
+    let (target, first_bytes) = ((server.address, 5432), Arc::new(Mutex::new(Vec::new())));
+    let seen = Arc::clone(&first_bytes);
     tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
             let seen = Arc::clone(&seen);
@@ -492,13 +502,13 @@ async fn statement_of_a_dropped_future_is_cancelled_over_tls() {
     };
     let idem = Idem::new();
     tokio::select! {
-        ended = idem.process(&pool, &message, handler) => panic!("it was to sleep: {ended:?}"),
+        ended = idem.process(&pool, &message, handler) => panic!("did not wait: {ended:?}"),
         () = until("the statement runs", || sleeping() == "1") => {}
     }
     until("the server has ended the statement", || sleeping() == "0").await;
-    let firsts = firsts.lock().unwrap();
+    let first_bytes = first_bytes.lock().unwrap();
     assert!(
-        firsts.len() >= 2 && firsts.iter().all(|first| *first == TLS_PLEASE),
-        "{firsts:?}"
+        first_bytes.len() >= 2 && first_bytes.iter().all(|first| *first == SSL_REQUEST),
+        "{first_bytes:?}"
     );
 }

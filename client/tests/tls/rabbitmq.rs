@@ -1,4 +1,4 @@
-//! RabbitMQ.
+//! TLS and logins of RabbitMQ.
 
 use idem_brokers::{Authority, Certified, RabbitMq, Validity};
 use idem_client::{
@@ -27,7 +27,7 @@ async fn publish(config: RabbitMqConfig) -> Result<(), idem_client::PublishError
         .await
 }
 
-/// The queue is declared over the listener without TLS.
+/// Declares the queue over the listener without TLS.
 async fn declare(server: &RabbitMq) {
     let url = server.url();
     let connection = Connection::connect(&url, ConnectionProperties::default())
@@ -53,7 +53,7 @@ async fn assert_delivered(config: RabbitMqConfig) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rabbitmq_is_verified_in_both_directions() {
+async fn rabbitmq_publisher_and_source_verify_the_server() {
     let authority = Authority::create().unwrap();
     let server = start(&authority.server(&["127.0.0.1"], Validity::Now).unwrap());
     declare(&server).await;
@@ -61,9 +61,9 @@ async fn rabbitmq_is_verified_in_both_directions() {
     publish(config.clone().ca(authority.ca())).await.unwrap();
     assert_delivered(config.clone().ca(authority.ca())).await;
 
-    let stranger = Authority::create().unwrap();
+    let unrelated = Authority::create().unwrap();
     assert_unavailable(publish(config.clone()).await, UNKNOWN);
-    assert_unavailable(publish(config.ca(stranger.ca())).await, UNKNOWN);
+    assert_unavailable(publish(config.ca(unrelated.ca())).await, UNKNOWN);
     let other = RabbitMqConfig::new(url(&server, "localhost")).ca(authority.ca());
     assert_unavailable(publish(other).await, OTHER_HOST);
 }
@@ -76,7 +76,7 @@ async fn expired_certificate_of_rabbitmq_is_an_error() {
     assert_unavailable(publish(config).await, EXPIRED);
 }
 
-/// Goal: a client's certificate is presented, and names the user with `EXTERNAL`.
+/// Goal: the certificate of the client is presented, and with `EXTERNAL` it determines the user.
 #[tokio::test(flavor = "multi_thread")]
 async fn client_certificate_logs_in_to_rabbitmq() {
     let authority = Authority::create().unwrap();
@@ -87,14 +87,15 @@ async fn client_certificate_logs_in_to_rabbitmq() {
     let guest = authority.client("guest").unwrap();
     let with = |config: RabbitMqConfig| config.client_certificate(&guest.certificate, &guest.key);
     publish(with(config.clone())).await.unwrap();
-    // The client sees the alert of the server or the end of the connection.
+    // The client receives the alert of the server or the end of the connection. The log of the
+    // server shows the alert.
     assert_unavailable(publish(config).await, "");
-    let refusal = "Certificate required";
-    until(refusal, || server.log().unwrap().contains(refusal)).await;
+    let rejection = "Certificate required";
+    until(rejection, || server.log().unwrap().contains(rejection)).await;
 
-    // Without a password in the URL: the certificate alone decides.
+    // With `EXTERNAL` the login of the URL is not used.
     let port = server.tls_port().unwrap();
-    let external = format!("amqps://nobody:wrong@127.0.0.1:{port}/%2f?auth_mechanism=external");
+    let external = format!("amqps://unused:wrong@127.0.0.1:{port}/%2f?auth_mechanism=external");
     let external = RabbitMqConfig::new(external).ca(authority.ca());
     publish(with(external.clone())).await.unwrap();
     let ann = authority.client("ann").unwrap();

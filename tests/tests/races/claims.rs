@@ -1,16 +1,16 @@
-//! Claims beside claims: what another backend has in the index for a moment must not count.
+//! Concurrent claims: an index entry that another backend has inserted for a moment must not count.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Pause, Session};
 use tokio::task::JoinHandle;
 
-/// Runs these statements in a session of their own task.
+/// Runs the statements on the session, in a task of its own.
 pub fn start(session: Session, sql: &'static str) -> JoinHandle<Result<String>> {
     tokio::spawn(async move { session.text(sql).await })
 }
 
-/// A claimer that will lose stops twice: when its row is in the table and not in the index, and
-/// when both are there.
+/// Starts a claimer that will lose. The claimer pauses twice: when its row is in the table and not
+/// in the index, and when the row is in both.
 async fn loser(db: &Database) -> Result<(Pause, Pause, i32, JoinHandle<Result<String>>)> {
     db.connect()
         .await?
@@ -33,7 +33,7 @@ async fn loser(db: &Database) -> Result<(Pause, Pause, i32, JoinHandle<Result<St
     Ok((in_table, in_index, pid, claim))
 }
 
-/// I1: the index entry of a claimer that loses stands before the claim, and the claim is found all
+/// I1: the index entry of a losing claimer precedes that of the claim, and the claim is found all
 /// the same.
 #[tokio::test]
 async fn i1_index_entry_of_a_loser_does_not_hide_the_claim() -> Result<()> {
@@ -50,7 +50,10 @@ async fn i1_index_entry_of_a_loser_does_not_hide_the_claim() -> Result<()> {
     in_index.until_reached(pid).await?;
 
     let recorded = winner
-        .text(r#"SELECT cardinality(idem_record_effects('m', 'orders', '[{"topic": "t", "payload": 1}]'))"#)
+        .text(
+            r#"SELECT cardinality(
+                   idem_record_effects('m', 'orders', '[{"topic": "t", "payload": 1}]'))"#,
+        )
         .await?;
     assert_eq!(recorded, "1");
     in_index.release().await?;
@@ -59,8 +62,8 @@ async fn i1_index_entry_of_a_loser_does_not_hide_the_claim() -> Result<()> {
     Ok(())
 }
 
-/// I4: a claim that is taken back behind the index entry of a loser leaves no row: the message is
-/// not lost.
+/// I4: a claim that is taken back behind the index entry of a losing claimer leaves no row, so the
+/// message is not lost.
 #[tokio::test]
 async fn i4_claim_is_taken_back_behind_a_losers_index_entry() -> Result<()> {
     let db = Database::with_idem("taken_back").await?;
@@ -95,14 +98,20 @@ async fn i4_claim_is_taken_back_behind_a_losers_index_entry() -> Result<()> {
         "f"
     );
     in_index.release().await?;
-    let refused = format!("{:#}", loser.await?.expect_err("the message is leased"));
+    let refused = format!(
+        "{:#}",
+        loser
+            .await?
+            .expect_err("the claim of a leased message succeeded")
+    );
     assert!(refused.contains("55P03"), "{refused}");
     Ok(())
 }
 
-/// Two sessions forget one claim: the first deletes it, the second waits and finds nothing.
+/// Two sessions forget one claim. The first deletes it. The second waits, finds no claim and
+/// returns false.
 #[tokio::test]
-async fn second_of_two_that_forget_returns_false() -> Result<()> {
+async fn second_concurrent_forget_returns_false() -> Result<()> {
     let db = Database::with_idem("forget").await?;
     let (first, second) = (db.connect().await?, db.connect().await?);
     first

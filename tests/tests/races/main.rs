@@ -1,7 +1,8 @@
-//! Races, made deterministic with pause points: one session stops in the middle of a function while
-//! others act.
+//! Races, made deterministic with pause points: one session pauses inside a function while other
+//! sessions run.
 //!
-//! They need the extension that `cargo xtask test races` builds with the feature `pause-points`.
+//! The tests need the extension that `cargo xtask test races` builds with the feature
+//! `pause-points`.
 
 mod claims;
 mod pause_points;

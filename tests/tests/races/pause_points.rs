@@ -1,10 +1,10 @@
-//! The pause points themselves.
+//! Tests of the pause points.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Pause};
 
-/// A session that opted in stops at the point and goes on when the test releases it; another
-/// session does not stop.
+/// A session that has enabled the pause point pauses there and continues when the test releases it.
+/// Another session does not pause.
 #[tokio::test]
 async fn session_waits_at_its_pause_point_until_it_is_released() -> Result<()> {
     let db = Database::with_idem("pause").await?;

@@ -5,8 +5,8 @@ use idem_tests::harness::{Database, Pause};
 
 use super::claims::start;
 
-/// I3: REINDEX CONCURRENTLY replaces and drops an index between the call and its lock on the table:
-/// the effects are found.
+/// I3: REINDEX CONCURRENTLY replaces and drops an index between the start of the function and its
+/// lock on the table. The effects are found.
 #[tokio::test]
 async fn i3_effects_are_found_while_their_index_is_replaced() -> Result<()> {
     let db = Database::with_idem("reindex").await?;
@@ -17,11 +17,13 @@ async fn i3_effects_are_found_while_their_index_is_replaced() -> Result<()> {
     );
     reader
         .run(
-            r#"BEGIN; SELECT idem_try_record('m', 'orders', '[{"topic": "t", "payload": 1}]'); COMMIT;
+            r#"BEGIN;
+               SELECT idem_try_record('m', 'orders', '[{"topic": "t", "payload": 1}]');
+               COMMIT;
                SELECT idem_is_claimed('m', 'orders')"#,
         )
         .await?;
-    // Its snapshot keeps the rebuild from replacing the index.
+    // The snapshot of this session keeps the rebuild from replacing the index.
     old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
         .await?;
     let pid = admin.pid().await?;

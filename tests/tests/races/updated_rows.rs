@@ -1,17 +1,17 @@
-//! A dirty scan beside an update: the old version is dead, and the entry of the new one came after
-//! the page was copied.
+//! A dirty scan during an update: the old version is dead, and the index entry of the new version
+//! was inserted after the scan copied the page.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Pause, Session, until};
 
 use super::claims::start;
 
-/// A message with a lease that has ended.
+/// Leases a message and waits until the lease has expired.
 async fn ended_lease(session: &Session) -> Result<()> {
     session
         .run("SELECT idem_acquire('m', 'orders', '1 millisecond')")
         .await?;
-    until("the lease has ended", async || {
+    until("the lease has expired", async || {
         let ended = session
             .text("SELECT due_at < clock_timestamp() FROM idem.pending_0")
             .await?;
@@ -20,10 +20,10 @@ async fn ended_lease(session: &Session) -> Result<()> {
     .await
 }
 
-/// I1: a lease is renewed between the claimer's copy of the index page and its look at the row. One
-/// of the two has the message, and not both.
+/// I1: a lease is renewed after the claimer has copied the index page and before it reads the row.
+/// Either the lease or the claim holds the message, and not both.
 #[tokio::test]
-async fn i1_claim_finds_a_lease_that_is_renewed_beside_it() -> Result<()> {
+async fn i1_claim_finds_a_lease_that_is_renewed_meanwhile() -> Result<()> {
     let db = Database::with_idem("renewed").await?;
     let (leaser, claimer) = (db.connect().await?, db.connect().await?);
     ended_lease(&leaser).await?;
@@ -57,16 +57,16 @@ async fn i1_claim_finds_a_lease_that_is_renewed_beside_it() -> Result<()> {
     Ok(())
 }
 
-/// A lease is extended between the page copy and the look at the row: its holder still completes
-/// it.
+/// A lease is extended between the copy of the index page and the read of the row. Its holder still
+/// completes the message.
 #[tokio::test]
-async fn completion_finds_a_lease_that_is_extended_beside_it() -> Result<()> {
+async fn completion_finds_a_lease_that_is_extended_meanwhile() -> Result<()> {
     let db = Database::with_idem("extended").await?;
     let (holder, other) = (db.connect().await?, db.connect().await?);
     let token = holder
         .text("SELECT token FROM idem_acquire('m', 'orders', '1 hour')")
         .await?;
-    // From here on the session knows the destination: its first look-up is that of the row.
+    // From here on the session has cached the destination, so its first look-up is that of the row.
     assert_eq!(
         holder.text("SELECT idem_is_claimed('m', 'orders')").await?,
         "f"
@@ -92,15 +92,19 @@ async fn completion_finds_a_lease_that_is_extended_beside_it() -> Result<()> {
     Ok(())
 }
 
-/// A destination is configured between the page copy and the look at the row: its claims are found.
+/// I1: a destination is configured between the copy of the index page and the read of the row. Its
+/// claims are found.
 #[tokio::test]
-async fn i1_destination_that_is_configured_beside_a_look_is_found() -> Result<()> {
+async fn i1_lookup_finds_a_destination_configured_meanwhile() -> Result<()> {
     let db = Database::with_idem("configured").await?;
     let (other, reader) = (db.connect().await?, db.connect().await?);
-    // With an index on a column that changes, as with a full page, the new version has index
-    // entries of its own.
+    // With an index on a changed column, as with a full page, the new version has index entries of
+    // its own.
     other
-        .run("CREATE INDEX ON idem.destination (ring); BEGIN; SELECT idem_try_claim('m', 'orders'); COMMIT")
+        .run(
+            "CREATE INDEX ON idem.destination (ring); BEGIN; \
+             SELECT idem_try_claim('m', 'orders'); COMMIT",
+        )
         .await?;
     let page_copied = Pause::hold(&db, "lookup: before heap fetch").await?;
     page_copied.arm(&reader).await?;

@@ -1,4 +1,4 @@
-//! Calls to something outside of the database, by workers that are killed at every step.
+//! External calls by workers that are killed at every step.
 
 use std::{collections::BTreeSet, net::SocketAddr, path::Path};
 
@@ -16,26 +16,26 @@ use tokio_postgres::Client;
 
 use crate::WORKER;
 
-/// One message of a story, and what the world knows of it in the end.
-struct Told {
+/// The final state of one message.
+struct MessageState {
     outcome: Outcome,
-    /// How often the deed was done.
+    /// The number of times that the external action was done.
     deeds: usize,
-    /// What its workers took down.
+    /// The notes that its workers have written.
     notes: Vec<String>,
-    /// How many effects were recorded.
+    /// The number of recorded effects.
     effects: i64,
-    /// Whether it is among the dead letters.
+    /// Whether the message is a dead letter.
     is_dead: bool,
 }
 
-/// Every point of a story: each in its order, and the undisturbed message first.
-struct Story(Vec<Told>);
+/// The messages of a run: first the undisturbed message, then one for each kill point, in order.
+struct Run(Vec<MessageState>);
 
-impl Story {
-    /// Tells it. `deeds` asks the world outside, after all is over, how often something was done to
-    /// each message.
-    async fn tell(
+impl Run {
+    /// Runs the workers. `deeds` returns how often the external action was done for a message. It
+    /// is executed after all workers have ended.
+    async fn execute(
         role: Role,
         database: &Database,
         outside: SocketAddr,
@@ -49,10 +49,10 @@ impl Story {
             database,
             outside,
         };
-        let mut story = Vec::new();
+        let mut run = Vec::new();
         for outcome in drill.every_point().await? {
             let message = outcome.message.clone();
-            story.push(Told {
+            run.push(MessageState {
                 deeds: deeds(&message)?,
                 notes: notes::read(&client, &message).await?,
                 effects: effects(&client, &message, role).await?,
@@ -60,43 +60,41 @@ impl Story {
                 outcome,
             });
         }
-        eprintln!(
-            "{role}: where the worker was killed, how often it was done, and what was taken down"
-        );
-        for Told {
+        eprintln!("{role}: kill point of the worker, number of external actions, notes");
+        for MessageState {
             outcome,
             deeds,
             notes,
             ..
-        } in &story
+        } in &run
         {
             eprintln!("{:<70} {deeds} {}", outcome.to_string(), notes.join(", "));
         }
-        let irregular = story.iter().filter(|told| !told.is_predictable()).count();
+        let irregular = run.iter().filter(|state| !state.is_predictable()).count();
         eprintln!(
             "{irregular} of {} workers renewed a lease or lost it",
-            story.len()
+            run.len()
         );
         ensure!(
-            story[0].deeds == 1 && story[0].notes.is_empty(),
-            "undisturbed, it was not simply done"
+            run[0].deeds == 1 && run[0].notes.is_empty(),
+            "the undisturbed message was not done once and without notes"
         );
-        Ok(Self(story))
+        Ok(Self(run))
     }
 
-    /// The worker was killed at every moment of these turns, and of those with which they took
-    /// effect.
+    /// Asserts that a worker was killed at every moment of these requests, and of the requests with
+    /// which they took effect.
     fn assert_cut(&self, said: &[&str]) {
         let turns = &self.0[0].outcome.turns;
         for said in said {
             let turn = turns.iter().position(|name| name.contains(said));
-            let turn = turn.unwrap_or_else(|| panic!("no turn says {said}: {turns:?}"));
+            let turn = turn.unwrap_or_else(|| panic!("no request contains {said}: {turns:?}"));
             for turn in [Some(turn), effective_turn(turns, said)]
                 .into_iter()
                 .flatten()
             {
-                let predictable = self.0.iter().filter(|told| told.is_predictable());
-                let points = predictable.filter_map(|told| told.outcome.point);
+                let predictable = self.0.iter().filter(|state| state.is_predictable());
+                let points = predictable.filter_map(|state| state.outcome.point);
                 let moments: BTreeSet<_> = points
                     .filter(|point| point.turn == turn)
                     .map(|point| point.moment)
@@ -104,22 +102,22 @@ impl Story {
                 assert_eq!(
                     moments.len(),
                     4,
-                    "{said}, turn {turn} ({}): {moments:?}",
+                    "{said}, request {turn} ({}): {moments:?}",
                     turns[turn]
                 );
             }
         }
     }
 
-    /// Done once, and on record once, wherever the worker was killed.
+    /// Asserts that every message was done once and has one effect, wherever the worker was killed.
     fn assert_once(&self) {
-        for told in &self.0 {
+        for state in &self.0 {
             assert_eq!(
-                (told.deeds, told.effects),
+                (state.deeds, state.effects),
                 (1, 1),
                 "{}: {:?}",
-                told.outcome,
-                told.notes
+                state.outcome,
+                state.notes
             );
         }
     }
@@ -127,39 +125,41 @@ impl Story {
     fn max_deeds(&self) -> usize {
         self.0
             .iter()
-            .map(|told| told.deeds)
+            .map(|state| state.deeds)
             .max()
             .unwrap_or_default()
     }
 }
 
-impl Told {
-    /// Whether the worker was killed when this had taken effect and that had not yet.
+impl MessageState {
+    /// Returns true if the worker was killed after `this` took effect and before `that` took
+    /// effect.
     fn is_between(&self, this: &str, that: &str) -> bool {
         self.outcome
             .point
             .is_some_and(|point| self.has_passed(this, point) && !self.has_passed(that, point))
     }
 
-    /// Whether this took effect before the worker was killed.
+    /// Returns true if `said` took effect before the worker was killed.
     fn has_passed(&self, said: &str, killed: Point) -> bool {
         effective_turn(&self.outcome.turns, said).is_some_and(|turn| {
             turn < killed.turn || turn == killed.turn && killed.moment >= Moment::Unheard
         })
     }
 
-    /// Whether the kill alone decides what becomes of it. A worker that was slow has renewed its
-    /// lease besides, or has lost it.
+    /// Returns true if the kill alone decides the result of the message. A slow worker has also
+    /// renewed its lease, or has lost it.
     fn is_predictable(&self) -> bool {
         self.outcome.is_regular && !self.notes.iter().any(|note| note == "lost")
     }
 
-    fn was_told(&self) -> bool {
+    fn saw_unknown(&self) -> bool {
         self.notes.iter().any(|note| note == UNKNOWN)
     }
 }
 
-/// The turn with which this takes effect: the next commit, if it is said to the database.
+/// Returns the number of the request with which `said` takes effect. For a request to the database
+/// this is the next commit.
 fn effective_turn(turns: &[String], said: &str) -> Option<usize> {
     let mut after = turns
         .iter()
@@ -188,7 +188,7 @@ async fn is_dead(client: &Client, message: &str) -> Result<bool> {
     Ok(client.query_one(sql, &[&message]).await?.get(0))
 }
 
-/// How often a mail with this subject was sent.
+/// Returns the number of mails with this subject.
 fn mails(sink: &MailSink, subject: &str) -> Result<usize> {
     let line = format!("Subject: {subject}\n");
     Ok(sink
@@ -198,92 +198,96 @@ fn mails(sink: &MailSink, subject: &str) -> Result<usize> {
         .count())
 }
 
-/// The turn in which a mail is sent: what begins like that is its text.
+/// The start of the request that contains the text of a mail.
 const MAIL: &str = "From: shop@example.org";
 
 const BEGUN: &str = "idem_begin_call";
 const FINISHED: &str = "idem_finish_call";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_card_is_charged_once_wherever_the_worker_is_killed() -> Result<()> {
+async fn card_is_charged_once_wherever_the_worker_is_killed() -> Result<()> {
     let (database, gateway) = (Database::with_idem("card").await?, Gateway::open().await?);
     let charges = |message: &str| Ok(gateway.charges(message));
-    let story = Story::tell(Role::Card, &database, gateway.address(), charges).await?;
-    story.assert_cut(&[
+    let run = Run::execute(Role::Card, &database, gateway.address(), charges).await?;
+    run.assert_cut(&[
         "idem_acquire",
         BEGUN,
         "POST /charges",
         FINISHED,
         "idem_complete",
     ]);
-    story.assert_once();
-    assert!(gateway.repeats() >= 2, "the same key was shown again");
+    run.assert_once();
+    assert!(
+        gateway.repeats() >= 2,
+        "the gateway did not receive a key again"
+    );
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_card_is_charged_twice_without_a_journal() -> Result<()> {
+async fn card_is_charged_twice_without_a_journal() -> Result<()> {
     let (database, gateway) = (
         Database::with_idem("card_bare").await?,
         Gateway::open().await?,
     );
     let charges = |message: &str| Ok(gateway.charges(message));
-    let story = Story::tell(Role::CardBare, &database, gateway.address(), charges).await?;
-    story.assert_cut(&["POST /charges", "COMMIT"]);
-    assert_eq!(story.max_deeds(), 2);
+    let run = Run::execute(Role::CardBare, &database, gateway.address(), charges).await?;
+    run.assert_cut(&["POST /charges", "COMMIT"]);
+    assert_eq!(run.max_deeds(), 2);
     Ok(())
 }
 
-/// The carrier takes every booking for another parcel; so it is asked before it is told again.
+/// The carrier treats every booking as a new parcel, so the handler queries the carrier before it
+/// books again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_parcel_is_booked_once_wherever_the_worker_is_killed() -> Result<()> {
+async fn parcel_is_booked_once_wherever_the_worker_is_killed() -> Result<()> {
     let (database, carrier) = (
         Database::with_idem("carrier").await?,
         Carrier::open().await?,
     );
     let bookings = |message: &str| Ok(carrier.bookings(message));
-    let story = Story::tell(Role::Carrier, &database, carrier.address(), bookings).await?;
-    story.assert_cut(&[
+    let run = Run::execute(Role::Carrier, &database, carrier.address(), bookings).await?;
+    run.assert_cut(&[
         "idem_acquire",
         BEGUN,
         "POST /bookings",
         FINISHED,
         "idem_complete",
     ]);
-    story.assert_once();
-    for told in story.0.iter().filter(|told| told.is_predictable()) {
+    run.assert_once();
+    for state in run.0.iter().filter(|state| state.is_predictable()) {
         assert_eq!(
-            told.was_told(),
-            told.is_between(BEGUN, FINISHED),
+            state.saw_unknown(),
+            state.is_between(BEGUN, FINISHED),
             "{}",
-            told.outcome
+            state.outcome
         );
     }
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_parcel_is_booked_twice_without_a_journal() -> Result<()> {
+async fn parcel_is_booked_twice_without_a_journal() -> Result<()> {
     let (database, carrier) = (
         Database::with_idem("carrier_bare").await?,
         Carrier::open().await?,
     );
     let bookings = |message: &str| Ok(carrier.bookings(message));
-    let story = Story::tell(Role::CarrierBare, &database, carrier.address(), bookings).await?;
-    story.assert_cut(&["POST /bookings", "COMMIT"]);
-    assert_eq!(story.max_deeds(), 2);
+    let run = Run::execute(Role::CarrierBare, &database, carrier.address(), bookings).await?;
+    run.assert_cut(&["POST /bookings", "COMMIT"]);
+    assert_eq!(run.max_deeds(), 2);
     Ok(())
 }
 
-/// A mail server knows no keys and answers no questions: it cannot be had once. But the handler
-/// knows when it may be sending twice.
+/// A mail server accepts no idempotency key and cannot be queried, so exactly-once is not possible.
+/// A second mail is sent only after a kill between sending and recording, and the handler knows
+/// that it may be sending a second mail.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_mail_is_sent_only_after_a_kill_between_sending_and_recording_and_knowingly()
--> Result<()> {
+async fn second_mail_follows_only_a_kill_before_recording() -> Result<()> {
     let (database, sink) = (Database::with_idem("mail").await?, MailSink::start()?);
     let sent = |message: &str| mails(&sink, message);
-    let story = Story::tell(Role::Mail, &database, sink.address(), sent).await?;
-    story.assert_cut(&[
+    let run = Run::execute(Role::Mail, &database, sink.address(), sent).await?;
+    run.assert_cut(&[
         "idem_acquire",
         BEGUN,
         "DATA",
@@ -291,38 +295,38 @@ async fn a_second_mail_is_sent_only_after_a_kill_between_sending_and_recording_a
         FINISHED,
         "idem_complete",
     ]);
-    for told in &story.0 {
-        assert!(told.deeds >= 1, "not sent: {}", told.outcome);
-        assert_eq!(told.effects, 1, "{}", told.outcome);
-        if told.is_predictable() {
-            let expected = if told.is_between(MAIL, FINISHED) {
+    for state in &run.0 {
+        assert!(state.deeds >= 1, "no mail was sent: {}", state.outcome);
+        assert_eq!(state.effects, 1, "{}", state.outcome);
+        if state.is_predictable() {
+            let expected = if state.is_between(MAIL, FINISHED) {
                 2
             } else {
                 1
             };
-            assert_eq!(told.deeds, expected, "{}", told.outcome);
+            assert_eq!(state.deeds, expected, "{}", state.outcome);
             assert_eq!(
-                told.was_told(),
-                told.is_between(BEGUN, FINISHED),
+                state.saw_unknown(),
+                state.is_between(BEGUN, FINISHED),
                 "{}",
-                told.outcome
+                state.outcome
             );
         }
     }
     assert_eq!(
-        story.max_deeds(),
+        run.max_deeds(),
         2,
-        "some kills fell between sending and recording"
+        "some kills were between sending and recording"
     );
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handler_that_gives_up_what_it_does_not_know_sends_no_second_mail() -> Result<()> {
+async fn handler_that_gives_up_unknown_calls_sends_no_second_mail() -> Result<()> {
     let (database, sink) = (Database::with_idem("mail_once").await?, MailSink::start()?);
     let sent = |message: &str| mails(&sink, message);
-    let story = Story::tell(Role::MailOnce, &database, sink.address(), sent).await?;
-    story.assert_cut(&[
+    let run = Run::execute(Role::MailOnce, &database, sink.address(), sent).await?;
+    run.assert_cut(&[
         "idem_acquire",
         BEGUN,
         "DATA",
@@ -330,39 +334,40 @@ async fn a_handler_that_gives_up_what_it_does_not_know_sends_no_second_mail() ->
         FINISHED,
         "idem_complete",
     ]);
-    for told in &story.0 {
-        assert!(told.deeds <= 1, "{}", told.outcome);
+    for state in &run.0 {
+        assert!(state.deeds <= 1, "{}", state.outcome);
         assert_eq!(
-            told.effects,
-            i64::from(!told.is_dead),
-            "handled, or given up: {}",
-            told.outcome
+            state.effects,
+            i64::from(!state.is_dead),
+            "the message is handled or is a dead letter: {}",
+            state.outcome
         );
-        if told.is_predictable() {
+        if state.is_predictable() {
             assert_eq!(
-                told.is_dead,
-                told.is_between(BEGUN, FINISHED),
+                state.is_dead,
+                state.is_between(BEGUN, FINISHED),
                 "{}",
-                told.outcome
+                state.outcome
             );
             assert_eq!(
-                told.deeds == 0,
-                told.is_between(BEGUN, MAIL),
+                state.deeds == 0,
+                state.is_between(BEGUN, MAIL),
                 "{}",
-                told.outcome
+                state.outcome
             );
         }
     }
     Ok(())
 }
 
+/// Without a journal a second mail is sent, and the handler does not know it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mail_is_sent_twice_and_unknowingly_without_a_journal() -> Result<()> {
+async fn mail_is_sent_twice_without_a_journal() -> Result<()> {
     let (database, sink) = (Database::with_idem("mail_bare").await?, MailSink::start()?);
     let sent = |message: &str| mails(&sink, message);
-    let story = Story::tell(Role::MailBare, &database, sink.address(), sent).await?;
-    story.assert_cut(&["DATA", MAIL, "COMMIT"]);
-    assert_eq!(story.max_deeds(), 2);
-    assert!(!story.0.iter().any(Told::was_told));
+    let run = Run::execute(Role::MailBare, &database, sink.address(), sent).await?;
+    run.assert_cut(&["DATA", MAIL, "COMMIT"]);
+    assert_eq!(run.max_deeds(), 2);
+    assert!(!run.0.iter().any(MessageState::saw_unknown));
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Workers whose clock is wrong by an hour. Only that of the server counts, so nothing is
-//! different.
+//! Workers with a clock that is wrong by an hour. Only the clock of the server counts, so the
+//! results are the same.
 
 use std::{
     path::Path,
@@ -22,7 +22,8 @@ const HOUR: i64 = 3_600;
 
 const MESSAGE: &str = "m1";
 
-/// Much more than any of these takes, and much less than the clocks are wrong by.
+/// A time in seconds that is much longer than every wait of these tests, and much shorter than the
+/// error of the clocks.
 const SOON: f64 = 600.0;
 
 fn start(role: Role, database: &Database, wish: &Wish, wrong_by: i64) -> Result<Worker> {
@@ -35,7 +36,8 @@ fn start(role: Role, database: &Database, wish: &Wish, wrong_by: i64) -> Result<
     )
 }
 
-/// What the worker says of its deliveries, but for those that came too early.
+/// Returns the next report of the worker on its deliveries, except for deliveries that came too
+/// early.
 async fn says(worker: &mut Worker) -> Result<String> {
     loop {
         let said = worker.says().await?;
@@ -45,22 +47,26 @@ async fn says(worker: &mut Worker) -> Result<String> {
     }
 }
 
-/// How long after a moment the worker began this attempt, by the server's clock.
+/// Returns the time in seconds from `moment` to the start of this attempt, by the clock of the
+/// server.
 async fn attempt_after(client: &Session, moment: &str, attempt: usize) -> Result<f64> {
     let noted =
         notes::seconds_after(client, moment, MESSAGE, &format!("attempt {attempt}")).await?;
     noted.with_context(|| format!("attempt {attempt} was not made"))
 }
 
-/// When the message is next given to anybody.
+/// Returns the time at which the message is due again.
 async fn due_at(client: &Session) -> Result<String> {
     client
-        .text("SELECT max(due_at) FROM (SELECT due_at FROM idem.pending_0 UNION ALL SELECT due_at FROM idem.pending_1) work")
+        .text(
+            "SELECT max(due_at) FROM (SELECT due_at FROM idem.pending_0 UNION ALL SELECT due_at \
+             FROM idem.pending_1) pending",
+        )
         .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_clock_is_wrong() -> Result<()> {
+async fn worker_reads_the_wrong_clock() -> Result<()> {
     let database = Database::empty("clock").await?;
     for wrong_by in [-HOUR, HOUR] {
         let mut worker = start(Role::Clock, &database, &Wish::default(), wrong_by)?;
@@ -68,16 +74,16 @@ async fn a_wrong_clock_is_wrong() -> Result<()> {
         let now = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs())?;
         assert!(
             (believed - now - wrong_by).abs() < 300,
-            "{believed} instead of {now}"
+            "the worker reads {believed} instead of {now}"
         );
     }
     Ok(())
 }
 
-/// Nobody gets the message while its worker is alive, and everybody when it is dead, whose clock is
-/// whatever.
+/// No other worker gets the message while its worker is alive. Every worker can get it when its
+/// worker is dead, whatever the clocks of the workers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_lasts_as_long_with_a_wrong_clock() -> Result<()> {
+async fn lease_has_the_same_length_with_a_wrong_clock() -> Result<()> {
     for wrong_by in [-HOUR, HOUR] {
         let database = Database::with_idem("clock").await?;
         let client = ground::set_up(&database, Role::Leased).await?;
@@ -105,20 +111,20 @@ async fn a_lease_lasts_as_long_with_a_wrong_clock() -> Result<()> {
         worker.kill().await?;
 
         let due_at = due_at(&client).await?;
-        let mut heir = start(Role::Leased, &database, &wish, -wrong_by)?;
-        assert_eq!(says(&mut heir).await?, "handled");
+        let mut successor = start(Role::Leased, &database, &wish, -wrong_by)?;
+        assert_eq!(says(&mut successor).await?, "handled");
         let waited = attempt_after(&client, &due_at, 2).await?;
         assert!(
             (0.0..SOON).contains(&waited),
             "{wrong_by}: {waited} s after the end of the lease"
         );
-        heir.end(&Fate::default()).await?;
+        successor.end(&Fate::default()).await?;
     }
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn failures_are_counted_and_followed_by_the_same_rests_with_a_wrong_clock() -> Result<()> {
+async fn attempts_and_backoff_are_the_same_with_a_wrong_clock() -> Result<()> {
     for wrong_by in [-HOUR, HOUR] {
         let database = Database::with_idem("clock").await?;
         let client = ground::set_up(&database, Role::Leased).await?;
@@ -132,12 +138,12 @@ async fn failures_are_counted_and_followed_by_the_same_rests_with_a_wrong_clock(
         }
         let failed = "SELECT at FROM note WHERE text = 'attempt 1'";
         let first = client.text(failed).await?;
-        // 50 ms and twice as much, as the set-up has it.
+        // The set-up configures a back-off of 50 ms that doubles.
         for (attempt, at_least) in [(2, 0.050), (3, 0.150)] {
-            let rested = attempt_after(&client, &first, attempt).await?;
+            let waited = attempt_after(&client, &first, attempt).await?;
             assert!(
-                (at_least..SOON).contains(&rested),
-                "{wrong_by}: {rested} s before attempt {attempt}"
+                (at_least..SOON).contains(&waited),
+                "{wrong_by}: {waited} s before attempt {attempt}"
             );
         }
     }
@@ -145,18 +151,19 @@ async fn failures_are_counted_and_followed_by_the_same_rests_with_a_wrong_clock(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_to_be_delivered_later_is_delivered_then_with_a_wrong_clock() -> Result<()> {
+async fn delayed_message_is_delivered_on_time_with_a_wrong_clock() -> Result<()> {
     for wrong_by in [-HOUR, HOUR] {
         let database = Database::with_idem("clock").await?;
         let client = ground::set_up(&database, Role::Durable).await?;
         let worker = start(Role::Durable, &database, &Wish::default(), wrong_by)?;
         let receive = format!(
-            "SELECT idem_receive('{MESSAGE}', '{}', '{{\"fails\": 1}}'::jsonb, deliver_after => clock_timestamp() + '1 s')",
+            "SELECT idem_receive('{MESSAGE}', '{}', '{{\"fails\": 1}}'::jsonb, \
+             deliver_after => clock_timestamp() + '1 s')",
             Role::Durable.destination()
         );
         assert_eq!(client.text(&receive).await?, "t");
         let due_at = due_at(&client).await?;
-        until("it is handled", async || {
+        until("the message is handled", async || {
             Ok(notes::read(&client, MESSAGE).await?.len() == 2
                 && ground::unfinished(&client).await? == 0)
         })

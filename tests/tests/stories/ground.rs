@@ -1,4 +1,4 @@
-//! What these stories have in common.
+//! Functions that these tests share.
 
 use std::path::Path;
 
@@ -13,15 +13,16 @@ use idem_tests::{
 
 use crate::WORKER;
 
-/// Prepares the database for workers of a role, and answers a session to look at it.
+/// Prepares the database for workers of a role. Returns a session for checks.
 pub async fn set_up(database: &Database, role: Role) -> Result<Session> {
     let client = database.connect().await?;
     notes::make_table(&client).await?;
-    // Failures are followed by rests that a test can wait for.
+    // The back-off is short enough for a test to wait for it.
     let destination = role.destination();
     client
         .run(&format!(
-            "SELECT idem_configure_retries('{destination}', max_attempts => 3, base => '50 ms', factor => 2, jitter => 0)"
+            "SELECT idem_configure_retries('{destination}', max_attempts => 3, base => '50 ms', \
+             factor => 2, jitter => 0)"
         ))
         .await?;
     Ok(client)
@@ -32,12 +33,12 @@ pub fn start(role: Role, database: &Database, message: &str) -> Result<Worker> {
     start_with(role, database, message, &Wish::default())
 }
 
-/// The same, and the message says something.
+/// Starts a worker on a message with this payload.
 pub fn start_with(role: Role, database: &Database, message: &str, wish: &Wish) -> Result<Worker> {
     Worker::start(Path::new(WORKER), arguments(role, database, message, wish)?)
 }
 
-/// What it is told.
+/// Returns the arguments of a worker.
 pub fn arguments(
     role: Role,
     database: &Database,
@@ -55,7 +56,7 @@ pub fn arguments(
     ])
 }
 
-/// Puts a message into the inbox of a role, if it has one.
+/// Receives a message in the inbox of a role, if the role has an inbox.
 pub async fn receive(client: &Session, role: Role, message: &str, wish: &Wish) -> Result<()> {
     if matches!(role, Role::Fetcher | Role::Durable) {
         let payload = serde_json::to_value(wish)?;
@@ -69,18 +70,19 @@ pub async fn receive(client: &Session, role: Role, message: &str, wish: &Wish) -
     Ok(())
 }
 
-/// Waits until all leases have ended, by the server's clock.
+/// Waits until all leases have expired, by the clock of the server.
 pub async fn until_leases_end(client: &Session) -> Result<()> {
     let held = "SELECT count(*) FROM idem.pending WHERE state = 'l' AND due_at > clock_timestamp()";
-    until("the leases end", async || {
+    until("the leases have expired", async || {
         Ok(client.text(held).await? == "0")
     })
     .await
 }
 
-/// How much work is not done and not dead, of any destination.
+/// Returns the number of pending messages that are not dead, of all destinations.
 pub async fn unfinished(client: &Session) -> Result<i64> {
-    let sql = "SELECT count(*) FROM (SELECT 0 turn, * FROM idem.pending_0 UNION ALL SELECT 1, * FROM idem.pending_1) work \
-               WHERE turn = (SELECT current FROM idem.pending_rotation) AND due_at < 'infinity'";
+    let sql = "SELECT count(*) FROM (SELECT 0 AS number, * FROM idem.pending_0 UNION ALL \
+               SELECT 1, * FROM idem.pending_1) pending \
+               WHERE number = (SELECT current FROM idem.pending_rotation) AND due_at < 'infinity'";
     Ok(client.query_one(sql, &[]).await?.get(0))
 }

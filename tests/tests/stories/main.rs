@@ -1,5 +1,5 @@
-//! The hard stories: work outside of the transaction, done by processes that are killed, paused,
-//! and wrong about the time.
+//! Work outside the transaction, done by processes that are killed, that are paused, and that have
+//! a wrong clock.
 
 mod calls;
 mod clocks;
@@ -8,5 +8,5 @@ mod poison;
 mod restart;
 mod zombie;
 
-/// The worker of all of them.
+/// The worker program of all these tests.
 const WORKER: &str = env!("CARGO_BIN_EXE_story-worker");

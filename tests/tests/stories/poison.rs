@@ -1,4 +1,4 @@
-//! Messages that kill whoever handles them.
+//! Messages that crash the workers that handle them.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -13,7 +13,7 @@ use idem_tests::{
 
 use crate::{WORKER, ground};
 
-/// As the set-up has it.
+/// The maximum of attempts that the set-up configures.
 const MAX_ATTEMPTS: usize = 3;
 
 const POISON: &str = "poison";
@@ -25,8 +25,8 @@ fn wish_of(message: &str) -> Wish {
     }
 }
 
-/// The poison is dead after exactly so many attempts, with everything that is known of it; all
-/// others were handled once.
+/// Asserts that the poison message is dead after exactly [`MAX_ATTEMPTS`] attempts, with its
+/// payload and its errors, and that all other messages were handled once.
 async fn assert_poison_alone_is_dead(
     client: &Session,
     role: Role,
@@ -36,7 +36,8 @@ async fn assert_poison_alone_is_dead(
         notes::read(client, POISON).await?,
         ["attempt 1", "attempt 2", "attempt 3"]
     );
-    let letters = "SELECT id, attempt, convert_from(payload, 'UTF8')::jsonb ->> 'aborts', jsonb_array_length(errors) FROM idem.dead_letter";
+    let letters = "SELECT id, attempt, convert_from(payload, 'UTF8')::jsonb ->> 'aborts', \
+                   jsonb_array_length(errors) FROM idem.dead_letter";
     assert_eq!(
         client.text(letters).await?,
         format!("{POISON}|{MAX_ATTEMPTS}|true|{MAX_ATTEMPTS}")
@@ -57,9 +58,10 @@ fn good_ones() -> Vec<String> {
     (10..30).map(|number| format!("good-{number}")).collect()
 }
 
+/// A message of the inbox that crashes its consumer is dead after its attempts, and every other
+/// message is handled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_of_the_inbox_that_kills_its_consumer_is_dead_after_its_attempts_and_hurts_no_other()
--> Result<()> {
+async fn inbox_poison_dies_after_its_attempts_others_are_handled() -> Result<()> {
     let database = Database::with_idem("poison").await?;
     let client = ground::set_up(&database, Role::Durable).await?;
     let good = good_ones();
@@ -70,7 +72,7 @@ async fn a_message_of_the_inbox_that_kills_its_consumer_is_dead_after_its_attemp
     let arguments = ground::arguments(Role::Durable, &database, "", &Wish::default())?;
     let start = || Worker::start(Path::new(WORKER), &arguments);
     let mut worker = start()?;
-    until("all is done", async || {
+    until("all messages are done", async || {
         if worker.has_ended()? {
             deaths += 1;
             worker = start()?;
@@ -83,10 +85,10 @@ async fn a_message_of_the_inbox_that_kills_its_consumer_is_dead_after_its_attemp
     assert_poison_alone_is_dead(&client, Role::Durable, &good).await
 }
 
-/// Here the message lives at its broker: whoever dies with it in hand is given it again.
+/// A broker holds the message and redelivers it after each crash. The message is dead after its
+/// attempts, and every other message is handled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_of_a_broker_that_kills_its_consumer_is_dead_after_its_attempts_and_hurts_no_other()
--> Result<()> {
+async fn broker_poison_dies_after_its_attempts_others_handled() -> Result<()> {
     let database = Database::with_idem("poison").await?;
     let client = ground::set_up(&database, Role::Leased).await?;
     let good = good_ones()[..3].to_vec();
@@ -98,7 +100,10 @@ async fn a_message_of_a_broker_that_kills_its_consumer_is_dead_after_its_attempt
                 Ending::Done => break,
                 _ => *deaths.entry(message.clone()).or_insert(0) += 1,
             }
-            ensure!(deaths[&message] <= 10, "{message} is never done");
+            ensure!(
+                deaths[&message] <= 10,
+                "{message} is not done after 10 crashes"
+            );
         }
     }
     assert_eq!(deaths, BTreeMap::from([(POISON.to_owned(), MAX_ATTEMPTS)]));

@@ -1,4 +1,4 @@
-//! The server is killed in the middle.
+//! The server is killed while messages are pending.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ fn start_cluster() -> Result<Cluster> {
     })
 }
 
-/// SIGKILL, and a start on what is on disk.
+/// Kills the server with SIGKILL and starts it again from the files on disk.
 fn crash(cluster: &mut Cluster) -> Result<()> {
     block_in_place(|| {
         cluster.kill()?;
@@ -37,9 +37,9 @@ async fn connect(cluster: &Cluster) -> Result<Session> {
     Session::connect(cluster, "postgres", "postgres").await
 }
 
+/// Leases, back-offs, schedules, dead letters and the journal continue after a crash of the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leases_rests_schedules_dead_letters_and_the_journal_go_on_after_a_crash_of_the_server()
--> Result<()> {
+async fn server_crash_keeps_pending_messages_and_journal() -> Result<()> {
     let mut cluster = start_cluster()?;
     let client = connect(&cluster).await?;
     client
@@ -51,7 +51,7 @@ async fn leases_rests_schedules_dead_letters_and_the_journal_go_on_after_a_crash
     let tired = client
         .text("SELECT token FROM idem_acquire('tired', 'shop')")
         .await?;
-    // Before the rest of 3 s begins: the message comes then or later.
+    // The time is read before the back-off of 3 s begins, so the message is due then or later.
     let due = client.text("SELECT clock_timestamp() + '3 s'").await?;
     client
         .run(&format!(
@@ -76,7 +76,7 @@ async fn leases_rests_schedules_dead_letters_and_the_journal_go_on_after_a_crash
 
     crash(&mut cluster)?;
     let client = connect(&cluster).await?;
-    // Nobody else gets what is leased, and who has it can complete it.
+    // No other consumer gets the leased message, and its holder can complete it.
     let again = "SELECT outcome, retry_after > '30 min' FROM idem_acquire('held', 'shop')";
     assert_eq!(client.text(again).await?, "in_progress|t");
     let calls = "SELECT step, state, response FROM idem_calls('held', 'shop') ORDER BY step";
@@ -93,13 +93,13 @@ async fn leases_rests_schedules_dead_letters_and_the_journal_go_on_after_a_crash
             .await?,
         "duplicate"
     );
-    // What rests, and what is scheduled, comes when its time has come.
+    // Messages that wait for a retry and scheduled messages are delivered when they are due.
     let too_early = format!(" AND clock_timestamp() < '{due}'");
     let tired =
         "SELECT attempt, last_error FROM idem_acquire('tired', 'shop') WHERE outcome = 'acquired'";
     let later = "SELECT id, attempt FROM idem_next('inbox')";
     for (sql, expected) in [(tired, "2|a bad day"), (later, "later|1")] {
-        until("it comes again", async || {
+        until("the message is delivered", async || {
             let given = client.text(sql).await?;
             assert!(given.is_empty() || given == expected, "{given}");
             Ok(!given.is_empty())
@@ -117,22 +117,22 @@ async fn leases_rests_schedules_dead_letters_and_the_journal_go_on_after_a_crash
     Ok(())
 }
 
-/// Workers that are alive all the time, in the middle of their messages.
+/// The server crashes while the workers are alive and handle messages. No message is lost or
+/// handled twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn workers_that_live_through_crashes_of_the_server_lose_nothing_and_handle_nothing_twice()
--> Result<()> {
+async fn workers_handle_messages_once_despite_server_crashes() -> Result<()> {
     const MESSAGES: usize = 300;
     let mut cluster = start_cluster()?;
     let client = connect(&cluster).await?;
     notes::make_table(&client).await?;
     let inbox = Role::Durable.destination();
-    // A crash may cost the messages in hand an attempt.
+    // A crash can cost each message that is being handled an attempt.
     client
         .run(&format!(
             "SELECT idem_configure_retries('{inbox}', max_attempts => 20, base => '20 ms')"
         ))
         .await?;
-    // Every tenth fails once.
+    // Every tenth message fails once.
     let payload = "jsonb_build_object('fails', CASE n % 10 WHEN 0 THEN 1 ELSE 0 END)";
     let receive = format!(
         "SELECT idem_receive('m' || n, '{inbox}', {payload}) FROM generate_series(1, {MESSAGES}) n"
@@ -149,14 +149,14 @@ async fn workers_that_live_through_crashes_of_the_server_lose_nothing_and_handle
     ];
     let mut client = client;
     for crashes in 1..=2 {
-        until("a part is handled", async || {
+        until("a part of the messages is handled", async || {
             Ok(handled(&client).await? >= crashes * MESSAGES / 4)
         })
         .await?;
         crash(&mut cluster)?;
         client = connect(&cluster).await?;
     }
-    until("all are handled", async || {
+    until("all messages are handled", async || {
         Ok(handled(&client).await? == MESSAGES)
     })
     .await?;
@@ -164,7 +164,8 @@ async fn workers_that_live_through_crashes_of_the_server_lose_nothing_and_handle
         worker.dismiss().await?;
     }
     let effects = format!(
-        "SELECT count(*), count(DISTINCT e.payload) FROM generate_series(1, {MESSAGES}) n, idem_effects('m' || n, '{inbox}') e"
+        "SELECT count(*), count(DISTINCT e.payload) FROM generate_series(1, {MESSAGES}) n, \
+         idem_effects('m' || n, '{inbox}') e"
     );
     assert_eq!(
         client.text(&effects).await?,

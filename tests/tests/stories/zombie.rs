@@ -1,5 +1,5 @@
-//! Consumers that are paused until somebody else has done their work, and then go on as if nothing
-//! had been.
+//! Consumers that are paused until another consumer has handled their message, and that then
+//! continue without knowing it.
 
 use anyhow::Result;
 use idem_tests::{
@@ -12,12 +12,12 @@ use idem_tests::{
 
 use crate::ground;
 
-/// The message of all of these.
+/// The message of all these tests.
 const MESSAGE: &str = "m1";
 
-/// A consumer that works with SQL alone, paused with its business transaction open. Everything that
-/// it tries later is refused.
-async fn is_fenced_off(role: Role, database: &Database) -> Result<()> {
+/// Pauses a consumer that uses SQL alone, with its business transaction open. Asserts that every
+/// function that the consumer executes later fails.
+async fn assert_fenced_off(role: Role, database: &Database) -> Result<()> {
     let client = ground::set_up(database, role).await?;
     client
         .run("CREATE TABLE deed (message text, token bigint)")
@@ -28,29 +28,32 @@ async fn is_fenced_off(role: Role, database: &Database) -> Result<()> {
     zombie.says_that("working").await?;
     zombie.freeze()?;
     ground::until_leases_end(&client).await?;
-    let mut heir = ground::start(role, database, MESSAGE)?;
-    heir.says_that("working").await?;
-    heir.go_on().await?;
-    heir.says_that("complete: done").await?;
+    let mut successor = ground::start(role, database, MESSAGE)?;
+    successor.says_that("working").await?;
+    successor.go_on().await?;
+    successor.says_that("complete: done").await?;
 
     zombie.go_on().await?;
     zombie.thaw()?;
-    for call in ["complete", "extend", "complete again", "release", "bury"] {
-        zombie.says_that(&format!("{call}: 55000")).await?;
+    for function in ["complete", "extend", "complete again", "release", "bury"] {
+        zombie.says_that(&format!("{function}: 55000")).await?;
     }
     zombie.end(&Fate::default()).await?;
     assert_eq!(
         client.text("SELECT count(*) FROM deed").await?,
         "1",
-        "what it wrote is gone"
+        "the writes of the paused consumer are rolled back"
     );
     assert_done_once(&client, role).await
 }
 
-/// Handled once: one claim, one effect, nothing left to do.
+/// Asserts that the message was handled once: one claim, one effect, no dead letter and no pending
+/// message.
 async fn assert_done_once(client: &Session, role: Role) -> Result<()> {
     let sql = format!(
-        "SELECT (SELECT count(*) FROM idem.inbox), (SELECT count(*) FROM idem_effects('{MESSAGE}', '{}')), (SELECT count(*) FROM idem.dead_letter)",
+        "SELECT (SELECT count(*) FROM idem.inbox), \
+         (SELECT count(*) FROM idem_effects('{MESSAGE}', '{}')), \
+         (SELECT count(*) FROM idem.dead_letter)",
         role.destination()
     );
     assert_eq!(client.text(&sql).await?, "1|1|0");
@@ -58,20 +61,23 @@ async fn assert_done_once(client: &Session, role: Role) -> Result<()> {
     Ok(())
 }
 
+/// A holder that is paused beyond its lease can neither extend the lease nor complete the message
+/// nor record effects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_paused_beyond_the_lease_can_neither_extend_nor_complete_nor_record() -> Result<()>
-{
-    is_fenced_off(Role::Holder, &Database::with_idem("zombie").await?).await
+async fn paused_holder_cannot_write_after_its_lease() -> Result<()> {
+    assert_fenced_off(Role::Holder, &Database::with_idem("zombie").await?).await
 }
 
+/// The same for a message of the inbox.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_same_holds_for_a_message_of_the_inbox() -> Result<()> {
-    is_fenced_off(Role::Fetcher, &Database::with_idem("zombie").await?).await
+async fn paused_holder_of_an_inbox_message_cannot_write() -> Result<()> {
+    assert_fenced_off(Role::Fetcher, &Database::with_idem("zombie").await?).await
 }
 
-/// A handler that does not know of its own death: its process was paused while it worked.
+/// The process of the handler is paused while it works, so the handler does not know that its lease
+/// has expired.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leased_handler_that_was_paused_takes_no_effect() -> Result<()> {
+async fn paused_leased_handler_has_no_effect() -> Result<()> {
     let database = Database::with_idem("zombie").await?;
     let client = ground::set_up(&database, Role::Leased).await?;
     let wish = Wish {
@@ -81,12 +87,13 @@ async fn a_leased_handler_that_was_paused_takes_no_effect() -> Result<()> {
     let mut zombie = ground::start_with(Role::Leased, &database, MESSAGE, &wish)?;
     zombie.says_that("working").await?;
     zombie.freeze()?;
-    let mut heir = ground::start_with(Role::Leased, &database, MESSAGE, &wish)?;
-    while heir.says().await? != "handled" {}
+    let mut successor = ground::start_with(Role::Leased, &database, MESSAGE, &wish)?;
+    while successor.says().await? != "handled" {}
 
     zombie.go_on().await?;
     zombie.thaw()?;
-    // It finds out by itself or is told by the server; then the message comes again, and is known.
+    // The handler detects the lost lease itself, or gets an error from the server. Then the message
+    // is redelivered and is a duplicate.
     let mut said = zombie.says().await?;
     if said == "lost" {
         said = zombie.says().await?;
@@ -97,9 +104,9 @@ async fn a_leased_handler_that_was_paused_takes_no_effect() -> Result<()> {
     assert_done_once(&client, Role::Leased).await
 }
 
-/// The same for a consumer of the inbox, which is a whole runtime with its own renewal.
+/// The same for a consumer of the inbox, which is a whole runtime with its own renewal of leases.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_consumer_of_the_inbox_that_was_paused_takes_no_effect() -> Result<()> {
+async fn paused_consumer_of_the_inbox_has_no_effect() -> Result<()> {
     let database = Database::with_idem("zombie").await?;
     let client = ground::set_up(&database, Role::Durable).await?;
     let wish = Wish {
@@ -110,17 +117,17 @@ async fn a_consumer_of_the_inbox_that_was_paused_takes_no_effect() -> Result<()>
     let mut zombie = ground::start(Role::Durable, &database, "")?;
     zombie.says_that("working").await?;
     zombie.freeze()?;
-    let heir = ground::start(Role::Durable, &database, "")?;
-    until("the other one is done", async || {
+    let successor = ground::start(Role::Durable, &database, "")?;
+    until("the successor is done", async || {
         Ok(ground::unfinished(&client).await? == 0)
     })
     .await?;
 
     zombie.go_on().await?;
     zombie.thaw()?;
-    // What it does with the message it has done when it is told to end and does.
+    // The worker has finished with the message when it ends after the request to stop.
     zombie.dismiss().await?;
-    heir.dismiss().await?;
+    successor.dismiss().await?;
     assert_eq!(attempts(&client).await?, ["attempt 1", "attempt 2"]);
     assert_done_once(&client, Role::Durable).await
 }
