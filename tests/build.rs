@@ -1,4 +1,4 @@
-//! Compiles the wall clock that can be wrong: see `src/clock`.
+//! Compiles the library that makes the wall clock wrong: see `src/clock`.
 
 use std::{env, path::PathBuf, process::ExitCode};
 
@@ -7,7 +7,7 @@ const SOURCE: &str = "src/clock/wrong_clock.c";
 fn main() -> ExitCode {
     println!("cargo:rerun-if-changed={SOURCE}");
     let Some(out) = env::var_os("OUT_DIR") else {
-        println!("cargo::error=cargo gives no OUT_DIR");
+        println!("cargo::error=cargo has not set OUT_DIR");
         return ExitCode::FAILURE;
     };
     let library = PathBuf::from(out).join("libwrong_clock.so");

@@ -1,4 +1,4 @@
-//! What the proofs and demonstrations of idem share. The proofs themselves are in `tests/`.
+//! The code that the tests, the demo and the benchmarks of idem share. The tests are in `tests/`.
 
 pub mod bench;
 pub mod chaos;

@@ -1,19 +1,19 @@
-//! The Rust of the README, as it stands there: a test compares the two, and runs it.
+//! The Rust example of the README. A test compares this code with the README and runs it.
 
 use deadpool_postgres::Pool;
 use idem_client::{Delivery, Effect, Idem};
 use serde::{Deserialize, Serialize};
 
-/// What a message says.
+/// The payload of a message.
 #[derive(Deserialize, Serialize)]
 pub struct Payment {
-    /// Whose.
+    /// The id of the account.
     pub account: i64,
-    /// How much.
+    /// The amount that was paid.
     pub amount: i64,
 }
 
-/// One delivery of a consumer.
+/// Processes one delivery and settles it.
 pub async fn charge(
     idem: &Idem,
     pool: &Pool,
@@ -29,7 +29,7 @@ pub async fn charge(
             .await?;
             Ok(vec![Effect::json("receipts", &payment)?])
         })
-        .await?; // BEGIN travels with the claim, the effects with COMMIT: no round trip more than your transaction has
-    delivery.settle(processed.settlement()).await?; // handled now, or before: only now acknowledge
+        .await?; // BEGIN is sent with the claim, effects with COMMIT: no extra round trips
+    delivery.settle(processed.settlement()).await?; // acknowledges what was handled now or before
     Ok(())
 }

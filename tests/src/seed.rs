@@ -1,13 +1,13 @@
-//! The seed of the random choices of a test.
+//! The seed for the random choices of a test.
 
-/// `cargo xtask soak` gives each run another one through this variable.
+/// The environment variable with the seed. `cargo xtask soak` sets another seed for each run.
 const VARIABLE: &str = "IDEM_TEST_SEED";
 
-/// What `IDEM_TEST_SEED` says, or 2026.
+/// Returns the value of `IDEM_TEST_SEED`, or 2026 when the variable is not set.
 ///
 /// # Panics
-/// When the variable is set to something that is not a number: a run with another seed than the one
-/// asked for shows nothing.
+/// When the value is not a number, because a run with another seed does not repeat the run that
+/// was requested.
 #[must_use]
 pub fn seed() -> u64 {
     let seed = std::env::var(VARIABLE).map_or(2026, |text| {

@@ -1,4 +1,4 @@
-//! Certificate authorities of tests, and what they sign.
+//! Certificate authorities for tests, and the certificates that they sign.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use rcgen::{
 };
 use time::{Duration, OffsetDateTime};
 
-/// A certificate authority with its own directory, which goes when this is dropped.
+/// A certificate authority with its own directory, which is removed when this is dropped.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     home: Home,
@@ -28,7 +28,7 @@ pub struct Certified {
     pub key: PathBuf,
 }
 
-/// When a certificate is valid.
+/// The validity of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Validity {
     /// From yesterday to tomorrow.
@@ -38,12 +38,13 @@ pub enum Validity {
 }
 
 impl Authority {
-    /// A new authority that nothing trusts yet.
+    /// Creates an authority that no client trusts yet.
     ///
     /// # Errors
-    /// When its files cannot be written.
+    /// Fails when its files cannot be written.
     pub fn create() -> Result<Self> {
-        // Of two authorities with one name, a client would try the key of the wrong one.
+        // The names differ: of two authorities with one name, a client would try the key of the
+        // wrong one.
         static NUMBER: AtomicU32 = AtomicU32::new(1);
         let name = format!(
             "idem test authority {}",
@@ -62,31 +63,31 @@ impl Authority {
         Ok(authority)
     }
 
-    /// The file of the authority's own certificate.
+    /// Returns the file of the authority's own certificate.
     #[must_use]
     pub fn ca(&self) -> PathBuf {
         self.home.dir().join("ca.pem")
     }
 
-    /// Where the files are.
+    /// Returns the directory of the files.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.home.dir()
     }
 
-    /// Signs a certificate of a server for these host names and addresses.
+    /// Signs a server certificate for these host names and addresses.
     ///
     /// # Errors
-    /// When it cannot be made or written.
+    /// Fails when the certificate cannot be made or written.
     pub fn server(&self, names: &[&str], validity: Validity) -> Result<Certified> {
         let name = names.first().copied().unwrap_or("server");
         self.sign(names, name, validity, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// Signs a certificate of a client with this common name.
+    /// Signs a client certificate with this common name.
     ///
     /// # Errors
-    /// When it cannot be made or written.
+    /// Fails when the certificate cannot be made or written.
     pub fn client(&self, name: &str) -> Result<Certified> {
         self.sign(
             &[],

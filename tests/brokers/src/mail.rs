@@ -1,4 +1,4 @@
-//! A mail server that keeps what it is sent.
+//! A mail server that keeps the mails that it receives.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -12,11 +12,11 @@ use idem_cluster::Home;
 use crate::port::Port;
 use crate::server::{Program, Server};
 
-/// An SMTP server that takes every mail and puts it into a Maildir: written before it says that it
-/// took it.
+/// An SMTP server that accepts every mail and puts it into a Maildir. A mail is written before the
+/// server accepts it.
 pub type MailSink = Server<Aiosmtpd>;
 
-/// What [`MailSink`] runs.
+/// The program of [`MailSink`].
 pub struct Aiosmtpd {
     port: Port,
 }
@@ -25,22 +25,22 @@ impl MailSink {
     /// Starts a new server with an empty mailbox.
     ///
     /// # Errors
-    /// When it does not start; with the last lines of its log.
+    /// Fails when the server does not start. The message ends with the last lines of its log.
     pub fn start() -> Result<Self> {
         let port = Port::claim()?;
         Self::start_in(Home::create(Aiosmtpd::NAME)?, Aiosmtpd { port })
     }
 
-    /// Where it listens.
+    /// Returns the address on which the server listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.program().port.number()).into()
     }
 
-    /// The mails that it has taken, headers and all.
+    /// Returns the mails that the server has accepted, with their headers.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// Fails when the mails cannot be read.
     pub fn mails(&self) -> Result<Vec<String>> {
         let mut mails = Vec::new();
         for entry in fs::read_dir(self.home().dir().join("mails/new"))? {
@@ -55,8 +55,8 @@ impl Program for Aiosmtpd {
 
     fn command(&self, home: &Home) -> Result<Command> {
         let mails = home.dir().join("mails");
-        // Made by the program if need be, and only when the first mail comes: there shall be an
-        // empty one as well.
+        // The program makes the mailbox only when the first mail arrives. An empty mailbox must
+        // exist as well.
         for part in ["tmp", "new", "cur"] {
             fs::create_dir_all(mails.join(part))
                 .with_context(|| format!("cannot create {}", mails.display()))?;
@@ -74,7 +74,7 @@ impl Program for Aiosmtpd {
         Ok(command)
     }
 
-    /// The server greets.
+    /// The server is ready when it sends its greeting.
     fn is_ready(&self, _home: &Home) -> bool {
         let greeting = || {
             let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number()))?;

@@ -15,10 +15,10 @@ use nix::unistd::Pid;
 use crate::port::Port;
 use crate::server::{Program, Server};
 
-/// A NATS server whose JetStream keeps its streams in files.
+/// A NATS server with JetStream, which keeps its streams in files.
 pub type Nats = Server<NatsServer>;
 
-/// What [`Nats`] runs.
+/// The program of [`Nats`].
 pub struct NatsServer {
     port: Port,
     settings: String,
@@ -28,15 +28,15 @@ impl Nats {
     /// Starts a new server without streams.
     ///
     /// # Errors
-    /// When it does not start; with the last lines of its log.
+    /// Fails when the server does not start. The message ends with the last lines of its log.
     pub fn start() -> Result<Self> {
         Self::start_with("")
     }
 
-    /// Starts a new server with further lines of its configuration.
+    /// Starts a new server with further lines of configuration.
     ///
     /// # Errors
-    /// When it does not start; with the last lines of its log.
+    /// Fails when the server does not start. The message ends with the last lines of its log.
     pub fn start_with(settings: &str) -> Result<Self> {
         let port = Port::claim()?;
         let settings = settings.to_owned();
@@ -46,29 +46,29 @@ impl Nats {
         )
     }
 
-    /// Gives the running server other lines of its configuration. It reads them soon.
+    /// Replaces the further lines of configuration of the running server, which reads them soon.
     ///
     /// # Errors
-    /// When it does not run, or the file cannot be written.
+    /// Fails when the server is not running, or when the file cannot be written.
     pub fn reconfigure(&mut self, settings: &str) -> Result<()> {
         settings.clone_into(&mut self.program_mut().settings);
         self.program().write_settings(self.home())?;
-        let pid = self.pid().context("nats does not run")?;
+        let pid = self.pid().context("nats is not running")?;
         Ok(kill(Pid::from_raw(pid.try_into()?), Signal::SIGHUP)?)
     }
 
-    /// The port where it listens, on 127.0.0.1.
+    /// Returns the port on which the server listens, on 127.0.0.1.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.program().port.number()
     }
 
-    /// Changes the further settings. The server takes them at its next start.
+    /// Replaces the further lines of configuration. The server reads them at its next start.
     pub fn configure(&mut self, settings: &str) {
         settings.clone_into(&mut self.program_mut().settings);
     }
 
-    /// Where it listens: `nats://127.0.0.1:PORT`.
+    /// Returns the URL of the server: `nats://127.0.0.1:PORT`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.program().port.number())
@@ -102,7 +102,7 @@ impl Program for NatsServer {
         Ok(command)
     }
 
-    /// The server greets with what it can do.
+    /// The server is ready when its greeting announces JetStream.
     fn is_ready(&self, _home: &Home) -> bool {
         let greeting = || {
             let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number()))?;

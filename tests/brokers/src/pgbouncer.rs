@@ -12,16 +12,17 @@ use crate::server::{Program, Server};
 
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
 
-/// It listens on a socket in its own directory, so any number does.
+/// The number in the name of the socket. The socket is in its own directory, so that any number is
+/// free.
 const PORT: u16 = 6432;
 
-/// More than the tests of one database use at a time.
+/// The connections of a pool. They are more than the tests of one database use at a time.
 const POOL_SIZE: u32 = 30;
 
-/// A proxy that gives a server's session to a client for the time of one transaction.
+/// A proxy that assigns a session of the server to a client for one transaction.
 pub type PgBouncer = Server<Proxy>;
 
-/// What [`PgBouncer`] runs.
+/// The program of [`PgBouncer`].
 pub struct Proxy {
     user: ServerUser,
     upstream_dir: PathBuf,
@@ -30,22 +31,22 @@ pub struct Proxy {
 }
 
 impl PgBouncer {
-    /// Starts a proxy for all databases of a cluster; `database` is what
-    /// [`PgBouncer::connection_string`] names. It lets in every role that the cluster has.
+    /// Starts a proxy for all databases of a cluster, with every role of the cluster. `database` is
+    /// the database of [`PgBouncer::connection_string`].
     ///
     /// # Errors
-    /// When it does not start; with the last lines of its log.
+    /// Fails when the proxy does not start. The message ends with the last lines of its log.
     pub fn start(cluster: &Cluster, database: &str) -> Result<Self> {
         Self::start_with_pool(cluster, database, POOL_SIZE)
     }
 
-    /// The same with so many connections to each database for each role.
+    /// Starts a proxy with `pool_size` connections to each database for each role.
     ///
     /// # Errors
-    /// When it does not start; with the last lines of its log.
+    /// Fails when the proxy does not start. The message ends with the last lines of its log.
     pub fn start_with_pool(cluster: &Cluster, database: &str, pool_size: u32) -> Result<Self> {
         let home = Home::create(Proxy::NAME)?;
-        // It refuses root, as PostgreSQL does.
+        // PgBouncer does not run as root, as PostgreSQL does not.
         let user = ServerUser::choose(Path::new(PROGRAM), home.dir())?;
         user.own(home.socket_dir())?;
         let program = Proxy {
@@ -57,13 +58,13 @@ impl PgBouncer {
         Self::start_in(home, program)
     }
 
-    /// How to connect as superuser `postgres`, for libpq and for `tokio-postgres`.
+    /// Returns the connection string of superuser `postgres`, for libpq and for `tokio-postgres`.
     #[must_use]
     pub fn connection_string(&self) -> String {
         self.connection_string_to(&self.program().database)
     }
 
-    /// The same for another database of the cluster.
+    /// Returns the connection string for another database of the cluster.
     #[must_use]
     pub fn connection_string_to(&self, database: &str) -> String {
         let socket_dir = self.home().socket_dir().display();
@@ -79,9 +80,9 @@ impl Program for Proxy {
             home.dir().join("pgbouncer.ini"),
             home.dir().join("users.txt"),
         );
-        // Users that the file does not name are looked up in the server, by the one it names. What
-        // a database has left idle makes room for the next one's: the server takes a hundred
-        // connections.
+        // PgBouncer looks up users that the file does not name in the server, as `auth_user`. Idle
+        // connections of one database close soon, so that the next database has connections: the
+        // server accepts a hundred.
         let text = format!(
             "[databases]\n\
              * = host={upstream} port=5432\n\

@@ -1,4 +1,4 @@
-//! Ports that nobody else takes, also while their server is down.
+//! Ports that no other process takes, also while their server is stopped.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
@@ -6,26 +6,27 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 
 use anyhow::{Context, Result};
 
-/// Below those that the kernel hands out to clients: one of these would sit on the port when its
-/// server comes back.
+/// The first port. All ports are below those that the kernel assigns to clients, because a client
+/// could hold the port when its server starts again.
 const FIRST: u16 = 12_000;
+/// The last port.
 const LAST: u16 = 31_999;
 
-/// A loopback port that is ours as long as this lives.
+/// A loopback port that is reserved as long as this value lives.
 pub struct Port {
     number: u16,
-    /// A name that only one process of the machine can hold, and that goes with it.
+    /// A name that only one process of the machine can hold. It is released with the process.
     _claim: UnixListener,
 }
 
 impl Port {
-    /// Finds one that is free.
+    /// Reserves a free port.
     ///
     /// # Errors
-    /// When there is none.
+    /// Fails when no port is free.
     pub fn claim() -> Result<Self> {
         let count = LAST - FIRST + 1;
-        // Processes start at different places, so that they seldom try the same.
+        // Processes start at different ports, so that they rarely try the same port.
         let start = u16::try_from(std::process::id() * 97 % u32::from(count))?;
         (0..count)
             .map(|step| FIRST + (start + step) % count)

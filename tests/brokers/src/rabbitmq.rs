@@ -19,47 +19,49 @@ use crate::server::{Program, Server};
 /// A RabbitMQ server: user `guest`, password `guest`, virtual host `/`, no plugins.
 pub type RabbitMq = Server<RabbitMqServer>;
 
-/// What [`RabbitMq`] runs.
+/// The program of [`RabbitMq`].
 pub struct RabbitMqServer {
     settings: String,
     port: Port,
-    /// Where it listens for TLS.
+    /// The port for TLS.
     tls: Option<Port>,
-    /// Where the node talks to other nodes. There are none, but it insists.
+    /// The port of the node for other nodes. There are no other nodes, but the node requires the
+    /// port.
     distribution: Port,
     epmd: Epmd,
 }
 
-/// Erlang's name server. A node would start one for the whole machine, as a daemon, and leave it
-/// there; so each has its own, which it finds running.
+/// Erlang's name server. A node would start one for the whole machine, as a daemon that stays. So
+/// each server has its own name server, which the node finds running.
 struct Epmd {
     port: Port,
     _process: Process,
 }
 
 impl RabbitMq {
-    /// Starts a new server without queues. That takes some seconds.
+    /// Starts a new server without queues. This takes some seconds.
     ///
     /// # Errors
-    /// When it does not start; with the last lines of its log.
+    /// Fails when the server does not start. The message ends with the last lines of its log.
     pub fn start() -> Result<Self> {
         Self::start_as("", None)
     }
 
-    /// The same with further lines of its configuration.
+    /// Starts a new server with further lines of configuration.
     ///
     /// # Errors
-    /// When it does not start; with the last lines of its log.
+    /// Fails when the server does not start. The message ends with the last lines of its log.
     pub fn start_with(settings: &str) -> Result<Self> {
         Self::start_as(settings, None)
     }
 
-    /// Starts a new server that also listens for TLS, with this certificate. A client's certificate
-    /// has to be signed by `clients`; without that it is not asked for. The common name of a
-    /// client's certificate is its user, if the client wants to be known by it (`EXTERNAL`).
+    /// Starts a new server that also listens for TLS, with this certificate. A client certificate
+    /// must be signed by `clients`. Without `clients` the server requests no client certificate.
+    /// The common name of a client certificate is its user if the client authenticates with it
+    /// (`EXTERNAL`).
     ///
     /// # Errors
-    /// When it does not start; with the last lines of its log.
+    /// Fails when the server does not start. The message ends with the last lines of its log.
     pub fn start_with_tls(server: &Certified, clients: Option<&Path>) -> Result<Self> {
         let port = Port::claim()?;
         let mut settings = format!(
@@ -96,10 +98,10 @@ impl RabbitMq {
         Self::start_in(home, program)
     }
 
-    /// The major and the minor version of the installed server.
+    /// Returns the major and the minor version of the installed server.
     ///
     /// # Errors
-    /// When none is installed.
+    /// Fails when no server is installed.
     pub fn version() -> Result<(u32, u32)> {
         let installed = Path::new("/usr/lib/rabbitmq/lib");
         fs::read_dir(installed)
@@ -109,25 +111,25 @@ impl RabbitMq {
             .with_context(|| format!("no RabbitMQ in {}", installed.display()))
     }
 
-    /// The port where it listens for TLS, on 127.0.0.1.
+    /// Returns the port on which the server listens for TLS, on 127.0.0.1.
     #[must_use]
     pub fn tls_port(&self) -> Option<u16> {
         self.program().tls.as_ref().map(Port::number)
     }
 
-    /// The port where it listens, on 127.0.0.1.
+    /// Returns the port on which the server listens, on 127.0.0.1.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.program().port.number()
     }
 
-    /// Where it listens: `amqp://guest:guest@127.0.0.1:PORT/%2f`.
+    /// Returns the URL of the server: `amqp://guest:guest@127.0.0.1:PORT/%2f`.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_of("guest")
     }
 
-    /// The same for another user, whose password is the name.
+    /// Returns the URL for another user with a password that is its name.
     #[must_use]
     pub fn url_of(&self, user: &str) -> String {
         format!(
@@ -136,13 +138,13 @@ impl RabbitMq {
         )
     }
 
-    /// Runs `rabbitmqctl` with these arguments, and returns its output. That takes some seconds.
+    /// Runs `rabbitmqctl` with these arguments, and returns its output. This takes some seconds.
     ///
     /// # Errors
-    /// When the command fails; with its output.
+    /// Fails when the command fails. The message contains its output.
     pub fn control(&self, arguments: &[&str]) -> Result<String> {
         let mut command = self.program().program("rabbitmqctl", self.home());
-        // Erlang writes UTF-8 only where the locale says so, and warns otherwise.
+        // Erlang writes UTF-8 only with a locale that has it, and prints a warning with any other.
         command
             .env("LC_ALL", "C.UTF-8")
             .arg("--quiet")
@@ -158,16 +160,16 @@ impl RabbitMq {
     }
 }
 
-/// The version in the name of a folder such as `rabbitmq_server-3.10.8`.
+/// Returns the version in the name of a folder such as `rabbitmq_server-3.10.8`.
 fn version_of(folder: &str) -> Option<(u32, u32)> {
     let mut numbers = folder.strip_prefix("rabbitmq_server-")?.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 impl RabbitMqServer {
-    /// One of RabbitMQ's programs, for this server.
+    /// Returns a command for one of RabbitMQ's programs, for this server.
     fn program(&self, name: &str, home: &Home) -> Command {
-        // Not the one in the search path, which becomes the user of the machine's own server.
+        // The program in the search path becomes the user of the machine's own server.
         let mut command = Command::new(Path::new("/usr/lib/rabbitmq/bin").join(name));
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy();
@@ -177,7 +179,7 @@ impl RabbitMqServer {
         }
         command
             .env("HOME", home.dir())
-            // The machine's settings are not ours.
+            // The settings of the machine's own server do not apply.
             .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
             .env(
                 "RABBITMQ_NODENAME",
@@ -215,7 +217,7 @@ impl Program for RabbitMqServer {
         };
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
         fs::write(&plugins, enabled)?;
-        // The password among nodes.
+        // The secret that the nodes share.
         if !cookie.exists() {
             let mut random = [0; 16];
             File::open("/dev/urandom")?.read_exact(&mut random)?;
@@ -225,8 +227,8 @@ impl Program for RabbitMqServer {
 
         let mut command = self.program("rabbitmq-server", home);
         command
-            // The script becomes the server, and does not wait for it: signals hit the right
-            // process.
+            // The script becomes the server, and does not wait for it, so that signals reach the
+            // right process.
             .env("RUNNING_UNDER_SYSTEMD", "true")
             .env("RABBITMQ_MNESIA_BASE", dir.join("data"))
             .env("RABBITMQ_LOG_BASE", dir.join("logs"))
@@ -241,22 +243,22 @@ impl Program for RabbitMqServer {
         Ok(command)
     }
 
-    /// The server replies to the header of AMQP 0-9-1 with a frame of the type *method*, and it has
-    /// booted: a stop in between hangs.
+    /// The server is ready when it replies to the header of AMQP 0-9-1 with a frame of the type
+    /// *method*, and when it has booted: a stop between the two hangs.
     fn is_ready(&self, home: &Home) -> bool {
-        let answer = || {
+        let reply = || {
             let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number()))?;
             stream.set_read_timeout(Some(Duration::from_secs(5)))?;
             stream.write_all(b"AMQP\x00\x00\x09\x01")?;
             let mut frame_type = [0];
             stream.read_exact(&mut frame_type).map(|()| frame_type)
         };
-        answer().is_ok_and(|frame_type: [u8; 1]| frame_type == [1])
+        reply().is_ok_and(|frame_type: [u8; 1]| frame_type == [1])
             && home.log().is_ok_and(|log| has_booted(&log))
     }
 }
 
-/// Whether the last start in this log is complete.
+/// Returns whether the last start in this log is complete.
 fn has_booted(log: &str) -> bool {
     let last = log.rsplit("Starting RabbitMQ").next();
     last.is_some_and(|start| start.contains("Server startup complete"))

@@ -1,4 +1,4 @@
-//! What all throwaway servers have in common: how they live and end.
+//! The common part of all throwaway servers: start, stop and removal.
 
 use std::process::Command;
 use std::thread;
@@ -8,33 +8,33 @@ use anyhow::{Context, Result, bail};
 use idem_cluster::{Home, Process, Stops, wait_for};
 use nix::sys::signal::Signal;
 
-/// Longer than any healthy start or stop takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// The longest time for a start or a stop. A healthy one is faster, also on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What distinguishes one server from another.
+/// The part that differs from server to server.
 pub trait Program {
-    /// For messages, and for the name of its directory.
+    /// The name of the server in messages, and the beginning of the name of its directory.
     const NAME: &'static str;
 
-    /// Writes the configuration and names the program, which has to stay in the foreground.
+    /// Writes the configuration and returns the command, which must stay in the foreground.
     fn command(&self, home: &Home) -> Result<Command>;
 
-    /// Whether it serves.
+    /// Returns whether the server accepts clients.
     fn is_ready(&self, home: &Home) -> bool;
 }
 
-/// A server with its data, both gone when this is dropped.
+/// A server with its data. Dropping it stops the server and removes the data.
 ///
-/// When a test panics, the data stays and the path of the log is printed.
+/// When a test panics, the data is kept and the path of the log is printed.
 pub struct Server<P: Program> {
-    // The order matters: the server is stopped before its directories go.
+    // The order matters: the server is stopped before its directories are removed.
     process: Option<Process>,
     program: P,
     home: Home,
 }
 
 impl<P: Program> Server<P> {
-    /// Nobody will read what a dropped server would write on its way out.
+    /// A dropped server needs no clean shutdown, because its data is not read again.
     const STOPS: Stops = &[Signal::SIGKILL];
 
     pub(crate) fn start_in(home: Home, program: P) -> Result<Self> {
@@ -59,39 +59,41 @@ impl<P: Program> Server<P> {
         &self.home
     }
 
-    /// The process id of the server while it runs.
+    /// Returns the process id of the server while it runs.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Process::pid)
     }
 
-    /// Everything the server has logged so far, over all its starts.
+    /// Returns everything that the server has logged so far, over all its starts.
     ///
     /// # Errors
-    /// When the log cannot be read.
+    /// Fails when the log cannot be read.
     pub fn log(&self) -> Result<String> {
         self.home.log()
     }
 
-    /// Starts the server on the port and with the data that it had; returns when it serves.
+    /// Starts the server on its port and with its data, and waits until it accepts clients.
     ///
     /// # Errors
-    /// When it runs already, or ends, or does not serve in two minutes; with the last lines of its
-    /// log.
+    /// Fails when the server is already running, ends, or does not accept clients within two
+    /// minutes. The message ends with the last lines of its log.
     pub fn start_again(&mut self) -> Result<()> {
         if self.process.is_some() {
-            bail!("{} runs already", P::NAME);
+            bail!("{} is already running", P::NAME);
         }
         let mut command = self.program.command(&self.home)?;
         command.current_dir(self.home.dir());
         let process = Process::spawn(command, self.home.open_log()?, Self::STOPS)?;
-        wait_for("it serves", PATIENCE, || match process.exit_status() {
-            Some(status) => bail!("it has ended ({status})"),
-            None => Ok(self.program.is_ready(&self.home)),
+        wait_for("the server accepts clients", TIMEOUT, || {
+            match process.exit_status() {
+                Some(status) => bail!("the server ended ({status})"),
+                None => Ok(self.program.is_ready(&self.home)),
+            }
         })
         .with_context(|| {
             format!(
-                "{} does not start; its log ends with\n{}",
+                "cannot start {}; its log ends with\n{}",
                 P::NAME,
                 self.home.log_tail()
             )
@@ -100,23 +102,23 @@ impl<P: Program> Server<P> {
         Ok(())
     }
 
-    /// Tells the server to stop and waits until it did; everything is written.
+    /// Sends SIGTERM to the server and waits until it has ended, with all data written.
     ///
     /// # Errors
-    /// When it does not run, or does not end in two minutes.
+    /// Fails when the server is not running, or does not end within two minutes.
     pub fn stop(&mut self) -> Result<()> {
-        self.running()?.stop(Signal::SIGTERM, PATIENCE)?;
+        self.running()?.stop(Signal::SIGTERM, TIMEOUT)?;
         self.process = None;
         Ok(())
     }
 
-    /// Kills the server with SIGKILL; returns when it and its children are gone, so that it can be
-    /// started again.
+    /// Kills the server with SIGKILL and waits until it and its children have ended, so that it can
+    /// be started again.
     ///
     /// # Errors
-    /// When it does not run, or something of it stays.
+    /// Fails when the server is not running, or when one of its processes does not end.
     pub fn kill(&mut self) -> Result<()> {
-        self.running()?.kill(PATIENCE)?;
+        self.running()?.kill(TIMEOUT)?;
         self.process = None;
         Ok(())
     }
@@ -124,13 +126,13 @@ impl<P: Program> Server<P> {
     fn running(&self) -> Result<&Process> {
         self.process
             .as_ref()
-            .with_context(|| format!("{} does not run", P::NAME))
+            .with_context(|| format!("{} is not running", P::NAME))
     }
 }
 
 impl<P: Program> Drop for Server<P> {
     /// # Panics
-    /// When the server has ended by itself: a client must not bring it down.
+    /// Panics when the server has ended by itself, because a client must not bring it down.
     fn drop(&mut self) {
         let ended = self.process.as_ref().and_then(Process::exit_status);
         if thread::panicking() || ended.is_some() {
@@ -196,14 +198,14 @@ mod tests {
         let server = Server::start_in(Home::create("brief").unwrap(), Brief).unwrap();
         std::fs::write(server.home().dir().join("end"), "").unwrap();
         let process = server.process.as_ref().unwrap();
-        wait_for("it has ended", PATIENCE, || {
+        wait_for("the server ends", TIMEOUT, || {
             Ok(process.exit_status().is_some())
         })
         .unwrap();
     }
 
     #[test]
-    fn a_server_that_cannot_start_is_an_error_with_the_end_of_its_log() {
+    fn error_of_a_failed_start_contains_the_end_of_the_log() {
         let error = Server::start_in(Home::create("broken").unwrap(), Broken)
             .err()
             .unwrap();

@@ -1,4 +1,4 @@
-//! The lives of brokers and proxies, on the programs of Debian's packages.
+//! Tests of brokers and proxies, with the programs of Debian's packages.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ use lapin::{BasicProperties, Confirmation, Connection, ConnectionProperties};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Puts `count` messages that the broker has confirmed into the queue.
+/// Publishes `count` messages to the queue, each with a confirmation of the broker.
 async fn fill_queue(url: &str, count: usize) -> Result<()> {
     let connection = Connection::connect(url, ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
@@ -41,14 +41,14 @@ async fn fill_queue(url: &str, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Declares the queue, which stays.
+/// Declares the durable queue.
 async fn declare_queue(url: &str) -> Result<()> {
     find_queue(url, QueueDeclareOptions::durable())
         .await
         .map(drop)
 }
 
-/// How many messages the queue has. A missing queue is an error.
+/// Returns the number of messages in the queue. Fails when the queue does not exist.
 async fn count_queue(url: &str) -> Result<u32> {
     let options = QueueDeclareOptions {
         passive: true,
@@ -99,22 +99,22 @@ async fn rabbitmq_brokers_share_nothing() {
     assert_eq!(count_queue(&other.url()).await.unwrap(), 0);
 }
 
-/// Says this line by line to a mail server, and answers how it replied to each.
+/// Sends these lines to a mail server one by one, and returns its reply to each line.
 fn speak_smtp(sink: &MailSink, lines: &[&str]) -> Result<Vec<String>> {
     let mut stream = TcpStream::connect(sink.address())?;
     stream.set_read_timeout(Some(DEADLINE))?;
     let mut replies = BufReader::new(stream.try_clone()?).lines();
     replies.next().transpose()?;
-    let mut answers = Vec::new();
+    let mut all = Vec::new();
     for line in lines {
         stream.write_all(format!("{line}\r\n").as_bytes())?;
-        answers.extend(replies.next().transpose()?);
+        all.extend(replies.next().transpose()?);
     }
-    Ok(answers)
+    Ok(all)
 }
 
 #[test]
-fn a_mail_is_in_the_box_when_the_server_says_that_it_took_it_and_stays_when_the_server_is_killed() {
+fn accepted_mail_is_stored_and_survives_a_kill() {
     let mut sink = MailSink::start().unwrap();
     assert_eq!(sink.mails().unwrap(), [""; 0]);
     let envelope = [
@@ -126,7 +126,7 @@ fn a_mail_is_in_the_box_when_the_server_says_that_it_took_it_and_stays_when_the_
     let text = "Subject: one\r\n\r\nhello\r\n.";
     let replies = speak_smtp(&sink, &[envelope.as_slice(), &[text]].concat()).unwrap();
     assert!(replies.last().unwrap().starts_with("250"), "{replies:?}");
-    // Who hangs up in the middle has sent nothing.
+    // A client that disconnects before the text has sent no mail.
     speak_smtp(&sink, &envelope).unwrap();
 
     sink.kill().unwrap();
@@ -140,7 +140,7 @@ fn a_mail_is_in_the_box_when_the_server_says_that_it_took_it_and_stays_when_the_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nats_keeps_what_it_confirmed_when_it_is_killed_and_shares_nothing_with_another_one() {
+async fn nats_keeps_confirmed_messages_and_shares_nothing() {
     let (mut one, other) = (Nats::start().unwrap(), Nats::start().unwrap());
     let url = one.url();
     let context = jetstream::new(async_nats::connect(&url).await.unwrap());
@@ -173,7 +173,7 @@ async fn nats_keeps_what_it_confirmed_when_it_is_killed_and_shares_nothing_with_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pgbouncer_gives_a_session_for_the_time_of_one_transaction() {
+async fn pgbouncer_assigns_a_session_for_one_transaction() {
     let install = Install::from_env().unwrap();
     let cluster = Cluster::builder(&install)
         .name("pooled")
@@ -184,7 +184,8 @@ async fn pgbouncer_gives_a_session_for_the_time_of_one_transaction() {
     let mut proxy = PgBouncer::start(&cluster, "template1").unwrap();
     for _ in 0..2 {
         let (one, two) = (connect(&proxy).await, connect(&proxy).await);
-        let count = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'template1' AND backend_type = 'client backend'";
+        let count = "SELECT count(*) FROM pg_stat_activity
+                      WHERE datname = 'template1' AND backend_type = 'client backend'";
         for client in [&one, &two, &one, &two] {
             let row = client.simple_query(count).await.unwrap();
             let tokio_postgres::SimpleQueryMessage::Row(row) = &row[1] else {
@@ -207,20 +208,20 @@ async fn connect(proxy: &PgBouncer) -> tokio_postgres::Client {
 }
 
 #[test]
-fn nothing_of_a_dropped_server_is_left() {
+fn dropped_server_leaves_no_process() {
     let (rabbitmq, nats) = (RabbitMq::start().unwrap(), Nats::start().unwrap());
     let pids = [rabbitmq.pid().unwrap(), nats.pid().unwrap()];
     let all = processes_of(&pids);
-    assert!(all.len() > pids.len(), "Erlang has helpers");
+    assert!(all.len() > pids.len(), "RabbitMQ has helper processes");
     drop((rabbitmq, nats));
     let left: Vec<_> = all.into_iter().filter(|pid| is_running(*pid)).collect();
     assert_eq!(left, [0; 0]);
 }
 
-/// The test process cannot be killed, so the owner is another one: this binary with this one test
-/// and a variable.
+/// A test process cannot be killed, so that the owner is another process: this binary with this one
+/// test and a variable.
 #[test]
-fn servers_do_not_outlive_an_owner_that_is_killed() {
+fn servers_do_not_outlive_their_killed_owner() {
     const ROLE: &str = "IDEM_BROKERS_TEST_OWNER";
     if std::env::var_os(ROLE).is_some() {
         let (rabbitmq, nats) = (RabbitMq::start().unwrap(), Nats::start().unwrap());
@@ -237,7 +238,7 @@ fn servers_do_not_outlive_an_owner_that_is_killed() {
     let mut owner = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "servers_do_not_outlive_an_owner_that_is_killed",
+            "servers_do_not_outlive_their_killed_owner",
             "--nocapture",
         ])
         .env(ROLE, "1")
@@ -251,7 +252,7 @@ fn servers_do_not_outlive_an_owner_that_is_killed() {
         .unwrap();
     let names = line.split_once("SERVERS ").unwrap().1;
     let mut pids: Vec<u32> = names.split(' ').map(|pid| pid.parse().unwrap()).collect();
-    // Erlang's name server too, and whatever else there is.
+    // Erlang's name server and all other processes of the owner must end as well.
     pids.extend(processes_of(&[owner.id()]));
 
     owner.kill().unwrap();
@@ -262,7 +263,7 @@ fn servers_do_not_outlive_an_owner_that_is_killed() {
     .unwrap();
 }
 
-/// The given processes and their descendants, as far as they run.
+/// Returns those of the given processes and their descendants that run.
 fn processes_of(roots: &[u32]) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in Path::new("/proc").read_dir().unwrap() {
@@ -283,7 +284,8 @@ fn processes_of(roots: &[u32]) -> Vec<u32> {
     found
 }
 
-/// An orphan may stay a zombie for ever in a container whose first process reaps nobody.
+/// Returns whether the process runs. In a container with a first process that reaps no children, an
+/// orphan may stay a zombie.
 fn is_running(pid: u32) -> bool {
     stat_of(pid).is_some_and(|(state, _)| state != 'Z')
 }

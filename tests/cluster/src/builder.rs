@@ -1,4 +1,4 @@
-//! From nothing, or from another cluster, to a server that answers.
+//! Makes a running server from an empty directory or from another cluster.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -15,20 +15,20 @@ use crate::install::Install;
 use crate::loopback;
 use crate::user::ServerUser;
 
-/// What a new cluster has unless the caller changes it. Each line differs from PostgreSQL's default
-/// and gives the reason; none changes how a statement is planned or executed, because tests and
-/// benchmarks show what users get.
+/// The settings of a new cluster, unless the caller changes them. Each of them differs from
+/// PostgreSQL's default for the reason that is given. None of them changes how a statement is
+/// planned or executed, so that tests and benchmarks show what users get.
 const DEFAULTS: [(&str, &str); 9] = [
-    // Tests kill processes, not machines: what was written is there without fsync. Benchmarks set
-    // it on.
+    // Tests kill processes and not machines, so that written data is kept without fsync. Benchmarks
+    // set it on.
     ("fsync", "off"),
-    // Every test binary starts servers; the tables of a test are small.
+    // Every test binary starts servers, and the tables of a test are small.
     ("shared_buffers", "256MB"),
     // Prepared transactions are a feature under test.
     ("max_prepared_transactions", "20"),
-    // No checkpoint begins in the middle of a test because of the WAL of the tests beside it.
+    // The WAL of other tests must not begin a checkpoint in the middle of a test.
     ("max_wal_size", "4GB"),
-    // Sockets only: servers of several runs share a machine.
+    // Sockets only, because servers of several runs share a machine.
     ("listen_addresses", ""),
     ("log_line_prefix", "%m [%p] %q%a "),
     // Tests read the log.
@@ -37,16 +37,16 @@ const DEFAULTS: [(&str, &str); 9] = [
     ("timezone", "UTC"),
 ];
 
-/// Where the data of a new cluster comes from.
+/// The source of the data of a new cluster.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
-    /// A new cluster.
+    /// A new data directory.
     Initdb,
-    /// A copy of a running one, which it then follows.
+    /// A base backup of a running cluster, which the new server then follows.
     StandbyOf { connection: String },
 }
 
-/// Says how a cluster shall be; [`Builder::start`] makes it so.
+/// The description of a cluster. [`Builder::start`] starts the cluster.
 #[derive(Clone, Debug)]
 pub struct Builder {
     install: Install,
@@ -81,7 +81,8 @@ impl Builder {
         }
     }
 
-    /// A standby has to have at least its primary's limits, so it starts from the same settings.
+    /// Returns the builder of a standby. A standby needs at least the limits of its primary, so
+    /// that it begins with the same settings.
     pub(crate) fn standby_of(primary: &Cluster) -> Self {
         Self {
             install: primary.install().clone(),
@@ -100,47 +101,46 @@ impl Builder {
         .preload(primary.settings().contains_key("shared_preload_libraries"))
     }
 
-    /// The name that its directory begins with; `cluster` if none is given.
+    /// Sets the name that the directory of the cluster begins with. The default is `cluster`.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         name.clone_into(&mut self.name);
         self
     }
 
-    /// A line of `postgresql.conf`. The value is written as it is meant, quoting is done here.
+    /// Sets a line of `postgresql.conf`. The value is given without quotes.
     #[must_use]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.settings.insert(name.to_owned(), value.to_owned());
         self
     }
 
-    /// A variable of the server's environment, at every start.
+    /// Sets a variable of the server's environment, for every start.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Whether the server loads `idem` at its start (the worker, the counters and the wake-up need
-    /// that). It does by default.
+    /// Sets whether the server loads `idem` at its start, which the worker, the counters and the
+    /// wake-up need. The default is true.
     #[must_use]
     pub fn preload(mut self, preload: bool) -> Self {
         self.preload = preload;
         self
     }
 
-    /// Data that shall stay: a directory of the caller's, which is initialised if it is empty, and
-    /// never removed.
+    /// Sets a data directory of the caller. It is initialised if it is empty, and never removed.
     #[must_use]
     pub fn data_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.data_dir = Some(dir.into());
         self
     }
 
-    /// Listens on a loopback address that no other server has, on PostgreSQL's own port.
+    /// Listens on a loopback address that no other server has, on PostgreSQL's default port.
     ///
     /// # Errors
-    /// When no address is free.
+    /// Fails when no address is free.
     pub fn tcp(mut self) -> Result<Self> {
         let address = loopback::free(5432)?;
         self.address = Some(address);
@@ -154,18 +154,18 @@ impl Builder {
         self
     }
 
-    /// The lines of `pg_hba.conf` for TCP. Without them every connection is trusted.
+    /// Sets the lines of `pg_hba.conf` for TCP. Without them every connection is trusted.
     #[must_use]
     pub fn hba(mut self, lines: &str) -> Self {
         self.hba = Some(lines.to_owned());
         self
     }
 
-    /// Makes the data directory, starts the server and waits until it answers.
+    /// Makes the data directory, starts the server and waits until it accepts connections.
     ///
     /// # Errors
-    /// When a program fails or the server does not answer in a minute; the message ends with the
-    /// last lines of its log.
+    /// Fails when a program fails, or when the server does not accept connections within a minute.
+    /// The message ends with the last lines of its log.
     pub fn start(mut self) -> Result<Cluster> {
         if self.preload {
             self.settings
@@ -204,7 +204,7 @@ impl Builder {
         Ok(cluster)
     }
 
-    /// Copies the files of TLS: the server reads no key that others may read too.
+    /// Copies the files of TLS, because the server does not use a key that other users can read.
     fn copy_tls(&mut self, data_dir: &Path, user: ServerUser) -> Result<()> {
         let Some((certificate, key, client_ca)) = &self.tls else {
             return Ok(());
@@ -227,8 +227,8 @@ impl Builder {
     fn fill(&self, data_dir: &Path, user: ServerUser) -> Result<()> {
         fs::create_dir_all(data_dir)
             .with_context(|| format!("cannot create {}", data_dir.display()))?;
-        // The server refuses a directory that others can look into, and pg_basebackup does not
-        // change one that is there.
+        // The server does not use a directory that other users can read, and pg_basebackup does not
+        // change the mode of an existing directory.
         fs::set_permissions(data_dir, Permissions::from_mode(0o700))?;
         user.own(data_dir)?;
         match &self.source {
@@ -239,7 +239,7 @@ impl Builder {
                     .arg(data_dir)
                     .arg("-L")
                     .arg(self.install.share_dir());
-                // Whoever can reach the socket directory is trusted.
+                // Every user that can reach the socket directory is trusted.
                 initdb.args([
                     "--username=postgres",
                     "--auth=trust",
@@ -264,7 +264,7 @@ impl Builder {
     }
 }
 
-/// Runs to the end, from a directory that the server's user can be in.
+/// Runs a command to its end, in a directory that the server's user can enter.
 fn complete(mut command: Command, dir: &Path) -> Result<()> {
     let output = command.current_dir(dir).output()?;
     if !output.status.success() {

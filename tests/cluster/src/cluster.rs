@@ -1,4 +1,4 @@
-//! A running cluster and what can be done to it.
+//! A running cluster and the operations on it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -23,14 +23,14 @@ use crate::shutdown::Shutdown;
 use crate::user::{ServerUser, clear_environment};
 use crate::wait::wait_for;
 
-/// Longer than any healthy start or stop takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest time for a start or a stop. A healthy one is faster, also on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A PostgreSQL server with its data, both gone when this is dropped.
+/// A PostgreSQL server with its data. Dropping it stops the server and removes the data.
 ///
-/// When a test panics, the data stays and the path of the log is printed.
+/// When a test panics, the data is kept and the path of the log is printed.
 pub struct Cluster {
-    // The order matters: the server is stopped before its directories go.
+    // The order matters: the server is stopped before its directories are removed.
     postmaster: Option<Process>,
     install: Install,
     name: String,
@@ -43,7 +43,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Begins a new cluster with the programs of `install`.
+    /// Returns the builder of a new cluster with the programs of `install`.
     #[must_use]
     pub fn builder(install: &Install) -> Builder {
         Builder::new(install)
@@ -70,7 +70,7 @@ impl Cluster {
         }
     }
 
-    /// What the server's environment has besides, from its next start.
+    /// Sets further variables of the server's environment, from its next start.
     pub(crate) fn set_environment(&mut self, environment: Vec<(String, String)>) {
         self.environment = environment;
     }
@@ -79,40 +79,40 @@ impl Cluster {
         self.address = address;
     }
 
-    /// Begins a physical standby of this server: a base backup that then follows it over the
-    /// socket.
+    /// Returns the builder of a physical standby of this server: a base backup that then follows
+    /// the server over the socket.
     #[must_use]
     pub fn standby(&self) -> Builder {
         Builder::standby_of(self)
     }
 
-    // What it is
+    // Properties
 
-    /// The programs that it runs with.
+    /// Returns the programs of the cluster.
     #[must_use]
     pub fn install(&self) -> &Install {
         &self.install
     }
 
-    /// The name that its directory begins with.
+    /// Returns the name that the directory of the cluster begins with.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where its data is.
+    /// Returns the data directory.
     #[must_use]
     pub fn data_dir(&self) -> &Path {
         &self.data_dir
     }
 
-    /// Where its socket is: what libpq calls the host.
+    /// Returns the socket directory, which is the host for libpq.
     #[must_use]
     pub fn socket_dir(&self) -> &Path {
         self.home.socket_dir()
     }
 
-    /// The loopback address that [`Builder::tcp`] found; its port is 5432.
+    /// Returns the loopback address that [`Builder::tcp`] found. The port is 5432.
     #[must_use]
     pub fn address(&self) -> Option<Ipv4Addr> {
         self.address
@@ -122,13 +122,13 @@ impl Cluster {
         &self.settings
     }
 
-    /// The process id of the server while it runs.
+    /// Returns the process id of the server while it runs.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.postmaster.as_ref().map(Process::pid)
     }
 
-    /// How to connect as superuser `postgres`, for libpq and for `tokio-postgres`.
+    /// Returns the connection string of superuser `postgres`, for libpq and for `tokio-postgres`.
     #[must_use]
     pub fn connection_string(&self, database: &str) -> String {
         format!(
@@ -137,24 +137,24 @@ impl Cluster {
         )
     }
 
-    /// Everything the server has logged so far, over all its starts.
+    /// Returns everything that the server has logged so far, over all its starts.
     ///
     /// # Errors
-    /// When the log cannot be read.
+    /// Fails when the log cannot be read.
     pub fn log(&self) -> Result<String> {
         self.home.log()
     }
 
-    // Life
+    // Start and stop
 
-    /// Writes the configuration and starts the server; returns when it answers.
+    /// Writes the configuration, starts the server and waits until it accepts connections.
     ///
     /// # Errors
-    /// When it runs already, or ends, or does not answer in a minute; with the last lines of its
-    /// log.
+    /// Fails when the server is already running, ends, or does not accept connections within a
+    /// minute. The message ends with the last lines of its log.
     pub fn start(&mut self) -> Result<()> {
         if self.postmaster.is_some() {
-            bail!("cluster {} runs already", self.name);
+            bail!("cluster {} is already running", self.name);
         }
         self.write_settings()?;
         let log = self.home.open_log()?;
@@ -165,81 +165,82 @@ impl Cluster {
             .current_dir(&self.data_dir);
         postgres.envs(self.environment.iter().map(|(name, value)| (name, value)));
         self.postmaster = Some(Process::spawn(postgres, log, Shutdown::IN_TURN)?);
-        let answered = self.wait_until_ready(PATIENCE);
-        if answered.is_err() {
+        let ready = self.wait_until_ready(TIMEOUT);
+        if ready.is_err() {
             self.postmaster = None;
         }
-        answered
+        ready
     }
 
-    /// Stops the server; returns when its process has ended.
+    /// Stops the server and waits until its process has ended.
     ///
     /// # Errors
-    /// When it does not end in a minute, or does not run.
+    /// Fails when the server does not end within a minute, or is not running.
     pub fn stop(&mut self, how: Shutdown) -> Result<()> {
         self.running()?
-            .stop(how.signal(), PATIENCE)
+            .stop(how.signal(), TIMEOUT)
             .with_context(|| format!("{how:?} shutdown"))?;
         self.postmaster = None;
         Ok(())
     }
 
-    /// Stops the server fast and starts it again, with the settings as they are now.
+    /// Stops the server with a fast shutdown and starts it again with the current settings.
     ///
     /// # Errors
-    /// As [`Cluster::stop`] and [`Cluster::start`].
+    /// Fails as [`Cluster::stop`] and [`Cluster::start`] do.
     pub fn restart(&mut self) -> Result<()> {
         self.stop(Shutdown::Fast)?;
         self.start()
     }
 
-    /// Kills the server with SIGKILL; returns when it and its backends are gone, so that it can be
-    /// started again.
+    /// Kills the server with SIGKILL and waits until it and its backends have ended, so that it can
+    /// be started again.
     ///
     /// # Errors
-    /// When it does not run, or something of it stays.
+    /// Fails when the server is not running, or when one of its processes does not end.
     pub fn kill(&mut self) -> Result<()> {
-        self.running()?.kill(PATIENCE)?;
+        self.running()?.kill(TIMEOUT)?;
         self.postmaster = None;
         Ok(())
     }
 
-    /// Kills one backend with SIGKILL; returns when the server has noticed, that is, when it has
-    /// begun to end all other sessions and to recover. [`Cluster::wait_until_ready`] says when it
-    /// is back.
+    /// Kills one backend with SIGKILL and waits until the server has noticed, that is, until it has
+    /// begun to end all other sessions and to recover. [`Cluster::wait_until_ready`] waits for the
+    /// end of the recovery.
     ///
     /// # Errors
-    /// When there is no such process.
+    /// Fails when there is no such process.
     pub fn crash_backend(&self, pid: i32) -> Result<()> {
         self.running()?;
         kill(Pid::from_raw(pid), Signal::SIGKILL)
             .with_context(|| format!("cannot kill backend {pid}"))?;
-        // The process disappears when the server reaps it, and the server lets nobody in between
-        // that and its recovery.
+        // The process disappears when the server reaps it. Between that and its recovery the server
+        // accepts no sessions.
         let process = PathBuf::from(format!("/proc/{pid}"));
-        wait_for("the server notices a crash", PATIENCE, || {
+        wait_for("the server notices a crash", TIMEOUT, || {
             Ok(!process.exists())
         })
     }
 
-    /// Waits until the server lets sessions in.
+    /// Waits until the server accepts sessions.
     ///
     /// # Errors
-    /// When it has ended, or does not answer before the deadline; with the last lines of its log.
+    /// Fails when the server has ended, or does not accept sessions before the deadline. The
+    /// message ends with the last lines of its log.
     pub fn wait_until_ready(&self, deadline: Duration) -> Result<()> {
         let postmaster = self.running()?;
-        let answered = wait_for("the server answers", deadline, || {
+        let ready = wait_for("the server accepts sessions", deadline, || {
             if let Some(status) = postmaster.exit_status() {
                 bail!("the server has ended ({status})");
             }
-            let answer = self
+            let status = self
                 .command("pg_isready")?
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .status()?;
-            Ok(answer.success())
+            Ok(status.success())
         });
-        answered.with_context(|| {
+        ready.with_context(|| {
             format!(
                 "cluster {}; its log ends with\n{}",
                 self.name,
@@ -248,23 +249,23 @@ impl Cluster {
         })
     }
 
-    /// Makes a standby the primary; returns when it is.
+    /// Promotes a standby and waits until it is the primary.
     ///
     /// # Errors
-    /// When it is no standby, or is not promoted in a minute.
+    /// Fails when the cluster is not a standby, or is not promoted within a minute.
     pub fn promote(&self) -> Result<()> {
         let promoted = self.psql("postgres", "SELECT pg_promote(wait_seconds => 60)")?;
         if promoted != "t" {
-            bail!("the standby has not been promoted within a minute");
+            bail!("the standby was not promoted within a minute");
         }
         Ok(())
     }
 
-    /// Changes a line of `postgresql.conf`, or removes it; the server takes it with the next
-    /// reload, or restart if it needs one.
+    /// Changes a line of `postgresql.conf`, or removes it. The server reads it at the next reload,
+    /// or at the next restart if the setting needs one.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// Fails when the file cannot be written.
     pub fn configure(&mut self, name: &str, value: Option<&str>) -> Result<()> {
         match value {
             Some(value) => self.settings.insert(name.to_owned(), value.to_owned()),
@@ -273,13 +274,13 @@ impl Cluster {
         self.write_settings()
     }
 
-    // Use
+    // Client programs
 
-    /// Runs SQL as the superuser and returns what it printed: rows as lines, columns separated by
-    /// `|`, nothing else.
+    /// Runs SQL as the superuser and returns its output: rows as lines, columns separated by `|`,
+    /// and nothing else.
     ///
     /// # Errors
-    /// The message of the first statement that failed, with its SQLSTATE.
+    /// Returns the message of the first statement that failed, with its SQLSTATE.
     pub fn psql(&self, database: &str, sql: &str) -> Result<String> {
         let mut psql = self.command("psql")?;
         psql.args([
@@ -293,8 +294,8 @@ impl Cluster {
             "-d",
         ])
         .arg(database);
-        // Through standard input every statement is a transaction of its own, as procedures need
-        // it.
+        // psql runs each statement of its standard input in a separate transaction, as procedures
+        // require.
         finish(psql, Some(sql))
     }
 
@@ -302,7 +303,7 @@ impl Cluster {
     /// returns its standard output.
     ///
     /// # Errors
-    /// When it cannot be run or fails; with all it printed.
+    /// Fails when the program cannot be run or fails. The message contains all its output.
     pub fn run<A>(
         &self,
         program: &str,
@@ -317,11 +318,11 @@ impl Cluster {
         finish(command, None)
     }
 
-    /// A client program that will find this server by its environment, for callers who want to
-    /// handle the process themselves.
+    /// Returns a command for a client program that finds this server by its environment, for
+    /// callers that handle the process themselves.
     ///
     /// # Errors
-    /// When there is no such program.
+    /// Fails when there is no such program.
     pub fn command(&self, program: &str) -> Result<Command> {
         let mut command = Command::new(self.install.program(program)?);
         clear_environment(&mut command);
@@ -335,7 +336,7 @@ impl Cluster {
     fn running(&self) -> Result<&Process> {
         self.postmaster
             .as_ref()
-            .with_context(|| format!("cluster {} does not run", self.name))
+            .with_context(|| format!("cluster {} is not running", self.name))
     }
 
     fn write_settings(&self) -> Result<()> {
@@ -362,7 +363,8 @@ impl Drop for Cluster {
     }
 }
 
-/// Feeds `input`, waits for the end, and makes a failure tell what the program said.
+/// Writes `input` to the program and waits for its end. The error of a program that fails contains
+/// its output.
 fn finish(mut command: Command, input: Option<&str>) -> Result<String> {
     let name = command.get_program().to_owned();
     command.stdin(if input.is_some() {
@@ -376,15 +378,15 @@ fn finish(mut command: Command, input: Option<&str>) -> Result<String> {
         .with_context(|| format!("cannot run {}", name.display()))?;
     let stdin = child.stdin.take();
     let output = thread::scope(|scope| {
-        // From another thread: a program that prints while it reads would otherwise wait for us,
-        // and we for it.
+        // Another thread writes: a program that prints while it reads would otherwise wait for this
+        // process, and this process for the program.
         if let (Some(mut stdin), Some(input)) = (stdin, input) {
-            // A program that ended early says why by itself.
+            // A program that ends early reports the reason itself.
             scope.spawn(move || stdin.write_all(input.as_bytes()));
         }
         child.wait_with_output()
     })?;
-    let mut stdout = String::from_utf8(output.stdout).context("output that is not UTF-8")?;
+    let mut stdout = String::from_utf8(output.stdout).context("the output is not UTF-8")?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         bail!(

@@ -1,4 +1,4 @@
-//! The directories of a server, and how they disappear.
+//! The directories of a server, and their removal.
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::Write;
@@ -8,27 +8,27 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-/// Sockets live here because their path may have 107 bytes at most, and because every user can
-/// reach it.
+/// The parent of the socket directories. The path of a socket has at most 107 bytes, and every user
+/// can reach this directory.
 const SOCKET_PARENT: &str = "/tmp";
 
-/// Holds the path of the socket directory; locked as long as the owner lives.
+/// The file with the path of the socket directory. It is locked as long as the owner lives.
 const LOCK_FILE: &str = "owner.lock";
 
-/// One directory for data and log, and one for the socket. Both go when this is dropped.
+/// A directory for data and log, and a directory for the socket. Dropping this removes both.
 pub struct Home {
     dir: TempDir,
     socket_dir: TempDir,
-    /// The lock goes with the process, however it ends; that is how the next one knows what is left
-    /// behind.
+    /// The lock is released with the process, however the process ends. The next process therefore
+    /// knows which directories are left behind.
     _lock: File,
 }
 
 impl Home {
-    /// Makes new directories for a server called `name`.
+    /// Makes new directories for a server with the name `name`.
     ///
     /// # Errors
-    /// When they cannot be made.
+    /// Fails when a directory cannot be made.
     pub fn create(name: &str) -> Result<Self> {
         let parent = crate::workspace_root().join("target/clusters");
         fs::create_dir_all(&parent)
@@ -43,7 +43,8 @@ impl Home {
             .permissions(Permissions::from_mode(0o700))
             .tempdir_in(SOCKET_PARENT)?;
 
-        // Locked before it gets its name, so that nobody takes it for an orphan.
+        // The file is locked before it gets its name, so that no process takes the directory for an
+        // orphan.
         let draft = dir.path().join("owner.new");
         let mut lock = File::create(&draft)?;
         lock.lock()?;
@@ -56,43 +57,43 @@ impl Home {
         })
     }
 
-    /// Where data and log are.
+    /// Returns the directory of data and log.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// A directory with a path short enough for sockets, for their owner alone.
+    /// Returns a directory with a path that is short enough for sockets, for its owner only.
     #[must_use]
     pub fn socket_dir(&self) -> &Path {
         self.socket_dir.path()
     }
 
-    /// The file that the server's output goes to.
+    /// Returns the file that receives the output of the server.
     #[must_use]
     pub fn log_file(&self) -> PathBuf {
         self.dir().join("log")
     }
 
-    /// Opens the log to append to it.
+    /// Opens the log for appending.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// Fails when the log cannot be opened.
     pub fn open_log(&self) -> Result<File> {
         let file = self.log_file();
         let opened = File::options().create(true).append(true).open(&file);
         opened.with_context(|| format!("cannot open {}", file.display()))
     }
 
-    /// Everything that has been logged so far, over all starts.
+    /// Returns everything that has been logged so far, over all starts.
     ///
     /// # Errors
-    /// When the log cannot be read.
+    /// Fails when the log cannot be read.
     pub fn log(&self) -> Result<String> {
         Ok(String::from_utf8_lossy(&fs::read(self.log_file())?).into_owned())
     }
 
-    /// The last lines of the log: why a server did not start.
+    /// Returns the last lines of the log, which show why a server did not start.
     #[must_use]
     pub fn log_tail(&self) -> String {
         let log = self
@@ -102,17 +103,16 @@ impl Home {
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
-    /// Leaves data and log for whoever wants to know what happened; they stay until somebody
-    /// removes `target/clusters`.
+    /// Keeps data and log for an analysis. They stay until `target/clusters` is removed.
     pub fn keep(&mut self) {
         self.dir.disable_cleanup(true);
-        // Without its lock file it is nobody's orphan. A failure here only means that it may be
-        // cleaned away.
+        // Without its lock file the directory is not an orphan. A failure here only means that the
+        // directory may be removed as an orphan.
         let _ = fs::remove_file(self.dir().join(LOCK_FILE));
     }
 }
 
-/// Removes what owners left behind that were killed.
+/// Removes the directories of owners that were killed.
 fn remove_orphans(parent: &Path) -> Result<()> {
     for entry in fs::read_dir(parent)? {
         let dir = entry?.path();
@@ -124,7 +124,8 @@ fn remove_orphans(parent: &Path) -> Result<()> {
             Err(TryLockError::WouldBlock) => continue,
             Err(TryLockError::Error(error)) => return Err(error.into()),
         }
-        // Two owners that start at once may both be here: what is gone already is fine.
+        // Two owners that start at the same time may both be here. A directory that is already
+        // removed is no error.
         if let Ok(socket_dir) = fs::read_to_string(dir.join(LOCK_FILE))
             && Path::new(&socket_dir).parent() == Some(Path::new(SOCKET_PARENT))
         {

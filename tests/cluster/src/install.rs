@@ -1,5 +1,5 @@
-//! A private copy of PostgreSQL's programs, so that the extension can be installed without touching
-//! the machine's.
+//! A private copy of PostgreSQL's programs. The extension is installed in it without a change to
+//! the machine's PostgreSQL.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// The major version that everything takes when none is named.
+/// The major version that is used when none is given.
 const DEFAULT_VERSION: u16 = 15;
 
-/// A tree with PostgreSQL's programs, libraries and shared files, laid out as Debian does under one
+/// A tree with PostgreSQL's programs, libraries and shared files, in Debian's layout under one
 /// root.
 ///
-/// PostgreSQL finds its libraries and shared files relative to the real path of its executable: a
-/// tree that is copied, not linked, is complete in itself.
+/// PostgreSQL finds its libraries and shared files relative to the real path of its executable. A
+/// tree that is copied, and not linked, is therefore complete in itself.
 #[derive(Clone, Debug)]
 pub struct Install {
     root: PathBuf,
@@ -22,11 +22,11 @@ pub struct Install {
 }
 
 impl Install {
-    /// The install that the environment names: `IDEM_PG_INSTALL` and `IDEM_PG_VERSION`, or else
-    /// `target/pg/15`.
+    /// Opens the install that the environment names with `IDEM_PG_INSTALL` and `IDEM_PG_VERSION`.
+    /// The default is `target/pg/15`.
     ///
     /// # Errors
-    /// When there is none: `cargo xtask setup` makes it.
+    /// Fails when there is none. `cargo xtask setup` makes it.
     pub fn from_env() -> Result<Self> {
         let version = match std::env::var("IDEM_PG_VERSION") {
             Ok(text) => text
@@ -39,7 +39,7 @@ impl Install {
         Self::open(&root, version)
     }
 
-    /// Where the copy of a major version lives in this workspace.
+    /// Returns the directory of the copy of a major version in this workspace.
     #[must_use]
     pub fn default_root(version: u16) -> PathBuf {
         crate::workspace_root()
@@ -47,10 +47,10 @@ impl Install {
             .join(version.to_string())
     }
 
-    /// The install that is at `root`.
+    /// Opens the install that is at `root`.
     ///
     /// # Errors
-    /// When it is not there, or when its programs look for their files elsewhere.
+    /// Fails when it does not exist.
     pub fn open(root: &Path, version: u16) -> Result<Self> {
         let install = Self {
             root: root.to_path_buf(),
@@ -59,16 +59,18 @@ impl Install {
         let postgres = install.bin_dir().join("postgres");
         ensure!(
             postgres.is_file(),
-            "{} is not there: run `cargo xtask setup`",
+            "{} does not exist: run `cargo xtask setup`",
             postgres.display()
         );
         Ok(install)
     }
 
-    /// Copies what is new or has changed in the machine's PostgreSQL (Debian's layout) to `root`.
+    /// Copies the files that are new or have changed in the machine's PostgreSQL (Debian's layout)
+    /// to `root`.
     ///
     /// # Errors
-    /// When the machine has no such version, or the copy does not find its own files.
+    /// Fails when the machine does not have this version, or when the copy does not find its own
+    /// files.
     pub fn copy_from_system(root: &Path, version: u16) -> Result<Self> {
         let lib = format!("usr/lib/postgresql/{version}");
         let share = format!("usr/share/postgresql/{version}");
@@ -84,11 +86,11 @@ impl Install {
         Ok(install)
     }
 
-    /// Lays a package of the extension (a tree ready for `/`) over this copy; what an earlier
-    /// package left is removed.
+    /// Copies a package of the extension (a tree ready for `/`) over this copy, and removes the
+    /// files that an earlier package left.
     ///
     /// # Errors
-    /// When files cannot be read or written.
+    /// Fails when files cannot be read or written.
     pub fn overlay(&self, package: &Path) -> Result<()> {
         copy_tree(package, &self.root, &|_| true)?;
         let extension = self.share_dir().join("extension");
@@ -103,25 +105,25 @@ impl Install {
         Ok(())
     }
 
-    /// The major version.
+    /// Returns the major version.
     #[must_use]
     pub fn version(&self) -> u16 {
         self.version
     }
 
-    /// The directory that stands for `/`.
+    /// Returns the directory that stands for `/`.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Where `postgres`, `psql`, `pg_dump` and the others are.
+    /// Returns the directory of `postgres`, `psql`, `pg_dump` and the other programs.
     #[must_use]
     pub fn bin_dir(&self) -> PathBuf {
         self.lib_root().join("bin")
     }
 
-    /// Where control files, scripts and samples are.
+    /// Returns the directory of control files, scripts and samples.
     #[must_use]
     pub fn share_dir(&self) -> PathBuf {
         self.root
@@ -129,11 +131,11 @@ impl Install {
             .join(self.version.to_string())
     }
 
-    /// A program by its name; `pg_regress`, `pg_isolation_regress` and `isolationtester` are found
-    /// as well.
+    /// Returns the path of a program. `pg_regress`, `pg_isolation_regress` and `isolationtester`
+    /// are found as well.
     ///
     /// # Errors
-    /// When there is no such program.
+    /// Fails when there is no such program.
     pub fn program(&self, name: &str) -> Result<PathBuf> {
         let tests = self.lib_root().join("lib/pgxs/src/test");
         [
@@ -159,19 +161,20 @@ impl Install {
             .join(self.version.to_string())
     }
 
-    /// A copy that looks into the machine's own directories would load another extension than the
-    /// one under test.
+    /// Fails when the copy looks for files in the machine's own directories. It would load another
+    /// extension than the one under test.
     fn check_relocated(&self) -> Result<()> {
         let output = Command::new(self.program("pg_config")?)
             .arg("--sharedir")
             .output()?;
-        let said = String::from_utf8(output.stdout)?;
-        let said = Path::new(said.trim()).canonicalize()?;
+        let reported = String::from_utf8(output.stdout)?;
+        let reported = Path::new(reported.trim()).canonicalize()?;
         let expected = self.share_dir().canonicalize()?;
-        if said != expected {
+        if reported != expected {
             bail!(
-                "the copied PostgreSQL looks for its files in {} and not in {}: it was built to be not relocatable",
-                said.display(),
+                "the copied PostgreSQL looks for its files in {} and not in {}: \
+                 this build is not relocatable",
+                reported.display(),
                 expected.display()
             );
         }
@@ -179,7 +182,7 @@ impl Install {
     }
 }
 
-/// What a server at work never opens stays where it is. The bitcode is opened: compiled plans
+/// Returns whether a running server may open the file. It opens the bitcode, because compiled plans
 /// inline functions from it.
 fn is_needed(path: &Path) -> bool {
     let name = path
@@ -189,8 +192,8 @@ fn is_needed(path: &Path) -> bool {
     !matches!(name.as_ref(), "man" | "doc" | "locale" | "perl") && !name.ends_with(".a")
 }
 
-/// Copies the files below `from` that differ in size or age. Links are followed: the copy has to be
-/// complete in itself.
+/// Copies the files below `from` that differ in size or age. Links are followed, because the copy
+/// must be complete in itself.
 fn copy_tree(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
     for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
@@ -202,7 +205,7 @@ fn copy_tree(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> Result<(
             continue;
         };
         let target = to.join(name);
-        // Debian links some dictionaries to where they would be if they were installed.
+        // Some of Debian's links point to dictionaries that are not installed.
         let Ok(metadata) = fs::metadata(&source) else {
             continue;
         };
@@ -222,8 +225,8 @@ fn is_same(source: &fs::Metadata, target: &Path) -> bool {
     })
 }
 
-/// The new file takes the place of the old one in one step: a running server keeps the library that
-/// it has mapped.
+/// Replaces the old file in one step, so that a running server keeps the library that it has
+/// mapped.
 fn copy_file(source: &Path, metadata: &fs::Metadata, target: &Path) -> Result<()> {
     let mut draft = target.as_os_str().to_owned();
     draft.push(".new");

@@ -1,9 +1,9 @@
 //! Throwaway PostgreSQL clusters for the demo, the tests and the benchmarks.
 //!
-//! A cluster is initialised, started, used and gone: it listens on a socket in a private directory
-//! and nowhere else, keeps its data under `target/clusters`, and stops with its owner whatever
-//! becomes of it. The machine's own PostgreSQL is only ever read: [`Install`] copies its programs
-//! into `target/pg/<major>`, and the extension is laid over the copy.
+//! A cluster is initialised, started, used and removed. It listens only on a socket in a private
+//! directory, keeps its data under `target/clusters`, and stops when its owner ends, however that
+//! happens. The machine's own PostgreSQL is only read: [`Install`] copies its programs into
+//! `target/pg/<major>`, and the extension is installed in the copy.
 //!
 //! ```no_run
 //! use idem_cluster::{Cluster, Install};
@@ -17,11 +17,10 @@
 //! # }
 //! ```
 //!
-//! Other throwaway servers are made of the same parts: a [`Home`], a [`Process`] and a
-//! [`ServerUser`].
+//! Other throwaway servers use the same parts: a [`Home`], a [`Process`] and a [`ServerUser`].
 //!
-//! What an owner leaves behind when it is killed (`SIGKILL`, a power cut) is removed by the next
-//! server that starts.
+//! The next server that starts removes the directories of owners that were killed (`SIGKILL`, a
+//! power cut).
 
 mod builder;
 mod cluster;
@@ -44,7 +43,8 @@ pub use wait::wait_for;
 
 use std::path::{Path, PathBuf};
 
-/// The root of the workspace: everything that is built, copied or started lives in its `target`.
+/// Returns the root of the workspace. Everything that is built, copied or started is in its
+/// `target` directory.
 #[must_use]
 pub fn workspace_root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));

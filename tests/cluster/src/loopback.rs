@@ -1,15 +1,15 @@
-//! Loopback addresses, so that several servers listen on the same port.
+//! Loopback addresses that let several servers listen on the same port.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
-/// An address of 127.0.0.0/8 on which this port is free. Two processes begin at different
+/// Returns an address of 127.0.0.0/8 on which this port is free. Two processes begin at different
 /// addresses.
 ///
 /// # Errors
-/// When none of a thousand is free.
+/// Fails when none of a thousand addresses is free.
 pub fn free(port: u16) -> Result<Ipv4Addr> {
     static NUMBER: AtomicU32 = AtomicU32::new(1);
     let first = std::process::id().wrapping_mul(0x9E37_79B1);
@@ -17,9 +17,9 @@ pub fn free(port: u16) -> Result<Ipv4Addr> {
         .map(|_| {
             let number = first.wrapping_add(NUMBER.fetch_add(1, Ordering::Relaxed));
             let [_, b, c, d] = number.to_be_bytes();
-            // 127.0.0.1 belongs to the servers of the machine.
+            // 127.0.0.1 is left to the servers of the machine.
             Ipv4Addr::new(127, b.max(1), c, d)
         })
         .find(|address| TcpListener::bind((*address, port)).is_ok())
-        .with_context(|| format!("port {port} is free on no loopback address"))
+        .with_context(|| format!("no loopback address was found on which port {port} is free"))
 }

@@ -1,4 +1,4 @@
-//! A server's first process, held so that it cannot outlive its owner.
+//! The first process of a server, which cannot outlive its owner.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,24 +20,24 @@ use nix::unistd::{Pid, getppid};
 
 use crate::wait::wait_for;
 
-/// A running server. It is a direct child of a thread of its own, and the kernel sends it the first
-/// of its [`Stops`] when that thread ends. The thread ends only after the server, or with the whole
-/// process, also when that is killed.
+/// A running server. It is a direct child of its own thread, and the kernel sends it the first of
+/// its [`Stops`] when that thread ends. The thread ends only after the server, or with the whole
+/// process, also when the process is killed.
 pub struct Process {
     pid: Pid,
     exit: Arc<Exit>,
     stops: Stops,
 }
 
-/// What tells a server to stop, the gentlest first. When the process is dropped they are tried in
-/// turn, and at last SIGKILL.
+/// The signals that stop a server, the gentlest first. Dropping the process tries them in order,
+/// and at last SIGKILL.
 pub type Stops = &'static [Signal];
 
-/// How long a dropped server has for each of its signals.
-const LAST_PATIENCE: Duration = Duration::from_secs(10);
+/// The time that a dropped server has to end after each of its signals.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Filled in when the process has been reaped; a pid is signalled only under this lock and before
-/// that, so that the signal cannot hit another process that got the same number.
+/// The exit status, set when the process has been reaped. A pid is signalled only under this lock
+/// and before that time, so that the signal cannot hit another process with the same number.
 #[derive(Default)]
 struct Exit {
     status: Mutex<Option<ExitStatus>>,
@@ -51,10 +51,10 @@ impl Exit {
 }
 
 impl Process {
-    /// Starts `command`, which has to stay in the foreground, writing to `log`.
+    /// Starts `command`, which must stay in the foreground, with its output in `log`.
     ///
     /// # Errors
-    /// When the program cannot be run.
+    /// Fails when the program cannot be run.
     pub fn spawn(mut command: Command, log: File, stops: Stops) -> Result<Self> {
         let owner = Pid::this();
         let program = command.get_program().to_owned();
@@ -63,10 +63,10 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        // Ctrl-C on the terminal is for us or for psql, not for the server.
+        // Ctrl-C on the terminal is for this process or for psql, and not for the server.
         command.process_group(0);
-        // SAFETY: between fork and exec only system calls are made. std has changed the user
-        // before, which would have cleared the setting.
+        // SAFETY: between fork and exec only system calls are made. std has already changed the
+        // user, which would have cleared the setting.
         unsafe { command.pre_exec(move || die_with(owner, at_death)) };
 
         let exit = Arc::new(Exit::default());
@@ -94,35 +94,35 @@ impl Process {
         })
     }
 
-    /// Its process id.
+    /// Returns the process id of the server.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid.as_raw().cast_unsigned()
     }
 
-    /// How the server ended, if it did.
+    /// Returns how the server ended, or `None` while it runs.
     #[must_use]
     pub fn exit_status(&self) -> Option<ExitStatus> {
         *self.exit.lock()
     }
 
-    /// Tells the server to stop and waits until it did.
+    /// Sends `signal` to the server and waits until the server has ended.
     ///
     /// # Errors
-    /// When it has not ended at the deadline.
+    /// Fails when the server has not ended at the deadline.
     pub fn stop(&self, signal: Signal, deadline: Duration) -> Result<()> {
         self.signal(signal)?;
         self.wait(deadline)
             .with_context(|| format!("shutdown by {signal}"))
     }
 
-    /// Kills the server as a power cut would, and waits until its descendants have noticed: a new
-    /// server could not start before.
+    /// Kills the server as a power cut would, and waits until its descendants have ended, because a
+    /// new server could not start before.
     ///
     /// # Errors
-    /// When something of it is still there at the deadline.
+    /// Fails when a process of the server still exists at the deadline.
     pub fn kill(&self, deadline: Duration) -> Result<()> {
-        // Stopped, it cannot have another child that would be missed here.
+        // A stopped server cannot start another child that would be missed here.
         self.signal(Signal::SIGSTOP)?;
         let descendants = descendants_of(self.pid)?;
         self.signal(Signal::SIGKILL)?;
@@ -148,7 +148,7 @@ impl Process {
             .wait_timeout_while(self.exit.lock(), deadline, |status| status.is_none())
             .unwrap_or_else(PoisonError::into_inner);
         if status.is_none() {
-            bail!("the server has not ended within {deadline:?}");
+            bail!("the server did not end within {deadline:?}");
         }
         Ok(())
     }
@@ -159,14 +159,14 @@ impl Drop for Process {
         let stopped = self
             .stops
             .iter()
-            .any(|signal| self.stop(*signal, LAST_PATIENCE).is_ok());
-        if !stopped && let Err(error) = self.kill(LAST_PATIENCE) {
-            eprintln!("server {} could not be stopped: {error:#}", self.pid);
+            .any(|signal| self.stop(*signal, STOP_TIMEOUT).is_ok());
+        if !stopped && let Err(error) = self.kill(STOP_TIMEOUT) {
+            eprintln!("cannot stop server {}: {error:#}", self.pid);
         }
     }
 }
 
-/// Runs in the child: from here on the kernel ends the server when the thread that started it ends.
+/// Runs in the child. From here on the kernel ends the server when the thread that started it ends.
 fn die_with(owner: Pid, signal: Signal) -> io::Result<()> {
     set_pdeathsig(signal)?;
     // The owner may have died before the line above.
@@ -176,7 +176,7 @@ fn die_with(owner: Pid, signal: Signal) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for the end of the child, and only under the lock gives its pid back to the system.
+/// Waits for the end of the child. Returns the pid to the system only under the lock.
 fn reap(mut child: Child, exit: &Exit) {
     let pid = Pid::from_raw(child.id().cast_signed());
     while waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT)
@@ -187,17 +187,19 @@ fn reap(mut child: Child, exit: &Exit) {
     exit.known.notify_all();
 }
 
-/// Reads the state letter and the parent of a process.
+/// Returns the state letter and the parent of a process.
 fn stat_of(pid: Pid) -> Option<(char, Pid)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // "pid (name) state ppid ...": the name may hold anything, so count from its last parenthesis.
+    // "pid (name) state ppid ...": the name may contain anything, so count from its last
+    // parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
     let parent = fields.next()?.parse().ok()?;
     Some((state, Pid::from_raw(parent)))
 }
 
-/// A zombie holds nothing any more; in a container nobody may ever reap it.
+/// Returns whether the process is alive. A zombie holds no resources, and in a container it may
+/// never be reaped.
 fn is_alive(pid: Pid) -> bool {
     stat_of(pid).is_some_and(|(state, _)| state != 'Z')
 }

@@ -1,20 +1,20 @@
-//! How PostgreSQL is told to stop.
+//! The ways in which PostgreSQL stops.
 
 use nix::sys::signal::Signal;
 
 use crate::process::Stops;
 
-/// How a server is told to stop.
+/// A way in which a server stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
-    /// Sessions are ended, everything is written, the next start needs no recovery.
+    /// Sessions are ended and everything is written. The next start needs no recovery.
     Fast,
-    /// Everything is dropped; the next start recovers from the log, as after a crash.
+    /// Everything is dropped. The next start recovers from the WAL, as after a crash.
     Immediate,
 }
 
 impl Shutdown {
-    /// For a server that has to end, one way or another.
+    /// The signals for a server that must end in any case.
     pub(crate) const IN_TURN: Stops = &[Signal::SIGINT, Signal::SIGQUIT];
 
     pub(crate) fn signal(self) -> Signal {

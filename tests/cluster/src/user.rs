@@ -1,5 +1,5 @@
-//! Who runs the server programs. PostgreSQL and PgBouncer refuse root, so root has to become
-//! somebody else.
+//! The user of the server programs. PostgreSQL and PgBouncer do not run as root, so that root must
+//! run them as another user.
 
 use std::fs;
 use std::io;
@@ -19,18 +19,18 @@ const NAME: &str = "postgres";
 /// The identity of the server programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerUser {
-    /// We are not root: the server runs as we do.
+    /// This process is not root: the server runs as the same user.
     Myself,
-    /// We are root: the server runs as user `postgres`.
+    /// This process is root: the server runs as user `postgres`.
     Other {
-        /// Its number.
+        /// The user id.
         uid: u32,
-        /// That of its group.
+        /// The group id.
         gid: u32,
     },
-    /// We are root in a directory that `postgres` cannot reach (`/root`, `mktemp -d`): the server
-    /// runs as root, but in a user namespace that shows root as `postgres`. The uid shown must
-    /// exist, because initdb looks its name up.
+    /// This process is root in a directory that `postgres` cannot reach (`/root`, `mktemp -d`): the
+    /// server runs as root, but in a user namespace that shows root as `postgres`. The uid that is
+    /// shown must exist, because initdb looks up its name.
     Mapped {
         /// The user that is shown.
         uid: u32,
@@ -40,11 +40,11 @@ pub enum ServerUser {
 }
 
 impl ServerUser {
-    /// Finds the identity that can run `program` and write to `dir`, which exists, by trying. It
-    /// answers `--version`.
+    /// Tries to find the identity that can run `program` and write to `dir`, which exists.
+    /// `program` must accept `--version`.
     ///
     /// # Errors
-    /// When there is none; the message says what to do.
+    /// Fails when there is none. The message contains the remedies.
     pub fn choose(program: &Path, dir: &Path) -> Result<Self> {
         if !geteuid().is_root() {
             return Ok(Self::Myself);
@@ -54,27 +54,30 @@ impl ServerUser {
         })?;
         let (uid, gid) = (user.uid.as_raw(), user.gid.as_raw());
 
-        let mut refusals = Vec::new();
+        let mut failures = Vec::new();
         for candidate in [Self::Other { uid, gid }, Self::Mapped { uid, gid }] {
             match candidate.try_out(program, dir) {
                 Ok(()) => return Ok(candidate),
-                Err(error) => refusals.push(format!("  {candidate:?}: {error:#}")),
+                Err(error) => failures.push(format!("  {candidate:?}: {error:#}")),
             }
         }
-        // The directory goes back to root, as it was found.
+        // The owner of the directory is root again, as before.
         chown(dir, Some(0), Some(0))?;
         bail!(
-            "{program} refuses to run as root, and no other way was found to run it in {dir}:\n{refusals}\n\
-             Do one of these: work as a user who is not root; move the checkout to where user `{NAME}` can reach it \
-             (every directory above it needs `chmod o+x`); or allow user namespaces (sysctl user.max_user_namespaces, \
-             or the container's seccomp profile).",
+            "{program} does not run as root, and no other way was found to run it in {dir}:\n\
+             {failures}\n\
+             Do one of these: work as a user that is not root; move the checkout to a directory \
+             that user `{NAME}` can reach (every directory above it needs `chmod o+x`); or allow \
+             user namespaces (sysctl user.max_user_namespaces, or the container's seccomp \
+             profile).",
             program = program.display(),
             dir = dir.display(),
-            refusals = refusals.join("\n"),
+            failures = failures.join("\n"),
         );
     }
 
-    /// Rights are not computed but tried: mount options, ACLs and namespaces all have a say.
+    /// Tries the identity. Rights cannot be computed, because they depend on mount options, ACLs
+    /// and namespaces.
     fn try_out(self, program: &Path, dir: &Path) -> Result<()> {
         self.own(dir)?;
         let probe = dir.join(".probe");
@@ -97,23 +100,27 @@ impl ServerUser {
         Ok(())
     }
 
-    /// Gives `path` to the server's user.
+    /// Makes the server's user the owner of `path`.
     ///
     /// # Errors
-    /// When that is not allowed.
+    /// Fails when this is not allowed.
     pub fn own(self, path: &Path) -> Result<()> {
         let (uid, gid) = match self {
             Self::Myself => return Ok(()),
             Self::Other { uid, gid } => (uid, gid),
             Self::Mapped { .. } => (0, 0),
         };
-        chown(path, Some(uid), Some(gid))
-            .with_context(|| format!("cannot give {} to the server's user", path.display()))
+        chown(path, Some(uid), Some(gid)).with_context(|| {
+            format!(
+                "cannot make the server's user the owner of {}",
+                path.display()
+            )
+        })
     }
 
-    /// A command that will run as this user, with an environment that does not leak into the
-    /// server: with `RUST_BACKTRACE` set the extension would put backtraces into error details, and
-    /// libpq's variables would lead a client astray.
+    /// Returns a command that runs as this user. Its environment does not affect the server: with
+    /// `RUST_BACKTRACE` set the extension would put backtraces into error details, and libpq's
+    /// variables would connect a client to another server.
     #[must_use]
     pub fn command(self, program: &Path) -> Command {
         let mut command = Command::new(program);
@@ -136,7 +143,7 @@ impl ServerUser {
     }
 }
 
-/// Leaves only what a PostgreSQL program should see.
+/// Removes the variables that a PostgreSQL program must not see.
 pub(crate) fn clear_environment(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
@@ -144,14 +151,14 @@ pub(crate) fn clear_environment(command: &mut Command) {
             command.env_remove(name.as_ref());
         }
     }
-    // Messages are compared by tests.
+    // Tests compare messages.
     command.env("LC_ALL", "C").env_remove("LANGUAGE");
 }
 
 fn enter_namespace(uid_map: &str, gid_map: &str) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWUSER)?;
     fs::write("/proc/self/uid_map", uid_map)?;
-    // A gid can be mapped from inside only by a process that has renounced setgroups.
+    // A gid can be mapped from inside only by a process that has given up setgroups.
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/gid_map", gid_map)
 }

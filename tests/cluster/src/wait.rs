@@ -1,17 +1,17 @@
-//! Waiting for a state, never for a time.
+//! Waits for a state, and never for a fixed time.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// How long between two looks at the state: short against a server's start, long against the cost
-/// of a look.
+/// The pause between two checks of the state. It is short against the start of a server, and long
+/// against the cost of a check.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Looks again and again until `reached` says yes; fails with `what` when `deadline` has passed.
+/// Checks again and again until `reached` returns true.
 ///
 /// # Errors
-/// The first error of `reached`, or "not within ..." after the deadline.
+/// Returns the first error of `reached`, or an error with `what` when `deadline` has passed.
 pub fn wait_for(
     what: &str,
     deadline: Duration,
@@ -20,7 +20,7 @@ pub fn wait_for(
     let started = Instant::now();
     while !reached()? {
         if started.elapsed() >= deadline {
-            bail!("{what}: not within {deadline:?}");
+            bail!("{what}: not reached within {deadline:?}");
         }
         std::thread::sleep(INTERVAL);
     }

@@ -1,4 +1,4 @@
-//! A cluster's life, on a real server. The programs come from `cargo xtask setup`.
+//! Tests of clusters on a real server. `cargo xtask setup` installs the programs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,9 +8,9 @@ use idem_cluster::{Builder, Cluster, Install, Shutdown, wait_for};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// The extension is not what is tested here.
+/// These tests do not need the extension.
 fn plain(name: &str) -> Builder {
-    let install = Install::from_env().expect("cargo xtask setup makes the install");
+    let install = Install::from_env().expect("no install: run cargo xtask setup");
     Cluster::builder(&install)
         .name(name)
         .preload(false)
@@ -25,8 +25,8 @@ fn directories(cluster: &Cluster) -> [PathBuf; 2] {
 }
 
 #[test]
-fn a_cluster_answers_and_leaves_nothing_behind() {
-    let cluster = plain("answers")
+fn cluster_runs_sql_and_leaves_nothing_behind() {
+    let cluster = plain("sql")
         .setting("application_name", "it's")
         .start()
         .unwrap();
@@ -63,7 +63,7 @@ fn a_cluster_answers_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn an_error_says_its_sqlstate_and_ends_the_script() {
+fn error_shows_its_sqlstate_and_ends_the_script() {
     let cluster = plain("errors").start().unwrap();
     let error = cluster
         .psql("postgres", "SELECT 1/0; CREATE TABLE never ()")
@@ -78,7 +78,7 @@ fn an_error_says_its_sqlstate_and_ends_the_script() {
 }
 
 #[test]
-fn a_server_that_cannot_start_says_why() {
+fn server_that_cannot_start_reports_the_reason() {
     let error = plain("broken")
         .setting("shared_buffers", "no number")
         .start()
@@ -108,7 +108,7 @@ fn committed_rows_survive_every_kind_of_stop() {
 }
 
 #[test]
-fn a_crashed_backend_makes_the_server_recover() {
+fn crashed_backend_makes_the_server_recover() {
     let cluster = plain("crash").start().unwrap();
     let mut victim = cluster
         .command("psql")
@@ -129,7 +129,7 @@ fn a_crashed_backend_makes_the_server_recover() {
     cluster.wait_until_ready(DEADLINE).unwrap();
     assert!(!victim.wait().unwrap().success());
     assert_eq!(cluster.psql("postgres", find).unwrap(), "");
-    assert_eq!(cluster.pid(), server, "the server itself goes on");
+    assert_eq!(cluster.pid(), server, "the postmaster keeps running");
     assert!(
         cluster
             .log()
@@ -139,7 +139,7 @@ fn a_crashed_backend_makes_the_server_recover() {
 }
 
 #[test]
-fn a_standby_follows_and_can_be_promoted() {
+fn standby_follows_and_can_be_promoted() {
     let primary = plain("primary").start().unwrap();
     let standby = primary.standby().start().unwrap();
     primary
@@ -170,7 +170,7 @@ fn a_standby_follows_and_can_be_promoted() {
 }
 
 #[test]
-fn data_in_a_directory_of_the_callers_stays() {
+fn data_in_a_directory_of_the_caller_is_kept() {
     let first = plain("keeps").start().unwrap();
     let dir = first.data_dir().parent().unwrap().join("mine");
     let second = plain("keeps").data_dir(&dir).start().unwrap();
@@ -198,10 +198,10 @@ fn programs_find_the_server_by_their_environment() {
     assert!(cluster.run("no_such_program", [""; 0], &[]).is_err());
 }
 
-/// The test process cannot be killed, so the owner is another one: this binary with this one test
-/// and a variable.
+/// A test process cannot be killed, so that the owner is another process: this binary with this one
+/// test and a variable.
 #[test]
-fn a_server_does_not_outlive_an_owner_that_is_killed() {
+fn server_does_not_outlive_its_killed_owner() {
     const ROLE: &str = "IDEM_CLUSTER_TEST_OWNER";
     if std::env::var_os(ROLE).is_some() {
         let cluster = plain("orphan").start().unwrap();
@@ -218,7 +218,7 @@ fn a_server_does_not_outlive_an_owner_that_is_killed() {
     let mut owner = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "a_server_does_not_outlive_an_owner_that_is_killed",
+            "server_does_not_outlive_its_killed_owner",
             "--nocapture",
         ])
         .env(ROLE, "1")
@@ -229,7 +229,7 @@ fn a_server_does_not_outlive_an_owner_that_is_killed() {
     let line = lines
         .map(Result::unwrap)
         .find(|line| line.contains("SERVER"))
-        .expect("the owner names its server");
+        .expect("the owner did not print its server");
     let mut words = line.split_once("SERVER ").unwrap().1.split(' ');
     let server = process(words.next().unwrap().parse().unwrap());
     let data_dir = PathBuf::from(words.next().unwrap());
@@ -239,14 +239,15 @@ fn a_server_does_not_outlive_an_owner_that_is_killed() {
     owner.wait().unwrap();
     wait_for("the server ends", DEADLINE, || Ok(!is_running(&server))).unwrap();
     drop(plain("heir").start().unwrap());
-    assert!(!data_dir.exists(), "the next cluster cleans up");
+    assert!(!data_dir.exists(), "the next cluster removes the data");
 }
 
 fn process(pid: u32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }
 
-/// An orphan may stay a zombie for ever in a container whose first process reaps nobody.
+/// Returns whether the process runs. In a container with a first process that reaps no children, an
+/// orphan may stay a zombie.
 fn is_running(process: &Path) -> bool {
     let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
     stat.rsplit_once(") ")

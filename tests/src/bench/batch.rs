@@ -1,5 +1,5 @@
-//! Batches of 1,000 claims, against one set-based insert into a compact table with the same
-//! identities.
+//! Measures batches of 1,000 claims against one set-based insert into a compact table that holds
+//! the same number of identities.
 
 use std::time::Instant;
 
@@ -34,17 +34,19 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         )",
     )?;
     theirs.run(&format!(
-        "INSERT INTO compact (key, destination) SELECT gen_random_uuid(), 1 FROM generate_series(1, {retained})"
+        "INSERT INTO compact (key, destination)
+         SELECT gen_random_uuid(), 1 FROM generate_series(1, {retained})"
     ))?;
     theirs.run("VACUUM (ANALYZE) compact")?;
     theirs.prepare(
         "batch",
-        "INSERT INTO compact (key, destination) SELECT id, $2 FROM unnest($1::uuid[]) id ON CONFLICT DO NOTHING",
+        "INSERT INTO compact (key, destination)
+         SELECT id, $2 FROM unnest($1::uuid[]) id ON CONFLICT DO NOTHING",
     )?;
 
     let batches = options.sized(100, 10);
     let mut sets = Rounds::default();
-    // By synchronous_commit.
+    // One entry for each value of synchronous_commit.
     let mut singles = [("off", Rounds::default()), ("on", Rounds::default())];
     for round in 0..options.rounds() {
         for side in Side::in_turn(round) {
@@ -77,7 +79,8 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     );
     table.note(ground::settings(&mut ours)?);
     table.note(format!(
-        "{retained} identities on both sides at the start, growing alike by {} a round; uuid ids; synchronous_commit=off where nothing else is said",
+        "{retained} identities on both sides at the start; both sides grow by {} a round; uuid \
+         ids; synchronous_commit=off unless stated otherwise",
         2 * batches * BATCH
     ));
     table.rounds(
@@ -94,7 +97,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     Ok(vec![table])
 }
 
-/// How many `t` an array of booleans has.
+/// Returns the number of `t` in an array of booleans, which is the number of claims that were won.
 fn won_in_array(answer: &Answer) -> usize {
     answer.text().map_or(0, |array| array.matches('t').count())
 }
@@ -105,14 +108,14 @@ fn open(cluster: &Cluster, side: Side) -> Result<Session> {
     Ok(session)
 }
 
-/// Claims per second in batches of new ids; every one must be won.
+/// Returns claims per second in batches of new ids. Fails unless every claim is won.
 fn batch_rate(
     session: &mut Session,
     batches: usize,
     destination: &str,
     won: impl Fn(&Answer) -> usize,
 ) -> Result<f64> {
-    // Made before the clock runs: the client's work is not what is measured.
+    // Build the arrays before the clock starts, so that this work of the client is not measured.
     let arrays: Vec<String> = (0..batches)
         .map(|_| {
             let ids: Vec<String> = (0..BATCH).map(|_| Uuid::new_v4().to_string()).collect();

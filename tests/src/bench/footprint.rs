@@ -1,8 +1,8 @@
-//! WAL per claim and bytes per retained claim, with what forgetting costs, over ten retention
-//! periods.
+//! Measures WAL per claim and bytes per retained claim, including the cost of removing expired
+//! claims, over ten retention periods.
 //!
-//! A period is so many claims, not so many seconds: then both sides do the same work between two
-//! checkpoints, and the figures do not depend on how fast the machine is at the moment.
+//! A period is a number of claims and not a time. Both sides therefore do the same work between two
+//! checkpoints, and the figures do not depend on the current speed of the machine.
 
 use anyhow::{Context, Result, ensure};
 use idem_cluster::{Cluster, Install};
@@ -16,20 +16,22 @@ use super::wire::Session;
 use super::{ground, idem, inbox};
 
 const PERIODS: usize = 10;
-/// Until both sides look as they will for ever: every slice has been used, every page of the table
-/// too.
+/// The periods before the measurement. After them both sides are in a steady state: every slice,
+/// and every page of the table, has been used.
 const WARM_UP: usize = 2;
-/// Samples of the size, and turns of the janitors, in one period.
+/// The steps of one period. In each step both sides may remove expired claims, and the size is
+/// sampled.
 const STEPS: u64 = 10;
-/// The ring turns twice in one retention.
+/// The steps between two rotations. The ring rotates twice in one retention.
 const STEPS_OF_A_SLICE: u64 = STEPS / 2;
-/// As many as the machine has cores at least: many more would extend a small table in strides that
-/// it never fills.
+/// The number of clients. The machine has at least as many cores. Many more clients would extend a
+/// small table in strides that it never fills.
 const CLIENTS: usize = 2;
-/// What autovacuum does by default: 50 rows and a fifth of the table.
+/// The fixed part of autovacuum's default threshold, in dead rows. The other part is a fifth of the
+/// table.
 const DEAD_ROWS: u64 = 50;
 
-/// What one period took.
+/// The figures of one period, in bytes.
 #[derive(Clone, Copy)]
 struct Period {
     wal_per_claim: f64,
@@ -52,10 +54,12 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         Side::Idem.database(),
     )?)?);
     sizes.note(format!(
-        "{claims} claims in a retention period, {PERIODS} periods after {WARM_UP} to warm up, {CLIENTS} clients, each claim a transaction; a checkpoint after every period"
+        "{claims} claims in a retention period, {PERIODS} periods after {WARM_UP} warm-up periods, \
+         {CLIENTS} clients, each claim a transaction; a checkpoint after every period"
     ));
     sizes.note(
-        "hand-written: expired rows are deleted during the load, and vacuumed when autovacuum would, at 50 + 20 % dead rows",
+        "hand-written: expired rows are deleted during the load; VACUUM runs when autovacuum \
+         would run it, at 50 + 20 % dead rows",
     );
     let mean = |periods: &[Period], of: fn(&Period) -> f64| {
         periods.iter().map(of).sum::<f64>() / periods.len() as f64
@@ -116,7 +120,7 @@ fn periods(cluster: &Cluster, side: Side, claims: u64) -> Result<Vec<Period>> {
         Side::Idem => idem::create(&mut session)?,
         Side::HandWritten => {
             inbox::create(&mut session)?;
-            // Vacuumed by hand: autovacuum's nap is longer than a period that is run at full speed.
+            // VACUUM runs explicitly: autovacuum's naptime is longer than a period at full speed.
             session.run("ALTER TABLE inbox SET (autovacuum_enabled = off)")?;
         }
     }
@@ -141,7 +145,7 @@ fn periods(cluster: &Cluster, side: Side, claims: u64) -> Result<Vec<Period>> {
             let (done, _) = load.run_with(|progress| match side {
                 Side::Idem if step.is_multiple_of(STEPS_OF_A_SLICE) => idem::turn(&mut session),
                 Side::Idem => Ok(()),
-                // In the first period nothing is old enough.
+                // In the first period no row is old enough.
                 Side::HandWritten if number == 0 => Ok(()),
                 Side::HandWritten => keep_retention(&mut session, progress),
             })?;
@@ -170,7 +174,8 @@ fn periods(cluster: &Cluster, side: Side, claims: u64) -> Result<Vec<Period>> {
             peak_per_claim: bytes.iter().copied().max().unwrap_or(0) as f64 / claims as f64,
         };
         eprintln!(
-            "{side:?}, period {number}: {:.0} bytes of WAL a claim, {:.0} bytes on disk a retained claim",
+            "{side:?}, period {number}: {:.0} bytes of WAL per claim, {:.0} bytes on disk per \
+             retained claim",
             period.wal_per_claim, period.bytes_per_claim
         );
         if number >= WARM_UP {
@@ -180,11 +185,11 @@ fn periods(cluster: &Cluster, side: Side, claims: u64) -> Result<Vec<Period>> {
     match side {
         Side::Idem => ensure!(
             idem::stored(&mut session)? >= claims,
-            "idem has forgotten too early"
+            "idem removed claims before the end of their retention"
         ),
         Side::HandWritten => ensure!(
             inbox::retained(&mut session)? == claims,
-            "the inbox has not kept its size"
+            "the number of rows in the hand-written inbox has changed"
         ),
     }
     Ok(periods)

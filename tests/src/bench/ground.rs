@@ -1,4 +1,4 @@
-//! The server that the figures are measured on, and the line that says what machine it was.
+//! The server that is measured, and a description of the machine.
 
 use std::fs;
 use std::thread::available_parallelism;
@@ -9,19 +9,20 @@ use idem_cluster::{Cluster, Install};
 use super::side::Side;
 use super::wire::Session;
 
-/// What differs from the cluster of the tests, or from PostgreSQL's defaults. Everything else is as
-/// PostgreSQL ships it.
+/// The settings that differ from the cluster of the tests or from PostgreSQL's defaults. All other
+/// settings have PostgreSQL's defaults.
 const SETTINGS: [(&str, &str); 4] = [
-    // Durability as people run it.
+    // The durability that is usual in production.
     ("fsync", "on"),
-    // Large enough for the tables of both sides: the figures are of the queues and not of the disk.
+    // Large enough for the tables of both sides, so that the queues are measured and not the disk.
     ("shared_buffers", "1GB"),
     ("max_wal_size", "8GB"),
-    // Claims are also measured alone, each as a transaction; a look at the setting costs as much.
+    // Claims are also measured alone, each in its own transaction. Any value costs the same to
+    // check.
     ("idem.lone_claims", "allow"),
 ];
 
-/// Printed although they may have their defaults, because the figures depend on them.
+/// Settings that are always printed, because the figures depend on them.
 const SHOWN: [&str; 12] = [
     "lc_collate",
     "fsync",
@@ -37,11 +38,10 @@ const SHOWN: [&str; 12] = [
     "idem.lone_claims",
 ];
 
-/// The accounts that the business updates go to.
+/// The number of accounts that the business updates use.
 pub const ACCOUNTS: u32 = 100_000;
 
-/// A server with both databases in it: the settings are the same for both because they are the same
-/// settings.
+/// Starts a server with the databases of both sides, so that both sides have the same settings.
 pub fn start(install: &Install, name: &str, more: &[(&str, &str)]) -> Result<Cluster> {
     let mut builder = Cluster::builder(install).name(name);
     for (name, value) in SETTINGS.iter().chain(more) {
@@ -55,7 +55,7 @@ pub fn start(install: &Install, name: &str, more: &[(&str, &str)]) -> Result<Clu
     Ok(cluster)
 }
 
-/// The business table: the same on both sides.
+/// Creates the business table, which is the same on both sides.
 pub fn create_accounts(session: &mut Session) -> Result<()> {
     session.run("CREATE TABLE account (id int4 PRIMARY KEY, balance int8 NOT NULL DEFAULT 0)")?;
     session.run(&format!(
@@ -65,19 +65,21 @@ pub fn create_accounts(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// The settings of the server: every one that is not PostgreSQL's default, and those that the
-/// figures depend on.
+/// Returns the settings of the server: those that differ from PostgreSQL's defaults, and those that
+/// the figures depend on.
 pub fn settings(session: &mut Session) -> Result<String> {
     let names = SHOWN.map(|name| format!("'{name}'")).join(", ");
     let shown = session.column(&format!(
         "SELECT name || '=' || current_setting(name) FROM pg_settings
-          WHERE name IN ({names}) OR source IN ('configuration file', 'command line', 'database', 'user', 'global', 'database user')
+          WHERE name IN ({names})
+             OR source IN ('configuration file', 'command line', 'database', 'user', 'global',
+                           'database user')
           ORDER BY name"
     ))?;
     Ok(format!("settings of both sides: {}", shown.join(" ")))
 }
 
-/// Cores, memory and versions.
+/// Returns a line with the cores, the memory and the versions of the machine.
 pub fn machine(install: &Install) -> Result<String> {
     let memory = fs::read_to_string("/proc/meminfo")?;
     let memory_kb: u64 = memory
@@ -91,7 +93,7 @@ pub fn machine(install: &Install) -> Result<String> {
     let model = processors
         .lines()
         .find_map(|line| line.strip_prefix("model name"))
-        .map_or("processor of unknown model", |rest| {
+        .map_or("unknown processor model", |rest| {
             rest.trim_start_matches([':', '\t', ' '])
         });
     let version = std::process::Command::new(install.program("postgres")?)

@@ -1,5 +1,5 @@
-//! The ring that the claims are measured on: filled as it is in the middle of its life, and turned
-//! on demand.
+//! The ring of the measured claims: it is filled as in the middle of its life, and rotated on
+//! demand.
 
 use std::time::{Duration, Instant};
 
@@ -8,19 +8,19 @@ use anyhow::{Result, bail, ensure};
 use super::side::DESTINATION;
 use super::wire::Session;
 
-/// The ring of a destination that nobody has configured.
+/// The ring of a destination without configuration.
 const RING: &str = "standard";
-/// Longer than any transaction of the benchmark.
-const TURN_DEADLINE: Duration = Duration::from_secs(30);
+/// The longest time that a rotation may take. It is longer than any transaction of the benchmark.
+const ROTATION_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Where the ring is.
+/// The state of the ring.
 pub struct Ring {
     current: usize,
     turns: u64,
 }
 
 impl Ring {
-    /// Reads the state of a ring that is between two rotations.
+    /// Reads the state of the ring. Fails while a rotation is in progress.
     pub fn steady(session: &mut Session) -> Result<Self> {
         let phase: String = session.value(&format!(
             "SELECT CASE WHEN opening THEN 'opening' WHEN emptying THEN 'emptying' ELSE 'steady' END
@@ -37,18 +37,19 @@ impl Ring {
         })
     }
 
-    /// How often it has turned since the extension was created.
+    /// Returns the number of rotations since the extension was created.
     pub fn turns(&self) -> u64 {
         self.turns
     }
 
-    /// The slice that is so far behind current.
+    /// Returns the table of the slice that is `distance` places after the current slice in the
+    /// ring.
     fn slice(&self, distance: usize) -> String {
         format!("idem.inbox_{RING}_{}", (self.current + distance) % 4)
     }
 }
 
-/// How many claims stand in each of the older sealed, the younger sealed and the current slice.
+/// The number of claims in the older sealed, the younger sealed and the current slice.
 #[derive(Clone, Copy)]
 pub struct Fill {
     pub sealed: u64,
@@ -56,8 +57,8 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// In the middle of a ring's life with so many claims in one retention: both sealed slices are
-    /// full, current half.
+    /// The middle of the life of a ring with `retained` claims in one retention: both sealed slices
+    /// are full, and the current slice is half full.
     pub fn mid_life(retained: u64) -> Self {
         Self {
             sealed: retained / 2,
@@ -65,7 +66,7 @@ impl Fill {
         }
     }
 
-    /// Exactly so many claims, in the same proportion.
+    /// Exactly `claims` claims in the same proportion.
     pub fn exactly(claims: u64) -> Self {
         Self {
             sealed: claims * 2 / 5,
@@ -74,7 +75,7 @@ impl Fill {
     }
 }
 
-/// Lets the first claim make the destination.
+/// Creates the destination with a first claim.
 pub fn create(session: &mut Session) -> Result<()> {
     session.run(&format!(
         "BEGIN; SELECT idem_try_claim(gen_random_uuid(), '{DESTINATION}'); COMMIT"
@@ -82,8 +83,8 @@ pub fn create(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Adds random claims to each slice until it holds what it should. Directly, because claims cannot
-/// be made in the past.
+/// Adds random claims to each slice until it holds the number in `fill`. The rows are inserted
+/// directly, because no function makes claims in the past.
 pub fn top_up(session: &mut Session, fill: Fill) -> Result<()> {
     let ring = Ring::steady(session)?;
     for (distance, wanted) in [(2, fill.sealed), (3, fill.sealed), (0, fill.current)] {
@@ -93,30 +94,34 @@ pub fn top_up(session: &mut Session, fill: Fill) -> Result<()> {
         if missing == 0 {
             continue;
         }
-        // Current is written while it is measured, so its index has to look as after random
-        // inserts. The sealed slices are only read: sorted is faster to fill.
+        // Claims are added to the current slice while it is measured, so its index must look as
+        // after random inserts. The sealed slices are only read, and sorted rows are inserted
+        // faster.
         let order = if distance == 0 { "" } else { "ORDER BY key" };
         session.run(&format!(
             "INSERT INTO {slice} (key, claimed_at, destination)
              SELECT key, now(), (SELECT id FROM idem.destination WHERE name = '{DESTINATION}')
-               FROM (SELECT gen_random_uuid() AS key FROM generate_series(1, {missing})) new {order}"
+               FROM (SELECT gen_random_uuid() AS key
+                       FROM generate_series(1, {missing})) new {order}"
         ))?;
     }
     Ok(())
 }
 
-/// Ids that are remembered and still will be after the next turn: not of the oldest slice.
+/// Returns ids that are retained now and after the next rotation: none is in the oldest slice.
 pub fn sample(session: &mut Session, ids: u64) -> Result<Vec<String>> {
     let ring = Ring::steady(session)?;
     session.column(&format!(
-        "SELECT key::text FROM (SELECT key FROM {} TABLESAMPLE SYSTEM (10) UNION ALL SELECT key FROM {} TABLESAMPLE SYSTEM (10)) known
+        "SELECT key::text FROM (SELECT key FROM {} TABLESAMPLE SYSTEM (10)
+                                 UNION ALL
+                                SELECT key FROM {} TABLESAMPLE SYSTEM (10)) known
           ORDER BY random() LIMIT {ids}",
         ring.slice(3),
         ring.slice(0)
     ))
 }
 
-/// Makes the ring due and turns it, while claims are made: open, fence, turn, fence, truncate.
+/// Makes the ring due and rotates it while claims are made: open, fence, rotate, fence, truncate.
 pub fn turn(session: &mut Session) -> Result<()> {
     let before = Ring::steady(session)?;
     session.run(&format!(
@@ -125,33 +130,36 @@ pub fn turn(session: &mut Session) -> Result<()> {
     let started = Instant::now();
     loop {
         session.run("CALL idem_maintain()")?;
-        // The worker may have taken a step of it.
+        // The background worker may have done a step of this rotation.
         if let Ok(ring) = Ring::steady(session)
             && ring.turns > before.turns
         {
             ensure!(
                 ring.turns == before.turns + 1,
-                "the ring turned more than once"
+                "the ring rotated more than once"
             );
             return Ok(());
         }
-        if started.elapsed() > TURN_DEADLINE {
-            bail!("the ring has not turned within {TURN_DEADLINE:?}");
+        if started.elapsed() > ROTATION_DEADLINE {
+            bail!("the ring did not rotate within {ROTATION_DEADLINE:?}");
         }
     }
 }
 
-/// Heap, indexes and what belongs to them, of all slices of the ring.
+/// Returns the bytes of all slices of the ring, including indexes and TOAST.
 pub fn bytes(session: &mut Session) -> Result<u64> {
     session.value(&format!(
-        "SELECT sum(pg_total_relation_size('idem.inbox_{RING}_' || n)) FROM generate_series(0, 3) n"
+        "SELECT sum(pg_total_relation_size('idem.inbox_{RING}_' || n))
+           FROM generate_series(0, 3) n"
     ))
 }
 
-/// How many claims stand in the ring.
+/// Returns the number of claims in the ring.
 pub fn stored(session: &mut Session) -> Result<u64> {
     session.value(&format!(
-        "SELECT (SELECT count(*) FROM idem.inbox_{RING}_0) + (SELECT count(*) FROM idem.inbox_{RING}_1)
-              + (SELECT count(*) FROM idem.inbox_{RING}_2) + (SELECT count(*) FROM idem.inbox_{RING}_3)"
+        "SELECT (SELECT count(*) FROM idem.inbox_{RING}_0)
+              + (SELECT count(*) FROM idem.inbox_{RING}_1)
+              + (SELECT count(*) FROM idem.inbox_{RING}_2)
+              + (SELECT count(*) FROM idem.inbox_{RING}_3)"
     ))
 }

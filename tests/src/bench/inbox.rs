@@ -1,14 +1,14 @@
-//! What people write by hand: one table, ON CONFLICT DO NOTHING, and a DELETE by age.
+//! The hand-written inbox: one table, ON CONFLICT DO NOTHING, and a DELETE by age.
 
 use anyhow::{Result, ensure};
 
 use super::side::DESTINATION;
 use super::wire::Session;
 
-/// Rows of one DELETE: small enough to hold no lock for long.
+/// The rows of one DELETE. The number is small, so that no lock is held for long.
 const DELETE_ROWS: u64 = 1_000;
 
-/// Makes the table and its indexes.
+/// Creates the table and its indexes.
 pub fn create(session: &mut Session) -> Result<()> {
     session.run(
         "CREATE TABLE inbox (
@@ -22,29 +22,32 @@ pub fn create(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Fills it in the order of time, with random ids: the indexes look as after a long life.
+/// Fills the table in the order of time with random ids, so that the indexes look as after a long
+/// life.
 pub fn fill(session: &mut Session, claims: u64) -> Result<()> {
     session.run(&format!(
-        "INSERT INTO inbox SELECT gen_random_uuid()::text, '{DESTINATION}', now() - ({claims} - n) * interval '1 ms'
+        "INSERT INTO inbox
+         SELECT gen_random_uuid()::text, '{DESTINATION}', now() - ({claims} - n) * interval '1 ms'
            FROM generate_series(1, {claims}) n"
     ))?;
     session.run("VACUUM (ANALYZE) inbox")?;
     Ok(())
 }
 
-/// Ids that are remembered and will be for a while: not among the oldest quarter.
+/// Returns ids that are retained now and for some more time: none is in the oldest quarter.
 pub fn sample(session: &mut Session, ids: u64) -> Result<Vec<String>> {
     session.column(&format!(
         "SELECT message_id FROM inbox TABLESAMPLE SYSTEM (10)
-          WHERE claimed_at > (SELECT min(claimed_at) + (max(claimed_at) - min(claimed_at)) / 4 FROM inbox)
+          WHERE claimed_at > (SELECT min(claimed_at) + (max(claimed_at) - min(claimed_at)) / 4
+                                FROM inbox)
           ORDER BY random() LIMIT {ids}"
     ))
 }
 
-/// Deletes the oldest, as many as are given, in batches, each a transaction of its own.
+/// Deletes the `claims` oldest rows in batches, each in its own transaction.
 ///
-/// Where as many claims are made as expire, the expired are the oldest: so the number that is
-/// retained stays as it is, whatever the rate of this run is.
+/// While as many claims are made as expire, the expired rows are the oldest rows. The number of
+/// retained rows therefore stays the same, whatever the rate of the run is.
 pub fn forget_oldest(session: &mut Session, claims: u64) -> Result<()> {
     let mut left = claims;
     while left > 0 {
@@ -63,12 +66,12 @@ pub fn forget_oldest(session: &mut Session, claims: u64) -> Result<()> {
     Ok(())
 }
 
-/// How many it holds.
+/// Returns the number of rows in the inbox.
 pub fn retained(session: &mut Session) -> Result<u64> {
     session.value("SELECT count(*) FROM inbox")
 }
 
-/// Heap, indexes and what belongs to them.
+/// Returns the bytes of the inbox, including indexes and TOAST.
 pub fn bytes(session: &mut Session) -> Result<u64> {
     session.value("SELECT pg_total_relation_size('inbox')")
 }

@@ -1,4 +1,5 @@
-//! Clients that claim: each a thread with a session, all against one side, every answer checked.
+//! Clients that claim. Each client is a thread with its own session, all clients use one side, and
+//! every result is checked.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,29 +16,29 @@ use super::ground::ACCOUNTS;
 use super::side::{DESTINATION, Side};
 use super::wire::Session;
 
-/// How many of its own ids a client remembers to deliver again.
+/// The number of its own ids that a client remembers to deliver again.
 const RECENT: usize = 1_000;
-/// And for how long: less than any retention that is measured, so that such an id must be a
-/// duplicate.
+/// The longest time that a client remembers an id. It is shorter than any measured retention, so
+/// that such an id must be a duplicate.
 const RECENT_FOR: Duration = Duration::from_secs(5);
 
-/// What one transaction does.
+/// The content of one transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// BEGIN, claim, business update if it was won, COMMIT: four round trips, three for a
+    /// BEGIN, claim, business update if the claim was won, COMMIT: four round trips, or three for a
     /// duplicate.
     Business,
-    /// BEGIN, claim, record one effect if it was won, COMMIT.
+    /// BEGIN, claim, record one effect if the claim was won, COMMIT.
     Effect,
-    /// The claim as a transaction of its own.
+    /// The claim in its own transaction.
     ClaimAlone,
 }
 
-/// When it ends.
+/// The end of a load.
 #[derive(Clone, Copy, Debug)]
 pub enum Until {
     Time(Duration),
-    /// So many transactions, all clients together.
+    /// After this number of transactions of all clients together.
     Count(u64),
 }
 
@@ -48,17 +49,18 @@ pub struct Load<'a> {
     pub side: Side,
     pub work: Work,
     pub clients: usize,
-    /// In percent: half of them ids that this client claimed a moment ago, half of them of `known`.
+    /// The share of duplicates in percent. Half of them are ids that this client claimed recently,
+    /// half of them are from `known`.
     pub duplicates: u32,
     pub synchronous_commit: bool,
-    /// Ids that are remembered and stay so while this runs.
+    /// Ids that are claimed and stay retained while the load runs.
     pub known: &'a [String],
     pub until: Until,
-    /// Pause of a client between two transactions, for a load that is not the measurement.
+    /// The pause of a client between two transactions, for a load that is not measured.
     pub pace: Option<Duration>,
 }
 
-/// What was done.
+/// The result of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
     pub transactions: u64,
@@ -73,7 +75,7 @@ impl Done {
     }
 }
 
-/// What who accompanies a load can see of it.
+/// The state of a running load, for a function that runs beside it.
 pub struct Progress {
     won: AtomicU64,
     tickets: AtomicU64,
@@ -84,17 +86,17 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The claims that have been won so far.
+    /// Returns the number of claims that have been won so far.
     pub fn won(&self) -> u64 {
         self.won.load(Ordering::Relaxed)
     }
 
-    /// Whether all clients have stopped.
+    /// Returns whether all clients have stopped.
     pub fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// The server processes of the clients.
+    /// Returns the process ids of the backends that serve the clients.
     pub fn pids(&self) -> Vec<i32> {
         self.pids
             .lock()
@@ -102,7 +104,7 @@ impl Progress {
             .unwrap_or_default()
     }
 
-    /// Waits, but not longer than the load runs.
+    /// Waits until `since_start` after the start of the load, or until the load has ended.
     pub fn wait_until(&self, since_start: Duration) {
         while !self.has_ended() && self.started.elapsed() < since_start {
             thread::sleep(Duration::from_millis(5));
@@ -111,13 +113,13 @@ impl Progress {
 }
 
 impl Load<'_> {
-    /// Runs it.
+    /// Runs the load.
     pub fn run(&self) -> Result<Done> {
         self.run_with(|_| Ok(())).map(|(done, _)| done)
     }
 
-    /// Runs it with somebody beside it, from the first transaction on; returns when both have
-    /// ended. Answers also the ids that each client has claimed last.
+    /// Runs the load, and `beside` in parallel from the first transaction on. Returns when both
+    /// have ended. Also returns the ids that each client claimed last.
     pub fn run_with(
         &self,
         beside: impl FnOnce(&Progress) -> Result<()> + Send,
@@ -162,7 +164,7 @@ impl Load<'_> {
             progress.ended.store(true, Ordering::Release);
             beside
                 .join()
-                .map_err(|_| anyhow!("what ran beside the load panicked"))??;
+                .map_err(|_| anyhow!("the function beside the load panicked"))??;
             if let Some(error) = failed {
                 return Err(error);
             }
@@ -197,7 +199,7 @@ impl Load<'_> {
         Ok(session)
     }
 
-    /// One client to the end; how many transactions it made.
+    /// Runs one client until the load ends. Returns the number of its transactions.
     fn client(&self, mut session: Session, progress: &Progress) -> Result<u64> {
         let mut random = SmallRng::from_rng(&mut rand::rng());
         let mut recent = Recent::default();
@@ -214,7 +216,7 @@ impl Load<'_> {
             let won = self.transaction(&mut session, &id, &mut random)?;
             ensure!(
                 won == expected,
-                "{:?}: {id} is {}, but the claim was {won}",
+                "{:?}: id {id} is {}, but the claim returned {won}",
                 self.side,
                 if expected { "new" } else { "a duplicate" }
             );
@@ -240,7 +242,7 @@ impl Load<'_> {
         }
     }
 
-    /// An id that has been claimed before; none when there is none yet.
+    /// Returns an id that has been claimed before, or `None` when there is no such id yet.
     fn known_id(&self, recent: &mut Recent, random: &mut SmallRng) -> Option<String> {
         if self.known.is_empty() || random.random_bool(0.5) {
             recent.any(random).or_else(|| self.any_known(random))
@@ -254,15 +256,15 @@ impl Load<'_> {
             .then(|| self.known[random.random_range(0..self.known.len())].clone())
     }
 
-    /// Whether the claim was won.
+    /// Runs one transaction. Returns whether the claim was won.
     fn transaction(&self, session: &mut Session, id: &str, random: &mut SmallRng) -> Result<bool> {
         if self.work == Work::ClaimAlone {
-            let answer = session.execute("claim", &[id, DESTINATION])?;
-            return Ok(self.side.won(&answer));
+            let result = session.execute("claim", &[id, DESTINATION])?;
+            return Ok(self.side.won(&result));
         }
         session.run("BEGIN")?;
-        let answer = session.execute("claim", &[id, DESTINATION])?;
-        let won = self.side.won(&answer);
+        let result = session.execute("claim", &[id, DESTINATION])?;
+        let won = self.side.won(&result);
         if won && self.work == Work::Business {
             let account = random.random_range(0..ACCOUNTS).to_string();
             let updated = session.execute("work", &[&account])?;
@@ -276,7 +278,7 @@ impl Load<'_> {
     }
 }
 
-/// The ids that a client has claimed a moment ago, the oldest first.
+/// The ids that a client claimed recently, oldest first.
 #[derive(Default)]
 struct Recent(VecDeque<(Instant, String)>);
 
@@ -309,10 +311,10 @@ impl Recent {
     }
 }
 
-/// One effect of a size that business events have.
+/// One effect with the size of a usual business event.
 pub const EFFECTS: &str = r#"[{"topic": "orders.reserved", "key": "customer-4711", "type": "StockReserved", "payload": {"order": 4711, "warehouse": "north", "lines": [{"article": "A-1001", "quantity": 2}, {"article": "B-2002", "quantity": 1}], "total": "129.90"}}]"#;
 
-/// A random uuid (version 4) as text: what most senders call their messages.
+/// Returns a random UUID (version 4) as text, which is the usual message id.
 fn new_id(random: &mut SmallRng) -> String {
     let mut bytes = [0; 16];
     random.fill_bytes(&mut bytes);

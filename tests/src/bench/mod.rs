@@ -1,9 +1,10 @@
-//! How fast idem is, against what people write by hand.
+//! The speed of idem, compared with hand-written alternatives.
 //!
-//! Each part starts a cluster of its own, with `fsync` on and both sides in it, each in its own
-//! database. The sides take turns round by round, so that noise hits both; a ratio is the median
-//! over the rounds of what the two did in the same round. Every answer is checked while it is
-//! measured: a new id must be won, a duplicate must not, and each win makes one business update.
+//! Each part starts its own cluster with `fsync` on, where each side has its own database. The
+//! sides run alternately, round by round, so that noise affects both. A ratio is the median over
+//! the rounds of the ratio of the two sides in one round. Every result is checked during the
+//! measurement: a new id must be won, a duplicate must not be won, and each win makes one business
+//! update.
 
 mod batch;
 mod broker;
@@ -31,17 +32,18 @@ use idem_cluster::Install;
 
 use report::Table;
 
-/// Runs the parts that are asked for and prints a table for each; whether every target was met.
+/// Runs the selected parts and prints a table for each. Returns whether every target was met.
 ///
 /// # Errors
-/// When a server fails, or when an answer was wrong: figures of a run that was not right are worth
-/// nothing.
+/// Fails when a server fails or a result is wrong, because the figures of a wrong run are
+/// worthless.
 pub fn run(options: &Options) -> Result<bool> {
     let install = Install::from_env()?;
     println!("{}", ground::machine(&install)?);
     if options.quick {
         println!(
-            "Quick: small sizes and short rounds. These figures show that the benchmark works, not how fast idem is."
+            "Quick run: small sizes and short rounds. \
+             These figures show that the benchmark works, and not how fast idem is."
         );
     }
     if options.profile {

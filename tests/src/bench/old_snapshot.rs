@@ -1,7 +1,8 @@
-//! The same work with and without a transaction in another session that has been open for long.
+//! Measures the same load with and without a transaction in another session that has been open for
+//! a long time.
 //!
-//! Two clusters that differ in nothing else: both carry the same load for as long as the
-//! transaction is held, then they are measured in turns while it is still held.
+//! Two clusters differ in nothing else. Both carry the same load while the transaction is held.
+//! Then they are measured alternately while the transaction is still held.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,8 +18,8 @@ use super::side::Side;
 use super::wire::Session;
 use super::{ground, idem};
 
-/// Clients of the load while the transaction is held, and the pause between two transactions of one
-/// of them.
+/// The number of clients of the load while the transaction is held, and the pause of a client
+/// between two transactions.
 const BACKGROUND: (usize, Duration) = (4, Duration::from_millis(8));
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
@@ -28,7 +29,8 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     let free = prepare(install, "bench-d-free", retention)?;
 
     let mut holder = Session::connect(&held, Side::Idem.database())?;
-    // It has read and written: the oldest snapshot and the oldest transaction id are both its own.
+    // The transaction reads and writes, so that it holds both the oldest snapshot and the oldest
+    // transaction id.
     holder.run("BEGIN ISOLATION LEVEL REPEATABLE READ")?;
     holder.run("UPDATE account SET balance = balance + 1 WHERE id = 0")?;
     let held_since = Instant::now();
@@ -71,12 +73,12 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         }
     }
     let held_for = held_since.elapsed();
-    // It was there all the time.
+    // This fails unless the transaction was open all the time.
     holder.run("SELECT count(*) FROM account")?;
     holder.run("ROLLBACK")?;
 
     let mut table = Table::new(
-        "(d) With a transaction held open in another session, against the same without: per second",
+        "(d) With and without a transaction held open in another session: per second",
         ["with", "without"],
     );
     let turns = |cluster| -> Result<u64> {
@@ -87,19 +89,26 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         Side::Idem.database(),
     )?)?);
     table.note(format!(
-        "held for {:.0} s before the first round and {:.0} s in all{}; {} and {} effects recorded and drained meanwhile",
+        "held for {:.0} s before the first round and {:.0} s in all{}; \
+         {} and {} effects recorded and drained during this time",
         hold.as_secs_f64(),
         held_for.as_secs_f64(),
-        if options.quick { " (the full run holds 600 s)" } else { "" },
+        if options.quick {
+            " (the full run holds 600 s)"
+        } else {
+            ""
+        },
         carried[0],
         carried[1],
     ));
     if let (Ok(with), Ok(without)) = (turns(&held), turns(&free)) {
         table.note(format!(
-            "retention {retention}; the ring has turned {with} and {without} times"
+            "retention {retention}; the ring rotated {with} and {without} times"
         ));
     }
-    table.note("REPEATABLE READ, has read and written; 8 clients, synchronous_commit=off");
+    table.note(
+        "REPEATABLE READ transaction that has read and written; 8 clients, synchronous_commit=off",
+    );
     table.rounds(
         "claims, each with one effect",
         &claims,
@@ -115,7 +124,7 @@ fn prepare(install: &Install, name: &str, retention: &str) -> Result<Cluster> {
     let mut session = Session::connect(&cluster, Side::Idem.database())?;
     ground::create_accounts(&mut session)?;
     idem::create(&mut session)?;
-    // All of them, because the outbox keeps its effects as long as the longest.
+    // All rings are set, because the outbox keeps its effects as long as the longest retention.
     for ring in ["short", "standard", "long"] {
         session.run(&format!(
             "SELECT idem_set_retention('{ring}', '{retention}')"
@@ -138,8 +147,8 @@ fn load<'a>(cluster: &'a Cluster, known: &'a [String], until: Until) -> Load<'a>
     }
 }
 
-/// Claims, duplicates and a relay, at a pace that leaves the machine room; how many effects went
-/// through.
+/// Runs claims, duplicates and a relay, at a pace that does not use the machine fully. Returns the
+/// number of effects that the relay drained.
 fn carry_load(cluster: &Cluster, hold: Duration) -> Result<u64> {
     let (clients, pause) = BACKGROUND;
     let mut relay = Relay::connect(cluster)?;
@@ -162,7 +171,8 @@ fn carry_load(cluster: &Cluster, hold: Duration) -> Result<u64> {
     Ok(drained)
 }
 
-/// The rates of claims, of duplicates, and of the relay on what the claims have recorded.
+/// Returns the rates of claims, of duplicates, and of the relay that drains the effects of the
+/// claims.
 fn measure(cluster: &Cluster, relay: &mut Relay, options: &Options) -> Result<[f64; 3]> {
     let part = Until::Time(options.round() / 2);
     let (claimed, ids) = load(cluster, &[], part).run_with(|_| Ok(()))?;

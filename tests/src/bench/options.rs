@@ -1,4 +1,4 @@
-//! What is measured, how long and how large.
+//! The options of the benchmark: parts, durations and sizes.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub enum Part {
     B,
     /// Batches of 1,000 claims, against one set-based insert
     C,
-    /// The same work with and without an old snapshot in another session
+    /// The same load with and without an old snapshot in another session
     D,
     /// Recording an effect and draining the outbox
     E,
@@ -24,7 +24,7 @@ pub enum Part {
     /// The relay to RabbitMQ and NATS, against a publisher that reads from memory
     H,
     /// The durable inbox against graphile-worker, pg-boss and pg-transactional-outbox (needs
-    /// Node.js' npm)
+    /// Node.js with npm)
     I,
     /// The durable inbox with and without an old snapshot in another session
     J,
@@ -48,7 +48,7 @@ impl Part {
 /// The command line.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Only this part; can be given several times
+    /// Run only this part; can be given several times
     #[arg(long)]
     pub only: Vec<Part>,
     /// Rounds of each measurement; both sides run in each [default: 5, quick: 2]
@@ -57,19 +57,19 @@ pub struct Options {
     /// Seconds that one side is measured in one round [default: 5, quick: 1]
     #[arg(long)]
     seconds: Option<f64>,
-    /// Small sizes and short rounds, to see that everything works
+    /// Use small sizes and short rounds, to check that the benchmark works
     #[arg(long)]
     pub quick: bool,
     /// Number of clients in part a, instead of 1, 8 and 32; can be given several times
     #[arg(long)]
     pub clients: Vec<usize>,
-    /// Instead of the measurements: where the time of a claim goes on both sides (needs perf)
+    /// Profile a claim on both sides instead of the measurements (needs perf)
     #[arg(long)]
     pub profile: bool,
 }
 
 impl Options {
-    /// What to run, in order.
+    /// Returns the selected parts in order.
     pub(super) fn parts(&self) -> Vec<Part> {
         Part::ALL
             .into_iter()
@@ -81,7 +81,7 @@ impl Options {
         self.rounds.unwrap_or(if self.quick { 2 } else { 5 }).max(1)
     }
 
-    /// How long one side is measured in one round.
+    /// Returns how long one side is measured in one round.
     pub(super) fn round(&self) -> Duration {
         Duration::from_secs_f64(
             self.seconds
@@ -90,7 +90,7 @@ impl Options {
         )
     }
 
-    /// The client counts of part a.
+    /// Returns the client counts of part a.
     pub(super) fn client_counts(&self) -> Vec<usize> {
         if self.clients.is_empty() {
             vec![1, 8, 32]
@@ -99,12 +99,12 @@ impl Options {
         }
     }
 
-    /// The identities that both sides remember while they are measured.
+    /// Returns the number of identities that both sides retain while they are measured.
     pub(super) fn retained(&self) -> u64 {
         if self.quick { 200_000 } else { 2_000_000 }
     }
 
-    /// One value for the full run, another for the quick one.
+    /// Returns `full` in a full run and `quick` in a quick run.
     pub(super) fn sized<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }

@@ -1,4 +1,4 @@
-//! What recording an effect costs, and how fast a relay drains.
+//! Measures the cost of recording an effect, and the speed of a relay that drains the outbox.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -24,7 +24,8 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     Ok(vec![recording, draining(&cluster, &mut session, options)?])
 }
 
-/// A table with the columns and the indexes of a slice, written by hand.
+/// Compares the recording of an effect with an INSERT into a hand-written table that has the
+/// columns and the indexes of a slice.
 fn recording(cluster: &Cluster, session: &mut Session, options: &Options) -> Result<Table> {
     session.run("CREATE TABLE bare_outbox (LIKE idem.outbox_0 INCLUDING ALL)")?;
     session.run("CREATE SEQUENCE bare_outbox_seq")?;
@@ -35,9 +36,12 @@ fn recording(cluster: &Cluster, session: &mut Session, options: &Options) -> Res
         .to_owned();
     let record = format!("SELECT idem_record_effects(:id::text, '{DESTINATION}', '{EFFECTS}');");
     let insert = format!(
-        "INSERT INTO bare_outbox (seq, tx, recorded_at, partition_hash, ordinal, source_destination, replay, source_key, message_id, topic, key, type, payload, content_type) \
-         VALUES (nextval('bare_outbox_seq'), pg_current_xact_id(), now(), 4711, 0, 1, false, :id::uuid, gen_random_uuid(), 'orders.reserved', 'customer-4711', 'StockReserved', \
-         convert_to('{payload}', 'UTF8'), 'application/json');"
+        "INSERT INTO bare_outbox (seq, tx, recorded_at, partition_hash, ordinal, \
+                source_destination, replay, source_key, message_id, topic, key, type, payload, \
+                content_type) \
+         VALUES (nextval('bare_outbox_seq'), pg_current_xact_id(), now(), 4711, 0, 1, false, \
+                 :id::uuid, gen_random_uuid(), 'orders.reserved', 'customer-4711', \
+                 'StockReserved', convert_to('{payload}', 'UTF8'), 'application/json');"
     );
     let mut latency = Rounds::default();
     let mut rate = Rounds::default();
@@ -61,10 +65,14 @@ fn recording(cluster: &Cluster, session: &mut Session, options: &Options) -> Res
         }
     }
     let mut table = Table::new(
-        "(e) Recording one effect, against a bare INSERT of the same row into the same table and indexes",
+        "(e) Recording one effect, against a bare INSERT of the same row into the same table and \
+         indexes",
         ["idem", "bare INSERT"],
     );
-    table.note("pgbench, prepared statements, one client; BEGIN, claim, (this), COMMIT; synchronous_commit=off");
+    table.note(
+        "pgbench, prepared statements, one client; BEGIN, claim, (this), COMMIT; \
+         synchronous_commit=off",
+    );
     table.rounds(
         "latency of the statement, us",
         &latency,
@@ -74,16 +82,20 @@ fn recording(cluster: &Cluster, session: &mut Session, options: &Options) -> Res
     Ok(table)
 }
 
-/// What pgbench says about one statement.
+/// The result of pgbench for one statement.
 struct Bench {
     transactions: u64,
     latency_us: f64,
 }
 
-/// Claims a new id and runs `statement` in the same transaction, over and over.
+/// Runs pgbench with a script that claims a new id and runs `statement` in the same transaction.
 fn pgbench(cluster: &Cluster, statement: &str, time: Duration) -> Result<Bench> {
     let script = format!(
-        "SELECT gen_random_uuid()::text AS id \\gset\nBEGIN;\nSELECT idem_try_claim(:id::text, '{DESTINATION}');\n{statement}\nCOMMIT;\n"
+        "SELECT gen_random_uuid()::text AS id \\gset\n\
+         BEGIN;\n\
+         SELECT idem_try_claim(:id::text, '{DESTINATION}');\n\
+         {statement}\n\
+         COMMIT;\n"
     );
     let file = cluster.socket_dir().join("record.pgbench");
     fs::write(&file, script)?;
@@ -99,7 +111,7 @@ fn pgbench(cluster: &Cluster, statement: &str, time: Duration) -> Result<Bench> 
         &file,
         Side::Idem.database(),
     ];
-    let said = cluster.run(
+    let output = cluster.run(
         "pgbench",
         arguments,
         &[("PGOPTIONS", "-c synchronous_commit=off")],
@@ -109,29 +121,31 @@ fn pgbench(cluster: &Cluster, statement: &str, time: Duration) -> Result<Bench> 
             .nth(word)
             .and_then(|word| word.parse::<f64>().ok())
     };
-    let transactions = said
+    let transactions = output
         .lines()
         .find_map(|line| line.strip_prefix("number of transactions actually processed: "))
         .and_then(|count| count.parse().ok());
-    // "  0.045  0  SELECT ...": milliseconds, failures, statement.
+    // Format of the line: "  0.045  0  SELECT ...", that is milliseconds, failures, statement.
     let begin = &statement[..statement.len().min(30)];
-    let latency_ms = said
+    let latency_ms = output
         .lines()
         .find(|line| line.contains(begin))
         .and_then(|line| number(line, 0));
     Ok(Bench {
         transactions: transactions
-            .with_context(|| format!("no count of transactions in\n{said}"))?,
+            .with_context(|| format!("pgbench printed no count of transactions:\n{output}"))?,
         latency_us: 1_000.0
-            * latency_ms.with_context(|| format!("no latency of the statement in\n{said}"))?,
+            * latency_ms.with_context(|| {
+                format!("pgbench printed no latency of the statement:\n{output}")
+            })?,
     })
 }
 
-/// A relay, against a worker that marks rows.
+/// Compares a relay with a worker that marks rows.
 fn draining(cluster: &Cluster, session: &mut Session, options: &Options) -> Result<Table> {
     let effects = options.sized(100_000, 10_000);
     let mut relay = Relay::connect(cluster)?;
-    // What was recorded before.
+    // Drain the effects that were recorded before.
     while relay.step()?.effects > 0 {}
     let mut worker = Session::connect(cluster, Side::Idem.database())?;
     let mut rounds = Rounds::default();
@@ -150,18 +164,18 @@ fn draining(cluster: &Cluster, session: &mut Session, options: &Options) -> Resu
         };
         load.run()?;
         make_marked(session, &mut worker, last)?;
-        let mut came = Vec::new();
+        let mut drained = Vec::new();
         for side in Side::in_turn(round) {
             let started = Instant::now();
             match side {
                 Side::Idem => {
-                    came.push(relay.drain(effects)?);
+                    drained.push(relay.drain(effects)?);
                     rounds
                         .ours
                         .push(effects as f64 / started.elapsed().as_secs_f64());
                 }
                 Side::HandWritten => {
-                    came.push(mark_all(&mut worker)?);
+                    drained.push(mark_all(&mut worker)?);
                     rounds
                         .theirs
                         .push(effects as f64 / started.elapsed().as_secs_f64());
@@ -169,27 +183,34 @@ fn draining(cluster: &Cluster, session: &mut Session, options: &Options) -> Resu
             }
         }
         ensure!(
-            came[0] == came[1],
-            "the two have not read the same: {came:?}"
+            drained[0] == drained[1],
+            "the relay and the worker have drained different effects: {drained:?}"
         );
     }
     let mut table = Table::new(
-        "    Draining: effects per second, against UPDATE ... SKIP LOCKED that marks 100 rows at a time",
+        "    Draining: effects per second, against UPDATE ... SKIP LOCKED that marks 100 rows at a \
+         time",
         ["idem", "marking"],
     );
     table.note(format!(
-        "{effects} effects, each recorded by a transaction of its own; idem reads and acknowledges 1,000 at a time; synchronous_commit=on"
+        "{effects} effects, each recorded in its own transaction; idem reads and acknowledges \
+         1,000 at a time; synchronous_commit=on"
     ));
-    table.note("marking: the same rows with published_at, primary key on seq, partial index on what is not published; one statement a batch, RETURNING all columns");
+    table.note(
+        "marking: the same rows with published_at, primary key on seq, partial index on \
+         unpublished rows; one statement for each batch, RETURNING all columns",
+    );
     table.rounds("one relay, one worker", &rounds, Target::AtLeast(20.0));
     Ok(table)
 }
 
-/// The same rows in an outbox as people write it.
+/// Creates a hand-written outbox with the same rows.
 fn make_marked(session: &mut Session, worker: &mut Session, after: u64) -> Result<()> {
     session.run("DROP TABLE IF EXISTS marked_outbox")?;
     session.run(&format!(
-        "CREATE TABLE marked_outbox AS SELECT *, NULL::timestamptz AS published_at FROM idem.outbox_row WHERE seq > {after} ORDER BY seq"
+        "CREATE TABLE marked_outbox AS
+         SELECT *, NULL::timestamptz AS published_at
+           FROM idem.outbox_row WHERE seq > {after} ORDER BY seq"
     ))?;
     session.run("ALTER TABLE marked_outbox ADD PRIMARY KEY (seq)")?;
     session.run(
@@ -200,8 +221,10 @@ fn make_marked(session: &mut Session, worker: &mut Session, after: u64) -> Resul
     worker.prepare(
         "mark",
         "UPDATE marked_outbox SET published_at = now()
-          WHERE seq IN (SELECT seq FROM marked_outbox WHERE published_at IS NULL ORDER BY seq LIMIT 100 FOR UPDATE SKIP LOCKED)
-         RETURNING seq, message_id, topic, key, type, payload, content_type, headers, traceparent, recorded_at, source_destination",
+          WHERE seq IN (SELECT seq FROM marked_outbox WHERE published_at IS NULL
+                         ORDER BY seq LIMIT 100 FOR UPDATE SKIP LOCKED)
+         RETURNING seq, message_id, topic, key, type, payload, content_type, headers, traceparent,
+                   recorded_at, source_destination",
     )
 }
 

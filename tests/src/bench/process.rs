@@ -1,5 +1,5 @@
-//! `process()` against the same business transaction without protection, through the same client
-//! and the same pool.
+//! Measures `process()` against the same business transaction without protection, with the same
+//! client and the same kind of pool.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,10 +20,10 @@ use super::report::{Rounds, Table, Target};
 use super::side::Side;
 use super::wire::Session;
 
-/// Connections, each with a task that has always something to do.
+/// The number of connections. Each has a task that is never idle.
 const CONNECTIONS: usize = 8;
 
-/// The business of both sides.
+/// The business update of both sides.
 const BUSINESS: &str = "UPDATE account SET balance = balance + 1 WHERE id = $1";
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
@@ -87,7 +87,7 @@ fn pool(
         },
     );
     let pool = Pool::builder(manager).max_size(CONNECTIONS).build()?;
-    // All connections are there before the clock starts.
+    // All connections are opened before the clock starts.
     runtime.block_on(async {
         let mut open = Vec::new();
         for _ in 0..CONNECTIONS {
@@ -98,7 +98,7 @@ fn pool(
     Ok(pool)
 }
 
-/// Messages per second of all tasks together.
+/// Returns messages per second of all tasks together.
 async fn measure<F, Fut>(pool: &Pool, options: &Options, once: F) -> Result<f64>
 where
     F: Fn(Pool, i32) -> Fut + Copy + Send + 'static,
@@ -128,7 +128,7 @@ where
 }
 
 async fn protected(pool: Pool, account: i32) -> Result<()> {
-    // One for an application.
+    // An application has one instance.
     static IDEM: LazyLock<Idem> = LazyLock::new(Idem::default);
     let message = Message::new("bench.process", "{}").with_message_id(Uuid::new_v4().to_string());
     let processed = IDEM

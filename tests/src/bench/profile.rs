@@ -1,4 +1,4 @@
-//! Where the time goes: perf on the server process of one client.
+//! Profiles the backend of one client with perf.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -11,10 +11,11 @@ use super::options::Options;
 use super::side::Side;
 use super::{ground, throughput};
 
-/// Lines of one report.
+/// The number of lines in one report.
 const LINES: usize = 45;
 
-/// Profiles a claim with its business update on both sides, and a claim with an effect.
+/// Profiles a claim with its business update on both sides, a claim with an effect, and a claim
+/// alone.
 pub fn run(install: &Install, options: &Options) -> Result<()> {
     let cluster = ground::start(install, "bench-profile", &[])?;
     for side in Side::in_turn(0) {

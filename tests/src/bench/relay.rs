@@ -1,4 +1,4 @@
-//! A relay that publishes to nowhere: it reads everything and acknowledges at once.
+//! A relay without a broker: it reads all effects and acknowledges them at once.
 
 use anyhow::{Context, Result, ensure};
 use idem_cluster::Cluster;
@@ -8,9 +8,9 @@ use super::load::Progress;
 use super::side::Side;
 use super::wire::Session;
 
-/// Effects of one batch.
+/// The number of effects in one batch.
 const BATCH: &str = "1000";
-/// Beside a load that is not the measurement: how long it waits for something to do.
+/// The time, in milliseconds, that the relay waits for effects beside a load that is not measured.
 const WAIT_MS: u32 = 100;
 
 /// The relay `default`.
@@ -18,7 +18,7 @@ pub struct Relay {
     session: Session,
 }
 
-/// Effects that came, and the sum of their sequence numbers.
+/// The number of effects that were read, and the sum of their sequence numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
     pub effects: u64,
@@ -30,14 +30,15 @@ impl Relay {
         let mut session = Session::connect(cluster, Side::Idem.database())?;
         session.prepare(
             "next",
-            "SELECT seq, token, message_id, topic, key, type, payload, content_type, headers, traceparent, recorded_at, source_destination
+            "SELECT seq, token, message_id, topic, key, type, payload, content_type, headers,
+                    traceparent, recorded_at, source_destination
                FROM idem_relay_next('default', 0, $1::integer)",
         )?;
         session.prepare("ack", "SELECT idem_relay_ack('default', 0, $1::bigint)")?;
         Ok(Self { session })
     }
 
-    /// The first column of a row, where that is `seq`.
+    /// Returns the first column of a row, which must be `seq`.
     pub fn seq(row: &DataRowBody) -> Result<u64> {
         Ok(row_columns(row.buffer())
             .next()
@@ -45,7 +46,7 @@ impl Relay {
             .parse()?)
     }
 
-    /// One batch: read, (publish,) acknowledge.
+    /// Reads one batch and acknowledges it. A real relay publishes the batch in between.
     pub fn step(&mut self) -> Result<Drained> {
         let mut drained = Drained::default();
         let mut token = String::new();
@@ -53,7 +54,7 @@ impl Relay {
         self.session.execute_each("next", &[BATCH], |row| {
             let mut columns = row_columns(row.buffer());
             let seq: u64 = columns.next().context("no seq")??.parse()?;
-            ensure!(seq > last, "effect {seq} came after {last}");
+            ensure!(seq > last, "effect {seq} was read after effect {last}");
             last = seq;
             if token.is_empty() {
                 columns.next().context("no token")??.clone_into(&mut token);
@@ -68,14 +69,14 @@ impl Relay {
         Ok(drained)
     }
 
-    /// Takes so many effects; fails when there are not as many.
+    /// Reads and acknowledges exactly `effects` effects. Fails when there are fewer or more.
     pub fn drain(&mut self, effects: u64) -> Result<Drained> {
         let mut all = Drained::default();
         while all.effects < effects {
             let step = self.step()?;
             ensure!(
                 step.effects > 0,
-                "{} of {effects} effects came",
+                "only {} of {effects} effects were read",
                 all.effects
             );
             all.effects += step.effects;
@@ -83,13 +84,14 @@ impl Relay {
         }
         ensure!(
             all.effects == effects,
-            "{} effects came instead of {effects}",
+            "{} effects were read instead of {effects}",
             all.effects
         );
         Ok(all)
     }
 
-    /// Drains beside a load until it has ended and nothing is left; how many effects came.
+    /// Drains beside a load until the load has ended and no effect is left. Returns the number of
+    /// effects that were read.
     pub fn accompany(&mut self, progress: &Progress) -> Result<u64> {
         let mut effects = 0;
         loop {
@@ -107,7 +109,7 @@ impl Relay {
     }
 }
 
-/// The columns of a row as text; NULL is empty.
+/// Returns the columns of a row as text. NULL becomes an empty text.
 pub fn row_columns(mut row: &[u8]) -> impl Iterator<Item = Result<&str>> {
     std::iter::from_fn(move || {
         let (length, rest) = row.split_first_chunk::<4>()?;

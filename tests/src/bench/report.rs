@@ -1,15 +1,15 @@
-//! Figures as a table: what was measured, against what, the target and whether it is met.
+//! Prints figures as a table: what was measured, the baseline, the target and whether it is met.
 
 use std::fmt;
 
-/// What a ratio has to be.
+/// The target of a ratio.
 #[derive(Clone, Copy, Debug)]
 pub enum Target {
     AtLeast(f64),
     AtMost(f64),
-    /// No further from 1 than this.
+    /// At most this far from 1.
     Within(f64),
-    /// Said for orientation.
+    /// No target: the figure is for information only.
     None,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// What two sides did, round by round.
+/// The figures of both sides, round by round.
 #[derive(Clone, Debug, Default)]
 pub struct Rounds {
     pub ours: Vec<f64>,
@@ -43,7 +43,7 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// The ratio within each round.
+    /// Returns the ratio of each round.
     fn ratios(&self) -> Vec<f64> {
         self.ours
             .iter()
@@ -53,7 +53,7 @@ impl Rounds {
     }
 }
 
-/// One line.
+/// One line of a table.
 pub struct Line {
     what: String,
     ours: String,
@@ -63,7 +63,7 @@ pub struct Line {
     target: Target,
 }
 
-/// One table.
+/// A table of figures.
 pub struct Table {
     title: String,
     notes: Vec<String>,
@@ -72,7 +72,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table; `columns` name what is compared, with the unit.
+    /// Returns an empty table. `columns` name the two sides, with the unit.
     pub fn new(title: &str, columns: [&str; 2]) -> Self {
         Self {
             title: title.to_owned(),
@@ -82,12 +82,12 @@ impl Table {
         }
     }
 
-    /// Says something above the figures.
+    /// Adds a note above the figures.
     pub fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
 
-    /// Adds the medians of what was measured in rounds.
+    /// Adds a line with the medians of the rounds.
     pub fn rounds(&mut self, what: &str, rounds: &Rounds, target: Target) {
         let ratios = rounds.ratios();
         let (low, high) = ratios
@@ -105,7 +105,7 @@ impl Table {
         });
     }
 
-    /// Adds two figures.
+    /// Adds a line with two figures.
     pub fn pair(&mut self, what: &str, ours: f64, theirs: f64, target: Target) {
         self.lines.push(Line {
             what: what.to_owned(),
@@ -117,7 +117,7 @@ impl Table {
         });
     }
 
-    /// Whether every line meets its target.
+    /// Returns whether every line meets its target.
     pub fn is_met(&self) -> bool {
         self.lines
             .iter()
@@ -136,9 +136,9 @@ impl fmt::Display for Table {
             &self.columns[0],
             &self.columns[1],
             "ratio",
-            "in rounds",
+            "range",
             "target",
-            "verdict",
+            "result",
         ]
         .map(str::to_owned);
         let body = self.lines.iter().map(|line| {
@@ -152,7 +152,7 @@ impl fmt::Display for Table {
                 match line.target {
                     Target::None => String::new(),
                     target if target.is_met_by(line.ratio) => "met".to_owned(),
-                    _ => "SHORT".to_owned(),
+                    _ => "MISSED".to_owned(),
                 },
             ]
         });
@@ -175,7 +175,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// The middle value; the mean of the two in the middle of an even number.
+/// Returns the median: the middle value, or the mean of the two middle values of an even count.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -187,7 +187,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Three digits that matter, no more.
+/// Formats a figure with three significant digits, or with all digits of the integer part.
 fn figure(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),
@@ -202,15 +202,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_of_an_even_number_lies_between_the_two_in_the_middle() {
+    fn median_of_an_even_count_is_mean_of_the_middle_two() {
         assert_eq!(median(&[4.0, 1.0, 3.0]), 3.0);
         assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), 2.5);
     }
 
     #[test]
-    fn a_ratio_is_taken_within_its_round() {
+    fn ratio_is_computed_within_its_round() {
         let mut table = Table::new("t", ["ours", "theirs"]);
-        // The machine became ten times faster in between: both sides saw it.
+        // The machine became ten times faster from round to round, for both sides.
         let rounds = Rounds {
             ours: vec![2.0, 20.0, 200.0],
             theirs: vec![1.0, 10.0, 100.0],
@@ -221,11 +221,11 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_below_its_target_is_said_to_fall_short() {
+    fn ratio_below_its_target_is_reported_as_missed() {
         let mut table = Table::new("t", ["ours", "theirs"]);
         table.pair("x", 1.1, 1.0, Target::AtLeast(1.15));
         assert!(!table.is_met());
-        assert!(table.to_string().contains("SHORT"));
+        assert!(table.to_string().contains("MISSED"));
         let mut table = Table::new("t", ["ours", "theirs"]);
         table.pair("x", 0.4, 1.0, Target::AtMost(0.5));
         assert!(table.is_met());

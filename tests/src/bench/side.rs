@@ -1,11 +1,11 @@
-//! The two sides: the same traffic, told apart by one statement.
+//! The two sides: the same traffic with different claim statements.
 
 use super::wire::Answer;
 
-/// The consuming endpoint of all claims.
+/// The destination of all claims.
 pub const DESTINATION: &str = "orders.reserve-inventory";
 
-/// Who remembers the messages.
+/// The system that remembers the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Idem,
@@ -13,8 +13,8 @@ pub enum Side {
 }
 
 impl Side {
-    /// Both, in an order that changes from round to round: neither always runs on what the other
-    /// has warmed or worn.
+    /// Returns both sides, in an order that alternates from round to round, so that neither side
+    /// always runs on the state that the other side has left.
     pub fn in_turn(round: usize) -> [Self; 2] {
         if round.is_multiple_of(2) {
             [Self::Idem, Self::HandWritten]
@@ -23,7 +23,7 @@ impl Side {
         }
     }
 
-    /// The database of this side.
+    /// Returns the database of this side.
     pub fn database(self) -> &'static str {
         match self {
             Self::Idem => "idem",
@@ -31,7 +31,7 @@ impl Side {
         }
     }
 
-    /// Claims `$1` for the destination `$2`.
+    /// Returns the statement that claims `$1` for the destination `$2`.
     pub fn claim_sql(self) -> &'static str {
         match self {
             Self::Idem => "SELECT idem_try_claim($1::text, $2)",
@@ -41,11 +41,11 @@ impl Side {
         }
     }
 
-    /// Whether the claim was won.
-    pub fn won(self, answer: &Answer) -> bool {
+    /// Returns whether the claim was won.
+    pub fn won(self, result: &Answer) -> bool {
         match self {
-            Self::Idem => answer.is_true(),
-            Self::HandWritten => answer.rows == 1,
+            Self::Idem => result.is_true(),
+            Self::HandWritten => result.rows == 1,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Claims with their business update, idem against a hand-written inbox, while both forget as fast
-//! as they learn.
+//! Measures claims with their business update, idem against a hand-written inbox, while both sides
+//! remove as many claims as they add.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use super::side::Side;
 use super::wire::Session;
 use super::{ground, idem, inbox};
 
-/// Ids to deliver again, sampled before each measurement.
+/// The number of ids to deliver again. They are sampled before each measurement.
 const KNOWN: u64 = 20_000;
-/// How often the hand-written inbox deletes what has expired.
+/// How often the hand-written inbox deletes expired rows.
 const DELETE_EVERY: Duration = Duration::from_secs(1);
 
 /// One line of the table.
@@ -56,14 +56,18 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         Side::Idem.database(),
     )?)?);
     table.note(format!(
-        "{retained} identities retained; {} rounds of {:.1} s a side, interleaved",
+        "{retained} identities retained; {} rounds of {:.1} s for each side, interleaved",
         options.rounds(),
         options.round().as_secs_f64()
     ));
     table.note(
-        "hand-written: as many as were claimed are deleted every second, the oldest first, 1,000 a statement; autovacuum on",
+        "hand-written: every second as many rows are deleted as were claimed, oldest first, 1,000 \
+         in each statement; autovacuum on",
     );
-    table.note("idem: the ring turns in the middle of every round, and its oldest slice, half of what is retained, is truncated");
+    table.note(
+        "idem: the ring rotates in the middle of every round, and its oldest slice, half of what \
+         is retained, is truncated",
+    );
     for synchronous_commit in [true, false] {
         for clients in options.client_counts() {
             for duplicates in [0, 10, 50] {
@@ -95,12 +99,12 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     let mut session = Session::connect(&cluster, Side::HandWritten.database())?;
     ensure!(
         inbox::retained(&mut session)? == retained,
-        "the hand-written inbox has not kept its size"
+        "the number of rows in the hand-written inbox has changed"
     );
     Ok(vec![table])
 }
 
-/// Both sides with what they retain.
+/// Creates the tables of one side and fills them with `retained` identities.
 pub fn prepare(cluster: &Cluster, side: Side, retained: u64) -> Result<()> {
     let mut session = Session::connect(cluster, side.database())?;
     ground::create_accounts(&mut session)?;
@@ -154,7 +158,7 @@ fn measure(cluster: &Cluster, side: Side, setup: Setup, options: &Options) -> Re
     );
     let share = 100.0 * (1.0 - done.won as f64 / done.transactions as f64);
     let wanted = f64::from(setup.duplicates);
-    // Four standard deviations of a fair draw.
+    // Four standard deviations of independent draws.
     let tolerance = 4.0 * (wanted * (100.0 - wanted) / done.transactions as f64).sqrt();
     ensure!(
         (share - wanted).abs() <= tolerance,
@@ -163,8 +167,8 @@ fn measure(cluster: &Cluster, side: Side, setup: Setup, options: &Options) -> Re
     Ok(done)
 }
 
-/// Deletes every second as many as have been won since; the rest when the load has ended and
-/// nothing is measured.
+/// Deletes every second as many rows as were won since the last pass. The last pass runs after the
+/// load has ended, when nothing is measured.
 pub fn keep_retention(session: &mut Session, progress: &Progress) -> Result<()> {
     let mut deleted = 0;
     let mut pass = DELETE_EVERY;

@@ -1,9 +1,8 @@
-//! A session with the server that costs next to nothing: one thread, one socket, one system call
-//! each way.
+//! A session with a very cheap client: one thread, one socket, one system call in each direction.
 //!
-//! On a small machine the client's own work is part of every figure, and it makes two sides look
-//! more alike than they are. pgbench is as cheap, but it cannot see how many rows an INSERT took
-//! and act on it, which is how a hand-written inbox learns that it has won.
+//! On a small machine the work of the client is part of every figure, and makes two sides look more
+//! alike than they are. pgbench is as cheap, but it cannot act on the number of rows that an INSERT
+//! added. A hand-written inbox needs this number to learn whether it has won the claim.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -16,10 +15,10 @@ use postgres_protocol::IsNull;
 use postgres_protocol::message::backend::{DataRowBody, ErrorFields, Message};
 use postgres_protocol::message::frontend;
 
-/// The most that one read takes from the socket.
+/// The largest number of bytes that one read takes from the socket.
 const READ_BYTES: usize = 64 * 1024;
 
-/// A connection that blocks.
+/// A blocking connection.
 pub struct Session {
     stream: UnixStream,
     incoming: BytesMut,
@@ -28,22 +27,22 @@ pub struct Session {
     pid: i32,
 }
 
-/// What a statement came to.
+/// The result of a statement.
 #[derive(Default)]
 pub struct Answer {
-    /// The rows that its command tag counts.
+    /// The number of rows in the command tag.
     pub rows: u64,
-    /// The first column of its first row; `None` is NULL or no row.
+    /// The first column of the first row; `None` for NULL or for no row.
     pub first: Option<Bytes>,
 }
 
 impl Answer {
-    /// Whether the first column is `true`.
+    /// Returns whether the first column is `true`.
     pub fn is_true(&self) -> bool {
         self.first.as_deref() == Some(b"t")
     }
 
-    /// The first column as text.
+    /// Returns the first column as text.
     pub fn text(&self) -> Option<&str> {
         self.first
             .as_deref()
@@ -70,26 +69,26 @@ impl Session {
             ("application_name", "bench"),
         ];
         frontend::startup_message(parameters, &mut session.outgoing)?;
-        session.answer(|_| Ok(()))?;
+        session.round_trip(|_| Ok(()))?;
         Ok(session)
     }
 
-    /// The process that serves this session.
+    /// Returns the process id of the backend that serves this session.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Runs SQL as it is, in the simple protocol.
+    /// Runs SQL in the simple query protocol.
     pub fn run(&mut self, sql: &str) -> Result<Answer> {
         frontend::query(sql, &mut self.outgoing)?;
-        self.answer(|_| Ok(())).with_context(|| sql.to_owned())
+        self.round_trip(|_| Ok(())).with_context(|| sql.to_owned())
     }
 
-    /// The first column of all rows.
+    /// Returns the first column of all rows.
     pub fn column(&mut self, sql: &str) -> Result<Vec<String>> {
         let mut column = Vec::new();
         frontend::query(sql, &mut self.outgoing)?;
-        self.answer(|row| {
+        self.round_trip(|row| {
             let first = first_column(row)?.context("an unexpected NULL")?;
             column.push(String::from_utf8(first.to_vec())?);
             Ok(())
@@ -98,30 +97,31 @@ impl Session {
         Ok(column)
     }
 
-    /// The one value that a query gives.
+    /// Returns the single value that a query returns.
     pub fn value<T>(&mut self, sql: &str) -> Result<T>
     where
         T: std::str::FromStr<Err: std::error::Error + Send + Sync + 'static>,
     {
-        let answer = self.run(sql)?;
-        let text = answer.text().with_context(|| format!("no value: {sql}"))?;
+        let result = self.run(sql)?;
+        let text = result.text().with_context(|| format!("no value: {sql}"))?;
         text.parse().with_context(|| format!("{text} from {sql}"))
     }
 
-    /// Keeps a statement for `execute`.
+    /// Prepares a statement for `execute`.
     pub fn prepare(&mut self, name: &str, sql: &str) -> Result<()> {
         frontend::parse(name, sql, [], &mut self.outgoing)?;
         frontend::sync(&mut self.outgoing);
-        self.answer(|_| Ok(())).with_context(|| sql.to_owned())?;
+        self.round_trip(|_| Ok(()))
+            .with_context(|| sql.to_owned())?;
         Ok(())
     }
 
-    /// Runs a kept statement with its parameters as text, in one round trip.
+    /// Runs a prepared statement with its parameters as text, in one round trip.
     pub fn execute(&mut self, name: &str, parameters: &[&str]) -> Result<Answer> {
         self.execute_each(name, parameters, |_| Ok(()))
     }
 
-    /// The same, and looks at every row.
+    /// Runs a prepared statement as `execute` does, and applies `each` to every row.
     pub fn execute_each(
         &mut self,
         name: &str,
@@ -133,27 +133,27 @@ impl Session {
             Ok(IsNull::No)
         };
         if frontend::bind("", name, [], parameters, text, [0], &mut self.outgoing).is_err() {
-            bail!("parameters that the protocol cannot carry");
+            bail!("the protocol cannot encode these parameters");
         }
         frontend::execute("", 0, &mut self.outgoing)?;
         frontend::sync(&mut self.outgoing);
-        self.answer(each).with_context(|| name.to_owned())
+        self.round_trip(each).with_context(|| name.to_owned())
     }
 
-    /// Runs a statement in a portal of this name.
+    /// Runs a statement in the portal `portal`.
     pub fn execute_in_portal(&mut self, portal: &str, sql: &str) -> Result<Answer> {
         self.send_statement(portal, sql)?;
         frontend::sync(&mut self.outgoing);
-        self.answer(|_| Ok(())).with_context(|| sql.to_owned())
+        self.round_trip(|_| Ok(())).with_context(|| sql.to_owned())
     }
 
-    /// Sends statements as one pipeline: they run one after the other, up to a single Sync.
+    /// Sends statements as one pipeline. They run one after the other, up to a single Sync.
     pub fn pipeline(&mut self, statements: &[&str]) -> Result<Answer> {
         for sql in statements {
             self.send_statement("", sql)?;
         }
         frontend::sync(&mut self.outgoing);
-        self.answer(|_| Ok(()))
+        self.round_trip(|_| Ok(()))
             .with_context(|| statements.join("; "))
     }
 
@@ -161,24 +161,24 @@ impl Session {
         frontend::parse("", sql, [], &mut self.outgoing)?;
         let no_parameters = |(): (), _: &mut BytesMut| Ok(IsNull::No);
         if frontend::bind(portal, "", [], [], no_parameters, [0], &mut self.outgoing).is_err() {
-            bail!("a bind message that the protocol cannot carry");
+            bail!("the protocol cannot encode this bind message");
         }
         frontend::execute(portal, 0, &mut self.outgoing)?;
         Ok(())
     }
 
-    /// Sends what is prepared and reads to the end of the answer.
-    fn answer(&mut self, mut each: impl FnMut(&DataRowBody) -> Result<()>) -> Result<Answer> {
+    /// Sends the queued messages and reads the response to its end.
+    fn round_trip(&mut self, mut each: impl FnMut(&DataRowBody) -> Result<()>) -> Result<Answer> {
         self.stream.write_all(&self.outgoing)?;
         self.outgoing.clear();
-        let mut answer = Answer::default();
+        let mut result = Answer::default();
         let mut error = None;
         let mut any = false;
         loop {
             match self.message()? {
                 Message::DataRow(row) => {
                     if !any {
-                        answer.first = first_column(&row)?;
+                        result.first = first_column(&row)?;
                         any = true;
                     }
                     each(&row)?;
@@ -189,7 +189,7 @@ impl Session {
                         .rsplit(' ')
                         .next()
                         .and_then(|count| count.parse().ok());
-                    answer.rows = count.unwrap_or(0);
+                    result.rows = count.unwrap_or(0);
                 }
                 Message::BackendKeyData(key) => self.pid = key.process_id(),
                 Message::ErrorResponse(body) => error = Some(describe(body.fields())?),
@@ -199,7 +199,7 @@ impl Session {
         }
         match error {
             Some(error) => bail!(error),
-            None => Ok(answer),
+            None => Ok(result),
         }
     }
 
@@ -210,7 +210,7 @@ impl Session {
             }
             let read = self.stream.read(&mut self.chunk)?;
             if read == 0 {
-                bail!("the server has closed the connection");
+                bail!("the server closed the connection");
             }
             self.incoming.extend_from_slice(&self.chunk[..read]);
         }

@@ -6,7 +6,8 @@ use anyhow::Result;
 use clap::Parser;
 use idem_tests::bench::{self, Options};
 
-/// idem against what people write by hand, on one server with the durability that people run with.
+/// Compares idem with hand-written alternatives, on one server with the durability settings that
+/// are usual in production.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
@@ -16,13 +17,13 @@ struct Arguments {
 fn main() -> Result<ExitCode> {
     let Arguments { options } = Arguments::parse();
     let met = bench::run(&options)?;
-    // A figure that falls short is a result, not a failure of the program.
+    // A figure below its target is a result, and not a failure of the program.
     println!(
         "{}",
         if met {
             "Every target is met."
         } else {
-            "Some figures fall short of their target."
+            "Some figures are below their targets."
         }
     );
     Ok(ExitCode::SUCCESS)

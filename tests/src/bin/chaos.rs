@@ -1,4 +1,4 @@
-//! A campaign of fault injection: `cargo xtask chaos`.
+//! The program that runs a fault injection campaign: `cargo xtask chaos`.
 
 use std::process::ExitCode;
 
@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use idem_tests::chaos::{self, CampaignConfig};
 
-/// The live range under fault injection. Prints a ledger, and fails when an error happened or a
-/// fault did not happen often enough.
+/// Runs the live range under fault injection and prints a ledger. Fails when an error happened or
+/// when a fault did not happen often enough.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
@@ -16,15 +16,15 @@ struct Arguments {
 
 fn main() -> Result<ExitCode> {
     let Arguments { config } = Arguments::parse();
-    // Before the threads of the runtime.
+    // Only threads that start later are in the new mount namespace.
     chaos::campaign::prepare()?;
     let mut worker = std::env::current_exe()?;
     worker.set_file_name("range-worker");
     worker
         .try_exists()
-        .context("range-worker is built with this program")?;
+        .context("cannot find range-worker, which is built with this program")?;
     let Some(ledger) = chaos::run(&config, &worker)? else {
-        eprintln!("a signal has ended the campaign before its ledger");
+        eprintln!("a signal ended the campaign, so there is no ledger");
         return Ok(ExitCode::FAILURE);
     };
     println!("{ledger}");

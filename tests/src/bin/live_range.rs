@@ -1,4 +1,5 @@
-//! The shooting range over a real broker as a program: `cargo xtask demo --broker rabbitmq`.
+//! The program that runs the shooting range over a real broker:
+//! `cargo xtask demo --broker rabbitmq`.
 
 use std::{
     io::IsTerminal,
@@ -11,8 +12,8 @@ use clap::Parser;
 use idem_tests::range::live::{self, LiveConfig, Look};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A shooting range over a real broker: producer, consumers and relays are killed again and again,
-/// the broker and the database once.
+/// Runs the shooting range over a real broker. The producer, the consumers and the relays are
+/// killed repeatedly, the broker and the database once each.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
@@ -26,19 +27,19 @@ async fn main() -> Result<ExitCode> {
     program.set_file_name("range-worker");
     program
         .try_exists()
-        .context("range-worker is built with this program")?;
+        .context("cannot find range-worker, which is built with this program")?;
 
-    eprintln!("{} and PostgreSQL are starting", config.broker.name());
+    eprintln!("starting {} and PostgreSQL", config.broker.name());
     let mut display = Display::new();
     let report = live::run(&config, &program, |look| display.show(look)).await?;
     display.finish();
     println!("\n{report}");
     match (report.verdict.is_right(), config.unprotected) {
         (true, true) => println!(
-            "This traffic was too kind to show a difference: raise --duplicates or --messages."
+            "This run had too few faults to show a difference. Raise --duplicates or --messages."
         ),
         (false, false) => {
-            eprintln!("idem made errors: this must not be");
+            eprintln!("idem made errors, which is a bug in idem");
             return Ok(ExitCode::FAILURE);
         }
         _ => {}
@@ -46,7 +47,8 @@ async fn main() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line that moves on a terminal, a line now and then anywhere else.
+/// Shows the progress of a run: one line that is updated in place on a terminal, and otherwise a
+/// new line every two seconds.
 struct Display {
     bar: ProgressBar,
     on_terminal: bool,
@@ -90,7 +92,8 @@ impl Display {
             crashes,
         } = look;
         format!(
-            "{sent:>6} sent {:>6} handled {:>6} facts {kills:>4} killed {crashes} crashes {:>4} contradictions",
+            "{sent:>6} sent {:>6} handled {:>6} facts {kills:>4} killed {crashes} crashes \
+             {:>4} contradictions",
             progress.handled, progress.heard, progress.contradictions,
         )
     }

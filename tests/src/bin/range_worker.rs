@@ -1,13 +1,13 @@
-//! One process of the range over a broker; `live-range` starts them.
+//! One process of the range over a broker. `live-range` and `chaos` start these processes.
 
 use anyhow::Result;
 use clap::Parser;
 use idem_tests::range::live::{Post, Role, work};
 
-/// One process of the shooting range over a real broker.
+/// Runs one process of the shooting range over a real broker.
 #[derive(Parser)]
 struct Arguments {
-    /// What it does
+    /// The role of the process
     #[arg(value_enum)]
     role: Role,
     #[command(flatten)]
@@ -17,7 +17,7 @@ struct Arguments {
 #[tokio::main]
 async fn main() -> Result<()> {
     let Arguments { role, post } = Arguments::parse();
-    // What its clients warn of is in its log.
+    // The warnings of the client library go to the log of the process.
     tracing_subscriber::fmt()
         .with_max_level(tracing::Level::WARN)
         .with_writer(std::io::stderr)

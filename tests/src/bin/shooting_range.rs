@@ -1,4 +1,4 @@
-//! The shooting range as a program: `cargo xtask demo`, or against any database that has the
+//! The program that runs the shooting range: `cargo xtask demo`, or with any database that has the
 //! extension.
 
 use std::{io::IsTerminal, process::ExitCode, time::Duration};
@@ -9,8 +9,8 @@ use idem_tests::range::{self, Config, Watch};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::task::JoinHandle;
 
-/// A shooting range on an at-least-once transport: the same traffic to handlers with nothing,
-/// handlers that are idempotent by id, and handlers on idem.
+/// Runs the shooting range on an at-least-once transport. The same traffic goes to handlers without
+/// protection, to handlers that are idempotent by id, and to handlers that use idem.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
@@ -23,19 +23,20 @@ async fn main() -> Result<ExitCode> {
     let report = range::run_watched(&config, Display::show).await?;
     println!("\n{report}");
     if !report.idem_is_right() {
-        eprintln!("idem made errors: this must not be");
+        eprintln!("idem made errors, which is a bug in idem");
         return Ok(ExitCode::FAILURE);
     }
     if !report.others_are_wrong() {
         println!(
-            "This traffic was too kind to show a difference: raise --duplicates, --kill or --shots."
+            "This run had too few faults to show a difference. \
+             Raise --duplicates, --kill or --shots."
         );
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows one trial until it is dropped: a line that moves on a terminal, a line now and then
-/// anywhere else.
+/// Shows the progress of one trial until it is dropped: one line that is updated in place on a
+/// terminal, and otherwise a new line every two seconds.
 struct Display {
     watch: Watch,
     bar: ProgressBar,

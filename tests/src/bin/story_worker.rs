@@ -1,13 +1,13 @@
-//! A worker of the hard stories; their tests start it, and kill it.
+//! One worker process of the hard stories. The tests start and kill these processes.
 
 use anyhow::Result;
 use clap::Parser;
 use idem_tests::stories::work::{self, Post, Role};
 
-/// One worker process of the hard stories.
+/// Runs one worker process of the hard stories.
 #[derive(Parser)]
 struct Arguments {
-    /// What it does
+    /// The role of the worker
     #[arg(value_enum)]
     role: Role,
     #[command(flatten)]

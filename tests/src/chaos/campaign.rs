@@ -1,4 +1,4 @@
-//! The run: processes, kills and faults, then the drain, then the ledger.
+//! Runs a campaign: first processes with kills and faults, then the drain, then the ledger.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ use crate::range::live::{
     place, work,
 };
 
-/// How many processes there are of each role.
+/// The number of processes of each role.
 const STRENGTH: [Strength; 9] = [
     (Role::Producer, 1),
     (Role::Targets, 2),
@@ -41,25 +41,25 @@ const STRENGTH: [Strength; 9] = [
     (Role::Steps, 1),
 ];
 
-/// Kills of each role in a cycle, at least.
+/// The minimum number of kills of each role in a cycle.
 const KILLS_PER_CYCLE: u64 = 3;
 
-/// Rotations of all rings in a cycle, at least.
+/// The minimum number of rotations of all rings in a cycle.
 const ROTATIONS_PER_CYCLE: u64 = 30;
 
-/// Calls of the maintenance by clients in a cycle, at least.
+/// The minimum number of maintenance runs by clients in a cycle.
 const CALLS_PER_CYCLE: u64 = 30;
 
-/// Looks for updated rows in a cycle, at least.
+/// The minimum number of checks for updated rows in a cycle.
 const LOOKS_PER_CYCLE: u64 = 30;
 
-/// How long between two looks at the processes.
+/// The interval between two checks of the processes.
 const BEAT: Duration = Duration::from_millis(50);
 
-/// How long the processes may take to end that are killed with a campaign.
+/// The longest time that the processes may take to end after they were killed at the end.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What became of the faults.
+/// The results of the fault injection.
 #[derive(Default)]
 struct Injected {
     counts: BTreeMap<Kind, u64>,
@@ -67,7 +67,7 @@ struct Injected {
 }
 
 impl Injected {
-    /// Notes the streams that have not gone on after a fault.
+    /// Counts and prints a fault after which some streams did not continue.
     fn note_recovery(&mut self, stuck: &[&str]) {
         if !stuck.is_empty() {
             eprintln!("not recovered: {}", stuck.join(", "));
@@ -76,12 +76,13 @@ impl Injected {
     }
 }
 
-/// Runs a campaign with processes of `worker` (the binary `range-worker`), and returns its ledger;
-/// `None` when SIGINT or SIGTERM has ended it before. Nothing that it has started runs any more.
+/// Runs a campaign with processes of `worker` (the binary `range-worker`) and returns its ledger.
+/// Returns `None` when SIGINT or SIGTERM ended the campaign. All processes and servers that it
+/// started have ended when this function returns.
 ///
 /// # Errors
-/// When this process may not mount disks, when a server or a process fails for good, or at the
-/// deadline. Errors of idem are not errors but rows of the ledger.
+/// When this process is not permitted to mount disks, when a server or a process fails repeatedly,
+/// or at the deadline. Errors that idem made are not errors here but rows of the ledger.
 pub fn run(config: &CampaignConfig, worker: &Path) -> Result<Option<Ledger>> {
     let parent = workspace_root().join("target/chaos");
     fs::create_dir_all(&parent)?;
@@ -95,7 +96,7 @@ pub fn run(config: &CampaignConfig, worker: &Path) -> Result<Option<Ledger>> {
         .enable_all()
         .build()?;
     let ended = runtime.block_on(until_ended(config, worker, &dir));
-    // Its tasks own the servers. It waits for those that block.
+    // The tasks of the runtime own the servers. The drop waits for tasks that block.
     drop(runtime);
     let is_kept = match &ended {
         Ok(Some(ledger)) => !ledger.is_green() && config.flaw.is_none(),
@@ -115,21 +116,23 @@ pub fn run(config: &CampaignConfig, worker: &Path) -> Result<Option<Ledger>> {
 
 async fn until_ended(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<Option<Ledger>> {
     tokio::select! {
-        // Its first poll makes the handlers of the signals, before anything is started.
+        // The first poll installs the signal handlers, before any process or server is started.
         biased;
         () = terminated() => Ok(None),
-        ledger = tokio::time::timeout(config.deadline(), campaign(config, worker, dir)) => match ledger {
-            Ok(ledger) => ledger.map(Some),
-            Err(_) => bail!("the campaign is not over after {:?}", config.deadline()),
-        },
+        ledger = tokio::time::timeout(config.deadline(), campaign(config, worker, dir)) =>
+            match ledger {
+                Ok(ledger) => ledger.map(Some),
+                Err(_) => bail!("the campaign did not finish within {:?}", config.deadline()),
+            },
     }
 }
 
-/// Removes the directory of a campaign. A process that was killed may still write into it.
+/// Removes the directory of a campaign. Retries, because a process that was killed may still be
+/// writing a file.
 fn remove(dir: &Path) {
     let is_gone = || Ok(fs::remove_dir_all(dir).is_ok() || !dir.exists());
     if let Err(error) = wait_for("the directory is removed", LAST_PATIENCE, is_gone) {
-        eprintln!("{} stays: {error:#}", dir.display());
+        eprintln!("cannot remove {}: {error:#}", dir.display());
     }
 }
 
@@ -152,7 +155,7 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
     );
     let mut crew = Crew::with(worker, dir, arguments, &STRENGTH);
     if config.flaw == Some(Flaw::StuckObserver) {
-        // A kill between the loss of its connection and the end of the fault would mend it.
+        // A kill between the loss of its connection and the end of the fault would repair it.
         crew.spare(Role::Observer);
     }
     crew.start_all()?;
@@ -165,7 +168,7 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
     }
     let injected = outcome?;
     let attacked = began.elapsed();
-    eprintln!("the faults are over, the campaign drains");
+    eprintln!("all faults are injected; draining the queues");
     for role in [Role::Claims, Role::Leases, Role::Steps, Role::Producer] {
         crew.stop(role).await?;
     }
@@ -175,7 +178,7 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
     let traffic = traffic.first(commands);
     let left = drain::drain(&site, &mut crew).await?;
 
-    eprintln!("the campaign is drained, and is checked");
+    eprintln!("the queues are drained; checking the results");
     let watched = watch.stop().await;
     let mut errors = checker::check(&site, dir, &traffic, &watched).await?;
     errors.insert(Violation::NotRecovered, injected.not_recovered);
@@ -209,31 +212,27 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
             .map(|fault| row(fault.kind().to_string(), count(fault.kind()), minimum)),
     );
     let client = site.connect().await?;
-    let turns: i64 = client
+    let rotations: i64 = client
         .query_one("SELECT sum(turns)::bigint FROM idem.ring", &[])
         .await?
         .try_get(0)?;
     rows.push(row(
-        "rings rotated".to_owned(),
-        u64::try_from(turns)?,
+        "rotations of rings".to_owned(),
+        u64::try_from(rotations)?,
         cycles * ROTATIONS_PER_CYCLE,
     ));
     rows.push(row(
-        "maintenance called under load".to_owned(),
+        "maintenance runs by a client".to_owned(),
         watched.maintenance_calls,
         cycles * CALLS_PER_CYCLE,
     ));
     rows.push(row(
-        "looks for updated rows".to_owned(),
+        "checks for updated rows".to_owned(),
         watched.looks_for_updates,
         cycles * LOOKS_PER_CYCLE,
     ));
     let poison = site.poison().len() as u64;
-    rows.push(row(
-        "poisonous messages sent".to_owned(),
-        poison,
-        minimum * 10,
-    ));
+    rows.push(row("poison messages sent".to_owned(), poison, minimum * 10));
 
     Ok(Ledger {
         header: vec![
@@ -268,7 +267,7 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
             ("attempts among them", traffic.attempts.len() as u64),
             ("commands delivered", work::given(dir)?[0]),
             (
-                "facts heard, duplicates included",
+                "facts received, duplicates included",
                 number(&client, "SELECT count(*) FROM heard").await?,
             ),
             (
@@ -284,16 +283,20 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
                 number(&client, "SELECT count(*) FROM completed").await?,
             ),
             (
-                "steps",
+                "steps sent",
                 number(&client, "SELECT sum(n)::bigint FROM step").await?,
             ),
-            ("most bytes of inbox and outbox", watched.most_bytes),
+            (
+                "largest size of inbox and outbox, in bytes",
+                watched.most_bytes,
+            ),
         ],
         errors,
     })
 }
 
-/// Kills processes and injects faults until the time is up and each fault has met its minimum.
+/// Kills processes and injects faults until the minutes are over and each fault has met its
+/// minimum.
 async fn attack(
     config: &CampaignConfig,
     site: &Site,
@@ -302,14 +305,14 @@ async fn attack(
 ) -> Result<Injected> {
     let mut dice = StdRng::seed_from_u64(config.seed);
     let mut next_kill = Instant::now() + KILL_EVERY;
-    // A kill would mend a process that hangs after a fault.
+    // A kill would repair a process that hangs after a fault, so none happens during a recovery.
     let is_recovering = Cell::new(true);
     let mut faults = std::pin::pin!(inject(config, site, dir, &is_recovering));
     loop {
         tokio::select! {
             injected = &mut faults => {
                 let injected = injected?;
-                // Rare kinds of kills may be missing yet.
+                // Some roles may not have met their minimum of kills yet.
                 let enough = u32::try_from(config.cycles() * KILLS_PER_CYCLE)?;
                 while crew.killed_roles().any(|role| crew.tally().kills_of(role) < enough) {
                     tend(crew)?;
@@ -329,10 +332,13 @@ async fn attack(
     }
 }
 
-/// Starts processes that have ended by themselves. The producer has more to send than it can.
+/// Restarts processes that have ended by themselves.
+///
+/// Returns an error when the producer has sent all its messages. It has more of them than it can
+/// send during the faults.
 fn tend(crew: &mut Crew) -> Result<()> {
     if crew.tend()? {
-        bail!("the producer has sent everything, and the faults and kills are not over");
+        bail!("the producer sent all its messages before the faults and kills were complete");
     }
     Ok(())
 }
@@ -382,16 +388,21 @@ async fn inject(
         injected.note_recovery(&progress::stuck_streams(site, dir).await);
         is_recovering.set(false);
         eprintln!(
-            "{:>6.0} s  {kind}: {:.1} s{}, handled again after {:.1} s",
+            "{:>6.0} s  {kind}: {:.1} s{}, recovered after {:.1} s",
             began.elapsed().as_secs_f64(),
             held.as_secs_f64(),
-            if has_effect { "" } else { " without an effect" },
+            if has_effect {
+                ""
+            } else {
+                " without a visible effect"
+            },
             healed.elapsed().as_secs_f64()
         );
     }
     Ok(injected)
 }
 
+/// Returns the number that a query returns, or 0 for NULL.
 async fn number(client: &tokio_postgres::Client, sql: &str) -> Result<u64> {
     let number: Option<i64> = client.query_one(sql, &[]).await?.try_get(0)?;
     Ok(u64::try_from(number.unwrap_or_default())?)
@@ -401,17 +412,17 @@ async fn text(client: &tokio_postgres::Client, sql: &str) -> Result<String> {
     Ok(client.query_one(sql, &[]).await?.try_get(0)?)
 }
 
-/// Keeps what the servers have logged with the logs of the processes.
+/// Writes the logs of the servers into the directory with the logs of the processes.
 async fn save_logs(site: &Site, dir: &Path) {
     match site.with_pair(|pair| pair.log()).await {
         Ok(log) => {
             let _ = fs::write(dir.join("all-servers.log"), log);
         }
-        Err(error) => eprintln!("the logs of the servers: {error:#}"),
+        Err(error) => eprintln!("cannot read the logs of the servers: {error:#}"),
     }
 }
 
-/// The commit that is checked out, marked when there are changes.
+/// Returns the commit that is checked out, with `-dirty` when there are changes.
 fn commit() -> String {
     let git = Command::new("git")
         .args([
@@ -431,10 +442,11 @@ fn commit() -> String {
     }
 }
 
-/// Prepares this process for campaigns: see [`disk::unshare_mounts`]. Before any thread is started.
+/// Prepares this process for campaigns: see [`disk::unshare_mounts`]. It must run before any thread
+/// is started.
 ///
 /// # Errors
-/// When it does not run as root.
+/// When the process does not run as root.
 pub fn prepare() -> Result<()> {
     disk::unshare_mounts()
 }

@@ -1,4 +1,4 @@
-//! What a campaign is started with.
+//! The settings of a campaign.
 
 use std::time::Duration;
 
@@ -6,43 +6,45 @@ use clap::Args;
 
 use crate::range::live::{Field, Flaw, Kind, place::nats::OLDEST_MESSAGE};
 
-/// Sends of the producer in a second.
+/// The number of messages that the producer sends per second.
 pub const SENDS_PER_SECOND: u32 = 60;
 
-/// Claims of the range are kept for so long. Every duplicate has to come within it; the checker
-/// tells one that came later from one that was handled twice.
+/// The retention of the claims of the range. Every duplicate should be delivered within this time.
+/// The checker reports a later one separately from a message that was handled twice.
 pub const RETENTION: Duration = Duration::from_secs(300);
 const _: () = assert!(OLDEST_MESSAGE.as_secs() < RETENTION.as_secs());
 
 /// The share of commands that are sent twice.
 const DUPLICATES: f64 = 0.30;
 
-/// A duplicate comes at most so many sends later: 10 seconds, and the outages of that time.
+/// The largest number of other sends between a command and its duplicate: 10 seconds, plus the
+/// outages in that time.
 const FARTHEST_SENDS: u32 = 600;
 
 /// Mean time between two kills of a process.
 pub const KILL_EVERY: Duration = Duration::from_millis(2_500);
 
-/// The longest campaign whose load every process can hold: each knows all commands.
+/// The longest campaign in minutes. Every process holds all commands in memory, which limits it.
 const MOST_MINUTES: i64 = 240;
 
-/// The longest fault, with the recovery from it and the kills after it.
+/// The longest time of a fault, including the recovery and the kills after it.
 const LONGEST_FAULT: Duration = Duration::from_secs(300);
 
-/// Each fault happens at least once in so many minutes, and once in a shorter campaign.
+/// The length of a cycle in minutes. Each fault happens at least once per cycle, and at least once
+/// in a shorter campaign.
 const MINUTES_PER_CYCLE: u32 = 6;
 
-/// A campaign.
+/// The settings of a campaign.
 #[derive(Args, Clone, Debug)]
 pub struct CampaignConfig {
-    /// How long faults are injected, at least: the campaign goes on until each has met its minimum.
-    /// At most 240
+    /// The minimum time, in minutes, for which faults are injected; at most 240. The campaign
+    /// continues until each fault has met its minimum
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=MOST_MINUTES))]
     pub minutes: u32,
-    /// What the messages travel over
+    /// The broker
     #[arg(long, value_enum, default_value = "rabbitmq")]
     pub broker: Kind,
-    /// Chooses the traffic and the order of the faults
+    /// The seed that determines the traffic and the order of the faults
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Plants a known bug, which the ledger must report
@@ -51,32 +53,33 @@ pub struct CampaignConfig {
 }
 
 impl CampaignConfig {
-    /// How often each kind of fault has to happen.
+    /// Returns the minimum number of faults of each kind.
     #[must_use]
     pub fn cycles(&self) -> u64 {
         u64::from((self.minutes / MINUTES_PER_CYCLE).max(1))
     }
 
-    /// How long faults are injected, at least.
+    /// Returns the minimum time for which faults are injected.
     #[must_use]
     pub fn duration(&self) -> Duration {
         Duration::from_secs(60) * self.minutes
     }
 
-    /// How long faults are injected, at most. A minimum that is not met by then is red.
+    /// Returns the maximum time for which faults are injected. A minimum that is not met by then
+    /// makes the ledger red.
     #[must_use]
     pub fn longest(&self) -> Duration {
         self.duration().mul_f64(1.5) + Duration::from_secs(600)
     }
 
-    /// After this time the campaign has failed.
+    /// Returns the time after which the campaign fails.
     #[must_use]
     pub fn deadline(&self) -> Duration {
         self.duration() * 2 + Duration::from_secs(900)
     }
 
-    /// What the producer sends: more than it can until the last fault, which may begin as late as
-    /// [`longest`](Self::longest).
+    /// Returns the traffic. It has more messages than the producer can send before the end of the
+    /// last fault, which may begin as late as [`longest`](Self::longest).
     #[must_use]
     pub fn field(&self) -> Field {
         let seconds = self.longest() + LONGEST_FAULT;
@@ -110,8 +113,9 @@ mod tests {
         field: Field,
     }
 
+    /// The longest permitted campaign has enough messages, and a worker accepts its arguments.
     #[test]
-    fn load_of_the_longest_campaign_outlasts_its_faults() {
+    fn longest_campaign_has_messages_for_all_faults() {
         let longest = (1..=1_440)
             .rev()
             .find_map(|minutes| {
@@ -124,7 +128,7 @@ mod tests {
         let faults = (longest.longest() + LONGEST_FAULT).as_secs_f64() - 1.0;
         assert!(
             seconds >= faults,
-            "{} minutes: the load ends after {seconds} s, the faults after {faults} s",
+            "{} minutes: the messages end after {seconds} s, the faults after {faults} s",
             longest.minutes
         );
         let line = ["worker".to_owned()]

@@ -1,7 +1,7 @@
-//! A disk of its own for each server: a tmpfs, which can be filled and freed.
+//! The disk of a server: a tmpfs for each server, which can be filled and freed.
 //!
-//! The mounts are in a mount namespace of this process and its children. The kernel removes them
-//! with the last of these, also after a SIGKILL.
+//! The mounts are in a mount namespace of this process and its children. The kernel removes the
+//! mounts when the last of these processes ends, also after a SIGKILL.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -14,16 +14,17 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 
-/// How large a disk is.
+/// The mount options of a disk, with its size.
 const SIZE: &str = "size=1500m,mode=755";
 
-/// Gives this process a mount namespace of its own. Threads that were started before do not have
-/// it.
+/// Moves this process into a new mount namespace. Threads that were started before stay in the old
+/// one.
 ///
 /// # Errors
-/// When this process may not: it has to run as root.
+/// When this process does not run as root.
 pub fn unshare_mounts() -> Result<()> {
-    unshare(CloneFlags::CLONE_NEWNS).context("a campaign mounts its own disks: run it as root")?;
+    unshare(CloneFlags::CLONE_NEWNS)
+        .context("cannot create a mount namespace; run the campaign as root")?;
     let nothing: Option<&str> = None;
     mount(
         nothing,
@@ -35,16 +36,16 @@ pub fn unshare_mounts() -> Result<()> {
     .context("cannot make the mounts private")
 }
 
-/// A mounted disk, gone with this.
+/// A mounted disk, which is unmounted when this is dropped.
 pub struct Disk {
     dir: PathBuf,
 }
 
 impl Disk {
-    /// Mounts an empty disk at this directory, which is created.
+    /// Creates this directory and mounts an empty disk there.
     ///
     /// # Errors
-    /// When it cannot be mounted.
+    /// When the disk cannot be mounted.
     pub fn mount(dir: PathBuf) -> Result<Self> {
         fs::create_dir_all(&dir)?;
         let nothing: Option<&str> = None;
@@ -53,16 +54,16 @@ impl Disk {
         Ok(Self { dir })
     }
 
-    /// Where it is mounted.
+    /// Returns the directory of the mount.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Takes all the space that is free.
+    /// Allocates all free space.
     ///
     /// # Errors
-    /// When the space cannot be taken.
+    /// When the space cannot be allocated.
     pub fn fill(&self) -> Result<()> {
         let balloon = File::create(self.balloon())?;
         let mut chunk = 64 << 20;
@@ -78,10 +79,10 @@ impl Disk {
         Ok(())
     }
 
-    /// Gives the space back.
+    /// Frees the space that [`fill`](Self::fill) has allocated.
     ///
     /// # Errors
-    /// When it cannot be given back.
+    /// When the space cannot be freed.
     pub fn free(&self) -> Result<()> {
         match fs::remove_file(self.balloon()) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
@@ -96,7 +97,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // A server that has not ended yet still uses it; then it goes with that.
+        // If a server still uses the disk, a detached mount disappears when that server ends.
         if let Err(error) = umount2(&self.dir, MntFlags::MNT_DETACH) {
             eprintln!("cannot unmount {}: {error}", self.dir.display());
         }

@@ -1,5 +1,5 @@
-//! The end of a campaign: what was sent is handled, and the processes stop in the order of the
-//! stream.
+//! The drain at the end of a campaign: all messages are handled, and the processes stop in the
+//! order of the message flow.
 
 use std::time::{Duration, Instant};
 
@@ -13,27 +13,35 @@ use crate::range::live::{
     place::{self, Queue},
 };
 
-/// Between two looks.
+/// The interval between two checks.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// When nothing has changed for so long, nothing will: what is missing then is lost.
+/// The time without progress after which the drain is stalled. Messages that are missing then are
+/// lost.
 const STANDSTILL: Duration = Duration::from_secs(60);
 
-/// Everything that changes as long as messages are handled.
-const PROGRESS: &str = "SELECT (SELECT count(*) FROM shot) + (SELECT count(*) FROM moved), (SELECT count(*) FROM heard),
-    (SELECT count(*) FROM counted), (SELECT coalesce(sum(lag_messages), 0)::bigint FROM idem.relays),
-    (SELECT count(*) FROM idem.dead_letters), (SELECT count(DISTINCT poison) FROM mended),
-    (SELECT count(*) FROM idem.inbox)";
+/// Numbers that change as long as messages are handled.
+const PROGRESS: &str = "
+    SELECT (SELECT count(*) FROM shot) + (SELECT count(*) FROM moved),
+           (SELECT count(*) FROM heard),
+           (SELECT count(*) FROM counted),
+           (SELECT coalesce(sum(lag_messages), 0)::bigint FROM idem.relays),
+           (SELECT count(*) FROM idem.dead_letters),
+           (SELECT count(DISTINCT poison) FROM mended),
+           (SELECT count(*) FROM idem.inbox)";
 
-/// Where the numbers of unpublished effects, dead letters and requeued messages are.
+/// The column of [`PROGRESS`] with the number of unpublished effects.
 const UNPUBLISHED: usize = 3;
+/// The column of [`PROGRESS`] with the number of dead letters.
 const LETTERS: usize = 4;
+/// The column of [`PROGRESS`] with the number of requeued messages that were handled.
 const MENDED: usize = 5;
 
-/// Drains a campaign whose producer has stopped. Returns how many queues and effects are left over.
+/// Drains a campaign after its producer was stopped. Returns the number of queues that are not
+/// empty plus the number of effects that are not published.
 ///
 /// # Errors
-/// When a server is away, or a process does not stop.
+/// When a server cannot be reached, or when a process does not stop.
 pub async fn drain(site: &Site, crew: &mut Crew) -> Result<u64> {
     let mut drain = Drain {
         site,
@@ -44,8 +52,8 @@ pub async fn drain(site: &Site, crew: &mut Crew) -> Result<u64> {
     let poison = site.poison();
     let requeued = poison.iter().filter(|sent| sent.repaired).count();
     let letters = poison.len() - requeued;
-    // A process that is stopped forgets how often a message has failed. A requeued message comes
-    // back through the outbox, and the queue of the targets may be empty before that.
+    // A stopped process loses its count of failed deliveries. A requeued message is redelivered
+    // through the outbox, so the queue of the targets may be empty before it arrives.
     drain
         .until(async |seen| Ok(seen[LETTERS] >= letters as i64 && seen[MENDED] >= requeued as i64))
         .await?;
@@ -72,8 +80,9 @@ struct Drain<'d> {
 }
 
 impl Drain<'_> {
-    /// Stops the processes of a role when nothing waits for them, and nothing comes back from them.
-    /// Returns one when something is left.
+    /// Stops the processes of a role when their queue is empty. If they return messages to the
+    /// queue when they stop, they are started again. Returns 1 if the queue is not empty at the
+    /// end, and 0 otherwise.
     async fn close(&mut self, role: Role, queue: Queue) -> Result<u64> {
         loop {
             let (kind, url) = (self.site.kind, self.site.broker_url.clone());
@@ -83,13 +92,15 @@ impl Drain<'_> {
             if is_empty().await? {
                 return Ok(0);
             }
-            if self.stands_still() {
+            if self.is_stalled() {
                 return Ok(1);
             }
             self.crew.start(role)?;
         }
     }
 
+    /// Waits until `reached` returns true for the numbers of [`PROGRESS`], or until the drain is
+    /// stalled.
     async fn until(&mut self, reached: impl AsyncFn(&[i64]) -> Result<bool>) -> Result<()> {
         loop {
             let row = self
@@ -105,7 +116,7 @@ impl Drain<'_> {
                 self.seen = seen;
                 self.changed = Instant::now();
             }
-            if reached(&self.seen).await? || self.stands_still() {
+            if reached(&self.seen).await? || self.is_stalled() {
                 return Ok(());
             }
             self.crew.tend()?;
@@ -113,7 +124,7 @@ impl Drain<'_> {
         }
     }
 
-    fn stands_still(&self) -> bool {
+    fn is_stalled(&self) -> bool {
         self.changed.elapsed() > STANDSTILL
     }
 }

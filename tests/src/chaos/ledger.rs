@@ -1,36 +1,36 @@
-//! What a campaign prints: faults with their minimum, traffic, errors.
+//! The ledger of a campaign: faults with their minimum, traffic, and errors.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::checker::Violation;
 
-/// The ledger. It is Markdown, and is read as plain text, too.
+/// The ledger. It is printed as Markdown that is aligned for reading as plain text.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    /// What was run: names and values.
+    /// The settings and versions of the campaign, as names and values.
     pub header: Vec<(&'static str, String)>,
-    /// Each kind of fault: how often it happened, and how often it had to.
+    /// The kinds of faults, with their counts and minimums.
     pub faults: Vec<FaultRow>,
-    /// What was sent and handled.
+    /// The numbers of messages that were sent and handled, as names and values.
     pub traffic: Vec<(&'static str, u64)>,
-    /// Every error, also those that did not happen. All have to be zero.
+    /// The counts of all errors, which must all be zero. An error without a count was not checked.
     pub errors: BTreeMap<Violation, u64>,
 }
 
 /// One kind of fault.
 #[derive(Clone, Debug)]
 pub struct FaultRow {
-    /// Its name.
+    /// The name of the fault.
     pub name: String,
-    /// How often it happened.
+    /// The number of times that the fault happened.
     pub count: u64,
-    /// How often it has to happen in a campaign of this length.
+    /// The minimum of this number in a campaign of this length.
     pub minimum: u64,
 }
 
 impl Ledger {
-    /// Whether every fault happened often enough and no error happened.
+    /// Returns whether every fault has met its minimum, every error was checked, and none happened.
     #[must_use]
     pub fn is_green(&self) -> bool {
         self.errors.len() == Violation::ALL.len()
@@ -81,7 +81,7 @@ impl fmt::Display for Ledger {
     }
 }
 
-/// The head of a table: numbers are on the right.
+/// Writes the head of a table. Columns of numbers are aligned to the right.
 fn table<const N: usize>(
     f: &mut fmt::Formatter<'_>,
     names: [&str; N],
@@ -118,6 +118,7 @@ mod tests {
         }
     }
 
+    /// Each error makes the ledger red and is shown in exactly one row.
     #[test]
     fn each_error_row_turns_the_ledger_red() {
         assert!(green().is_green());
@@ -137,14 +138,16 @@ mod tests {
         }
     }
 
+    /// A ledger is not green when a row was not checked.
     #[test]
-    fn row_that_was_not_checked_is_an_error() {
+    fn unchecked_row_is_an_error() {
         let mut ledger = green();
         ledger.errors.remove(&Violation::Lost);
         assert!(!ledger.is_green());
         assert!(ledger.to_string().contains("ERROR"));
     }
 
+    /// A ledger is not green when a fault happened too rarely.
     #[test]
     fn fault_below_its_minimum_turns_the_ledger_red() {
         let mut ledger = green();

@@ -1,30 +1,33 @@
-//! A campaign: the live range under fault injection, and a ledger of what came of it.
+//! A campaign: the live range under fault injection, with a ledger of the results.
 //!
 //! ```text
-//!  producer ─► [proxy] ─► broker ─► [proxy] ─► consumers ─► [proxy] ─► primary ══synchronous══► standby
-//!                                                                        ▲ promotion switches the proxy
+//!  producer ─► [proxy] ─► broker ─► [proxy] ─► consumers ─► [proxy] ─► primary ══► standby
+//!                                                              ▲ promotion switches the proxy
 //!  campaign: starts and kills the processes, injects one fault after the other, drains, checks
 //! ```
 //!
-//! | module | idea |
+//! | module | content |
 //! |---|---|
-//! | [`config`] | what a campaign is started with |
-//! | [`plan`] | which fault comes next, from the seed |
+//! | [`config`] | the settings of a campaign |
+//! | [`plan`] | the order of the faults, from the seed |
 //! | [`faults`] | one file for each kind of fault: inject, hold, heal |
-//! | [`campaign`] | the run: processes, kills and faults until the time is up and every minimum is met |
-//! | [`drain`] | the end: faults are over, everything that was sent is handled |
-//! | [`checker`] | the tables, the log of the broker and the log of the server, held against each other |
-//! | [`ledger`] | the rows that are printed: faults with their minimum, traffic, errors |
-//! | [`site`] | what runs: two servers, a broker, two proxies |
+//! | [`campaign`] | the run: processes, kills and faults until every minimum is met |
+//! | [`drain`] | the end: no more faults, and all messages that were sent are handled |
+//! | [`checker`] | compares the tables, the log of the broker and the logs of the servers |
+//! | [`ledger`] | the printed rows: faults with their minimum, traffic, errors |
+//! | [`site`] | the servers of a campaign: primary, standby, broker, two proxies |
 //! | [`pair`] | the primary and its synchronous standby; promotion and rebuild |
-//! | [`disk`], [`Clock`](crate::clock::Clock), [`proxy`] | a disk that can be full, a clock that jumps, a network that can be cut |
-//! | [`progress`] | the streams of the processes, each of which goes on after a fault |
-//! | [`server_log`] | the log of the servers, and which of its processes are the maintenance |
-//! | [`watch`](mod@watch) | what is noted while it runs: processes of the maintenance, statistics, server logs |
+//! | [`schema`] | the tables of a campaign |
+//! | [`disk`] | a disk that can be filled |
+//! | [`Clock`](crate::clock::Clock) | a wall clock that jumps |
+//! | [`proxy`] | a network that can be interrupted |
+//! | [`progress`] | the streams of the processes, each of which must continue after a fault |
+//! | [`server_log`] | the format of the server logs, and the maintenance processes in them |
+//! | [`watch`](mod@watch) | observations during the run: maintenance processes and statistics |
 //!
-//! Processes, messages and the verdict about shots and facts are those of
-//! [`range::live`](crate::range::live). A campaign adds clients that need no broker: claims of the
-//! same ids at the same time, leases that are too short, numbered steps.
+//! The processes, the messages and the verdict about shots and facts are those of
+//! [`range::live`](crate::range::live). A campaign adds clients that need no broker: concurrent
+//! claims of the same ids, leases that are too short, and numbered steps.
 
 pub mod campaign;
 pub mod checker;

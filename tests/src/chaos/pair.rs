@@ -1,10 +1,11 @@
 //! The primary and its synchronous standby.
 //!
-//! A commit is acknowledged when the standby has it, so a promotion loses no acknowledged commit.
-//! One kind of commit is visible and not acknowledged: a session that ends while it waits for the
-//! standby, and every commit that a restarted primary finds in its log. A duplicate of such a
-//! message may be acknowledged, and `idem.wait_for_flush` covers the disk of the primary alone. An
-//! operator promotes only a standby that has all of the primary's log, and so does this.
+//! A commit is acknowledged after the standby has flushed it, so a promotion loses no acknowledged
+//! commit. Two kinds of commits are visible without being acknowledged: those of a session that
+//! ended while it waited for the standby, and those that a restarted primary finds in its WAL. A
+//! duplicate of such a message may be acknowledged, and `idem.wait_for_flush` covers only the disk
+//! of the primary. Therefore an operator must promote only a standby that has all WAL of the
+//! primary, and [`Pair::promote`] does the same.
 
 use std::fs;
 use std::io::Write;
@@ -18,14 +19,15 @@ use idem_cluster::{Cluster, Install, wait_for};
 use super::{disk::Disk, server_log};
 use crate::clock::Clock;
 
-/// How long a standby may take to follow, and a server to be back.
+/// The longest time that the standby may take to be in sync.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Whether the standby is synchronous and has everything that the primary has written.
+/// A query that returns whether the standby is synchronous and has flushed up to an LSN, which is
+/// appended to the text.
 const IS_IN_SYNC: &str = "SELECT count(*) > 0 FROM pg_stat_replication
     WHERE state = 'streaming' AND sync_state = 'sync' AND flush_lsn >= ";
 
-/// One server with a disk of its own.
+/// One server with its own disk.
 struct Node {
     cluster: Cluster,
     disk: Disk,
@@ -36,12 +38,12 @@ pub struct Pair {
     primary: Node,
     standby: Node,
     environment: [(String, String); 2],
-    /// What servers have logged that are gone.
+    /// The file with the logs of servers that were replaced.
     old_logs: PathBuf,
 }
 
 impl Pair {
-    /// Starts the primary with the extension in database `postgres`, and its standby.
+    /// Starts the primary, with the extension in database `postgres`, and its standby.
     ///
     /// # Errors
     /// When a server does not start.
@@ -78,25 +80,25 @@ impl Pair {
         Ok(pair)
     }
 
-    /// How to connect to the primary as superuser, past every proxy.
+    /// Returns the connection string of the primary for the superuser, without a proxy.
     #[must_use]
     pub fn connection_string(&self) -> String {
         self.primary.cluster.connection_string("postgres")
     }
 
-    /// The socket of the primary.
+    /// Returns the path of the socket of the primary.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.primary.cluster.socket_dir().join(".s.PGSQL.5432")
     }
 
-    /// The disk of the primary.
+    /// Returns the disk of the primary.
     #[must_use]
     pub fn disk(&self) -> &Disk {
         &self.primary.disk
     }
 
-    /// What all servers have logged so far.
+    /// Returns the logs of all servers so far.
     ///
     /// # Errors
     /// When a log cannot be read.
@@ -109,7 +111,7 @@ impl Pair {
         Ok(old + &self.primary.cluster.log()? + &self.standby.cluster.log()?)
     }
 
-    /// How many lines of the primary's log have this text.
+    /// Returns the number of lines in the log of the primary that contain this text.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -118,11 +120,10 @@ impl Pair {
         Ok(log.lines().filter(|line| line.contains(text)).count())
     }
 
-    /// Waits until the standby is synchronous and has everything that the primary has written by
-    /// now.
+    /// Waits until the standby is synchronous and has all WAL that the primary has written so far.
     ///
     /// # Errors
-    /// When it does not follow.
+    /// When the standby is not in sync within 120 seconds.
     pub fn wait_for_sync(&self) -> Result<()> {
         let primary = &self.primary.cluster;
         let written = primary.psql("postgres", "SELECT pg_current_wal_insert_lsn()")?;
@@ -131,29 +132,29 @@ impl Pair {
         })
     }
 
-    /// Kills the primary with SIGKILL and starts it again.
+    /// Kills the primary with SIGKILL and restarts it.
     ///
     /// # Errors
-    /// When it does not start.
+    /// When the primary does not start.
     pub fn crash_primary(&mut self) -> Result<()> {
         self.primary.cluster.kill()?;
         self.primary.cluster.start()
     }
 
-    /// Kills the standby with SIGKILL and starts it again. Commits wait meanwhile.
+    /// Kills the standby with SIGKILL and restarts it. Commits wait meanwhile.
     ///
     /// # Errors
-    /// When it does not start.
+    /// When the standby does not start, or is not in sync within 120 seconds.
     pub fn crash_standby(&mut self) -> Result<()> {
         self.standby.cluster.kill()?;
         self.standby.cluster.start()?;
         self.wait_for_sync()
     }
 
-    /// Kills the primary and promotes the standby, in the middle of whatever runs.
+    /// Waits until the standby is in sync, kills the primary under load, and promotes the standby.
     ///
     /// # Errors
-    /// When the standby is not promoted.
+    /// When the standby is not in sync within 120 seconds, or cannot be promoted.
     pub fn promote(&mut self) -> Result<()> {
         self.wait_for_sync()?;
         self.primary.cluster.kill()?;
@@ -162,11 +163,10 @@ impl Pair {
         Ok(())
     }
 
-    /// Rebuilds the old primary as the standby of the new one. Both have the role that their names
-    /// say.
+    /// Rebuilds the old primary as the standby of the new one, after [`promote`](Self::promote).
     ///
     /// # Errors
-    /// When the new standby does not follow.
+    /// When the new standby does not start or is not in sync within 120 seconds.
     pub fn rebuild(&mut self) -> Result<()> {
         let mut logs = fs::File::options()
             .create(true)
@@ -179,11 +179,11 @@ impl Pair {
         self.synchronize()
     }
 
-    /// Starts the primary again if it has ended: a full disk ends it when it needs the next file of
-    /// its log.
+    /// Restarts the primary if it has ended. With a full disk it ends when it cannot create the
+    /// next WAL file.
     ///
     /// # Errors
-    /// When it does not start.
+    /// When the primary does not start.
     pub fn revive_primary(&mut self) -> Result<()> {
         if self
             .primary
@@ -197,7 +197,7 @@ impl Pair {
         self.primary.cluster.start()
     }
 
-    /// Has commits wait for the standby from now on.
+    /// Makes commits wait for the standby from now on.
     fn synchronize(&mut self) -> Result<()> {
         let primary = &mut self.primary.cluster;
         primary.configure("synchronous_standby_names", Some("*"))?;
@@ -206,24 +206,24 @@ impl Pair {
     }
 }
 
-/// What both servers have.
+/// The settings of both servers.
 const SETTINGS: [(&str, &str); 11] = [
     ("shared_buffers", "64MB"),
     ("synchronous_commit", "on"),
-    // Of the primary it is changed when the standby follows.
+    // `synchronize` changes this setting of the primary when the standby runs.
     ("synchronous_standby_names", ""),
     ("max_wal_size", "256MB"),
     ("wal_keep_size", "128MB"),
     ("max_connections", "80"),
     ("idem.naptime", "200ms"),
-    // A standby that is gone is noticed, and one that is slow on a busy machine is not lost.
+    // Long timeouts, so that a standby that is slow on a busy machine is not disconnected.
     ("wal_sender_timeout", "300s"),
     ("wal_receiver_timeout", "300s"),
     ("wal_retrieve_retry_interval", "200ms"),
     ("restart_after_crash", "on"),
 ];
 
-/// A standby of this server on this disk, which is empty.
+/// Starts a standby of this server on an empty disk.
 fn follow(primary: &Cluster, disk: &Disk, environment: &[(String, String)]) -> Result<Cluster> {
     let mut builder = primary
         .standby()
@@ -233,5 +233,5 @@ fn follow(primary: &Cluster, disk: &Disk, environment: &[(String, String)]) -> R
     for (name, value) in environment {
         builder = builder.env(name, value);
     }
-    builder.start().context("the standby")
+    builder.start().context("cannot start the standby")
 }

@@ -1,11 +1,11 @@
-//! Which fault comes next: all from the seed.
+//! The order of the faults, which the seed determines.
 
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 use super::faults::Kind;
 
-/// Rounds of faults: each kind once in every round, in another order each time. The first round
-/// begins with poison, which takes the longest to end.
+/// The order of the faults, in rounds. Every round has each kind once, in a new random order. The
+/// first round begins with poison, which takes the longest time.
 pub struct Plan {
     dice: StdRng,
     kinds: Vec<Kind>,
@@ -13,7 +13,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of this seed.
+    /// Creates the plan for this seed.
     #[must_use]
     pub fn new(seed: u64, kinds: Vec<Kind>) -> Self {
         let mut plan = Self {
@@ -31,7 +31,7 @@ impl Plan {
         self.round.shuffle(&mut self.dice);
     }
 
-    /// Dice for the details of a fault.
+    /// Returns a random number generator for the details of the faults.
     #[must_use]
     pub fn dice(&mut self) -> StdRng {
         StdRng::seed_from_u64(self.dice.random())
@@ -41,7 +41,7 @@ impl Plan {
 impl Iterator for Plan {
     type Item = Kind;
 
-    /// The next fault; there always is one, unless there are no kinds.
+    /// Returns the next fault. Returns `None` only when there are no kinds.
     fn next(&mut self) -> Option<Kind> {
         if self.round.is_empty() {
             self.shuffle();
@@ -62,8 +62,10 @@ mod tests {
         )
     }
 
+    /// A round has each kind once, the first one begins with poison, and the seed determines the
+    /// order.
     #[test]
-    fn round_has_each_fault_once_and_the_seed_gives_the_order() {
+    fn round_has_each_fault_once_in_seeded_order() {
         let count = faults::all().len();
         let round: Vec<Kind> = plan(7).take(count).collect();
         let mut kinds = round.clone();

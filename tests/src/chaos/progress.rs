@@ -1,4 +1,4 @@
-//! How far each stream of a campaign is. After a fault each of them has to go on.
+//! The progress of the streams of a campaign. After a fault, each stream must continue.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,35 +9,35 @@ use super::server_log::LOOK;
 use super::site::Site;
 use crate::range::live::work;
 
-/// After a fault, every stream goes on within this time.
+/// The longest time in which every stream must continue after a fault.
 const RECOVERY: Duration = Duration::from_secs(60);
 
-/// Between two looks.
+/// The interval between two reads of the progress.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// A look that takes longer has failed: its connection hangs.
+/// The longest time of one read. A read that takes longer has failed, because its connection hangs.
 const LONGEST_LOOK: Duration = Duration::from_secs(10);
 
-/// One stream for each role. The relays are behind "facts heard".
+/// The names of the streams, one for each role. "facts received" also covers the relays.
 const STREAMS: [&str; 8] = [
     "commands sent",
     "commands handled",
-    "facts heard",
+    "facts received",
     "hits counted",
     "letters written",
-    "claims",
-    "completed leases",
-    "steps",
+    "ids claimed",
+    "leases completed",
+    "steps sent",
 ];
 
-/// How far the streams are that the database knows, in the order of [`STREAMS`].
+/// The query for the progress of all streams but the first, in the order of [`STREAMS`].
 const IN_DATABASE: &str = "SELECT (SELECT count(*) FROM shot) + (SELECT count(*) FROM moved),
     (SELECT count(*) FROM heard), (SELECT count(*) FROM counted),
     (SELECT coalesce(max(seq), 0) FROM idem.outbox_row WHERE topic = 'range.letters'),
     (SELECT count(*) FROM claimed), (SELECT count(*) FROM completed),
     (SELECT sum(n)::bigint FROM step)";
 
-/// How far each stream is, in the order of [`STREAMS`].
+/// The progress of each stream, in the order of [`STREAMS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Progress([i64; STREAMS.len()]);
 
@@ -56,7 +56,7 @@ impl Progress {
         Ok(progress)
     }
 
-    /// The streams that have not gone on since `before`.
+    /// Returns the streams without progress since `before`.
     fn stuck_since(&self, before: &Self) -> Vec<&'static str> {
         let numbers = self.0.iter().zip(before.0);
         let streams = STREAMS.into_iter().zip(numbers);
@@ -67,15 +67,15 @@ impl Progress {
     }
 }
 
-/// Waits until every stream has gone on. Returns those that have not in time. The first look that
-/// the database takes is what they have to go beyond.
+/// Waits up to 60 seconds until every stream has continued, and returns those that have not. The
+/// progress is compared with the first successful read.
 pub async fn stuck_streams(site: &Site, dir: &Path) -> Vec<&'static str> {
     let began = Instant::now();
     let mut before = None;
     let mut stuck = STREAMS.to_vec();
     while began.elapsed() < RECOVERY && !stuck.is_empty() {
         let look = tokio::time::timeout(LONGEST_LOOK, Progress::look(site, dir)).await;
-        // Errors are those of a primary that is not back yet.
+        // The primary may still be down, so errors are ignored.
         if let Ok(Ok(now)) = look {
             stuck = now.stuck_since(before.get_or_insert(now));
         }
@@ -88,8 +88,9 @@ pub async fn stuck_streams(site: &Site, dir: &Path) -> Vec<&'static str> {
 mod tests {
     use super::*;
 
+    /// A stream without progress is reported by its name.
     #[test]
-    fn each_stream_that_stands_still_is_named() {
+    fn each_stalled_stream_is_named() {
         let before = Progress([7; STREAMS.len()]);
         let later = Progress([8; STREAMS.len()]);
         assert_eq!(later.stuck_since(&before), [""; 0]);

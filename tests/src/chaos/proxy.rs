@@ -1,4 +1,4 @@
-//! A TCP proxy whose target can be switched and whose connections can be cut.
+//! A TCP proxy that can be switched to another target and can interrupt its connections.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,24 +10,24 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Where connections go.
+/// The server to which a proxy connects.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// A socket of PostgreSQL.
+    /// The path of a Unix socket of PostgreSQL.
     Unix(PathBuf),
-    /// A port of this machine.
+    /// A port of 127.0.0.1.
     Tcp(u16),
 }
 
-/// How the network is cut.
+/// The kinds of network failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// Every connection is reset on both sides, and new ones pass.
+    /// Every connection is reset on both sides. New connections work.
     Reset,
-    /// Nothing passes until it is healed; then everything does.
+    /// No data passes until the proxy is healed. Then the delayed data passes.
     Stall,
-    /// The server's side of every connection is closed, and the client hears nothing until it is
-    /// healed. New connections get no answer either.
+    /// The server side of every connection is closed, and the client receives nothing until the
+    /// proxy is healed. New connections receive nothing either.
     HalfOpen,
 }
 
@@ -38,14 +38,15 @@ enum Mode {
     HalfOpen,
 }
 
-/// What connections go by. They end when the epoch is another one than at their beginning.
+/// The state of the network that all connections observe. A connection is reset when the epoch
+/// changes after its start.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     mode: Mode,
     epoch: u64,
 }
 
-/// A running proxy, gone with this.
+/// A running proxy, which is stopped when this is dropped.
 pub struct Proxy {
     port: u16,
     target: Arc<Mutex<Target>>,
@@ -55,7 +56,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens on a free port of 127.0.0.1.
+    /// Starts a proxy on a free port of 127.0.0.1.
     ///
     /// # Errors
     /// When no port is free.
@@ -83,19 +84,19 @@ impl Proxy {
         })
     }
 
-    /// Where it listens.
+    /// Returns the port on which the proxy listens.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// New connections go there from now on, and those that exist are reset.
+    /// Connects new connections to this target from now on, and resets the existing ones.
     pub fn switch(&self, target: Target) {
         *self.target.lock().unwrap_or_else(PoisonError::into_inner) = target;
         self.cut(Cut::Reset);
     }
 
-    /// Cuts the network.
+    /// Injects a network failure.
     pub fn cut(&self, cut: Cut) {
         self.line.send_modify(|line| match cut {
             Cut::Reset => line.epoch += 1,
@@ -104,14 +105,14 @@ impl Proxy {
         });
     }
 
-    /// How often a cut has hit a connection so far: reset it, held back what it carried, or left it
-    /// half open.
+    /// Returns the number of times that a failure has affected a connection so far: it was reset,
+    /// its data was held back, or it was left half open.
     #[must_use]
     pub fn hits(&self) -> u64 {
         self.hit.load(Ordering::Relaxed)
     }
 
-    /// Lets everything pass again. Connections that were half open are reset.
+    /// Ends a stall or half-open failure. Connections that were half open are reset.
     pub fn heal(&self) {
         self.line.send_modify(|line| {
             if line.mode == Mode::HalfOpen {
@@ -129,7 +130,7 @@ impl Drop for Proxy {
     }
 }
 
-/// What a connection shares with its proxy.
+/// The state that a connection shares with its proxy.
 #[derive(Clone)]
 struct Wire {
     target: Arc<Mutex<Target>>,
@@ -149,8 +150,8 @@ async fn accept(listener: TcpListener, wire: Wire) {
     }
 }
 
-/// One connection from its beginning to its end, which the client always sees as a reset unless the
-/// server closed it.
+/// Forwards one connection until it ends. When the proxy ends the connection, the client sees a
+/// reset.
 async fn carry(client: TcpStream, wire: Wire) {
     let epoch = wire.line.borrow().epoch;
     let mut ends = wire.line.clone();
@@ -161,7 +162,7 @@ async fn carry(client: TcpStream, wire: Wire) {
     let (mut from_client, mut to_client) = client.into_split();
     let is_over = {
         let carried = async {
-            // A half-open network gives no answer to a new connection.
+            // While the network is half open, a new connection receives nothing.
             let is_open = |line: &Line| line.mode != Mode::HalfOpen;
             if halves.wait_for(is_open).await.is_err() {
                 return;
@@ -189,7 +190,7 @@ async fn carry(client: TcpStream, wire: Wire) {
                 _ = passed => false,
                 cut = halves.wait_for(|line| line.mode == Mode::HalfOpen) => cut.is_ok(),
             };
-            // The server's side is closed by now, and the client's stays as it is.
+            // The server side is closed by now, and the client side stays open.
             if is_cut {
                 wire.note_hit();
                 let _ = halves.wait_for(is_open).await;
@@ -208,6 +209,7 @@ async fn carry(client: TcpStream, wire: Wire) {
     }
 }
 
+/// Forwards bytes in both directions until one of them ends.
 async fn both(
     from_client: &mut (impl AsyncRead + Unpin),
     to_client: &mut (impl AsyncWrite + Unpin),
@@ -221,7 +223,7 @@ async fn both(
     }
 }
 
-/// Passes bytes in one direction while the network is open.
+/// Forwards bytes in one direction, and holds them back while the network is stalled.
 async fn pass(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
@@ -259,7 +261,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(10);
     const SHORT: Duration = Duration::from_millis(200);
 
-    /// A server that sends back what it gets, and a connection to it through a proxy.
+    /// Starts a server that echoes all bytes, and a connection to it through a proxy.
     async fn echo() -> Result<(Proxy, TcpStream)> {
         let server = TcpListener::bind("127.0.0.1:0").await?;
         let port = server.local_addr()?.port();
@@ -273,63 +275,63 @@ mod tests {
         });
         let proxy = Proxy::start(Target::Tcp(port)).await?;
         let mut client = TcpStream::connect(("127.0.0.1", proxy.port())).await?;
-        assert_eq!(say(&mut client).await?, *b"hello");
+        assert_eq!(round_trip(&mut client).await?, *b"hello");
         Ok((proxy, client))
     }
 
-    async fn say(client: &mut TcpStream) -> std::io::Result<[u8; 5]> {
+    async fn round_trip(client: &mut TcpStream) -> std::io::Result<[u8; 5]> {
         client.write_all(b"hello").await?;
-        let mut answer = [0; 5];
-        client.read_exact(&mut answer).await?;
-        Ok(answer)
+        let mut reply = [0; 5];
+        client.read_exact(&mut reply).await?;
+        Ok(reply)
     }
 
+    /// A reset ends existing connections, and new connections work.
     #[tokio::test]
     async fn reset_ends_connections_and_new_ones_pass() -> Result<()> {
         let (proxy, mut client) = echo().await?;
         assert_eq!(proxy.hits(), 0);
         proxy.cut(Cut::Reset);
-        assert!(timeout(LONG, say(&mut client)).await?.is_err());
+        assert!(timeout(LONG, round_trip(&mut client)).await?.is_err());
         assert_eq!(proxy.hits(), 1);
         let mut next = TcpStream::connect(("127.0.0.1", proxy.port())).await?;
-        assert_eq!(timeout(LONG, say(&mut next)).await??, *b"hello");
+        assert_eq!(timeout(LONG, round_trip(&mut next)).await??, *b"hello");
         Ok(())
     }
 
+    /// A stall delays bytes until the proxy is healed.
     #[tokio::test]
-    async fn stalled_bytes_arrive_when_the_network_is_healed() -> Result<()> {
+    async fn stalled_bytes_arrive_after_heal() -> Result<()> {
         let (proxy, mut client) = echo().await?;
         proxy.cut(Cut::Stall);
         client.write_all(b"hello").await?;
-        let mut answer = [0; 5];
-        assert!(
-            timeout(SHORT, client.read_exact(&mut answer))
-                .await
-                .is_err()
-        );
+        let mut reply = [0; 5];
+        assert!(timeout(SHORT, client.read_exact(&mut reply)).await.is_err());
         assert_eq!(proxy.hits(), 1);
         proxy.heal();
-        timeout(LONG, client.read_exact(&mut answer)).await??;
-        assert_eq!(answer, *b"hello");
+        timeout(LONG, client.read_exact(&mut reply)).await??;
+        assert_eq!(reply, *b"hello");
         Ok(())
     }
 
+    /// A half-open connection receives nothing and is reset when the proxy is healed.
     #[tokio::test]
     async fn half_open_connection_is_silent_and_then_reset() -> Result<()> {
         let (proxy, mut client) = echo().await?;
         proxy.cut(Cut::HalfOpen);
-        assert!(timeout(SHORT, say(&mut client)).await.is_err());
+        assert!(timeout(SHORT, round_trip(&mut client)).await.is_err());
         assert_eq!(proxy.hits(), 1);
         proxy.heal();
-        assert!(timeout(LONG, say(&mut client)).await?.is_err());
+        assert!(timeout(LONG, round_trip(&mut client)).await?.is_err());
         Ok(())
     }
 
+    /// A failure without a connection is not counted as a hit.
     #[tokio::test]
     async fn cut_without_a_connection_hits_nothing() -> Result<()> {
         let (proxy, client) = echo().await?;
         drop(client);
-        // The end of a connection that the proxy has noticed leaves its task without a receiver.
+        // When the proxy has noticed the end of the connection, its task drops its receivers.
         while proxy.line.receiver_count() > 1 {
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! The tables that a campaign has besides those of the live range.
+//! The tables of a campaign that the live range does not have.
 
 use anyhow::Result;
 use tokio_postgres::Client;
@@ -12,28 +12,39 @@ use crate::range::live::{
 use crate::stress::broken::{COMPLETE_UNFENCED, TURN_AT_ONCE};
 
 const TABLES: &str = "
-    -- Poison that a handler can handle from now on, and what was handled.
+    -- Poison messages that were repaired, and those that were handled after that.
     CREATE TABLE repaired (poison uuid PRIMARY KEY);
     CREATE TABLE mended (poison uuid NOT NULL);
     -- Claims of the clients without a broker, with the monotonic clock before and after each.
-    CREATE TABLE claimed (attempt bigint NOT NULL, identity bigint NOT NULL, before_us bigint NOT NULL, after_us bigint NOT NULL);
-    -- Leases that were committed, and completions, with the monotonic clock after and before them.
+    CREATE TABLE claimed (
+        attempt   bigint NOT NULL,
+        identity  bigint NOT NULL,
+        before_us bigint NOT NULL,
+        after_us  bigint NOT NULL
+    );
+    -- Leases, with the monotonic clock after their commit, and completions, with the monotonic
+    -- clock before them.
     CREATE TABLE leased (identity bigint NOT NULL, token bigint NOT NULL, told_us bigint NOT NULL);
-    CREATE TABLE completed (identity bigint NOT NULL, token bigint NOT NULL, asked_us bigint NOT NULL);
+    CREATE TABLE completed (
+        identity bigint NOT NULL,
+        token    bigint NOT NULL,
+        asked_us bigint NOT NULL
+    );
     -- The last step of each key.
     CREATE TABLE step (key int PRIMARY KEY, n bigint NOT NULL);
     INSERT INTO step SELECT key, 0 FROM generate_series(0, 3) key;
-    -- When each effect was made, to tell one that was made again after the retention.
+    -- The time of each effect, to recognize one that was repeated after the retention.
     CREATE FUNCTION monotonic_s() RETURNS float8 LANGUAGE sql SECURITY DEFINER
         RETURN extract(epoch FROM idem.monotonic());
     ALTER TABLE shot ADD at_s float8 NOT NULL DEFAULT monotonic_s();
     ALTER TABLE moved ADD at_s float8 NOT NULL DEFAULT monotonic_s();
     ALTER TABLE counted ADD at_s float8 NOT NULL DEFAULT monotonic_s();";
 
-/// Makes tables, roles, the relay and the retention of the rings.
+/// Creates tables, roles and the relay, sets the retention of the rings, and plants the bug, if
+/// there is one.
 ///
 /// # Errors
-/// When the database refuses.
+/// When a statement fails.
 pub async fn set_up(
     client: &Client,
     players: u32,
@@ -61,7 +72,8 @@ pub async fn set_up(
             client
                 .batch_execute(&TURN_AT_ONCE.replace("'standard'", "'short'"))
                 .await?;
-            // The worker leaves the ring alone: what is reported is the bug, and no turn too many.
+            // A long retention keeps the worker from rotating the ring, so that only rotations with
+            // the bug happen.
             client
                 .batch_execute("SELECT idem_set_retention('short', '2 minutes')")
                 .await?;

@@ -1,12 +1,13 @@
-//! The log of the servers: how it is written, and which of its processes are the maintenance.
+//! The logs of the servers: their format, and the maintenance processes in them.
 //!
-//! A server uses the number of a process again after its end, and a wait for a lock names the
-//! holder by number alone. The log has the connection and the disconnection of each client, so it
-//! says which client a number stands for. Every other number is that of a background process.
+//! The log of a wait for a lock names the holder by its process id (PID) only, and the system
+//! reuses the PIDs of ended processes. The log contains the connection and the disconnection of
+//! each client, which gives the client of a PID at any line. All other PIDs are background
+//! processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a server needs for a log that the checker can read. `%e` is for the faults.
+/// The server settings that the checker needs for the log. The faults need `%e`, the SQLSTATE.
 pub const SETTINGS: [(&str, &str); 5] = [
     ("log_line_prefix", "%m [%p] %e (%b) %q(%a) "),
     ("log_connections", "on"),
@@ -15,13 +16,14 @@ pub const SETTINGS: [(&str, &str); 5] = [
     ("deadlock_timeout", "100ms"),
 ];
 
-/// The application name of the sessions that look at sizes and at how far the streams are.
+/// The application name of the sessions that read sizes and the progress of the streams.
 pub const LOOK: &str = "look";
 
-/// The application name of the sessions that call the maintenance.
+/// The application name of the sessions that run the maintenance.
 pub const MAINTENANCE: &str = "maintenance";
 
-/// What begins the part of a line between the process and its kind, for a line with this SQLSTATE.
+/// Returns the text that identifies a log line with this SQLSTATE: the end of the PID, the
+/// SQLSTATE, and the start of the backend type.
 #[must_use]
 pub fn with_state(state: &str) -> String {
     format!("] {state} (")
@@ -29,14 +31,15 @@ pub fn with_state(state: &str) -> String {
 
 /// The processes of a server at one line of its log.
 pub struct Processes<'l> {
-    /// The numbers of the background workers of idem.
+    /// The PIDs of the background workers of idem.
     workers: &'l BTreeSet<i32>,
-    /// The clients that are connected, and whether each calls the maintenance.
+    /// The PIDs of the connected clients, and whether each runs the maintenance.
     clients: BTreeMap<i32, bool>,
 }
 
 impl<'l> Processes<'l> {
-    /// Those at the beginning of a log.
+    /// Creates the state at the beginning of a log. `workers` contains the PIDs of the background
+    /// workers of idem.
     #[must_use]
     pub fn new(workers: &'l BTreeSet<i32>) -> Self {
         Self {
@@ -45,7 +48,7 @@ impl<'l> Processes<'l> {
         }
     }
 
-    /// Goes on to this line.
+    /// Reads the next line of the log.
     pub fn read(&mut self, line: &str) {
         let is_restart = [
             "LOG:  starting PostgreSQL ",
@@ -63,7 +66,7 @@ impl<'l> Processes<'l> {
         }
     }
 
-    /// Whether this process is a worker of idem, or a client that calls the maintenance.
+    /// Returns whether this process is a worker of idem, or a client that runs the maintenance.
     #[must_use]
     pub fn is_maintenance(&self, pid: i32) -> bool {
         let client = self.clients.get(&pid);
@@ -73,7 +76,7 @@ impl<'l> Processes<'l> {
     }
 }
 
-/// The process that has written this line; `None` for a line that continues another.
+/// Returns the PID of the process that wrote this line, or `None` for a continuation line.
 fn process_of(line: &str) -> Option<i32> {
     let (_, rest) = line.split_once(" [")?;
     rest.split_once(']')?.0.parse().ok()

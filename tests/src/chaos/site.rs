@@ -1,4 +1,5 @@
-//! Everything that a campaign runs on: two servers, a broker, a proxy before each.
+//! The servers of a campaign: the primary and its standby, the broker, and the proxies in front of
+//! the primary and the broker.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,36 +21,37 @@ use crate::range::live::{
     place::{self, Queue},
 };
 
-/// How long the campaign itself tries to get a lock.
+/// The longest time for which the campaign retries to acquire a lock.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long between two looks at a state.
+/// The interval between two checks of a condition.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
-/// All servers of a campaign, gone with this.
+/// All servers of a campaign, which are stopped when this is dropped.
 pub struct Site {
     pair: Arc<Mutex<Pair>>,
     broker: Arc<Mutex<Broker>>,
     /// The wall clock of the servers.
     pub clock: Clock,
-    /// What the processes reach the primary through.
+    /// The proxy between the processes and the primary.
     pub database_proxy: Proxy,
-    /// What the processes reach the broker through.
+    /// The proxy between the processes and the broker.
     pub broker_proxy: Proxy,
-    /// What kind the broker is.
+    /// The kind of the broker.
     pub kind: Kind,
-    /// Where the broker is, past the proxy.
+    /// The URL of the broker, without the proxy.
     pub broker_url: String,
-    /// Where the processes find the broker.
+    /// The URL of the broker for the processes, through the proxy.
     pub proxied_broker_url: String,
-    /// Where the processes find the database.
+    /// The connection string of the database for the processes, through the proxy.
     pub proxied_database: String,
     database: Mutex<String>,
     poison: Mutex<Vec<SentPoison>>,
 }
 
 impl Site {
-    /// Starts everything, with empty tables and empty queues. The servers can read `dir`.
+    /// Starts all servers, with empty tables and empty queues. The servers must be able to read
+    /// `dir`.
     ///
     /// # Errors
     /// When a server does not start.
@@ -84,22 +86,22 @@ impl Site {
         schema::set_up(&client, config.field().players, positions, config.flaw).await?;
         place::make(kind, &site.broker_url, &Queue::CAMPAIGN)
             .await
-            .context("the queues of the campaign")?;
+            .context("cannot create the queues of the campaign")?;
         Ok(site)
     }
 
-    /// A connection to the primary as superuser, past the proxy.
+    /// Opens a connection to the primary as superuser, without the proxy.
     ///
     /// # Errors
-    /// When the primary is away.
+    /// When the primary cannot be reached.
     pub async fn connect(&self) -> Result<Client> {
         self.connect_as("postgres", "campaign").await
     }
 
-    /// The same for another role, under this name.
+    /// Opens a connection to the primary with this role and application name, without the proxy.
     ///
     /// # Errors
-    /// When the primary is away or refuses.
+    /// When the primary cannot be reached or rejects the connection.
     pub async fn connect_as(&self, role: &str, application: &str) -> Result<Client> {
         let url = self
             .database
@@ -110,15 +112,15 @@ impl Site {
         let mut config: tokio_postgres::Config = url.parse()?;
         config.user(role);
         let (client, connection) = config.connect(NoTls).await?;
-        // How it ends is seen by the client's next statement.
+        // When the connection ends with an error, the next statement of the client returns it.
         tokio::spawn(connection);
         Ok(client)
     }
 
-    /// Does something to the two servers that takes long.
+    /// Runs a blocking function with exclusive access to the two database servers.
     ///
     /// # Errors
-    /// That of `work`.
+    /// The error of `work`.
     pub async fn with_pair<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Pair) -> Result<T> + Send + 'static,
@@ -128,7 +130,7 @@ impl Site {
             .await?
     }
 
-    /// How many lines of the primary's log have this text.
+    /// Returns the number of lines in the log of the primary that contain this text.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -137,10 +139,10 @@ impl Site {
         self.with_pair(move |pair| pair.count_in_log(&text)).await
     }
 
-    /// Leads everything to the server that is the primary now.
+    /// Directs the proxy and new connections to the server that is the primary now.
     ///
     /// # Errors
-    /// None so far.
+    /// It returns no error at present.
     pub async fn follow_primary(&self) -> Result<()> {
         let (url, socket) = self
             .with_pair(|pair| Ok((pair.connection_string(), pair.socket())))
@@ -150,10 +152,10 @@ impl Site {
         Ok(())
     }
 
-    /// Kills the broker with SIGKILL and starts it again.
+    /// Kills the broker with SIGKILL and restarts it.
     ///
     /// # Errors
-    /// When it does not start.
+    /// When the broker does not start.
     pub async fn crash_broker(&self) -> Result<()> {
         let broker = Arc::clone(&self.broker);
         spawn_blocking(move || {
@@ -165,7 +167,7 @@ impl Site {
         .await?
     }
 
-    /// Notes poison that was sent, for the checker.
+    /// Records poison messages that were sent, for the checker.
     pub fn note_poison(&self, sent: impl IntoIterator<Item = SentPoison>) {
         self.poison
             .lock()
@@ -173,7 +175,7 @@ impl Site {
             .extend(sent);
     }
 
-    /// All poison that was sent.
+    /// Returns all poison messages that were sent.
     #[must_use]
     pub fn poison(&self) -> Vec<SentPoison> {
         self.poison
@@ -182,15 +184,15 @@ impl Site {
             .clone()
     }
 
-    /// Waits until `sql`, which returns one boolean, returns true. Errors of the database are
-    /// waited out, too.
+    /// Waits until `sql`, which returns one boolean, returns true. Retries after errors of the
+    /// database. `what` names the condition in the error message.
     ///
     /// # Errors
-    /// When it is not true in time.
+    /// When the condition is not true within `patience`.
     pub async fn until(&self, what: &str, patience: Duration, sql: &str) -> Result<()> {
         let began = Instant::now();
         loop {
-            let answer = async {
+            let result = async {
                 anyhow::Ok(
                     self.connect()
                         .await?
@@ -199,21 +201,23 @@ impl Site {
                         .try_get(0)?,
                 )
             };
-            let answer: Result<bool> = answer.await;
-            if matches!(answer, Ok(true)) {
+            let result: Result<bool> = result.await;
+            if matches!(result, Ok(true)) {
                 return Ok(());
             }
             if began.elapsed() > patience {
-                bail!("{what}: not within {patience:?}: {answer:?}");
+                bail!("not true within {patience:?}: {what} (last result: {result:?})");
             }
             tokio::time::sleep(BETWEEN_LOOKS).await;
         }
     }
 
-    /// Executes statements that need a lock which the load keeps taking, until they have it.
+    /// Executes statements that need a lock for which the load competes. Retries after a lock
+    /// timeout (55P03) or a deadlock (40P01).
     ///
     /// # Errors
-    /// Any error but that of a lock; or after two minutes.
+    /// When a statement fails with another SQLSTATE, or when the lock is not acquired within two
+    /// minutes.
     pub async fn insist(&self, sql: &str) -> Result<()> {
         let client = self.connect().await?;
         client.batch_execute("SET lock_timeout = '500ms'").await?;
@@ -236,5 +240,5 @@ impl Site {
     }
 }
 
-/// The tables of the range come first.
+/// The connection option that puts the schema of the range first in the search path.
 const SEARCH_PATH: &str = "options='-c search_path=range,public'";

@@ -1,4 +1,4 @@
-//! What is noted while a campaign runs, and the maintenance that clients ask for.
+//! Observes a campaign while it runs, and runs the maintenance from a client.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,37 +16,40 @@ use super::{
 use crate::harness::prioritize;
 use crate::range::live::Flaw;
 
-/// Between two looks at statistics, and between two calls of the maintenance.
+/// The interval between two reads of the statistics, and between two runs of the maintenance.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Claims that are almost as old as their ring remembers, and must be found. The effect is noted
-/// after the claim, in the same transaction.
-const FORGOTTEN: &str = "SELECT count(*) FILTER (WHERE NOT idem_is_claimed(attempt, 'range.targets'))
-    FROM (SELECT attempt FROM shot WHERE at_s > monotonic_s() - 0.95 * $1::float8 ORDER BY at_s LIMIT 500) old";
+/// Counts missing claims among those with an age just below the retention. The row of the effect is
+/// written after the claim, in the same transaction, so its time is a little later.
+const FORGOTTEN: &str = "
+    SELECT count(*) FILTER (WHERE NOT idem_is_claimed(attempt, 'range.targets'))
+      FROM (SELECT attempt FROM shot
+             WHERE at_s > monotonic_s() - 0.95 * $1::float8 ORDER BY at_s LIMIT 500) old";
 
-/// What was noted.
+/// The observations.
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
-    /// The background workers of idem.
+    /// The PIDs of the background workers of idem.
     pub workers: BTreeSet<i32>,
-    /// Rows of inbox and outbox that were updated, at most in one look: a crash resets the
-    /// counters. `None` before the first look.
+    /// The number of updated rows of inbox and outbox. It is the maximum of all reads, because a
+    /// crash resets the statistics. `None` before the first read.
     pub updated_rows: Option<u64>,
-    /// How often it was looked for updated rows.
+    /// The number of checks for updated rows.
     pub looks_for_updates: u64,
-    /// How many claims within their retention were not found; `None` before the first look.
+    /// The number of claims within their retention that were not found. `None` before the first
+    /// check.
     pub forgotten: Option<u64>,
-    /// The most bytes that inbox and outbox had.
+    /// The largest size of inbox and outbox, in bytes.
     pub most_bytes: u64,
-    /// Calls of `idem_maintain()` by clients that were finished.
+    /// The number of completed `CALL idem_maintain()` of clients.
     pub maintenance_calls: u64,
 }
 
 impl Watched {
-    /// Looks once at what tables and statistics show.
+    /// Reads the tables and the statistics once.
     ///
     /// # Errors
-    /// When the server cannot be asked.
+    /// When a query fails.
     pub async fn look(&mut self, client: &Client) -> Result<()> {
         let (updated, bytes) = statistics(client).await?;
         self.note_statistics(updated, bytes);
@@ -65,14 +68,14 @@ impl Watched {
     }
 }
 
-/// Watches until it is dropped.
+/// The running observation, which stops when this is dropped.
 pub struct Watch {
     watched: Arc<Mutex<Watched>>,
     tasks: JoinSet<()>,
 }
 
 impl Watch {
-    /// Begins to watch, and to call the maintenance.
+    /// Starts the observation and the maintenance by a client.
     #[must_use]
     pub fn start(site: &Arc<Site>, flaw: Option<Flaw>) -> Self {
         let watched = Arc::default();
@@ -82,12 +85,12 @@ impl Watch {
         tasks.spawn(look_for_workers(Arc::clone(site), Arc::clone(&watched)));
         tasks.spawn(maintain(Arc::clone(site), Arc::clone(&watched)));
         if flaw == Some(Flaw::SkippedFence) {
-            tasks.spawn(turn_at_once(Arc::clone(site)));
+            tasks.spawn(rotate_at_once(Arc::clone(site)));
         }
         Self { watched, tasks }
     }
 
-    /// Stops, and returns what was noted. Nothing of it uses the site any more.
+    /// Stops all tasks and returns the observations. No task uses the site after that.
     pub async fn stop(mut self) -> Watched {
         self.tasks.shutdown().await;
         self.watched
@@ -97,7 +100,8 @@ impl Watch {
     }
 }
 
-/// Looks at what changes slowly. Errors are those of a primary that is away.
+/// Reads the statistics every second. After an error, for example of a primary that is down, it
+/// connects again.
 async fn look(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
     loop {
         if let Ok(client) = site.connect_as("postgres", LOOK).await {
@@ -116,8 +120,10 @@ async fn look(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
 async fn statistics(client: &Client) -> Result<(u64, u64)> {
     let row = client
         .query_one(
-            "SELECT coalesce(sum(n_tup_upd), 0)::bigint, coalesce(sum(pg_table_size(relid)), 0)::bigint
-               FROM pg_stat_all_tables WHERE schemaname = 'idem' AND relname ~ '^(inbox_|outbox_[0-3]$)'",
+            "SELECT coalesce(sum(n_tup_upd), 0)::bigint,
+                    coalesce(sum(pg_table_size(relid)), 0)::bigint
+               FROM pg_stat_all_tables
+              WHERE schemaname = 'idem' AND relname ~ '^(inbox_|outbox_[0-3]$)'",
             &[],
         )
         .await?;
@@ -125,7 +131,7 @@ async fn statistics(client: &Client) -> Result<(u64, u64)> {
     Ok((count(0)?, count(1)?))
 }
 
-/// Looks for claims that must not be forgotten yet (I6).
+/// Checks every five seconds for claims that are missing before the end of their retention (I6).
 async fn look_for_claims(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
     loop {
         if let Ok(client) = site.connect().await {
@@ -148,8 +154,9 @@ async fn forgotten(client: &Client) -> Result<u64> {
     Ok(u64::try_from(row.try_get::<_, i64>(0)?)?)
 }
 
-/// Looks for the workers, and raises their priority. They come and go; a worker that has another
-/// process wait until the wait is logged lives for longer than a pause. The log names the clients.
+/// Records the PIDs of the workers and raises their priority. Workers are short-lived, but a worker
+/// that blocks another process until the wait is logged lives longer than the pause between two
+/// queries. Clients that run the maintenance are identified by the log instead.
 async fn look_for_workers(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
     let sql = "SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'idem%'";
     loop {
@@ -162,7 +169,7 @@ async fn look_for_workers(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
                 let pids: BTreeSet<i32> =
                     rows.iter().filter_map(|row| row.try_get(0).ok()).collect();
                 for new in pids.difference(&raised) {
-                    // It may have ended meanwhile.
+                    // The worker may have ended in the meantime.
                     let _ = prioritize(*new);
                 }
                 raised.clone_from(&pids);
@@ -178,6 +185,7 @@ async fn look_for_workers(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
     }
 }
 
+/// Runs the maintenance from a client every second.
 async fn maintain(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
     loop {
         if let Ok(client) = site.connect_as("postgres", MAINTENANCE).await
@@ -195,20 +203,23 @@ async fn maintain(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
     }
 }
 
-/// Raises the priority of the server's process of a session.
+/// Raises the priority of the backend of a session.
 async fn raise_priority(client: &Client) -> Result<()> {
     let pid = client
         .query_one("SELECT pg_backend_pid()", &[])
         .await?
         .try_get(0)?;
     if !prioritize(pid) {
-        eprintln!("the maintenance has no priority: waits for it can be waits for the processor");
+        eprintln!(
+            "cannot raise the priority of maintenance; \
+             waits for its locks may include waits for a processor"
+        );
     }
     Ok(())
 }
 
-/// The planted bug: turns without an opening and without a fence, as often as the ring would turn.
-async fn turn_at_once(site: Arc<Site>) {
+/// The planted bug: rotates the ring without an opening and without a fence, at the normal rate.
+async fn rotate_at_once(site: Arc<Site>) {
     loop {
         if let Ok(client) = site.connect().await {
             let _ = client.batch_execute("SET lock_timeout = '500ms'").await;

@@ -1,4 +1,4 @@
-//! Wall clocks that are wrong, for single processes.
+//! A wrong wall clock for the processes that a test starts.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -8,11 +8,13 @@ use tempfile::TempDir;
 
 const FILE: &str = "wrong-by";
 
-/// The wall clock of the processes that are started with its [environment](Self::environment). It
-/// can jump while they run. Monotonic clocks are right: a real jump does not touch them.
+/// The wall clock of the processes that are started with its [environment](Self::environment). The
+/// clock can jump while they run. Their monotonic clocks stay right, because a real jump of the
+/// wall clock does not change those either.
 ///
-/// The processes read it through a library of their own (`wrong_clock.c`), because PostgreSQL reads
-/// the clock in signal handlers. libfaketime allocates memory there, which destroys the heap.
+/// The processes read the clock through a preloaded library (`wrong_clock.c`). libfaketime is not
+/// used: PostgreSQL reads the clock in signal handlers, and libfaketime allocates memory there,
+/// which corrupts the heap.
 #[derive(Debug)]
 pub struct Clock {
     directory: TempDir,
@@ -20,10 +22,11 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that is wrong by so many seconds. The processes must start before it is dropped.
+    /// Creates a clock that is wrong by this number of seconds. The processes must start before the
+    /// clock is dropped.
     ///
     /// # Errors
-    /// When its file cannot be written.
+    /// When the file of the clock cannot be written.
     pub fn wrong_by(seconds: i64) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("idem-clock-").tempdir()?;
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
@@ -34,16 +37,16 @@ impl Clock {
         Ok(clock)
     }
 
-    /// Lets the clock jump to where it is wrong by so many seconds.
+    /// Makes the clock jump. Afterwards it is wrong by this number of seconds.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// When the file of the clock cannot be written.
     pub fn set(&self, seconds: i64) -> Result<()> {
-        // The processes have mapped the file, so it is written in place, in one call.
+        // The processes have mapped the file, so it is written in place, with one system call.
         Ok(self.file.write_all_at(&seconds.to_ne_bytes(), 0)?)
     }
 
-    /// The environment of a process that has this clock.
+    /// Returns the environment variables of a process that uses this clock.
     #[must_use]
     pub fn environment(&self) -> [(String, String); 2] {
         [

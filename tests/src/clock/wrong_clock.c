@@ -1,9 +1,9 @@
 /*
- * A wall clock that is wrong, for one process: LD_PRELOAD loads it before the C library.
+ * A wrong wall clock for one process. LD_PRELOAD loads this library before the C library.
  *
- * PostgreSQL reads the clock in its signal handlers, so these functions may only call what POSIX
- * calls async-signal-safe. They must not allocate memory, open a file or take a lock.
- * Monotonic clocks are right: a jump of the wall clock does not touch them.
+ * PostgreSQL reads the clock in its signal handlers, so these functions may only use functions that
+ * POSIX defines as async-signal-safe. They must not allocate memory, open a file or take a lock.
+ * Monotonic clocks stay right, because a jump of the wall clock does not change them.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -16,17 +16,18 @@
 #include <time.h>
 #include <unistd.h>
 
-/* By how many seconds the clock is wrong. Another process may write it at any time. */
+/* The error of the clock in seconds. Another process may write this value at any time. */
 static const volatile int64_t *wrong_by;
 
 __attribute__((constructor)) static void map_the_file(void)
 {
 	const char *name = getenv("WRONG_CLOCK_FILE");
 	int file = name ? open(name, O_RDONLY | O_CLOEXEC) : -1;
-	void *mapped = file < 0 ? MAP_FAILED : mmap(NULL, sizeof *wrong_by, PROT_READ, MAP_SHARED, file, 0);
+	void *mapped =
+		file < 0 ? MAP_FAILED : mmap(NULL, sizeof *wrong_by, PROT_READ, MAP_SHARED, file, 0);
 
 	if (mapped == MAP_FAILED) {
-		perror("the file of the wrong clock");
+		perror("cannot map the file of the wrong clock");
 		_exit(1);
 	}
 	close(file);

@@ -10,99 +10,101 @@ use super::session::Session;
 use super::shared::{keep_the_log, shared_cluster};
 use super::until::until;
 
-/// A database of its own in a cluster, dropped at the end; kept, with the server's log, when the
-/// test panics.
+/// A database of one test in a cluster. It is dropped at the end of the test. When the test panics,
+/// the database and the server's log are kept.
 pub struct Database {
     cluster: Arc<Cluster>,
     name: String,
 }
 
 impl Database {
-    /// A new database of the shared cluster, with the extension.
+    /// Creates a database with the extension in the shared cluster.
     ///
     /// # Errors
-    /// When the cluster does not start or the extension cannot be created.
+    /// Fails when the cluster does not start or the extension cannot be created.
     pub async fn with_idem(name: &str) -> Result<Self> {
         let db = Self::empty(name).await?;
         db.connect().await?.run("CREATE EXTENSION idem").await?;
         Ok(db)
     }
 
-    /// A new database of the shared cluster, with nothing in it.
+    /// Creates an empty database in the shared cluster.
     ///
     /// # Errors
-    /// When the cluster does not start.
+    /// Fails when the cluster does not start.
     pub async fn empty(name: &str) -> Result<Self> {
         let cluster = tokio::task::spawn_blocking(shared_cluster).await??;
         Self::empty_in(cluster, name).await
     }
 
-    /// A new database of this cluster, with the extension.
+    /// Creates a database with the extension in this cluster.
     ///
     /// # Errors
-    /// When the server refuses.
+    /// Fails when the server returns an error.
     pub async fn with_idem_in(cluster: Arc<Cluster>, name: &str) -> Result<Self> {
         let db = Self::empty_in(cluster, name).await?;
         db.connect().await?.run("CREATE EXTENSION idem").await?;
         Ok(db)
     }
 
-    /// A new database of this cluster, with nothing in it. `name` is what its name begins with.
+    /// Creates an empty database in this cluster. The name of the database begins with `name`.
     ///
     /// # Errors
-    /// When the server refuses.
+    /// Fails when the server returns an error.
     pub async fn empty_in(cluster: Arc<Cluster>, name: &str) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(1);
         let name = format!("{name}_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         Session::connect(&cluster, "postgres", "postgres")
             .await?
-            // template0: nobody can be connected to it, so that this does not fail now and then.
+            // No session can be connected to template0. A session in the template would make this
+            // fail.
             .run(&format!("CREATE DATABASE {name} TEMPLATE template0"))
             .await?;
         Ok(Self { cluster, name })
     }
 
-    /// Its name: letters, digits and underscores.
+    /// Returns the name of the database: letters, digits and underscores.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The server that it is in.
+    /// Returns the cluster of the database.
     #[must_use]
     pub fn cluster(&self) -> &Arc<Cluster> {
         &self.cluster
     }
 
-    /// A session of the superuser.
+    /// Opens a session of the superuser.
     ///
     /// # Errors
-    /// When the server lets nobody in.
+    /// Fails when the server rejects the connection.
     pub async fn connect(&self) -> Result<Session> {
         self.connect_as("postgres").await
     }
 
-    /// A session of the superuser on default settings.
+    /// Opens a session of the superuser with default settings.
     ///
     /// # Errors
-    /// When the server lets nobody in.
+    /// Fails when the server rejects the connection.
     pub async fn connect_on_defaults(&self) -> Result<Session> {
         Session::connect_with(&self.cluster, &self.name, "postgres", "").await
     }
 
-    /// A session of a role that can log in.
+    /// Opens a session of a role that can log in.
     ///
     /// # Errors
-    /// When the server does not let it in.
+    /// Fails when the server rejects the connection.
     pub async fn connect_as(&self, role: &str) -> Result<Session> {
         Session::connect(&self.cluster, &self.name, role).await
     }
 
-    /// A new role that can log in and has no other right; a session of the superuser makes it. Its
-    /// name begins with that of this database, because roles belong to the whole cluster.
+    /// Creates a role that can log in and has no other privilege. A session of the superuser
+    /// creates it. The name of the role begins with the name of this database, because roles belong
+    /// to the whole cluster.
     ///
     /// # Errors
-    /// When the server refuses.
+    /// Fails when the server returns an error.
     pub async fn role(&self, name: &str) -> Result<String> {
         let role = format!("{}_{name}", self.name);
         self.connect()
@@ -112,22 +114,25 @@ impl Database {
         Ok(role)
     }
 
-    /// Waits until that backend waits for a lock that others hold: the only proof that a session
-    /// "is waiting".
+    /// Waits until the backend waits for a lock that another session holds. This is the only proof
+    /// that a session is waiting.
     ///
     /// # Errors
-    /// When it does not wait before the deadline.
+    /// Fails when the backend does not wait before the deadline.
     pub async fn until_blocked(&self, pid: i32) -> Result<()> {
         let observer = self.connect().await?;
-        let blocked = until("the session waits for another", async || {
-            let row = observer
-                .query_one(
-                    "SELECT pg_catalog.cardinality(pg_catalog.pg_blocking_pids($1)) > 0",
-                    &[&pid],
-                )
-                .await?;
-            Ok(row.get(0))
-        });
+        let blocked = until(
+            "the session waits for a lock of another session",
+            async || {
+                let row = observer
+                    .query_one(
+                        "SELECT pg_catalog.cardinality(pg_catalog.pg_blocking_pids($1)) > 0",
+                        &[&pid],
+                    )
+                    .await?;
+                Ok(row.get(0))
+            },
+        );
         blocked.await.with_context(|| format!("backend {pid}"))
     }
 }
@@ -138,17 +143,18 @@ impl Drop for Database {
             keep_the_log(&self.cluster);
             return;
         }
-        // A cluster that a test has stopped takes its databases with it.
+        // When the test has stopped the cluster, its databases are removed with it.
         if self.cluster.pid().is_some() {
-            // Its roles go with it: see `Database::role`.
+            // The roles of the database are dropped with it: see `Database::role`.
             let name = &self.name;
             let sql = format!(
                 "DROP DATABASE IF EXISTS {name} WITH (FORCE);
-                 SELECT format('DROP ROLE %I', rolname) FROM pg_roles WHERE starts_with(rolname, '{name}_') \\gexec"
+                 SELECT format('DROP ROLE %I', rolname)
+                   FROM pg_roles WHERE starts_with(rolname, '{name}_') \\gexec"
             );
             let dropped = self.cluster.psql("postgres", &sql);
             if let Err(error) = dropped {
-                eprintln!("database {} stays: {error:#}", self.name);
+                eprintln!("cannot drop database {}: {error:#}", self.name);
             }
         }
     }

@@ -1,5 +1,5 @@
-//! What the server tests share: one cluster for all of them, a database for each, sessions that
-//! tell what they were told.
+//! The parts that the server tests share: one cluster for all tests, a database for each test, and
+//! sessions that record the notices of the server.
 //!
 //! ```no_run
 //! # use idem_tests::harness::Database;

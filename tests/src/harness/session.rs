@@ -1,4 +1,4 @@
-//! A connection that remembers what the server told it besides its answers.
+//! A connection that records the notices of the server.
 
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
@@ -11,47 +11,47 @@ use tokio_postgres::{AsyncMessage, Client, Error, NoTls, SimpleQueryMessage};
 
 use super::prioritize;
 
-/// A session, closed when dropped. It is a [`Client`] with a few shorter ways to ask.
+/// A session that is closed when it is dropped. It is a [`Client`] with shorter functions for
+/// tests.
 pub struct Session {
     client: Client,
-    told: Arc<Mutex<Vec<Refusal>>>,
+    notices: Arc<Mutex<Vec<Refusal>>>,
 }
 
-/// An error of the server, or a notice: what a user can act on.
+/// An error or a notice of the server, with the parts that a user can act on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// `ERROR`, `NOTICE`, `DEBUG`...
+    /// `ERROR`, `NOTICE`, `DEBUG` and so on.
     pub severity: String,
-    /// Five characters.
+    /// The SQLSTATE, five characters.
     pub sqlstate: String,
-    /// One line.
+    /// The primary message, one line.
     pub message: String,
-    /// Empty when there is none.
+    /// The detail, empty when there is none.
     pub detail: String,
-    /// Empty when there is none.
+    /// The hint, empty when there is none.
     pub hint: String,
 }
 
-/// What the sessions of tests change:
-/// - `statement_timeout`: a statement that nothing wakes fails and does not keep the tests waiting.
-/// - `idem.lone_claims`: the tests look at one call at a time. That a lone claim fails by default
-///   is a test of its own, and the examples of the documentation run with the default.
+/// The settings that the sessions of tests change:
+/// - `statement_timeout`: a statement that is never woken fails, and does not block the tests.
+/// - `idem.lone_claims`: tests run one function at a time. A separate test checks that a lone claim
+///   fails by default, and the examples of the documentation run with the default.
 const SETTINGS: &str = "-c statement_timeout=120s -c idem.lone_claims=allow";
 
 impl Session {
     /// Connects to a database of the cluster, with the settings that tests change.
     ///
     /// # Errors
-    /// When the server does not let the role in.
+    /// Fails when the server rejects the connection.
     pub async fn connect(cluster: &Cluster, database: &str, role: &str) -> Result<Self> {
         Self::connect_with(cluster, database, role, SETTINGS).await
     }
 
-    /// Connects with these settings, written as options of the server's command line, and no
-    /// others.
+    /// Connects with these settings only. They are written as command line options of the server.
     ///
     /// # Errors
-    /// When the server does not let the role in.
+    /// Fails when the server rejects the connection.
     pub async fn connect_with(
         cluster: &Cluster,
         database: &str,
@@ -65,25 +65,28 @@ impl Session {
         let (client, mut connection) = tokio_postgres::connect(&config, NoTls)
             .await
             .with_context(|| format!("cannot connect to {database} as {role}"))?;
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let ear = Arc::clone(&told);
+        let notices = Arc::new(Mutex::new(Vec::new()));
+        let recorder = Arc::clone(&notices);
         tokio::spawn(async move {
-            // An error here is the end of the connection: whoever asks next gets it.
+            // An error here is the end of the connection. The next user of the client gets the
+            // error.
             while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
                 if let AsyncMessage::Notice(notice) = message {
-                    ear.lock()
+                    recorder
+                        .lock()
                         .unwrap_or_else(PoisonError::into_inner)
                         .push(Refusal::from(&notice));
                 }
             }
         });
-        Ok(Self { client, told })
+        Ok(Self { client, notices })
     }
 
-    /// Runs statements for what they do. Several in one text are one transaction.
+    /// Runs statements and ignores their results. Several statements in one text are one
+    /// transaction.
     ///
     /// # Errors
-    /// The first error, with its SQLSTATE.
+    /// Returns the first error, with its SQLSTATE.
     pub async fn run(&self, sql: &str) -> Result<()> {
         self.client
             .batch_execute(sql)
@@ -92,21 +95,21 @@ impl Session {
             .with_context(|| sql.to_owned())
     }
 
-    /// What statements answer: rows as lines, columns separated by `|`, as psql -A prints them;
-    /// NULL is `NULL`.
+    /// Runs statements and returns their rows as lines, with the columns separated by `|`, as psql
+    /// -A prints them. NULL is printed as `NULL`.
     ///
     /// # Errors
-    /// The first error, with its SQLSTATE.
+    /// Returns the first error, with its SQLSTATE.
     pub async fn text(&self, sql: &str) -> Result<String> {
-        let answers = self
+        let results = self
             .client
             .simple_query(sql)
             .await
             .map_err(explained)
             .with_context(|| sql.to_owned())?;
         let mut lines = Vec::new();
-        for answer in answers {
-            if let SimpleQueryMessage::Row(row) = answer {
+        for result in results {
+            if let SimpleQueryMessage::Row(row) = result {
                 let columns: Vec<_> = (0..row.len())
                     .map(|n| row.get(n).unwrap_or("NULL"))
                     .collect();
@@ -116,13 +119,13 @@ impl Session {
         Ok(lines.join("\n"))
     }
 
-    /// The error with which the server refuses this.
+    /// Runs a statement that must fail, and returns its error.
     ///
     /// # Errors
-    /// When it does not refuse, or the connection is lost.
+    /// Fails when the statement succeeds, or when the connection is lost.
     pub async fn refused(&self, sql: &str) -> Result<Refusal> {
         match self.client.simple_query(sql).await {
-            Ok(_) => bail!("this was not refused: {sql}"),
+            Ok(_) => bail!("this statement must fail, but succeeded: {sql}"),
             Err(error) => match error.as_db_error() {
                 Some(refusal) => Ok(Refusal::from(refusal)),
                 None => Err(error).with_context(|| sql.to_owned()),
@@ -130,10 +133,10 @@ impl Session {
         }
     }
 
-    /// The process that serves this session.
+    /// Returns the process id of the backend that serves this session.
     ///
     /// # Errors
-    /// When the connection is lost.
+    /// Fails when the connection is lost.
     pub async fn pid(&self) -> Result<i32> {
         Ok(self
             .client
@@ -142,24 +145,27 @@ impl Session {
             .get(0))
     }
 
-    /// Raises the priority of the server's process of this session: see [`prioritize`]. Where that
-    /// is not possible the function prints a warning.
+    /// Raises the priority of the backend of this session: see [`prioritize`]. Prints a warning
+    /// where this is not possible.
     ///
     /// # Errors
-    /// When the connection is lost.
+    /// Fails when the connection is lost.
     pub async fn prioritize(&self) -> Result<()> {
         let pid = self.pid().await?;
         if !prioritize(pid) {
-            eprintln!("process {pid} has no priority: waits for it can be waits for the processor");
+            eprintln!(
+                "cannot raise the priority of process {pid}: \
+                 waits for it can be waits for the processor"
+            );
         }
         Ok(())
     }
 
-    /// The notices since the last call, whatever their severity (`client_min_messages` decides what
-    /// is sent).
+    /// Returns the notices since the last use of this function, of every severity.
+    /// (`client_min_messages` decides which notices the server sends.)
     #[must_use]
     pub fn notices(&self) -> Vec<Refusal> {
-        std::mem::take(&mut self.told.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.notices.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -189,7 +195,8 @@ impl From<&DbError> for Refusal {
     }
 }
 
-/// The client's own message for a server's error is only "db error".
+/// Returns an error with all parts of the server's error. The message of the client library for it
+/// is only "db error".
 fn explained(error: Error) -> anyhow::Error {
     match error.as_db_error().map(Refusal::from) {
         Some(r) => anyhow::anyhow!(

@@ -9,11 +9,11 @@ use idem_cluster::{Cluster, Install};
 static SHARED: Mutex<Option<Arc<Cluster>>> = Mutex::new(None);
 static FAILED: AtomicBool = AtomicBool::new(false);
 
-/// The shared cluster, started by whoever asks first, with the library preloaded. It is stopped
-/// when the process ends; its log stays until the next run when a test failed.
+/// Returns the shared cluster. The first use starts it, with the library preloaded. The cluster is
+/// stopped when the process ends. When a test failed, its log is kept until the next run.
 ///
 /// # Errors
-/// When it cannot be started: `cargo xtask build` makes what it needs.
+/// Fails when the cluster cannot be started. `cargo xtask build` makes the files that it needs.
 pub fn shared_cluster() -> Result<Arc<Cluster>> {
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(cluster) = shared.as_ref() {
@@ -23,13 +23,16 @@ pub fn shared_cluster() -> Result<Arc<Cluster>> {
         .name("shared")
         .start()?;
     let cluster = Arc::clone(shared.insert(Arc::new(cluster)));
-    // SAFETY: the function takes nothing, returns and does not unwind. Statics have no destructors,
-    // so this is how the cluster's directories go with the process.
-    ensure!(unsafe { libc::atexit(stop) } == 0, "atexit has no room");
+    // SAFETY: the function takes no argument, returns and does not unwind. Statics have no
+    // destructors, so that an exit handler must remove the directories of the cluster.
+    ensure!(
+        unsafe { libc::atexit(stop) } == 0,
+        "atexit cannot register another function"
+    );
     Ok(cluster)
 }
 
-/// A test failed: keep what the server logged.
+/// Keeps the log of the server because a test failed.
 pub(super) fn keep_the_log(cluster: &Cluster) {
     FAILED.store(true, Ordering::SeqCst);
     eprintln!(

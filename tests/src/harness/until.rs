@@ -1,23 +1,25 @@
-//! Waiting for a state, never for a time.
+//! Waits for a state, and never for a fixed time.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Longer than anything that these tests wait for takes on a busy machine.
+/// The longest time that [`until`] waits. On a busy machine every state that these tests wait for
+/// is reached earlier.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
+/// The pause between two checks.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Looks again and again until `reached` says yes.
+/// Checks again and again until `reached` returns true.
 ///
 /// # Errors
-/// The first error of `reached`, or `what` when [`DEADLINE`] has passed.
+/// Returns the first error of `reached`, or an error with `what` when [`DEADLINE`] has passed.
 pub async fn until(what: &str, mut reached: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
     let started = Instant::now();
     while !reached().await? {
         if started.elapsed() >= DEADLINE {
-            bail!("{what}: not within {DEADLINE:?}");
+            bail!("{what}: not reached within {DEADLINE:?}");
         }
         tokio::time::sleep(INTERVAL).await;
     }

@@ -1,12 +1,12 @@
-//! The tables of the range and what its handlers do with them, whichever system they run on.
+//! The business tables of the range, and the statements that the handlers of all systems share.
 
 use anyhow::Result;
 use tokio_postgres::{Client, GenericClient, types::Type};
 
 use super::message::{Fact, FireAt, MoveTarget};
 
-/// Makes the tables anew, in this schema, and places the targets. The schema is the first of the
-/// search path.
+/// Drops and creates the tables in this schema, and inserts the targets and the players. The schema
+/// must be the first one in the search path.
 pub async fn set_up(client: &Client, schema: &str, players: u32, positions: &[i32]) -> Result<()> {
     client
         .batch_execute(&format!(
@@ -14,15 +14,18 @@ pub async fn set_up(client: &Client, schema: &str, players: u32, positions: &[i3
              DROP SCHEMA IF EXISTS {schema} CASCADE;
              CREATE SCHEMA {schema};
              CREATE TABLE {schema}.target (id int PRIMARY KEY, position int NOT NULL);
-             CREATE TABLE {schema}.shot (attempt uuid NOT NULL, player int NOT NULL, hit boolean NOT NULL);
+             CREATE TABLE {schema}.shot (
+                 attempt uuid NOT NULL, player int NOT NULL, hit boolean NOT NULL
+             );
              CREATE TABLE {schema}.board (player int PRIMARY KEY, hits int NOT NULL);
-             -- Which attempts the board has counted: for the verdict, nobody else reads it.
+             -- The attempts that the board has counted. Only the verdict reads this table.
              CREATE TABLE {schema}.counted (attempt uuid NOT NULL);"
         ))
         .await?;
     client
         .execute(
-            "INSERT INTO target SELECT n - 1, position FROM unnest($1::int[]) WITH ORDINALITY t (position, n)",
+            "INSERT INTO target
+             SELECT n - 1, position FROM unnest($1::int[]) WITH ORDINALITY t (position, n)",
             &[&positions],
         )
         .await?;
@@ -35,7 +38,7 @@ pub async fn set_up(client: &Client, schema: &str, players: u32, positions: &[i3
     Ok(())
 }
 
-/// Where is the target *now*? Did the shot hit it?
+/// Decides whether a shot hit, by the position that its target has *now*.
 pub async fn decide(client: &impl GenericClient, shot: FireAt) -> Result<Fact> {
     let position: i32 = client
         .query_typed_one(
@@ -54,7 +57,7 @@ pub async fn decide(client: &impl GenericClient, shot: FireAt) -> Result<Fact> {
     })
 }
 
-/// Keeps the shot.
+/// Inserts the shot and its result.
 pub async fn keep_shot(client: &impl GenericClient, fact: &Fact) -> Result<()> {
     client
         .execute_typed(
@@ -69,7 +72,7 @@ pub async fn keep_shot(client: &impl GenericClient, fact: &Fact) -> Result<()> {
     Ok(())
 }
 
-/// Moves a target.
+/// Moves a target to the position of the order.
 pub async fn move_target(client: &impl GenericClient, order: &MoveTarget) -> Result<()> {
     client
         .execute_typed(

@@ -1,51 +1,55 @@
-//! What is played, how large and how faulty.
+//! The settings of a run: the size of its traffic and the rates of its faults.
 
 use std::time::Duration;
 
 use clap::Args;
 
-/// One run of the range. The same seed gives the same traffic and the same faults.
+/// The settings of one run. The same seed gives the same traffic and the same faults.
 #[derive(Args, Clone, Debug)]
 pub struct Config {
-    /// Where to play: a connection string of a database that has the extension
+    /// The connection string of a database that has the extension
     #[arg(long)]
     pub database_url: String,
-    /// How many players fire
+    /// The number of players
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub players: u32,
-    /// How many targets there are to fire at
+    /// The number of targets
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub targets: u32,
-    /// How many shots are fired, all players together
-    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// The number of shots of all players together
+    #[arg(
+        long,
+        default_value_t = 2_000,
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
+    )]
     pub shots: u32,
-    /// How many consumers work at the same time, each on a connection of its own
+    /// The number of concurrent consumers, each with its own connection
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=200))]
     pub consumers: u32,
-    /// Chooses traffic and faults
+    /// The seed that determines the traffic and the faults
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// How often things go wrong
+    /// The rates of the faults
     #[command(flatten)]
     pub rates: Rates,
-    /// How many seconds one system may take before the run counts as failed
+    /// The longest time, in seconds, that one system may take before the run fails
     #[arg(long, default_value_t = 120)]
     pub deadline_s: u64,
 }
 
-/// How often things go wrong, each a share from 0 to 1.
+/// The rates of the faults, each a share from 0 to 1.
 #[derive(Args, Clone, Debug)]
 pub struct Rates {
     /// Share of messages that the transport delivers twice or three times
     #[arg(long, default_value_t = 0.20, value_parser = share)]
     pub duplicates: f64,
-    /// Share of messages that their neighbours overtake
+    /// Share of messages that are delivered after messages that were sent later
     #[arg(long, default_value_t = 0.30, value_parser = share)]
     pub reorder: f64,
-    /// Share of messages that come much later
+    /// Share of messages that are delivered much later
     #[arg(long, default_value_t = 0.05, value_parser = share)]
     pub delay: f64,
-    /// Share of deliveries whose acknowledgement is lost, so that they come again
+    /// Share of deliveries that are redelivered because their acknowledgement is lost
     #[arg(long, default_value_t = 0.05, value_parser = share)]
     pub ack_loss: f64,
     /// Share of deliveries during which the consumer is killed
@@ -54,7 +58,7 @@ pub struct Rates {
 }
 
 impl Config {
-    /// The defaults of the command line.
+    /// Returns the defaults of the command line for this connection string.
     #[must_use]
     pub fn new(database_url: impl Into<String>) -> Self {
         Self {
@@ -75,14 +79,14 @@ impl Config {
         }
     }
 
-    /// How long one system may take.
+    /// Returns the longest time that one system may take.
     #[must_use]
     pub fn deadline(&self) -> Duration {
         Duration::from_secs(self.deadline_s)
     }
 }
 
-/// Parses a share.
+/// Parses a number from 0 to 1.
 pub(super) fn share(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
@@ -102,14 +106,16 @@ mod tests {
         config: Config,
     }
 
+    /// `new` and the command line have the same defaults.
     #[test]
-    fn a_test_and_a_person_start_from_the_same_defaults() {
+    fn new_has_the_defaults_of_the_command_line() {
         let typed = CommandLine::parse_from(["range", "--database-url", "x"]).config;
         assert_eq!(format!("{typed:?}"), format!("{:?}", Config::new("x")));
     }
 
+    /// A share is accepted from 0 to 1 and rejected otherwise.
     #[test]
-    fn a_share_lies_between_0_and_1() {
+    fn share_outside_0_to_1_is_rejected() {
         assert!(share("0").is_ok() && share("1").is_ok());
         assert!(share("1.1").is_err() && share("-0.1").is_err() && share("NaN").is_err());
     }

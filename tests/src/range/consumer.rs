@@ -1,4 +1,5 @@
-//! A consumer: takes deliveries until there are none, dies now and then, and is started anew.
+//! A consumer: it handles deliveries until none is left. A fault can kill it, and then it is
+//! restarted with a new connection.
 
 use std::sync::Arc;
 
@@ -12,8 +13,9 @@ use super::{
     world::World,
 };
 
-/// Works until the transport has nothing more or pauses. An error that no new attempt can mend ends
-/// the trial.
+/// Handles deliveries until the transport is drained or paused.
+///
+/// Returns an error, which ends the trial, when a redelivery cannot succeed either.
 pub async fn run(world: Arc<World>) -> Result<()> {
     let mut session = Session::open(&world).await?;
     while let Some(delivery) = world.transport.next().await {
@@ -31,7 +33,7 @@ pub async fn run(world: Arc<World>) -> Result<()> {
             Ok(()) => world.transport.acknowledge(delivery),
             Err(error) if comes_again(&error) => {
                 world.transport.give_back(delivery);
-                // A dead process has no connection, and its transactions are not ended politely.
+                // A killed process leaves no connection and rolls back no transaction itself.
                 session.line.abort();
                 session = Session::open(&world).await?;
             }
@@ -41,8 +43,8 @@ pub async fn run(world: Arc<World>) -> Result<()> {
     Ok(())
 }
 
-/// Whether the consumer died or its transaction lost: either way the message was not acknowledged
-/// and comes again.
+/// Returns whether the consumer was killed or its transaction failed with an error that can be
+/// retried. In both cases the message was not acknowledged and is redelivered.
 pub fn comes_again(error: &anyhow::Error) -> bool {
     if error.is::<Killed>() {
         return true;

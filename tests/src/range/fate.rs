@@ -1,14 +1,14 @@
-//! What goes wrong with which message: drawn from the seed and the message, never from the clock or
-//! the order of threads.
+//! The faults of each message. They are drawn from the seed and the message, and do not depend on
+//! the clock or on the order of threads.
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::{Rates, message::Message};
 
-/// The distance of two commands that are sent one after the other, in virtual time.
+/// The time between two commands that are sent one after the other, in units of virtual time.
 pub const STEP: u64 = 1_000;
 
-/// From this delivery on everything goes well, so that every run ends.
+/// The last delivery of a message that can have a fault. The limit makes every run end.
 const LAST_FAULTY_DELIVERY: u16 = 3;
 
 /// Draws the faults of one run.
@@ -18,37 +18,37 @@ pub struct Fates {
     rates: Rates,
 }
 
-/// What befalls one delivery.
+/// The faults of one delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fate {
-    /// The consumer dies.
+    /// The point at which the consumer is killed, if it is killed.
     pub kill: Option<Kill>,
-    /// The consumer acknowledges and nobody hears it.
+    /// Whether the acknowledgement of the consumer is lost.
     pub ack_lost: bool,
-    /// How much later it comes again, should it have to.
+    /// The delay of a redelivery, in units of virtual time.
     pub again_after: u64,
 }
 
-/// How a consumer dies.
+/// The ways to kill a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kill {
-    /// In the middle of its transaction: its backend is terminated.
+    /// The backend is terminated during the transaction.
     BackendTerminated,
-    /// In the middle of its transaction: its connection breaks without a word.
+    /// The connection is dropped during the transaction, without a Terminate message.
     ConnectionCut,
-    /// After its commit and before it could say so to anyone.
+    /// The consumer is killed after its commit, before it publishes or acknowledges anything.
     AfterCommit,
 }
 
 impl Fates {
-    /// The faults of this seed at these rates.
+    /// Creates the faults of this seed with these rates.
     #[must_use]
     pub fn new(seed: u64, rates: Rates) -> Self {
         Self { seed, rates }
     }
 
-    /// How much later than sent each copy of a message arrives. `publication` counts how often its
-    /// subject was published.
+    /// Returns the delay of each copy of a message, in units of virtual time after it was sent.
+    /// `publication` is the number of times that the subject of the message was published.
     #[must_use]
     pub fn copies(&self, message: &Message, publication: u32) -> Vec<u64> {
         let mut dice = self.dice(message, publication, 0, 0);
@@ -61,7 +61,7 @@ impl Fates {
         copies
     }
 
-    /// What befalls this delivery of this copy.
+    /// Returns the faults of this delivery of this copy. The first delivery has the number 1.
     #[must_use]
     pub fn delivery(&self, message: &Message, publication: u32, copy: u8, delivery: u16) -> Fate {
         let mut dice = self.dice(message, publication, copy + 1, delivery);

@@ -1,4 +1,4 @@
-//! The death of a consumer, at the worst moment.
+//! Kills a consumer at the points of its transaction where this does the most harm.
 
 use std::{fmt, sync::atomic::Ordering};
 
@@ -7,7 +7,8 @@ use tokio::task::AbortHandle;
 
 use super::{fate::Kill, session::Session, world::World};
 
-/// What hangs over one delivery. Handlers say where they are, and it strikes or does not.
+/// The fault of one delivery. Handlers call its functions at two points of their transaction, and
+/// the fault happens at the point that was drawn for it.
 pub struct Hazard<'a> {
     kill: Option<Kill>,
     backend: i32,
@@ -15,12 +16,12 @@ pub struct Hazard<'a> {
     world: &'a World,
 }
 
-/// The consumer died here; nothing after this point happened.
+/// The error of a consumer that was killed. Nothing after this point was executed.
 #[derive(Debug)]
 pub struct Killed;
 
 impl<'a> Hazard<'a> {
-    /// The hazard of a delivery that is handled in this session.
+    /// Creates the hazard of a delivery that is handled in this session.
     #[must_use]
     pub fn new(kill: Option<Kill>, session: &Session, world: &'a World) -> Self {
         Self {
@@ -31,27 +32,29 @@ impl<'a> Hazard<'a> {
         }
     }
 
-    /// Between the first and the last statement. Who is killed here finds the connection dead at
-    /// the next statement.
+    /// The point between the first and the last statement. When the consumer is killed here, its
+    /// next statement fails because the connection is closed.
     pub async fn mid_transaction(&self) -> Result<()> {
         match self.kill {
             Some(Kill::BackendTerminated) => {
                 self.world.kills.fetch_add(1, Ordering::Relaxed);
-                let executioner = Session::open(self.world).await?;
-                // Waits until the backend is gone, 5 s at most. No row: it died with its server
-                // meanwhile.
-                let answer = executioner
+                let admin = Session::open(self.world).await?;
+                // Waits up to 5 s for the end of the backend. No row means that the backend has
+                // ended with its server in the meantime.
+                let row = admin
                     .client
                     .query_opt(
-                        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE pid = $1",
+                        "SELECT pg_terminate_backend(pid, 5000)
+                         FROM pg_stat_activity WHERE pid = $1",
                         &[&self.backend],
                     )
                     .await?;
-                let is_gone = answer
-                    .map(|row| row.try_get(0))
-                    .transpose()?
-                    .unwrap_or(true);
-                ensure!(is_gone, "backend {} does not go away", self.backend);
+                let is_gone = row.map(|row| row.try_get(0)).transpose()?.unwrap_or(true);
+                ensure!(
+                    is_gone,
+                    "backend {} was not terminated within 5 s",
+                    self.backend
+                );
             }
             Some(Kill::ConnectionCut) => {
                 self.world.kills.fetch_add(1, Ordering::Relaxed);
@@ -62,7 +65,7 @@ impl<'a> Hazard<'a> {
         Ok(())
     }
 
-    /// After the commit, and before anyone was told.
+    /// The point after the commit, before the consumer publishes or acknowledges anything.
     pub fn after_commit(&self) -> Result<(), Killed> {
         if self.kill == Some(Kill::AfterCommit) {
             self.world.kills.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The leader board: how many hits each player has.
+//! The leader board, which shows the number of hits of each player.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,8 @@ use tokio_postgres::{Client, GenericClient, types::Type};
 
 use super::message::Fact;
 
-/// Counts a hit. Both tables in one statement, so that the verdict sees what the players see.
+/// Counts a hit. One statement writes both tables, so that the list of counted attempts always
+/// agrees with the board.
 pub async fn count(client: &impl GenericClient, fact: &Fact) -> Result<()> {
     client
         .execute_typed(
@@ -19,7 +20,7 @@ pub async fn count(client: &impl GenericClient, fact: &Fact) -> Result<()> {
     Ok(())
 }
 
-/// The hits of each player, as the board shows them.
+/// Returns the number of hits of each player, as the board shows it.
 pub async fn read(client: &Client) -> Result<BTreeMap<i32, i64>> {
     client
         .query("SELECT player, hits::bigint FROM board", &[])

@@ -1,19 +1,20 @@
-//! What travels: commands to the targets, facts from them.
+//! The messages: commands to the targets, and facts from them.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// A message as the transport sees it: a body of bytes under an id.
+/// A message as the transport sees it: an id and a payload of bytes.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// The id by which consumers know it.
+    /// The message id.
     pub id: Uuid,
-    /// What the body holds.
+    /// The kind of the payload.
     pub kind: Kind,
-    /// What it is about: the attempt or the move. Faults are drawn by this, for ids may be random.
+    /// The id of the attempt or of the move. Faults are drawn from this id, because message ids may
+    /// be random.
     pub subject: Uuid,
-    /// The payload, JSON.
+    /// The payload, in JSON.
     pub body: Vec<u8>,
 }
 
@@ -21,18 +22,18 @@ pub struct Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Kind {
-    /// A player fires.
+    /// A command: a player fires at a target.
     FireAt,
-    /// A target moves.
+    /// A command: a target moves.
     MoveTarget,
-    /// A fact: the attempt hit.
+    /// A fact: the attempt hit the target.
     TargetHit,
-    /// A fact: the attempt missed.
+    /// A fact: the attempt missed the target.
     TargetMissed,
 }
 
 impl Kind {
-    /// The name that travels with effects.
+    /// Returns the message type of this kind.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -44,49 +45,49 @@ impl Kind {
     }
 }
 
-/// A player fires at where the target was seen.
+/// The command to fire at the last known position of a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FireAt {
-    /// The business id: one attempt has one outcome.
+    /// The business id. One attempt has one result.
     pub attempt: Uuid,
-    /// Who fires.
+    /// The player.
     pub player: i32,
-    /// At which target.
+    /// The target.
     pub target: i32,
-    /// At which position.
+    /// The position that the player aims at.
     pub aim: i32,
 }
 
-/// A target moves.
+/// The command that moves a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MoveTarget {
     /// The id of the move.
     pub order: Uuid,
-    /// Which target.
+    /// The target.
     pub target: i32,
-    /// Where to.
+    /// The new position.
     pub position: i32,
 }
 
-/// What became of an attempt.
+/// The result of an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fact {
-    /// Which attempt.
+    /// The attempt.
     pub attempt: Uuid,
-    /// Whose.
+    /// The player.
     pub player: i32,
-    /// At which target.
+    /// The target.
     pub target: i32,
-    /// Where the player aimed.
+    /// The position that the player aimed at.
     pub aim: i32,
-    /// Where the target was.
+    /// The position of the target when the command was processed.
     pub position: i32,
-    /// Whether the two were the same.
+    /// Whether the two positions are the same.
     pub hit: bool,
 }
 
 impl Fact {
-    /// The kind of the message that carries it.
+    /// Returns the kind of a message with this fact.
     #[must_use]
     pub fn kind(&self) -> Kind {
         if self.hit {
@@ -96,7 +97,7 @@ impl Fact {
         }
     }
 
-    /// The fact as a message under this id.
+    /// Returns the fact as a message with this id.
     pub fn message(&self, id: Uuid) -> Result<Message> {
         Ok(Message {
             id,
@@ -106,7 +107,9 @@ impl Fact {
         })
     }
 
-    /// The fact that a message or an effect carries, under the id that it has there.
+    /// Returns a message with this id and payload. The payload is a fact that was published.
+    ///
+    /// Returns an error when the payload is not the JSON of a fact.
     pub fn published(id: Uuid, body: Vec<u8>) -> Result<Message> {
         let fact: Self = serde_json::from_slice(&body)?;
         Ok(Message {

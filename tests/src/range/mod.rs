@@ -1,12 +1,13 @@
-//! The shooting range: the story of a duplicate that finds a changed world.
+//! The shooting range: a demo and a test of duplicates that are processed after the state changed.
 //!
-//! Players fire at targets (`FireAt`, with an attempt id), targets move (`MoveTarget`), and whether
-//! a shot hit depends on where the target is when the message is *processed*. So a duplicate of
-//! `FireAt` that comes after a `MoveTarget` can decide otherwise than the first, and the world
-//! hears that one attempt both hit and missed. A leader board counts the hits.
+//! Players fire at targets (`FireAt`, with an attempt id), and targets move (`MoveTarget`). A shot
+//! hits when the target is at the aimed position at the time when the message is *processed*. So a
+//! duplicate of `FireAt` that is processed after a `MoveTarget` can have another result than the
+//! first delivery. Then the published facts say that one attempt both hit and missed. A leader
+//! board counts the hits.
 //!
 //! The same [`traffic`] goes through the same faulty [`transport`] to three [`System`]s, which
-//! differ in nothing but their [`handlers`], and [`verdict`] says what came of it.
+//! differ only in their [`handlers`]. The [`verdict`] counts the errors of each.
 //!
 //! ```no_run
 //! # async fn range() -> anyhow::Result<()> {
@@ -19,8 +20,8 @@
 //! # }
 //! ```
 //!
-//! Who wants to stop in the middle, to restart the server for one, plays a [`Trial`] in parts. The
-//! same story over a real broker, with processes that are killed, is in [`live`].
+//! A [`Trial`] can run in parts, for example to restart the server between two parts. The module
+//! [`live`] has the same traffic over a real broker, with processes that are killed.
 
 pub mod business;
 pub mod config;
@@ -49,20 +50,20 @@ pub use verdict::Verdict;
 
 use anyhow::Result;
 
-/// Plays the whole traffic to every system, one after the other so that none slows another down.
+/// Runs the whole traffic on every system, one after the other so that none slows another down.
 pub async fn run(config: &Config) -> Result<Report> {
     run_watched(config, drop).await
 }
 
-/// The same before an audience: `watch` is called at the start of each trial, and what it answers
-/// is dropped at its end.
+/// Runs like [`run`], with a progress display: `watch` is called at the start of each trial, and
+/// the value that it returns is dropped at the end of the trial.
 pub async fn run_watched<G>(config: &Config, mut watch: impl FnMut(Watch) -> G) -> Result<Report> {
     let mut systems = Vec::new();
     for system in System::ALL {
         let mut trial = Trial::prepare(config, system).await?;
-        let audience = watch(trial.watch());
+        let display = watch(trial.watch());
         trial.play(Until::Drained).await?;
-        drop(audience);
+        drop(display);
         systems.push(trial.report().await?);
     }
     Ok(Report {

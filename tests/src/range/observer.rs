@@ -1,4 +1,4 @@
-//! Someone who hears every fact that is ever published, and forgets none.
+//! The observer, which receives and keeps every fact that is published.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::message::{Kind, Message};
 
-/// The log of facts.
+/// The log of all published facts.
 #[derive(Default)]
 pub struct Observer {
     heard: Mutex<BTreeMap<Uuid, Vec<Published>>>,
@@ -18,16 +18,16 @@ pub struct Observer {
 /// A fact as it was published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
-    /// The id that it was published under.
+    /// The message id.
     pub message_id: Uuid,
-    /// What it says.
+    /// Whether the attempt hit, according to this fact.
     pub hit: bool,
-    /// Byte for byte.
+    /// The bytes of the payload.
     pub payload: Vec<u8>,
 }
 
 impl Observer {
-    /// Notes a fact.
+    /// Adds a fact to the log.
     pub fn hear(&self, fact: &Message) {
         self.heard()
             .entry(fact.subject)
@@ -39,13 +39,13 @@ impl Observer {
             });
     }
 
-    /// Everything that was heard about each attempt, in the order of publication.
+    /// Returns the facts about each attempt, in the order of publication.
     #[must_use]
     pub fn facts(&self) -> BTreeMap<Uuid, Vec<Published>> {
         self.heard().clone()
     }
 
-    /// How many attempts are said to have both hit and missed.
+    /// Returns the number of attempts that both hit and missed according to their facts.
     #[must_use]
     pub fn contradictions(&self) -> usize {
         self.heard()
@@ -59,7 +59,7 @@ impl Observer {
     }
 }
 
-/// Whether these facts about one attempt say both.
+/// Returns whether these facts about one attempt contain both a hit and a miss.
 #[must_use]
 pub fn contradict(facts: &[Published]) -> bool {
     facts

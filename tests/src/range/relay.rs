@@ -1,5 +1,5 @@
-//! The relay of the range: takes effects from the outbox to the transport, and dies now and then
-//! before it can say so.
+//! The relay of the range: it publishes effects from the outbox to the transport. A fault can stop
+//! it before it acknowledges a batch.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,25 +12,25 @@ use uuid::Uuid;
 
 use super::{consumer::comes_again, message::Fact, session::Session, world::World};
 
-/// How long a batch belongs to a relay that may have died: short, for another waits for it here.
+/// The lease of a batch. It is short, because the range waits for the leases of killed relays.
 const LEASE: Duration = Duration::from_millis(100);
 
-/// How long to let the outbox be when it was empty.
+/// The pause after the outbox was empty.
 const IDLE: Duration = Duration::from_millis(2);
 
-/// Publishes until nobody can record anything more, or the transport pauses. `death` is the share
-/// of batches that are published and not acknowledged.
+/// Publishes effects until no consumer can record any more, or until the transport is paused.
+/// `death` is the share of batches, from 0 to 1, that are published and not acknowledged.
 pub async fn run(world: Arc<World>, seed: u64, death: f64) -> Result<()> {
     let mut dice = StdRng::seed_from_u64(seed);
     let mut session = Session::open(&world).await?;
-    // Until then a relay that died, maybe before this one started, can hold effects that this one
-    // does not see.
+    // Until this moment a killed relay, also one of an earlier part of the trial, can hold a lease
+    // on effects that this relay cannot read.
     let mut leased_until = Instant::now() + LEASE;
     loop {
         if world.transport.has_paused() {
             return Ok(());
         }
-        // Looked at first: what is recorded before this is in the next batch.
+        // Read before the batch is fetched, so that the batch has all effects of earlier commits.
         let is_quiet = world.transport.is_quiet();
         let dies = dice.random_bool(death);
         match publish_batch(&world, &session, dies).await {
@@ -53,25 +53,28 @@ pub async fn run(world: Arc<World>, seed: u64, death: f64) -> Result<()> {
 enum Batch {
     Empty,
     Acknowledged,
-    /// Published, and the outbox does not know: it comes again.
+    /// The batch was published but not acknowledged, so it is delivered again.
     Forgotten,
 }
 
 async fn publish_batch(world: &World, session: &Session, dies: bool) -> Result<Batch> {
-    // Three steps, each a transaction of its own: take, publish, acknowledge.
+    // Three steps: fetch, publish, acknowledge. The first and the last are separate transactions.
     let batch = session
         .client
         .query_typed(
-            "SELECT token, message_id, topic, payload FROM idem_relay_next($1, 0, 100, $2::interval)",
-            &[(&world.relay, Type::TEXT), (&format!("{} ms", LEASE.as_millis()), Type::TEXT)],
+            "SELECT token, message_id, topic, payload
+             FROM idem_relay_next($1, 0, 100, $2::interval)",
+            &[
+                (&world.relay, Type::TEXT),
+                (&format!("{} ms", LEASE.as_millis()), Type::TEXT),
+            ],
         )
         .await?;
     let Some(first) = batch.first() else {
         return Ok(Batch::Empty);
     };
     for effect in &batch {
-        // A relay sees every effect of the database; others than this trial's are not for this
-        // transport.
+        // A relay reads every effect of the database. The transport takes those of this trial only.
         if effect.try_get::<_, &str>("topic")? == world.topic {
             let id: Uuid = effect.try_get("message_id")?;
             world.publish(Fact::published(id, effect.try_get("payload")?)?);
@@ -91,7 +94,7 @@ async fn publish_batch(world: &World, session: &Session, dies: bool) -> Result<B
         .map_err(idem_client::Error::from);
     match acknowledged {
         Ok(_) => Ok(Batch::Acknowledged),
-        // Too slow for the lease: the same effects come again.
+        // The lease has expired, so the same effects are delivered again.
         Err(error) if error.kind() == ErrorKind::NotClaimed => Ok(Batch::Forgotten),
         Err(error) => Err(error.into()),
     }

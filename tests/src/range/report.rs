@@ -1,4 +1,4 @@
-//! The table at the end.
+//! The report of a run, printed as a table.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -6,48 +6,49 @@ use uuid::Uuid;
 
 use super::{Config, System, Verdict, observer::Published, transport::Counts};
 
-/// What came of a run, one column per system.
+/// The results of a run, with one column per system.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What was played.
+    /// The settings of the run.
     pub config: Config,
-    /// What came of it.
+    /// The results of each system.
     pub systems: Vec<SystemReport>,
 }
 
-/// What came of one trial.
+/// The results of one trial.
 #[derive(Clone, Debug)]
 pub struct SystemReport {
-    /// Whose handlers.
+    /// The system that was tested.
     pub system: System,
-    /// What the transport did.
+    /// The counts of the transport.
     pub counts: Counts,
-    /// Consumers that were killed.
+    /// The number of consumers that were killed.
     pub kills: u64,
-    /// How long the consumers worked.
+    /// The time during which the consumers ran.
     pub played: Duration,
     /// The errors.
     pub verdict: Verdict,
-    /// Every fact that was published about each attempt, in order: duplicates must equal the first,
-    /// byte for byte.
+    /// All published facts about each attempt, in order. Duplicates must equal the first fact byte
+    /// for byte.
     pub facts: BTreeMap<Uuid, Vec<Published>>,
 }
 
 impl Report {
-    /// The column of a system.
+    /// Returns the results of a system.
     #[must_use]
     pub fn of(&self, system: System) -> Option<&SystemReport> {
         self.systems.iter().find(|report| report.system == system)
     }
 
-    /// Whether idem made no error at all.
+    /// Returns whether idem made no error.
     #[must_use]
     pub fn idem_is_right(&self) -> bool {
         self.of(System::Idem)
             .is_some_and(|report| report.verdict.is_right())
     }
 
-    /// Whether the others made some: without them the traffic was too kind to show anything.
+    /// Returns whether all other systems made errors. If not, the run had too few faults to show a
+    /// difference.
     #[must_use]
     pub fn others_are_wrong(&self) -> bool {
         self.systems
@@ -58,7 +59,7 @@ impl Report {
 }
 
 impl SystemReport {
-    /// How many facts were published again after the first about their attempt.
+    /// Returns the number of facts that were published after the first one about their attempt.
     #[must_use]
     pub fn retold_facts(&self) -> usize {
         self.facts.values().map(|told| told.len() - 1).sum()
@@ -69,7 +70,7 @@ impl SystemReport {
     }
 }
 
-/// A line of the table.
+/// A line of the table: its label, and the function that returns its value.
 type Line = (&'static str, fn(&SystemReport) -> String);
 
 const TRAFFIC: &[Line] = &[
@@ -77,7 +78,7 @@ const TRAFFIC: &[Line] = &[
     ("duplicates among them", |r| r.counts.duplicates.to_string()),
     ("acknowledgements lost", |r| r.counts.lost_acks.to_string()),
     ("consumers killed", |r| r.kills.to_string()),
-    ("facts told again", |r| r.retold_facts().to_string()),
+    ("facts published again", |r| r.retold_facts().to_string()),
     ("seconds", |r| format!("{:.1}", r.played.as_secs_f64())),
     ("deliveries per second", |r| {
         format!("{:.0}", r.deliveries_per_s())
@@ -93,10 +94,10 @@ const ERRORS: &[Line] = &[
     }),
     ("hits off by", |r| r.verdict.hits_off_by.to_string()),
     ("lost messages", |r| r.verdict.lost_messages.to_string()),
-    ("attempts unlike their first fact", |r| {
+    ("rows different from the first fact", |r| {
         r.verdict.torn_attempts.to_string()
     }),
-    ("duplicates with other id or bytes", |r| {
+    ("facts with different ids or bytes", |r| {
         r.verdict.unequal_duplicates.to_string()
     }),
 ];

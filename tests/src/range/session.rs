@@ -1,4 +1,4 @@
-//! A consumer's connection, which can break and be made anew.
+//! The database connection of a consumer, which can be broken and opened again.
 
 use std::time::Duration;
 
@@ -9,24 +9,26 @@ use tokio_postgres::{Client, NoTls};
 
 use super::world::World;
 
-/// How long a server may be away, for a restart in the middle of a run.
+/// The longest time that a server may be down, for a restart during a run.
 const SERVER_MAY_BE_AWAY: Duration = Duration::from_secs(60);
 
-/// How long to let a server be between two attempts to reach it.
+/// The pause between two attempts to connect.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(50);
 
-/// A connection together with what it takes to kill it.
+/// A connection, with the handles that are needed to break it.
 pub struct Session {
     /// The connection.
     pub client: Client,
-    /// The backend that serves it.
+    /// The process id of its backend.
     pub backend: i32,
-    /// Aborting this breaks the connection without a goodbye.
+    /// The task of the connection. Aborting it closes the connection without a Terminate message.
     pub line: AbortHandle,
 }
 
 impl Session {
-    /// Connects to where the trial is played; waits for a server that is restarting.
+    /// Connects to the database of the trial. Waits up to 60 s for a server that is restarting.
+    ///
+    /// Returns an error when the server is not up by then, or when it rejects the connection.
     pub async fn open(world: &World) -> Result<Self> {
         let deadline = Instant::now() + SERVER_MAY_BE_AWAY;
         loop {
@@ -44,13 +46,13 @@ impl Session {
 
     async fn connect(world: &World) -> Result<Self, idem_client::Error> {
         let (client, connection) = tokio_postgres::connect(&world.database_url, NoTls).await?;
-        // How a connection ends is seen by whoever uses its client.
+        // When the connection ends with an error, the next statement of the client returns it.
         let line = tokio::spawn(async move {
             let _ = connection.await;
         })
         .abort_handle();
-        // The tables of the trial come first; the functions of idem are found where they were
-        // before.
+        // The schema of the trial comes first in the search path, and the functions of idem stay
+        // visible.
         let row = client
             .query_one(
                 "SELECT pg_backend_pid(), \

@@ -1,4 +1,4 @@
-//! The commands of one run, in the order in which they are sent: all from the seed.
+//! The commands of one run, in the order in which they are sent. The seed determines all of them.
 
 use anyhow::Result;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -9,25 +9,26 @@ use super::{
     message::{FireAt, Kind, Message, MoveTarget},
 };
 
-/// Few, so that a player who aims at an old position still hits now and then.
+/// The number of positions of a target. It is small, so that a shot at an old position still hits
+/// sometimes.
 const POSITIONS: i32 = 3;
 
-/// One in so many commands is a move. With eight targets a shot's duplicate finds its target moved
-/// about as often as not.
+/// The mean number of commands for each move. With eight targets, a target has moved between a shot
+/// and its duplicate in about half of the cases.
 const COMMANDS_PER_MOVE: u32 = 4;
 
-/// What is sent, and where the targets stand at the start.
+/// The commands, and the positions of the targets at the start.
 pub struct Traffic {
     /// The commands, in order.
     pub commands: Vec<Message>,
-    /// The attempts among them.
+    /// The shots among the commands, in order.
     pub attempts: Vec<FireAt>,
-    /// The first position of each target.
+    /// The position of each target at the start.
     pub positions: Vec<i32>,
 }
 
 impl Traffic {
-    /// The traffic of this seed.
+    /// Generates the traffic of the seed in `config`.
     pub fn generate(config: &Config) -> Result<Self> {
         let mut dice = StdRng::seed_from_u64(config.seed);
         let positions: Vec<i32> = (0..config.targets)
@@ -40,7 +41,7 @@ impl Traffic {
             let target = dice.random_range(0..seen.len());
             let id = Uuid::from_u128(dice.random());
             if dice.random_ratio(1, COMMANDS_PER_MOVE) {
-                // Always away from where it was.
+                // The new position always differs from the old one.
                 seen[target] = (seen[target] + dice.random_range(1..POSITIONS)) % POSITIONS;
                 commands.push(command(
                     id,
@@ -69,7 +70,7 @@ impl Traffic {
         })
     }
 
-    /// The first commands of it, and the attempts among them.
+    /// Keeps only the first `commands` commands, and the attempts among them.
     #[must_use]
     pub fn first(mut self, commands: usize) -> Self {
         self.commands.truncate(commands);
@@ -105,14 +106,16 @@ mod tests {
         traffic.commands.into_iter().map(|m| m.body).collect()
     }
 
+    /// The same seed gives the same commands, and another seed gives others.
     #[test]
-    fn the_same_seed_gives_the_same_traffic_and_another_seed_another() {
+    fn seed_determines_the_traffic() {
         assert_eq!(bodies(7), bodies(7));
         assert_ne!(bodies(7), bodies(8));
     }
 
+    /// The traffic has the requested number of shots, and targets move.
     #[test]
-    fn every_shot_is_fired_and_targets_move_meanwhile() {
+    fn traffic_has_all_shots_and_moves_between_them() {
         let config = Config {
             shots: 100,
             ..Config::new("")

@@ -1,8 +1,9 @@
-//! An at-least-once transport: it duplicates, reorders, delays, and forgets acknowledgements, but
-//! loses nothing.
+//! An at-least-once transport in memory: it duplicates, reorders and delays messages, and loses
+//! acknowledgements, but it loses no message.
 //!
-//! Time is virtual: a message is due at a point of it, the next delivery is whatever is due first,
-//! and the clock jumps there. So delays change the order and cost no waiting.
+//! Time is virtual: each message has a due time, the message with the earliest due time is
+//! delivered next, and the clock jumps to that time. So delays change the order of deliveries
+//! without any real waiting.
 
 use std::{
     cmp::Reverse,
@@ -18,7 +19,7 @@ use super::{
     message::{Kind, Message},
 };
 
-/// The queue between everybody.
+/// The queue between the producer, the consumers and the relay.
 pub struct Transport {
     fates: Fates,
     state: Mutex<State>,
@@ -29,38 +30,38 @@ pub struct Transport {
 struct State {
     now: u64,
     queue: BinaryHeap<Reverse<Queued>>,
-    /// Breaks ties of `due`, so that the heap is fair.
+    /// The number of the last queued message. It orders messages with the same `due`.
     order: u64,
     in_flight: usize,
     publications: HashMap<(Kind, Uuid), u32>,
     delivered: HashSet<(Kind, Uuid)>,
     counts: Counts,
-    /// Deliveries after which to pause.
+    /// The number of deliveries after which the transport pauses.
     pause_at: Option<u64>,
-    /// Somebody outside, the relay, may still publish.
+    /// Whether the relay may still publish.
     awaits_relay: bool,
 }
 
-/// What the transport has done.
+/// The counts of what the transport has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Every time that a consumer was given a message.
+    /// All deliveries to consumers.
     pub deliveries: u64,
-    /// Those of a message that was given before.
+    /// The deliveries of messages that were delivered before.
     pub duplicates: u64,
-    /// Acknowledgements that nobody heard.
+    /// The acknowledgements that were lost.
     pub lost_acks: u64,
-    /// Deliveries that came back because the consumer died.
+    /// The deliveries that were returned because the consumer was killed.
     pub returned: u64,
-    /// What waits, at this moment.
+    /// The messages that are queued or in the hands of a consumer now.
     pub waiting: usize,
 }
 
-/// A message in the hands of a consumer.
+/// A message that was delivered to a consumer and is not settled.
 pub struct Delivery {
-    /// What to handle.
+    /// The message.
     pub message: Arc<Message>,
-    /// What befalls it.
+    /// The faults of this delivery.
     pub fate: Fate,
     publication: u32,
     copy: u8,
@@ -77,7 +78,8 @@ struct Queued {
 }
 
 impl Transport {
-    /// An empty transport. With `awaits_relay` it is not over before [`Transport::relay_is_done`].
+    /// Creates an empty transport. With `awaits_relay`, consumers wait for more messages until
+    /// [`Transport::relay_is_done`].
     #[must_use]
     pub fn new(fates: Fates, awaits_relay: bool) -> Self {
         Self {
@@ -90,7 +92,7 @@ impl Transport {
         }
     }
 
-    /// Sends commands, one step apart.
+    /// Sends commands, with one [`STEP`] of virtual time between them.
     pub fn send_all(&self, commands: &[Message]) {
         let mut state = self.state();
         for (step, command) in (0_u64..).zip(commands) {
@@ -127,11 +129,12 @@ impl Transport {
         }
     }
 
-    /// The next delivery; waits for one. `None` when all is done or it is time to pause.
+    /// Waits for the next delivery and returns it. Returns `None` when the transport is drained or
+    /// paused.
     pub async fn next(&self) -> Option<Delivery> {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
-            // Listen first: what changes between the look and the wait must not be missed.
+            // Register first, so that a change between the check and the wait is not missed.
             changed.as_mut().enable();
             {
                 let mut state = self.state();
@@ -167,7 +170,7 @@ impl Transport {
         }
     }
 
-    /// The consumer is done with it. Should the acknowledgement get lost, it comes again.
+    /// Acknowledges a delivery. If its fate is a lost acknowledgement, the message is redelivered.
     pub fn acknowledge(&self, delivery: Delivery) {
         let mut state = self.state();
         state.in_flight -= 1;
@@ -179,7 +182,7 @@ impl Transport {
         self.changed.notify_waiters();
     }
 
-    /// The consumer died over it: it comes again.
+    /// Returns the delivery of a killed consumer to the queue. The message is redelivered.
     pub fn give_back(&self, delivery: Delivery) {
         let mut state = self.state();
         state.in_flight -= 1;
@@ -189,30 +192,32 @@ impl Transport {
         self.changed.notify_waiters();
     }
 
-    /// Stops handing out messages after so many deliveries in all; `None` goes on to the end.
+    /// Sets the total number of deliveries after which the transport pauses. With `None` it does
+    /// not pause.
     pub fn pause_at(&self, deliveries: Option<u64>) {
         self.state().pause_at = deliveries;
     }
 
-    /// Whether nothing waits and nobody works: only a relay could bring something now.
+    /// Returns whether the queue is empty and no delivery is in progress. Then only the relay can
+    /// publish another message.
     pub fn is_quiet(&self) -> bool {
         let state = self.state();
         state.queue.is_empty() && state.in_flight == 0
     }
 
-    /// Whether a pause has come and everybody has put down what they had.
+    /// Returns whether the transport is paused and no delivery is in progress.
     pub fn has_paused(&self) -> bool {
         let state = self.state();
         state.is_paused() && state.in_flight == 0
     }
 
-    /// The relay has nothing more: consumers may go home.
+    /// Declares that the relay publishes no more. The consumers end when the queue is empty.
     pub fn relay_is_done(&self) {
         self.state().awaits_relay = false;
         self.changed.notify_waiters();
     }
 
-    /// What was done so far.
+    /// Returns the counts so far.
     pub fn counts(&self) -> Counts {
         let state = self.state();
         Counts {
@@ -303,8 +308,9 @@ mod tests {
         seen
     }
 
+    /// Without faults there are no duplicates, lost acknowledgements or returned deliveries.
     #[tokio::test]
-    async fn without_faults_everything_comes_once_and_in_order() {
+    async fn without_faults_each_message_is_delivered_once() {
         let (transport, sent) = transport(Rates {
             duplicates: 0.0,
             reorder: 0.0,
@@ -320,8 +326,9 @@ mod tests {
         );
     }
 
+    /// With the highest rates no message is lost, and the run ends.
     #[tokio::test]
-    async fn with_faults_everything_comes_at_least_once_and_the_run_ends() {
+    async fn with_faults_each_message_is_delivered_at_least_once() {
         let (transport, sent) = transport(Rates {
             duplicates: 1.0,
             reorder: 1.0,
@@ -337,16 +344,18 @@ mod tests {
         assert!(counts.lost_acks > 0 && counts.returned > 0);
     }
 
+    /// The same seed gives the same order of deliveries.
     #[tokio::test]
-    async fn the_same_seed_gives_the_same_faults() {
+    async fn seed_determines_the_faults() {
         let rates = Config::new("").rates;
         let (first, _) = transport(rates.clone());
         let (second, _) = transport(rates);
         assert_eq!(drain(&first).await, drain(&second).await);
     }
 
+    /// A pause stops deliveries, and the others follow after the pause.
     #[tokio::test]
-    async fn a_pause_keeps_the_rest() {
+    async fn pause_keeps_undelivered_messages() {
         let (transport, sent) = transport(Config::new("").rates);
         transport.pause_at(Some(100));
         let before = drain(&transport).await;

@@ -1,4 +1,4 @@
-//! One system that plays the traffic, at one go or in parts.
+//! A trial: the traffic runs on one system, at once or in parts.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -21,7 +21,7 @@ use super::{
     world::World,
 };
 
-/// A system with its tables and its queue of messages.
+/// A system, with its tables and its transport.
 pub struct Trial {
     config: Config,
     world: Arc<World>,
@@ -29,21 +29,24 @@ pub struct Trial {
     played: Duration,
 }
 
-/// How far to play.
+/// The point at which [`Trial::play`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// At least so many deliveries since the beginning; the rest waits.
+    /// After at least this number of deliveries since the start of the trial. The other messages
+    /// stay queued.
     Deliveries(u64),
-    /// Nothing waits any more.
+    /// When no message is left.
     Drained,
 }
 
-/// A look at a trial while it is played.
+/// A handle that reads the progress of a trial while it runs.
 #[derive(Clone)]
 pub struct Watch(Arc<World>);
 
 impl Trial {
-    /// Makes the tables of this system anew and sends the traffic of the seed.
+    /// Drops and creates the tables of this system, and sends the traffic of the seed.
+    ///
+    /// Returns an error when the database has no extension idem, or cannot be reached.
     pub async fn prepare(config: &Config, system: System) -> Result<Self> {
         let traffic = Traffic::generate(config)?;
         let world = Arc::new(World::new(config, system)?);
@@ -63,7 +66,7 @@ impl Trial {
                     .client
                     .execute("SELECT idem_create_relay($1)", &[&world.relay])
                     .await
-                    .context("cannot make a relay: is the extension idem in this database?")?;
+                    .context("cannot create a relay; the database needs the extension idem")?;
             }
         }
         world.transport.send_all(&traffic.commands);
@@ -75,7 +78,9 @@ impl Trial {
         })
     }
 
-    /// Lets consumers, and on idem a relay, work that far.
+    /// Runs the consumers, and for idem also a relay, up to this point.
+    ///
+    /// Returns an error when a consumer or the relay fails, or at the deadline of the settings.
     pub async fn play(&mut self, until: Until) -> Result<()> {
         self.world.transport.pause_at(match until {
             Until::Deliveries(deliveries) => Some(deliveries),
@@ -91,7 +96,7 @@ impl Trial {
             workers.spawn(relay::run(world, self.config.seed, self.config.rates.kill));
         }
         let all = async {
-            // The first failure drops the set, and with it everyone else.
+            // The first error drops the set, which aborts all other tasks.
             while let Some(worker) = workers.join_next().await {
                 worker??;
             }
@@ -101,7 +106,7 @@ impl Trial {
             .await
             .with_context(|| {
                 format!(
-                    "{} is not done after {:?}: {:?}",
+                    "system \"{}\" did not finish within {:?}: {:?}",
                     self.world.system.name(),
                     self.config.deadline(),
                     self.world.transport.counts()
@@ -111,8 +116,8 @@ impl Trial {
         Ok(())
     }
 
-    /// What every attempt has on record: the payloads that a duplicate is given. On idem only, else
-    /// empty.
+    /// Returns the recorded effects of every attempt, which are what a duplicate reads. Empty for
+    /// systems other than idem.
     pub async fn recorded(&self) -> Result<Facts> {
         if self.world.system != System::Idem {
             return Ok(Facts::new());
@@ -121,13 +126,14 @@ impl Trial {
         verdict::recorded(&session.client, &self.world.targets, &self.attempts).await
     }
 
-    /// Every fact that was published so far, per attempt and in order.
+    /// Returns the facts that were published so far about each attempt, in order.
     #[must_use]
     pub fn facts(&self) -> Facts {
         self.world.observer.facts()
     }
 
-    /// The verdict, and what led to it. Ends the trial: its relay holds the outbox no longer.
+    /// Returns the verdict and the counts. Ends the trial: its relay is dropped and does not keep
+    /// effects in the outbox any longer.
     pub async fn report(self) -> Result<SystemReport> {
         let session = Session::open(&self.world).await?;
         let facts = self.world.observer.facts();
@@ -149,7 +155,7 @@ impl Trial {
         })
     }
 
-    /// For whoever wants to look on.
+    /// Returns a handle that reads the progress of the trial.
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch(Arc::clone(&self.world))
@@ -157,19 +163,19 @@ impl Trial {
 }
 
 impl Watch {
-    /// Who plays.
+    /// Returns the system of the trial.
     #[must_use]
     pub fn system(&self) -> System {
         self.0.system
     }
 
-    /// What the transport has done so far.
+    /// Returns the counts of the transport so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.0.transport.counts()
     }
 
-    /// How many contradictions the world has heard so far.
+    /// Returns the number of contradictions among the facts that were published so far.
     #[must_use]
     pub fn contradictions(&self) -> usize {
         self.0.observer.contradictions()

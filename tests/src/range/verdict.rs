@@ -1,7 +1,7 @@
-//! What came of it: the tables and the facts, held against each other.
+//! The verdict of a trial: it compares the tables with the published facts.
 //!
-//! The truth about an attempt is the first fact that was published about it: from then on someone
-//! may have acted on it.
+//! The first published fact about an attempt is the reference, because other systems may have acted
+//! on it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -16,37 +16,38 @@ use super::{
     observer::{Published, contradict},
 };
 
-/// What was said about each attempt, in order.
+/// The published facts about each attempt, in order.
 pub type Facts = BTreeMap<Uuid, Vec<Published>>;
 
-/// The errors of one system. All zero is right.
+/// The number of errors of one system, by kind. Without errors, all are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Attempts that both hit and missed.
+    /// The attempts that both hit and missed according to their facts.
     pub contradictions: usize,
-    /// Players whose hits on the board are not their hits.
+    /// The players with a wrong number of hits on the board.
     pub wrong_hit_counts: usize,
-    /// By how many hits the board is wrong, all players together.
+    /// The sum of the differences between the board and the real hits, over all players.
     pub hits_off_by: u64,
-    /// Attempts of which nobody heard, and hits of which the board did not.
+    /// The attempts without a published fact, and the hits that the board did not count.
     pub lost_messages: usize,
-    /// Attempts whose rows are missing, double, or tell another story than the first fact (together
-    /// or not at all).
+    /// The attempts with rows that are missing, double, or different from the first fact, which
+    /// means that row and fact did not commit together.
     pub torn_attempts: usize,
-    /// Attempts whose facts are not the same message each time: id and bytes, on idem those on
-    /// record too.
+    /// The attempts with facts that differ in message id or bytes. For idem, the recorded facts are
+    /// compared as well.
     pub unequal_duplicates: usize,
 }
 
 impl Verdict {
-    /// Whether there is no error.
+    /// Returns whether there is no error.
     #[must_use]
     pub fn is_right(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Judges what a trial has left behind: its tables, the facts that were heard, and those on record.
+/// Compares the tables of a trial, the published facts and the recorded facts, and counts the
+/// errors.
 pub async fn judge(
     client: &Client,
     attempts: &[FireAt],
@@ -76,7 +77,7 @@ pub async fn judge(
             verdict.contradictions += 1;
         }
         if truth.hit {
-            // What is left over in the end is what the board has too many, or too few.
+            // What remains at the end is the number of hits that the board has too many or too few.
             *board.entry(*player).or_default() -= 1;
             if !counted.contains(attempt) {
                 verdict.lost_messages += 1;
@@ -95,7 +96,7 @@ pub async fn judge(
     Ok(verdict)
 }
 
-/// The effects on record of each attempt, as a duplicate would be given them.
+/// Returns the recorded effects of each attempt, as a duplicate reads them.
 pub async fn recorded(
     client: &Client,
     targets: &Destination,

@@ -1,4 +1,4 @@
-//! What the consumers of one trial share.
+//! The state that the consumers of one trial share.
 
 use std::sync::atomic::AtomicU64;
 
@@ -10,35 +10,35 @@ use super::{
     Config, System, fate::Fates, message::Message, observer::Observer, transport::Transport,
 };
 
-/// One system on one database.
+/// The state of one system on one database.
 pub struct World {
-    /// Which handlers work here.
+    /// The system that is tested.
     pub system: System,
-    /// Where the database is.
+    /// The connection string of the database.
     pub database_url: String,
     /// The schema of the business tables.
     pub schema: String,
-    /// Who handles the commands, on idem.
+    /// The destination that handles the commands, for idem.
     pub targets: Destination,
-    /// Who counts the hits, on idem.
+    /// The destination that counts the hits, for idem.
     pub board: Destination,
-    /// Where the facts go, on idem.
+    /// The topic of the facts, for idem.
     pub topic: String,
-    /// Who publishes them, on idem.
+    /// The name of the relay that publishes the facts, for idem.
     pub relay: String,
-    /// How messages come and go.
+    /// The transport of all messages.
     pub transport: Transport,
-    /// Who hears every fact.
+    /// The observer, which receives every fact.
     pub observer: Observer,
-    /// How many consumers have been killed.
+    /// The number of consumers that were killed.
     pub kills: AtomicU64,
 }
 
 impl World {
-    /// A world without messages.
+    /// Creates the state of a trial, without messages.
     pub fn new(config: &Config, system: System) -> Result<Self> {
-        // Attempts have the same ids in every run of one seed; in a new run they are new messages
-        // all the same.
+        // All runs of one seed use the same attempt ids. The random part of the destinations makes
+        // them new messages in each run.
         let run = Uuid::new_v4().simple();
         let fates = Fates::new(config.seed, config.rates.clone());
         Ok(Self {
@@ -55,7 +55,7 @@ impl World {
         })
     }
 
-    /// Tells the world a fact.
+    /// Publishes a fact to the observer and to the transport.
     pub fn publish(&self, fact: Message) {
         self.observer.hear(&fact);
         self.transport.publish(fact);

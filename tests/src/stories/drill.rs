@@ -1,4 +1,4 @@
-//! A story told again and again, with the worker killed at another point each time.
+//! Runs a story repeatedly, and kills the worker at another point each time.
 
 use std::{fmt, net::SocketAddr, path::Path, sync::Arc, time::Instant};
 
@@ -14,48 +14,49 @@ use super::{
 };
 use crate::harness::Database;
 
-/// How many messages are on their way at once: most of the time a worker waits for the end of a
-/// dead one's lease.
+/// The number of messages in progress at the same time. Most of the time they wait until the lease
+/// of a killed worker expires.
 const AT_ONCE: usize = 12;
 
-/// How often a message is delivered before something must be wrong.
+/// The largest number of redeliveries of a message before the drill fails.
 const MOST_DELIVERIES: usize = 20;
 
-/// How often a run is repeated that was too slow.
+/// The largest number of runs for one point, when earlier runs were too slow.
 const MOST_REPEATS: usize = 8;
 
-/// What is needed to tell a story.
+/// The settings of a drill.
 pub struct Drill<'d> {
-    /// The binary `story-worker`.
+    /// The path of the binary `story-worker`.
     pub program: &'d Path,
-    /// What the workers do.
+    /// The role of the workers.
     pub role: Role,
-    /// Where they do it.
+    /// The database of the workers.
     pub database: &'d Database,
-    /// Whom they call.
+    /// The address of the external service that the workers use.
     pub outside: SocketAddr,
 }
 
-/// What became of one message.
+/// The result of one message.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Its id.
+    /// The message id.
     pub message: String,
-    /// Where the first worker was killed; none: it was left alone.
+    /// The point at which the first worker was killed. `None` if it was not killed.
     pub point: Option<Point>,
-    /// What the first worker has said, a name for each turn.
+    /// The names of the requests of the first worker, in order.
     pub turns: Vec<String>,
-    /// The turns of the first worker, up to the kill, are those of an undisturbed worker. A slow
-    /// worker also renews its lease, so another turn can be in progress when it is killed.
+    /// Whether the requests of the first worker, up to the kill, are those of a worker that is not
+    /// killed. A slow worker also renews its lease, so it can be killed at another request.
     pub is_regular: bool,
 }
 
 impl Drill<'_> {
-    /// Has one message handled undisturbed, and then one for each point of that. Answers when all
-    /// are done: the undisturbed one first, then the points in their order.
+    /// Processes one message without a kill, and then one message for each point of that run.
+    /// Returns the results of all messages: the one without a kill first, then the others in the
+    /// order of their points.
     ///
     /// # Errors
-    /// When a worker fails, or a message is never done.
+    /// When a worker fails, or when a message is not done after 20 redeliveries.
     pub async fn every_point(&self) -> Result<Vec<Outcome>> {
         let undisturbed = self.undisturbed().await?;
         let script = &undisturbed.turns;
@@ -63,37 +64,38 @@ impl Drill<'_> {
             let moments = [Moment::Unsaid, Moment::Torn, Moment::Unheard, Moment::Heard];
             moments.map(|moment| Point { turn, moment })
         });
-        let told = stream::iter(points)
-            .map(|point| self.tell_at(point, script))
+        let killed = stream::iter(points)
+            .map(|point| self.process_at(point, script))
             .buffered(AT_ONCE)
             .try_collect::<Vec<_>>();
-        let told = told.await?.concat();
-        Ok([vec![undisturbed], told].concat())
+        let killed = killed.await?.concat();
+        Ok([vec![undisturbed], killed].concat())
     }
 
-    /// A slow worker also renews its lease. That is no step of the story, so it is repeated.
+    /// Processes a message without a kill. A slow worker also renews its lease, which is not a
+    /// request of the story. Then the run is repeated with another message.
     async fn undisturbed(&self) -> Result<Outcome> {
         for number in 1..=MOST_REPEATS {
             let started = Instant::now();
-            let outcome = self.tell(None, &format!("undisturbed-{number}")).await?;
+            let outcome = self.process(None, &format!("undisturbed-{number}")).await?;
             if started.elapsed() < LEASE / 3 {
                 return Ok(outcome);
             }
         }
         bail!(
-            "none of {MOST_REPEATS} undisturbed workers has ended within {:?}",
+            "none of {MOST_REPEATS} workers that were not killed ended within {:?}",
             LEASE / 3
         )
     }
 
-    /// One message for a point. When the turns up to the kill are not those of the script, another
-    /// message follows, up to [`MOST_REPEATS`] in all.
-    async fn tell_at(&self, point: Point, script: &[String]) -> Result<Vec<Outcome>> {
+    /// Processes one message for a point. If the requests up to the kill differ from those of the
+    /// script, the run is repeated with another message, up to [`MOST_REPEATS`] runs in total.
+    async fn process_at(&self, point: Point, script: &[String]) -> Result<Vec<Outcome>> {
         let mut outcomes = Vec::new();
         for number in 1..=MOST_REPEATS {
             let Point { turn, moment } = point;
             let message = format!("{turn:02} {moment} {number}").replace([' ', ','], "-");
-            let mut outcome = self.tell(Some(point), &message).await?;
+            let mut outcome = self.process(Some(point), &message).await?;
             let is_regular = outcome.turns.starts_with(&script[..=turn]);
             outcome.is_regular = is_regular;
             outcomes.push(outcome);
@@ -104,8 +106,8 @@ impl Drill<'_> {
         Ok(outcomes)
     }
 
-    /// Delivers a message until it is done; the first worker dies there.
-    async fn tell(&self, point: Option<Point>, message: &str) -> Result<Outcome> {
+    /// Delivers a message until it is done. The first worker is killed at `point`.
+    async fn process(&self, point: Option<Point>, message: &str) -> Result<Outcome> {
         let (mut ending, turns) = self.deliver(message, point).await?;
         for _ in 0..MOST_DELIVERIES {
             match ending {
@@ -120,18 +122,20 @@ impl Drill<'_> {
                 }
                 Ending::Killed => {}
                 Ending::Failed(status) => bail!(
-                    "{}, message {message}: a worker failed ({status})",
+                    "role {}, message {message}: a worker failed ({status})",
                     self.role
                 ),
             }
             ending = self.deliver(message, None).await?.0;
         }
         bail!(
-            "{}, message {message}: not done after {MOST_DELIVERIES} deliveries",
+            "role {}, message {message}: not done after {MOST_DELIVERIES} redeliveries",
             self.role
         )
     }
 
+    /// Starts a worker for a message and waits for its end. Returns how it ended, and the names of
+    /// its requests.
     async fn deliver(&self, message: &str, point: Option<Point>) -> Result<(Ending, Vec<String>)> {
         let fate = Arc::new(Fate::new(point));
         let socket = self.database.cluster().socket_dir().join(".s.PGSQL.5432");
@@ -170,8 +174,8 @@ impl Drill<'_> {
 }
 
 impl Outcome {
-    /// What was being said when the worker was killed; none when it was left alone, or did not come
-    /// so far.
+    /// Returns the name of the request at which the worker was killed. Returns `None` if it was not
+    /// killed, or if it finished before that request.
     #[must_use]
     pub fn said(&self) -> Option<&str> {
         self.turns.get(self.point?.turn).map(String::as_str)
@@ -184,8 +188,8 @@ impl fmt::Display for Outcome {
             (Some(Point { turn, moment }), Some(said)) => {
                 write!(f, "{turn:>3}  {said:<48} {moment}")
             }
-            (Some(_), None) => f.write_str("     done before it came so far"),
-            (None, _) => f.write_str("     undisturbed"),
+            (Some(_), None) => f.write_str("     done before the point of the kill"),
+            (None, _) => f.write_str("     not killed"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! When a worker dies.
+//! The point at which a worker is killed.
 
 use std::{
     fmt,
@@ -7,29 +7,29 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// Where a worker is killed: at which turn of all that it says, and when of that turn.
+/// The point at which a worker is killed: a request, and a moment of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
-    /// Counted from 0, over all lines.
+    /// The number of the request, counted from 0 over all connections of the worker.
     pub turn: usize,
-    /// Before or after what.
+    /// The moment of the request.
     pub moment: Moment,
 }
 
-/// When of a turn, which is a request and its answer.
+/// A moment between the start of a request and the end of its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Moment {
-    /// Nothing of the request has passed.
+    /// Before any byte of the request is forwarded.
     Unsaid,
-    /// Half of the request has passed.
+    /// After half of the request is forwarded.
     Torn,
-    /// The request was taken and answered; the answer has not passed.
+    /// After the server has responded, before the response is forwarded.
     Unheard,
-    /// The answer has passed.
+    /// After the response is forwarded.
     Heard,
 }
 
-/// The fate of one worker, shared by its lines.
+/// The planned kill of one worker and its requests so far. The proxies of the worker share it.
 #[derive(Default)]
 pub struct Fate {
     point: Option<Point>,
@@ -44,7 +44,7 @@ struct Story {
 }
 
 impl Fate {
-    /// It dies there, or not at all.
+    /// Creates the fate of a worker that is killed at `point`, or not killed if it is `None`.
     #[must_use]
     pub fn new(point: Option<Point>) -> Self {
         Self {
@@ -53,7 +53,8 @@ impl Fate {
         }
     }
 
-    /// A turn begins. Answers when of it the worker dies, if it does.
+    /// Records the start of a request with this name. Returns the moment of the kill if the worker
+    /// is killed at this request.
     pub(super) fn turn(&self, name: String) -> Option<Moment> {
         let mut story = self.story();
         let turn = story.turns.len();
@@ -63,29 +64,30 @@ impl Fate {
             .map(|point| point.moment)
     }
 
-    /// From now on nothing passes.
+    /// Makes the proxies forward nothing from now on.
     pub(super) fn seal(&self) {
         self.story().is_over = true;
     }
 
-    /// Nothing passes, and whoever waits for it kills the worker.
+    /// Makes the proxies forward nothing, and wakes the task in [`strikes`](Self::strikes), which
+    /// kills the worker.
     pub(super) fn strike(&self) {
         self.seal();
         self.struck.notify_one();
     }
 
-    /// Returns when the worker has to be killed.
+    /// Waits until the worker has to be killed.
     pub(super) async fn strikes(&self) {
         self.struck.notified().await;
     }
 
-    /// Whether nothing passes any more.
+    /// Returns whether the proxies forward nothing any more.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.story().is_over
     }
 
-    /// What was said, a name for each turn.
+    /// Returns the names of the requests so far.
     #[must_use]
     pub fn turns(&self) -> Vec<String> {
         self.story().turns.clone()
@@ -99,10 +101,10 @@ impl Fate {
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Unsaid => "not said",
-            Self::Torn => "half said",
-            Self::Unheard => "done, not heard",
-            Self::Heard => "heard",
+            Self::Unsaid => "before request",
+            Self::Torn => "half of request",
+            Self::Unheard => "before response",
+            Self::Heard => "after response",
         })
     }
 }

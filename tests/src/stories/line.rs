@@ -1,4 +1,5 @@
-//! What a worker reaches a server through.
+//! The proxy between a worker and a server. It counts requests, and stops at the point where the
+//! worker is killed.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -18,16 +19,16 @@ use super::{
     speech::{Ear, Tongue},
 };
 
-/// Where a line ends.
+/// The server to which a proxy connects.
 #[derive(Clone, Debug)]
 pub enum Server {
-    /// A socket in the file system.
+    /// The path of a Unix socket.
     Unix(PathBuf),
-    /// A port.
+    /// A TCP address.
     Tcp(SocketAddr),
 }
 
-/// A port that leads to a server, until the fate of the worker is sealed.
+/// A proxy on a port of 127.0.0.1. It forwards data to a server until the worker is killed.
 pub struct Line {
     address: SocketAddr,
     listening: JoinHandle<()>,
@@ -38,7 +39,7 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 impl Line {
-    /// Opens a line. `name` is for the names of the turns.
+    /// Starts a proxy. `name` is the first word in the names of its requests.
     pub async fn open(
         name: &'static str,
         server: Server,
@@ -56,14 +57,14 @@ impl Line {
                     ear: Ear::new(tongue),
                     fate: Arc::clone(&fate),
                 };
-                // An error is the end of the connection, for both.
+                // After an error both sides of the connection are closed.
                 tokio::spawn(call.pass(client, server.clone()));
             }
         });
         Ok(Self { address, listening })
     }
 
-    /// Where a worker connects to.
+    /// Returns the address to which the worker connects.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -89,7 +90,7 @@ impl Server {
     }
 }
 
-/// One connection.
+/// One connection through a proxy.
 struct Call {
     name: String,
     ear: Ear,
@@ -97,21 +98,23 @@ struct Call {
 }
 
 impl Call {
+    /// Forwards data in both directions until one side closes the connection, or until the worker
+    /// is killed.
     async fn pass(mut self, mut client: TcpStream, server: Server) -> std::io::Result<()> {
         client.set_nodelay(true)?;
         let mut server = server.connect().await?;
-        let (mut asked, mut answered) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+        let (mut requests, mut responses) = (vec![0; 1 << 16], vec![0; 1 << 16]);
         let mut death = None;
         loop {
             tokio::select! {
-                read = client.read(&mut asked) => {
-                    let bytes = &asked[..read?];
+                read = client.read(&mut requests) => {
+                    let bytes = &requests[..read?];
                     if bytes.is_empty() {
                         return Ok(());
                     }
                     for piece in self.ear.ask(bytes) {
                         if piece.begins.is_some() && death.is_some() || self.fate.is_over() {
-                            // It dies with the answer to what it said before.
+                            // The worker is killed at the response to its previous request.
                             break;
                         }
                         if let Some(name) = &piece.begins {
@@ -122,20 +125,20 @@ impl Call {
                                 server.write_all(&piece.bytes[..piece.bytes.len() / 2]).await?;
                             }
                             self.fate.strike();
-                            return fall_silent(client).await;
+                            return drain(client).await;
                         }
                         self.ear.pass(&piece);
                         server.write_all(&piece.bytes).await?;
                     }
                 }
-                read = server.read(&mut answered) => {
-                    let bytes = &answered[..read?];
+                read = server.read(&mut responses) => {
+                    let bytes = &responses[..read?];
                     self.ear.answer(bytes);
-                    // A server that has closed the connection, as it is told to, has answered too.
+                    // A server that closes the connection on request has responded, too.
                     let is_answered = self.ear.is_answered() || bytes.is_empty();
                     match death {
                         Some(_) if is_answered => self.fate.seal(),
-                        _ if self.fate.is_over() => return fall_silent(client).await,
+                        _ if self.fate.is_over() => return drain(client).await,
                         _ if bytes.is_empty() => return Ok(()),
                         _ => {}
                     }
@@ -144,7 +147,7 @@ impl Call {
                     }
                     if death.is_some() && is_answered {
                         self.fate.strike();
-                        return fall_silent(client).await;
+                        return drain(client).await;
                     }
                 }
             }
@@ -152,8 +155,9 @@ impl Call {
     }
 }
 
-/// The worker is being killed: it shall not see the end of the connection before.
-async fn fall_silent(mut client: TcpStream) -> std::io::Result<()> {
+/// Reads and drops data until the worker is killed, so that the worker does not see the end of the
+/// connection before.
+async fn drain(mut client: TcpStream) -> std::io::Result<()> {
     tokio::io::copy(&mut client, &mut tokio::io::sink()).await?;
     Ok(())
 }

@@ -1,21 +1,21 @@
-//! The hard stories: work that cannot share the business transaction, done by processes that are
-//! killed at every step.
+//! The hard stories: tests of work outside the business transaction, by processes that are killed
+//! at every request.
 //!
-//! A worker process reaches the database and the world outside through a [`Line`] each. The lines
-//! understand what is said, count each request (to the database each statement, also of a
-//! pipeline), and at one of them the worker is killed with SIGKILL: before it passes, in the middle
-//! of it, when it was answered but the answer did not pass, or when the answer did. No fault is
-//! built into the worker, and no request is left out, because they are counted and not listed. Then
-//! the message is delivered again, until a worker is done with it, and the world outside is asked
-//! what has been done to it.
+//! A worker process connects to the database and to an external service through one proxy each
+//! ([`Line`]). The proxies parse the protocols and count each request, and in a pipeline to the
+//! database each statement. At one request the worker is killed with SIGKILL: before the request is
+//! forwarded, after half of it, before the response is forwarded, or after the response. The worker
+//! contains no fault injection. No request is omitted, because requests are counted and not listed.
+//! Then the message is redelivered until a worker has finished it, and the test reads from the
+//! external service how often it executed the request.
 //!
 //! ```text
-//!            ┌──line──► PostgreSQL
+//!            ┌──proxy──► PostgreSQL
 //!  worker ───┤
-//!            └──line──► card gateway, carrier, mail server
+//!            └──proxy──► card gateway, carrier, mail server
 //! ```
 //!
-//! Other workers are not killed but paused, or believe in a wrong time
+//! Other workers are not killed but paused, or have a wrong wall clock
 //! ([`Clock`](crate::clock::Clock)).
 
 mod drill;

@@ -1,97 +1,100 @@
-//! Understanding what passes a line: when a request is answered, and names for a table of points
-//! that can be read.
+//! Parses the data that passes a proxy: the start and the end of each request, and readable names
+//! for requests.
 
 use std::collections::HashMap;
 
-/// What is spoken on a line.
+/// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tongue {
     /// The protocol of PostgreSQL, version 3.
     Postgres,
-    /// One request, one answer, as in HTTP/1.1 and SMTP; requests begin with lines of text.
+    /// A protocol with one response per request, such as HTTP/1.1 and SMTP. Requests begin with
+    /// lines of text.
     Lines,
 }
 
-/// Understands one connection.
+/// The parser of one connection.
 pub(super) struct Ear {
     tongue: Tongue,
-    asked: Messages,
-    answered: Messages,
-    /// The texts of prepared statements by their names.
+    requests: Messages,
+    responses: Messages,
+    /// The shortened texts of prepared statements, by statement name.
     statements: HashMap<Vec<u8>, String>,
-    /// Whether the messages of a statement are still coming.
-    is_amid: bool,
-    /// How many answers are still to come.
-    owed: usize,
+    /// Whether the last message was in the middle of a statement.
+    is_in_statement: bool,
+    /// The number of responses that the server has not sent yet.
+    missing: usize,
 }
 
-/// A piece of what a client says.
+/// A piece of the data of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub bytes: Vec<u8>,
-    /// A request begins with this piece, and this is its name.
+    /// The name of the request that begins with this piece. `None` if no request begins here.
     pub begins: Option<String>,
-    /// How many answers it is owed.
-    answers: usize,
+    /// The number of responses that the server will send to this piece.
+    responses: usize,
 }
 
 impl Ear {
     pub fn new(tongue: Tongue) -> Self {
         Self {
             tongue,
-            // The first message of a client has no kind.
-            asked: Messages::new(false),
-            answered: Messages::new(true),
+            // The first message of a client has no type byte.
+            requests: Messages::new(false),
+            responses: Messages::new(true),
             statements: HashMap::new(),
-            is_amid: false,
-            owed: 0,
+            is_in_statement: false,
+            missing: 0,
         }
     }
 
-    /// Whether all that was [passed](Self::pass) has been answered.
+    /// Returns whether the server has responded to all pieces that were [passed](Self::pass).
     pub fn is_answered(&self) -> bool {
-        self.owed == 0
+        self.missing == 0
     }
 
-    /// The client says this. However it comes in, the pieces are the same.
+    /// Parses bytes from the client into pieces. With the protocol of PostgreSQL, the pieces do not
+    /// depend on how the bytes are split into reads.
     pub fn ask(&mut self, bytes: &[u8]) -> Vec<Piece> {
         if self.tongue == Tongue::Lines {
-            let is_new = self.owed == 0;
+            let is_new = self.missing == 0;
             return vec![Piece {
                 bytes: bytes.to_vec(),
-                // Of a longer request the first piece has the name.
+                // Only the first piece of a request has a name.
                 begins: is_new.then(|| first_words(&String::from_utf8_lossy(bytes), 2)),
-                answers: usize::from(is_new),
+                responses: usize::from(is_new),
             }];
         }
-        let messages = self.asked.take(bytes);
+        let messages = self.requests.take(bytes);
         messages
             .into_iter()
             .map(|message| self.piece(message))
             .collect()
     }
 
-    /// This piece goes to the server.
+    /// Records that a piece is forwarded to the server.
     pub fn pass(&mut self, piece: &Piece) {
-        self.owed += piece.answers;
+        self.missing += piece.responses;
     }
 
-    /// The server says this.
+    /// Parses bytes from the server.
     pub fn answer(&mut self, bytes: &[u8]) {
         match self.tongue {
-            Tongue::Lines => self.owed = 0,
+            Tongue::Lines => self.missing = 0,
             Tongue::Postgres => {
                 let ready = self
-                    .answered
+                    .responses
                     .take(bytes)
                     .iter()
                     .filter(|message| message.kind == READY)
                     .count();
-                self.owed = self.owed.saturating_sub(ready);
+                self.missing = self.missing.saturating_sub(ready);
             }
         }
     }
 
+    /// Returns the piece for a message of the client.
     fn piece(&mut self, message: Message) -> Piece {
         let Message { kind, ref bytes } = message;
         let mut fields = message.body().split(|byte| *byte == 0).map(<[u8]>::to_vec);
@@ -102,7 +105,7 @@ impl Ear {
             b'P' => {
                 let (statement, sql) = (field(), shortened(&field()));
                 self.statements.insert(statement.clone(), sql.clone());
-                // What has no name is run at once.
+                // An unnamed statement is executed at once, so its Parse begins the execution.
                 if statement.is_empty() {
                     sql
                 } else {
@@ -113,28 +116,28 @@ impl Ear {
                 field();
                 self.statements.get(&field()).cloned().unwrap_or_default()
             }
-            b'X' => "goodbye".to_owned(),
+            b'X' => "terminate".to_owned(),
             _ => "other".to_owned(),
         };
-        // Several messages make one statement, up to a Sync; the others stand by themselves. To a
-        // goodbye the end of the connection is the answer.
-        let is_whole = matches!(kind, CONNECT | b'Q' | b'S' | b'X');
-        let was_amid = std::mem::replace(&mut self.is_amid, !is_whole);
+        // A statement consists of the messages up to a Sync. The other kinds are one message each.
+        // The response to a Terminate is the end of the connection.
+        let is_last = matches!(kind, CONNECT | b'Q' | b'S' | b'X');
+        let was_in_statement = std::mem::replace(&mut self.is_in_statement, !is_last);
         Piece {
             bytes: bytes.clone(),
-            begins: (!was_amid).then_some(name),
-            answers: usize::from(is_whole),
+            begins: (!was_in_statement).then_some(name),
+            responses: usize::from(is_last),
         }
     }
 }
 
-/// The kind of the message that a client begins with.
+/// The kind that stands for the first message of a client, which has no type byte.
 const CONNECT: u8 = 0;
 
-/// The kind of the message that ends every answer.
+/// The type byte of ReadyForQuery, which ends every response.
 const READY: u8 = b'Z';
 
-/// The messages of one side of a connection, put together from pieces.
+/// The messages of one side of a connection, assembled from the bytes of several reads.
 struct Messages {
     pending: Vec<u8>,
     has_kinds: bool,
@@ -148,7 +151,7 @@ impl Messages {
         }
     }
 
-    /// Those that are whole now.
+    /// Adds bytes and returns the messages that are complete now.
     fn take(&mut self, bytes: &[u8]) -> Vec<Message> {
         self.pending.extend_from_slice(bytes);
         let mut whole = Vec::new();
@@ -174,7 +177,7 @@ impl Messages {
     }
 }
 
-/// A message with its kind and its length.
+/// A message of the protocol. `bytes` includes the type byte, if there is one, and the length.
 struct Message {
     kind: u8,
     bytes: Vec<u8>,
@@ -186,7 +189,7 @@ impl Message {
     }
 }
 
-/// The function of idem that a statement calls, or how it begins.
+/// Returns the name of the idem function in a statement, or the first three words of the statement.
 fn shortened(sql: &[u8]) -> String {
     let sql = String::from_utf8_lossy(sql);
     let mut words = sql.split(|c: char| !c.is_alphanumeric() && c != '_');
@@ -215,7 +218,7 @@ mod tests {
     fn ask(ear: &mut Ear, bytes: &[u8]) -> Vec<String> {
         let pieces = ear.ask(bytes);
         pieces.iter().for_each(|piece| ear.pass(piece));
-        assert_eq!(pieces.concat_bytes(), bytes, "what is said is passed on");
+        assert_eq!(pieces.concat_bytes(), bytes, "all bytes are forwarded");
         names(&pieces).into_iter().map(str::to_owned).collect()
     }
 
@@ -229,8 +232,9 @@ mod tests {
         }
     }
 
+    /// Each statement of a pipeline is a request with its own name and response.
     #[test]
-    fn every_statement_of_a_pipeline_is_a_request() {
+    fn pipeline_has_one_request_per_statement() {
         const IS_READY: &[u8] = b"Z\0\0\0\x05I";
         let mut ear = Ear::new(Tongue::Postgres);
         assert_eq!(ask(&mut ear, b"\0\0\0\x08\0\x03\0\0"), ["connect"]);
@@ -255,13 +259,14 @@ mod tests {
 
         assert!(
             ear.ask(&pipeline[0][..5]).is_empty(),
-            "half a message is none"
+            "an incomplete message is no piece"
         );
         assert_eq!(names(&ear.ask(&pipeline[0][5..])), ["BEGIN"]);
     }
 
+    /// A request that is read in several pieces is counted once.
     #[test]
-    fn a_request_in_pieces_has_one_name_and_one_answer() {
+    fn split_request_has_one_name_and_one_response() {
         let mut ear = Ear::new(Tongue::Lines);
         ear.answer(b"220 hello\r\n");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Processes that do the work of a story.
+//! The worker processes of a story.
 
 use std::{
     ffi::OsStr,
@@ -21,33 +21,33 @@ use tokio::{
 use super::fate::Fate;
 use crate::clock::Clock;
 
-/// Longer than any healthy worker takes for a step on a busy machine.
+/// The longest time for one step of a worker, with a margin for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A worker process, killed when dropped. It says on its standard output what it does, line by
-/// line, and may wait to be told to go on.
+/// A worker process, which is killed when this is dropped. It prints its progress to its standard
+/// output, line by line, and may wait for a line on its standard input.
 pub struct Worker {
     child: Child,
-    /// It ends when this pipe does, so that it does not outlive whoever started it.
-    ears: ChildStdin,
-    mouth: Lines<BufReader<ChildStdout>>,
-    /// The process reads its file when it starts.
+    /// The worker ends when this pipe is closed, so that it does not outlive this process.
+    stdin: ChildStdin,
+    stdout: Lines<BufReader<ChildStdout>>,
+    /// Kept, because the worker opens the file of its clock when it starts.
     _clock: Option<Clock>,
 }
 
-/// How a worker ended.
+/// The ways in which a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It says that nothing is left to do.
+    /// The worker exited with success.
     Done,
-    /// SIGKILL.
+    /// The worker was killed with SIGKILL.
     Killed,
-    /// It has failed, and says why on its standard error.
+    /// The worker failed. Its error is on its standard error.
     Failed(ExitStatus),
 }
 
 impl Worker {
-    /// Starts a process of `program` (the binary `story-worker`).
+    /// Starts a process of `program`, which is the binary `story-worker`.
     pub fn start<A: AsRef<OsStr>>(
         program: &Path,
         arguments: impl IntoIterator<Item = A>,
@@ -55,7 +55,7 @@ impl Worker {
         Self::start_with(program, arguments, None)
     }
 
-    /// The same, with more in its environment.
+    /// Starts a process of `program` with this wall clock, if there is one.
     pub fn start_with<A: AsRef<OsStr>>(
         program: &Path,
         arguments: impl IntoIterator<Item = A>,
@@ -64,95 +64,104 @@ impl Worker {
         let mut child = Command::new(program)
             .args(arguments)
             .envs(clock.iter().flat_map(Clock::environment))
-            // What it says at its end shall be read in a few lines.
+            // Without a backtrace, an error message is a few lines.
             .env_remove("RUST_BACKTRACE")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("cannot run {}", program.display()))?;
-        let ears = child.stdin.take().context("it has a standard input")?;
-        let mouth = child.stdout.take().context("it has a standard output")?;
+        let stdin = child
+            .stdin
+            .take()
+            .context("the worker has no standard input")?;
+        let stdout = child
+            .stdout
+            .take()
+            .context("the worker has no standard output")?;
         Ok(Self {
             child,
-            ears,
-            mouth: BufReader::new(mouth).lines(),
+            stdin,
+            stdout: BufReader::new(stdout).lines(),
             _clock: clock,
         })
     }
 
-    /// The next line that it says.
+    /// Waits for the next line that the worker prints, and returns it.
     ///
     /// # Errors
-    /// When it ends, or says nothing for a minute.
+    /// When the worker ends, or prints nothing within a minute.
     pub async fn says(&mut self) -> Result<String> {
-        let line = tokio::time::timeout(PATIENCE, self.mouth.next_line())
+        let line = tokio::time::timeout(PATIENCE, self.stdout.next_line())
             .await
-            .context("the worker says nothing")??;
+            .context("the worker printed nothing within a minute")??;
         line.context("the worker has ended")
     }
 
-    /// Waits until it says exactly this.
+    /// Waits for the next line that the worker prints.
     ///
     /// # Errors
-    /// When it says anything else.
+    /// When the line differs from `what`, when the worker ends, or when it prints nothing within a
+    /// minute.
     pub async fn says_that(&mut self, what: &str) -> Result<()> {
         let line = self.says().await?;
         ensure!(
             line == what,
-            "the worker was to say {what:?}, and said {line:?}"
+            "the worker printed {line:?} instead of {what:?}"
         );
         Ok(())
     }
 
-    /// Tells it to go on.
+    /// Writes a line to the standard input of the worker, so that it continues.
     pub async fn go_on(&mut self) -> Result<()> {
-        self.ears.write_all(b"go on\n").await?;
+        self.stdin.write_all(b"go on\n").await?;
         Ok(())
     }
 
-    /// Stops it where it is, with SIGSTOP.
+    /// Pauses the worker with SIGSTOP.
     pub fn freeze(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)
     }
 
-    /// Lets it go on as if nothing had been.
+    /// Resumes a paused worker with SIGCONT.
     pub fn thaw(&self) -> Result<()> {
         self.signal(Signal::SIGCONT)
     }
 
-    /// Tells it to finish what it has in hand, with SIGTERM, and waits until it did.
+    /// Stops the worker with SIGTERM, and waits until it has finished its messages in progress and
+    /// ended.
     ///
     /// # Errors
-    /// When it fails, or does not end in a minute.
+    /// When the worker fails, or does not end within a minute.
     pub async fn dismiss(self) -> Result<()> {
         self.signal(Signal::SIGTERM)?;
         let ending = self.end(&Fate::default()).await?;
         ensure!(
             ending == Ending::Done,
-            "the worker did not end well: {ending:?}"
+            "the worker did not end with success: {ending:?}"
         );
         Ok(())
     }
 
-    /// Whether it has ended.
+    /// Returns whether the worker has ended.
     pub fn has_ended(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// Kills it with SIGKILL; returns when it is gone.
+    /// Kills the worker with SIGKILL, and waits until it has ended.
     pub async fn kill(mut self) -> Result<()> {
         Ok(self.child.kill().await?)
     }
 
-    /// Waits for its end, or kills it when its fate strikes.
+    /// Waits until the worker has ended. Kills it with SIGKILL at the point of its fate, if there
+    /// is one. Returns how the worker ended.
     ///
     /// # Errors
-    /// When it does not end in a minute.
+    /// When the worker does not end within a minute.
     pub async fn end(mut self, fate: &Fate) -> Result<Ending> {
         let ended = tokio::time::timeout(PATIENCE, async {
             tokio::select! {
-                // The words of who has died are nothing to wait for.
+                // The output of a killed worker is not needed.
                 () = fate.strikes() => self.child.kill().await?,
                 status = self.child.wait() => drop(status?),
             }
@@ -170,7 +179,7 @@ impl Worker {
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        // It has not been waited for, so its number is nobody else's.
+        // The process id cannot be reused, because the process has not been waited for.
         let pid = self.child.id().context("the worker has ended")?;
         Ok(kill(Pid::from_raw(pid.cast_signed()), signal)?)
     }

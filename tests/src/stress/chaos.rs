@@ -1,4 +1,4 @@
-//! What happens to the clients: sessions and workers are ended, backends are killed, the server
+//! The faults of a run: sessions and workers are terminated, backends are killed, the server
 //! recovers, and the destination moves from ring to ring.
 
 use std::sync::Arc;
@@ -12,36 +12,39 @@ use rand::{RngExt, SeedableRng};
 use super::line::{connect, expect_kill};
 use super::run::Arena;
 
-/// Between two blows, most of which are terminations.
-const BETWEEN_BLOWS: Duration = Duration::from_millis(300);
+/// The mean time between two faults, most of which are terminations.
+const BETWEEN_FAULTS: Duration = Duration::from_millis(300);
+/// Every fault with a number that is a multiple of this is a crash.
 const CRASH_EVERY: u64 = 15;
+/// The longest time that a recovery may take.
 const RECOVERY: Duration = Duration::from_secs(60);
 
-/// Between two moves of the destination.
+/// The time between two moves of the destination.
 const BETWEEN_MOVES: Duration = Duration::from_millis(1_000);
 
-/// Any session of the clients, the worker's processes among them.
+/// A random session of the clients, or a random process of the worker.
 const VICTIM: &str = "SELECT pid FROM pg_stat_activity \
-    WHERE pid <> pg_backend_pid() AND (datname = current_database() OR backend_type LIKE 'idem%') ORDER BY random() LIMIT 1";
+    WHERE pid <> pg_backend_pid() AND (datname = current_database() OR backend_type LIKE 'idem%') \
+    ORDER BY random() LIMIT 1";
 
-/// Strikes until the arena closes.
+/// Injects faults until the arena closes.
 pub async fn strike(arena: Arc<Arena>) -> Result<()> {
     let mut rng = SmallRng::seed_from_u64(!arena.config.seed);
-    let mut blows = 0;
+    let mut faults = 0;
     while arena.is_open() {
         let client = connect(&arena.url).await?;
         loop {
-            tokio::time::sleep(BETWEEN_BLOWS.mul_f64(rng.random_range(0.5..1.5))).await;
+            tokio::time::sleep(BETWEEN_FAULTS.mul_f64(rng.random_range(0.5..1.5))).await;
             if !arena.is_open() {
                 break;
             }
-            blows += 1;
-            let struck = if blows % CRASH_EVERY == 0 {
+            faults += 1;
+            let injected = if faults % CRASH_EVERY == 0 {
                 crash(&arena, &client).await
             } else {
                 terminate(&arena, &client).await
             };
-            if let Err(error) = struck {
+            if let Err(error) = injected {
                 expect_kill(error.downcast()?)?;
                 break;
             }
@@ -76,12 +79,12 @@ async fn crash(arena: &Arc<Arena>, client: &tokio_postgres::Client) -> Result<()
         cluster.wait_until_ready(RECOVERY)
     })
     .await?
-    .context("the server recovers after a crash")?;
+    .context("the server did not recover after a crash")?;
     arena.counts.crashed.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
 
-/// Moves the destination to and fro between the rings `standard` and `long`, until the arena
+/// Moves the destination back and forth between the rings `standard` and `long` until the arena
 /// closes.
 pub async fn move_destination(arena: Arc<Arena>) -> Result<()> {
     let retention = arena.config.retention;
@@ -101,7 +104,7 @@ pub async fn move_destination(arena: Arc<Arena>) -> Result<()> {
                     arena.counts.moved.fetch_add(1, Ordering::Relaxed);
                     keep.reverse();
                 }
-                // It does not wait for running claims for long; next time.
+                // `idem_configure` waits only briefly for running claims. The next move retries.
                 Err(error) if error.code().is_some_and(|code| code.code() == "55P03") => {}
                 Err(error) => {
                     expect_kill(error)?;

@@ -1,81 +1,82 @@
-//! The checker: what the clients were told against what the business table holds.
+//! The checker: it compares the results that the clients received with the content of the business
+//! table.
 //!
 //! All times are the server's clock in microseconds, taken before and after a claim in one
-//! statement: the claim was made between the two. Every judgement uses the end of that interval
-//! which speaks for the accused, so what it reports is certain.
+//! statement, so that the claim was made between the two. Every check uses the end of that interval
+//! that favours the system under test. A reported violation is therefore certain.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
-/// A row of the business table: somebody got `true` and committed.
+/// A row of the business table: a claim that returned `true` and committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handled {
-    /// Which claim of which client; no two are equal.
+    /// The number of the claim. It is unique among the claims of all clients.
     pub attempt: i64,
     /// The message.
     pub identity: i64,
-    /// The clock before the claim.
+    /// The server's clock before the claim.
     pub before: i64,
-    /// The clock after the claim.
+    /// The server's clock after the claim.
     pub after: i64,
 }
 
-/// What became of the transaction (or savepoint) of a claim, as far as the client knows.
+/// The end of the transaction (or savepoint) of a claim, as far as the client knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The server has reported the commit.
+    /// The server reported the commit.
     Committed,
-    /// It was rolled back, or the connection was lost before the commit was sent.
+    /// The transaction was rolled back, or the connection was lost before the commit was sent.
     RolledBack,
-    /// The connection was lost while the commit was under way: both is possible.
+    /// The connection was lost during the commit: both outcomes are possible.
     Unknown,
 }
 
-/// One claim, as its client has seen it.
+/// One claim, as its client observed it.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
     /// The claim with its times.
     pub claim: Handled,
-    /// What the server answered.
+    /// The result of the claim function.
     pub claimed: bool,
-    /// What became of it.
+    /// The end of its transaction.
     pub fate: Fate,
 }
 
-/// `idem_is_claimed` asked about a claim that was reported committed.
+/// One look-up with `idem_is_claimed` of a claim that was reported committed.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     /// The message.
     pub identity: i64,
-    /// The clock before the claim.
+    /// The server's clock before the claim.
     pub claimed_from: i64,
-    /// The clock after the look.
+    /// The server's clock after the look-up.
     pub looked_until: i64,
-    /// What the server answered.
+    /// The result of the look-up.
     pub found: bool,
 }
 
-/// What the checker found. Empty lists are what has to be.
+/// The result of the checker. Every list must be empty.
 #[derive(Debug, Default)]
 pub struct Verdict {
     /// Two committed claims of one message, closer together than the retention.
     pub doubled: Vec<(Handled, Handled)>,
-    /// Reported committed, but not in the business table.
+    /// Claims that were reported committed, without a row in the business table.
     pub lost: Vec<Handled>,
-    /// Rolled back, but in the business table.
+    /// Claims that were rolled back, with a row in the business table.
     pub risen: Vec<Handled>,
-    /// Answered `false` although nobody had claimed the message.
+    /// Claims that returned `false` although no claim of the message had been made.
     pub unfounded: Vec<Handled>,
-    /// Reported committed, but not found within the retention.
+    /// Look-ups that did not find a claim within the retention although its commit was reported.
     pub forgotten: Vec<Look>,
-    /// Messages that were claimed again after the retention: the ring does forget.
+    /// The number of claims that repeat a claim after the retention: the ring does forget.
     pub claimed_again: usize,
-    /// Looks that came within the retention.
+    /// The number of look-ups within the retention.
     pub telling_looks: usize,
 }
 
 impl Verdict {
-    /// Nothing was found.
+    /// Returns whether no violation was found.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.doubled.is_empty()
@@ -90,7 +91,9 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} claimed twice, {} lost, {} rolled back but there, {} duplicates of nothing, {} forgotten early ({} looks); {} claimed again after the retention",
+            "{} claimed twice, {} lost, {} rolled back but present, \
+             {} duplicates without a claim, {} forgotten early ({} look-ups); \
+             {} claimed again after the retention",
             self.doubled.len(),
             self.lost.len(),
             self.risen.len(),
@@ -99,7 +102,7 @@ impl fmt::Display for Verdict {
             self.telling_looks,
             self.claimed_again,
         )?;
-        // One example says where to look.
+        // One example of each kind shows where to look.
         if let Some((first, second)) = self.doubled.first() {
             write!(f, "\n  twice: {first:?} and {second:?}")?;
         }
@@ -107,10 +110,10 @@ impl fmt::Display for Verdict {
             write!(f, "\n  lost: {lost:?}")?;
         }
         if let Some(risen) = self.risen.first() {
-            write!(f, "\n  rolled back but there: {risen:?}")?;
+            write!(f, "\n  rolled back but present: {risen:?}")?;
         }
         if let Some(unfounded) = self.unfounded.first() {
-            write!(f, "\n  duplicate of nothing: {unfounded:?}")?;
+            write!(f, "\n  duplicate without a claim: {unfounded:?}")?;
         }
         if let Some(forgotten) = self.forgotten.first() {
             write!(f, "\n  forgotten: {forgotten:?}")?;
@@ -119,9 +122,9 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Judges a run. `retention` in microseconds.
+/// Checks a run. `retention` is in microseconds.
 #[must_use]
-pub fn check(handled: &[Handled], answers: &[Answer], looks: &[Look], retention: i64) -> Verdict {
+pub fn check(handled: &[Handled], results: &[Answer], looks: &[Look], retention: i64) -> Verdict {
     let (doubled, claimed_again) = repeated(handled, retention);
     let there: HashSet<i64> = handled.iter().map(|h| h.attempt).collect();
     let mut first_claim: HashMap<i64, i64> = HashMap::new();
@@ -134,9 +137,9 @@ pub fn check(handled: &[Handled], answers: &[Answer], looks: &[Look], retention:
         claimed_again,
         ..Verdict::default()
     };
-    for answer in answers {
-        let claim = answer.claim;
-        match (answer.claimed, answer.fate) {
+    for result in results {
+        let claim = result.claim;
+        match (result.claimed, result.fate) {
             (true, Fate::Committed) if !there.contains(&claim.attempt) => verdict.lost.push(claim),
             (true, Fate::RolledBack) if there.contains(&claim.attempt) => verdict.risen.push(claim),
             (false, _)
@@ -160,8 +163,8 @@ pub fn check(handled: &[Handled], answers: &[Answer], looks: &[Look], retention:
     verdict
 }
 
-/// The claims of one message that are certainly closer together than the retention, and how many
-/// are not.
+/// Returns the pairs of claims of one message that are certainly closer together than the
+/// retention, and the number of the other pairs.
 #[must_use]
 pub fn repeated(handled: &[Handled], retention: i64) -> (Vec<(Handled, Handled)>, usize) {
     let mut by_identity: BTreeMap<i64, Vec<Handled>> = BTreeMap::new();
@@ -173,7 +176,7 @@ pub fn repeated(handled: &[Handled], retention: i64) -> (Vec<(Handled, Handled)>
     for claims in by_identity.values_mut() {
         claims.sort_by_key(|h| h.before);
         for pair in claims.windows(2) {
-            // Whoever began first is the first: if it was the other way round they are even closer.
+            // If the claims were made in the other order, they are even closer together.
             if pair[1].after - pair[0].before < retention {
                 doubled.push((pair[0], pair[1]));
             } else {
@@ -199,7 +202,7 @@ mod tests {
         }
     }
 
-    fn answer(claim: Handled, claimed: bool, fate: Fate) -> Answer {
+    fn result(claim: Handled, claimed: bool, fate: Fate) -> Answer {
         Answer {
             claim,
             claimed,
@@ -208,38 +211,38 @@ mod tests {
     }
 
     #[test]
-    fn two_claims_within_the_retention_are_a_double() {
+    fn claims_within_the_retention_are_a_double() {
         let rows = [handled(1, 7, 0), handled(2, 7, 989), handled(3, 8, 5)];
         let verdict = check(&rows, &[], &[], RETENTION);
         assert_eq!(verdict.doubled, [(rows[0], rows[1])]);
     }
 
     #[test]
-    fn two_claims_that_may_be_a_retention_apart_are_none() {
+    fn claims_that_may_be_a_retention_apart_are_no_double() {
         let verdict = check(&[handled(1, 7, 0), handled(2, 7, 990)], &[], &[], RETENTION);
         assert!(verdict.is_clean());
         assert_eq!(verdict.claimed_again, 1);
     }
 
     #[test]
-    fn a_reported_commit_without_its_row_is_lost_and_an_unknown_one_is_not() {
-        let answers = [
-            answer(handled(1, 7, 0), true, Fate::Committed),
-            answer(handled(2, 8, 0), true, Fate::Unknown),
-            answer(handled(3, 9, 0), true, Fate::RolledBack),
+    fn only_a_reported_commit_without_its_row_is_lost() {
+        let results = [
+            result(handled(1, 7, 0), true, Fate::Committed),
+            result(handled(2, 8, 0), true, Fate::Unknown),
+            result(handled(3, 9, 0), true, Fate::RolledBack),
         ];
         assert_eq!(
-            check(&[], &answers, &[], RETENTION).lost,
-            [answers[0].claim]
+            check(&[], &results, &[], RETENTION).lost,
+            [results[0].claim]
         );
     }
 
     #[test]
-    fn a_rolled_back_claim_with_a_row_has_risen() {
+    fn rolled_back_claim_with_a_row_is_reported() {
         let row = handled(1, 7, 0);
         let verdict = check(
             &[row],
-            &[answer(row, true, Fate::RolledBack)],
+            &[result(row, true, Fate::RolledBack)],
             &[],
             RETENTION,
         );
@@ -247,8 +250,8 @@ mod tests {
     }
 
     #[test]
-    fn a_duplicate_needs_a_claim_before_it() {
-        let duplicate = answer(handled(2, 7, 100), false, Fate::RolledBack);
+    fn duplicate_without_an_earlier_claim_is_reported() {
+        let duplicate = result(handled(2, 7, 100), false, Fate::RolledBack);
         assert_eq!(check(&[], &[duplicate], &[], RETENTION).unfounded.len(), 1);
         assert_eq!(
             check(&[handled(1, 7, 111)], &[duplicate], &[], RETENTION)
@@ -260,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_forgotten_early_only_within_the_retention() {
+    fn missing_claim_is_reported_only_within_the_retention() {
         let look = |looked_until| Look {
             identity: 7,
             claimed_from: 0,

@@ -1,5 +1,5 @@
-//! One client: transactions of claims and business writes, at every isolation level, some of them
-//! rolled back.
+//! One client: transactions of claims and business writes at every isolation level. Some of them
+//! are rolled back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,25 +13,27 @@ use super::checker::{Answer, Fate, Handled};
 use super::line::{connect, expect_kill, is_kill};
 use super::run::Arena;
 
-/// Reads with no relation to the claims: a few milliseconds of real work, in round trips.
+/// Reads that have no relation to the claims: a few milliseconds of real load, in round trips.
 const WORK: &str = "SELECT pg_catalog.sum(weight) FROM work WHERE place = $1";
 
-/// The claim between two looks at the clock. The target list is worked off from left to right.
+/// Returns a claim between two reads of the clock. The target list is evaluated from left to right.
 fn claim_sql(function: &str) -> String {
     format!(
-        "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, {function}($1, 'stress'), \
+        "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, \
+         {function}($1, 'stress'), \
          (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
     )
 }
 
-const HANDLE: &str = "INSERT INTO handled (attempt, identity, before, after, xid) VALUES ($1, $2, $3, $4, pg_current_xact_id())";
+const HANDLE: &str = "INSERT INTO handled (attempt, identity, before, after, xid) \
+    VALUES ($1, $2, $3, $4, pg_current_xact_id())";
 
-/// Claims until the arena closes; answers what it was told.
+/// Claims until the arena closes. Returns the results of all claims.
 pub async fn work(arena: Arc<Arena>, number: i64) -> Result<Vec<Answer>> {
     let mut worker = Worker {
         rng: SmallRng::seed_from_u64(arena.config.seed.wrapping_add(number as u64)),
-        answers: Vec::new(),
-        standing: Vec::new(),
+        results: Vec::new(),
+        not_rolled_back: Vec::new(),
         next_attempt: number << 40,
         arena,
     };
@@ -46,16 +48,16 @@ pub async fn work(arena: Arc<Arena>, number: i64) -> Result<Vec<Answer>> {
             expect_kill(error)?;
         }
     }
-    Ok(worker.answers)
+    Ok(worker.results)
 }
 
 struct Worker {
     arena: Arc<Arena>,
     rng: SmallRng,
-    answers: Vec<Answer>,
-    /// The claims of the current transaction that no savepoint took back, by their place in
-    /// `answers`.
-    standing: Vec<usize>,
+    results: Vec<Answer>,
+    /// The claims of the current transaction that no savepoint rolled back, as indexes of
+    /// `results`.
+    not_rolled_back: Vec<usize>,
     next_attempt: i64,
 }
 
@@ -66,7 +68,7 @@ struct Statements {
 }
 
 impl Worker {
-    /// Transaction after transaction, until the session is lost or the arena closes.
+    /// Runs transactions until the session is lost or the arena closes.
     async fn session(&mut self, mut client: Client) -> Result<(), Error> {
         let statements = Statements {
             claim: client
@@ -95,14 +97,14 @@ impl Worker {
             4..8 => IsolationLevel::RepeatableRead,
             _ => IsolationLevel::Serializable,
         };
-        self.standing.clear();
+        self.not_rolled_back.clear();
         let mut tx = client
             .build_transaction()
             .isolation_level(level)
             .start()
             .await?;
         if self.rng.random_bool(0.5) {
-            // The first statement takes the snapshot; the claims come some milliseconds later.
+            // The first statement takes the snapshot. The claims follow some milliseconds later.
             tx.batch_execute("SELECT 1").await?;
             let round_trips = self
                 .rng
@@ -116,7 +118,7 @@ impl Worker {
                 self.claim(&mut savepoint, statements, identity).await?;
                 if self.rng.random_bool(0.4) {
                     savepoint.rollback().await?;
-                    self.standing.pop();
+                    self.not_rolled_back.pop();
                 } else {
                     savepoint.commit().await?;
                 }
@@ -141,7 +143,7 @@ impl Worker {
             }
             Err(error) => {
                 if !is_kill(&error) {
-                    // The server has said no.
+                    // The server rejected the commit.
                     self.end_as(Fate::RolledBack);
                 }
                 Err(error)
@@ -165,8 +167,8 @@ impl Worker {
             after: row.try_get(2)?,
         };
         self.next_attempt += 1;
-        self.standing.push(self.answers.len());
-        self.answers.push(Answer {
+        self.not_rolled_back.push(self.results.len());
+        self.results.push(Answer {
             claim,
             claimed,
             fate: Fate::RolledBack,
@@ -194,35 +196,35 @@ impl Worker {
         Ok(())
     }
 
-    /// Marks the claims of the transaction, except those that a savepoint took back.
+    /// Sets the fate of the claims of the transaction, except those that a savepoint rolled back.
     fn end_as(&mut self, fate: Fate) {
-        for &n in &self.standing {
-            self.answers[n].fate = fate;
+        for &n in &self.not_rolled_back {
+            self.results[n].fate = fate;
         }
     }
 
-    /// Tells the auditor which claims are committed.
+    /// Passes the committed claims to the auditor.
     fn publish(&self) {
-        let claims = self.standing.iter().map(|&n| &self.answers[n]);
+        let claims = self.not_rolled_back.iter().map(|&n| &self.results[n]);
         self.arena.publish(
             claims
-                .filter(|answer| answer.claimed)
-                .map(|answer| answer.claim),
+                .filter(|result| result.claimed)
+                .map(|result| result.claim),
         );
     }
 }
 
-/// What the variant that reads by the transaction's snapshot cannot avoid: 40001, and the deadlocks
-/// of its plain inserts.
+/// Returns whether the error is one that the variant with the snapshot of the transaction cannot
+/// avoid: 40001, or a deadlock of its plain inserts.
 fn is_conflict(error: &Error) -> bool {
     error
         .as_db_error()
-        .is_some_and(|refusal| matches!(refusal.code().code(), "40001" | "40P01"))
+        .is_some_and(|db_error| matches!(db_error.code().code(), "40001" | "40P01"))
 }
 
-/// Somebody is at the message outside.
+/// Returns whether a client outside the transaction holds a lease of the message.
 fn is_leased(error: &Error) -> bool {
     error
         .as_db_error()
-        .is_some_and(|refusal| refusal.code().code() == "55P03")
+        .is_some_and(|db_error| db_error.code().code() == "55P03")
 }

@@ -1,27 +1,28 @@
-//! How long a stress test runs.
+//! The duration of a stress test.
 
 use std::time::Duration;
 
-/// `cargo xtask test everything` sets this variable to its long stress.
+/// The variable that overrides the duration. `cargo xtask test everything` sets it for long stress.
 const VARIABLE: &str = "IDEM_TEST_STRESS_SECONDS";
 
-/// What CI runs. The coverage that the stress tests demand is reached within it.
+/// The duration in CI. The coverage that the stress tests require is reached within it.
 const DEFAULT: Duration = Duration::from_secs(15);
 
-/// The longest run that was seen, beside seven busy processes for each processor, took 80 s.
+/// The time that a run may need beyond its duration. The longest run that was measured took 80 s,
+/// beside seven busy processes for each processor.
 const PATIENCE: Duration = Duration::from_secs(185);
 
-/// The duration of one stress test: `IDEM_TEST_STRESS_SECONDS`, or 15 seconds.
+/// Returns the duration of one stress test: `IDEM_TEST_STRESS_SECONDS`, or 15 seconds.
 ///
 /// # Panics
-/// When the variable is set to something that is not a number of seconds.
+/// Panics when the variable is set to a text that is not a number of seconds.
 #[must_use]
 pub fn duration() -> Duration {
     parse(std::env::var(VARIABLE).ok().as_deref())
 }
 
-/// How long a run may take to meet what makes it meaningful. A busy machine needs more than
-/// `duration`.
+/// Returns the longest time that a run may take to reach its coverage. A busy machine needs more
+/// than `duration`.
 #[must_use]
 pub fn deadline() -> Duration {
     duration() + PATIENCE

@@ -1,21 +1,23 @@
-//! Connections to a server that is killed now and then.
+//! Connections to a server that is killed at times.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use tokio_postgres::{Client, Error, NoTls};
 
-/// Longer than a recovery takes on a busy machine.
-const SERVER_MAY_BE_AWAY: Duration = Duration::from_secs(60);
+/// The longest time that the server may be unavailable. It is longer than a recovery on a busy
+/// machine.
+const UNAVAILABLE_FOR: Duration = Duration::from_secs(60);
+/// The pause between two attempts to connect.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(20);
 
-/// Connects as soon as the server lets anybody in.
+/// Connects as soon as the server accepts connections.
 pub async fn connect(url: &str) -> Result<Client> {
-    let deadline = Instant::now() + SERVER_MAY_BE_AWAY;
+    let deadline = Instant::now() + UNAVAILABLE_FOR;
     loop {
         match tokio_postgres::connect(url, NoTls).await {
             Ok((client, connection)) => {
-                // How a connection ends is seen by whoever uses its client.
+                // The user of the client sees how its connection ends.
                 tokio::spawn(async move {
                     let _ = connection.await;
                 });
@@ -29,29 +31,32 @@ pub async fn connect(url: &str) -> Result<Client> {
     }
 }
 
-/// Whether this is what a killed session, or a server in recovery, says. Anything else is a
-/// finding.
+/// Returns whether the error is one of a killed session or of a server in recovery. Any other error
+/// is a finding.
 pub fn is_kill(error: &Error) -> bool {
     match error.as_db_error() {
-        // admin_shutdown, crash_shutdown, cannot_connect_now, too_many_connections (the killed have
-        // not all gone)
-        Some(refusal) => matches!(refusal.code().code(), "57P01" | "57P02" | "57P03" | "53300"),
+        // admin_shutdown, crash_shutdown, cannot_connect_now, too_many_connections (not all killed
+        // sessions have ended)
+        Some(db_error) => matches!(
+            db_error.code().code(),
+            "57P01" | "57P02" | "57P03" | "53300"
+        ),
         None => true,
     }
 }
 
-/// An error that is a kill, as a value; any other goes up with its whole text.
+/// Accepts an error that a kill explains. Returns any other error with its whole text.
 pub fn expect_kill(error: Error) -> Result<()> {
     if is_kill(&error) {
         return Ok(());
     }
     match error.as_db_error() {
-        Some(refusal) => bail!(
+        Some(db_error) => bail!(
             "{}: {} {} {}",
-            refusal.code().code(),
-            refusal.message(),
-            refusal.detail().unwrap_or_default(),
-            refusal.hint().unwrap_or_default()
+            db_error.code().code(),
+            db_error.message(),
+            db_error.detail().unwrap_or_default(),
+            db_error.hint().unwrap_or_default()
         ),
         None => Err(error.into()),
     }

@@ -1,6 +1,6 @@
-//! Clients that work outside the transaction, beside those that claim: they lease, call, complete
-//! and give back, receive and take what was received, or leave it lying; and what they were told,
-//! judged.
+//! Clients that work outside the transaction, beside clients that claim, and the check of their
+//! results. They acquire, complete, release and abandon leases, make external calls, and receive
+//! messages and process them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,20 +17,22 @@ use super::checker::{Answer, Fate, Handled, repeated};
 use super::line::{connect, expect_kill, is_kill};
 use super::run::Arena;
 
-/// Microseconds of the server's clock.
+/// The server's clock in microseconds.
 const CLOCK: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-const HANDLE: &str = "INSERT INTO handled (attempt, identity, before, after, xid) VALUES ($1, $2, $3, $4, pg_current_xact_id())";
+const HANDLE: &str = "INSERT INTO handled (attempt, identity, before, after, xid) \
+    VALUES ($1, $2, $3, $4, pg_current_xact_id())";
 
-/// What the tables of work need to turn in a run of seconds, and a destination that does not give
-/// up.
+/// Lets the pending messages rotate in a run of seconds, and lets the destination retry without
+/// end.
 pub(super) const SCHEMA: &str = "
-CREATE OR REPLACE FUNCTION idem.pending_is_large(rotation idem.pending_rotation) RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+CREATE OR REPLACE FUNCTION idem.pending_is_large(rotation idem.pending_rotation) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN pg_relation_size(idem.pending_table((rotation).current)) > 32768;
 SELECT idem_configure_retries('stress', 1000, '5 milliseconds', 1, '5 milliseconds', 0)";
 
-/// A lease that somebody was given: the clock before and after the call, and until when it
-/// certainly was his.
+/// A lease that a client acquired: the clock before and after the function, and the time until
+/// which the client certainly held the lease.
 #[derive(Clone, Copy, Debug)]
 pub struct Leased {
     pub identity: i64,
@@ -48,7 +50,7 @@ pub struct Completed {
     pub before: i64,
 }
 
-/// A call that was begun: what was told.
+/// The result of the beginning of an external call.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
     pub call: Handled,
@@ -56,14 +58,14 @@ pub struct Begun {
     pub is_done: bool,
 }
 
-/// What one client was told, of transactions whose commit was reported.
+/// The results that one client received, for transactions that were reported committed.
 #[derive(Debug, Default)]
 pub struct Told {
     pub answers: Vec<Answer>,
     pub leases: Vec<Leased>,
     pub completed: Vec<Completed>,
     pub begun: Vec<Begun>,
-    /// When a finish was certainly recorded, by identity.
+    /// For each identity, the time at which the result of its call was certainly recorded.
     pub finished: Vec<Handled>,
     pub received: Vec<Handled>,
 }
@@ -79,20 +81,20 @@ impl Told {
     }
 }
 
-/// What the checker found outside. Empty lists are what has to be.
+/// The result of the check. Every list must be empty.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    /// Two leases of one message at one time.
+    /// Two leases of one message that were valid at the same time.
     pub two_holders: Vec<(Leased, Leased)>,
-    /// A later lease whose token is not greater.
+    /// A later lease with a token that is not greater.
     pub token_order: Vec<(Leased, Leased)>,
-    /// Completed with a token that was certainly lost.
+    /// A completion with a token that was certainly lost, and the newer lease.
     pub zombies: Vec<(Completed, Leased)>,
-    /// Two that were told `new` of one call within the retention.
+    /// Two beginnings of one call that returned `new` within the retention.
     pub asked_twice: Vec<(Handled, Handled)>,
-    /// Recorded as finished, and told otherwise within the retention.
+    /// Calls that were recorded as finished and returned another state within the retention.
     pub unfinished: Vec<Handled>,
-    /// Received, and never handled.
+    /// Messages that were received and never handled.
     pub lost: Vec<Handled>,
     pub leases: usize,
     pub completed: usize,
@@ -102,7 +104,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Nothing was found.
+    /// Returns whether no violation was found.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.two_holders.is_empty()
@@ -119,7 +121,9 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} leases, {} completed, {} calls, {} received; {} with two holders, {} tokens out of order, {} zombies, {} asked twice, {} unfinished, {} lost, {} dead",
+            "{} leases, {} completed, {} calls, {} received; {} with two holders, \
+             {} tokens out of order, {} zombies, {} calls new twice, {} unfinished, {} lost, \
+             {} dead",
             self.leases,
             self.completed,
             self.calls,
@@ -142,7 +146,7 @@ impl fmt::Display for Verdict {
             write!(f, "\n  zombie: {zombie:?}")?;
         }
         if let Some(pair) = self.asked_twice.first() {
-            write!(f, "\n  asked twice: {pair:?}")?;
+            write!(f, "\n  call new twice: {pair:?}")?;
         }
         if let Some(call) = self.unfinished.first() {
             write!(f, "\n  unfinished: {call:?}")?;
@@ -154,8 +158,8 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Judges what the clients were told. Every interval speaks for the accused; `retention` in
-/// microseconds.
+/// Checks the results that the clients received. Every interval is read in favour of the system
+/// under test. `retention` is in microseconds.
 #[must_use]
 pub fn check(told: &Told, handled: &[Handled], retention: i64) -> Verdict {
     let mut verdict = Verdict {
@@ -224,7 +228,7 @@ pub fn check(told: &Told, handled: &[Handled], retention: i64) -> Verdict {
     verdict
 }
 
-/// Works until the arena closes.
+/// Works until the arena closes. Returns the results.
 pub(super) async fn work(arena: Arc<Arena>, number: i64) -> Result<Told> {
     let mut worker = Worker {
         rng: SmallRng::seed_from_u64(arena.config.seed.wrapping_add(number as u64)),
@@ -258,7 +262,7 @@ pub(super) async fn work(arena: Arc<Arena>, number: i64) -> Result<Told> {
     Ok(worker.told)
 }
 
-/// The lease is another's by now, or a claim is on the way.
+/// Returns whether another client holds the lease by now, or a claim is in progress.
 fn is_lost(error: &Error) -> bool {
     error
         .as_db_error()
@@ -353,7 +357,9 @@ impl Worker {
             .await?;
         let sql = format!(
             "SELECT x.before, (x.l).outcome = 'acquired', (x.l).token, x.after
-               FROM (SELECT {CLOCK} AS before, idem_acquire($1::text, 'stress', $2 * interval '1 millisecond') AS l, {CLOCK} AS after OFFSET 0) x"
+               FROM (SELECT {CLOCK} AS before,
+                            idem_acquire($1::text, 'stress', $2 * interval '1 millisecond') AS l,
+                            {CLOCK} AS after OFFSET 0) x"
         );
         let row = tx
             .query_one(&sql, &[&name(identity), &f64::from(lease_ms)])
@@ -377,11 +383,13 @@ impl Worker {
         self.end(client, n, lease_ms).await
     }
 
-    /// A call of the message to somebody outside, sometimes left unheard.
+    /// Makes an external call for the message. The result of some calls is never recorded.
     async fn call(&mut self, client: &mut Client, identity: i64) -> Result<(), Error> {
         let sql = format!(
             "SELECT x.before, (x.c).state::text, x.after
-               FROM (SELECT {CLOCK} AS before, idem_begin_call($1::text, 'stress', 'charge') AS c, {CLOCK} AS after OFFSET 0) x"
+               FROM (SELECT {CLOCK} AS before,
+                            idem_begin_call($1::text, 'stress', 'charge') AS c,
+                            {CLOCK} AS after OFFSET 0) x"
         );
         let row = client.query_one(&sql, &[&name(identity)]).await?;
         let state: String = row.try_get(1)?;
@@ -393,7 +401,9 @@ impl Worker {
         });
         if state != "done" && self.rng.random_bool(0.7) {
             let sql = format!(
-                "SELECT {CLOCK}, idem_finish_call($1::text, 'stress', 'charge', '1') IS NULL, {CLOCK}"
+                "SELECT {CLOCK},
+                        idem_finish_call($1::text, 'stress', 'charge', '1') IS NULL,
+                        {CLOCK}"
             );
             let row = client.query_one(&sql, &[&name(identity)]).await?;
             let finished = self.at(identity, row.try_get(0)?, row.try_get(2)?);
@@ -402,8 +412,8 @@ impl Worker {
         Ok(())
     }
 
-    /// What becomes of a lease: left lying, given back, completed in time or too late, or claimed
-    /// by the plain claim.
+    /// Ends a lease: abandons it, releases it, completes it in time or too late, or claims the
+    /// message without the token.
     async fn end(&mut self, client: &mut Client, lease: usize, lease_ms: i32) -> Result<(), Error> {
         let Leased {
             identity,
@@ -441,7 +451,7 @@ impl Worker {
         }
     }
 
-    /// Completes with the token; without one, claims.
+    /// Completes with the token, or claims when there is no token.
     async fn handle(
         &mut self,
         client: &mut Client,
@@ -467,7 +477,7 @@ impl Worker {
             )
             .await?;
         }
-        let answer = self.told.answers.len();
+        let index = self.told.answers.len();
         self.told.answers.push(Answer {
             claim,
             claimed,
@@ -475,7 +485,7 @@ impl Worker {
         });
         match tx.commit().await {
             Ok(()) => {
-                self.told.answers[answer].fate = Fate::Committed;
+                self.told.answers[index].fate = Fate::Committed;
                 if let Some(token) = token {
                     self.told.completed.push(Completed {
                         identity,
@@ -487,7 +497,7 @@ impl Worker {
             }
             Err(error) => {
                 if !is_kill(&error) {
-                    self.told.answers[answer].fate = Fate::RolledBack;
+                    self.told.answers[index].fate = Fate::RolledBack;
                 }
                 Err(error)
             }
@@ -513,14 +523,14 @@ fn number(name: &str) -> i64 {
         .unwrap_or(-1)
 }
 
-/// How often the tables of work and the slices of bodies turned.
+/// The numbers of rotations of the pending messages and of the payloads.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     pub work: AtomicU64,
     pub bodies: AtomicU64,
 }
 
-/// Turns the tables of work and the slices of bodies until the arena closes.
+/// Rotates the pending messages and the payloads until the arena closes.
 pub(super) async fn turn(arena: Arc<Arena>) -> Result<()> {
     while arena.is_open() {
         let client = connect(&arena.url).await?;
@@ -555,10 +565,10 @@ pub(super) async fn turn(arena: Arc<Arena>) -> Result<()> {
     Ok(())
 }
 
-/// Longer than the longest lease and rest.
+/// The longest time that a drain may take. It is longer than the longest lease and retry delay.
 const DRAINED_WITHIN: Duration = Duration::from_secs(30);
 
-/// Claims everything that was received and still waits.
+/// Claims every received message that is still pending.
 pub(super) async fn drain(client: &Client) -> Result<()> {
     let deadline = Instant::now() + DRAINED_WITHIN;
     let mut attempt = 1_i64 << 60;
@@ -572,7 +582,10 @@ pub(super) async fn drain(client: &Client) -> Result<()> {
             client
                 .execute(
                     &format!(
-                        "WITH claim AS MATERIALIZED (SELECT {CLOCK} AS before, idem_try_claim($1::text, 'stress') AS won, {CLOCK} AS after)
+                        "WITH claim AS MATERIALIZED (
+                             SELECT {CLOCK} AS before,
+                                    idem_try_claim($1::text, 'stress') AS won,
+                                    {CLOCK} AS after)
                          INSERT INTO handled (attempt, identity, before, after, xid)
                          SELECT $2, $3, before, after, pg_current_xact_id() FROM claim WHERE won"
                     ),
@@ -591,13 +604,13 @@ pub(super) async fn drain(client: &Client) -> Result<()> {
             return Ok(());
         }
         if Instant::now() > deadline {
-            bail!("{waiting} messages wait and are not handed out");
+            bail!("idem_next does not return {waiting} messages that are still pending");
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// Everything that the clients were told.
+/// Merges the results of all clients.
 pub(super) fn together(told: Vec<Told>) -> Told {
     let mut all = Told::default();
     for one in told {
@@ -639,7 +652,7 @@ mod tests {
         }
     }
 
-    fn judged(told: Told) -> Verdict {
+    fn verdict_of(told: Told) -> Verdict {
         check(&told, &[], RETENTION)
     }
 
@@ -651,21 +664,21 @@ mod tests {
     }
 
     #[test]
-    fn two_leases_at_one_time_are_found_and_those_that_may_follow_each_other_are_not() {
+    fn only_leases_that_certainly_overlap_are_reported() {
         assert_eq!(
-            judged(leases(&[lease(1, 0, 100), lease(2, 50, 60)]))
+            verdict_of(leases(&[lease(1, 0, 100), lease(2, 50, 60)]))
                 .two_holders
                 .len(),
             1
         );
-        assert!(judged(leases(&[lease(1, 0, 100), lease(2, 90, 200)])).is_clean());
-        assert!(judged(leases(&[lease(1, 0, 100), lease(2, 5, 60)])).is_clean());
+        assert!(verdict_of(leases(&[lease(1, 0, 100), lease(2, 90, 200)])).is_clean());
+        assert!(verdict_of(leases(&[lease(1, 0, 100), lease(2, 5, 60)])).is_clean());
     }
 
     #[test]
-    fn a_later_lease_has_a_greater_token() {
+    fn later_lease_without_a_greater_token_is_reported() {
         assert_eq!(
-            judged(leases(&[lease(2, 0, 20), lease(2, 50, 60)]))
+            verdict_of(leases(&[lease(2, 0, 20), lease(2, 50, 60)]))
                 .token_order
                 .len(),
             1
@@ -673,7 +686,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_completes_after_another_was_given_the_lease_is_a_zombie() {
+    fn completion_after_a_newer_lease_is_a_zombie() {
         let completed = |token, before| Told {
             completed: vec![Completed {
                 identity: 7,
@@ -682,27 +695,29 @@ mod tests {
             }],
             ..leases(&[lease(1, 0, 20), lease(2, 50, 90)])
         };
-        assert_eq!(judged(completed(1, 70)).zombies.len(), 1);
-        assert!(judged(completed(1, 55)).is_clean());
-        assert!(judged(completed(2, 70)).is_clean());
+        assert_eq!(verdict_of(completed(1, 70)).zombies.len(), 1);
+        assert!(verdict_of(completed(1, 55)).is_clean());
+        assert!(verdict_of(completed(2, 70)).is_clean());
     }
 
     #[test]
-    fn a_call_is_new_once_and_stays_done() {
+    fn call_new_twice_or_not_done_after_its_result_is_reported() {
         let begun = |begun: &[Begun], finished: &[i64]| Told {
             begun: begun.to_vec(),
             finished: finished.iter().map(|at| handled(*at)).collect(),
             ..Told::default()
         };
         assert_eq!(
-            judged(begun(&[call(0, true, false), call(500, true, false)], &[]))
+            verdict_of(begun(&[call(0, true, false), call(500, true, false)], &[]))
                 .asked_twice
                 .len(),
             1
         );
-        assert!(judged(begun(&[call(0, true, false), call(500, false, false)], &[])).is_clean());
+        assert!(
+            verdict_of(begun(&[call(0, true, false), call(500, false, false)], &[])).is_clean()
+        );
         assert_eq!(
-            judged(begun(
+            verdict_of(begun(
                 &[call(0, true, false), call(500, false, false)],
                 &[100]
             ))
@@ -711,14 +726,14 @@ mod tests {
             1
         );
         assert!(
-            judged(begun(
+            verdict_of(begun(
                 &[call(0, true, false), call(500, false, true)],
                 &[100]
             ))
             .is_clean()
         );
         assert!(
-            judged(begun(
+            verdict_of(begun(
                 &[call(0, true, false), call(1_200, true, false)],
                 &[100]
             ))
@@ -727,7 +742,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_received_is_handled_after_that() {
+    fn received_message_that_is_not_handled_later_is_lost() {
         let told = Told {
             received: vec![handled(100)],
             ..Told::default()

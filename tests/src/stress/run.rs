@@ -1,4 +1,4 @@
-//! A run: clients, chaos, rotation and auditor on one cluster, until the ring has turned often
+//! A run: clients, faults, rotation and an auditor on one cluster, until the ring has rotated often
 //! enough.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,40 +17,41 @@ use super::line::{connect, expect_kill};
 use super::window::Window;
 use super::{broken, chaos, client, outside};
 
-/// How often the business table is looked through while a run goes on.
+/// The time between two checks of the business table during a run.
 const BETWEEN_CHECKS: Duration = Duration::from_secs(1);
 
-/// A broken variant goes wrong at the turns: the more of them, the sooner it is caught.
+/// The retention of the broken variants. They fail at rotations, so that frequent rotations catch
+/// them sooner.
 const BROKEN_RETENTION: Duration = Duration::from_millis(300);
 
-/// Who turns the ring.
+/// The process that rotates the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rotation {
-    /// The worker, and a session that calls `idem_maintain()` at the same time.
+    /// The background worker, and a session that runs `idem_maintain()` at the same time.
     WorkerAndCalls,
-    /// A session that calls `idem_maintain()`.
+    /// A session that runs `idem_maintain()`.
     Calls,
-    /// [`broken`]: at once, without opening and fence.
+    /// [`broken`]: an immediate rotation without opening and fence.
     AtOnce,
 }
 
-/// When a run is over.
+/// The condition that ends a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Goal {
-    /// The time is up, and the run has met what makes it meaningful. A busy machine takes longer.
+    /// The duration is over, and the run has reached its coverage. A busy machine takes longer.
     Covered { run_for: Duration, least: Coverage },
     /// A message was handled twice.
     Double,
 }
 
-/// What a run has met.
+/// The events that a run has met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     /// Rotations of the ring.
     pub rotations: i64,
-    /// Sessions that were ended with `pg_terminate_backend`.
+    /// Sessions that were terminated with `pg_terminate_backend`.
     pub terminated: u64,
-    /// Crashes that the server recovered from.
+    /// Crashes after which the server recovered.
     pub crashed: u64,
     /// Moves of the destination from one ring to another.
     pub moved: u64,
@@ -61,7 +62,7 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// Whether every number has reached that of `least`.
+    /// Returns whether every number has reached that of `least`.
     #[must_use]
     pub fn reaches(&self, least: &Self) -> bool {
         self.rotations >= least.rotations
@@ -73,55 +74,56 @@ impl Coverage {
     }
 }
 
-/// What a run is like.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How many clients claim.
+    /// The number of clients that claim.
     pub clients: i64,
-    /// How many work outside the transaction: see [`outside`].
+    /// The number of clients that work outside the transaction: see [`outside`].
     pub outside: i64,
-    /// The function that completes a lease: `idem_complete` or a broken one.
+    /// The function that completes a lease: `idem_complete` or a broken variant.
     pub complete_function: String,
-    /// How long the ring keeps claims.
+    /// The time that the ring retains claims.
     pub retention: Duration,
-    /// The function that claims: `idem_try_claim` or a broken one.
+    /// The function that claims: `idem_try_claim` or a broken variant.
     pub claim_function: String,
-    /// Round trips of work between the snapshot of a transaction and its first claim, at most.
+    /// The largest number of reads, each a round trip, between the snapshot of a transaction and
+    /// its first claim.
     pub work_before_claims: i32,
-    /// Round trips of work between two claims of a transaction, at most.
+    /// The largest number of reads, each a round trip, between two claims of a transaction.
     pub work_between_claims: i32,
-    /// Whether that function may fail with 40001 or 40P01.
+    /// Whether `claim_function` may fail with 40001 or 40P01.
     pub conflicts_allowed: bool,
-    /// Who turns the ring.
+    /// The process that rotates the ring.
     pub rotation: Rotation,
     /// Whether sessions are killed.
     pub kills: bool,
     /// Whether the destination moves between two rings.
     pub moves: bool,
-    /// When it is over.
+    /// The condition that ends the run.
     pub goal: Goal,
-    /// A run that has not reached its goal by then has failed.
+    /// The time after which a run that has not reached its goal fails.
     pub deadline: Duration,
-    /// What the clients do, as far as they decide.
+    /// The seed of the random decisions of the clients.
     pub seed: u64,
 }
 
-/// What came out.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What the checker says.
+    /// The result of the checker.
     pub verdict: Verdict,
-    /// What it says of the work outside the transaction.
+    /// The result of the check of the clients outside the transaction.
     pub outside: outside::Verdict,
-    /// What the run has met.
+    /// The events that the run has met.
     pub coverage: Coverage,
-    /// Rows of the business table.
+    /// The number of rows of the business table.
     pub handled: usize,
-    /// Claims that were answered `false`.
+    /// The number of claims that returned `false`.
     pub duplicates: usize,
-    /// Sessions that clients lost.
+    /// The number of sessions that clients lost.
     pub sessions_lost: u64,
-    /// How long it took.
+    /// The duration of the run.
     pub took: Duration,
 }
 
@@ -133,7 +135,7 @@ pub(super) struct Counts {
     pub sessions_lost: AtomicU64,
 }
 
-/// What everybody in a run shares.
+/// The state that all tasks of a run share.
 pub(super) struct Arena {
     pub config: Config,
     pub cluster: Arc<Cluster>,
@@ -150,7 +152,8 @@ impl Arena {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Claims whose commit was reported. Those that are older than the retention may be forgotten.
+    /// Adds claims that were reported committed. Drops claims that are older than the retention,
+    /// because they may be forgotten.
     pub fn publish(&self, claims: impl Iterator<Item = Handled>) {
         let mut committed = self
             .committed
@@ -179,10 +182,11 @@ impl Arena {
     }
 }
 
-/// Runs in a new database of the cluster and judges.
+/// Runs in a new database of the cluster and checks the result.
 ///
 /// # Errors
-/// When the goal is not reached in time, or the server answers with an error that no kill explains.
+/// Fails when the goal is not reached in time, or when the server returns an error that no kill
+/// explains.
 pub async fn run(cluster: Arc<Cluster>, config: Config) -> Result<Outcome> {
     let url = cluster.connection_string("stress");
     let retention = i64::try_from(config.retention.as_micros())?;
@@ -225,7 +229,7 @@ pub async fn run(cluster: Arc<Cluster>, config: Config) -> Result<Outcome> {
 
     let reached = reach_goal(&arena, began).await;
     arena.open.store(false, Ordering::Relaxed);
-    let mut answers: Vec<Answer> = clients
+    let mut results: Vec<Answer> = clients
         .join_all()
         .await
         .into_iter()
@@ -238,7 +242,7 @@ pub async fn run(cluster: Arc<Cluster>, config: Config) -> Result<Outcome> {
             .into_iter()
             .collect::<Result<Vec<_>>>()?,
     );
-    answers.append(&mut told.answers);
+    results.append(&mut told.answers);
     helpers
         .join_all()
         .await
@@ -248,22 +252,22 @@ pub async fn run(cluster: Arc<Cluster>, config: Config) -> Result<Outcome> {
     reached?;
 
     let observer = connect(&arena.url).await?;
-    let mut of_the_outside = outside::Verdict::default();
+    let mut outside_verdict = outside::Verdict::default();
     if arena.config.outside > 0 {
         outside::drain(&observer).await?;
-        of_the_outside = outside::check(&told, &handled(&observer).await?, retention);
-        of_the_outside.dead_letters = observer
+        outside_verdict = outside::check(&told, &handled(&observer).await?, retention);
+        outside_verdict.dead_letters = observer
             .query_one("SELECT count(*) FROM idem.dead_letter", &[])
             .await?
             .try_get(0)?;
     }
     let handled = handled(&observer).await?;
     Ok(Outcome {
-        verdict: check(&handled, &answers, &looks, retention),
-        outside: of_the_outside,
-        coverage: arena.coverage(turns(&observer).await?),
+        verdict: check(&handled, &results, &looks, retention),
+        outside: outside_verdict,
+        coverage: arena.coverage(count_rotations(&observer).await?),
         handled: handled.len(),
-        duplicates: answers.iter().filter(|answer| !answer.claimed).count(),
+        duplicates: results.iter().filter(|result| !result.claimed).count(),
         sessions_lost: arena.counts.sessions_lost.load(Ordering::Relaxed),
         took: began.elapsed(),
     })
@@ -278,7 +282,9 @@ async fn prepare(cluster: &Cluster, config: &Config) -> Result<()> {
     client
         .batch_execute(
             "CREATE EXTENSION idem;
-             CREATE TABLE handled (attempt bigint, identity bigint, before bigint, after bigint, xid xid8);
+             CREATE TABLE handled (
+                 attempt bigint, identity bigint, before bigint, after bigint, xid xid8
+             );
              CREATE TABLE work (place integer, weight integer);
              INSERT INTO work SELECT n % 100, n FROM generate_series(1, 2000) n;
              CREATE INDEX ON work (place);
@@ -291,7 +297,7 @@ async fn prepare(cluster: &Cluster, config: &Config) -> Result<()> {
     if config.outside > 0 {
         client.batch_execute(outside::SCHEMA).await?;
     }
-    // The order keeps short <= standard <= long all the time.
+    // This order keeps short <= standard <= long at every step.
     for (ring, share) in [("short", 0.5), ("standard", 1.0), ("long", 1.5)] {
         let keeps = config.retention.mul_f64(share).as_millis();
         client
@@ -321,7 +327,7 @@ async fn rotate(arena: Arc<Arena>) -> Result<()> {
     Ok(())
 }
 
-/// Asks about claims whose commit was reported, again and again.
+/// Looks up claims that were reported committed, until the arena closes.
 async fn audit(arena: Arc<Arena>) -> Result<Vec<Look>> {
     let mut rng = SmallRng::seed_from_u64(arena.config.seed ^ 0xA0D1);
     let mut looks = Vec::new();
@@ -348,7 +354,7 @@ async fn audit(arena: Arc<Arena>) -> Result<Vec<Look>> {
                     break;
                 }
             }
-            // As busy as one client, no more.
+            // The auditor must not be busier than one client.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -362,7 +368,8 @@ async fn look(client: &tokio_postgres::Client, asked: &[Handled]) -> Result<Vec<
         .collect();
     let rows = client
         .query(
-            "SELECT idem_is_claimed(id, 'stress'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint \
+            "SELECT idem_is_claimed(id, 'stress'), \
+                    (extract(epoch FROM clock_timestamp()) * 1000000)::bigint \
              FROM unnest($1::text[]) id",
             &[&ids],
         )
@@ -386,26 +393,26 @@ async fn reach_goal(arena: &Arena, began: Instant) -> Result<()> {
         tokio::time::sleep(BETWEEN_CHECKS).await;
         let client = connect(&arena.url).await?;
         let seen = async {
-            let turns = turns(&client).await?;
-            if let Some(rotations) = u32::try_from(turns).ok().filter(|turns| *turns > 0) {
-                arena.window.follow(began.elapsed() / rotations);
+            let rotations = count_rotations(&client).await?;
+            if let Some(count) = u32::try_from(rotations).ok().filter(|count| *count > 0) {
+                arena.window.follow(began.elapsed() / count);
             }
             let reached = match arena.config.goal {
                 Goal::Covered { run_for, ref least } => {
-                    began.elapsed() >= run_for && arena.coverage(turns).reaches(least)
+                    began.elapsed() >= run_for && arena.coverage(rotations).reaches(least)
                 }
                 Goal::Double => !repeated(&handled(&client).await?, retention).0.is_empty(),
             };
-            Ok((reached, turns))
+            Ok((reached, rotations))
         };
         match seen.await {
             Ok((true, _)) => return Ok(()),
-            Ok((false, turns)) if began.elapsed() > arena.config.deadline => {
+            Ok((false, rotations)) if began.elapsed() > arena.config.deadline => {
                 bail!(
-                    "{:?}: not within {:?}; the run has met {:?}",
+                    "{:?} was not reached within {:?}; the run has met {:?}",
                     arena.config.goal,
                     arena.config.deadline,
-                    arena.coverage(turns)
+                    arena.coverage(rotations)
                 )
             }
             Ok((false, _)) => {}
@@ -414,7 +421,7 @@ async fn reach_goal(arena: &Arena, began: Instant) -> Result<()> {
     }
 }
 
-async fn turns(client: &tokio_postgres::Client) -> Result<i64, Error> {
+async fn count_rotations(client: &tokio_postgres::Client) -> Result<i64, Error> {
     client
         .query_one("SELECT turns FROM idem.ring WHERE name = 'standard'", &[])
         .await?
@@ -438,7 +445,7 @@ async fn handled(client: &tokio_postgres::Client) -> Result<Vec<Handled>, Error>
 }
 
 impl Config {
-    /// The protocol as it is.
+    /// The unchanged protocol.
     #[must_use]
     pub fn healthy(goal: Goal) -> Self {
         Self {
@@ -459,7 +466,7 @@ impl Config {
         }
     }
 
-    /// The protocol as it is, half of the clients outside the transaction.
+    /// The unchanged protocol, with about half of the clients outside the transaction.
     #[must_use]
     pub fn outside(goal: Goal) -> Self {
         Self {
@@ -471,7 +478,7 @@ impl Config {
         }
     }
 
-    /// Leases whose token is not looked at.
+    /// Completions that do not check the token of the lease.
     #[must_use]
     pub fn without_tokens() -> Self {
         Self {
@@ -488,8 +495,8 @@ impl Config {
         }
     }
 
-    /// Rotation without opening and fence. It goes wrong when the ring turns between two claims of
-    /// a transaction.
+    /// Rotation without opening and fence. It fails when the ring rotates between two claims of a
+    /// transaction.
     #[must_use]
     pub fn without_fence() -> Self {
         Self {
@@ -503,9 +510,9 @@ impl Config {
         }
     }
 
-    /// The state of the ring read with the transaction's own snapshot. It goes wrong when the ring
-    /// turns between the snapshot and the first claim, and it turns only when no claim of another
-    /// is in its way.
+    /// A claim that reads the state of the ring with the snapshot of its transaction. It fails when
+    /// the ring rotates between the snapshot and the first claim. The ring rotates only while no
+    /// claim of another transaction blocks the rotation.
     #[must_use]
     pub fn by_own_snapshot() -> Self {
         Self {
@@ -522,10 +529,10 @@ impl Config {
         }
     }
 
-    /// The cluster that a run needs.
+    /// Starts the cluster that a run needs.
     ///
     /// # Errors
-    /// When it does not start.
+    /// Fails when the cluster does not start.
     pub fn cluster(&self, name: &str) -> Result<Cluster> {
         let install = idem_cluster::Install::from_env()?;
         let builder = Cluster::builder(&install)
@@ -535,9 +542,13 @@ impl Config {
             .setting("idem.naptime", "100ms");
         let builder = match self.rotation {
             Rotation::WorkerAndCalls => builder,
-            // No database has this name: no worker.
-            Rotation::Calls | Rotation::AtOnce => builder.setting("idem.databases", "nobody"),
+            // No database has this name, so that there is no worker.
+            Rotation::Calls | Rotation::AtOnce => {
+                builder.setting("idem.databases", "no_such_database")
+            }
         };
-        builder.start().context("the cluster of a stress run")
+        builder
+            .start()
+            .context("cannot start the cluster of a stress run")
     }
 }

@@ -1,32 +1,34 @@
-//! Which messages are about: a window that moves with what the clients manage to claim.
+//! The messages that are in use: a window that moves with the deliveries of the clients.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rand::{Rng, RngExt};
 
-/// How often a message is delivered, on average.
+/// The mean number of deliveries of a message.
 const DELIVERIES: f64 = 6.0;
-/// Half of the deliveries are of the youngest messages, so that clients meet at the same message.
+/// The share of the youngest messages. They receive half of the deliveries, so that clients meet at
+/// the same message.
 const YOUNGEST: f64 = 0.1;
 
-/// Messages are born as fast as they are delivered, and are redelivered for a while. That while is
-/// longer than the retention: some are claimed again after they were forgotten, most are
+/// The window of messages that are delivered. The number of new messages grows with the number of
+/// deliveries, and every message is redelivered for a time that is longer than the retention. Some
+/// messages are therefore claimed again after they were forgotten, and most deliveries are
 /// duplicates.
 #[derive(Debug)]
 pub struct Window {
     began: Instant,
     delivered: AtomicU64,
-    /// Microseconds.
+    /// The time during which a message is redelivered, in microseconds.
     redelivered_for: AtomicU64,
 }
 
-/// Rotations after which a claim is certainly forgotten, with a margin: a claim is found for two to
-/// three periods.
+/// The number of rotations after which a claim is certainly forgotten, with a margin: a claim is
+/// found for two to three periods.
 const PERIODS: u32 = 6;
 
 impl Window {
-    /// A window that begins to move with the first delivery.
+    /// Creates a window that begins to move with the first delivery.
     pub fn new(redelivered_for: Duration) -> Self {
         Self {
             began: Instant::now(),
@@ -35,16 +37,16 @@ impl Window {
         }
     }
 
-    /// The ring rotates once in so much time. On a busy machine that is more than its schedule
-    /// says, and messages must be redelivered for longer, or none is claimed again after it was
-    /// forgotten.
+    /// Adapts the window to the measured time between two rotations of the ring. On a busy machine
+    /// this time is longer than scheduled. Messages must then be redelivered for longer, so that
+    /// some are claimed again after they were forgotten.
     pub fn follow(&self, period: Duration) {
         self.redelivered_for
             .fetch_max(micros(period * PERIODS), Ordering::Relaxed);
     }
 
-    /// Some messages, in their order: two transactions that take their locks in one order do not
-    /// deadlock.
+    /// Returns at most `count` messages in ascending order: two transactions that take their locks
+    /// in the same order do not deadlock.
     pub fn draw(&self, count: usize, rng: &mut impl Rng) -> Vec<i64> {
         let delivered = self.delivered.fetch_add(count as u64, Ordering::Relaxed);
         let born = delivered as f64 / DELIVERIES;

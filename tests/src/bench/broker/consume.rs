@@ -1,5 +1,5 @@
-//! The consumer runtime against the same consumer without idem: same source, same business, same
-//! batches, same connections.
+//! Measures the consumer runtime against the same consumer without idem: same source, same business
+//! update, same batches, same connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,10 +22,11 @@ use crate::bench::report::{Rounds, Table, Target};
 use crate::bench::side::Side;
 use crate::bench::wire::Session;
 
-/// Messages that share a transaction, and how long the first one waits for the others.
+/// The number of messages that share a transaction.
 const BATCH: usize = 100;
+/// The longest time that the first message of a batch waits for the others.
 const LINGER: Duration = Duration::from_millis(10);
-/// Publishes under way while a line is filled.
+/// Publishes in flight while a queue or stream is filled.
 const FILLERS: usize = 500;
 
 const BUSINESS: &str = "UPDATE account SET balance = balance + 1 WHERE id = $1";
@@ -44,7 +45,8 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         ["idem, messages/s", "without idem, messages/s"],
     );
     table.note(format!(
-        "{count} new messages of a durable line; one business update each; 8 transactions at once; every message acknowledged after the commit"
+        "{count} new messages in a durable queue or stream; one business update for each; \
+         8 concurrent transactions; every message is acknowledged after the commit"
     ));
     for broker in Broker::all()? {
         let mut rounds = Rounds::default();
@@ -88,7 +90,7 @@ fn account_of(message: &Message) -> Result<i32, idem_client::Error> {
     Ok((body.account % ACCOUNTS).cast_signed())
 }
 
-/// Messages per second from the first fetch to the last acknowledgement.
+/// Returns messages per second, from the first fetch to the last acknowledgement.
 async fn protected(pool: &Pool, source: AnySource, line: &str, count: u32) -> Result<f64> {
     let (handled, done) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
     let shutdown = {
@@ -120,7 +122,7 @@ async fn protected(pool: &Pool, source: AnySource, line: &str, count: u32) -> Re
     Ok(f64::from(count) / seconds)
 }
 
-/// What a good engineer writes without idem: the same batches in one transaction, acknowledged
+/// The alternative without idem: the same batches, each in one transaction that is acknowledged
 /// after its commit.
 async fn unprotected(pool: &Pool, source: AnySource, count: u32) -> Result<f64> {
     let source = Arc::new(Mutex::new((source, count)));
@@ -160,7 +162,8 @@ async fn unprotected(pool: &Pool, source: AnySource, count: u32) -> Result<f64> 
     Ok(f64::from(count) / start.elapsed().as_secs_f64())
 }
 
-/// The next deliveries, at most a batch of them; none when all have come.
+/// Returns the next deliveries, at most one batch. Returns none when all messages have been
+/// delivered.
 async fn collect((source, left): &mut (AnySource, u32)) -> Result<Vec<Delivery>> {
     let mut batch = Vec::new();
     let mut until = None;

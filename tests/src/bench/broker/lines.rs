@@ -1,4 +1,4 @@
-//! A line to a broker: a durable queue or stream of this measurement, and both ends of it.
+//! A durable queue or stream of one measurement on a broker, with its publisher and its source.
 
 use anyhow::{Result, anyhow};
 use async_nats::jetstream::{self, stream};
@@ -11,7 +11,7 @@ use idem_client::{
 use lapin::{Connection, ConnectionProperties, options::QueueDeclareOptions, types::FieldTable};
 use uuid::Uuid;
 
-/// Messages that the broker may hand out before they are settled.
+/// The number of messages that the broker may deliver before they are settled.
 const PREFETCH: u16 = 1_000;
 
 /// The brokers that are measured.
@@ -21,7 +21,7 @@ pub enum Broker {
 }
 
 impl Broker {
-    /// Both, started.
+    /// Starts both brokers.
     pub fn all() -> Result<[Self; 2]> {
         Ok([
             Self::RabbitMq(RabbitMq::start()?),
@@ -36,8 +36,8 @@ impl Broker {
         }
     }
 
-    /// A new durable queue or file-backed stream; answers its name, which is also the topic to
-    /// publish to.
+    /// Creates a durable queue or a file-backed stream. Returns its name, which is also the topic
+    /// to publish to.
     pub async fn make_line(&self) -> Result<String> {
         let name = format!("bench-{}", Uuid::new_v4().simple());
         match self {
@@ -79,7 +79,7 @@ impl Broker {
         }
     }
 
-    /// Takes from a line.
+    /// Returns a source that reads the queue or stream `line`.
     pub fn source(&self, line: &str) -> AnySource {
         match self {
             Self::RabbitMq(server) => AnySource::RabbitMq(Box::new(RabbitMqSource::new(
@@ -94,7 +94,7 @@ impl Broker {
     }
 }
 
-/// One of the publishers.
+/// A publisher of either broker.
 pub enum AnyPublisher {
     RabbitMq(RabbitMqPublisher),
     Nats(NatsPublisher),
@@ -109,7 +109,7 @@ impl Publisher for AnyPublisher {
     }
 }
 
-/// One of the sources.
+/// A source of either broker.
 pub enum AnySource {
     RabbitMq(Box<RabbitMqSource>),
     Nats(Box<NatsSource>),
@@ -124,7 +124,7 @@ impl Source for AnySource {
     }
 }
 
-/// Publishes these, at most so many under way at once, each confirmed.
+/// Publishes `messages`, at most `in_flight` at a time, each with a confirmation.
 pub async fn publish_all(
     publisher: &impl Publisher,
     messages: &[OutgoingMessage],
@@ -139,7 +139,7 @@ pub async fn publish_all(
         .map_err(|error| anyhow!("{error}"))
 }
 
-/// New messages for a line.
+/// Returns `count` new messages for the queue or stream `line`.
 pub fn messages(line: &str, count: u32) -> Vec<OutgoingMessage> {
     (0..count)
         .map(|n| OutgoingMessage::new(Uuid::new_v4(), line, format!(r#"{{"account": {n}}}"#)))

@@ -1,4 +1,4 @@
-//! The runtimes on real brokers: consuming with and without idem, publishing from the outbox and
+//! The runtimes on real brokers: consumption with and without idem, publication from the outbox and
 //! from memory.
 
 mod consume;
@@ -14,7 +14,7 @@ use tokio_postgres::NoTls;
 pub use consume::run as consume;
 pub use publish::run as publish;
 
-/// Connections of both sides, and transactions that are open at once.
+/// The number of connections on each side, and of concurrent transactions.
 const CONNECTIONS: usize = 8;
 
 fn runtime() -> Result<Runtime> {
@@ -31,6 +31,6 @@ fn pool(cluster: &Cluster, database: &str) -> Result<Pool> {
             recycling_method: RecyclingMethod::Fast,
         },
     );
-    // One more: the relay waits on a connection of its own.
+    // One more connection, because the relay waits on a connection of its own.
     Ok(Pool::builder(manager).max_size(CONNECTIONS + 1).build()?)
 }

@@ -1,4 +1,5 @@
-//! The relay against a publisher with the same confirmations that reads from memory.
+//! Measures the relay against a publisher that reads from memory and waits for the same
+//! confirmations.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +17,10 @@ use crate::bench::report::{Rounds, Table, Target};
 use crate::bench::side::Side;
 use crate::bench::wire::Session;
 
-/// Publishes under way at once, on both sides.
+/// Publishes in flight, on both sides.
 const IN_FLIGHT: usize = 256;
-/// Effects of one lease: each lease ends with its last confirmations, when little is under way, and
-/// with a commit.
+/// The number of effects in one lease. It is large because few publishes are in flight at the end
+/// of a lease, when its last confirmations arrive, and because each lease ends with a commit.
 const BATCH: u32 = 5_000;
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
@@ -32,7 +33,8 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         ["outbox to broker, effects/s", "memory to broker, effects/s"],
     );
     table.note(format!(
-        "{count} effects without a key, each confirmed by the broker; at most {IN_FLIGHT} under way; the relay leases batches of {BATCH} and acknowledges them"
+        "{count} effects without a key, each confirmed by the broker; at most {IN_FLIGHT} in \
+         flight; the relay leases batches of {BATCH} and acknowledges them"
     ));
     for broker in Broker::all()? {
         let mut rounds = Rounds::default();
@@ -64,7 +66,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
 
 async fn from_memory(publisher: &AnyPublisher, line: &str, count: u32) -> Result<f64> {
     let messages = lines::messages(line, count);
-    // The connection is there before the clock starts, on both sides.
+    // The connection is opened before the clock starts, on both sides.
     lines::publish_all(publisher, &lines::messages(line, 1), 1).await?;
     let start = Instant::now();
     lines::publish_all(publisher, &messages, IN_FLIGHT).await?;
@@ -76,7 +78,8 @@ async fn from_outbox(pool: &Pool, publisher: AnyPublisher, line: &str, count: u3
     pool.get()
         .await?
         .execute(
-            "SELECT idem_send($1, jsonb_build_object('account', n)) FROM generate_series(1, $2::int4) n",
+            "SELECT idem_send($1, jsonb_build_object('account', n))
+               FROM generate_series(1, $2::int4) n",
             &[&line, &count.cast_signed()],
         )
         .await?;
@@ -86,13 +89,14 @@ async fn from_outbox(pool: &Pool, publisher: AnyPublisher, line: &str, count: u3
     let status = relay.status();
     let start = Instant::now();
     let summary = relay.run(has_published(status, count)).await?;
-    // To the last acknowledgement in the database.
+    // The measurement ends with the last acknowledgement in the database.
     let seconds = start.elapsed().as_secs_f64();
     ensure!(summary.published == u64::from(count), "{summary:?}");
     Ok(f64::from(count) / seconds)
 }
 
-/// Looks now and then: to be woken by every effect would cost the relay a tenth of the machine.
+/// Polls until the relay has published `count` effects. A wake-up for every effect would cost the
+/// relay a tenth of the machine.
 async fn has_published(status: watch::Receiver<RelayStatus>, count: u32) {
     while status.borrow().published < u64::from(count) {
         tokio::time::sleep(Duration::from_millis(1)).await;

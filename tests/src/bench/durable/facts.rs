@@ -1,4 +1,4 @@
-//! What was done, and what it cost the server.
+//! The rows that the jobs have written, and the processor time that they cost the server.
 
 use std::fs;
 
@@ -7,7 +7,8 @@ use idem_cluster::Cluster;
 
 use crate::bench::wire::Session;
 
-/// The business table of every system: a row for each job, nothing that would refuse a second.
+/// The business table of every system: one row for each job, without a constraint that would reject
+/// a second row.
 pub struct Facts;
 
 impl Facts {
@@ -23,12 +24,15 @@ impl Facts {
         Ok(())
     }
 
-    /// The seconds from the first of these jobs to the last; fails unless each was done exactly
-    /// once. Then there are none.
+    /// Returns the seconds from the first of these jobs to the last, and empties the table. Fails
+    /// unless each job was done exactly once.
     pub fn take(session: &mut Session, first: u64, jobs: u64) -> Result<f64> {
         let amounts: u64 = (first..first + jobs).map(amount).sum();
-        let seen = session
-            .column("SELECT unnest(ARRAY[count(*), count(DISTINCT job), min(job), max(job), sum(amount)::int8]) FROM fact")?;
+        let seen = session.column(
+            "SELECT unnest(ARRAY[count(*), count(DISTINCT job), min(job), max(job),
+                                     sum(amount)::int8])
+                   FROM fact",
+        )?;
         let expected =
             [jobs, jobs, first, first + jobs - 1, amounts].map(|figure| figure.to_string());
         ensure!(
@@ -41,7 +45,7 @@ impl Facts {
     }
 }
 
-/// The n-th message, the same as that of `job.mjs`.
+/// Returns the n-th message. `job.mjs` makes the same one.
 pub fn message(n: u64) -> serde_json::Value {
     serde_json::json!({
         "job": n,
@@ -59,19 +63,19 @@ fn amount(n: u64) -> u64 {
     1 + n % 97
 }
 
-/// The processor time that a server's processes have used.
+/// The processor time that the processes of a server have used, in ticks.
 pub struct Cpu(u64);
 
-/// In the files of /proc a second has so many ticks.
+/// The number of ticks in a second in the files of /proc.
 const TICKS: f64 = 100.0;
 
 impl Cpu {
     pub fn of(cluster: &Cluster) -> Result<Self> {
-        let postmaster = cluster.pid().context("the server does not run")?;
+        let postmaster = cluster.pid().context("the server is not running")?;
         let mut ticks = 0;
         for entry in fs::read_dir("/proc")? {
-            // A process may end while it is looked at: then its time is that of its parent's
-            // children.
+            // A process may end while /proc is read. Its time is then part of the time of the
+            // children of its parent.
             let Ok(stat) = fs::read_to_string(entry?.path().join("stat")) else {
                 continue;
             };
@@ -85,8 +89,8 @@ impl Cpu {
                     .and_then(|field| field.parse::<u64>().ok())
                     .unwrap_or(0)
             };
-            // proc(5): state is field 3; 4 is the parent, 14 to 17 are the times, the last two
-            // those of children that ended.
+            // proc(5): field 3 is the state, field 4 the parent. Fields 14 to 17 are the times; the
+            // last two of them are the times of children that have ended.
             if head.starts_with(&format!("{postmaster} ")) {
                 ticks += (11..15).map(number).sum::<u64>();
             } else if number(1) == u64::from(postmaster) {

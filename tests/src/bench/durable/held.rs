@@ -1,7 +1,8 @@
-//! The durable inbox beside a transaction that stays open, against the same without one.
+//! Measures the durable inbox with and without another transaction that stays open.
 //!
-//! Two databases of one server differ in nothing else. Messages go through both in turns, first
-//! without being measured, so that the open snapshot keeps tens of thousands of dead rows.
+//! The two databases of one server differ in nothing else. Both process messages alternately. The
+//! first rounds are not measured, so that the open snapshot holds back tens of thousands of dead
+//! rows.
 
 use anyhow::{Result, ensure};
 use idem_cluster::{Cluster, Install};
@@ -19,7 +20,7 @@ const WAYS: [(Way, &str); 2] = [
     (Way::InBatches, "a transaction per 100 jobs"),
 ];
 
-/// Jobs per second of one round: worked on and completed, and with the sending.
+/// Jobs per second in one round: processed and completed only, and including the sending.
 struct Rates {
     processed: f64,
     whole: f64,
@@ -31,26 +32,26 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     // 40,000 messages in a full run.
     let unmeasured = 2;
     let mut table = Table::new(
-        "(j) The durable inbox with a transaction held open in another session, against without: jobs/s",
+        "(j) The durable inbox with and without a transaction held open in another session: jobs/s",
         ["with", "without"],
     );
     for (way, name) in WAYS {
         let [processed, whole] = compare(&cluster, way, options.rounds(), unmeasured, jobs)?;
-        let processing = format!("{name}: worked on and completed");
+        let processing = format!("{name}: processed and completed");
         table.rounds(&processing, &processed, Target::AtLeast(0.95));
         table.rounds(
-            &format!("{name}: sent, worked on and completed"),
+            &format!("{name}: sent, processed and completed"),
             &whole,
             Target::None,
         );
     }
     table.note(format!(
-        "{jobs} messages of 200 bytes a round, sent {SENT_TOGETHER} at a time by {WORKERS} producers, \
-         then handled by {WORKERS} workers: one INSERT of a fact for each job"
+        "{jobs} messages of 200 bytes a round, sent {SENT_TOGETHER} at a time by {WORKERS} \
+         producers, then handled by {WORKERS} workers: one INSERT of a fact for each job"
     ));
     table.note(format!(
-        "REPEATABLE READ, has read and written, in the same database; {} jobs went by while it was \
-         held before the first round that counts",
+        "REPEATABLE READ transaction that has read and written, in the same database; {} jobs were \
+         processed while it was open before the first measured round",
         jobs * unmeasured as u64
     ));
     table.note(ground::settings(&mut Session::connect(
@@ -60,7 +61,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     Ok(vec![table])
 }
 
-/// Both figures of both sides; the sides change their order in each round.
+/// Returns both rates of both sides. The order of the sides alternates from round to round.
 fn compare(
     cluster: &Cluster,
     way: Way,
@@ -73,13 +74,13 @@ fn compare(
         create(cluster, side)?;
     }
     let mut sent = 0;
-    let mut turn = |side: &str| -> Result<Rates> {
+    let mut run_round = |side: &str| -> Result<Rates> {
         sent += jobs;
         round(cluster, way, side, sent - jobs, jobs)
     };
-    // Both are warm before the transaction begins.
+    // Warm up both databases before the transaction begins.
     for side in &sides {
-        turn(side)?;
+        run_round(side)?;
     }
     let mut holder = hold(cluster, &sides[0])?;
     let [mut processed, mut whole] = [const {
@@ -90,7 +91,7 @@ fn compare(
     }; 2];
     for number in 0..unmeasured + rounds {
         for place in [number % 2, 1 - number % 2] {
-            let rates = turn(&sides[place])?;
+            let rates = run_round(&sides[place])?;
             eprintln!("{}: {:.0} jobs/s", sides[place], rates.processed);
             if number < unmeasured {
                 continue;
@@ -104,7 +105,7 @@ fn compare(
             }
         }
     }
-    // It was there all the time.
+    // This fails unless the transaction was open all the time.
     holder.run("SELECT count(*) FROM holder")?;
     holder.run("ROLLBACK")?;
     Ok([processed, whole])

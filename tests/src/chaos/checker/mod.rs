@@ -1,5 +1,5 @@
-//! Holds what a campaign has left behind against what was sent. Every row of the ledger is one
-//! [`Violation`].
+//! Compares the state after a campaign with the messages that were sent. Every row of errors in the
+//! ledger is one [`Violation`].
 
 mod deliveries;
 mod poison;
@@ -21,32 +21,32 @@ use crate::range::{
 
 pub use violation::Violation;
 
-/// How often each error happened.
+/// The count of each error.
 pub type Errors = BTreeMap<Violation, u64>;
 
-/// What a campaign has left behind.
+/// The state after a campaign.
 pub struct History<'h> {
     /// A session in the database.
     pub client: &'h Client,
-    /// Where the processes have their notes.
+    /// The directory with the notes of the processes.
     pub dir: &'h Path,
     /// The commands that were sent.
     pub traffic: &'h Traffic,
-    /// The poison that was sent.
+    /// The poison messages that were sent.
     pub poison: &'h [SentPoison],
-    /// The letters and steps that the broker has taken, in order.
+    /// The letters and steps that were published to the broker, in order.
     pub published: &'h [Logged],
-    /// What the servers have logged.
+    /// The logs of the servers.
     pub server_log: &'h str,
-    /// What was noted while it ran.
+    /// The observations during the campaign.
     pub watched: &'h Watched,
 }
 
 impl History<'_> {
-    /// All errors but those that only the run itself can see.
+    /// Counts all errors except those that can only be observed during the run.
     ///
     /// # Errors
-    /// When the server cannot be asked.
+    /// When a query fails.
     pub async fn judge(&self) -> Result<Errors> {
         let mut errors = Errors::new();
         deliveries::check(self.client, self.traffic, &mut errors).await?;
@@ -63,7 +63,7 @@ impl History<'_> {
         Ok(errors)
     }
 
-    /// The OIDs of the relations in schema `idem`.
+    /// Returns the OIDs of the relations in schema `idem`.
     async fn relations(&self) -> Result<BTreeSet<u32>> {
         let sql = "SELECT oid FROM pg_class WHERE relnamespace = 'idem'::regnamespace";
         let rows = self.client.query(sql, &[]).await?;
@@ -74,10 +74,10 @@ impl History<'_> {
     }
 }
 
-/// Judges a campaign that has been drained.
+/// Counts the errors of a campaign after its drain.
 ///
 /// # Errors
-/// When a server cannot be asked.
+/// When a server cannot be queried.
 pub async fn check(
     site: &Site,
     dir: &Path,
@@ -86,7 +86,7 @@ pub async fn check(
 ) -> Result<Errors> {
     let published = place::read_log(site.kind, &site.broker_url)
         .await
-        .context("the log of the broker")?;
+        .context("cannot read the log of the broker")?;
     let history = History {
         client: &site.connect().await?,
         dir,

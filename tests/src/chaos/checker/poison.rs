@@ -1,4 +1,4 @@
-//! Messages that cannot be handled: one dead letter each, for the right reason.
+//! Checks poison messages: each has exactly one dead letter, with the right error.
 
 use std::collections::{HashMap, HashSet};
 
@@ -61,7 +61,7 @@ fn judge(
         not_once += u64::from(about.len() != 1);
         let reason = poison.poison.reason();
         for (_, error) in about.iter().filter(|(_, error)| !error.contains(reason)) {
-            eprintln!("another reason than {reason:?}: {error}");
+            eprintln!("wrong error in a dead letter: {error:?} does not contain {reason:?}");
         }
         other_reason += about
             .iter()
@@ -72,7 +72,10 @@ fn judge(
         .iter()
         .filter(|(payload, _)| !known.contains(payload));
     for (payload, error) in given_up.clone().take(3) {
-        eprintln!("given up: {}: {error}", String::from_utf8_lossy(payload));
+        eprintln!(
+            "dead letter of a message that is not poison: {}: {error}",
+            String::from_utf8_lossy(payload)
+        );
     }
     errors.extend([
         (Violation::PoisonNotOnce, not_once),
@@ -113,9 +116,10 @@ mod tests {
         errors
     }
 
+    /// Each kind of wrong dead letter is counted as exactly one error.
     #[test]
     fn each_wrong_dead_letter_is_its_own_error() {
-        let right = (Poison::UnknownType, "no command: x");
+        let right = (Poison::UnknownType, "unknown command: x");
         assert_eq!(judged(&[right], 1), Errors::new());
         assert_eq!(
             judged(&[], 1),

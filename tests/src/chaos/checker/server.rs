@@ -1,4 +1,4 @@
-//! What the servers have logged and counted.
+//! Checks the logs and the statistics of the servers.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -7,9 +7,10 @@ use super::{Errors, Violation};
 use crate::chaos::server_log::{LOOK, Processes};
 use crate::chaos::watch::Watched;
 
-/// `relations` has the OIDs of the relations in schema `idem`.
+/// Adds the counts of these errors. `relations` contains the OIDs of the relations in schema
+/// `idem`.
 pub(super) fn check(log: &str, relations: &BTreeSet<u32>, watched: &Watched, errors: &mut Errors) {
-    // What was not looked at is missing in the ledger, and red.
+    // A row that was not checked is missing here, which makes the ledger red.
     errors.extend(
         watched
             .forgotten
@@ -26,7 +27,7 @@ pub(super) fn check(log: &str, relations: &BTreeSet<u32>, watched: &Watched, err
     }
     let waits = waits(log, relations, &watched.workers);
     for wait in waits.iter().take(3) {
-        eprintln!("a wait for the maintenance: {wait}");
+        eprintln!("wait for a lock held by maintenance: {wait}");
     }
     errors.extend([
         (Violation::MaintenanceWait, waits.len() as u64),
@@ -37,8 +38,9 @@ pub(super) fn check(log: &str, relations: &BTreeSet<u32>, watched: &Watched, err
     ]);
 }
 
-/// Waits for a lock on a relation of idem that the maintenance held. The looks at sizes and streams
-/// do not count: they open every table, as no claim, lease, relay or producer does.
+/// Returns the waits for a lock on a relation of idem that maintenance held. Sessions that read
+/// sizes and progress are not counted: unlike claims, leases, relays and producers, they open every
+/// table.
 fn waits(log: &str, relations: &BTreeSet<u32>, workers: &BTreeSet<i32>) -> Vec<String> {
     let looks = format!("({LOOK}) LOG:");
     let mut processes = Processes::new(workers);
@@ -64,7 +66,7 @@ fn waits(log: &str, relations: &BTreeSet<u32>, workers: &BTreeSet<i32>) -> Vec<S
     found
 }
 
-/// The processes of a line such as "Process holding the lock: 1. Wait queue: 2."
+/// Returns the lock holders in a line such as "Process holding the lock: 1. Wait queue: 2."
 fn held_by(detail: &str) -> Vec<i32> {
     detail
         .split_once("holding the lock: ")
@@ -77,7 +79,7 @@ fn held_by(detail: &str) -> Vec<i32> {
         .unwrap_or_default()
 }
 
-/// Deadlocks in which the maintenance took part, as the process that waits or as its blocker.
+/// Counts deadlocks in which a maintenance process waited or was the blocker.
 fn deadlocks(log: &str, workers: &BTreeSet<i32>) -> u64 {
     let mut processes = Processes::new(workers);
     let mut lines = log.lines().peekable();
@@ -98,8 +100,9 @@ fn deadlocks(log: &str, workers: &BTreeSet<i32>) -> u64 {
     found
 }
 
-/// Processes that a signal ended. The campaign kills (signal 9), and a server whose disk is full
-/// ends itself after a PANIC.
+/// Counts the server processes that were terminated by a signal. Signal 9 is not counted, because
+/// the campaign sends it. A process that logged a PANIC before, as with a full disk, is not counted
+/// either.
 fn crashes(log: &str) -> u64 {
     let mut panicked = BTreeSet::new();
     let mut found = 0;
@@ -110,7 +113,7 @@ fn crashes(log: &str) -> u64 {
             let has_panicked =
                 number_after::<i32>(line, "(PID ").is_some_and(|pid| panicked.remove(&pid));
             if signal != 9 && !has_panicked {
-                eprintln!("a crash: {line}");
+                eprintln!("crash of a server process: {line}");
                 found += 1;
             }
         }
@@ -118,7 +121,7 @@ fn crashes(log: &str) -> u64 {
     found
 }
 
-/// The number that follows the first such text.
+/// Returns the number that follows the first occurrence of `text`.
 fn number_after<N: FromStr>(line: &str, text: &str) -> Option<N> {
     let (_, rest) = line.split_once(text)?;
     rest.split(|c: char| !c.is_ascii_digit())
@@ -127,7 +130,8 @@ fn number_after<N: FromStr>(line: &str, text: &str) -> Option<N> {
         .ok()
 }
 
-/// The processes of a line such as "Process 1 waits for ShareLock on ...; blocked by process 2."
+/// Returns the processes in a line such as "Process 1 waits for ShareLock on ...; blocked by
+/// process 2."
 fn named_in(edge: &str) -> Vec<i32> {
     let number = |rest: &str| {
         rest.split(|c: char| !c.is_ascii_digit())
@@ -142,10 +146,13 @@ fn named_in(edge: &str) -> Vec<i32> {
 mod tests {
     use super::*;
 
-    const WAIT: &str = "2026 [9] 00000 (client backend) (app) LOG:  process 9 still waiting for RowExclusiveLock on relation 5 of database 1 after 100 ms\n\
-        2026 [9] 00000 (client backend) (app) DETAIL:  Processes holding the lock: 7, 8. Wait queue: 9.\n";
+    const WAIT: &str = "2026 [9] 00000 (client backend) (app) LOG:  process 9 still waiting for \
+        RowExclusiveLock on relation 5 of database 1 after 100 ms\n\
+        2026 [9] 00000 (client backend) (app) DETAIL:  \
+        Processes holding the lock: 7, 8. Wait queue: 9.\n";
     const DEADLOCK: &str = "2026 [9] 40P01 (client backend) (app) ERROR:  deadlock detected\n\
-        2026 [9] 40P01 (client backend) (app) DETAIL:  Process 9 waits for ShareLock on relation 5 of database 1; blocked by process 7.\n\
+        2026 [9] 40P01 (client backend) (app) DETAIL:  \
+        Process 9 waits for ShareLock on relation 5 of database 1; blocked by process 7.\n\
         \tProcess 7 waits for ShareLock on transaction 2; blocked by process 9.\n\
         \tProcess 6: SELECT 'that waits'\n";
 
@@ -161,18 +168,21 @@ mod tests {
 
     fn connected(pid: i32, application: &str) -> String {
         format!(
-            "2026 [{pid}] 00000 (client backend) ([unknown]) LOG:  connection authorized: user=postgres database=postgres application_name={application}\n"
+            "2026 [{pid}] 00000 (client backend) ([unknown]) LOG:  connection authorized: \
+             user=postgres database=postgres application_name={application}\n"
         )
     }
 
     fn gone(pid: i32) -> String {
         format!(
-            "2026 [{pid}] 00000 (client backend) (app) LOG:  disconnection: session time: 0:00:01.000 user=postgres\n"
+            "2026 [{pid}] 00000 (client backend) (app) LOG:  disconnection: \
+             session time: 0:00:01.000 user=postgres\n"
         )
     }
 
+    /// A wait is counted only if maintenance holds the lock and the relation belongs to idem.
     #[test]
-    fn wait_counts_when_the_maintenance_holds_the_lock() {
+    fn wait_counts_when_maintenance_holds_the_lock() {
         assert_eq!(count(WAIT, &[8]), 1);
         assert_eq!(count(WAIT, &[9]), 0);
         for other in ["transaction 5", "relation 6 of database 1"] {
@@ -186,32 +196,36 @@ mod tests {
         assert_eq!(count(&(connected(7, "maintenance") + WAIT), &[]), 1);
     }
 
+    /// A client that has the process id of a former worker is not taken for maintenance.
     #[test]
-    fn number_that_a_client_has_now_is_no_maintenance() {
+    fn reused_pid_of_a_client_is_not_maintenance() {
         let log = connected(8, "campaign") + WAIT;
         assert_eq!(count(&log, &[8]), 0);
         let log = connected(8, "maintenance") + &gone(8) + &connected(8, "campaign") + WAIT;
         assert_eq!(count(&log, &[6]), 0);
-        // The next server has other processes.
+        // After a restart the clients of the old server are gone.
         let log = connected(8, "campaign")
             + "2026 [1] 00000 (postmaster) LOG:  starting PostgreSQL 15\n"
             + WAIT;
         assert_eq!(count(&log, &[8]), 1);
     }
 
+    /// A deadlock is counted only if maintenance waits or blocks in it.
     #[test]
-    fn deadlock_counts_when_the_maintenance_takes_part() {
+    fn deadlock_counts_when_maintenance_takes_part() {
         for pid in [7, 9] {
             assert_eq!(deadlocks(DEADLOCK, &BTreeSet::from([pid])), 1, "{pid}");
         }
         assert_eq!(deadlocks(DEADLOCK, &BTreeSet::from([6])), 0);
     }
 
+    /// A process that ended by a signal is a crash, except after SIGKILL or its own PANIC.
     #[test]
-    fn process_that_a_signal_ended_counts_unless_it_was_killed() {
+    fn signalled_process_counts_unless_killed() {
         let ended = |signal: &str| {
             format!(
-                "2026 [1] 00000 (postmaster) () LOG:  server process (PID 7) was terminated by signal {signal}\n"
+                "2026 [1] 00000 (postmaster) () LOG:  \
+                 server process (PID 7) was terminated by signal {signal}\n"
             )
         };
         for signal in ["6: Aborted", "11: Segmentation fault"] {
@@ -221,12 +235,13 @@ mod tests {
         let panic =
             "2026 [7] 53100 (walwriter) () PANIC:  could not write: No space left on device\n";
         assert_eq!(crashes(&format!("{panic}{}", ended("6: Aborted"))), 0);
-        // Another process has the number later.
+        // A later process has the same process id.
         assert_eq!(crashes(&format!("{panic}{0}{0}", ended("6: Aborted"))), 1);
     }
 
+    /// A row that was not checked is not in the ledger as zero.
     #[test]
-    fn rows_without_a_look_are_missing() {
+    fn unchecked_rows_are_missing() {
         let mut errors = Errors::new();
         check("", &BTreeSet::new(), &Watched::default(), &mut errors);
         assert_eq!(errors, Errors::from([(Violation::ServerCrashed, 0)]));

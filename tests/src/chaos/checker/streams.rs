@@ -1,4 +1,4 @@
-//! The clients without a broker: claims, leases, and the log of letters and steps.
+//! Checks the clients without a broker: claims, leases, and the log of letters and steps.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -20,7 +20,8 @@ use crate::range::live::{
 };
 use crate::stress::checker::{Handled, repeated};
 
-/// Claims of the same ids: none twice within the retention, and none lost that was acknowledged.
+/// Checks the claims of the same ids: no id was claimed twice within the retention, and no
+/// acknowledged commit was lost.
 pub(super) async fn claims(client: &Client, dir: &Path, errors: &mut Errors) -> Result<()> {
     let rows = client
         .query(
@@ -54,7 +55,8 @@ pub(super) async fn claims(client: &Client, dir: &Path, errors: &mut Errors) -> 
     Ok(())
 }
 
-/// How many attempts of these lines are not there. The last line may be cut off by a kill.
+/// Returns the number of attempts in these lines that have no row. The last line is ignored if it
+/// is incomplete, because a kill may have interrupted the write.
 fn lost(committed: &str, handled: &[Handled]) -> u64 {
     let there: HashSet<i64> = handled.iter().map(|row| row.attempt).collect();
     let whole = committed.rsplit_once('\n').map_or("", |(whole, _)| whole);
@@ -64,12 +66,14 @@ fn lost(committed: &str, handled: &[Handled]) -> u64 {
         .count() as u64
 }
 
-/// Leases: a completion that began after another session had got the lease has a lost token.
+/// Checks the leases: a completion that started after another session had acquired the lease used
+/// an invalid token.
 pub(super) async fn leases(client: &Client, errors: &mut Errors) -> Result<()> {
     let row = client
         .query_one(
             "SELECT (SELECT count(*) FROM completed c WHERE EXISTS (SELECT FROM leased l
-                        WHERE l.identity = c.identity AND l.token > c.token AND l.told_us < c.asked_us)),
+                        WHERE l.identity = c.identity AND l.token > c.token
+                          AND l.told_us < c.asked_us)),
                     (SELECT count(*) - count(DISTINCT identity) FROM completed)",
             &[],
         )
@@ -87,7 +91,8 @@ pub(super) async fn leases(client: &Client, errors: &mut Errors) -> Result<()> {
     Ok(())
 }
 
-/// The log: one letter for each hit, and every committed step in the order of its key.
+/// Checks the log: it has one letter for each hit, and every committed step in the order within its
+/// key.
 pub(super) async fn log(logged: &[Logged], client: &Client, errors: &mut Errors) -> Result<()> {
     let rows = client
         .query("SELECT DISTINCT attempt FROM heard WHERE hit", &[])
@@ -101,7 +106,7 @@ pub(super) async fn log(logged: &[Logged], client: &Client, errors: &mut Errors)
         .iter()
         .map(|row| anyhow::Ok((row.try_get(0)?, row.try_get(1)?)))
         .collect::<Result<_>>()?;
-    // Two executions can have one message id, and a relay can publish one execution twice.
+    // Two executions can have the same message id, and a relay can publish one execution twice.
     let (mut letters, mut steps) = (HashMap::<Uuid, HashSet<(&str, Uuid)>>::new(), Vec::new());
     for Logged {
         topic,
@@ -135,8 +140,9 @@ pub(super) async fn log(logged: &[Logged], client: &Client, errors: &mut Errors)
     Ok(())
 }
 
-/// How many steps up to the last of each key were never published, and how many were published
-/// first after a later one of their key. A relay may publish a step again.
+/// Returns the number of steps that were never published, and the number of steps that were first
+/// published after a later step of their key. `last` is the last committed step of each key. A
+/// relay may publish a step again.
 fn order(steps: &[Step], last: &BTreeMap<i32, i64>) -> (u64, u64) {
     let mut seen: BTreeMap<i32, HashSet<i64>> = BTreeMap::new();
     let mut highest: BTreeMap<i32, i64> = BTreeMap::new();
@@ -162,12 +168,14 @@ mod tests {
         numbers.iter().map(|n| Step { key: 1, n: *n }).collect()
     }
 
+    /// A duplicate of an earlier step is not out of order.
     #[test]
     fn step_published_again_is_in_order() {
         let last = BTreeMap::from([(1, 3)]);
         assert_eq!(order(&steps(&[1, 2, 1, 2, 3, 2]), &last), (0, 0));
     }
 
+    /// A step that was not published is lost, and an overtaken step is out of order.
     #[test]
     fn missing_and_overtaken_steps_are_counted() {
         let last = BTreeMap::from([(1, 4)]);
@@ -175,6 +183,7 @@ mod tests {
         assert_eq!(order(&[], &last), (4, 0));
     }
 
+    /// An acknowledged commit without a row is lost. An incomplete last line is ignored.
     #[test]
     fn acknowledged_commit_without_its_row_is_lost() {
         let row = Handled {

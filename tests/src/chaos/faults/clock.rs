@@ -1,7 +1,8 @@
-//! The wall clock jumps, and later back.
+//! The wall clock jumps and is set back later.
 //!
-//! This covers the clock of the servers: leases and due times end early, or late by the jump, and
-//! the rings must not notice. The clocks of the clients do not jump; idem does not read them.
+//! The clock is that of the servers. A jump makes leases and due times end early, or late by the
+//! jump, and must not affect the rings. The clocks of the clients do not jump, because idem does
+//! not read them.
 
 use std::time::Duration;
 
@@ -12,10 +13,11 @@ use rand::{RngExt, rngs::StdRng};
 use super::{Fault, Kind, hold};
 use crate::chaos::site::Site;
 
-/// By how many seconds. A lease of the time after a jump forward lasts for so much longer.
+/// The largest jump, in seconds. A lease that is acquired while the clock is ahead lasts longer by
+/// the jump.
 const LARGEST_JUMP_S: i64 = 15;
 
-/// The clock jumps in one direction, and back.
+/// The clock jumps in either direction and is set back.
 pub struct ClockJump;
 
 impl Fault for ClockJump {
@@ -27,16 +29,16 @@ impl Fault for ClockJump {
         async {
             let jump = dice.random_range(5..=LARGEST_JUMP_S);
             let jump = if dice.random_bool(0.5) { jump } else { -jump };
-            let before = wrong_by(site).await?;
+            let before = clock_offset(site).await?;
             site.clock.set(jump)?;
-            let after = wrong_by(site).await?;
+            let after = clock_offset(site).await?;
             anyhow::ensure!(
                 (after - before).abs() > 3.0,
                 "the clock did not jump by {jump} s"
             );
             hold(dice, 2.0..5.0).await;
             site.clock.set(0)?;
-            // Leases that were taken before the clock was set back last until then.
+            // Leases that were acquired before the clock was set back keep their deadlines.
             tokio::time::sleep(Duration::from_secs(1)).await;
             Ok(true)
         }
@@ -44,13 +46,15 @@ impl Fault for ClockJump {
     }
 }
 
-/// The wall clock of the primary against its monotonic clock, in seconds.
-async fn wrong_by(site: &Site) -> Result<f64> {
+/// Returns the difference between the wall clock and the monotonic clock of the primary, in
+/// seconds.
+async fn clock_offset(site: &Site) -> Result<f64> {
     let row = site
         .connect()
         .await?
         .query_one(
-            "SELECT (extract(epoch FROM clock_timestamp()) - extract(epoch FROM idem.monotonic()))::float8",
+            "SELECT (extract(epoch FROM clock_timestamp())
+                     - extract(epoch FROM idem.monotonic()))::float8",
             &[],
         )
         .await?;

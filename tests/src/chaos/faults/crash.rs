@@ -1,4 +1,4 @@
-//! A server is killed with SIGKILL and restarted on its data.
+//! A server is killed with SIGKILL and restarted with its data.
 
 use anyhow::Result;
 use futures_util::{FutureExt, TryFutureExt, future::BoxFuture};
@@ -20,7 +20,7 @@ impl Fault for BrokerCrash {
     }
 }
 
-/// The primary crashes and recovers. It has no time to tell its clients.
+/// The primary crashes and recovers. Its clients get no error message before the connection ends.
 pub struct PrimaryCrash;
 
 impl Fault for PrimaryCrash {
@@ -38,7 +38,7 @@ impl Fault for PrimaryCrash {
     }
 }
 
-/// The standby crashes: commits wait until it is back.
+/// The standby crashes. Commits wait until it is up again.
 pub struct StandbyCrash;
 
 impl Fault for StandbyCrash {

@@ -1,4 +1,4 @@
-//! The disk of the primary is full, its log included.
+//! The disk of the primary, which also has its log, is full.
 
 use anyhow::Result;
 use futures_util::{FutureExt, future::BoxFuture};
@@ -7,7 +7,8 @@ use rand::rngs::StdRng;
 use super::{Fault, Kind, hold_until_logged};
 use crate::chaos::{server_log::with_state, site::Site};
 
-/// Fills the disk, and frees it. A primary that ended for want of space is started again.
+/// Fills the disk and frees it again. If the primary ended because of the full disk, it is
+/// restarted.
 pub struct FullDisk;
 
 impl Fault for FullDisk {

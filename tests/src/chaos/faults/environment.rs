@@ -1,4 +1,5 @@
-//! The environment fails, and no message is to blame: none may end among the dead letters for it.
+//! Failures of the environment. They are not caused by a message, so no message may become a dead
+//! letter because of them.
 
 use std::time::Duration;
 
@@ -14,15 +15,15 @@ use crate::range::live::{
     place,
 };
 
-/// Consumers may not write a table.
+/// Consumers have no INSERT privilege on a table.
 pub struct RightsRevoked;
-/// A table is gone.
+/// A table is missing.
 pub struct TableAway;
-/// What effects are published to is gone.
+/// The bindings or subjects of the effects are missing.
 pub struct TopicsAway;
-/// Statements wait for longer than they may.
+/// Statements exceed `statement_timeout`.
 pub struct StatementTimeout;
-/// No process gets a new connection.
+/// No process can open a new connection.
 pub struct NoConnections;
 
 impl Fault for RightsRevoked {
@@ -93,10 +94,10 @@ impl Fault for StatementTimeout {
             let role = format!("ALTER ROLE {CONSUMER_ROLE}");
             site.insist(&format!("{role} SET statement_timeout = '500ms'"))
                 .await?;
-            // Sessions take it when they begin.
+            // The setting applies to new sessions only.
             site.database_proxy.cut(Cut::Reset);
             let client = site.connect().await?;
-            // The server may choose this session to end a deadlock.
+            // The server may cancel this session to resolve a deadlock.
             while let Err(error) = client.batch_execute("BEGIN; LOCK TABLE shot").await {
                 anyhow::ensure!(
                     error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED),
@@ -125,8 +126,8 @@ impl Fault for NoConnections {
             let refused = with_state("53300");
             let mut taken = Vec::new();
             site.database_proxy.cut(Cut::Reset);
-            // Whatever the processes manage to get, the rest is taken, and what they let go of,
-            // too.
+            // Opens all connections that the processes do not have, including those that they
+            // close meanwhile.
             let ends = tokio::time::Instant::now() + Duration::from_secs(3);
             while tokio::time::Instant::now() < ends {
                 match site.connect_as(RELAY_ROLE, "campaign").await {
@@ -136,9 +137,9 @@ impl Fault for NoConnections {
             }
             anyhow::ensure!(
                 !taken.is_empty(),
-                "the processes have all connections already"
+                "the processes already use all connections"
             );
-            // From here on only the processes ask for connections.
+            // From here on only the processes try to open connections.
             let before = site.count_in_log(&refused).await?;
             site.database_proxy.cut(Cut::Reset);
             let was_refused = hold_until_logged(site, dice, 1.0..3.0, &refused, before).await;

@@ -1,5 +1,5 @@
-//! The faults. Each is injected, held for a while, and healed; the campaign goes on to the next one
-//! when messages are handled again.
+//! The faults. Each is injected, held for some seconds, and healed. The campaign continues with the
+//! next one when messages are handled again.
 
 pub mod clock;
 pub mod crash;
@@ -18,52 +18,53 @@ use rand::{RngExt, rngs::StdRng};
 
 use super::site::Site;
 
-/// Every kind of fault. Kills of processes and rotations go on beside them.
+/// The kinds of faults. Processes are killed and rings rotate at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// The broker is killed and restarted.
     BrokerCrash,
     /// The primary is killed and restarted.
     PrimaryCrash,
-    /// The standby is killed and restarted: commits wait.
+    /// The standby is killed and restarted. Commits wait meanwhile.
     StandbyCrash,
-    /// The primary is killed, the standby promoted, the old primary rebuilt as the next standby.
+    /// The primary is killed, the standby is promoted, and the old primary is rebuilt as the next
+    /// standby.
     Promotion,
-    /// The wall clock of the servers jumps, and back.
+    /// The wall clock of the servers jumps and is set back.
     ClockJump,
     /// The disk of the primary is full.
     FullDisk,
     /// All connections are reset.
     NetworkReset,
-    /// The network stands still.
+    /// The network passes no data.
     NetworkStall,
-    /// Connections are closed at the server, and silent at the client.
+    /// Connections are closed at the server, and the client receives nothing.
     NetworkHalfOpen,
-    /// Consumers lose a right on a table.
+    /// A privilege of the consumers on a table is revoked.
     RightsRevoked,
-    /// A table is not there.
+    /// A table is missing.
     TableAway,
-    /// The places that effects are published to are not there.
+    /// The bindings or subjects of the effects are missing.
     TopicsAway,
-    /// Statements take longer than they may.
+    /// Statements exceed `statement_timeout`.
     StatementTimeout,
-    /// No connection is left.
+    /// All connections of the primary are in use.
     NoConnections,
-    /// Messages that cannot be handled, some of which are repaired and requeued.
+    /// Poison messages are sent. Some of them are repaired and requeued.
     Poison,
 }
 
 /// One kind of fault.
 pub trait Fault: Send {
-    /// Which kind.
+    /// Returns the kind of the fault.
     fn kind(&self) -> Kind;
 
-    /// Injects it, holds it, and heals it. When it returns, nothing of it is left. Returns whether
-    /// an effect of it was seen: without one it does not count.
+    /// Injects the fault, holds it, and heals it completely. Returns whether an effect of the fault
+    /// was seen. Without an effect the fault is not counted.
     fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>>;
 }
 
-/// All faults, one of each kind.
+/// Returns all faults, one of each kind.
 #[must_use]
 pub fn all() -> Vec<Box<dyn Fault>> {
     vec![
@@ -85,14 +86,14 @@ pub fn all() -> Vec<Box<dyn Fault>> {
     ]
 }
 
-/// How long a fault is held at most for an effect in the log of the primary.
+/// The longest time that a fault is held until its effect is in the log of the primary.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long between two looks at the log of the servers.
+/// The interval between two reads of the log of the primary.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
 
-/// Holds a fault for some seconds, and until the primary has logged this text once more than
-/// `before`. Returns whether it has.
+/// Holds a fault for a random time in this range of seconds, and then until the log of the primary
+/// has more than `before` lines with this text. Returns whether it has.
 async fn hold_until_logged(
     site: &Site,
     dice: &mut StdRng,
@@ -106,13 +107,13 @@ async fn hold_until_logged(
         if began.elapsed() > PATIENCE {
             return Ok(false);
         }
-        // Without the dice: the number of looks would change what comes later.
+        // A fixed pause: random ones would make all later random choices depend on the timing.
         tokio::time::sleep(BETWEEN_LOOKS).await;
     }
     Ok(true)
 }
 
-/// Holds a fault for some seconds.
+/// Holds a fault for a random time in this range of seconds.
 async fn hold(dice: &mut StdRng, seconds: std::ops::Range<f64>) {
     tokio::time::sleep(Duration::from_secs_f64(dice.random_range(seconds))).await;
 }
@@ -124,17 +125,17 @@ impl fmt::Display for Kind {
             Self::PrimaryCrash => "primary killed and restarted",
             Self::StandbyCrash => "standby killed and restarted",
             Self::Promotion => "standby promoted, old primary rebuilt",
-            Self::ClockJump => "wall clock jumped, and back",
+            Self::ClockJump => "wall clock jumped and set back",
             Self::FullDisk => "disk of the primary full",
             Self::NetworkReset => "connections reset",
             Self::NetworkStall => "network stalled",
             Self::NetworkHalfOpen => "connections half open",
-            Self::RightsRevoked => "right on a table revoked",
-            Self::TableAway => "table away",
-            Self::TopicsAway => "exchanges or subjects away",
+            Self::RightsRevoked => "privilege on a table revoked",
+            Self::TableAway => "table missing",
+            Self::TopicsAway => "bindings or subjects missing",
             Self::StatementTimeout => "statements timed out",
-            Self::NoConnections => "connections used up",
-            Self::Poison => "burst of poison",
+            Self::NoConnections => "all connections in use",
+            Self::Poison => "burst of poison messages",
         })
     }
 }

@@ -1,4 +1,4 @@
-//! The network between the processes and one of the servers is cut.
+//! The network between the processes and one of the servers is interrupted.
 
 use anyhow::Result;
 use futures_util::{FutureExt, future::BoxFuture};
@@ -10,9 +10,9 @@ use crate::chaos::site::Site;
 
 /// Connections are reset.
 pub struct Reset;
-/// Nothing passes for a while.
+/// No data passes for some seconds.
 pub struct Stall;
-/// The server closes its side, and the client hears nothing for a while.
+/// Connections are closed at the server, and the client receives nothing for some seconds.
 pub struct HalfOpen;
 
 impl Fault for Reset {
@@ -24,7 +24,7 @@ impl Fault for Reset {
         async {
             let hits = || site.database_proxy.hits() + site.broker_proxy.hits();
             let before = hits();
-            // Often: each reset meets other sessions in the middle of something.
+            // Several resets, because each interrupts other sessions at other points.
             for _ in 0..5 {
                 choose(site, dice).cut(Cut::Reset);
                 hold(dice, 0.2..1.0).await;
@@ -60,7 +60,7 @@ async fn cut(site: &Site, dice: &mut StdRng, cut: Cut) -> Result<bool> {
     let before = proxy.hits();
     proxy.cut(cut);
     hold(dice, 2.0..7.0).await;
-    // Healing resets half-open connections, and that is another hit.
+    // Read before `heal`, which resets half-open connections and counts these as hits.
     let has_hit = proxy.hits() > before;
     proxy.heal();
     Ok(has_hit)

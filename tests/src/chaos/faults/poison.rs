@@ -1,5 +1,5 @@
-//! Messages that cannot be handled: each must become one dead letter with its reason. Some are
-//! repaired and requeued, and must be handled once then.
+//! Poison messages: each must become exactly one dead letter with the right error. Some are
+//! repaired and requeued, and must then be handled exactly once.
 
 use std::time::Duration;
 
@@ -20,24 +20,24 @@ use crate::range::live::{
     work,
 };
 
-/// How many of each kind come in a burst.
+/// The number of messages of each kind in a burst.
 const OF_EACH: usize = 3;
 
-/// How long poison may take to become a dead letter.
+/// The longest time in which a poison message must become a dead letter.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Poison that the broker has confirmed.
+/// A poison message that the broker has confirmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentPoison {
-    /// What is wrong with it.
+    /// The kind of the message.
     pub poison: Poison,
-    /// The id, which its payload has, too.
+    /// The id, which is also in the payload.
     pub id: Uuid,
-    /// Whether it was repaired and requeued.
+    /// Whether the message was repaired and requeued.
     pub repaired: bool,
 }
 
-/// Sends some of each kind, each of them twice, and repairs those that can be repaired.
+/// Sends messages of each kind, those with an id twice, and repairs those that can be repaired.
 pub struct PoisonBurst;
 
 impl Fault for PoisonBurst {
@@ -87,7 +87,8 @@ async fn send(site: &Site, burst: &[SentPoison]) -> Result<()> {
     }
 }
 
-/// Each of them twice, if it has an id: two messages of a stream without ids are two messages.
+/// Sends each message, and then those that have an id a second time. Two messages without an id
+/// would be two different messages.
 async fn send_through(publisher: &impl Publisher, site: &Site, burst: &[SentPoison]) -> Result<()> {
     let again = burst.iter().filter(|sent| sent.poison != Poison::WithoutId);
     for sent in burst.iter().chain(again) {
@@ -103,19 +104,21 @@ async fn send_through(publisher: &impl Publisher, site: &Site, burst: &[SentPois
     Ok(())
 }
 
-/// Waits for the dead letters, repairs what they are about, and requeues them. Returns whether they
-/// were there.
+/// Waits for the dead letters of these ids, repairs the messages, and requeues them. Returns
+/// whether all dead letters were found.
 async fn repair(site: &Site, ids: &[Uuid]) -> Result<bool> {
     let targets = work::targets()?;
     let targets = targets.as_str();
     let ids: Vec<String> = ids.iter().map(|id| format!("'{id}'")).collect();
     let (count, list) = (ids.len(), ids.join(", "));
     let letters = format!(
-        "SELECT count(*) = {count} FROM idem.dead_letters WHERE destination = '{targets}' AND id IN ({list})"
+        "SELECT count(*) = {count} FROM idem.dead_letters
+          WHERE destination = '{targets}' AND id IN ({list})"
     );
-    // A message that a planted bug has lost never becomes one. The checker says so.
+    // With a planted bug a message can be lost and never become a dead letter. The checker reports
+    // it.
     let died = site
-        .until("poison becomes dead letters", PATIENCE, &letters)
+        .until("the poison becomes dead letters", PATIENCE, &letters)
         .await;
     if let Err(error) = &died {
         eprintln!("{error:#}");

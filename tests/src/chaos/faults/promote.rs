@@ -1,4 +1,4 @@
-//! The primary dies under load, and its synchronous standby takes over.
+//! The primary is killed under load, and its synchronous standby is promoted.
 
 use anyhow::Result;
 use futures_util::{FutureExt, future::BoxFuture};
@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use super::{Fault, Kind};
 use crate::chaos::site::Site;
 
-/// Kills the primary, promotes the standby, switches the proxy, rebuilds the old primary.
+/// Kills the primary, promotes the standby, switches the proxy, and rebuilds the old primary.
 pub struct Promotion;
 
 impl Fault for Promotion {

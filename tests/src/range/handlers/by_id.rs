@@ -1,18 +1,18 @@
-//! Handlers that are idempotent by id, in the two forms that people write.
+//! Handlers that are idempotent by id, in the two usual forms.
 //!
-//! **The state changes once per id** (`fire`, `move_target`): a unique key makes the second write a
-//! no-op, in the same transaction as the work. But the fact must be told after the commit, and a
-//! consumer can die in between. So a duplicate must tell it again, for all it knows the first one
-//! never did; and what it tells is computed from the world as it is *now*. The state is right, and
-//! the messages contradict it.
+//! **The state changes once per id** (`fire`, `move_target`): a unique key turns the second write
+//! into a no-op, in the same transaction as the business writes. But the fact is published after
+//! the commit, and the consumer can be killed before it publishes. So a duplicate must publish the
+//! fact again, because it cannot know whether the first execution did. It computes the fact from
+//! the position that the target has *now*. The state is right, and the messages contradict it.
 //!
-//! **A filter in front of the handler** (`count`): middleware keeps the ids that it has seen and
-//! drops the rest. It has a store and a transaction of its own, for it does not know the handler.
-//! To withstand two duplicates at the same time it must mark *before* it lets through (`SET NX`,
-//! `INSERT ON CONFLICT`). A consumer that dies in between has marked what was never handled: the
-//! message is lost.
+//! **A filter in front of the handler** (`count`): middleware stores the ids of the messages that
+//! it has seen and drops duplicates. The middleware does not know the handler, so it has its own
+//! store and its own transaction. To be correct for two concurrent duplicates it must mark the id
+//! *before* the handler runs (`SET NX`, `INSERT ON CONFLICT`). When the consumer is killed between
+//! the two, the id is marked and the message was never handled: the message is lost.
 //!
-//! The ids are the best that there are: the attempt's own, also as the id of its facts.
+//! The ids are the best possible ones: the id of the attempt is also the message id of its facts.
 
 use anyhow::Result;
 use tokio_postgres::{Client, GenericClient, types::Type};
@@ -24,20 +24,24 @@ use crate::range::{
     message::{Fact, FireAt, MoveTarget},
 };
 
-/// What these handlers know ids by, on top of the tables that all have.
+/// Adds the unique keys that these handlers need to the tables that all systems have.
 pub async fn add_keys(client: &Client) -> Result<()> {
     client
-        .batch_execute("ALTER TABLE shot ADD PRIMARY KEY (attempt); CREATE TABLE processed (id uuid PRIMARY KEY)")
+        .batch_execute(
+            "ALTER TABLE shot ADD PRIMARY KEY (attempt);
+             CREATE TABLE processed (id uuid PRIMARY KEY)",
+        )
         .await?;
     Ok(())
 }
 
-/// Decides, keeps the shot unless it is kept, tells in any case.
+/// Decides, inserts the shot unless it exists, and publishes the fact in both cases.
 pub async fn fire(desk: &mut Desk<'_>, shot: FireAt) -> Result<()> {
     let tx = desk.client.transaction().await?;
     let fact = business::decide(&tx, shot).await?;
     tx.execute_typed(
-        "INSERT INTO shot (attempt, player, hit) VALUES ($1, $2, $3) ON CONFLICT (attempt) DO NOTHING",
+        "INSERT INTO shot (attempt, player, hit) VALUES ($1, $2, $3)
+         ON CONFLICT (attempt) DO NOTHING",
         &[
             (&fact.attempt, Type::UUID),
             (&fact.player, Type::INT4),
@@ -52,7 +56,7 @@ pub async fn fire(desk: &mut Desk<'_>, shot: FireAt) -> Result<()> {
     Ok(())
 }
 
-/// Moves the target unless this move was made.
+/// Moves the target unless this move was already made.
 pub async fn move_target(desk: &mut Desk<'_>, order: MoveTarget) -> Result<()> {
     let tx = desk.client.transaction().await?;
     let is_new = mark(&tx, order.order).await?;
@@ -65,7 +69,7 @@ pub async fn move_target(desk: &mut Desk<'_>, order: MoveTarget) -> Result<()> {
     Ok(())
 }
 
-/// Counts the hit if the filter lets it through.
+/// Counts the hit unless the filter drops the message as a duplicate.
 pub async fn count(desk: &mut Desk<'_>, id: Uuid, fact: Fact) -> Result<()> {
     let is_new = mark(&*desk.client, id).await?;
     if is_new {
@@ -78,7 +82,7 @@ pub async fn count(desk: &mut Desk<'_>, id: Uuid, fact: Fact) -> Result<()> {
     Ok(())
 }
 
-/// Marks an id as processed; false when it was.
+/// Marks an id as processed. Returns false when it was already marked.
 async fn mark(client: &impl GenericClient, id: Uuid) -> Result<bool> {
     let marked = client
         .execute_typed(

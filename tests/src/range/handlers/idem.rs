@@ -1,7 +1,7 @@
-//! Handlers on idem: claim, work and facts are one transaction.
+//! Handlers that use idem: the claim, the business writes and the facts commit in one transaction.
 //!
-//! Whoever comes second finds the claim, and with it what the first has decided. It need not decide
-//! again, and it cannot.
+//! A duplicate finds the claim and the fact that the first execution recorded. It does not decide
+//! again.
 
 use anyhow::{Result, ensure};
 use idem_client::{Claim, Effect, MessageId, commit, effects, try_claim};
@@ -13,7 +13,8 @@ use crate::range::{
     message::{Fact, FireAt, MoveTarget},
 };
 
-/// Claims, decides, keeps the shot and records the fact. A duplicate tells the fact on record.
+/// Claims the message, decides, inserts the shot and records the fact. A duplicate publishes the
+/// recorded fact.
 pub async fn fire(desk: &mut Desk<'_>, shot: FireAt) -> Result<()> {
     let id = MessageId::from(shot.attempt);
     let destination = &desk.world.targets;
@@ -41,12 +42,12 @@ pub async fn fire(desk: &mut Desk<'_>, shot: FireAt) -> Result<()> {
         .message_type(fact.kind().name());
     claimed.record_effects(&[effect]).await?;
     commit(tx).await?;
-    // The relay tells it.
+    // The relay publishes the fact, so this function does not.
     desk.hazard.after_commit()?;
     Ok(())
 }
 
-/// Claims and moves the target.
+/// Claims the message and moves the target.
 pub async fn move_target(desk: &mut Desk<'_>, order: MoveTarget) -> Result<()> {
     let tx = desk.client.transaction().await?;
     if let Claim::New(_) = try_claim(&tx, &order.order.into(), &desk.world.targets).await? {
@@ -58,7 +59,7 @@ pub async fn move_target(desk: &mut Desk<'_>, order: MoveTarget) -> Result<()> {
     Ok(())
 }
 
-/// Claims the fact by the id of its message and counts the hit.
+/// Claims the fact by its message id and counts the hit.
 pub async fn count(desk: &mut Desk<'_>, id: Uuid, fact: Fact) -> Result<()> {
     let tx = desk.client.transaction().await?;
     if let Claim::New(_) = try_claim(&tx, &id.into(), &desk.world.board).await? {

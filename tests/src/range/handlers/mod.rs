@@ -1,4 +1,4 @@
-//! Three ways to handle the same messages.
+//! Three implementations of handlers for the same messages.
 
 pub mod by_id;
 pub mod idem;
@@ -13,22 +13,22 @@ use super::{
     world::World,
 };
 
-/// The handlers that a trial is about.
+/// The implementation that a trial tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum System {
-    /// Handlers that take every delivery for a new message.
+    /// Handlers without protection, which treat every delivery as a new message.
     Nothing,
-    /// Handlers that change their state once per id.
+    /// Handlers that are idempotent by id.
     ById,
-    /// Handlers that claim.
+    /// Handlers that claim each message with idem.
     Idem,
 }
 
 impl System {
-    /// All of them, from the least to the most.
+    /// All systems, from the least to the most protection.
     pub const ALL: [Self; 3] = [Self::Nothing, Self::ById, Self::Idem];
 
-    /// The name for people.
+    /// Returns the name for tables and messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl System {
         }
     }
 
-    /// The name as a part of other names.
+    /// Returns the name as a part of identifiers.
     #[must_use]
     pub fn slug(self) -> &'static str {
         match self {
@@ -49,13 +49,13 @@ impl System {
     }
 }
 
-/// What a handler works with.
+/// The context of a handler.
 pub struct Desk<'a> {
-    /// The consumer's connection.
+    /// The connection of the consumer.
     pub client: &'a mut Client,
-    /// The shared rest.
+    /// The state that all consumers of the trial share.
     pub world: &'a World,
-    /// What may befall the consumer meanwhile.
+    /// The fault that can kill the consumer during this delivery.
     pub hazard: Hazard<'a>,
 }
 
@@ -72,7 +72,7 @@ pub async fn handle(desk: &mut Desk<'_>, message: &Message) -> Result<()> {
         (Kind::TargetHit, System::Nothing) => nothing::count(desk, parse(body)?).await,
         (Kind::TargetHit, System::ById) => by_id::count(desk, message.id, parse(body)?).await,
         (Kind::TargetHit, System::Idem) => idem::count(desk, message.id, parse(body)?).await,
-        // The board shows hits only.
+        // The leader board counts hits only.
         (Kind::TargetMissed, _) => Ok(()),
     }
 }

@@ -1,7 +1,8 @@
-//! Handlers with nothing: each delivery is taken for a new message.
+//! Handlers without protection: they treat each delivery as a new message.
 //!
-//! They are not careless: the work is one transaction, facts are published after its commit, and
-//! the message is acknowledged last. So nothing gets lost, and everything can happen twice.
+//! They are otherwise written with care: the business writes are one transaction, the fact is
+//! published after the commit, and the message is acknowledged last. So no message is lost, and
+//! every message can take effect twice.
 
 use anyhow::Result;
 use uuid::Uuid;
@@ -12,7 +13,7 @@ use crate::range::{
     message::{Fact, FireAt, MoveTarget},
 };
 
-/// Decides, keeps the shot, tells.
+/// Decides, inserts the shot and publishes the fact.
 pub async fn fire(desk: &mut Desk<'_>, shot: FireAt) -> Result<()> {
     let tx = desk.client.transaction().await?;
     let fact = business::decide(&tx, shot).await?;
@@ -24,7 +25,7 @@ pub async fn fire(desk: &mut Desk<'_>, shot: FireAt) -> Result<()> {
     Ok(())
 }
 
-/// Moves the target, back too.
+/// Moves the target. A late duplicate moves it back to an old position.
 pub async fn move_target(desk: &mut Desk<'_>, order: MoveTarget) -> Result<()> {
     let tx = desk.client.transaction().await?;
     business::move_target(&tx, &order).await?;
@@ -34,7 +35,7 @@ pub async fn move_target(desk: &mut Desk<'_>, order: MoveTarget) -> Result<()> {
     Ok(())
 }
 
-/// Counts the hit, each time that it is heard of.
+/// Counts the hit at each delivery.
 pub async fn count(desk: &mut Desk<'_>, fact: Fact) -> Result<()> {
     let tx = desk.client.transaction().await?;
     leader_board::count(&tx, &fact).await?;

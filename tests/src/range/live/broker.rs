@@ -1,11 +1,11 @@
-//! A broker of the run's own, of either kind.
+//! The broker of a run, of either kind.
 
 use anyhow::Result;
 use idem_brokers::{Nats, RabbitMq};
 
 use super::Kind;
 
-/// A running broker, gone with this.
+/// A running broker, which is stopped when this is dropped.
 pub enum Broker {
     /// RabbitMQ.
     RabbitMq(RabbitMq),
@@ -14,7 +14,7 @@ pub enum Broker {
 }
 
 impl Broker {
-    /// Starts one without anything in it. Takes seconds: not for an async context.
+    /// Starts an empty broker. It blocks for seconds, so it must not run in an async context.
     pub fn start(kind: Kind) -> Result<Self> {
         Ok(match kind {
             Kind::RabbitMq => Self::RabbitMq(RabbitMq::start()?),
@@ -22,7 +22,7 @@ impl Broker {
         })
     }
 
-    /// Where it is.
+    /// Returns the URL of the broker.
     #[must_use]
     pub fn url(&self) -> String {
         match self {
@@ -31,7 +31,7 @@ impl Broker {
         }
     }
 
-    /// The port where it listens, on 127.0.0.1.
+    /// Returns the port on which the broker listens, on 127.0.0.1.
     #[must_use]
     pub fn port(&self) -> u16 {
         match self {
@@ -40,7 +40,7 @@ impl Broker {
         }
     }
 
-    /// Kills it with SIGKILL and starts it again, on its data and its port.
+    /// Kills the broker with SIGKILL and restarts it with its data and on its port.
     pub fn crash(&mut self) -> Result<()> {
         match self {
             Self::RabbitMq(broker) => {

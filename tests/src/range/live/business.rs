@@ -1,4 +1,4 @@
-//! The tables that a range over a broker has besides those of every range.
+//! The tables of a range over a broker that the range in memory does not have.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +10,21 @@ use uuid::Uuid;
 use super::work;
 use crate::range::{business, message::MoveTarget, observer::Published, verdict::Facts};
 
-/// Where all tables are.
+/// The schema of all tables.
 pub const SCHEMA: &str = "range";
 
-/// The role of consumers: it may claim, and write the tables.
+/// The role of consumers, which can claim messages and write the tables.
 pub const CONSUMER_ROLE: &str = "range_consumer";
 
 /// The role of relays.
 pub const RELAY_ROLE: &str = "range_relay";
 
-/// Makes the tables and the roles, and places the targets.
+/// Creates the tables and the roles, and inserts the targets and the players.
 pub async fn set_up(client: &Client, players: u32, positions: &[i32]) -> Result<()> {
     business::set_up(client, SCHEMA, players, positions).await?;
     client
         .batch_execute(
-            "-- For the verdict: which moves were made, and everything that the observer heard.
+            "-- For the verdict: the moves that were made, and the facts that the observer received.
              CREATE TABLE moved (move uuid NOT NULL);
              CREATE TABLE heard (
                  n          bigint GENERATED ALWAYS AS IDENTITY,
@@ -48,7 +48,7 @@ pub async fn set_up(client: &Client, players: u32, positions: &[i32]) -> Result<
     Ok(())
 }
 
-/// Moves a target, and notes that it was done.
+/// Moves a target, and records the move for the verdict.
 pub async fn move_target(client: &impl GenericClient, order: &MoveTarget) -> Result<()> {
     client
         .execute_typed(
@@ -59,7 +59,7 @@ pub async fn move_target(client: &impl GenericClient, order: &MoveTarget) -> Res
     business::move_target(client, order).await
 }
 
-/// Notes a fact that was heard, whatever was heard before.
+/// Records a fact that the observer received, also when it is a duplicate.
 pub async fn hear(client: &impl GenericClient, attempt: Uuid, fact: &Published) -> Result<()> {
     client
         .execute_typed(
@@ -75,7 +75,7 @@ pub async fn hear(client: &impl GenericClient, attempt: Uuid, fact: &Published) 
     Ok(())
 }
 
-/// Everything that was heard about each attempt, in order.
+/// Returns the facts that the observer received about each attempt, in order.
 pub async fn heard(client: &Client) -> Result<Facts> {
     let mut facts = Facts::new();
     let rows = client
@@ -94,28 +94,30 @@ pub async fn heard(client: &Client) -> Result<Facts> {
     Ok(facts)
 }
 
-/// How far the run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Different commands that have taken effect.
+    /// The number of different commands that took effect.
     pub handled: u64,
-    /// Facts that were recorded and not yet published, all partitions together.
+    /// The number of effects that are recorded but not published, in all partitions.
     pub unpublished: u64,
-    /// Attempts that the observer has heard a fact of.
+    /// The number of attempts of which the observer received a fact.
     pub heard: u64,
-    /// Attempts of which it has heard both facts.
+    /// The number of attempts of which the observer received both a hit and a miss.
     pub contradictions: u64,
 }
 
-/// Looks how far the run is.
+/// Reads the progress of a run.
 pub async fn progress(client: &Client) -> Result<Progress> {
     let row = client
         .query_one(
-            "SELECT (SELECT count(DISTINCT attempt) FROM shot) + (SELECT count(DISTINCT move) FROM moved),
+            "SELECT (SELECT count(DISTINCT attempt) FROM shot)
+                        + (SELECT count(DISTINCT move) FROM moved),
                     (SELECT coalesce(sum(lag_messages), 0)::bigint FROM idem.relays),
                     h.heard, h.contradictions
                FROM (SELECT count(*) AS heard, count(*) FILTER (WHERE contradicts) AS contradictions
-                       FROM (SELECT bool_or(hit) AND bool_or(NOT hit) AS contradicts FROM heard GROUP BY attempt) one) h",
+                       FROM (SELECT bool_or(hit) AND bool_or(NOT hit) AS contradicts
+                               FROM heard GROUP BY attempt) one) h",
             &[],
         )
         .await?;
@@ -128,18 +130,19 @@ pub async fn progress(client: &Client) -> Result<Progress> {
     })
 }
 
-/// Whether the board has claimed every fact that was heard.
+/// Returns whether the board has claimed every fact that the observer received.
 pub async fn is_all_counted(client: &Client) -> Result<bool> {
     let row = client
         .query_one(
-            "SELECT (SELECT count(DISTINCT message_id) FROM heard) <= (SELECT count(*) FROM idem.inbox WHERE destination = $1)",
+            "SELECT (SELECT count(DISTINCT message_id) FROM heard)
+                    <= (SELECT count(*) FROM idem.inbox WHERE destination = $1)",
             &[&work::board()?.as_str()],
         )
         .await?;
     Ok(row.try_get(0)?)
 }
 
-/// How many different messages each destination has claimed.
+/// Returns the number of messages that each destination has claimed.
 pub async fn claimed(client: &Client) -> Result<BTreeMap<String, u64>> {
     let rows = client
         .query(

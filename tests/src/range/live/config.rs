@@ -1,4 +1,4 @@
-//! What is played over a broker, how large, and how often somebody dies.
+//! The settings of a run over a broker: its traffic, its size and the rate of kills.
 
 use std::time::Duration;
 
@@ -8,55 +8,63 @@ use clap::{Args, ValueEnum};
 use super::plan;
 use crate::range::{Config, config::share, traffic::Traffic};
 
-/// One run over a broker. The same seed gives the same traffic; who dies when is up to the machine
-/// as well.
+/// The settings of one run over a broker. The same seed gives the same traffic. The kills also
+/// depend on the timing of the machine.
 #[derive(Args, Clone, Debug)]
 pub struct LiveConfig {
-    /// What the messages travel over
+    /// The broker
     #[arg(long, value_enum)]
     pub broker: Kind,
-    /// What travels
+    /// The traffic
     #[command(flatten)]
     pub field: Field,
-    /// How many messages the producer sends in a second; it is not meant to be done before others
-    /// have been killed
+    /// The number of messages that the producer sends per second. The producer should not finish
+    /// before other processes have been killed
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub per_second: u32,
     /// Mean time between two kills, in milliseconds
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
     pub kill_every_ms: u64,
-    /// Handle the commands without idem: the verdict must see it
+    /// Handle the commands without idem. The verdict must report errors then
     #[arg(long)]
     pub unprotected: bool,
-    /// How many seconds the run may take before it counts as failed
+    /// The longest time, in seconds, that the run may take before it fails
     #[arg(long, default_value_t = 300)]
     pub deadline_s: u64,
 }
 
-/// What travels: all from the seed, so that every process knows it.
+/// The traffic of a run. The seed determines all of it, so that every process can compute it.
 #[derive(Args, Clone, Debug, PartialEq)]
 pub struct Field {
-    /// How many different commands are sent: three of four fire, one moves a target
-    #[arg(long, default_value_t = 4_000, value_parser = clap::value_parser!(u32).range(1..=2_000_000))]
+    /// The number of different commands. Three of four are shots, the others move a target
+    #[arg(
+        long,
+        default_value_t = 4_000,
+        value_parser = clap::value_parser!(u32).range(1..=2_000_000)
+    )]
     pub messages: u32,
     /// Share of commands that the producer sends twice
     #[arg(long, default_value_t = 0.30, value_parser = share)]
     pub duplicates: f64,
-    /// How many sends later a duplicate comes at most
-    #[arg(long, default_value_t = plan::FAR, value_parser = clap::value_parser!(u32).range(600..=1_000_000))]
+    /// The largest number of other sends between a command and its duplicate
+    #[arg(
+        long,
+        default_value_t = plan::FAR,
+        value_parser = clap::value_parser!(u32).range(600..=1_000_000)
+    )]
     pub farthest: u32,
-    /// How many players fire
+    /// The number of players
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub players: u32,
-    /// How many targets there are to fire at
+    /// The number of targets
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub targets: u32,
-    /// Chooses the traffic
+    /// The seed that determines the traffic
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
-/// The brokers that there are.
+/// The kinds of brokers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// RabbitMQ.
@@ -67,7 +75,7 @@ pub enum Kind {
 }
 
 impl LiveConfig {
-    /// The defaults of the command line.
+    /// Returns the defaults of the command line for this broker.
     #[must_use]
     pub fn new(broker: Kind) -> Self {
         Self {
@@ -87,13 +95,13 @@ impl LiveConfig {
         }
     }
 
-    /// How long the run may take.
+    /// Returns the longest time that the run may take.
     #[must_use]
     pub fn deadline(&self) -> Duration {
         Duration::from_secs(self.deadline_s)
     }
 
-    /// Mean time between two kills.
+    /// Returns the mean time between two kills.
     #[must_use]
     pub fn kill_every(&self) -> Duration {
         Duration::from_millis(self.kill_every_ms)
@@ -101,12 +109,12 @@ impl LiveConfig {
 }
 
 impl Field {
-    /// The commands, as the range in memory has them.
+    /// Returns the traffic: the same generator as for the range in memory.
     pub fn traffic(&self) -> Result<Traffic> {
         let config = Config {
             players: self.players,
             targets: self.targets,
-            // At least enough: not every command is a shot.
+            // Not every command is a shot, so this gives at least the required number of commands.
             shots: self.messages,
             seed: self.seed,
             ..Config::new("")
@@ -114,7 +122,7 @@ impl Field {
         Ok(Traffic::generate(&config)?.first(self.messages as usize))
     }
 
-    /// Which command is sent when, duplicates included.
+    /// Returns the position of the command of each send, duplicates included.
     #[must_use]
     pub fn plan(&self) -> Vec<usize> {
         plan::sends(
@@ -125,7 +133,7 @@ impl Field {
         )
     }
 
-    /// The same on a command line.
+    /// Returns the arguments that pass this traffic to a process.
     #[must_use]
     pub fn arguments(&self) -> [String; 6] {
         let Self {
@@ -148,7 +156,7 @@ impl Field {
 }
 
 impl Kind {
-    /// The name on a command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub fn argument(self) -> &'static str {
         match self {
@@ -157,7 +165,7 @@ impl Kind {
         }
     }
 
-    /// The name for people.
+    /// Returns the name for tables and messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -180,8 +188,9 @@ mod tests {
         config: LiveConfig,
     }
 
+    /// `new` and the command line have the same defaults.
     #[test]
-    fn a_test_and_a_person_start_from_the_same_defaults() {
+    fn new_has_the_defaults_of_the_command_line() {
         let typed = CommandLine::parse_from(["range", "--broker", "nats"]).config;
         assert_eq!(
             format!("{typed:?}"),
@@ -189,8 +198,9 @@ mod tests {
         );
     }
 
+    /// Every process gets the same traffic from its arguments.
     #[test]
-    fn every_process_is_told_the_same_field() {
+    fn arguments_parse_to_the_same_field() {
         let field = Field {
             messages: 7,
             duplicates: 0.123,
@@ -206,8 +216,9 @@ mod tests {
         assert_eq!(CommandLine::parse_from(line).config.field, field);
     }
 
+    /// The traffic has as many commands as the settings, and the attempts are the shots among them.
     #[test]
-    fn the_traffic_has_as_many_commands_as_asked_for_and_its_shots_are_the_attempts() {
+    fn traffic_has_requested_number_of_commands() {
         let traffic = LiveConfig::new(Kind::Nats).field.traffic().unwrap();
         assert_eq!(traffic.commands.len(), 4_000);
         let shots: Vec<_> = traffic

@@ -1,4 +1,4 @@
-//! The processes of a run: started, killed, started anew, and stopped in the end.
+//! The processes of a run: they are started, killed and restarted, and stopped at the end.
 
 use std::{
     collections::BTreeMap,
@@ -18,10 +18,10 @@ use tokio::process::{Child, ChildStdin, Command};
 
 use super::{LiveConfig, Role};
 
-/// How many processes of a role there are.
+/// A role and its number of processes.
 pub type Strength = (Role, usize);
 
-/// How many processes a live range has of each role.
+/// The number of processes of each role in a live range.
 pub const STRENGTH: [Strength; 5] = [
     (Role::Producer, 1),
     (Role::Targets, 2),
@@ -30,33 +30,33 @@ pub const STRENGTH: [Strength; 5] = [
     (Role::Observer, 1),
 ];
 
-/// How long a process may take to finish what it has in hand when it is told to stop.
+/// The longest time that a process may take after SIGTERM to finish its messages in progress.
 const LAST_WORK: Duration = Duration::from_secs(60);
 
-/// A process that ends by itself is started anew, as any supervisor would; one that does so all the
-/// time is broken.
+/// The number of processes that may end by themselves in a run. Up to this limit they are
+/// restarted, as a supervisor would do. More of them mean that a program is broken.
 const MOST_ENDS: u32 = 60;
 
-/// Everybody who works.
+/// All processes of a run.
 pub struct Crew {
     program: PathBuf,
     dir: PathBuf,
     arguments: Vec<String>,
     strength: &'static [Strength],
     members: Vec<Member>,
-    /// Who is killed next, from the end: everybody once before anybody again.
-    lots: Vec<(Role, usize)>,
-    /// Its processes are not killed.
+    /// The processes to kill next, from the end. Each is killed once before any is killed again.
+    next_kills: Vec<(Role, usize)>,
+    /// The role that is exempt from kills.
     spared: Option<Role>,
     tally: Tally,
 }
 
-/// What has happened to the crew.
+/// The counts of kills and of unexpected ends.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// How often a process of this role was killed.
+    /// The number of kills of each role.
     pub kills: BTreeMap<Role, u32>,
-    /// How often a process ended by itself before its time.
+    /// The number of processes that ended by themselves before they were stopped.
     pub ends: u32,
 }
 
@@ -66,16 +66,17 @@ struct Member {
     process: Process,
 }
 
-/// A process, with the end of the pipe that it lives by. Its handle would close that when it is
-/// waited for.
+/// A process, and the write end of the pipe to its standard input. The process ends when the pipe
+/// is closed. The pipe is not in the child handle, because that closes it when it waits.
 struct Process {
     child: Child,
     _lifeline: Option<ChildStdin>,
 }
 
 impl Crew {
-    /// Nobody yet. `dir` is for their notes and logs, `url` of the broker, `database` a connection
-    /// string.
+    /// Creates the processes of a live range without starting them. `program` is the binary
+    /// `range-worker`, `dir` the directory for notes and logs, `url` that of the broker, and
+    /// `database` a connection string.
     pub fn new(program: &Path, dir: &Path, config: &LiveConfig, url: &str, database: &str) -> Self {
         let mut arguments = vec![
             format!("--broker={}", config.broker.argument()),
@@ -91,7 +92,8 @@ impl Crew {
         Self::with(program, dir, arguments, &STRENGTH)
     }
 
-    /// The same with these arguments for each process, and as many processes of each role.
+    /// Creates processes like [`new`](Self::new), with these arguments for each process and these
+    /// numbers of processes.
     pub fn with(
         program: &Path,
         dir: &Path,
@@ -104,18 +106,18 @@ impl Crew {
             arguments,
             strength,
             members: Vec::new(),
-            lots: Vec::new(),
+            next_kills: Vec::new(),
             spared: None,
             tally: Tally::default(),
         }
     }
 
-    /// No process of this role is killed.
+    /// Exempts the processes of this role from kills.
     pub fn spare(&mut self, role: Role) {
         self.spared = Some(role);
     }
 
-    /// The roles whose processes are killed.
+    /// Returns the roles with processes that can be killed.
     pub fn killed_roles(&self) -> impl Iterator<Item = Role> + use<> {
         let (strength, spared) = (self.strength, self.spared);
         strength
@@ -124,7 +126,7 @@ impl Crew {
             .filter(move |role| Some(*role) != spared)
     }
 
-    /// Starts everybody.
+    /// Starts all processes.
     pub fn start_all(&mut self) -> Result<()> {
         for (role, _) in self.strength {
             self.start(*role)?;
@@ -156,9 +158,9 @@ impl Crew {
         let mut child = Command::new(&self.program)
             .arg(role.argument())
             .args(&self.arguments)
-            // What they say at their end shall be read in a few lines.
+            // A backtrace would push the error message out of the quoted end of the log.
             .env_remove("RUST_BACKTRACE")
-            // It ends when this pipe does, so that nobody outlives whoever started it.
+            // The process ends when this pipe is closed, so that it does not outlive this process.
             .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -175,7 +177,9 @@ impl Crew {
         self.dir.join(format!("{}-{number}.log", role.argument()))
     }
 
-    /// Starts those anew who have ended by themselves. Answers whether the producer is done.
+    /// Restarts processes that have ended by themselves. Returns whether the producer has finished.
+    ///
+    /// Returns an error when more than `MOST_ENDS` processes have ended by themselves.
     pub fn tend(&mut self) -> Result<bool> {
         for place in 0..self.members.len() {
             let Member {
@@ -194,8 +198,9 @@ impl Crew {
             self.tally.ends += 1;
             ensure!(
                 self.tally.ends <= MOST_ENDS,
-                "{MOST_ENDS} times somebody ended before their time; the last ({status}) said\n{}",
-                self.last_words(role, number)
+                "more than {MOST_ENDS} processes ended by themselves; \
+                 the last one is {role} {number} ({status}), and its log ends with\n{}",
+                self.log_tail(role, number)
             );
             self.members[place].process = self.spawn(role, number)?;
         }
@@ -205,41 +210,43 @@ impl Crew {
             .any(|member| member.role == Role::Producer))
     }
 
-    /// Kills somebody with SIGKILL and starts them anew.
+    /// Kills one process with SIGKILL and restarts it.
     pub async fn strike(&mut self, dice: &mut impl Rng) -> Result<()> {
-        if self.lots.is_empty() {
+        if self.next_kills.is_empty() {
             let spared = self.spared;
             let members = self
                 .members
                 .iter()
                 .filter(|member| Some(member.role) != spared);
-            self.lots = members.map(|member| (member.role, member.number)).collect();
-            self.lots.shuffle(dice);
+            self.next_kills = members.map(|member| (member.role, member.number)).collect();
+            self.next_kills.shuffle(dice);
         }
-        let Some(lot) = self.lots.pop() else {
+        let Some(victim) = self.next_kills.pop() else {
             return Ok(());
         };
         let Some(place) = self
             .members
             .iter()
-            .position(|member| (member.role, member.number) == lot)
+            .position(|member| (member.role, member.number) == victim)
         else {
             return Ok(());
         };
-        // Waits for it too. One that has just ended by itself is not killed, and is seen by whoever
-        // tends the crew.
+        // `kill` also waits for the end. A process that has just ended by itself is not killed:
+        // `tend` counts and restarts it.
         let child = &mut self.members[place].process.child;
         if child.try_wait()?.is_none() {
             child.kill().await?;
-            let (role, number) = lot;
+            let (role, number) = victim;
             self.members[place].process = self.spawn(role, number)?;
             *self.tally.kills.entry(role).or_default() += 1;
         }
         Ok(())
     }
 
-    /// Tells all processes of a role to stop; returns when they have finished what they had in
-    /// hand.
+    /// Stops all processes of a role with SIGTERM. Returns when they have finished their messages
+    /// in progress and have ended.
+    ///
+    /// Returns an error when a process does not end within 60 seconds, or fails.
     pub async fn stop(&mut self, role: Role) -> Result<()> {
         let (leaving, staying) = std::mem::take(&mut self.members)
             .into_iter()
@@ -259,26 +266,27 @@ impl Crew {
                 match tokio::time::timeout(LAST_WORK, process.child.wait()).await {
                     Ok(status) => status?,
                     Err(_) => bail!(
-                        "{role} {number} does not stop within {LAST_WORK:?}; it said\n{}",
-                        self.last_words(role, *number)
+                        "{role} {number} does not stop within {LAST_WORK:?}; its log ends with\n{}",
+                        self.log_tail(role, *number)
                     ),
                 };
             ensure!(
                 status.success(),
-                "{role} {number} did not end well ({status}); it said\n{}",
-                self.last_words(role, *number)
+                "{role} {number} failed ({status}); its log ends with\n{}",
+                self.log_tail(role, *number)
             );
         }
         Ok(())
     }
 
-    /// What has happened so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    fn last_words(&self, role: Role, number: usize) -> String {
+    /// Returns the last 20 lines of the log of a process.
+    fn log_tail(&self, role: Role, number: usize) -> String {
         let log = self.log(role, number);
         let text = fs::read_to_string(&log)
             .unwrap_or_else(|error| format!("({}: {error})", log.display()));
@@ -288,13 +296,13 @@ impl Crew {
 }
 
 impl Tally {
-    /// How often anybody was killed.
+    /// Returns the number of kills of all roles.
     #[must_use]
     pub fn all_kills(&self) -> u32 {
         self.kills.values().sum()
     }
 
-    /// How often somebody of this role was killed.
+    /// Returns the number of kills of this role.
     #[must_use]
     pub fn kills_of(&self, role: Role) -> u32 {
         self.kills.get(&role).copied().unwrap_or_default()

@@ -1,24 +1,24 @@
-//! Known bugs that a campaign can plant, in its own processes or in its own database.
+//! Known bugs that a campaign can plant in its own processes or in its own database.
 
 use clap::ValueEnum;
 
 /// A bug that the checker of a campaign must report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Flaw {
-    /// Consumers acknowledge a message when they get it, before anything is committed.
+    /// Consumers acknowledge a message when they receive it, before anything is committed.
     AckBeforeCommit,
-    /// Consumers believe that the broker keeps rejected messages, and it deletes them.
+    /// Consumers assume that the broker keeps rejected messages, but the broker deletes them.
     RejectDrops,
-    /// A ring turns without an opening and without a fence.
+    /// A ring rotates without an opening and without a fence.
     SkippedFence,
-    /// A lease is completed without a look at its token.
+    /// A lease is completed without a check of its token.
     IgnoredToken,
-    /// The observer does nothing any more once its connection to the broker has broken.
+    /// The observer hangs after its connection to the broker was lost.
     StuckObserver,
 }
 
 impl Flaw {
-    /// The name on a command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub fn argument(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! Who is killed when.
+//! The faults of a run: kills of processes, and crashes of the broker and of the database.
 
 use std::{
     collections::VecDeque,
@@ -14,19 +14,19 @@ use super::{
     servers::{Crash, Server, Servers},
 };
 
-/// Kills processes all the time, the broker once, and the database once.
+/// Kills processes at random intervals, the broker once, and the database once.
 pub struct Mishaps {
     dice: StdRng,
     every: Duration,
     next_strike: Instant,
-    /// The crashes to come, each with the share of the commands that are handled before.
+    /// The remaining crashes. Each happens when this share of the commands is handled.
     to_come: VecDeque<(f64, Server)>,
     under_way: Option<(Server, Crash)>,
     crashed: Vec<Server>,
 }
 
 impl Mishaps {
-    /// Everything is still to come.
+    /// Creates the faults of a run. None has happened yet.
     pub fn new(config: &LiveConfig) -> Self {
         Self {
             dice: StdRng::seed_from_u64(config.field.seed),
@@ -38,7 +38,8 @@ impl Mishaps {
         }
     }
 
-    /// Lets happen what is due. `handled` is the share of commands that are handled.
+    /// Executes the faults that are due. `handled` is the share of commands, from 0 to 1, that are
+    /// handled.
     pub async fn happen(&mut self, crew: &mut Crew, servers: &Servers, handled: f64) -> Result<()> {
         if Instant::now() >= self.next_strike {
             crew.strike(&mut self.dice).await?;
@@ -48,7 +49,7 @@ impl Mishaps {
         if let Some((server, crash)) = self.under_way.take_if(|(_, crash)| crash.is_finished()) {
             crash
                 .await?
-                .with_context(|| format!("the crash of the {server:?}"))?;
+                .with_context(|| format!("cannot crash and restart the {server:?}"))?;
             self.crashed.push(server);
         }
         if self.under_way.is_none()
@@ -61,17 +62,17 @@ impl Mishaps {
         Ok(())
     }
 
-    /// Whether a server is down, or on its way up.
+    /// Returns whether a server is down or starting.
     pub fn server_is_away(&self) -> bool {
         self.under_way.is_some()
     }
 
-    /// Whether every server has crashed that shall.
+    /// Returns whether all planned crashes have happened and the servers are up again.
     pub fn crashes_are_over(&self) -> bool {
         self.under_way.is_none() && self.to_come.is_empty()
     }
 
-    /// The servers that have crashed and are back.
+    /// Returns the servers that have crashed and are up again.
     pub fn crashed(&self) -> &[Server] {
         &self.crashed
     }

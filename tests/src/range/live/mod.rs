@@ -1,17 +1,18 @@
-//! The range over a real broker: real processes that are killed with SIGKILL, a broker and a
-//! database that crash.
+//! The range over a real broker: the processes are killed with SIGKILL, and the broker and the
+//! database crash.
 //!
 //! ```text
-//!  producer ──commands──► broker ──► targets ──► database ──► relays ──facts──► broker ──► board
-//!                                                                                     └──► observer
+//!  producer ──commands──► broker ─► targets ─► database ─► relays ──facts──► broker ─┬─► board
+//!                                                                                    └─► observer
 //! ```
 //!
-//! Every process does its work with what a user has: the consumer runtime, the relay, the adapters
-//! of the brokers. Whoever is killed is started anew, and goes on with nothing but what the broker,
-//! the database and (the producer) a note of its own still know. In the end the
-//! [`verdict`](mod@verdict) holds the tables and what the observer heard against each other.
+//! Every process uses only what a user of idem has: the consumer runtime, the relay, and the broker
+//! adapters. A process that is killed is restarted. It continues from the state in the broker and
+//! in the database; the producer also has a note in a file. At the end the
+//! [`verdict`](mod@verdict) compares the tables with the facts that the observer received.
 //!
-//! The targets can also work without idem ([`LiveConfig::unprotected`]): the verdict must see that.
+//! The targets can also run without idem ([`LiveConfig::unprotected`]). Then the verdict must
+//! report errors.
 
 pub mod broker;
 pub mod business;

@@ -1,19 +1,21 @@
-//! The order in which a producer sends its commands, and which of them twice.
+//! The order in which the producer sends its commands and their duplicates.
 
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::index};
 
-/// A duplicate comes at least so many sends after the first: a broker that drops what it has just
-/// seen lets it pass.
+/// The smallest number of sends between a command and its duplicate. A broker that drops recent
+/// duplicates does not drop such a duplicate.
 const NEAR: usize = 100;
 
-/// Some come much later, after most targets have moved.
+/// The largest number of sends between a command and its duplicate, by default. Most targets have
+/// moved by then.
 pub const FAR: u32 = 4_000;
 
-/// Positions of commands: each once in order, and a share of them once more, later.
+/// Returns the positions of the commands in the order in which they are sent: each once in order,
+/// and a share of them, `duplicates`, a second time at most `far` sends later.
 #[must_use]
 pub fn sends(commands: usize, duplicates: f64, far: usize, seed: u64) -> Vec<usize> {
     let mut dice = StdRng::seed_from_u64(seed ^ 0x0D0B_1E5E);
-    // Twice the place, so that a duplicate goes between two commands and never beside its equal.
+    // Commands have even positions and duplicates odd ones, so no two of them collide.
     let mut timed: Vec<(usize, usize)> = (0..commands)
         .map(|command| (2 * command, command))
         .collect();
@@ -35,8 +37,10 @@ mod tests {
 
     use super::*;
 
+    /// Each command is sent once in order, a share of them again later, and the seed determines
+    /// which.
     #[test]
-    fn each_command_is_sent_in_order_and_three_of_ten_again_and_later() {
+    fn sends_are_in_order_with_later_duplicates() {
         let plan = sends(1_000, 0.3, 4_000, 1);
         assert_eq!(plan.len(), 1_300);
         let mut at: HashMap<usize, Vec<usize>> = HashMap::new();

@@ -1,5 +1,5 @@
-//! Messages that no handler can handle, or not yet: what they look like, and what the handler does
-//! with them.
+//! Poison messages, which a handler cannot handle, or cannot handle before they are repaired: their
+//! payloads, and the handler for them.
 
 use anyhow::Result;
 use idem_client::{Handled, HandlerError, Message, Tx};
@@ -7,30 +7,30 @@ use serde::{Deserialize, Serialize};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-/// What is wrong with a message.
+/// The kinds of poison messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Poison {
     /// The handler fails at each attempt.
     AlwaysFails,
-    /// The handler fails for good until the message is repaired, and is requeued then.
+    /// The handler returns a terminal error until the message is repaired. Then it is requeued.
     Repairable,
-    /// There is no such command.
+    /// The message type is unknown.
     UnknownType,
-    /// The payload is no JSON.
+    /// The payload is not JSON.
     Unreadable,
     /// The message has no id.
     WithoutId,
 }
 
-/// The payload of all but the unreadable ones.
+/// The payload of all kinds except [`Poison::Unreadable`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Body {
-    /// By which the checker knows the message.
+    /// The id of the message, for the checker.
     pub poison: Uuid,
 }
 
 impl Poison {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 5] = [
         Self::AlwaysFails,
         Self::Repairable,
@@ -39,7 +39,7 @@ impl Poison {
         Self::WithoutId,
     ];
 
-    /// The type that the message has.
+    /// Returns the message type.
     #[must_use]
     pub fn message_type(self) -> &'static str {
         match self {
@@ -51,19 +51,19 @@ impl Poison {
         }
     }
 
-    /// A part of the reason in its dead letter.
+    /// Returns a part of the error in the dead letter of such a message.
     #[must_use]
     pub fn reason(self) -> &'static str {
         match self {
-            Self::AlwaysFails => "the handler fails always",
+            Self::AlwaysFails => "the handler always fails",
             Self::Repairable => "not repaired yet",
-            Self::UnknownType => "no command",
+            Self::UnknownType => "unknown command",
             Self::Unreadable => "the payload is not the JSON that was expected",
             Self::WithoutId => "has no id",
         }
     }
 
-    /// The payload of a message of this kind.
+    /// Returns the payload of a message of this kind.
     pub fn payload(self, id: Uuid) -> Result<Vec<u8>> {
         Ok(match self {
             Self::Unreadable => format!("no JSON: {id}").into_bytes(),
@@ -72,10 +72,10 @@ impl Poison {
     }
 }
 
-/// Fails until the message is repaired, and notes then that it was handled.
+/// Returns an error until the message is repaired. Then it records that the message was handled.
 pub async fn handle(tx: &Tx, message: &Message) -> Handled {
     if message.message_type() == Some(Poison::AlwaysFails.message_type()) {
-        return Err("the handler fails always".into());
+        return Err("the handler always fails".into());
     }
     let Body { poison } = message.json()?;
     let mended = tx

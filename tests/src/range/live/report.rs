@@ -1,50 +1,50 @@
-//! The table at the end of a run.
+//! The report of a run over a broker, printed as a table.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use super::{LiveConfig, LiveVerdict, Role, crew::Tally, servers::Server};
 use crate::range::verdict::Facts;
 
-/// What came of a run.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct LiveReport {
-    /// What was played.
+    /// The settings of the run.
     pub config: LiveConfig,
-    /// How many of the commands fired.
+    /// The number of shots among the commands.
     pub attempts: usize,
-    /// What the producers have sent, duplicates included.
+    /// The number of messages that the producers have sent, duplicates included.
     pub sent: u64,
-    /// What targets, board and observer were given.
+    /// The number of deliveries to the targets, the board and the observer.
     pub given: [u64; 3],
-    /// How many different messages each destination has claimed.
+    /// The number of messages that each destination has claimed.
     pub claimed: BTreeMap<String, u64>,
-    /// What happened to the processes.
+    /// The kills and unexpected ends of processes.
     pub tally: Tally,
     /// The servers that were killed and restarted.
     pub crashed: Vec<Server>,
-    /// Every fact that the observer heard.
+    /// All facts that the observer received.
     pub facts: Facts,
-    /// How long it took.
+    /// The duration of the run.
     pub played: Duration,
     /// The errors.
     pub verdict: LiveVerdict,
 }
 
 impl LiveReport {
-    /// Commands that were sent again.
+    /// Returns the number of commands that were sent again.
     #[must_use]
     pub fn sent_again(&self) -> u64 {
         self.sent
             .saturating_sub(u64::from(self.config.field.messages))
     }
 
-    /// Commands that the targets were given again.
+    /// Returns the number of commands that were redelivered to the targets.
     #[must_use]
     pub fn given_again(&self) -> u64 {
         self.given[0].saturating_sub(u64::from(self.config.field.messages))
     }
 
-    /// Facts that the observer was told again.
+    /// Returns the number of facts that the observer received again.
     #[must_use]
     pub fn told_again(&self) -> usize {
         self.facts.values().map(|told| told.len() - 1).sum()
@@ -80,10 +80,13 @@ impl fmt::Display for LiveReport {
             &[
                 ("commands sent, duplicates included", self.sent.to_string()),
                 (
-                    "commands given to the targets again",
+                    "commands redelivered to the targets",
                     self.given_again().to_string(),
                 ),
-                ("facts told again", self.told_again().to_string()),
+                (
+                    "facts received again by the observer",
+                    self.told_again().to_string(),
+                ),
                 ("producers killed", kills(Role::Producer)),
                 ("targets killed", kills(Role::Targets)),
                 ("relays killed", kills(Role::Relay)),
@@ -92,7 +95,7 @@ impl fmt::Display for LiveReport {
                 ("broker killed and restarted", crashes(Server::Broker)),
                 ("database killed and restarted", crashes(Server::Database)),
                 (
-                    "processes that ended by themselves",
+                    "processes that ended unexpectedly",
                     self.tally.ends.to_string(),
                 ),
                 ("seconds", format!("{:.1}", self.played.as_secs_f64())),
@@ -110,20 +113,29 @@ impl fmt::Display for LiveReport {
                     errors.not_one_fact.to_string(),
                 ),
                 ("lost messages", errors.range.lost_messages.to_string()),
-                ("messages given up", errors.given_up.to_string()),
-                ("moves not made once", errors.moves_not_once.to_string()),
-                ("hits counted again", errors.counted_again.to_string()),
+                (
+                    "dead letters and parked effects",
+                    errors.given_up.to_string(),
+                ),
+                (
+                    "moves not made exactly once",
+                    errors.moves_not_once.to_string(),
+                ),
+                (
+                    "hits counted more than once",
+                    errors.counted_again.to_string(),
+                ),
                 (
                     "wrong hit counts (players)",
                     errors.range.wrong_hit_counts.to_string(),
                 ),
                 ("hits off by", errors.range.hits_off_by.to_string()),
                 (
-                    "attempts unlike their first fact",
+                    "rows different from the first fact",
                     errors.range.torn_attempts.to_string(),
                 ),
                 (
-                    "duplicates with other id or bytes",
+                    "facts with different ids or bytes",
                     errors.range.unequal_duplicates.to_string(),
                 ),
             ],

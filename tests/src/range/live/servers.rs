@@ -15,32 +15,33 @@ use super::{
     work::{RELAY, RELAY_PARTITIONS},
 };
 
-/// A database and a broker of their own, gone with this.
+/// The database and the broker of a run, which are stopped when this is dropped.
 pub struct Servers {
     cluster: Arc<Mutex<Cluster>>,
     broker: Arc<Mutex<Broker>>,
-    /// A connection string: the tables of the range come first.
+    /// The connection string of the database. The schema of the range is the first in its search
+    /// path.
     pub database: String,
-    /// Where the broker is; it stays there when it is restarted.
+    /// The URL of the broker, which stays the same when the broker is restarted.
     pub broker_url: String,
-    /// What kind it is.
+    /// The kind of the broker.
     pub kind: Kind,
 }
 
-/// One of them.
+/// A server of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Server {
-    /// What the messages travel over.
+    /// The broker.
     Broker,
     /// PostgreSQL.
     Database,
 }
 
-/// A server that is being killed and restarted.
+/// The task that kills and restarts a server.
 pub type Crash = JoinHandle<Result<()>>;
 
 impl Servers {
-    /// Starts both, with empty tables and empty queues.
+    /// Starts both servers, with empty tables and empty queues.
     pub async fn start(config: &LiveConfig, positions: &[i32]) -> Result<Self> {
         let cluster = spawn_blocking(start_cluster);
         let kind = config.broker;
@@ -68,24 +69,24 @@ impl Servers {
             .await?;
         place::make(kind, &servers.broker_url, &Queue::ALL)
             .await
-            .context("the queues of the range")?;
+            .context("cannot create the queues of the range")?;
         Ok(servers)
     }
 
-    /// A connection to the database.
+    /// Opens a connection to the database.
     pub async fn connect(&self) -> Result<Client> {
         let (client, connection) = tokio_postgres::connect(&self.database, NoTls).await?;
-        // How it ends is seen by whoever uses the client.
+        // When the connection ends with an error, the next statement of the client returns it.
         tokio::spawn(connection);
         Ok(client)
     }
 
-    /// How many messages wait in a queue.
+    /// Returns the number of messages in a queue.
     pub async fn waiting(&self, queue: Queue) -> Result<u64> {
         place::waiting(self.kind, &self.broker_url, queue).await
     }
 
-    /// Kills a server with SIGKILL and starts it again, on its data and where it was.
+    /// Kills a server with SIGKILL and restarts it with its data and its address.
     pub fn crash(&self, server: Server) -> Crash {
         let (broker, cluster) = (Arc::clone(&self.broker), Arc::clone(&self.cluster));
         spawn_blocking(move || match server {
@@ -106,7 +107,7 @@ fn start_cluster() -> Result<Cluster> {
     let cluster = Cluster::builder(&Install::from_env()?)
         .name("live-range")
         .setting("shared_buffers", "64MB")
-        // Batches move targets in different orders.
+        // Batches update targets in different orders, so deadlocks are frequent.
         .setting("deadlock_timeout", "50ms")
         .start()?;
     cluster.psql("postgres", "CREATE EXTENSION idem")?;

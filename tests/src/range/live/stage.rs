@@ -1,4 +1,4 @@
-//! One run from the start of the servers to the verdict: who is killed when, and when it is over.
+//! One run from the start of the servers to the verdict.
 
 use std::{
     fs,
@@ -21,33 +21,34 @@ use super::{
 };
 use crate::range::traffic::Traffic;
 
-/// How long between two looks at the crew.
+/// The interval between two checks of the processes.
 const BEAT: Duration = Duration::from_millis(50);
 
-/// How long between two looks at the database.
+/// The interval between two reads of the progress in the database.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
 
-/// When nothing has changed for so long, nothing will: what is missing then is lost.
+/// The time without progress after which a run is stalled. Messages that are missing then are lost.
 const STANDSTILL: Duration = Duration::from_secs(40);
 
-/// A look at a run while it goes on.
+/// A snapshot of the progress of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// What has been sent, duplicates included.
+    /// The number of messages that were sent, duplicates included.
     pub sent: u64,
-    /// How far the others are.
+    /// The progress of the other processes.
     pub progress: Progress,
-    /// How many processes have been killed.
+    /// The number of processes that were killed.
     pub kills: u32,
-    /// How many servers have crashed and are back.
+    /// The number of servers that have crashed and are up again.
     pub crashes: usize,
 }
 
-/// Plays a run with processes of `program` (the binary `range-worker`) before an audience.
+/// Executes a run with processes of `program` (the binary `range-worker`). `show` is called with
+/// each new snapshot of the progress.
 ///
 /// # Errors
-/// When something cannot be started, when a process ends by itself again and again or does not end
-/// when it is told to, or at the deadline. Errors of idem are not errors but in the report.
+/// When a server or a process cannot be started, when too many processes end by themselves, when a
+/// process does not stop, or at the deadline. Errors that idem made are part of the report.
 pub async fn run(
     config: &LiveConfig,
     program: &Path,
@@ -79,7 +80,7 @@ pub async fn run(
         Ok(Ok(played)) => stage.report(config, played).await,
         Ok(Err(error)) => Err(error),
         Err(_) => Err(anyhow!(
-            "not done after {:?}: {:?}",
+            "the run did not finish within {:?}: {:?}",
             config.deadline(),
             stage.look
         )),
@@ -97,7 +98,7 @@ pub async fn run(
 
 struct Stage<'r, S> {
     traffic: Traffic,
-    // Before the servers, so that nobody works without them.
+    // Dropped before the servers, so that no process runs without them.
     crew: Crew,
     mishaps: Mishaps,
     servers: Servers,
@@ -105,7 +106,7 @@ struct Stage<'r, S> {
     show: &'r mut S,
     look: Look,
     looked: Instant,
-    /// When anything was done last.
+    /// The time of the last progress.
     changed: Instant,
 }
 
@@ -113,8 +114,8 @@ impl<S: FnMut(&Look)> Stage<'_, S> {
     async fn play(&mut self) -> Result<Duration> {
         let started = Instant::now();
         self.crew.start_all()?;
-        self.fight().await?;
-        // The closing time goes down the stream: who has nothing more to come finishes and leaves.
+        self.run_with_faults().await?;
+        // Stop the roles in the order of the message flow, each when no more messages can reach it.
         self.close(Role::Targets, Queue::Commands).await?;
         self.until(async |stage| Ok(stage.look.progress.unpublished == 0))
             .await?;
@@ -127,8 +128,8 @@ impl<S: FnMut(&Look)> Stage<'_, S> {
         Ok(started.elapsed())
     }
 
-    /// Until all commands are handled, somebody is killed now and then.
-    async fn fight(&mut self) -> Result<()> {
+    /// Executes the faults until all commands are handled, or until the run is stalled.
+    async fn run_with_faults(&mut self) -> Result<()> {
         let commands = self.traffic.commands.len() as u64;
         loop {
             tokio::time::sleep(BEAT).await;
@@ -143,30 +144,31 @@ impl<S: FnMut(&Look)> Stage<'_, S> {
                 looked => looked?,
             }
             let is_done = is_all_sent && handled == commands && self.mishaps.crashes_are_over();
-            let is_stuck = self.stands_still() && !self.mishaps.server_is_away();
+            let is_stuck = self.is_stalled() && !self.mishaps.server_is_away();
             if is_done && self.is_empty(Queue::Commands).await? || is_stuck {
                 return Ok(());
             }
         }
     }
 
-    /// Stops everybody of a role when nothing waits for them, and nothing comes back from them.
+    /// Stops the processes of a role when their queue is empty. If they return messages to the
+    /// queue when they stop, they are started again.
     async fn close(&mut self, role: Role, queue: Queue) -> Result<()> {
         loop {
             self.until(async |stage| stage.is_empty(queue).await)
                 .await?;
             self.crew.stop(role).await?;
-            if self.is_empty(queue).await? || self.stands_still() {
+            if self.is_empty(queue).await? || self.is_stalled() {
                 return Ok(());
             }
             self.crew.start(role)?;
         }
     }
 
-    /// Waits for this, or until nothing changes any more: then something is lost, which the verdict
-    /// will say.
+    /// Waits until `reached` returns true, or until the run is stalled. In the second case messages
+    /// are lost, and the verdict reports them.
     async fn until(&mut self, reached: impl AsyncFn(&Self) -> Result<bool>) -> Result<()> {
-        while !(reached(self).await? || self.stands_still()) {
+        while !(reached(self).await? || self.is_stalled()) {
             tokio::time::sleep(BETWEEN_LOOKS).await;
             self.crew.tend()?;
             self.look().await?;
@@ -178,7 +180,7 @@ impl<S: FnMut(&Look)> Stage<'_, S> {
         Ok(self.servers.waiting(queue).await? == 0)
     }
 
-    fn stands_still(&self) -> bool {
+    fn is_stalled(&self) -> bool {
         self.changed.elapsed() > STANDSTILL
     }
 
@@ -197,7 +199,7 @@ impl<S: FnMut(&Look)> Stage<'_, S> {
             crashes: self.mishaps.crashed().len(),
         };
         self.looked = Instant::now();
-        // Kills alone change nothing.
+        // A kill alone is no progress.
         let kills = look.kills;
         if look != (Look { kills, ..self.look }) {
             self.changed = Instant::now();

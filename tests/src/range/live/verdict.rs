@@ -1,4 +1,5 @@
-//! What came of it, by the tables and by what the observer heard.
+//! The verdict of a run over a broker: it compares the tables with the facts that the observer
+//! received.
 
 use std::collections::HashMap;
 
@@ -14,30 +15,30 @@ use crate::range::{
     verdict::{self, Facts},
 };
 
-/// The errors of one run. All zero is right.
+/// The number of errors of one run, by kind. Without errors, all are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LiveVerdict {
-    /// Those that any range can have.
+    /// The errors that the range in memory also counts.
     pub range: Verdict,
-    /// Attempts that do not have exactly one fact on record.
+    /// The attempts without exactly one recorded fact.
     pub not_one_fact: usize,
-    /// Moves that were not made exactly once.
+    /// The moves that were not made exactly once.
     pub moves_not_once: usize,
-    /// Hits that the board counted more than once.
+    /// The hits that the board counted more than once.
     pub counted_again: usize,
-    /// Messages that were given up: by the relay, or by a consumer.
+    /// The effects that a relay parked, and the dead letters.
     pub given_up: usize,
 }
 
 impl LiveVerdict {
-    /// Whether there is no error.
+    /// Returns whether there is no error.
     #[must_use]
     pub fn is_right(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Judges what a run has left behind.
+/// Counts the errors of a run after its end. Also returns the facts that the observer received.
 pub async fn judge(client: &Client, traffic: &Traffic) -> Result<(LiveVerdict, Facts)> {
     let facts = business::heard(client).await?;
     let recorded = verdict::recorded(client, &work::targets()?, &traffic.attempts).await?;
@@ -51,7 +52,8 @@ pub async fn judge(client: &Client, traffic: &Traffic) -> Result<(LiveVerdict, F
     .await?;
     let given_up: i64 = client
         .query_one(
-            "SELECT (SELECT coalesce(sum(parked), 0)::bigint FROM idem.relays) + (SELECT count(*) FROM idem.dead_letters)",
+            "SELECT (SELECT coalesce(sum(parked), 0)::bigint FROM idem.relays)
+                    + (SELECT count(*) FROM idem.dead_letters)",
             &[],
         )
         .await?
@@ -76,6 +78,7 @@ pub async fn judge(client: &Client, traffic: &Traffic) -> Result<(LiveVerdict, F
     Ok((verdict, facts))
 }
 
+/// Returns the result of a query for ids and their counts.
 pub(crate) async fn times(client: &Client, sql: &str) -> Result<HashMap<Uuid, i64>> {
     let rows = client.query(sql, &[]).await?;
     rows.iter()

@@ -1,4 +1,4 @@
-//! A carrier that knows no keys, but can be asked.
+//! A carrier service without idempotency keys, which can be queried for bookings.
 
 use std::{
     net::SocketAddr,
@@ -16,14 +16,14 @@ use serde::{Deserialize, Serialize};
 
 use super::web::Web;
 
-/// A parcel that is to be fetched, or will be.
+/// The booking of a parcel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Booking {
-    /// The customer's name for it.
+    /// The reference that the customer has chosen.
     pub reference: String,
 }
 
-/// The carrier. Every booking is another parcel, under whatever name.
+/// The carrier. Every booking is another parcel, even with the same reference.
 pub struct Carrier {
     books: Books,
     web: Web,
@@ -32,7 +32,8 @@ pub struct Carrier {
 type Books = Arc<Mutex<Vec<Booking>>>;
 
 impl Carrier {
-    /// Opens it: `POST /bookings` books, `GET /bookings/{reference}` finds.
+    /// Starts the service: `POST /bookings` creates a booking, and `GET /bookings/{reference}`
+    /// returns one.
     pub async fn open() -> Result<Self> {
         let books = Books::default();
         let app = Router::new()
@@ -43,13 +44,13 @@ impl Carrier {
         Ok(Self { books, web })
     }
 
-    /// Where it is.
+    /// Returns the address of the service.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.web.address
     }
 
-    /// How many parcels it will fetch under this name.
+    /// Returns the number of bookings with this reference.
     #[must_use]
     pub fn bookings(&self, reference: &str) -> usize {
         let books = self.books.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! A gateway that charges cards, and honours idempotency keys.
+//! A payment gateway that charges cards and supports idempotency keys.
 
 use std::{
     collections::HashMap,
@@ -17,23 +17,24 @@ use serde::{Deserialize, Serialize};
 
 use super::web::Web;
 
-/// What is to be charged.
+/// The request of a charge.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
-    /// Whose.
+    /// The reference that the customer has chosen.
     pub reference: String,
-    /// How much.
+    /// The amount in cents.
     pub cents: u32,
 }
 
-/// What was charged.
+/// The response to a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Charge {
-    /// Its number at the gateway.
+    /// The number of the charge at the gateway.
     pub charge: usize,
 }
 
-/// The gateway. It charges for every key once, and answers the same to whoever shows the key again.
+/// The gateway. It charges once for every key, and returns the same response to each later request
+/// with that key.
 pub struct Gateway {
     books: Arc<Mutex<Books>>,
     web: Web,
@@ -47,7 +48,7 @@ struct Books {
 }
 
 impl Gateway {
-    /// Opens it: `POST /charges` with a header `Idempotency-Key`.
+    /// Starts the service: `POST /charges` with a header `Idempotency-Key`.
     pub async fn open() -> Result<Self> {
         let books = Arc::new(Mutex::default());
         let app = Router::new()
@@ -57,13 +58,13 @@ impl Gateway {
         Ok(Self { books, web })
     }
 
-    /// Where it is.
+    /// Returns the address of the service.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.web.address
     }
 
-    /// How often this was charged.
+    /// Returns the number of charges with this reference.
     #[must_use]
     pub fn charges(&self, reference: &str) -> usize {
         let books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,7 +75,7 @@ impl Gateway {
             .count()
     }
 
-    /// How often somebody came with a key that was known.
+    /// Returns the number of requests with a key that was already used.
     #[must_use]
     pub fn repeats(&self) -> usize {
         self.books

@@ -1,4 +1,5 @@
-//! The world outside: what cannot take part in a transaction, and remembers what was done to it.
+//! The external services. They cannot take part in a transaction, and they record every request
+//! that they have executed.
 
 mod carrier;
 mod gateway;

@@ -1,4 +1,4 @@
-//! An HTTP server on a port of its own.
+//! An HTTP server on its own port.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 use axum::Router;
 use tokio::{net::TcpListener, task::JoinHandle};
 
-/// A server that ends when this is dropped.
+/// An HTTP server that stops when this is dropped.
 pub(super) struct Web {
     pub address: SocketAddr,
     serving: JoinHandle<()>,
@@ -17,8 +17,8 @@ impl Web {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let serving = tokio::spawn(async move {
-            // It serves until it is aborted; what goes wrong with a connection is seen by the
-            // client.
+            // The server runs until it is aborted. Errors of a connection are visible to the
+            // client only.
             let _ = axum::serve(listener, app).await;
         });
         Ok(Self { address, serving })

@@ -1,5 +1,5 @@
-//! What goes wrong without a journal: the call is made in the business transaction, and nothing of
-//! it is left after a rollback.
+//! External calls without a journal: the call is made in the business transaction, and a rollback
+//! leaves no record of it.
 
 use anyhow::{Result, bail};
 use idem_client::{Handled, Idem, Message, Processed, Tx};
@@ -15,7 +15,7 @@ pub async fn run(role: Role, post: &Post) -> Result<()> {
         .process(&pool, &post.message(role)?, handle)
         .await?
     {
-        Processed::InProgress => bail!("somebody is at it"),
+        Processed::InProgress => bail!("another transaction is processing the message"),
         _ => Ok(()),
     }
 }

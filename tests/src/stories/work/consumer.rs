@@ -1,4 +1,4 @@
-//! Handlers that do what the payload of their message says.
+//! Handlers with a behaviour that the payload of the message determines.
 
 use std::{process, sync::Arc, time::Duration};
 
@@ -13,19 +13,19 @@ use tokio::sync::Mutex;
 
 use super::{Ears, LEASE, Post, Role, notes};
 
-/// What a payload says.
+/// The payload of a message: the behaviour of its handler.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Wish {
-    /// So many attempts fail.
+    /// The number of attempts that fail.
     pub fails: i32,
-    /// The process ends there and then.
+    /// Whether the handler aborts the process.
     pub aborts: bool,
-    /// The first attempt waits until it is told to go on.
+    /// Whether the first attempt waits for a line on the standard input of the process.
     pub waits: bool,
 }
 
-/// The topic of the effect that each handled message has.
+/// The topic of the effect of each handled message.
 pub const HANDLED: &str = "handled";
 
 pub async fn leased(post: &Post, ears: Ears) -> Result<()> {
@@ -55,7 +55,7 @@ pub async fn durable(post: &Post, ears: Ears) -> Result<()> {
     Ok(())
 }
 
-/// What the handlers work with.
+/// The context of the handlers.
 #[derive(Clone)]
 struct Desk {
     pool: Pool,
@@ -86,7 +86,7 @@ impl Desk {
             self.ears.lock().await.say_and_wait("working").await?;
         }
         if attempt <= wish.fails {
-            return Err("it was to fail".into());
+            return Err("this attempt fails as requested".into());
         }
         Ok(vec![Effect::json(HANDLED, &work.id().to_string())?])
     }

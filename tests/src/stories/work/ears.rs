@@ -1,31 +1,32 @@
-//! What a worker is told while it works.
+//! The control of a worker by the test that started it: lines on its standard input and output.
 
 use std::{process, thread};
 
 use anyhow::{Context, Result};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-/// Hears whoever started this process.
+/// The lines on the standard input of this process.
 pub struct Ears(UnboundedReceiver<()>);
 
 impl Ears {
-    /// Listens from now on. This process ends when whoever holds the other end of the pipe is gone.
+    /// Starts to read the standard input. The process ends when the input is closed, which happens
+    /// at the latest when the parent process ends.
     pub fn listen() -> Self {
-        let (heard, ears) = unbounded_channel();
+        let (sender, lines) = unbounded_channel();
         thread::spawn(move || {
             for line in std::io::stdin().lines() {
-                if line.is_err() || heard.send(()).is_err() {
+                if line.is_err() || sender.send(()).is_err() {
                     break;
                 }
             }
             process::exit(70);
         });
-        Self(ears)
+        Self(lines)
     }
 
-    /// Says something and waits until it is told to go on.
+    /// Prints a line, and waits for a line on the standard input.
     pub async fn say_and_wait(&mut self, what: &str) -> Result<()> {
         println!("{what}");
-        self.0.recv().await.context("nobody listens any more")
+        self.0.recv().await.context("the standard input is closed")
     }
 }

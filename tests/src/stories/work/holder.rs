@@ -1,13 +1,15 @@
-//! A consumer without a client library: it leases with SQL, and says how each call ended.
+//! A consumer without the client library: it leases with SQL, and prints the result of each
+//! statement.
 
 use anyhow::{Context, Result};
 use tokio_postgres::{Client, Error, NoTls};
 
 use super::{Ears, LEASE, Post, Role};
 
-/// The way to a lease, for a message at its broker and for one in the inbox.
+/// The statement that leases a message of a broker.
 const ACQUIRE: &str =
     "SELECT token FROM idem_acquire($1, $2, $3::text::interval) WHERE outcome = 'acquired'";
+/// The statement that leases a received message.
 const FETCH: &str = "SELECT token FROM idem_next($2, 1, $3::text::interval) WHERE id = $1";
 
 pub async fn run(role: Role, post: &Post, mut ears: Ears) -> Result<()> {
@@ -22,14 +24,14 @@ pub async fn run(role: Role, post: &Post, mut ears: Ears) -> Result<()> {
     let row = client
         .query_opt(sql, &[&post.message, &role.destination(), &lease])
         .await?
-        .context("the message is not to be had")?;
+        .context("the message cannot be leased")?;
     let hand = Hand {
         client,
         message: &post.message,
         destination: role.destination(),
         token: row.try_get(0)?,
     };
-    // Its work is done in a transaction that is open now.
+    // The business writes are in a transaction that stays open while the worker waits.
     hand.client.batch_execute("BEGIN").await?;
     hand.client
         .execute(
@@ -38,21 +40,23 @@ pub async fn run(role: Role, post: &Post, mut ears: Ears) -> Result<()> {
         )
         .await?;
     ears.say_and_wait("working").await?;
-    hand.say("complete", hand.complete().await);
+    hand.print("complete", hand.complete().await);
     hand.client.batch_execute("COMMIT").await?;
-    hand.say("extend", hand.call("idem_extend($1, $2, $3)").await);
-    hand.say("complete again", hand.complete().await);
-    hand.say(
+    hand.print("extend", hand.select("idem_extend($1, $2, $3)").await);
+    hand.print("complete again", hand.complete().await);
+    hand.print(
         "release",
-        hand.call("idem_release($1, $2, $3, 'late')").await,
+        hand.select("idem_release($1, $2, $3, 'late')").await,
     );
-    hand.say(
+    hand.print(
         "bury",
-        hand.call("idem_bury($1, $2, $3, 'x'::bytea, 'late')").await,
+        hand.select("idem_bury($1, $2, $3, 'x'::bytea, 'late')")
+            .await,
     );
     Ok(())
 }
 
+/// A lease that was acquired with SQL.
 struct Hand<'h> {
     client: Client,
     message: &'h str,
@@ -63,25 +67,27 @@ struct Hand<'h> {
 impl Hand<'_> {
     async fn complete(&self) -> Result<(), Error> {
         let effects = r#"'[{"topic": "handled", "payload": 1}]'"#;
-        self.call(&format!("idem_complete($1, $2, $3, {effects})"))
+        self.select(&format!("idem_complete($1, $2, $3, {effects})"))
             .await
     }
 
-    async fn call(&self, call: &str) -> Result<(), Error> {
+    /// Executes a function with the id, the destination and the token as parameters.
+    async fn select(&self, function: &str) -> Result<(), Error> {
         let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
             [&self.message, &self.destination, &self.token];
         self.client
-            .execute(&format!("SELECT {call}"), &parameters)
+            .execute(&format!("SELECT {function}"), &parameters)
             .await
             .map(drop)
     }
 
-    fn say(&self, what: &str, answer: Result<(), Error>) {
-        match answer {
+    /// Prints the result of a function: `done`, or the SQLSTATE.
+    fn print(&self, what: &str, result: Result<(), Error>) {
+        match result {
             Ok(()) => println!("{what}: done"),
             Err(error) => println!(
                 "{what}: {}",
-                error.code().map_or("no answer", |code| code.code())
+                error.code().map_or("no SQLSTATE", |code| code.code())
             ),
         }
     }

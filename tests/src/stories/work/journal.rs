@@ -1,4 +1,4 @@
-//! The three hard deeds with a journal: a card is charged, a parcel booked, a mail sent.
+//! Three external calls with a journal: to charge a card, to book a parcel, and to send a mail.
 
 use anyhow::Result;
 use deadpool_postgres::Pool;
@@ -11,10 +11,10 @@ use idem_client::{
 use super::{Post, Role, notes, outside::Outside};
 use crate::stories::outside::{Booking, Order};
 
-/// The note of a handler that was told that nobody knows what became of its call.
+/// The note that a handler takes when the result of an earlier external call is unknown.
 pub const UNKNOWN: &str = "unknown";
 
-/// What the handlers work with.
+/// The context of the handlers.
 #[derive(Clone)]
 struct Desk {
     role: Role,
@@ -43,18 +43,20 @@ impl Desk {
         }
     }
 
-    /// The gateway honours keys: whatever became of an earlier attempt, it is asked again.
+    /// Charges a card. The gateway supports idempotency keys, so the request is repeated with the
+    /// same key, whatever the result of an earlier attempt was.
     async fn charge(self, work: &Work, reference: String) -> Handled {
         let order = Order {
             reference,
             cents: 4_200,
         };
-        let ask = |key: String| async move { self.outside.charge(&order, &key).await };
-        let charge = work.calls().once("charge", &4_200, ask).await?;
+        let request = |key: String| async move { self.outside.charge(&order, &key).await };
+        let charge = work.calls().once("charge", &4_200, request).await?;
         Ok(vec![Effect::json("charges", &charge)?])
     }
 
-    /// The carrier does not, but it can be asked what it did.
+    /// Books a parcel. The carrier has no idempotency keys, but it can be queried for an earlier
+    /// booking.
     async fn book(self, work: &Work, reference: String) -> Handled {
         let booking = Booking { reference };
         let find = |_: Unheard| async {
@@ -69,8 +71,8 @@ impl Desk {
         Ok(vec![Effect::json("bookings", &booked)?])
     }
 
-    /// Nobody knows whether a mail was sent. One of the handlers sends it again then, the other one
-    /// gives up.
+    /// Sends a mail. The mail server cannot be queried, so the result of an earlier attempt can be
+    /// unknown. Then role `Mail` sends the mail again, and role `MailOnce` fails.
     async fn send(self, work: &Work, reference: String) -> Handled {
         let (pool, subject) = (self.pool.clone(), reference.clone());
         let mail_again = |_: Unheard| async move {

@@ -1,5 +1,4 @@
-//! What a worker of the hard stories does with its message: the whole of its code, as any user
-//! would write it.
+//! The code of the workers of the hard stories. It uses only what every user of idem has.
 
 mod bare;
 mod consumer;
@@ -28,63 +27,63 @@ pub use self::{
     journal::UNKNOWN,
 };
 
-/// How long a worker has a message without a sign of life. The client renews a lease after a third
-/// of this time. A renewal is no step of a story, so an undisturbed worker must end before.
+/// The lease of a message. The client renews it after a third of this time. A renewal is not a
+/// request of a story, so a worker that is not killed must finish before.
 pub const LEASE: Duration = Duration::from_secs(3);
 
-/// What a worker does.
+/// The role of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Role {
     /// Charges a card.
     Card,
-    /// Charges a card in the business transaction, under a key that is new each time.
+    /// Charges a card in the business transaction, with a new key each time.
     CardBare,
     /// Books a parcel.
     Carrier,
     /// Books a parcel in the business transaction.
     CarrierBare,
-    /// Sends a mail, and sends it again when it is not known whether it was sent.
+    /// Sends a mail, and sends it again when the result of an earlier attempt is unknown.
     Mail,
-    /// Sends a mail, and gives up when it is not known whether it was sent.
+    /// Sends a mail, and fails when the result of an earlier attempt is unknown.
     MailOnce,
     /// Sends a mail in the business transaction.
     MailBare,
-    /// Leases a message by hand and says what becomes of that.
+    /// Leases a message of a broker with SQL, and prints the result of each statement.
     Holder,
-    /// Fetches a message from the inbox by hand and says what becomes of that.
+    /// Leases a received message with SQL, and prints the result of each statement.
     Fetcher,
-    /// Handles one message under a lease, as its payload says.
+    /// Handles one message under a lease, as its payload requests.
     Leased,
-    /// Handles the messages of the inbox, as their payloads say.
+    /// Handles received messages, as their payloads request.
     Durable,
-    /// Says how many seconds have passed since 1970, as it believes.
+    /// Prints the wall clock of the process in seconds since 1970.
     Clock,
 }
 
-/// What a worker is told at its start.
+/// The arguments of a worker.
 #[derive(Args, Clone, Debug)]
 pub struct Post {
-    /// Where the database is: a connection string
+    /// The connection string of the database
     #[arg(long)]
     pub database: String,
-    /// Where the other side is
+    /// The address of the external service
     #[arg(long)]
     pub outside: Option<SocketAddr>,
     /// The id of the message
     #[arg(long, default_value = "")]
     pub message: String,
-    /// What the message says
+    /// The payload of the message
     #[arg(long, default_value = "{}")]
     pub payload: String,
-    /// How many messages of the inbox are handled at a time
+    /// The number of received messages that are handled concurrently
     #[arg(long, default_value_t = 2)]
     pub concurrency: usize,
-    /// How many messages of the inbox are fetched at a time
+    /// The number of received messages that are fetched at a time
     #[arg(long, default_value_t = 20)]
     pub batch: u32,
 }
 
-/// Works until the message is done, or whoever started this process is gone.
+/// Runs a role until its message is done. The process also ends when its standard input is closed.
 pub async fn run(role: Role, post: Post) -> Result<()> {
     let ears = Ears::listen();
     match role {
@@ -104,7 +103,7 @@ pub async fn run(role: Role, post: Post) -> Result<()> {
 }
 
 impl Post {
-    /// Connections are made when they are needed.
+    /// Creates a pool, which opens connections at their first use.
     fn pool(&self) -> Result<Pool> {
         let manager = Manager::new(self.database.parse()?, NoTls);
         Ok(Pool::builder(manager).max_size(8).build()?)
@@ -118,11 +117,11 @@ impl Post {
     }
 
     fn outside(&self) -> Result<SocketAddr> {
-        self.outside.context("this role speaks to the outside")
+        self.outside.context("this role needs --outside")
     }
 
-    /// Delivers the message to a handler under a lease, again and again, until it is done. `hear`
-    /// is told what became of each delivery.
+    /// Delivers the message to a handler under a lease, and retries until it is done. `hear` is
+    /// called with the result of each delivery.
     async fn until_done<F, Fut>(
         &self,
         role: Role,
@@ -163,7 +162,7 @@ impl Post {
 }
 
 impl Role {
-    /// The name on a command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub fn argument(self) -> &'static str {
         match self {
@@ -182,7 +181,7 @@ impl Role {
         }
     }
 
-    /// Who handles the messages.
+    /// Returns the destination of the messages.
     #[must_use]
     pub fn destination(self) -> &'static str {
         match self {

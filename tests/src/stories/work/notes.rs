@@ -1,10 +1,10 @@
-//! What the workers write down beside their work, each note committed by itself.
+//! The notes of the workers in the database. Each note is a separate transaction.
 
 use anyhow::Result;
 use deadpool_postgres::Pool;
 use tokio_postgres::Client;
 
-/// Makes the table.
+/// Creates the table.
 pub async fn make_table(client: &Client) -> Result<()> {
     let sql = "CREATE TABLE note (
                    seq     bigserial   PRIMARY KEY,
@@ -15,7 +15,7 @@ pub async fn make_table(client: &Client) -> Result<()> {
     Ok(client.batch_execute(sql).await?)
 }
 
-/// Takes a note of a message.
+/// Writes a note about a message.
 pub async fn take(pool: &Pool, message: &str, text: &str) -> Result<()> {
     let client = pool.get().await?;
     let sql = "INSERT INTO note (message, text) VALUES ($1, $2)";
@@ -23,22 +23,23 @@ pub async fn take(pool: &Pool, message: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// The notes of a message, in their order.
+/// Returns the notes about a message, in order.
 pub async fn read(client: &Client, message: &str) -> Result<Vec<String>> {
     let sql = "SELECT text FROM note WHERE message = $1 ORDER BY seq";
     let rows = client.query(sql, &[&message]).await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
-/// When, after a moment of the server's, a note of a message was taken; none when there is no such
-/// note. In seconds.
+/// Returns the time of a note about a message, in seconds after `moment`, which is a timestamp of
+/// the server. Returns `None` when there is no such note.
 pub async fn seconds_after(
     client: &Client,
     moment: &str,
     message: &str,
     text: &str,
 ) -> Result<Option<f64>> {
-    let sql = "SELECT extract(epoch FROM at - $1::text::timestamptz)::float8 FROM note WHERE message = $2 AND text = $3";
+    let sql = "SELECT extract(epoch FROM at - $1::text::timestamptz)::float8
+                 FROM note WHERE message = $2 AND text = $3";
     let row = client.query_opt(sql, &[&moment, &message, &text]).await?;
     row.map(|row| Ok(row.try_get(0)?)).transpose()
 }

@@ -1,4 +1,4 @@
-//! How the workers speak to the world outside.
+//! The clients of the external services.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use reqwest::{Client, StatusCode};
 
 use crate::stories::outside::{Booking, Charge, Order};
 
-/// The other side, whoever it is.
+/// The client of an external service.
 #[derive(Clone)]
 pub struct Outside {
     address: SocketAddr,
@@ -23,7 +23,7 @@ impl Outside {
         }
     }
 
-    /// Charges at the gateway.
+    /// Charges a card at the gateway.
     pub async fn charge(&self, order: &Order, key: &str) -> Result<Charge> {
         let url = format!("http://{}/charges", self.address);
         let request = self
@@ -34,7 +34,7 @@ impl Outside {
         Ok(request.send().await?.error_for_status()?.json().await?)
     }
 
-    /// Books at the carrier.
+    /// Books a parcel at the carrier.
     pub async fn book(&self, booking: &Booking) -> Result<Booking> {
         let request = self
             .http
@@ -43,17 +43,17 @@ impl Outside {
         Ok(request.send().await?.error_for_status()?.json().await?)
     }
 
-    /// Asks the carrier what was booked under this name.
+    /// Returns the booking at the carrier with this reference, or `None`.
     pub async fn find(&self, reference: &str) -> Result<Option<Booking>> {
         let url = format!("http://{}/bookings/{reference}", self.address);
-        let answer = self.http.get(url).send().await?;
-        if answer.status() == StatusCode::NOT_FOUND {
+        let response = self.http.get(url).send().await?;
+        if response.status() == StatusCode::NOT_FOUND {
             return Ok(None);
         }
-        Ok(Some(answer.error_for_status()?.json().await?))
+        Ok(Some(response.error_for_status()?.json().await?))
     }
 
-    /// Sends a mail.
+    /// Sends a mail with this subject.
     pub async fn send(&self, subject: &str) -> Result<()> {
         let mail = Mail::builder()
             .from("shop@example.org".parse()?)

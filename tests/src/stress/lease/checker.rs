@@ -1,29 +1,31 @@
-//! What must hold of a run.
+//! The conditions that a run must meet.
 
 use std::fmt;
 
 use tokio_postgres::{Client, Error};
 
-/// How often each thing that must not be has been, and how much there was to judge by.
+/// The numbers of violations, and the numbers of events that were checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Identities that were handled twice.
     pub handled_twice: i64,
-    /// Leases that lived when somebody else handled their identity.
+    /// Leases that were valid when another client handled their identity.
     pub two_have_won: i64,
-    /// Pairs of leases that lived at the same time.
+    /// Pairs of leases of one identity that were valid at the same time.
     pub leased_twice: i64,
     /// Messages that were received twice.
     pub received_twice: i64,
-    /// Messages that were received, and are neither handled nor at work.
+    /// Messages that were received, and are neither handled nor pending.
     pub lost: i64,
-    /// Claims that left their work behind.
+    /// Claims that left their pending message behind.
     pub left_behind: i64,
-    /// Identities that were handled by a claim, and by a lease.
+    /// Identities that were handled by a claim.
     pub claimed: i64,
+    /// Identities that were handled by the completion of a lease.
     pub completed: i64,
-    /// Leases that ran out, or were given back, before their identity was handled by another.
+    /// Leases that expired or were released before another client handled their identity.
     pub taken_over: i64,
+    /// Messages that were received.
     pub received: i64,
 }
 
@@ -46,13 +48,17 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Until when a lease lived at least: it began after it was asked for. One that was given back ends
-/// when that was asked.
-const LIVED_UNTIL: &str = "(SELECT l.identity, l.token, l.told, least(l.asked + l.lease, min(r.asked)) AS lived_until
-      FROM leased l LEFT JOIN released r USING (identity, token) GROUP BY l.identity, l.token, l.asked, l.told, l.lease)";
+/// The leases, each with the time until which it was valid at least. A lease begins after its
+/// request, and a released lease ends at the request of its release.
+const LIVED_UNTIL: &str = "(SELECT l.identity, l.token, l.told,
+             least(l.asked + l.lease, min(r.asked)) AS lived_until
+        FROM leased l LEFT JOIN released r USING (identity, token)
+       GROUP BY l.identity, l.token, l.asked, l.told, l.lease)";
 
-/// Every lease of an identity comes before what handled it, and must have ended by then: whoever
-/// handled it was told so by `told`.
+/// Returns the number of leases that were valid when another client handled their identity.
+///
+/// Every lease of an identity is acquired before the identity is handled, and must have ended by
+/// then. The client that handled the identity had its result by `told`.
 pub async fn two_have_won(client: &Client) -> Result<i64, Error> {
     let sql = format!(
         "SELECT count(*) FROM {LIVED_UNTIL} l JOIN handled h USING (identity)
@@ -62,10 +68,17 @@ pub async fn two_have_won(client: &Client) -> Result<i64, Error> {
 }
 
 pub(super) async fn check(client: &Client) -> Result<Verdict, Error> {
-    let at_work = "(SELECT key, id FROM idem.pending_0 WHERE (SELECT current FROM idem.pending_rotation) = 0
-                    UNION ALL SELECT key, id FROM idem.pending_1 WHERE (SELECT current FROM idem.pending_rotation) = 1)";
+    let pending = "(SELECT key, id FROM idem.pending_0
+                     WHERE (SELECT current FROM idem.pending_rotation) = 0
+                    UNION ALL
+                    SELECT key, id FROM idem.pending_1
+                     WHERE (SELECT current FROM idem.pending_rotation) = 1)";
     Ok(Verdict {
-        handled_twice: count(client, "SELECT count(*) - count(DISTINCT identity) FROM handled").await?,
+        handled_twice: count(
+            client,
+            "SELECT count(*) - count(DISTINCT identity) FROM handled",
+        )
+        .await?,
         two_have_won: two_have_won(client).await?,
         leased_twice: count(
             client,
@@ -75,25 +88,35 @@ pub(super) async fn check(client: &Client) -> Result<Verdict, Error> {
             ),
         )
         .await?,
-        received_twice: count(client, "SELECT count(*) - count(DISTINCT identity) FROM received").await?,
+        received_twice: count(
+            client,
+            "SELECT count(*) - count(DISTINCT identity) FROM received",
+        )
+        .await?,
         lost: count(
             client,
             &format!(
-                "SELECT count(*) FROM received r WHERE NOT EXISTS (SELECT 1 FROM handled h WHERE h.identity = r.identity)
-                    AND NOT EXISTS (SELECT 1 FROM {at_work} w WHERE w.id = 'm ' || r.identity)"
+                "SELECT count(*) FROM received r
+                  WHERE NOT EXISTS (SELECT 1 FROM handled h WHERE h.identity = r.identity)
+                    AND NOT EXISTS (SELECT 1 FROM {pending} w WHERE w.id = 'm ' || r.identity)"
             ),
         )
         .await?,
         left_behind: count(
             client,
-            &format!("SELECT count(*) FROM {at_work} w WHERE idem_is_claimed(w.id, 'race')"),
+            &format!("SELECT count(*) FROM {pending} w WHERE idem_is_claimed(w.id, 'race')"),
         )
         .await?,
         claimed: count(client, "SELECT count(*) FROM handled WHERE token IS NULL").await?,
-        completed: count(client, "SELECT count(*) FROM handled WHERE token IS NOT NULL").await?,
+        completed: count(
+            client,
+            "SELECT count(*) FROM handled WHERE token IS NOT NULL",
+        )
+        .await?,
         taken_over: count(
             client,
-            "SELECT count(*) FROM leased l JOIN handled h USING (identity) WHERE h.token IS DISTINCT FROM l.token",
+            "SELECT count(*) FROM leased l JOIN handled h USING (identity)
+              WHERE h.token IS DISTINCT FROM l.token",
         )
         .await?,
         received: count(client, "SELECT count(*) FROM received").await?,

@@ -1,5 +1,5 @@
-//! One client: claims, leases, receives and takes what is due, at every isolation level, now and
-//! then rolled back or given up.
+//! One client: it claims, leases, receives and processes due messages at every isolation level.
+//! Some transactions are rolled back, and some leases are abandoned.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,9 +14,9 @@ use tokio_postgres::{Client, Error, IsolationLevel, Transaction};
 use super::Arena;
 use crate::stress::line::{connect, expect_kill};
 
-/// Identities that are about at a time.
+/// The number of identities in use at a time.
 const WINDOW: i64 = 24;
-/// How often each is tried.
+/// The mean number of attempts at each identity.
 const TRIES: i64 = 6;
 
 pub(super) async fn work(arena: Arc<Arena>, number: u64) -> Result<()> {
@@ -42,7 +42,7 @@ pub(super) async fn work(arena: Arc<Arena>, number: u64) -> Result<()> {
                     .await
                 }
                 8 => receive(&mut client, identity, &mut rng).await,
-                _ => take_what_is_due(&mut client, &mut rng).await,
+                _ => claim_due_messages(&mut client, &mut rng).await,
             };
             if let Err(error) = done {
                 expect_kill(error)?;
@@ -64,7 +64,7 @@ async fn begin<'a>(client: &'a mut Client, rng: &mut SmallRng) -> Result<Transac
         .isolation_level(level)
         .start()
         .await?;
-    // The snapshot is older than what follows.
+    // The snapshot must be older than the statements that follow.
     transaction.batch_execute("SELECT 1").await?;
     pause(rng, 3).await;
     Ok(transaction)
@@ -87,8 +87,8 @@ async fn pause(rng: &mut SmallRng, most_ms: u64) {
     }
 }
 
-/// The lease is lost, or somebody has one: an answer.
-fn is_answer(error: &Error) -> bool {
+/// Returns whether the error is an expected result: the lease is lost, or another client holds one.
+fn is_expected(error: &Error) -> bool {
     error
         .code()
         .is_some_and(|code| matches!(code.code(), "55000" | "55P03"))
@@ -96,15 +96,15 @@ fn is_answer(error: &Error) -> bool {
 
 async fn claim(client: &mut Client, identity: i64, rng: &mut SmallRng) -> Result<(), Error> {
     let transaction = begin(client, rng).await?;
-    let call = if rng.random_bool(0.5) {
+    let sql = if rng.random_bool(0.5) {
         "SELECT idem_try_claim($1, 'race')"
     } else {
         "SELECT outcome = 'claimed' FROM idem_claim($1, 'race', wait => false)"
     };
-    match transaction.query_one(call, &[&id(identity)]).await {
+    match transaction.query_one(sql, &[&id(identity)]).await {
         Ok(row) if row.get(0) => {}
         Ok(_) => return transaction.rollback().await,
-        Err(error) if is_answer(&error) => return transaction.rollback().await,
+        Err(error) if is_expected(&error) => return transaction.rollback().await,
         Err(error) => return Err(error),
     }
     handled(&transaction, identity, None).await?;
@@ -120,16 +120,18 @@ async fn lease(
 ) -> Result<(), Error> {
     let lease_ms = rng.random_range(1..60_i32);
     let transaction = begin(client, rng).await?;
-    let call = format!(
+    let sql = format!(
         "WITH asked AS MATERIALIZED (SELECT clock_timestamp() AS at)
-         SELECT outcome::text, token, asked.at::text FROM asked, {acquire}($1, 'race', $2::int4 * interval '1 ms')"
+         SELECT outcome::text, token, asked.at::text
+           FROM asked, {acquire}($1, 'race', $2::int4 * interval '1 ms')"
     );
     let row = match transaction
-        .query_one(&call, &[&id(identity), &lease_ms])
+        .query_one(&sql, &[&id(identity), &lease_ms])
         .await
     {
         Ok(row) => row,
-        // The broken one writes by its snapshot. What is caught is something else.
+        // The broken variant writes with its snapshot, so that it may fail with 40001. This is not
+        // the fault that the run must catch.
         Err(error)
             if acquire != "idem_acquire"
                 && error.code() == Some(&SqlState::T_R_SERIALIZATION_FAILURE) =>
@@ -144,14 +146,15 @@ async fn lease(
     let (token, asked): (i64, String) = (row.get(1), row.get(2));
     transaction
         .execute(
-            "INSERT INTO leased VALUES ($1, $2, $3::text::timestamptz, clock_timestamp(), $4::int4 * interval '1 ms')",
+            "INSERT INTO leased
+             VALUES ($1, $2, $3::text::timestamptz, clock_timestamp(), $4::int4 * interval '1 ms')",
             &[&identity, &token, &asked, &lease_ms],
         )
         .await?;
     if !end(transaction, rng).await? {
         return Ok(());
     }
-    // Sometimes longer than the lease.
+    // This is sometimes longer than the lease.
     pause(rng, 60).await;
     match rng.random_range(0..10) {
         0..2 => Ok(()),
@@ -176,7 +179,7 @@ async fn release(client: &mut Client, identity: i64, token: i64) -> Result<(), E
         .await
     {
         Ok(_) => transaction.commit().await,
-        Err(error) if is_answer(&error) => transaction.rollback().await,
+        Err(error) if is_expected(&error) => transaction.rollback().await,
         Err(error) => Err(error),
     }
 }
@@ -196,7 +199,7 @@ async fn complete(
         .await
     {
         Ok(_) => {}
-        Err(error) if is_answer(&error) => return transaction.rollback().await,
+        Err(error) if is_expected(&error) => return transaction.rollback().await,
         Err(error) => return Err(error),
     }
     handled(&transaction, identity, Some(token)).await?;
@@ -221,7 +224,7 @@ async fn receive(client: &mut Client, identity: i64, rng: &mut SmallRng) -> Resu
     Ok(())
 }
 
-async fn take_what_is_due(client: &mut Client, rng: &mut SmallRng) -> Result<(), Error> {
+async fn claim_due_messages(client: &mut Client, rng: &mut SmallRng) -> Result<(), Error> {
     let due = client
         .query("SELECT id FROM idem_next('race', 3, '50 ms')", &[])
         .await?;

@@ -1,9 +1,9 @@
 //! Leases, claims and received messages of the same identities under stress, while the tables of
-//! work turn and sessions are killed, and a checker that says whether ever two have won, or a
-//! message was lost.
+//! pending messages rotate and sessions are killed. A checker reports whether two clients ever won
+//! the same identity, and whether a message was lost.
 //!
-//! Everything that the checker goes by is written in the transaction that it speaks of, with the
-//! clock of the server.
+//! All data of the checker is written in the transaction that it describes, with the server's
+//! clock.
 
 pub mod checker;
 mod client;
@@ -20,23 +20,23 @@ use tokio_postgres::Client;
 use super::line::{connect, expect_kill};
 use checker::Verdict;
 
-/// What a run is like.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How many clients there are.
+    /// The number of clients.
     pub clients: u64,
-    /// The function that leases: `idem_acquire` or a broken one.
+    /// The function that acquires a lease: `idem_acquire` or a broken variant.
     pub acquire_function: &'static str,
-    /// How long it goes on.
+    /// The duration of the run.
     pub run_for: Duration,
-    /// It ends as soon as two have won.
+    /// Whether the run ends as soon as two clients have won the same identity.
     pub until_two_win: bool,
-    /// What the clients do, as far as they decide.
+    /// The seed of the random decisions of the clients.
     pub seed: u64,
 }
 
 impl Config {
-    /// The protocol as it is.
+    /// The unchanged protocol.
     #[must_use]
     pub fn healthy() -> Self {
         Self {
@@ -48,8 +48,8 @@ impl Config {
         }
     }
 
-    /// A lease that looks at the inbox before it writes, and not after: a claim in the making is
-    /// overlooked.
+    /// A lease that looks at the inbox before it writes, and not after: it misses a claim in
+    /// progress.
     #[must_use]
     pub fn looks_before_only() -> Self {
         Self {
@@ -61,26 +61,28 @@ impl Config {
     }
 }
 
-/// What came out.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     pub verdict: Verdict,
-    /// Turns of the tables of work.
+    /// Rotations of the pending messages.
     pub turns: u64,
-    /// Sessions that were ended.
+    /// Sessions that were terminated.
     pub terminated: u64,
 }
 
-/// A run goes on until the tables have rotated and sessions were ended so often.
+/// A run continues until the pending messages have rotated this often.
 pub const LEAST_TURNS: u64 = 20;
+/// A run continues until this number of sessions was terminated.
 pub const LEAST_TERMINATED: u64 = 10;
 
-/// What everybody in a run shares.
+/// The state that all tasks of a run share.
 struct Arena {
     config: Config,
     url: String,
     open: AtomicBool,
-    /// What clients have begun: the window of identities moves with it.
+    /// The number of operations that the clients have begun. The window of identities moves with
+    /// it.
     begun: AtomicI64,
     turns: AtomicU64,
     terminated: AtomicU64,
@@ -91,7 +93,8 @@ impl Arena {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Whether the tables have rotated and sessions were ended often enough for a meaningful run.
+    /// Returns whether the tables have rotated, and sessions were terminated, often enough for a
+    /// meaningful run.
     fn is_covered(&self) -> bool {
         let turns = self.turns.load(Ordering::Relaxed);
         let terminated = self.terminated.load(Ordering::Relaxed);
@@ -102,14 +105,19 @@ impl Arena {
 const SCHEMA: &str = r"
 CREATE EXTENSION idem;
 SELECT idem_try_claim('warm', 'race');
-CREATE TABLE leased (identity bigint, token bigint, asked timestamptz, told timestamptz, lease interval);
+CREATE TABLE leased (
+    identity bigint, token bigint, asked timestamptz, told timestamptz, lease interval
+);
 CREATE TABLE released (identity bigint, token bigint, asked timestamptz);
 CREATE TABLE handled (identity bigint, token bigint, told timestamptz);
 CREATE TABLE received (identity bigint);
--- Turns at every opportunity.
-CREATE OR REPLACE FUNCTION idem.pending_is_large(rotation idem.pending_rotation) RETURNS boolean LANGUAGE sql
+-- Rotates at every opportunity.
+CREATE OR REPLACE FUNCTION idem.pending_is_large(rotation idem.pending_rotation) RETURNS boolean
+LANGUAGE sql
     RETURN pg_relation_size(idem.pending_table((rotation).current)) > 0;
-CREATE FUNCTION acquire_without_second_look(id text, destination text, lease interval, OUT outcome idem_lease_outcome, OUT token bigint)
+CREATE FUNCTION acquire_without_second_look(
+    id text, destination text, lease interval, OUT outcome idem_lease_outcome, OUT token bigint
+)
 LANGUAGE plpgsql AS $$
 BEGIN
     IF idem_is_claimed(id, destination) THEN
@@ -118,14 +126,20 @@ BEGIN
     END IF;
     token := nextval('idem.lease_token_seq');
     IF idem.enter_pending() = 0 THEN
-        INSERT INTO idem.pending_0 (seq, token, due_at, received_at, key, destination, attempt, state, id)
-        SELECT nextval('idem.pending_seq'), acquire_without_second_look.token, clock_timestamp() + lease, now(), idem.key_of(acquire_without_second_look.id),
-               idem.find_destination(acquire_without_second_look.destination), 1, 'l', acquire_without_second_look.id
+        INSERT INTO idem.pending_0
+               (seq, token, due_at, received_at, key, destination, attempt, state, id)
+        SELECT nextval('idem.pending_seq'), acquire_without_second_look.token,
+               clock_timestamp() + lease, now(), idem.key_of(acquire_without_second_look.id),
+               idem.find_destination(acquire_without_second_look.destination), 1, 'l',
+               acquire_without_second_look.id
         ON CONFLICT DO NOTHING;
     ELSE
-        INSERT INTO idem.pending_1 (seq, token, due_at, received_at, key, destination, attempt, state, id)
-        SELECT nextval('idem.pending_seq'), acquire_without_second_look.token, clock_timestamp() + lease, now(), idem.key_of(acquire_without_second_look.id),
-               idem.find_destination(acquire_without_second_look.destination), 1, 'l', acquire_without_second_look.id
+        INSERT INTO idem.pending_1
+               (seq, token, due_at, received_at, key, destination, attempt, state, id)
+        SELECT nextval('idem.pending_seq'), acquire_without_second_look.token,
+               clock_timestamp() + lease, now(), idem.key_of(acquire_without_second_look.id),
+               idem.find_destination(acquire_without_second_look.destination), 1, 'l',
+               acquire_without_second_look.id
         ON CONFLICT DO NOTHING;
     END IF;
     outcome := CASE WHEN FOUND THEN 'acquired' ELSE 'in_progress' END;
@@ -133,11 +147,11 @@ END
 $$;
 ";
 
-/// Runs in a new cluster and judges.
+/// Runs in a new cluster and checks the result.
 ///
 /// # Errors
-/// When the server answers with an error that no kill explains, or the broken variant is not caught
-/// in time.
+/// Fails when the server returns an error that no kill explains, or when the broken variant is not
+/// caught in time.
 pub async fn run(name: &str, config: Config) -> Result<Outcome> {
     let cluster = Cluster::builder(&Install::from_env()?)
         .name(name)
@@ -160,21 +174,17 @@ pub async fn run(name: &str, config: Config) -> Result<Outcome> {
     let observer = connect(&arena.url).await?;
     observer.batch_execute(SCHEMA).await?;
 
-    let mut everybody = JoinSet::new();
+    let mut tasks = JoinSet::new();
     for number in 0..arena.config.clients {
-        everybody.spawn(client::work(Arc::clone(&arena), number));
+        tasks.spawn(client::work(Arc::clone(&arena), number));
     }
-    everybody.spawn(turn(Arc::clone(&arena)));
+    tasks.spawn(rotate(Arc::clone(&arena)));
     if !arena.config.until_two_win {
-        everybody.spawn(kill(Arc::clone(&arena)));
+        tasks.spawn(kill(Arc::clone(&arena)));
     }
     let goal = reach_goal(&arena, &observer).await;
     arena.open.store(false, Ordering::Relaxed);
-    everybody
-        .join_all()
-        .await
-        .into_iter()
-        .collect::<Result<()>>()?;
+    tasks.join_all().await.into_iter().collect::<Result<()>>()?;
     goal?;
     Ok(Outcome {
         verdict: checker::check(&observer).await?,
@@ -205,15 +215,15 @@ async fn reach_goal(arena: &Arena, observer: &Client) -> Result<()> {
     }
 }
 
-async fn turn(arena: Arc<Arena>) -> Result<()> {
+async fn rotate(arena: Arc<Arena>) -> Result<()> {
     let client = connect(&arena.url).await?;
     while arena.is_open() {
         tokio::time::sleep(Duration::from_millis(30)).await;
-        let turned: bool = client
+        let rotated: bool = client
             .query_one("SELECT idem.rotate_pending()", &[])
             .await?
             .get(0);
-        arena.turns.fetch_add(u64::from(turned), Ordering::Relaxed);
+        arena.turns.fetch_add(u64::from(rotated), Ordering::Relaxed);
     }
     Ok(())
 }
@@ -224,7 +234,8 @@ async fn kill(arena: Arc<Arena>) -> Result<()> {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let killed = client
             .execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'racer' ORDER BY random() LIMIT 1",
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                  WHERE application_name = 'racer' ORDER BY random() LIMIT 1",
                 &[],
             )
             .await

@@ -1,4 +1,4 @@
-//! Where the messages lie: the names of queues and subjects, and how they are made.
+//! The queues, exchanges and streams of a run: their names, and how they are created and read.
 
 pub mod nats;
 pub mod rabbitmq;
@@ -7,19 +7,19 @@ use anyhow::Result;
 
 use super::Kind;
 
-/// Where the producer sends commands to.
+/// The topic of the commands.
 pub const COMMANDS: &str = "range.commands";
 
-/// Where the facts go: everyone who listens gets each.
+/// The topic of the facts. Every queue with this topic receives each fact.
 pub const FACTS: &str = "range.facts";
 
-/// Where the letters go that result from hits.
+/// The topic of the letters that result from hits.
 pub const LETTERS: &str = "range.letters";
 
-/// Where numbered steps go, whose order of keys is checked.
+/// The topic of numbered steps. Their order is checked for each key.
 pub const STEPS: &str = "range.steps";
 
-/// What a consumer listens to.
+/// A queue of RabbitMQ, or a durable consumer of NATS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     /// The commands.
@@ -30,14 +30,15 @@ pub enum Queue {
     Observer,
     /// The facts, for letters that are written under a lease.
     Letters,
-    /// Letters and steps, in the order of their publication. No process consumes it.
+    /// Letters and steps, in the order of their publication. No process consumes this queue.
     Log,
 }
 
-/// Makes everything that messages lie in. All of it outlives the broker's death.
+/// Creates the exchanges and queues, or the streams and consumers. All of them survive a crash of
+/// the broker.
 ///
 /// # Errors
-/// When the broker cannot be reached, or refuses.
+/// When the broker cannot be reached or returns an error.
 pub async fn make(kind: Kind, url: &str, queues: &[Queue]) -> Result<()> {
     match kind {
         Kind::RabbitMq => rabbitmq::make(url, queues).await,
@@ -45,10 +46,10 @@ pub async fn make(kind: Kind, url: &str, queues: &[Queue]) -> Result<()> {
     }
 }
 
-/// Takes the places of all effects away, so that publishers find none; or puts them back.
+/// Removes the bindings or subjects of all effects, so that publishing fails, or adds them again.
 ///
 /// # Errors
-/// When the broker cannot be reached, or refuses.
+/// When the broker cannot be reached or returns an error.
 pub async fn set_topics(kind: Kind, url: &str, are_there: bool) -> Result<()> {
     match kind {
         Kind::RabbitMq => rabbitmq::set_topics(url, are_there).await,
@@ -56,10 +57,10 @@ pub async fn set_topics(kind: Kind, url: &str, are_there: bool) -> Result<()> {
     }
 }
 
-/// The name and the version of the broker.
+/// Returns the name and the version of the broker.
 ///
 /// # Errors
-/// When it cannot be found out.
+/// When the version cannot be determined.
 pub async fn version(kind: Kind, url: &str) -> Result<String> {
     let version = match kind {
         Kind::RabbitMq => rabbitmq::version()?,
@@ -68,10 +69,10 @@ pub async fn version(kind: Kind, url: &str) -> Result<String> {
     Ok(format!("{} {version}", kind.name()))
 }
 
-/// Sends a command that has no id and no type; returns when the broker has confirmed it.
+/// Sends a command that has no id and no type. Returns when the broker has confirmed it.
 ///
 /// # Errors
-/// When the broker cannot be reached, or does not confirm.
+/// When the broker cannot be reached or does not confirm.
 pub async fn send_without_id(kind: Kind, url: &str, payload: Vec<u8>) -> Result<()> {
     match kind {
         Kind::RabbitMq => rabbitmq::send_without_id(url, &payload).await,
@@ -79,7 +80,7 @@ pub async fn send_without_id(kind: Kind, url: &str, payload: Vec<u8>) -> Result<
     }
 }
 
-/// The payloads and the message ids of the log, in the order of their publication.
+/// Returns the topics, message ids and payloads of the log, in the order of their publication.
 ///
 /// # Errors
 /// When the broker cannot be reached.
@@ -90,18 +91,18 @@ pub async fn read_log(kind: Kind, url: &str) -> Result<Vec<Logged>> {
     }
 }
 
-/// An effect as the broker has taken it.
+/// An effect as it was published to the broker.
 #[derive(Clone, Debug)]
 pub struct Logged {
-    /// Its topic.
+    /// The topic.
     pub topic: String,
-    /// Its message id.
+    /// The message id.
     pub message_id: String,
-    /// Its payload.
+    /// The payload.
     pub payload: Vec<u8>,
 }
 
-/// How many messages wait for a consumer of this queue.
+/// Returns the number of messages in this queue.
 pub async fn waiting(kind: Kind, url: &str, queue: Queue) -> Result<u64> {
     match kind {
         Kind::RabbitMq => rabbitmq::waiting(url, queue.name()).await,
@@ -110,10 +111,10 @@ pub async fn waiting(kind: Kind, url: &str, queue: Queue) -> Result<u64> {
 }
 
 impl Queue {
-    /// Those of every live range.
+    /// The queues of a live range.
     pub const ALL: [Self; 3] = [Self::Commands, Self::Board, Self::Observer];
 
-    /// Those of a campaign.
+    /// The queues of a campaign.
     pub const CAMPAIGN: [Self; 5] = [
         Self::Commands,
         Self::Board,
@@ -122,7 +123,7 @@ impl Queue {
         Self::Log,
     ];
 
-    /// The name of the queue, or of the durable consumer.
+    /// Returns the name of the queue, or of the durable consumer.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -134,7 +135,7 @@ impl Queue {
         }
     }
 
-    /// What comes in.
+    /// Returns the subject of the queue, which is also the name of its stream in NATS.
     #[must_use]
     pub fn subject(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! The streams of NATS JetStream, with a durable consumer for each queue.
+//! The NATS JetStream streams of a run, with a durable consumer for each queue.
 
 use std::time::Duration;
 
@@ -12,20 +12,22 @@ use futures_util::StreamExt;
 
 use super::{COMMANDS, FACTS, LETTERS, Logged, Queue, STEPS};
 
-/// A message that is not acknowledged by then comes again: whoever had it may have been killed.
+/// The time after which a message that is not acknowledged is redelivered, because its consumer may
+/// have been killed.
 const ACK_WAIT: Duration = Duration::from_secs(5);
 
-/// How long the broker drops duplicates. It shall not hide those of the producer from the
-/// consumers...
+/// The duplicate window of streams that must not drop duplicates: the consumers have to receive
+/// those of the producer.
 const SHORTEST_WINDOW: Duration = Duration::from_millis(100);
 
-/// ... and may well drop those of the relays.
+/// The duplicate window of the other streams, which may drop the duplicates of the relays.
 const USUAL_WINDOW: Duration = Duration::from_secs(120);
 
-/// How long a campaign keeps commands and facts: its claims are kept longer.
+/// The time for which the streams of a campaign keep commands and facts. It is shorter than the
+/// retention of the claims.
 pub const OLDEST_MESSAGE: Duration = Duration::from_secs(200);
 
-/// Makes streams and consumers, all of which outlive the broker's death.
+/// Creates streams and consumers, all of which survive a crash of the broker.
 pub async fn make(url: &str, queues: &[Queue]) -> Result<()> {
     let context = open(url).await?;
     let is_campaign = queues.contains(&Queue::Log);
@@ -55,7 +57,8 @@ pub async fn make(url: &str, queues: &[Queue]) -> Result<()> {
     Ok(())
 }
 
-/// How many messages a consumer has not acknowledged, those that are in somebody's hands included.
+/// Returns the number of messages that the consumer of a queue has not acknowledged, including
+/// those that are delivered.
 pub async fn waiting(url: &str, queue: Queue) -> Result<u64> {
     let stream = open(url).await?.get_stream(plain(queue.subject())).await?;
     let mut consumer: PullConsumer = stream
@@ -67,13 +70,13 @@ pub async fn waiting(url: &str, queue: Queue) -> Result<u64> {
 }
 
 fn stream(name: &str, subjects: &[&str], is_campaign: bool) -> stream::Config {
-    // The log of a campaign shows what relays publish again, too.
+    // The log of a campaign must also contain what relays publish twice.
     let duplicate_window = match is_campaign || name == COMMANDS {
         true => SHORTEST_WINDOW,
         false => USUAL_WINDOW,
     };
-    // A killed server may forget what its consumers have acknowledged. Then it delivers again what
-    // is in the stream, so that is deleted before the claims are. The log is read at the end.
+    // A killed server may lose acknowledgements and redeliver whatever is still in the stream, so
+    // the stream deletes messages before their claims expire. The log is read at the end only.
     let max_age = match name {
         COMMANDS | FACTS if is_campaign => OLDEST_MESSAGE,
         _ => Duration::ZERO,
@@ -88,7 +91,7 @@ fn stream(name: &str, subjects: &[&str], is_campaign: bool) -> stream::Config {
     }
 }
 
-/// Takes the subjects of a campaign's effects from their streams, or puts them back.
+/// Removes the subjects of the effects of a campaign from their streams, or adds them again.
 pub async fn set_topics(url: &str, are_there: bool) -> Result<()> {
     let context = open(url).await?;
     for (name, subjects) in [
@@ -106,7 +109,7 @@ pub async fn set_topics(url: &str, are_there: bool) -> Result<()> {
     Ok(())
 }
 
-/// The version of the server.
+/// Returns the version of the server.
 pub async fn version(url: &str) -> Result<String> {
     Ok(async_nats::connect(url).await?.server_info().version)
 }
@@ -121,7 +124,7 @@ pub async fn send_without_id(url: &str, payload: Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// Everything in the log.
+/// Returns all messages of the log.
 pub async fn read_log(url: &str) -> Result<Vec<Logged>> {
     let mut stream = open(url)
         .await?
@@ -132,7 +135,10 @@ pub async fn read_log(url: &str) -> Result<Vec<Logged>> {
     let mut messages = consumer.messages().await?;
     let mut logged = Vec::new();
     while (logged.len() as u64) < waiting {
-        let message = messages.next().await.context("the log ends early")??;
+        let message = messages
+            .next()
+            .await
+            .context("the log has fewer messages than its stream reported")??;
         message.ack().await.map_err(|error| anyhow!("{error}"))?;
         let id = message
             .headers
@@ -140,14 +146,16 @@ pub async fn read_log(url: &str) -> Result<Vec<Logged>> {
             .and_then(|headers| headers.get("Nats-Msg-Id"));
         logged.push(Logged {
             topic: message.subject.to_string(),
-            message_id: id.context("an effect without a message id")?.to_string(),
+            message_id: id
+                .context("an effect in the log has no message id")?
+                .to_string(),
             payload: message.payload.to_vec(),
         });
     }
     Ok(logged)
 }
 
-/// A name as streams and consumers may have it: a dot is not allowed there.
+/// Returns a valid name for a stream or a consumer, which must not contain a dot.
 #[must_use]
 pub fn plain(name: &str) -> String {
     name.replace('.', "-")

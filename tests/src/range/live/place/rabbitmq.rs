@@ -1,13 +1,13 @@
-//! The queues of RabbitMQ.
+//! The RabbitMQ exchanges and queues of a run.
 //!
 //! ```text
 //! exchange range ──range.commands──► queue range.commands
-//!                ──range.facts────► exchange range.facts ──► the queue of each listener
+//!                ──range.facts────► exchange range.facts ──► the queue of each consumer
 //!                ──range.letters, range.steps──► queue range.log
 //! ```
 //!
-//! The facts have an exchange of their own, so that one binding gives them to all listeners or to
-//! none: a topic that is taken away and put back loses nothing in between.
+//! The facts have their own exchange, so that one binding routes them to all consumers or to none.
+//! Removing the binding and adding it again therefore loses no fact for some of the consumers.
 
 use anyhow::{Context, Result, ensure};
 use idem_brokers::RabbitMq;
@@ -22,10 +22,10 @@ use lapin::{
 
 use super::{COMMANDS, FACTS, LETTERS, Logged, Queue, STEPS};
 
-/// Where everything is published.
+/// The exchange to which all messages are published.
 pub const EXCHANGE: &str = "range";
 
-/// Makes exchanges and queues, all of which outlive the broker's death.
+/// Creates exchanges and queues, all of which survive a crash of the broker.
 pub async fn make(url: &str, queues: &[Queue]) -> Result<()> {
     let (connection, channel) = open(url).await?;
     let durable = ExchangeDeclareOptions {
@@ -51,7 +51,7 @@ pub async fn make(url: &str, queues: &[Queue]) -> Result<()> {
         let (exchange, key) = match queue {
             Queue::Commands => (EXCHANGE, COMMANDS),
             Queue::Board | Queue::Observer | Queue::Letters => (FACTS, ""),
-            // Its topics are bound below.
+            // `bind` adds the bindings of the log.
             Queue::Log => continue,
         };
         channel
@@ -68,7 +68,7 @@ pub async fn make(url: &str, queues: &[Queue]) -> Result<()> {
     Ok(connection.close(200, "done".into()).await?)
 }
 
-/// A campaign has quorum queues, and a log that no process consumes.
+/// Returns the arguments of a queue. A campaign has quorum queues, and a lazy queue for the log.
 fn arguments(queue: Queue, queues: &[Queue]) -> Result<FieldTable> {
     let mut arguments = FieldTable::default();
     if queue == Queue::Log {
@@ -78,7 +78,7 @@ fn arguments(queue: Queue, queues: &[Queue]) -> Result<FieldTable> {
             "x-queue-type".into(),
             AMQPValue::LongString("quorum".into()),
         );
-        // Since 4.0 there is a limit by default; before, -1 was taken for one.
+        // Since 4.0 there is a default limit, which -1 removes. Older versions take -1 as a limit.
         if RabbitMq::version()?.0 >= 4 {
             arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(-1));
         }
@@ -113,7 +113,7 @@ async fn bind(channel: &Channel, has_log: bool) -> Result<()> {
     Ok(())
 }
 
-/// Takes the bindings of a campaign's effects away, or puts them back.
+/// Removes the bindings of the effects of a campaign, or adds them again.
 pub async fn set_topics(url: &str, are_there: bool) -> Result<()> {
     let (connection, channel) = open(url).await?;
     if are_there {
@@ -144,7 +144,7 @@ pub async fn set_topics(url: &str, are_there: bool) -> Result<()> {
     Ok(connection.close(200, "done".into()).await?)
 }
 
-/// The version that is installed.
+/// Returns the version that is installed.
 pub fn version() -> Result<String> {
     let (major, minor) = RabbitMq::version()?;
     Ok(format!("{major}.{minor}"))
@@ -172,12 +172,12 @@ pub async fn send_without_id(url: &str, payload: &[u8]) -> Result<()> {
         .await?;
     ensure!(
         confirmation.is_ack(),
-        "the broker does not take a command without an id"
+        "the broker rejected a command without an id"
     );
     Ok(connection.close(200, "done".into()).await?)
 }
 
-/// Takes everything out of the log.
+/// Removes all messages from the log and returns them.
 pub async fn read_log(url: &str) -> Result<Vec<Logged>> {
     let (connection, channel) = open(url).await?;
     let mut logged = Vec::new();
@@ -188,7 +188,9 @@ pub async fn read_log(url: &str) -> Result<Vec<Logged>> {
         let id = message.properties.message_id().as_ref();
         logged.push(Logged {
             topic: message.routing_key.to_string(),
-            message_id: id.context("an effect without a message id")?.to_string(),
+            message_id: id
+                .context("an effect in the log has no message id")?
+                .to_string(),
             payload: message.delivery.data,
         });
     }
@@ -196,7 +198,7 @@ pub async fn read_log(url: &str) -> Result<Vec<Logged>> {
     Ok(logged)
 }
 
-/// How many messages lie in a queue, without those that a consumer has in hand.
+/// Returns the number of messages in a queue, without those that are delivered to a consumer.
 pub async fn waiting(url: &str, queue: &str) -> Result<u64> {
     let (connection, channel) = open(url).await?;
     let look = QueueDeclareOptions {

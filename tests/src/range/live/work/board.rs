@@ -1,4 +1,5 @@
-//! Hears the facts from the broker, claims each by the id of its message, and counts the hits.
+//! The leader board: receives the facts from the broker, claims each by its message id, and counts
+//! the hits.
 
 use std::time::Duration;
 
@@ -16,10 +17,10 @@ use crate::range::{
     message::Fact,
 };
 
-/// Counts what it was given.
+/// The file that counts the deliveries to the board.
 pub const GIVEN: &str = "board.given";
 
-/// Transactions at a time, in each process.
+/// The number of concurrent transactions of a process.
 const CONCURRENCY: usize = 4;
 
 pub async fn run(post: &Post) -> Result<()> {
@@ -43,7 +44,7 @@ pub async fn run(post: &Post) -> Result<()> {
 
 async fn count(tx: Tx, message: Message) -> Handled {
     let fact: Fact = message.json()?;
-    // The board shows hits only; a miss is claimed all the same.
+    // The board counts hits only, but claims misses as well.
     if fact.hit {
         leader_board::count(&*tx, &fact).await?;
     }

@@ -1,5 +1,5 @@
-//! A consumer as people write it without a runtime: some messages at a time, and what fails comes
-//! again.
+//! A consumer without the consumer runtime, as an application might write it: it handles several
+//! messages concurrently, and releases failed ones for redelivery.
 
 use std::{future::Future, time::Duration};
 
@@ -7,43 +7,43 @@ use anyhow::Result;
 use idem_client::{Delivery, Message, Settlement, Source, terminated};
 use tokio::task::JoinSet;
 
-/// Messages at a time.
+/// The number of messages that are handled concurrently.
 pub const AT_A_TIME: usize = 8;
 
-/// How long to let a broker or a database be that is away.
+/// The pause after an error of the broker or of the database.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Hands every message to `work` until the process is told to stop. What `work` has done is
-/// acknowledged, and what it has failed at comes again.
+/// Passes every message to `work` until the process receives SIGTERM. A message is acknowledged
+/// when `work` succeeds, and redelivered when it fails.
 pub async fn consume<F, Fut>(mut source: impl Source, work: F) -> Result<()>
 where
     F: Fn(Message) -> Fut,
     Fut: Future<Output = Result<()>> + Send + 'static,
 {
     let mut stop = std::pin::pin!(terminated());
-    let mut at_work = JoinSet::new();
+    let mut in_progress = JoinSet::new();
     loop {
         tokio::select! {
             biased;
             () = &mut stop => break,
-            Some(done) = at_work.join_next(), if at_work.len() >= AT_A_TIME => done?,
-            next = source.next(), if at_work.len() < AT_A_TIME => match next {
+            Some(done) = in_progress.join_next(), if in_progress.len() >= AT_A_TIME => done?,
+            next = source.next(), if in_progress.len() < AT_A_TIME => match next {
                 Ok(Some(delivery)) => {
                     let done = work(delivery.message().clone());
-                    at_work.spawn(settle(delivery, done));
+                    in_progress.spawn(settle(delivery, done));
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    eprintln!("the source: {error}");
+                    eprintln!("cannot receive from the source: {error}");
                     tokio::time::sleep(PAUSE).await;
                 }
             },
         }
-        while let Some(done) = at_work.try_join_next() {
+        while let Some(done) = in_progress.try_join_next() {
             done?;
         }
     }
-    while let Some(done) = at_work.join_next().await {
+    while let Some(done) = in_progress.join_next().await {
         done?;
     }
     Ok(())
@@ -53,13 +53,13 @@ async fn settle(delivery: Delivery, done: impl Future<Output = Result<()>>) {
     let settlement = match done.await {
         Ok(()) => Settlement::Acknowledge,
         Err(error) => {
-            eprintln!("a message comes again: {error:#}");
-            // Here only the database fails.
+            eprintln!("released a message for redelivery: {error:#}");
+            // Only the database can fail here, so the message is released and not rejected.
             Settlement::Release { after: PAUSE }
         }
     };
-    // A broker that was not told delivers again.
+    // A message that is not settled is redelivered by the broker.
     if let Err(error) = delivery.settle(settlement).await {
-        eprintln!("not settled: {error}");
+        eprintln!("cannot settle a message: {error}");
     }
 }

@@ -1,9 +1,9 @@
-//! Claims the same ids from several sessions at the same time, with plain transactions and no
+//! Claims the same ids from several sessions concurrently, with plain transactions and without a
 //! broker.
 //!
-//! The ids are those of a window of time, so that most are claimed while another session claims
-//! them, and some after their ring has forgotten them. Every claim is noted with the monotonic
-//! clock before and after it, for the checker of the stress tests.
+//! The ids follow from the time. Most claims use a new id, which other sessions claim at the same
+//! time. Some use an id that is older than the retention of the ring. Every claim is recorded with
+//! the monotonic clock before and after it, for the checker of the stress tests.
 
 use std::{cell::RefCell, fs::File, io::Write, rc::Rc, time::Duration};
 
@@ -16,21 +16,22 @@ use super::{
     sessions::{monotonic_us, repeat},
 };
 
-/// The ids that are claimed here, in a ring that turns every second.
+/// The destination of these claims, in a ring that rotates every second.
 pub const DESTINATION: &str = "range.claims";
 
-/// How long that ring remembers them.
+/// The retention of that ring.
 pub const RETENTION: Duration = Duration::from_secs(2);
 
-/// Where the attempts are whose commits were reported, one a line.
+/// The file with the attempts that were committed and acknowledged, one per line.
 pub const COMMITTED: &str = "claims.committed";
 
 const SESSIONS: usize = 6;
 
-/// A new id comes in so many microseconds.
+/// The time between two new ids, in microseconds.
 const NEW_ID_EVERY_US: i64 = 30_000;
 
-/// Ids are claimed for so long: beyond the retention, so that some are claimed again.
+/// The time during which an id is used, in microseconds. It is longer than the retention, so that
+/// some ids are claimed again.
 const WINDOW_US: i64 = 12_000_000;
 
 pub async fn run(post: &Post) -> Result<()> {
@@ -47,7 +48,8 @@ pub async fn run(post: &Post) -> Result<()> {
     .await
 }
 
-/// One transaction with several claims. Returns the attempts that were committed.
+/// Executes one transaction with several claims. Returns the attempts that were committed, one per
+/// line.
 async fn claim_some(client: &mut Client) -> Result<String> {
     let tx = client.transaction().await?;
     let mut attempts = String::new();
@@ -67,7 +69,8 @@ async fn claim_some(client: &mut Client) -> Result<String> {
         if claimed {
             let attempt = i64::from_ne_bytes(rand::rng().random());
             tx.execute_typed(
-                "INSERT INTO claimed (attempt, identity, before_us, after_us) VALUES ($1, $2, $3, $4)",
+                "INSERT INTO claimed (attempt, identity, before_us, after_us)
+                 VALUES ($1, $2, $3, $4)",
                 &[
                     (&attempt, Type::INT8),
                     (&identity, Type::INT8),
@@ -78,14 +81,15 @@ async fn claim_some(client: &mut Client) -> Result<String> {
             .await?;
             attempts += &format!("{attempt}\n");
         }
-        // The ring may turn between two claims of one transaction.
+        // The ring should sometimes rotate between two claims of one transaction.
         tokio::time::sleep(Duration::from_millis(rand::rng().random_range(5..40))).await;
     }
     tx.commit().await?;
     Ok(attempts)
 }
 
-/// Some ids in their order: two transactions that take their locks in one order do not deadlock.
+/// Draws some ids, sorted: two transactions that acquire their locks in the same order do not
+/// deadlock.
 fn draw() -> Result<Vec<i64>> {
     let newest = monotonic_us()? / NEW_ID_EVERY_US;
     let mut dice = rand::rng();
@@ -95,7 +99,7 @@ fn draw() -> Result<Vec<i64>> {
     Ok(ids)
 }
 
-/// Most of the time one of the newest ids, so that sessions meet.
+/// Draws the age of an id. Most ids are among the newest four, so that sessions use the same id.
 fn age(dice: &mut impl Rng) -> i64 {
     let oldest = if dice.random_bool(0.7) {
         4

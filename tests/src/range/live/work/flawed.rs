@@ -1,9 +1,10 @@
-//! Receipts of a consumer with a planted bug.
+//! The receipts of a consumer with a planted bug.
 
 use futures_util::{FutureExt, future::BoxFuture};
 use idem_client::{Delivery, Receipt, Settlement, TransportError};
 
-/// The message is acknowledged already: nothing brings it back.
+/// The receipt of a message that was already acknowledged. Settling it does nothing, so the message
+/// is never redelivered.
 struct Acknowledged;
 
 impl Receipt for Acknowledged {
@@ -15,7 +16,7 @@ impl Receipt for Acknowledged {
     }
 }
 
-/// Says that its broker keeps rejected messages, and has it delete them.
+/// A receipt that reports that its broker keeps rejected messages, but acknowledges them instead.
 struct Dropping(Box<dyn Receipt>);
 
 impl Receipt for Dropping {
@@ -38,14 +39,14 @@ impl Receipt for Dropping {
     }
 }
 
-/// The same delivery, acknowledged before anything is done.
+/// Acknowledges a delivery before it is handled.
 pub async fn acknowledged(delivery: Delivery) -> Result<Delivery, TransportError> {
     let (message, receipt) = delivery.into_parts();
     receipt.settle(Settlement::Acknowledge).await?;
     Ok(Delivery::new(message, Acknowledged))
 }
 
-/// The same delivery, which is deleted when it is rejected.
+/// Changes a delivery so that the broker deletes it when it is rejected.
 pub fn dropping(delivery: Delivery) -> Delivery {
     let (message, receipt) = delivery.into_parts();
     Delivery::new(message, Dropping(receipt))

@@ -1,8 +1,9 @@
-//! Leases the same ids from several sessions, works for longer than some leases last, and
-//! completes.
+//! Leases the same ids from several sessions, holds some of them for longer than the lease, and
+//! completes them.
 //!
-//! The monotonic clock is noted after a lease was committed and before a completion is asked for: a
-//! completion that began after another session had the lease has a token that is no longer valid.
+//! The monotonic clock is recorded after a lease was committed and before a completion starts. A
+//! completion that started after another session had acquired the lease used a token that was no
+//! longer valid.
 
 use std::time::Duration;
 
@@ -16,17 +17,19 @@ use super::{
 };
 use crate::range::live::Flaw;
 
-/// The ids that are leased here.
+/// The destination of these leases.
 pub const DESTINATION: &str = "range.leases";
 
 const SESSIONS: usize = 4;
 
-/// A new id comes in so many microseconds, and is tried for some of these periods.
+/// The time between two new ids, in microseconds.
 const NEW_ID_EVERY_US: i64 = 300_000;
+/// The number of these periods during which an id is used.
 const PERIODS: i64 = 6;
 
-/// How a completion is asked for; the other one is a planted bug.
+/// The statement that completes a lease.
 const COMPLETE: &str = "SELECT idem_complete($1, $2, $3)";
+/// The statement of the planted bug, which ignores the token.
 const COMPLETE_UNFENCED: &str = "SELECT complete_unfenced($1, $2, $3)";
 
 pub async fn run(post: &Post) -> Result<()> {
@@ -57,14 +60,14 @@ async fn lease(client: &mut Client, complete: &str) -> Result<()> {
     let pause = rand::rng().random_range(10..600);
     let leased = row.try_get::<_, &str>(0)? == "acquired";
     if leased {
-        let (token, told): (i64, i64) = (row.try_get(1)?, monotonic_us()?);
+        let (token, acquired): (i64, i64) = (row.try_get(1)?, monotonic_us()?);
         client
             .execute_typed(
                 "INSERT INTO leased (identity, token, told_us) VALUES ($1, $2, $3)",
                 &[
                     (&identity, Type::INT8),
                     (&token, Type::INT8),
-                    (&told, Type::INT8),
+                    (&acquired, Type::INT8),
                 ],
             )
             .await?;
@@ -77,7 +80,7 @@ async fn lease(client: &mut Client, complete: &str) -> Result<()> {
 
 async fn finish(client: &mut Client, identity: i64, token: i64, complete: &str) -> Result<()> {
     let id = format!("l-{identity}");
-    let asked = monotonic_us()?;
+    let started = monotonic_us()?;
     let tx = client.transaction().await?;
     let completed = tx
         .query_typed(
@@ -91,7 +94,7 @@ async fn finish(client: &mut Client, identity: i64, token: i64, complete: &str) 
         .await;
     match completed {
         Ok(_) => {}
-        // The lease is lost, or another transaction claims the message.
+        // The token is no longer valid, or another transaction claims the message.
         Err(error)
             if error
                 .code()
@@ -106,7 +109,7 @@ async fn finish(client: &mut Client, identity: i64, token: i64, complete: &str) 
         &[
             (&identity, Type::INT8),
             (&token, Type::INT8),
-            (&asked, Type::INT8),
+            (&started, Type::INT8),
         ],
     )
     .await?;

@@ -1,4 +1,4 @@
-//! Writes a letter for each hit, under a lease and outside of a transaction.
+//! Writes a letter for each hit, under a lease and outside a transaction.
 
 use std::time::Duration;
 
@@ -20,21 +20,22 @@ use crate::range::{
     message::Fact,
 };
 
-/// Counts what it was given.
+/// The file that counts the deliveries to this role.
 pub const GIVEN: &str = "letters.given";
 
-/// Letters at a time, in each process.
+/// The number of messages that a process handles concurrently.
 const CONCURRENCY: usize = 4;
 
-/// How long it takes to write one.
+/// The time that a handler takes to write a letter.
 const WRITING: Duration = Duration::from_millis(10);
 
-/// What is in it.
+/// The payload of a letter.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Letter {
-    /// Whose hit it is about.
+    /// The attempt that hit.
     pub attempt: Uuid,
-    /// Which execution has written it: the message id of two executions is the same.
+    /// The random id of the execution that wrote the letter. Two executions have the same message
+    /// id.
     pub execution: Uuid,
 }
 

@@ -1,5 +1,4 @@
-//! What the processes of a run do, one role each: the whole of their code, built on what every user
-//! has.
+//! The roles of the processes of a run. Their code uses only what every user of idem has.
 
 mod board;
 mod by_hand;
@@ -33,59 +32,60 @@ use super::{
     config::{Field, Kind},
 };
 
-/// What a process does.
+/// The role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Role {
     /// Sends the commands, some of them twice.
     Producer,
-    /// Handles the commands, with facts as their effects.
+    /// Handles the commands and records facts as their effects.
     Targets,
-    /// Publishes the facts.
+    /// Publishes the effects.
     Relay,
-    /// Hears the facts and counts the hits.
+    /// Receives the facts and counts the hits.
     Board,
-    /// Hears the facts and forgets none. It does not know idem.
+    /// Receives the facts and stores all of them, without idem.
     Observer,
     /// Writes a letter for each hit, under a lease.
     Letters,
-    /// Claims the same ids from several sessions at the same time.
+    /// Claims the same ids from several sessions concurrently.
     Claims,
-    /// Leases the same ids from several sessions, for less time than some work takes.
+    /// Leases the same ids from several sessions, and holds some for longer than the lease.
     Leases,
     /// Sends numbered steps of a few keys.
     Steps,
 }
 
-/// What a process is told at its start.
+/// The arguments of a process.
 #[derive(Args, Clone, Debug)]
 pub struct Post {
-    /// What the messages travel over
+    /// The broker
     #[arg(long, value_enum)]
     pub broker: Kind,
-    /// Where the broker is
+    /// The URL of the broker
     #[arg(long)]
     pub broker_url: String,
-    /// Where the database is: a connection string
+    /// The connection string of the database
     #[arg(long)]
     pub database: String,
-    /// Where this process finds what an earlier one has noted
+    /// The directory with the notes of earlier processes of this role
     #[arg(long)]
     pub dir: PathBuf,
-    /// How many messages the producer sends in a second
+    /// The number of messages that the producer sends per second
     #[arg(long)]
     pub per_second: u32,
     /// Handle the commands without idem
     #[arg(long)]
     pub unprotected: bool,
-    /// A bug to work with
+    /// The planted bug
     #[arg(long = "break", value_enum)]
     pub flaw: Option<Flaw>,
-    /// What travels
+    /// The traffic
     #[command(flatten)]
     pub field: Field,
 }
 
-/// Works until it is told to stop (SIGTERM), has nothing more to do, or whoever started it is gone.
+/// Runs a role until SIGTERM, or until it has no more to do. The process also ends when its
+/// standard input is closed.
 pub async fn run(role: Role, post: &Post) -> Result<()> {
     tie::end_with_owner();
     match role {
@@ -102,38 +102,38 @@ pub async fn run(role: Role, post: &Post) -> Result<()> {
     }
 }
 
-/// The relay of the range. Its processes share the partitions.
+/// The name of the relay. Its processes share the partitions.
 pub const RELAY: &str = "range";
 
-/// How many it has.
+/// The number of partitions of the relay.
 pub const RELAY_PARTITIONS: i32 = 4;
 
-/// Who handles the commands.
+/// Returns the destination that handles the commands.
 pub fn targets() -> Result<Destination, Error> {
     Destination::new("range.targets")
 }
 
-/// Who counts the hits.
+/// Returns the destination that counts the hits.
 pub fn board() -> Result<Destination, Error> {
     Destination::new("range.board")
 }
 
-/// Who writes the letters.
+/// Returns the destination that writes the letters.
 pub fn letters() -> Result<Destination, Error> {
     Destination::new("range.letters")
 }
 
-/// How many entries of its plan the producer has noted as sent.
+/// Returns the number of entries of its plan that the producer has noted as sent.
 pub fn noted(dir: &Path) -> Result<usize> {
     note::Note::new(dir, producer::PROGRESS).read()
 }
 
-/// How many messages the producers of a run have sent.
+/// Returns the number of messages that the producers of a run have sent.
 pub fn sent(dir: &Path) -> Result<u64> {
     Counter::read(dir, producer::SENT)
 }
 
-/// How many messages the consumers of a run were given: targets, board, observer.
+/// Returns the number of deliveries to the targets, the board and the observer of a run.
 pub fn given(dir: &Path) -> Result<[u64; 3]> {
     let read = |name| Counter::read(dir, name);
     Ok([
@@ -144,7 +144,7 @@ pub fn given(dir: &Path) -> Result<[u64; 3]> {
 }
 
 impl Role {
-    /// The name on a command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub fn argument(self) -> &'static str {
         match self {

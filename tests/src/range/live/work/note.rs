@@ -1,4 +1,5 @@
-//! What outlives a killed process: a number of its own, and one byte for each delivery.
+//! State in files that survives the kill of a process: a number, and counters with one byte for
+//! each event.
 
 use std::{
     fs::{self, File},
@@ -8,27 +9,27 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// A number that is on disk before anybody goes on.
+/// A number in a file. A process writes it before it continues.
 pub struct Note(PathBuf);
 
 impl Note {
-    /// The note in this file.
+    /// Creates the note for this file.
     pub fn new(dir: &Path, name: &str) -> Self {
         Self(dir.join(name))
     }
 
-    /// What was written last; 0 in the beginning.
+    /// Returns the number that was written last, or 0 when the file does not exist.
     pub fn read(&self) -> Result<usize> {
         match fs::read_to_string(&self.0) {
             Ok(text) => text
                 .parse()
-                .with_context(|| format!("{} is no note", self.0.display())),
+                .with_context(|| format!("{} does not contain a number", self.0.display())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Writes it whole, or leaves what was there.
+    /// Writes the number atomically. A kill leaves either the new or the old number.
     pub fn write(&self, number: usize) -> Result<()> {
         let draft = self.0.with_extension("new");
         fs::write(&draft, number.to_string())?;
@@ -36,23 +37,23 @@ impl Note {
     }
 }
 
-/// Counts events over all processes that use the same file.
+/// A counter of events of all processes that use the same file.
 pub struct Counter(File);
 
 impl Counter {
-    /// The counter in this file.
+    /// Opens the counter in this file, and creates the file if it does not exist.
     pub fn open(dir: &Path, name: &str) -> Result<Self> {
         let path = dir.join(name);
         let file = File::options().create(true).append(true).open(&path);
         Ok(Self(file.with_context(|| path.display().to_string())?))
     }
 
-    /// One more.
+    /// Adds one event.
     pub fn add(&mut self) -> Result<(), std::io::Error> {
         self.0.write_all(b".")
     }
 
-    /// How many there were.
+    /// Returns the number of events, or 0 when the file does not exist.
     pub fn read(dir: &Path, name: &str) -> Result<u64> {
         match fs::metadata(dir.join(name)) {
             Ok(file) => Ok(file.len()),

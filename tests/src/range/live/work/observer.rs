@@ -1,5 +1,5 @@
-//! Hears every fact and forgets none: without idem, so that a contradiction or a lost fact cannot
-//! hide behind a claim.
+//! Receives and stores every fact. It does not use idem, so that a claim cannot hide a
+//! contradiction or a lost fact.
 
 use anyhow::{Context, Result};
 use deadpool_postgres::Pool;
@@ -20,7 +20,7 @@ use crate::range::{
     observer::Published,
 };
 
-/// Counts what it was given.
+/// The file that counts the deliveries to the observer.
 pub const GIVEN: &str = "observer.given";
 
 pub async fn run(post: &Post) -> Result<()> {
@@ -37,7 +37,7 @@ pub async fn run(post: &Post) -> Result<()> {
 async fn hear(pool: &Pool, message: &Message) -> Result<()> {
     let id: Uuid = message
         .message_id()
-        .context("a fact without a message id")?
+        .context("a fact has no message id")?
         .parse()?;
     let message::Message {
         subject,

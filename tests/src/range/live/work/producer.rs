@@ -1,9 +1,9 @@
-//! Sends the commands of the seed in their order, some of them twice, each until the broker has
-//! confirmed it.
+//! Sends the commands of the seed in order, some of them twice, and retries each until the broker
+//! has confirmed it.
 //!
-//! What it knows beyond its death is how far it was. It notes that after the broker has confirmed,
-//! so a new one sends again what the old one had sent and not noted: nobody can tell these from
-//! other duplicates.
+//! The only state that survives a kill is the number of commands that were sent. The producer notes
+//! it after the broker has confirmed. So a new producer sends again what the old one sent and did
+//! not note. These messages are duplicates like all others.
 
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ use super::{
 };
 use crate::range::{live::place::COMMANDS, message::Message};
 
-/// How many messages are under way at the same time, and between two notes.
+/// The number of messages that are sent concurrently, and that are sent between two notes.
 const CHUNK: usize = 40;
 
-/// How long to let a broker be that is away.
+/// The pause before a failed send is retried.
 const BROKER_IS_AWAY: Duration = Duration::from_millis(200);
 
-/// Where it notes how far it is.
+/// The file with the number of entries of the plan that were sent.
 pub const PROGRESS: &str = "producer.progress";
 
-/// Counts what it has sent.
+/// The file that counts the messages that were sent.
 pub const SENT: &str = "producer.sent";
 
 pub async fn run(post: &Post) -> Result<()> {
@@ -38,16 +38,16 @@ pub async fn run(post: &Post) -> Result<()> {
     let note = Note::new(&post.dir, PROGRESS);
     let mut sent = Counter::open(&post.dir, SENT)?;
     let mut done = note.read()?;
-    let mut rhythm =
+    let mut ticks =
         tokio::time::interval(Duration::from_secs(1) * u32::try_from(CHUNK)? / post.per_second);
-    rhythm.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut stop = std::pin::pin!(terminated());
     while done < plan.len() {
-        // A chunk that was begun is finished, so the note is exact when it is told to stop.
+        // SIGTERM is only handled between two chunks, so that the note is exact after a stop.
         tokio::select! {
             biased;
             () = &mut stop => break,
-            _ = rhythm.tick() => {}
+            _ = ticks.tick() => {}
         }
         let chunk = &plan[done..plan.len().min(done + CHUNK)];
         let mut confirmed = stream::iter(chunk)
@@ -69,7 +69,9 @@ async fn send(publisher: &impl Publisher, command: &Message) -> Result<()> {
     loop {
         match publisher.publish(&message).await {
             Ok(()) => return Ok(()),
-            Err(error @ PublishError::Permanent(_)) => bail!("command {}: {error}", command.id),
+            Err(error @ PublishError::Permanent(_)) => {
+                bail!("cannot send command {}: {error}", command.id)
+            }
             Err(_) => tokio::time::sleep(BROKER_IS_AWAY).await,
         }
     }

@@ -1,4 +1,4 @@
-//! Publishes the facts.
+//! Publishes the effects.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use super::{
 };
 use crate::range::live::business::RELAY_ROLE;
 
-/// The partitions of a relay that was killed wait so long for another.
+/// The lease of a partition: after a kill, the partitions of the relay wait this long for another
+/// process.
 const LEASE: Duration = Duration::from_secs(3);
 
 pub async fn run(post: &Post) -> Result<()> {

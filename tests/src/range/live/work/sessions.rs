@@ -1,5 +1,5 @@
-//! What the clients without a broker share: sessions that are opened again after every error, and a
-//! clock.
+//! Shared code of the clients without a broker: sessions that are opened again after every error,
+//! and a clock.
 
 use std::time::Duration;
 
@@ -12,17 +12,18 @@ use tokio_postgres::{Client, NoTls};
 use super::Post;
 use crate::range::live::business::CONSUMER_ROLE;
 
-/// How long to let a database be that is away.
+/// The pause after an error, before a session is opened again.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The monotonic clock of this machine in microseconds. Wall clocks jump in a campaign.
+/// Returns the monotonic clock of this machine in microseconds. A campaign makes wall clocks jump.
 pub fn monotonic_us() -> Result<i64> {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
     Ok(now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000)
 }
 
-/// Does `work` over and over in so many sessions, until the process is told to stop. A session that
-/// fails is closed, and another one opened.
+/// Repeats `work` in this number of sessions until the process receives SIGTERM. `work` gets the
+/// client and the number of its session. After an error the session is closed and another one is
+/// opened.
 pub async fn repeat<F>(post: &Post, sessions: usize, work: F) -> Result<()>
 where
     F: AsyncFn(&mut Client, usize) -> Result<()> + Clone + 'static,

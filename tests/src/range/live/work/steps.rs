@@ -1,4 +1,4 @@
-//! Sends numbered steps through the outbox: within a key the number grows with each commit.
+//! Sends numbered steps through the outbox. Within a key, the number increases with each commit.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use tokio_postgres::{Client, types::Type};
 use super::{Post, sessions::repeat};
 use crate::range::live::place::STEPS;
 
-/// One key for each session, so that the commits of a key follow each other.
+/// The number of sessions. Each has its own key, so that the commits of a key are sequential.
 const SESSIONS: usize = 4;
 
 const PAUSE: Duration = Duration::from_millis(150);
 
-/// What is sent.
+/// The payload of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// The key.
     pub key: i32,
-    /// The how manyth of its key.
+    /// The number of the step within its key, from 1.
     pub n: i64,
 }
 
@@ -35,7 +35,7 @@ pub async fn run(post: &Post) -> Result<()> {
 
 async fn take(client: &mut Client, key: i32) -> Result<()> {
     let tx = client.transaction().await?;
-    // The lock keeps an earlier session of this key, whose COMMIT is under way, apart.
+    // An earlier session of this key may still be committing. The row lock waits for it.
     let n: i64 = tx
         .query_typed_one(
             "UPDATE step SET n = n + 1 WHERE key = $1 RETURNING n",

@@ -1,5 +1,5 @@
-//! Handles the commands: whether a shot hit is decided by where the target is *now*, and told as an
-//! effect.
+//! Handles the commands. A shot is decided by the position that its target has *now*, and the
+//! result is recorded as an effect.
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ use crate::range::{
     message::Kind,
 };
 
-/// Counts what it was given.
+/// The file that counts the deliveries to the targets.
 pub const GIVEN: &str = "targets.given";
 
-/// Transactions at a time, in each process.
+/// The number of concurrent transactions of a process.
 const CONCURRENCY: usize = 4;
 
 pub async fn run(post: &Post) -> Result<()> {
@@ -61,7 +61,9 @@ async fn handle(tx: Tx, message: Message) -> Handled {
         {
             poison::handle(&tx, &message).await
         }
-        other => Err(HandlerError::terminal(format!("no command: {other:?}"))),
+        other => Err(HandlerError::terminal(format!(
+            "unknown command: {other:?}"
+        ))),
     }
 }
 

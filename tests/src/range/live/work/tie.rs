@@ -1,12 +1,12 @@
-//! No process outlives whoever started it.
+//! Ends a process together with the process that started it.
 
 use std::{io::Read, process, thread};
 
-/// Ends this process when its standard input does: whoever holds the other end of the pipe is gone
-/// then.
+/// Ends this process when its standard input is closed, which happens at the latest when the parent
+/// process ends.
 ///
-/// A signal by the kernel at the parent's death would come when the parent's *thread* ends, which
-/// says nothing.
+/// The parent-death signal of the kernel is not used, because it is sent when the parent's *thread*
+/// ends.
 pub fn end_with_owner() {
     thread::spawn(|| {
         let mut nothing = [0];

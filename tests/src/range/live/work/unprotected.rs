@@ -1,6 +1,6 @@
-//! Handles the commands without idem, as well as that can be done by hand: the work is one
-//! transaction, the fact is published after its commit, and the message is acknowledged last. So
-//! nothing gets lost, and everything can happen twice.
+//! Handles the commands without idem, as carefully as is possible without it: the business writes
+//! are one transaction, the fact is published after the commit, and the message is acknowledged
+//! last. So no message is lost, and every message can take effect twice.
 
 use std::sync::Arc;
 
@@ -32,8 +32,8 @@ pub async fn run(post: &Post) -> Result<()> {
     by_hand::consume(source, move |message| {
         let (pool, publisher) = (pool.clone(), Arc::clone(&publisher));
         async move {
-            if let Some(fact) = work(&pool, &message).await? {
-                tell(&*publisher, &fact).await?;
+            if let Some(fact) = handle(&pool, &message).await? {
+                publish(&*publisher, &fact).await?;
             }
             Ok(())
         }
@@ -41,7 +41,7 @@ pub async fn run(post: &Post) -> Result<()> {
     .await
 }
 
-async fn work(pool: &Pool, message: &Message) -> Result<Option<Fact>> {
+async fn handle(pool: &Pool, message: &Message) -> Result<Option<Fact>> {
     let mut client = pool.get().await?;
     let tx = client.transaction().await?;
     let fact = match message.message_type() {
@@ -54,13 +54,13 @@ async fn work(pool: &Pool, message: &Message) -> Result<Option<Fact>> {
             business::move_target(&*tx, &message.json()?).await?;
             None
         }
-        other => bail!("no command: {other:?}"),
+        other => bail!("unknown command: {other:?}"),
     };
     tx.commit().await?;
     Ok(fact)
 }
 
-async fn tell(publisher: &impl Publisher, fact: &Fact) -> Result<()> {
+async fn publish(publisher: &impl Publisher, fact: &Fact) -> Result<()> {
     let mut message = OutgoingMessage::new(Uuid::new_v4(), FACTS, serde_json::to_vec(fact)?);
     message.message_type = Some(fact.kind().name().to_owned());
     Ok(publisher.publish(&message).await?)

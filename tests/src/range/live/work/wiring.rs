@@ -1,4 +1,5 @@
-//! What a role is connected with: the same for every broker. Nothing connects before it is used.
+//! The connections of a role, with the same interface for every broker. They are opened at their
+//! first use.
 
 use std::time::Duration;
 
@@ -17,18 +18,19 @@ use crate::range::live::{
     place::{Queue, nats, rabbitmq},
 };
 
-/// Failures of the environment use up none of these, and each process counts for itself.
+/// The largest number of deliveries of a failing message. Failures of the environment do not count,
+/// and each process counts separately.
 pub const MAX_DELIVERIES: u32 = 12;
 
-/// How long a failed message waits, the first time and at most.
+/// The first back-off of a failed message.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// See [`FIRST_PAUSE`].
+/// The longest back-off of a failed message.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How many messages a process may hold: those of a killed one come again.
+/// The largest number of unsettled messages of a process. They are redelivered when it is killed.
 const PREFETCH: u16 = 50;
 
-/// Connections to the database of a role that may do its work and nothing else.
+/// Creates a pool of connections to the database with a role that has only the privileges it needs.
 pub fn pool(post: &Post, role: &str, connections: usize) -> Result<Pool> {
     let mut config: tokio_postgres::Config = post.database.parse()?;
     config.user(role);
@@ -36,13 +38,14 @@ pub fn pool(post: &Post, role: &str, connections: usize) -> Result<Pool> {
     Ok(Pool::builder(manager).max_size(connections).build()?)
 }
 
-/// The messages of a queue, whatever broker it is in; counted over the deaths of their process.
+/// The messages of a queue of any broker. The deliveries are counted in a file, which survives the
+/// kill of the process.
 pub struct QueueSource {
     broker: BrokerSource,
     counter: Counter,
     flaw: Option<Flaw>,
     queue: Queue,
-    /// Whether the planted bug has it deliver nothing any more.
+    /// Whether the planted bug has stopped the deliveries.
     is_stuck: bool,
 }
 
@@ -52,7 +55,7 @@ enum BrokerSource {
 }
 
 impl QueueSource {
-    /// Listens to this queue.
+    /// Creates a source of the messages of this queue.
     pub fn new(post: &Post, queue: Queue, counter: Counter) -> Self {
         let broker = match post.broker {
             Kind::RabbitMq => BrokerSource::RabbitMq(Box::new(RabbitMqSource::new(
@@ -102,7 +105,7 @@ impl Source for QueueSource {
     }
 }
 
-/// Publishes to whatever broker it is.
+/// A publisher to any broker.
 pub enum BrokerPublisher {
     /// RabbitMQ.
     RabbitMq(RabbitMqPublisher),
@@ -111,7 +114,7 @@ pub enum BrokerPublisher {
 }
 
 impl BrokerPublisher {
-    /// Publishes to the broker of this post.
+    /// Creates a publisher to the broker in these arguments.
     pub fn new(post: &Post) -> Self {
         match post.broker {
             Kind::RabbitMq => Self::RabbitMq(RabbitMqPublisher::new(
