@@ -1,4 +1,5 @@
-//! The benchmarks start their own clusters; what is measured is built with the release profile.
+//! Runs the benchmarks, which start their own clusters. The measured programs are built with the
+//! release profile.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! The extension, built as it is shipped or with pause points, and laid over a private copy of
+//! Builds the extension as it is shipped or with pause points, and installs it in a private copy of
 //! PostgreSQL.
 
 use std::process::Command;
@@ -9,17 +9,17 @@ use idem_cluster::Install;
 use crate::context::Context;
 use crate::{setup, step};
 
-/// Which extension is built.
+/// A variant of the extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// As users get it.
+    /// The extension as users get it.
     Shipped,
-    /// With the feature `pause-points`, for the tests of races.
+    /// The extension with the feature `pause-points`, for the tests of races.
     PausePoints,
 }
 
 impl Variant {
-    /// What the names of its directories end with.
+    /// Returns the end of the names of its directories.
     pub fn suffix(self) -> &'static str {
         match self {
             Variant::Shipped => "",
@@ -35,13 +35,13 @@ impl Variant {
     }
 }
 
-/// Makes the package (release profile) and installs it in `target/pg`. Cargo skips what is up to
-/// date.
+/// Builds the package (release profile) and installs it in `target/pg`. Cargo skips the parts that
+/// are up to date.
 pub fn build(context: &Context) -> Result<Install> {
     build_variant(context, Variant::Shipped)
 }
 
-/// The same for one of the variants; each has its own copy of PostgreSQL.
+/// Builds and installs one of the variants. Each variant has its own copy of PostgreSQL.
 pub fn build_variant(context: &Context, variant: Variant) -> Result<Install> {
     let _alone = context.alone()?;
     let cargo_pgrx = setup::do_what_is_missing(context, variant)?;
@@ -70,7 +70,7 @@ pub fn build_variant(context: &Context, variant: Variant) -> Result<Install> {
     step::run(
         label,
         package,
-        "`cargo build -p idem` shows the errors of the compiler in full",
+        "run `cargo build -p idem` to see all errors of the compiler",
     )?;
 
     let install = Install::open(&context.install_root(variant), context.pg)?;

@@ -1,4 +1,4 @@
-//! A campaign of fault injection over servers of its own, as root.
+//! Runs a campaign of fault injection with its own servers, as root.
 
 use anyhow::Result;
 
@@ -21,7 +21,7 @@ pub fn chaos(context: &Context, minutes: u32, arguments: &[String]) -> Result<()
     step::run(
         "building the campaign",
         programs,
-        "`cargo build -p idem-tests` shows the errors of the compiler in full",
+        "run `cargo build -p idem-tests` to see all errors of the compiler",
     )?;
     let mut campaign = context.cargo([
         "run",

@@ -1,9 +1,9 @@
-//! Debian suites that are not this machine's: the same command runs again in a chroot of that
-//! suite.
+//! Debian suites other than the suite of this machine: the same command runs again in a chroot of
+//! that suite.
 //!
-//! A chroot is a new machine that borrows the Rust toolchain; the set-up installs the rest in it.
-//! The workspace is at the same path inside, with a `target` of its own: a program that was linked
-//! with one C library may not run with another.
+//! A chroot is like a new machine that uses the Rust toolchain of this machine. The set-up installs
+//! the rest in it. The workspace is at the same path inside, with its own `target`: a program that
+//! was linked with one C library may not run with another.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,15 +18,15 @@ use crate::context::cargo_home;
 use crate::step;
 use crate::suite::{Suite, codename, is_debian_like};
 
-/// Set inside, where the way ends.
+/// The variable that is set inside a chroot, where no other chroot is entered.
 const INSIDE: &str = "IDEM_XTASK_IN_CHROOT";
 
-/// What a Rust toolchain needs at least; the set-up installs the rest.
+/// The packages that a Rust toolchain needs at least. The set-up installs the rest.
 const INCLUDE: &str = "--include=ca-certificates,gcc,libc6-dev";
 
-/// Runs in a mount namespace of its own, so that nothing stays mounted when it ends. `$1` is the
-/// chroot, `$2` the target directory it uses, then come directories that appear in it where they
-/// are here, a colon, and the command.
+/// Runs in its own mount namespace, so that nothing stays mounted when it ends. `$1` is the chroot,
+/// and `$2` is the target directory of the chroot. The next arguments are directories that appear
+/// in the chroot at the same path, a colon, and the command.
 const ENTER: &str = r#"
 set -eu
 root=$1 target=$2
@@ -48,9 +48,9 @@ pub fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
-/// Whether the suite is another one than this machine's.
+/// Returns whether the suite is not the suite of this machine.
 pub fn is_needed(suite: Suite) -> bool {
-    // On a machine without apt the set-up says which machine it needs.
+    // On a machine without apt, the set-up reports which machine it needs.
     !is_inside() && is_debian_like() && Suite::of_this_machine() != Some(suite)
 }
 
@@ -58,26 +58,27 @@ pub fn is_needed(suite: Suite) -> bool {
 pub fn ensure_root(suite: Suite) -> Result<()> {
     ensure!(
         geteuid().is_root(),
-        "Debian {suite} is not the suite of this machine, and its chroot needs root: run this command as root"
+        "Debian {suite} is not the suite of this machine, and its chroot needs root: \
+         run this command as root"
     );
     Ok(())
 }
 
-/// Runs this same command inside.
+/// Runs this command inside the chroot.
 pub fn run(suite: Suite) -> Result<()> {
     ensure_root(suite)?;
     let sh = &Shell::new()?;
     let workspace = workspace_root();
     let parent = workspace.join("target/chroot");
     let root = bootstrap(sh, &parent, suite)?;
-    lend_network(sh, &root)?;
+    copy_network_settings(sh, &root)?;
 
     let target = parent.join(format!("{suite}.target"));
     fs::create_dir_all(&target)?;
     let toolchain = PathBuf::from(cmd!(sh, "rustc --print sysroot").quiet().read()?);
     ensure!(
         toolchain.join("bin/cargo").is_file() && toolchain != Path::new("/usr"),
-        "the Rust toolchain in {} cannot be lent to a chroot: use one from rustup",
+        "the Rust toolchain in {} cannot be used in a chroot: install one with rustup",
         toolchain.display()
     );
     let cargo_home = cargo_home()?;
@@ -95,7 +96,7 @@ pub fn run(suite: Suite) -> Result<()> {
     .args([&root, &target, &workspace, &toolchain, &cargo_home])
     .args([":", "env", "--chdir"])
     .arg(&workspace)
-    // What cargo has set for us speaks of this side.
+    // The variables that cargo has set contain paths outside the chroot.
     .args([
         "--unset=CARGO",
         "--unset=RUSTC",
@@ -112,12 +113,12 @@ pub fn run(suite: Suite) -> Result<()> {
     let status = Command::from(enter).status()?;
     ensure!(
         status.success(),
-        "failed in the chroot of Debian {suite} ({status})"
+        "the command failed in the chroot of Debian {suite} ({status})"
     );
     Ok(())
 }
 
-/// Makes the chroot, if it is not there: a Debian with next to nothing in it.
+/// Creates the chroot, a minimal Debian, if it does not exist.
 fn bootstrap(sh: &Shell, parent: &Path, suite: Suite) -> Result<PathBuf> {
     let suite = suite.to_string();
     let root = parent.join(&suite);
@@ -131,7 +132,7 @@ fn bootstrap(sh: &Shell, parent: &Path, suite: Suite) -> Result<PathBuf> {
         .run()
         .is_err()
     {
-        eprintln!("debootstrap is missing and will be installed: it makes the chroot");
+        eprintln!("debootstrap, which creates the chroot, is missing and will be installed");
         let advice = "install debootstrap by hand, as root";
         step::run("apt-get update", cmd!(sh, "apt-get update").into(), advice)?;
         step::run(
@@ -141,7 +142,7 @@ fn bootstrap(sh: &Shell, parent: &Path, suite: Suite) -> Result<PathBuf> {
         )?;
     }
     let mirror = mirror(sh)?;
-    // It gets its name when it is whole.
+    // The directory gets its name when it is complete.
     let draft = parent.join(format!("{suite}.new"));
     sh.remove_path(&draft)?;
     sh.create_dir(parent)?;
@@ -152,28 +153,28 @@ fn bootstrap(sh: &Shell, parent: &Path, suite: Suite) -> Result<PathBuf> {
             "debootstrap --variant=minbase {INCLUDE} {suite} {draft} {mirror}"
         )
         .into(),
-        "see that this machine reaches its package mirror, and that there is space under target",
+        "check that this machine reaches its package mirror, and that there is space under target",
     )?;
     fs::rename(draft, &root)?;
     Ok(root)
 }
 
-/// What this machine needs to reach its mirror (names, authorities, proxies), the chroot needs as
-/// well.
-fn lend_network(sh: &Shell, root: &Path) -> Result<()> {
+/// Copies the settings with which this machine reaches its mirror: names, certificate authorities
+/// and proxies.
+fn copy_network_settings(sh: &Shell, root: &Path) -> Result<()> {
     for file in [
         "etc/resolv.conf",
         "etc/hosts",
         "etc/ssl/certs/ca-certificates.crt",
     ] {
-        let ours = Path::new("/").join(file);
-        if ours.exists() {
-            sh.copy_file(ours, root.join(file))?;
+        let source = Path::new("/").join(file);
+        if source.exists() {
+            sh.copy_file(source, root.join(file))?;
         }
     }
     let mut acquire = String::new();
     for line in cmd!(sh, "apt-config dump Acquire").quiet().read()?.lines() {
-        // What is fetched is the chroot's own affair, only how is ours.
+        // The chroot decides which indexes to download. Only the way of downloading is copied.
         if !line.starts_with("Acquire::IndexTargets") {
             acquire.extend([line, "\n"]);
         }
@@ -182,7 +183,7 @@ fn lend_network(sh: &Shell, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where this machine gets its own Debian from.
+/// Returns the mirror from which this machine installs its own Debian packages.
 fn mirror(sh: &Shell) -> Result<String> {
     let release = format!("Release: {}", codename().unwrap_or_default());
     let format = "$(REPO_URI)";
@@ -195,5 +196,5 @@ fn mirror(sh: &Shell) -> Result<String> {
     let mirror = found.lines().find(|uri| uri.starts_with("http"));
     mirror
         .map(str::to_owned)
-        .context("apt's sources name no mirror of this Debian: see /etc/apt/sources.list")
+        .context("the sources of apt contain no mirror of this Debian: check /etc/apt/sources.list")
 }

@@ -1,4 +1,4 @@
-//! Where everything is.
+//! The workspace, its directories and its commands.
 
 use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
@@ -26,7 +26,7 @@ impl Context {
         let sh = Shell::new()?;
         let root = workspace_root();
         sh.change_dir(&root);
-        // Also for what cargo does not start: `cargo-pgrx` is called directly.
+        // Programs that cargo does not start need it as well: `cargo-pgrx` is run directly.
         sh.set_var("PGRX_HOME", root.join("target/pgrx"));
         let pg = suite.postgresql(&sh)?;
         Ok(Self {
@@ -41,45 +41,45 @@ impl Context {
         self.root.join("target")
     }
 
-    /// The extension as a tree ready for `/`.
+    /// Returns the directory of the extension as a tree ready for `/`.
     pub fn package_dir(&self, variant: Variant) -> PathBuf {
         self.target()
             .join("package")
             .join(format!("{}{}", self.pg, variant.suffix()))
     }
 
-    /// The private copy of PostgreSQL that has this variant of the extension.
+    /// Returns the directory of the private copy of PostgreSQL with this variant of the extension.
     pub fn install_root(&self, variant: Variant) -> PathBuf {
         let mut root = Install::default_root(self.pg).into_os_string();
         root.push(variant.suffix());
         root.into()
     }
 
-    /// Debian's own, and not the `pg_config` of the search path, which speaks for the newest
-    /// version there is.
+    /// Returns Debian's own `pg_config` of this version. The `pg_config` in the search path is that
+    /// of the newest version that is installed.
     pub fn pg_config(&self) -> PathBuf {
         PathBuf::from(format!("/usr/lib/postgresql/{}/bin/pg_config", self.pg))
     }
 
-    /// The feature of the extension that stands for this version.
+    /// Returns the feature of the extension for this version.
     pub fn feature(&self) -> String {
         format!("pg{}", self.pg)
     }
 
-    /// Waits until no other command changes what is under `target`, and keeps others waiting as
-    /// long as the answer lives.
+    /// Waits until no other command changes files under `target`. Other commands wait until the
+    /// returned file is dropped.
     pub fn alone(&self) -> Result<File> {
         self.sh.create_dir(self.target())?;
         let file = File::create(self.target().join("xtask.lock"))?;
         if let Err(TryLockError::WouldBlock) = file.try_lock() {
-            eprintln!("another cargo xtask is at work in this directory: waiting for it");
+            eprintln!("another cargo xtask is running in this directory: waiting until it ends");
             file.lock()?;
         }
         Ok(file)
     }
 
-    /// Cargo in this workspace, with what the tests need to find the server with the shipped
-    /// extension.
+    /// Returns a cargo command in this workspace. Its environment lets the tests find the server
+    /// with the shipped extension.
     pub fn cargo<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command: Command = self.sh.cmd(cargo).into();
@@ -91,10 +91,10 @@ impl Context {
     }
 }
 
-/// Where cargo keeps its downloads and what it installs.
+/// Returns the directory in which cargo keeps downloads and installs programs.
 pub fn cargo_home() -> Result<PathBuf> {
     let named = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     named
         .or_else(|| std::env::home_dir().map(|home| home.join(".cargo")))
-        .context("there is no home directory")
+        .context("the home directory is unknown")
 }

@@ -1,4 +1,4 @@
-//! The shooting range on a cluster of its own, or over a broker of its own.
+//! Runs the shooting range on its own cluster, or over its own broker.
 
 use anyhow::Result;
 
@@ -9,7 +9,8 @@ pub fn demo(context: &Context, broker: Option<&str>, arguments: &[String]) -> Re
     let install = build::build(context)?;
     match broker {
         None => {
-            // Built before the server starts: a failed build should not cost a start.
+            // The build comes before the server starts, so that a failed build does not cost a
+            // start.
             compile(context, &["shooting-range"])?;
             let cluster = server::start(&install, "demo", "idem")?;
             let url = cluster.connection_string("idem");
@@ -20,7 +21,7 @@ pub fn demo(context: &Context, broker: Option<&str>, arguments: &[String]) -> Re
                 arguments,
             )
         }
-        // It starts its servers by itself, for it has to crash them.
+        // The program starts its servers itself, because it crashes them.
         Some(broker) => {
             compile(context, &["live-range", "range-worker"])?;
             play(context, "live-range", &["--broker", broker], arguments)
@@ -36,7 +37,7 @@ fn compile(context: &Context, programs: &[&str]) -> Result<()> {
     step::run(
         "building the demo",
         build,
-        "`cargo build -p idem-tests` shows the errors of the compiler in full",
+        "run `cargo build -p idem-tests` to see all errors of the compiler",
     )
 }
 

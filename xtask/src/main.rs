@@ -1,7 +1,7 @@
-//! What a person types: set-up, demo, test, chaos, bench, psql, package.
+//! The command line of this workspace: set-up, demo, test, chaos, bench, psql, package and others.
 //!
-//! Every command first does what is missing before it, so that a fresh clone needs one command and
-//! a second run starts in seconds. Everything that is made is under `target`.
+//! Every command first does the steps before it that are missing, so that a fresh clone needs one
+//! command and a second run starts in seconds. All generated files are under `target`.
 
 mod bench;
 mod build;
@@ -31,13 +31,13 @@ use crate::suite::Suite;
 #[derive(Parser)]
 #[command(
     name = "cargo xtask",
-    about = "Everything there is to do with idem",
+    about = "Builds, tests, measures and packages idem",
     version
 )]
 struct Arguments {
-    /// The Debian suite, which decides the versions of PostgreSQL and of all other packages. A
-    /// suite that is not this machine's runs in a chroot, which needs root [default: this
-    /// machine's, or bookworm]
+    /// The Debian suite, which decides the versions of PostgreSQL and of all other packages. For a
+    /// suite that is not the suite of this machine, the command runs in a chroot, which needs root
+    /// [default: the suite of this machine, or bookworm]
     #[arg(long, global = true)]
     suite: Option<Suite>,
     #[command(subcommand)]
@@ -48,65 +48,67 @@ struct Arguments {
 enum Command {
     /// Install what is missing: Debian packages, cargo-pgrx, a private copy of PostgreSQL
     Setup,
-    /// Build the extension into the private copy of PostgreSQL
+    /// Build the extension and install it in the private copy of PostgreSQL
     Build,
-    /// The shooting range: the same traffic without idem, with half of it, and with all of it
+    /// Run the demo: the same faulty traffic for unprotected handlers, handlers that use ids, and
+    /// idem
     Demo {
-        /// Over a real broker, rabbitmq or nats, with processes that are killed; nobody plays
-        /// without idem then
+        /// Run the demo over a real broker, rabbitmq or nats, with processes that are killed; all
+        /// handlers use idem then
         #[arg(long)]
         broker: Option<String>,
-        /// Passed on; `cargo xtask demo -- --help` lists them
+        /// Arguments for the demo; `cargo xtask demo -- --help` lists them
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// The tests that CI runs
+    /// Run the tests of CI
     Test {
-        /// Only tests whose name contains this; `everything` adds long stress, ignored tests,
-        /// PgBouncer and the other suites (needs root)
+        /// Run only tests with this text in their name; `everything` adds long stress tests,
+        /// ignored tests, PgBouncer and the other suites (needs root)
         filter: Option<String>,
     },
-    /// Run tests again and again, without retries, and keep a ledger by commit in target/soak
+    /// Run tests repeatedly without retries, and keep a ledger of each commit in target/soak
     Soak {
-        /// Only tests whose name contains one of these
+        /// Run only tests with one of these texts in their name
         names: Vec<String>,
-        /// How many runs in a row must pass; runs of this commit that passed before count
+        /// The number of runs in a row that must pass; earlier runs of this commit count
         #[arg(long, default_value_t = 20)]
         runs: u32,
     },
-    /// A campaign of fault injection, which prints a ledger and fails when that is red (needs root)
+    /// Run a campaign of fault injection; prints a ledger and fails when the ledger is red (needs
+    /// root)
     Chaos {
-        /// How long faults are injected, at least; 1 to 240
+        /// The shortest time of fault injection, in minutes; 1 to 240
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=240))]
         minutes: u32,
-        /// What the messages travel over: rabbitmq or nats
+        /// The broker that carries the messages: rabbitmq or nats
         #[arg(long, default_value = "rabbitmq")]
         broker: String,
-        /// Chooses the traffic and the order of the faults
+        /// The seed of the traffic and of the order of the faults
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Plants a known bug, which the ledger must report: ack-before-commit, reject-drops,
+        /// Plant a known bug, which the ledger must report: ack-before-commit, reject-drops,
         /// skipped-fence, ignored-token or stuck-observer
         #[arg(long = "break")]
         flaw: Option<String>,
     },
-    /// The benchmarks
+    /// Run the benchmarks
     Bench {
-        /// Passed on; `cargo xtask bench -- --help` lists them
+        /// Arguments for the benchmarks; `cargo xtask bench -- --help` lists them
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// A shell in a throwaway cluster that has the extension
+    /// Open psql in a throwaway cluster that has the extension
     Psql {
-        /// The database, created with the extension in it
+        /// The database, which is created with the extension
         #[arg(default_value = "idem")]
         database: String,
     },
-    /// A directory tree ready for `/`, and a Debian package made from it
+    /// Make a directory tree ready for `/`, and Debian packages of the extension and of idem-relay
     Package,
     /// Count unclear words, long lines and long test names, and fail above the limits
     LintLanguage,
-    /// Write the install script of this version to sql/install, once a release
+    /// Write the install script of this version to sql/install, once for each release
     Snapshot,
 }
 
@@ -158,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_after_demo_are_its_own_except_the_suite() {
+    fn demo_receives_its_arguments_except_the_suite() {
         for line in [
             "xtask --suite trixie demo --players 3",
             "xtask demo --suite trixie --players 3",
@@ -170,7 +172,7 @@ mod tests {
                 broker: None,
             } = arguments.command
             else {
-                panic!("{line} is a demo")
+                panic!("{line} must be parsed as a demo")
             };
             assert_eq!(arguments.suite, Some(Suite::Trixie), "{line}");
             assert_eq!(passed_on.join(" "), "--players 3", "{line}");
@@ -191,7 +193,7 @@ mod tests {
             .unwrap()
             .command
         else {
-            panic!("that is a campaign")
+            panic!("the line must be parsed as a campaign")
         };
         assert_eq!((minutes, broker.as_str(), seed), (60, "rabbitmq", 1));
         assert_eq!(flaw.as_deref(), Some("skipped-fence"));
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_demo_over_a_broker_is_told_the_rest_too() {
+    fn demo_over_a_broker_receives_its_arguments() {
         for line in [
             "xtask demo --broker nats --messages 3",
             "xtask demo --broker=nats -- --messages 3",
@@ -226,7 +228,7 @@ mod tests {
                 arguments: passed_on,
             } = arguments.command
             else {
-                panic!("{line} is a demo over a broker")
+                panic!("{line} must be parsed as a demo over a broker")
             };
             let rest = if line.ends_with('3') {
                 "--messages 3"

@@ -1,5 +1,5 @@
-//! What is shipped: the extension as a tree ready for `/` and as a Debian package, and the program
-//! `idem-relay` as another.
+//! Makes the packages: the extension as a tree ready for `/` and as a Debian package, and the
+//! program `idem-relay` as another Debian package.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -47,7 +47,8 @@ fn extension(context: &Context) -> Result<PathBuf> {
 /// The symbol that `extension/src/pause.rs` exports.
 const PAUSE_POINTS_SYMBOL: &[u8] = b"IDEM_HAS_PAUSE_POINTS";
 
-/// A library in which a session can stop at a pause point must not reach a user.
+/// Fails when the library has pause points: a library in which a session can stop at a pause point
+/// must not be shipped.
 fn ensure_no_pause_points(library: &Path) -> Result<()> {
     let content =
         fs::read(library).with_context(|| format!("cannot read {}", library.display()))?;
@@ -67,7 +68,7 @@ fn relay(context: &Context) -> Result<PathBuf> {
     step::run(
         "building idem-relay (some minutes)",
         build,
-        "`cargo build --release -p idem-relay` shows the errors of the compiler in full",
+        "run `cargo build --release -p idem-relay` to see all errors of the compiler",
     )?;
     let deb = Deb::begin(context, "idem-relay".to_owned())?;
     let (sh, built) = (&context.sh, context.target().join("release/idem-relay"));
@@ -86,7 +87,7 @@ fn relay(context: &Context) -> Result<PathBuf> {
     )
 }
 
-/// The unit of systemd, and the sample of its settings, which an upgrade leaves as they were
+/// Copies the systemd unit, and the sample of its settings. An upgrade keeps settings that were
 /// edited.
 fn stage_service(root: &Path, stage: &Path) -> Result<()> {
     let from = root.join("relay/debian");
@@ -110,15 +111,15 @@ fn stage_service(root: &Path, stage: &Path) -> Result<()> {
     Ok(())
 }
 
-/// It may hold passwords, and is root's.
+/// The file of the settings. It may contain passwords, so that only root can read it.
 const SETTINGS: &str = "etc/idem-relay/idem-relay.toml";
 
-/// A Debian package in the making.
+/// A Debian package that is being made.
 struct Deb<'c> {
     context: &'c Context,
     name: String,
     architecture: String,
-    /// What it puts into `/`.
+    /// The directory with the files that the package installs.
     stage: PathBuf,
 }
 
@@ -140,7 +141,7 @@ impl<'c> Deb<'c> {
         })
     }
 
-    /// Makes the package; `fields` are those in which packages differ.
+    /// Makes the package. `fields` are the control fields in which the packages differ.
     fn finish(self, fields: &str) -> Result<PathBuf> {
         let Self {
             context,
@@ -176,10 +177,14 @@ fn pack(sh: &Shell, stage: &Path, deb: &Path) -> Result<()> {
         cmd!(sh, "chmod 600 {settings}").quiet().run()?;
     }
     let make = cmd!(sh, "dpkg-deb --root-owner-group --build {stage} {deb}");
-    step::run("dpkg-deb", make.into(), "see that dpkg is whole")
+    step::run(
+        "dpkg-deb",
+        make.into(),
+        "check that dpkg is installed completely",
+    )
 }
 
-/// Both licences in full, in Debian's machine-readable form.
+/// Returns both licences in full, in Debian's machine-readable format.
 fn copyright(context: &Context) -> Result<String> {
     let mut text = String::from(
         "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\
@@ -191,7 +196,7 @@ fn copyright(context: &Context) -> Result<String> {
     for (name, file) in [("MIT", "LICENSE-MIT"), ("Apache-2.0", "LICENSE-APACHE")] {
         write!(text, "\nLicense: {name}\n")?;
         for line in fs::read_to_string(context.root.join(file))?.lines() {
-            // A line of the text is indented, an empty one is a dot.
+            // A line of the text is indented, and an empty line is a dot.
             if line.trim().is_empty() {
                 text.push_str(" .\n")
             } else {
@@ -222,7 +227,8 @@ mod tests {
         fs::write(stage.join("usr/bin/idem-relay"), "").unwrap();
         sh.write_file(
             stage.join("DEBIAN/control"),
-            "Package: idem-relay\nVersion: 1\nArchitecture: all\nMaintainer: a <a@localhost>\nDescription: a\n",
+            "Package: idem-relay\nVersion: 1\nArchitecture: all\nMaintainer: a <a@localhost>\n\
+             Description: a\n",
         )
         .unwrap();
         stage_service(root(), &stage).unwrap();
@@ -271,17 +277,17 @@ mod tests {
             .run()
             .is_ok()
         {
-            // It looks for the program.
+            // systemd-analyze checks that the program exists.
             let here = text.replace("ExecStart=/usr/bin/idem-relay", "ExecStart=/bin/true");
             fs::write(&unit, here).unwrap();
             let verified = cmd!(sh, "systemd-analyze verify --man=no {unit}")
                 .ignore_status()
                 .output()
                 .unwrap();
-            let said = String::from_utf8_lossy(&verified.stderr).into_owned();
+            let printed = String::from_utf8_lossy(&verified.stderr).into_owned();
             assert!(
-                verified.status.success() && !said.contains("idem-relay.service:"),
-                "{said}"
+                verified.status.success() && !printed.contains("idem-relay.service:"),
+                "{printed}"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! A shell in a throwaway cluster.
+//! Opens psql in a throwaway cluster.
 
 use anyhow::Result;
 use nix::sys::signal::{SigHandler, Signal, signal};
@@ -9,10 +9,10 @@ use crate::{build, server};
 pub fn psql(context: &Context, database: &str) -> Result<()> {
     let install = build::build(context)?;
     let cluster = server::start(&install, "psql", database)?;
-    // Ctrl-C in psql cancels a query; it must not end us, and the server with us.
+    // Ctrl-C in psql cancels a query. It must not end this process, and the server with it.
     // SAFETY: no handler is installed, the signal is ignored.
     unsafe { signal(Signal::SIGINT, SigHandler::SigIgn)? };
-    // How psql ended is the person's affair.
+    // The exit status of psql is ignored.
     cluster
         .command("psql")?
         .args(["--dbname", database])

@@ -1,5 +1,5 @@
-//! From a Debian with a Rust toolchain to one that can build and run the extension. What is there
-//! already is left alone, and costs nothing to find.
+//! Prepares a Debian with a Rust toolchain to build and run the extension. Parts that are already
+//! there are not changed, and the check for them takes little time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use crate::context::{Context, cargo_home};
 use crate::suite::is_debian_like;
 use crate::{chroot, step};
 
-/// Has to be the version that the extension's Cargo.toml pins.
+/// The version of cargo-pgrx. It must be the version that the extension's Cargo.toml pins.
 const CARGO_PGRX: &str = "0.18.1";
 
-/// Runs a command that installs packages. They would make clusters and start services of their own,
-/// which nobody here asked for. PostgreSQL's asks the first file; all others ask the second, which
-/// may be there already and then stays as it is. Both are there only meanwhile, also when the
-/// command fails or somebody gives up on it: with the second left behind, no service that is
-/// installed later would start. The first argument goes before all paths.
+/// Runs a command that installs packages, and keeps the packages from creating clusters and
+/// starting services. The package of PostgreSQL reads the first file. All others read the second
+/// file, which is not changed if it exists already. Both files exist only while the command runs,
+/// also when it fails or is interrupted: if the second file stayed, no service that is installed
+/// later would start. The first argument is put before all paths.
 const QUIETLY: &str = r#"set -e
 cluster=$1/etc/postgresql-common/createcluster.d/idem-setup.conf
 policy=$1/usr/sbin/policy-rc.d
@@ -39,19 +39,21 @@ if [ ! -e "$policy" ]; then
 fi
 "$@""#;
 
-/// What was not started now would start with the machine. The arguments are packages that have been
-/// installed just now.
+/// Disables the services of packages that have just been installed, so that they do not start with
+/// the machine. The arguments are the packages.
 const STAY_QUIET: &str = r#"set -e
 command -v systemctl >/dev/null || exit 0
-dpkg-query --listfiles "$@" | sed -n 's,^.*/systemd/system/\([^/@]*\.\(service\|socket\)\)$,\1,p' | xargs -r systemctl disable"#;
+dpkg-query --listfiles "$@" |
+    sed -n 's,^.*/systemd/system/\([^/@]*\.\(service\|socket\)\)$,\1,p' |
+    xargs -r systemctl disable"#;
 
 pub fn setup(context: &Context) -> Result<()> {
     let _alone = context.alone()?;
     do_what_is_missing(context, Variant::Shipped).map(drop)
 }
 
-/// The set-up for a caller that is [`Context::alone`] already; returns the cargo-pgrx to build
-/// with.
+/// Does the set-up for a caller that holds the lock of [`Context::alone`]. Returns the cargo-pgrx
+/// to build with.
 pub fn do_what_is_missing(context: &Context, variant: Variant) -> Result<PathBuf> {
     install_packages(context)?;
     let cargo_pgrx = install_cargo_pgrx(context)?;
@@ -60,35 +62,37 @@ pub fn do_what_is_missing(context: &Context, variant: Variant) -> Result<PathBuf
     Ok(cargo_pgrx)
 }
 
-/// Debian packages and what each is for; NN is the major version of PostgreSQL.
+/// The Debian packages and the reason for each of them. NN is the major version of PostgreSQL.
 #[rustfmt::skip]
 const PACKAGES: [(&str, &str); 17] = [
-    ("postgresql-NN", "the server; a copy of its programs runs the demo and the tests"),
-    ("postgresql-server-dev-NN", "its headers, to build the extension against, and its isolation tester"),
+    ("postgresql-NN", "the server; the demo and the tests run a copy of its programs"),
+    ("postgresql-server-dev-NN", "its headers, to build the extension, and its isolation tester"),
     ("gcc", "the linker, for everything that is built; compiles a clock of the tests"),
     ("libc6-dev", "the C library to link with"),
     ("g++", "compiles librdkafka, the client library of Kafka"),
-    ("make", "makes librdkafka"),
-    ("zlib1g-dev", "librdkafka compresses with it"),
-    ("clang", "compiles the glue between Rust and the server's headers"),
+    ("make", "builds librdkafka"),
+    ("zlib1g-dev", "the compression in librdkafka"),
+    ("clang", "compiles the C code between Rust and the server's headers"),
     ("libclang-dev", "reads the server's headers to make Rust bindings (bindgen)"),
     ("pkg-config", "finds libraries while cargo-pgrx is built"),
     ("libssl-dev", "cargo-pgrx and the Kafka client link with it"),
-    ("ca-certificates", "lets cargo check whom it downloads from"),
-    ("erlang-base", "RabbitMQ is written in it"),
-    ("rabbitmq-server", "a broker that the demo and the tests start for themselves"),
-    ("nats-server", "another one"),
+    ("ca-certificates", "lets cargo verify the servers from which it downloads"),
+    ("erlang-base", "the runtime of RabbitMQ"),
+    ("rabbitmq-server", "a broker that the demo and the tests start"),
+    ("nats-server", "another broker that the demo and the tests start"),
     ("pgbouncer", "a proxy that the tests put in front of the server"),
-    ("python3-aiosmtpd", "a mail server that the tests start for themselves"),
+    ("python3-aiosmtpd", "a mail server that the tests start"),
 ];
 
-/// Debian's server compiles plans since 18 only with this package; a test reads what it compiles.
+/// Since version 18, Debian's server compiles plans only with this package. A test reads the
+/// compiled plans.
 const JIT: (&str, &str) = ("postgresql-NN-jit", "compiles plans");
+/// The first version with the separate package.
 const JIT_IS_APART_SINCE: u16 = 18;
 
 type Package = (String, &'static str);
 
-/// What a machine with this version of PostgreSQL needs.
+/// Returns the packages that a machine with this version of PostgreSQL needs.
 fn packages(pg: u16) -> Vec<Package> {
     let jit = (pg >= JIT_IS_APART_SINCE).then_some(JIT);
     let all = PACKAGES.into_iter().chain(jit);
@@ -100,8 +104,9 @@ fn install_packages(context: &Context) -> Result<()> {
     let all = packages(context.pg);
     if !is_debian_like() {
         bail!(
-            "this machine is not a Debian, so nothing was installed. A Debian 12 (or a container of it) is set up by this \
-             command; it installs:\n{}\n  cargo-pgrx {CARGO_PGRX}: builds the extension",
+            "this machine does not run Debian, so nothing was installed. On Debian 12 (or in a \
+             container of it) this command installs:\n{}\n  cargo-pgrx {CARGO_PGRX}: builds the \
+             extension",
             describe(&all)
         );
     }
@@ -138,7 +143,7 @@ fn install(context: &Context, apt: &Apt, names: &[&str]) -> Result<()> {
         "--no-install-recommends",
     ];
     apt.as_root(context, "apt-get install", &[&install, names].concat())?;
-    // PostgreSQL's service is for clusters, and there is none unless somebody makes it.
+    // The service of PostgreSQL starts clusters, and there are none until a user creates one.
     let quiet: Vec<_> = names
         .iter()
         .copied()
@@ -146,7 +151,7 @@ fn install(context: &Context, apt: &Apt, names: &[&str]) -> Result<()> {
         .collect();
     apt.as_root(
         context,
-        "keeping their services from starting with the machine",
+        "disabling the services of the packages",
         &[&["sh", "-c", STAY_QUIET, "sh"], quiet.as_slice()].concat(),
     )
 }
@@ -161,8 +166,8 @@ impl Apt {
     fn new(missing: &[Package]) -> Result<Self> {
         let names: Vec<_> = missing.iter().map(|(name, _)| name.as_str()).collect();
         let advice = format!(
-            "see that this machine reaches its package mirror, then try again; or install by hand, as root: apt-get update && \
-             apt-get install {}",
+            "check that this machine reaches its package mirror, then try again; or install the \
+             packages by hand, as root: apt-get update && apt-get install {}",
             names.join(" ")
         );
         if geteuid().is_root() {
@@ -171,15 +176,15 @@ impl Apt {
                 advice,
             });
         }
-        // It may ask for a password, so it has the terminal to itself, once; the steps after that
-        // have none.
+        // sudo may ask for a password, so that it uses the terminal here, once. The later steps
+        // have no terminal.
         let allowed = Command::new("sudo")
             .arg("-v")
             .status()
             .is_ok_and(|status| status.success());
         ensure!(
             allowed,
-            "that needs root, and sudo does not allow it. What to do: {advice}"
+            "the installation needs root, and sudo does not allow it. What to do: {advice}"
         );
         Ok(Self {
             prefix: Some("sudo"),
@@ -189,7 +194,7 @@ impl Apt {
 
     fn as_root(&self, context: &Context, label: &str, arguments: &[&str]) -> Result<()> {
         let mut words = self.prefix.iter().copied().chain(arguments.iter().copied());
-        let program = words.next().context("a command has a program")?;
+        let program = words.next().context("the command is empty")?;
         step::run(
             label,
             context.sh.cmd(program).args(words).into(),
@@ -216,10 +221,10 @@ fn describe(packages: &[Package]) -> String {
     lines.join("\n")
 }
 
-/// Finds or installs cargo-pgrx in the one version that fits the extension.
+/// Finds or installs cargo-pgrx in the only version that fits the extension.
 fn install_cargo_pgrx(context: &Context) -> Result<PathBuf> {
     let tools = context.target().join("tools");
-    // The folder where cargo installs need not be in the search path.
+    // The directory into which cargo installs programs may not be in the search path.
     let common = [
         PathBuf::from("cargo-pgrx"),
         cargo_home()?.join("bin/cargo-pgrx"),
@@ -236,29 +241,36 @@ fn install_cargo_pgrx(context: &Context) -> Result<PathBuf> {
     let mut install = context.cargo(["install", "--locked", "cargo-pgrx", "--version", &version]);
     if let Some(reason) = why_apart(context, &common) {
         eprintln!(
-            "cargo-pgrx {CARGO_PGRX}, which builds the extension, goes to {}: {reason}",
+            "cargo-pgrx {CARGO_PGRX}, which builds the extension, will be installed in {}: \
+             {reason}",
             tools.display()
         );
         install.arg("--root").arg(&tools);
     } else {
         eprintln!(
-            "cargo-pgrx {CARGO_PGRX} is missing and will be installed: it builds the extension"
+            "cargo-pgrx {CARGO_PGRX}, which builds the extension, is missing and will be \
+             installed"
         );
     }
     step::run(
         "cargo install cargo-pgrx (some minutes)",
         install,
-        "if a download failed, try again; if a library is missing, see that the Debian packages of the set-up are whole",
+        "if a download failed, try again; if a library is missing, check that the Debian packages \
+         of the set-up are installed completely",
     )?;
     find().with_context(|| {
-        format!("cargo-pgrx {CARGO_PGRX} has been installed, but what runs is another one or none: see your PATH")
+        format!(
+            "cargo-pgrx {CARGO_PGRX} has been installed, but it does not run, or another version \
+             runs: check your PATH"
+        )
     })
 }
 
-/// Why the folder where cargo installs is not for us to change, if it is so.
+/// Returns the reason why cargo-pgrx must not be installed in cargo's own directory, if there is
+/// one.
 fn why_apart(context: &Context, common: &[PathBuf]) -> Option<String> {
     if chroot::is_inside() {
-        return Some("outside of this chroot it would not run".to_owned());
+        return Some("a program of this chroot would not run outside of it".to_owned());
     }
     let other = common
         .iter()
@@ -270,15 +282,15 @@ fn why_apart(context: &Context, common: &[PathBuf]) -> Option<String> {
 
 fn version_of(context: &Context, cargo_pgrx: &Path) -> Option<String> {
     let sh = &context.sh;
-    let said = cmd!(sh, "{cargo_pgrx} pgrx --version")
+    let printed = cmd!(sh, "{cargo_pgrx} pgrx --version")
         .quiet()
         .ignore_stderr()
         .read()
         .ok()?;
-    said.strip_prefix("cargo-pgrx ").map(str::to_owned)
+    printed.strip_prefix("cargo-pgrx ").map(str::to_owned)
 }
 
-/// Tells pgrx which PostgreSQL the bindings are made from.
+/// Configures the PostgreSQL from which pgrx makes its bindings.
 fn init_pgrx(context: &Context, cargo_pgrx: &Path) -> Result<()> {
     let pg_config = context.pg_config();
     let config = context.target().join("pgrx/config.toml");
@@ -294,7 +306,7 @@ fn init_pgrx(context: &Context, cargo_pgrx: &Path) -> Result<()> {
     step::run(
         "cargo pgrx init",
         init,
-        "see that postgresql-server-dev is whole; its pg_config is asked for everything",
+        "check that postgresql-server-dev is installed completely, because its pg_config is used",
     )
 }
 
@@ -304,10 +316,11 @@ mod tests {
 
     use super::*;
 
-    /// How [`QUIETLY`] ends over this script, and whether its two files were there meanwhile and
-    /// are there afterwards.
+    /// Runs [`QUIETLY`] with this script. Returns its exit code, whether its two files existed
+    /// during the script, and whether one of them exists afterwards.
     fn quietly(root: &Path, script: &str) -> (Option<i32>, bool, bool) {
-        let look = "test -s \"$0/etc/postgresql-common/createcluster.d/idem-setup.conf\" && test -s \"$0/usr/sbin/policy-rc.d\" && : >\"$0/seen\";";
+        let look = "test -s \"$0/etc/postgresql-common/createcluster.d/idem-setup.conf\" && \
+                    test -s \"$0/usr/sbin/policy-rc.d\" && : >\"$0/seen\";";
         // A shell cannot trap a signal that its parent ignores, as `nohup` does with SIGHUP.
         let status = Command::new("env")
             .args(["--default-signal=HUP,INT,TERM", "sh", "-c", QUIETLY, "sh"])
@@ -336,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn services_may_start_again_however_the_installation_ends() {
+    fn both_files_are_removed_however_the_command_ends() {
         let root = root();
         assert_eq!(quietly(root.path(), "true"), (Some(0), true, false));
         assert_eq!(quietly(root.path(), "exit 100"), (Some(100), true, false));
@@ -350,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn jit_is_a_package_of_its_own_since_18() {
+    fn jit_is_a_separate_package_since_18() {
         let has_jit = |pg| {
             packages(pg)
                 .iter()
@@ -360,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_of_the_machine_stays() {
+    fn policy_of_the_machine_is_kept() {
         let root = root();
         let policy = root.path().join("usr/sbin/policy-rc.d");
         fs::write(&policy, "#!/bin/sh\nexit 101\n").unwrap();

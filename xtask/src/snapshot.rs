@@ -1,5 +1,5 @@
-//! The script that CREATE EXTENSION runs is generated. A release commits a copy of it, and upgrades
-//! are written against that.
+//! Writes the script that CREATE EXTENSION runs. The script is generated, a release commits a copy
+//! of it, and upgrades are written against that copy.
 
 use std::path::PathBuf;
 
@@ -8,12 +8,13 @@ use anyhow::Result;
 use crate::build::{self, Variant};
 use crate::context::Context;
 
-/// Writes the script of this version to `sql/install`. Once a release, not at every change.
+/// Writes the script of this version to `sql/install`: once for each release, and not for every
+/// change.
 pub fn write(context: &Context) -> Result<()> {
     build::build(context)?;
     let committed = committed(context);
     context.sh.write_file(&committed, generated(context)?)?;
-    eprintln!("written: {}", committed.display());
+    eprintln!("wrote {}", committed.display());
     Ok(())
 }
 
@@ -35,8 +36,8 @@ fn generated(context: &Context) -> Result<String> {
     ))
 }
 
-/// pgrx puts the place in the code above each object. The line number is left out, because it
-/// changes with unrelated code.
+/// Removes the line numbers of places in the code. pgrx writes the place in the code above each
+/// object, and the line number changes with unrelated code.
 fn without_line_numbers(script: &str) -> String {
     let mut text = String::new();
     for line in script.lines() {
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_line_numbers_of_the_code_are_left_out() {
+    fn only_line_numbers_of_places_in_the_code_are_removed() {
         let script =
             "-- extension/src/claim.rs:12\n-- 10:12\nSELECT '-- x.rs:1';\n-- see a.rs: 7\n";
         let expected = "-- extension/src/claim.rs\n-- 10:12\nSELECT '-- x.rs:1';\n-- see a.rs: 7\n";

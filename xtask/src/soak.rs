@@ -1,9 +1,9 @@
-//! Soak: the same tests again and again, until so many runs in a row have passed.
+//! Soak: runs the same tests again and again until a given number of runs in a row have passed.
 //!
-//! A run is every test whose name contains one of the given parts, in the parallelism of an
-//! ordinary run and without retries. Each run adds a line to `target/soak/ledger.jsonl` and keeps
-//! its output beside it. A soak that is interrupted goes on where it stopped, as long as the commit
-//! is the same; a run that fails starts the count anew.
+//! A run is every test with one of the given texts in its name, with the parallelism of an ordinary
+//! run and without retries. Each run adds a line to `target/soak/ledger.jsonl` and keeps its output
+//! beside it. A soak that was interrupted continues where it stopped, as long as the commit is the
+//! same. A run that fails starts the count again.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -18,7 +18,7 @@ use xshell::cmd;
 use crate::build::{self, Variant};
 use crate::context::Context;
 
-/// The packages whose tests can be soaked.
+/// The packages with the tests that can be soaked.
 const PACKAGES: [&str; 5] = [
     "idem-tests",
     "idem-client",
@@ -30,16 +30,16 @@ const PACKAGES: [&str; 5] = [
 /// The test binary that runs on the build with pause points.
 const RACES: &str = "races";
 
-/// Tests read the seed of their random choices from here.
+/// The variable from which tests read the seed of their random choices.
 const SEED: &str = "IDEM_TEST_SEED";
 
 /// One line of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Run {
     commit: String,
-    /// The tests whose name contains one of these; all tests when there is none.
+    /// The texts that select tests by their name. All tests run when there is none.
     names: Vec<String>,
-    /// Seconds since 1970.
+    /// The start, in seconds since 1970.
     started_s: u64,
     took_s: u64,
     seed: u64,
@@ -48,18 +48,18 @@ struct Run {
     log: PathBuf,
 }
 
-/// A test binary and its tests that match.
+/// A test binary and those of its tests that match.
 struct Program {
     path: PathBuf,
-    /// Where cargo would run it.
+    /// The directory in which cargo would run it.
     directory: PathBuf,
     races: bool,
     tests: Vec<String>,
 }
 
-/// Runs the tests whose name contains one of `names` until `runs` runs in a row have passed.
+/// Runs the tests with one of `names` in their name until `runs` runs in a row have passed.
 pub fn soak(context: &Context, mut names: Vec<String>, runs: u32) -> Result<()> {
-    // The ledger knows a set of names whatever their order.
+    // The ledger must know a set of names in any order.
     names.sort();
     names.dedup();
     let names = names.as_slice();
@@ -97,16 +97,16 @@ pub fn soak(context: &Context, mut names: Vec<String>, runs: u32) -> Result<()> 
         earlier.push(run);
     }
     println!("{runs} runs of {names:?} in a row have passed at {commit}");
-    println!("{failures} runs failed before in this call");
+    println!("{failures} runs of this command failed before");
     Ok(())
 }
 
-/// How many tests a run has.
+/// Returns the number of tests of a run.
 fn count(programs: &[Program]) -> usize {
     programs.iter().map(|program| program.tests.len()).sum()
 }
 
-/// How many of the newest runs of these tests at this commit have passed.
+/// Returns how many of the newest runs of these tests at this commit have passed in a row.
 fn streak(ledger: &[Run], commit: &str, names: &[String]) -> u32 {
     let passed = ledger
         .iter()
@@ -125,7 +125,7 @@ fn run(
     names: &[String],
 ) -> Result<Run> {
     let started_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-    // Different in each run, and printed: a failure can be repeated with it.
+    // The seed is different in each run, and it is printed, so that a failure can be repeated.
     let seed = started_s;
     let file_name = format!(
         "{commit}-{}-{started_s}.log",
@@ -168,8 +168,8 @@ fn run(
     })
 }
 
-/// The commit; with changes that are not committed also a hash of these, so that their runs count
-/// for themselves alone.
+/// Returns the commit. With changes that are not committed it also contains a hash of the changes,
+/// so that their runs count only for them.
 fn commit(context: &Context) -> Result<String> {
     let sh = &context.sh;
     let head = cmd!(sh, "git rev-parse --short=12 HEAD").quiet().read()?;
@@ -184,7 +184,7 @@ fn commit(context: &Context) -> Result<String> {
     Ok(format!("{head}-{}", &hash[..12.min(hash.len())]))
 }
 
-/// Builds the tests and finds those that match.
+/// Builds the tests and returns the programs with tests that match.
 fn programs(context: &Context, names: &[String]) -> Result<Vec<Program>> {
     let mut build = context.cargo(["test", "--no-run", "--message-format=json"]);
     for package in PACKAGES {
@@ -193,7 +193,7 @@ fn programs(context: &Context, names: &[String]) -> Result<Vec<Program>> {
     build.arg("--all-features");
     let output = build.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
-        bail!("the tests do not build");
+        bail!("the build of the tests failed");
     }
     let mut programs = Vec::new();
     for line in String::from_utf8(output.stdout)?.lines() {
@@ -211,7 +211,7 @@ fn programs(context: &Context, names: &[String]) -> Result<Vec<Program>> {
             .args(["--list", "--format", "terse"])
             .args(names)
             .output()?;
-        ensure!(listed.status.success(), "{path} does not list its tests");
+        ensure!(listed.status.success(), "{path} cannot list its tests");
         let tests = String::from_utf8_lossy(&listed.stdout)
             .lines()
             .filter_map(|line| Some(line.strip_suffix(": test")?.to_owned()))

@@ -1,5 +1,5 @@
-//! One step of the set-up: shows that it is at work, and when it fails, what it said and what to
-//! do.
+//! Runs one step of the set-up: shows its progress and, when it fails, the end of its output and
+//! advice.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, IsTerminal, PipeReader, pipe, stderr};
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// What of a failed program's output is shown.
+/// The number of lines that are shown of the output of a failed program.
 const TAIL_LINES: usize = 40;
 
-/// Runs `command` quietly to its end. `label` says what is being done, `advice` what to do if it
-/// fails.
+/// Runs `command` quietly to its end. `label` describes the step, and `advice` is the remedy for a
+/// failure.
 pub fn run(label: &str, mut command: Command, advice: &str) -> Result<()> {
     let (reader, writer) = pipe()?;
     command
@@ -26,8 +26,7 @@ pub fn run(label: &str, mut command: Command, advice: &str) -> Result<()> {
     let mut child = command
         .spawn()
         .with_context(|| format!("{label}: cannot run {}", program.display()))?;
-    // It holds the ends of the pipe that are written to; reading would not end before it is
-    // dropped.
+    // The command holds the write ends of the pipe. Reading would not end before it is dropped.
     drop(command);
 
     let tail = follow(label, reader);
@@ -42,7 +41,7 @@ pub fn run(label: &str, mut command: Command, advice: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs `command` on our own terminal: its output is what the person asked for.
+/// Runs `command` on the terminal of this process, because the user wants its output.
 pub fn show(mut command: Command) -> Result<()> {
     let program = command.get_program().to_owned();
     let status = command
@@ -62,11 +61,11 @@ pub fn show(mut command: Command) -> Result<()> {
     Ok(())
 }
 
-/// Reads to the end and returns the last lines.
+/// Reads the output to its end and returns the last lines.
 fn follow(label: &str, output: PipeReader) -> VecDeque<String> {
     let (sender, lines) = channel();
     thread::spawn(move || {
-        // Not all programs write UTF-8, and cargo separates its progress by carriage returns.
+        // Not all programs write UTF-8, and cargo separates its progress with carriage returns.
         for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line).trim_end().to_owned();
             if sender.send(line).is_err() {
@@ -97,7 +96,7 @@ fn follow_on_terminal(label: &str, lines: &Receiver<String>) -> VecDeque<String>
     tail
 }
 
-/// For logs: silent when it is short, and not silent for minutes.
+/// Prints progress for logs: nothing for a short step, and a line every 30 seconds for a long one.
 fn follow_in_lines(label: &str, lines: &Receiver<String>) -> VecDeque<String> {
     let started = Instant::now();
     let mut next = Duration::from_secs(1);
@@ -116,12 +115,12 @@ fn follow_in_lines(label: &str, lines: &Receiver<String>) -> VecDeque<String> {
     tail
 }
 
-/// Keeps the last lines, and calls `at_work` with the latest at every line and after every silence
-/// of `interval`.
+/// Keeps the last lines. Runs `on_progress` with the latest line, at every line and after every
+/// `interval` without a line.
 fn collect(
     lines: &Receiver<String>,
     interval: Duration,
-    mut at_work: impl FnMut(&str),
+    mut on_progress: impl FnMut(&str),
 ) -> VecDeque<String> {
     let mut tail = VecDeque::new();
     loop {
@@ -135,7 +134,7 @@ fn collect(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return tail,
         }
-        at_work(tail.back().map_or("", String::as_str));
+        on_progress(tail.back().map_or("", String::as_str));
     }
 }
 
@@ -148,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_step_shows_the_end_of_its_output_and_the_advice() {
+    fn failed_step_shows_the_end_of_its_output_and_the_advice() {
         let mut command = Command::new("sh");
         command.args(["-c", "seq 1 100; echo to stderr >&2; exit 3"]);
         let message = format!("{:#}", run("counting", command, "count again").unwrap_err());
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_named() {
+    fn missing_program_is_named_in_the_error() {
         let message = format!(
             "{:#}",
             run("x", Command::new("no-such-program"), "").unwrap_err()

@@ -10,7 +10,7 @@ use xshell::{Shell, cmd};
 
 use crate::step;
 
-/// The versions of PostgreSQL that the extension can be built for.
+/// The versions of PostgreSQL for which the extension can be built.
 const SUPPORTED: std::ops::RangeInclusive<u16> = 13..=18;
 
 /// A Debian suite.
@@ -27,13 +27,14 @@ pub enum Suite {
 impl Suite {
     pub const ALL: [Self; 3] = [Self::Bookworm, Self::Trixie, Self::Sid];
 
-    /// The suite of this machine, or `None` when the machine runs something else.
+    /// Returns the suite of this machine, or `None` when the machine runs another system.
     pub fn of_this_machine() -> Option<Self> {
         let debian_version = fs::read_to_string("/etc/debian_version").unwrap_or_default();
         Self::from_release(&os_release(), &debian_version)
     }
 
-    /// `codename/sid` in debian_version is sid and testing, whose codename moves.
+    /// Returns the suite of a release. `codename/sid` in debian_version means sid, or testing,
+    /// which has a codename that changes.
     fn from_release(os_release: &str, debian_version: &str) -> Option<Self> {
         if os_release_field(os_release, "ID") != Some("debian") {
             return None;
@@ -45,7 +46,7 @@ impl Suite {
         }
     }
 
-    /// The major version of PostgreSQL; for sid, the version of its current package.
+    /// Returns the major version of PostgreSQL. For sid this is the version of its current package.
     pub fn postgresql(self, sh: &Shell) -> Result<u16> {
         match self {
             Self::Bookworm => Ok(15),
@@ -65,12 +66,12 @@ impl fmt::Display for Suite {
     }
 }
 
-/// The codename of this machine's release.
+/// Returns the codename of this machine's release.
 pub fn codename() -> Option<String> {
     os_release_field(&os_release(), "VERSION_CODENAME").map(str::to_owned)
 }
 
-/// Whether this machine runs Debian or a distribution that is made from it.
+/// Returns whether this machine runs Debian or a distribution that is made from it.
 pub fn is_debian_like() -> bool {
     let release = os_release();
     ["ID", "ID_LIKE"]
@@ -90,7 +91,7 @@ fn os_release_field<'r>(os_release: &'r str, name: &str) -> Option<&'r str> {
         .find_map(|(field, value)| (field == name).then(|| value.trim_matches('"')))
 }
 
-/// Asks apt, and updates its lists when they do not know the package yet.
+/// Returns the version that apt has. Updates the lists of apt when they do not contain the package.
 fn newest(sh: &Shell) -> Result<u16> {
     let show = || {
         let show = cmd!(sh, "apt-cache --no-all-versions show postgresql");
@@ -108,7 +109,7 @@ fn newest(sh: &Shell) -> Result<u16> {
     supported(major_version(&package).context("apt has no package postgresql in this suite")?)
 }
 
-/// The package postgresql depends on the package of one major version.
+/// Returns the major version on which the package postgresql depends.
 fn major_version(package: &str) -> Option<u16> {
     package.lines().find_map(|line| {
         let dependency = line.strip_prefix("Depends: postgresql-")?;
@@ -123,7 +124,7 @@ fn major_version(package: &str) -> Option<u16> {
 fn supported(version: u16) -> Result<u16> {
     ensure!(
         SUPPORTED.contains(&version),
-        "this suite has PostgreSQL {version}, and idem can be built for {} to {}",
+        "this suite has PostgreSQL {version}, but idem can be built for {} to {} only",
         SUPPORTED.start(),
         SUPPORTED.end()
     );
@@ -162,8 +163,9 @@ mod tests {
     }
 
     #[test]
-    fn version_of_sid_is_that_of_its_package() {
-        let package = "Package: postgresql\nVersion: 18+291\nDepends: postgresql-18\nSuggests: postgresql-doc\n";
+    fn version_of_sid_is_read_from_its_package() {
+        let package = "Package: postgresql\nVersion: 18+291\nDepends: postgresql-18\n\
+                       Suggests: postgresql-doc\n";
         assert_eq!(major_version(package), Some(18));
         let versioned = package.replace("postgresql-18\n", "postgresql-19 (>= 19.1), adduser\n");
         assert_eq!(major_version(&versioned), Some(19));
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn version_that_pgrx_does_not_know_is_an_error() {
+    fn version_without_support_is_an_error() {
         assert_eq!(supported(18).unwrap(), 18);
         let error = supported(19).unwrap_err().to_string();
         assert!(

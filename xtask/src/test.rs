@@ -1,8 +1,8 @@
-//! The tests: CI's set, and everything.
+//! Runs the tests: the set of CI, or everything.
 //!
-//! `cargo xtask test` is what CI runs. `cargo xtask test everything` runs the stress tests for
-//! longer, the tests that are ignored in CI's set, the client through PgBouncer, and the other
-//! Debian suites.
+//! `cargo xtask test` runs the set of CI. `cargo xtask test everything` runs the stress tests for
+//! longer, the tests that the set of CI ignores, the client through PgBouncer, and the other Debian
+//! suites.
 
 use std::fs;
 use std::process::Command;
@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::suite::Suite;
 use crate::{chroot, step};
 
-/// What needs no features.
+/// The packages that need no features.
 const PLAIN: [&str; 14] = [
     "--package",
     "idem-core",
@@ -36,26 +36,26 @@ const PLAIN: [&str; 14] = [
 /// The client with every broker.
 const CLIENT: [&str; 3] = ["--package", "idem-client", "--all-features"];
 
-/// With it the tests of the client reach their server through PgBouncer in transaction mode.
+/// The variable that makes the tests of the client connect through PgBouncer in transaction mode.
 const THROUGH_PGBOUNCER: &str = "IDEM_TEST_PGBOUNCER";
 
-/// The stress tests read their duration from here; without it they run for 15 seconds.
+/// The variable with the duration of the stress tests. Without it they run for 15 seconds.
 const STRESS_SECONDS: &str = "IDEM_TEST_STRESS_SECONDS";
 const LONG_STRESS_SECONDS: &str = "120";
 
-/// Deterministic tests of races: they need the build with pause points.
+/// Deterministic tests of races, which need the build with pause points.
 const RACES: &str = "races";
 
-/// The biggest test binary runs last and alone, so that its summary ends the output.
+/// The largest test binary. It runs last and alone, so that its summary ends the output.
 const LAST: &str = "server";
 
-/// The filter that stands for all tests in all settings.
+/// The filter that selects all tests in all settings.
 const EVERYTHING: &str = "everything";
 
-/// How much is run.
+/// The tests that run.
 #[derive(Clone, Copy, Debug)]
 enum Extent<'f> {
-    /// CI's set, or the tests of it whose name contains the filter.
+    /// The set of CI, or those of its tests with the filter in their name.
     Ci {
         filter: Option<&'f str>,
     },
@@ -81,8 +81,9 @@ pub fn test(context: &Context, filter: Option<&str>) -> Result<()> {
     build::build_variant(context, Variant::PausePoints)?;
     if let Extent::Ci { .. } = extent {
         eprintln!(
-            "Only `cargo xtask test {EVERYTHING}` runs: stress tests of {LONG_STRESS_SECONDS} s each, the tests shown as \
-             \"ignored\", the client's tests through PgBouncer, the other Debian suites"
+            "`cargo xtask test {EVERYTHING}` also runs: stress tests of {LONG_STRESS_SECONDS} s \
+             each, the tests shown as \"ignored\", the client's tests through PgBouncer, the other \
+             Debian suites"
         );
     }
     let mut steps = steps(context, extent)?;
@@ -92,22 +93,23 @@ pub fn test(context: &Context, filter: Option<&str>) -> Result<()> {
     run(steps)
 }
 
-/// The suites that everything runs in chroots. A chroot does not nest, so there are none inside.
+/// Returns the suites that `everything` runs in chroots. There are none inside a chroot, because
+/// chroots do not nest.
 fn other_suites(suite: Suite) -> Result<Vec<Suite>> {
     if chroot::is_inside() {
-        eprintln!("in the chroot of Debian {suite}: the other suites run outside of it only");
+        eprintln!("in the chroot of Debian {suite}: the other suites run only outside of it");
         return Ok(Vec::new());
     }
     let others: Vec<_> = Suite::ALL
         .into_iter()
         .filter(|other| *other != suite)
         .collect();
-    // Before the first test: everything takes hours.
+    // This is checked before the first test, because everything takes hours.
     others.iter().copied().try_for_each(chroot::ensure_root)?;
     Ok(others)
 }
 
-/// The runs of cargo, the biggest test binary last.
+/// Returns the runs of cargo, the largest test binary last.
 fn steps(context: &Context, extent: Extent) -> Result<Vec<Step>> {
     let mut steps = vec![
         cargo_test(context, extent, "units", &PLAIN),
@@ -133,7 +135,7 @@ fn steps(context: &Context, extent: Extent) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// The tests of these packages.
+/// Returns a run of the tests of these packages.
 fn cargo_test(context: &Context, extent: Extent, name: &str, packages: &[&str]) -> Step {
     let mut command = context.cargo(["test", "--no-fail-fast"]);
     command.args(packages);
@@ -146,7 +148,8 @@ fn cargo_test(context: &Context, extent: Extent, name: &str, packages: &[&str]) 
     }
 }
 
-/// Tests of the package idem-tests. The stress tests and the ignored tests are in it.
+/// Returns a run of tests of the package idem-tests, which has the stress tests and the ignored
+/// tests.
 fn live<A: AsRef<str>>(context: &Context, extent: Extent, name: &str, binaries: &[A]) -> Step {
     let mut arguments = vec!["--package", "idem-tests"];
     arguments.extend(binaries.iter().map(AsRef::as_ref));
@@ -156,7 +159,7 @@ fn live<A: AsRef<str>>(context: &Context, extent: Extent, name: &str, binaries: 
             step.command.env(STRESS_SECONDS, LONG_STRESS_SECONDS);
             step.command.args(["--", "--include-ignored"]);
         }
-        // A test that is named runs, also one that CI's set ignores.
+        // A test that the filter selects runs, also one that the set of CI ignores.
         Extent::Ci { filter: Some(_) } => {
             step.command.args(["--", "--include-ignored"]);
         }
@@ -165,7 +168,7 @@ fn live<A: AsRef<str>>(context: &Context, extent: Extent, name: &str, binaries: 
     step
 }
 
-/// CI's set in the chroot of another suite.
+/// Returns a run of the set of CI in the chroot of another suite.
 fn in_suite(context: &Context, suite: Suite) -> Result<Step> {
     let xtask = std::env::current_exe().context("cannot find this program")?;
     let mut command: Command = context.sh.cmd(xtask).into();
@@ -176,8 +179,8 @@ fn in_suite(context: &Context, suite: Suite) -> Result<Step> {
     })
 }
 
-/// Runs all steps, also after a failure. The output ends with the summary of the last step, so the
-/// duration of a step is printed before the next one.
+/// Runs all steps, also after a failure. The output must end with the summary of the last step, so
+/// that the duration of a step is printed before the next one.
 fn run(steps: Vec<Step>) -> Result<()> {
     let mut failures = Vec::new();
     let mut earlier = String::new();
@@ -197,8 +200,8 @@ fn run(steps: Vec<Step>) -> Result<()> {
     Ok(())
 }
 
-/// The test binaries of idem-tests that need nothing special: files, and folders with a `main.rs`,
-/// as cargo finds them.
+/// Returns the test binaries of idem-tests without special requirements: files, and folders with a
+/// `main.rs`, as cargo finds them.
 fn other_binaries(context: &Context) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(context.root.join("tests/tests"))? {
@@ -220,7 +223,7 @@ fn other_binaries(context: &Context) -> Result<Vec<String>> {
 mod tests {
     use super::*;
 
-    /// The arguments and the variables of a step, in one line.
+    /// Returns the arguments and the variables of a step in one line.
     fn line(step: &Step) -> String {
         let variables = step
             .command
