@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use idem_client::{
     Handled, HandlerError, Message, Tx,
     deadletters::{discard, discard_all, requeue, requeue_all},
@@ -79,8 +80,7 @@ struct Poison {
 impl Poison {
     fn handler(
         &self,
-    ) -> impl Fn(Tx, Message) -> futures_util::future::BoxFuture<'static, Handled> + Send + Sync + 'static
-    {
+    ) -> impl Fn(Tx, Message) -> BoxFuture<'static, Handled> + Send + Sync + 'static {
         let this = self.clone();
         move |tx, message| {
             let this = this.clone();
@@ -235,7 +235,7 @@ async fn requeue_all_and_discard_all_select_by_error() {
 
 #[tokio::test]
 async fn release_by_a_filter_does_not_count_as_a_failure() {
-    use futures_util::{FutureExt, future::BoxFuture};
+    use futures_util::FutureExt;
     use idem_client::{Before, Filter, Idem, Settlement};
 
     /// Releases a message five times, which is more often than it may fail.

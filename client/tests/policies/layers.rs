@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use idem_client::{
     Effect, ErrorKind, Handler, HandlerError, Idem, IdemLayer, Message, Processed, Protected,
     Settlement, TerminalError, service_handler,
@@ -32,8 +33,7 @@ async fn insert_fact(Protected { tx, message }: Protected) -> Result<Vec<Effect>
 /// Returns a service that inserts a row, sends to `entered`, and never completes.
 fn stuck(
     entered: mpsc::Sender<()>,
-) -> impl Fn(Protected) -> futures_util::future::BoxFuture<'static, Result<Vec<Effect>, BoxError>> + Clone
-{
+) -> impl Fn(Protected) -> BoxFuture<'static, Result<Vec<Effect>, BoxError>> + Clone {
     move |Protected { tx, message }| {
         let entered = entered.clone();
         Box::pin(async move {

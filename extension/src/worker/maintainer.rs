@@ -9,6 +9,7 @@ use pgrx::bgworkers::{BackgroundWorker, SignalWakeFlags};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -122,7 +123,7 @@ fn wait_at_the_fence() {
 /// Runs one transaction. Returns `None` if the extension does not exist or is being dropped. A
 /// schema named idem can exist without the extension.
 fn transaction<T: Default>(
-    work: impl FnOnce() -> spi::Result<Option<T>> + std::panic::UnwindSafe + std::panic::RefUnwindSafe,
+    work: impl FnOnce() -> spi::Result<Option<T>> + UnwindSafe + RefUnwindSafe,
 ) -> Option<T> {
     report_activity(pg_sys::BackendState::STATE_RUNNING, c"idem maintenance");
     let result = BackgroundWorker::transaction(|| {

@@ -13,7 +13,11 @@ async fn after_commit(client: &mut Client, id: &MessageId, to: &Destination) -> 
     Ok(())
 }
 
-async fn after_the_savepoint(client: &mut Client, id: &MessageId, to: &Destination) -> Result<(), Error> {
+async fn after_the_savepoint(
+    client: &mut Client,
+    id: &MessageId,
+    to: &Destination,
+) -> Result<(), Error> {
     let mut tx = client.transaction().await?;
     let savepoint = tx.transaction().await?;
     let Claim::New(claimed) = try_claim(&savepoint, id, to).await? else {

@@ -3,7 +3,11 @@
 use idem_client::{Claim, Claimed, Destination, Error, MessageId, begin_and_claim, try_claim};
 use tokio_postgres::Client;
 
-async fn returned<'c>(client: &'c mut Client, id: &MessageId, to: &Destination) -> Result<Claim<Claimed<'c>>, Error> {
+async fn returned<'c>(
+    client: &'c mut Client,
+    id: &MessageId,
+    to: &Destination,
+) -> Result<Claim<Claimed<'c>>, Error> {
     let tx = client.transaction().await?;
     try_claim(&tx, id, to).await
 }
@@ -21,7 +25,11 @@ async fn kept<'c>(
     Ok(())
 }
 
-async fn beyond_its_own_commit(client: &mut Client, id: &MessageId, to: &Destination) -> Result<(), Error> {
+async fn beyond_its_own_commit(
+    client: &mut Client,
+    id: &MessageId,
+    to: &Destination,
+) -> Result<(), Error> {
     let Claim::New(tx) = begin_and_claim(client, id, to).await? else {
         return Ok(());
     };

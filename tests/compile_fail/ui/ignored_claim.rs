@@ -2,10 +2,18 @@
 
 #![deny(unused_must_use)]
 
-use idem_client::{ClaimOptions, Destination, Error, MessageId, begin_and_claim, claim, try_claim, try_claim_batch, try_record};
+use idem_client::{
+    ClaimOptions, Destination, Error, MessageId, begin_and_claim, claim, try_claim,
+    try_claim_batch, try_record,
+};
 use tokio_postgres::{Client, Transaction};
 
-async fn ignored(client: &mut Client, tx: &Transaction<'_>, id: &MessageId, to: &Destination) -> Result<(), Error> {
+async fn ignored(
+    client: &mut Client,
+    tx: &Transaction<'_>,
+    id: &MessageId,
+    to: &Destination,
+) -> Result<(), Error> {
     try_claim(tx, id, to).await?;
     try_claim_batch(tx, std::slice::from_ref(id), to).await?;
     claim(tx, id, to, &ClaimOptions::default()).await?;

@@ -6,10 +6,16 @@ use deadpool_postgres::Pool;
 use idem_client::{Error, Idem, Message};
 
 async fn ignored(idem: &Idem, pool: &Pool, message: &Message) -> Result<(), Error> {
-    idem.process(pool, message, |_, _| async { Ok(vec![]) }).await?;
-    let processed = idem.process(pool, message, |_, _| async { Ok(vec![]) }).await?;
+    idem.process(pool, message, |_, _| async { Ok(vec![]) })
+        .await?;
+    let processed = idem
+        .process(pool, message, |_, _| async { Ok(vec![]) })
+        .await?;
     processed.settlement();
-    idem.process_batch(pool, std::slice::from_ref(message), |_, _| async { Ok(vec![]) }).await;
+    idem.process_batch(pool, std::slice::from_ref(message), |_, _| async {
+        Ok(vec![])
+    })
+    .await;
     Ok(())
 }
 

@@ -3,7 +3,11 @@
 use idem_client::{Destination, Error, MessageId, try_claim};
 use tokio_postgres::Transaction;
 
-async fn whatever_the_outcome(tx: &Transaction<'_>, id: &MessageId, to: &Destination) -> Result<(), Error> {
+async fn whatever_the_outcome(
+    tx: &Transaction<'_>,
+    id: &MessageId,
+    to: &Destination,
+) -> Result<(), Error> {
     let claim = try_claim(tx, id, to).await?;
     claim.record_effects(&[]).await?;
     Ok(())

@@ -3,7 +3,12 @@
 use idem_client::{Claimed, Destination, Effect, Error, MessageId};
 use tokio_postgres::Client;
 
-async fn forged(client: &Client, id: MessageId, destination: Destination, effects: &[Effect]) -> Result<(), Error> {
+async fn forged(
+    client: &Client,
+    id: MessageId,
+    destination: Destination,
+    effects: &[Effect],
+) -> Result<(), Error> {
     let claimed = Claimed {
         client,
         id,

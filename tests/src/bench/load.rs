@@ -312,7 +312,11 @@ impl Recent {
 }
 
 /// One effect with the size of a usual business event.
-pub const EFFECTS: &str = r#"[{"topic": "orders.reserved", "key": "customer-4711", "type": "StockReserved", "payload": {"order": 4711, "warehouse": "north", "lines": [{"article": "A-1001", "quantity": 2}, {"article": "B-2002", "quantity": 1}], "total": "129.90"}}]"#;
+pub const EFFECTS: &str = concat!(
+    r#"[{"topic": "orders.reserved", "key": "customer-4711", "type": "StockReserved", "#,
+    r#""payload": {"order": 4711, "warehouse": "north", "lines": [{"article": "A-1001", "#,
+    r#""quantity": 2}, {"article": "B-2002", "quantity": 1}], "total": "129.90"}}]"#,
+);
 
 /// Returns a random UUID (version 4) as text, which is the usual message id.
 fn new_id(random: &mut SmallRng) -> String {

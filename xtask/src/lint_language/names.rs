@@ -70,7 +70,8 @@ mod tests {
     #[test]
     fn functions_with_a_test_attribute_are_found() {
         let content = "#[test]\nfn one() {}\n\
-                       #[tokio::test(flavor = \"multi_thread\")]\n#[ignore = \"long\"]\nasync fn two() {}\n\
+                       #[tokio::test(flavor = \"multi_thread\")]\n#[ignore = \"long\"]\n\
+                       async fn two() {}\n\
                        #[cfg(test)]\nmod m { fn helper() {} }\n";
         assert_eq!(names(content), [(2, "one"), (5, "two")]);
     }
