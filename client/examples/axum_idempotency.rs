@@ -27,7 +27,7 @@ use deadpool_postgres::{Config, Runtime};
 use idem_client::{
     Destination, Effect,
     http::{IdempotencyLayer, RequestTx, Scope},
-    lease::Work,
+    lease::LeaseContext,
     send,
 };
 use tokio::{net::TcpListener, signal::unix::SignalKind};
@@ -77,7 +77,7 @@ async fn place(
 
 /// Charges a payment. The gateway executes one charge, because each attempt has the same key.
 async fn pay(
-    Extension(work): Extension<Arc<Work>>,
+    Extension(work): Extension<Arc<LeaseContext>>,
     amount: String,
 ) -> Result<(StatusCode, String), Failure> {
     let cents: i64 = amount.parse()?;

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::{
     Claim, Claimed, Destination, Effect, Error, MessageId,
     claim::record_effects,
-    sent::{Sent, commit_alone, commit_behind, rollback_unheard},
+    pipeline::{Pipelined, commit_alone, pipeline_commit, rollback_without_wait},
     span,
 };
 
@@ -106,14 +106,14 @@ impl<'c> ClaimedTransaction<'c> {
         let recorded = if effects.is_empty() {
             commit_alone(open.client).await.map(|()| Vec::new())
         } else {
-            let record = Sent::new(record_effects(
+            let record = Pipelined::new(record_effects(
                 open.client,
                 claim.id(),
                 claim.destination(),
                 effects,
             ))
             .await;
-            commit_behind(open.client, vec![record]).await
+            pipeline_commit(open.client, vec![record]).await
         };
         open.is_open = false;
         Ok(recorded?.into_iter().flatten().collect())
@@ -150,7 +150,7 @@ struct Open<'c> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         if self.is_open {
-            rollback_unheard(self.client);
+            rollback_without_wait(self.client);
         }
     }
 }

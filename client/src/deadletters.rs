@@ -13,7 +13,7 @@ use tokio_postgres::{
 use tracing::Instrument;
 use uuid::Uuid;
 
-use crate::{Destination, Error, MessageId, lease::Burial, redacted::Length, span, sql};
+use crate::{Destination, Error, MessageId, lease::DeadLetterContent, redacted::Length, span, sql};
 
 /// A message that has used up its attempts, or that failed with a terminal error.
 #[derive(Clone, PartialEq)]
@@ -113,7 +113,7 @@ pub async fn reject(
     destination: &Destination,
     payload: &[u8],
     error: &str,
-    with: &Burial,
+    with: &DeadLetterContent,
 ) -> Result<bool, Error> {
     let none: Option<&str> = None;
     let (id, error) = (

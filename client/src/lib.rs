@@ -3,9 +3,9 @@
 #![warn(missing_docs)]
 
 // SQL functions, on a transaction or connection of the caller.
+mod admin;
 mod begin;
 mod boxed;
-mod care;
 mod claim;
 mod commit;
 pub mod deadletters;
@@ -17,9 +17,9 @@ pub mod journal;
 pub mod lease;
 mod outbox;
 mod outcome;
+mod pipeline;
 mod recorded;
 mod redacted;
-mod sent;
 mod span;
 mod sql;
 
@@ -27,11 +27,11 @@ mod sql;
 #[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq"))]
 mod brokers;
 #[cfg(feature = "runtime")]
-mod carried;
-#[cfg(feature = "runtime")]
 mod connection;
 #[cfg(feature = "runtime")]
 mod consumer;
+#[cfg(feature = "runtime")]
+mod dead_letter_headers;
 #[cfg(feature = "runtime")]
 pub mod durable;
 #[cfg(feature = "runtime")]
@@ -65,7 +65,7 @@ mod services;
 #[cfg(feature = "runtime")]
 mod settlement;
 #[cfg(feature = "runtime")]
-mod step;
+mod short_transaction;
 #[cfg(feature = "runtime")]
 mod stored;
 #[cfg(feature = "runtime")]
@@ -73,11 +73,11 @@ mod telemetry;
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "tls"))]
 mod tls;
 
-pub use begin::{ClaimedTransaction, begin_and_claim};
-pub use care::{
+pub use admin::{
     Check, Ring, RoleKind, RotationBlocker, Status, configure, forget, grant, health, maintain,
     remove_destination, revoke, rotation_blockers, set_retention,
 };
+pub use begin::{ClaimedTransaction, begin_and_claim};
 pub use claim::{ClaimOptions, Claimed, claim, is_claimed, try_claim, try_claim_batch, try_record};
 pub use commit::commit;
 pub use destination::Destination;

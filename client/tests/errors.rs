@@ -209,7 +209,7 @@ fn failed_call_class_is_kept_through_anyhow() {
         error: "the card is blocked".into(),
     };
     // The cause is an unavailable dependency, and the call may have taken effect.
-    let unheard = || CallFailed::Unheard {
+    let unheard = || CallFailed::Uncertain {
         step: step(),
         error: UnavailableError::new("503").into(),
     };

@@ -17,8 +17,8 @@
 //! [`has_two`] before it begins.
 
 mod cancel;
+mod checkout;
 mod closing;
-mod loan;
 mod per_pool;
 mod turns;
 
@@ -29,8 +29,8 @@ use tokio::time::timeout;
 
 use crate::Error;
 
+pub(crate) use checkout::Checkout;
 pub(crate) use closing::closed;
-pub(crate) use loan::Loan;
 pub(crate) use turns::Patience;
 
 /// How long to wait for a connection of the pool, which may try several hosts. A pool can have

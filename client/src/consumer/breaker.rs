@@ -9,7 +9,7 @@ use std::{
 use backon::ExponentialBackoff;
 use tokio::time::Instant;
 
-use super::intake::growing;
+use super::intake::backoff;
 
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ struct State {
 impl State {
     fn forget(&mut self) {
         (self.is_suspended, self.is_probed) = (false, false);
-        self.pauses = growing(FIRST_PAUSE, LONGEST_PAUSE);
+        self.pauses = backoff(FIRST_PAUSE, LONGEST_PAUSE);
     }
 }
 
@@ -47,7 +47,7 @@ impl Breaker {
     pub(super) fn closed() -> Self {
         Self(Mutex::new(State {
             due: None,
-            pauses: growing(FIRST_PAUSE, LONGEST_PAUSE),
+            pauses: backoff(FIRST_PAUSE, LONGEST_PAUSE),
             is_suspended: false,
             is_probed: false,
             closed_at: Instant::now(),

@@ -25,7 +25,7 @@ const SUSPECTED_FOR: Duration = Duration::from_secs(3600);
 
 /// The cause of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Culprit {
+pub(super) enum Cause {
     Message,
     /// The message may be redelivered after this time.
     Environment {
@@ -95,9 +95,9 @@ impl Breakers {
     ///
     /// The message is the cause if, since it last failed so, both a probe and another message of
     /// its destination have succeeded.
-    pub(super) fn judge(&self, attempted: Attempted<'_>, error: &Error) -> Culprit {
+    pub(super) fn judge(&self, attempted: Attempted<'_>, error: &Error) -> Cause {
         let Some((destination, breaker)) = self.of_route(attempted.route) else {
-            return Culprit::Message;
+            return Cause::Message;
         };
         self.has_suspects.store(true, Ordering::Relaxed);
         match self.suspects.get(&attempted.identity) {
@@ -106,7 +106,7 @@ impl Breakers {
             {
                 // The next failure counts only after another success.
                 self.suspects.insert(attempted.identity, Instant::now());
-                return Culprit::Message;
+                return Cause::Message;
             }
             Some(_) => {}
             None => self.suspects.insert(attempted.identity, Instant::now()),
@@ -127,7 +127,7 @@ impl Breakers {
         };
         // Other messages go first after the pause. Their success shows whether this message is the
         // cause.
-        Culprit::Environment {
+        Cause::Environment {
             after: pause.max(FIRST_PAUSE) * 2,
         }
     }

@@ -8,7 +8,7 @@ use std::{
 
 use moka::sync::Cache;
 
-use super::{builder::Settings, intake::growing, queue::Held};
+use super::{builder::Settings, intake::backoff, queue::QueuedMessage};
 use crate::Message;
 
 /// The number of messages for which failures are counted.
@@ -45,7 +45,7 @@ impl Failures {
 
     /// Counts one more failure. Returns the number of failures, and the pause before the next
     /// attempt. The pause is `None` when the message must not be retried.
-    pub(super) fn count(&self, held: &mut Held) -> (u32, Option<Duration>) {
+    pub(super) fn count(&self, held: &mut QueuedMessage) -> (u32, Option<Duration>) {
         self.has_failed.store(true, Ordering::Relaxed);
         let failed = one_more(&self.failed, identity(&held.message));
         let failures = match held.message.deliveries() {
@@ -85,7 +85,7 @@ impl Failures {
         // The back-off has reached its limit long before 64 failures. The bound keeps `nth` from
         // looping through a large number from a broker.
         let n = failures.clamp(1, 64) as usize - 1;
-        growing(self.first_pause, self.longest_pause)
+        backoff(self.first_pause, self.longest_pause)
             .nth(n)
             .unwrap_or(self.longest_pause)
     }

@@ -18,14 +18,14 @@ const REQUEUED_CLOSED_WITHIN: Duration = Duration::from_secs(3);
 
 /// The source and the requeued messages. The worker that holds its lock fetches from it.
 pub(super) struct Intake<S> {
-    patient: Patient<S>,
+    patient: RetryingSource<S>,
     requeued: Requeued,
 }
 
 impl<S: Source> Intake<S> {
     pub(super) fn new(source: S, requeued: Requeued) -> Self {
         Self {
-            patient: Patient::new(source),
+            patient: RetryingSource::new(source),
             requeued,
         }
     }
@@ -75,7 +75,7 @@ impl<S: Source> Intake<S> {
 }
 
 /// A source that is polled again after a failure, with an exponential back-off.
-struct Patient<S> {
+struct RetryingSource<S> {
     source: S,
     pauses: ExponentialBackoff,
     not_before: Option<Instant>,
@@ -84,11 +84,11 @@ struct Patient<S> {
     last_error: Option<TransportError>,
 }
 
-impl<S: Source> Patient<S> {
+impl<S: Source> RetryingSource<S> {
     fn new(source: S) -> Self {
         Self {
             source,
-            pauses: growing(FIRST_PAUSE, LONGEST_PAUSE),
+            pauses: backoff(FIRST_PAUSE, LONGEST_PAUSE),
             not_before: None,
             has_ended: false,
             last_error: None,
@@ -108,7 +108,7 @@ impl<S: Source> Patient<S> {
                 .unwrap_or_else(|panic| Err(panic.into()));
             match result {
                 Ok(Some(delivery)) => {
-                    self.pauses = growing(FIRST_PAUSE, LONGEST_PAUSE);
+                    self.pauses = backoff(FIRST_PAUSE, LONGEST_PAUSE);
                     self.last_error = None;
                     return Some(delivery);
                 }
@@ -129,7 +129,7 @@ impl<S: Source> Patient<S> {
 
 /// Returns an endless back-off. Each pause is twice the one before, up to `longest`. Jitter adds up
 /// to the same time again.
-pub(super) fn growing(first: Duration, longest: Duration) -> ExponentialBackoff {
+pub(super) fn backoff(first: Duration, longest: Duration) -> ExponentialBackoff {
     ExponentialBuilder::new()
         .with_min_delay(first)
         .with_max_delay(longest)

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::{
     Destination, Error, ErrorKind,
-    connection::{Loan, at_most},
+    connection::{Checkout, at_most},
     consumer_preflight,
 };
 
@@ -34,20 +34,20 @@ pub(super) async fn probe(
         true => (PATIENCE_TO_CONNECT, PATIENCE),
         false => (PATIENCE_AT_WORK, PATIENCE_AT_WORK),
     };
-    let loan = at_most(to_connect, Loan::take(pool)).await?;
-    at_most(to_claim, consumer_preflight(&**loan.client())).await?;
+    let checkout = at_most(to_connect, Checkout::take(pool)).await?;
+    at_most(to_claim, consumer_preflight(&**checkout.client())).await?;
     let (id, destination) = (Uuid::new_v4(), destination.literal()?);
     let sql = format!(
         "BEGIN; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}; \
          SELECT idem_try_claim('{id}'::uuid, {destination}); ROLLBACK"
     );
     match at_most(to_claim, async {
-        Ok(loan.client().batch_execute(&sql).await?)
+        Ok(checkout.client().batch_execute(&sql).await?)
     })
     .await
     {
         Ok(()) => {
-            loan.give_back();
+            checkout.return_to_pool();
             Ok(())
         }
         // A conflict proves that the database is available. The connection is in a failed

@@ -12,7 +12,7 @@ use super::budget::{Budget, Share};
 use crate::{Delivery, Message, Receipt, Settlement};
 
 /// A message that is not settled yet.
-pub(super) struct Held {
+pub(super) struct QueuedMessage {
     pub(super) message: Message,
     pub(super) receipt: Box<dyn Receipt>,
     /// Messages of one sequence are processed one after the other.
@@ -31,7 +31,7 @@ pub(super) struct Permit {
     bytes: Option<Share>,
 }
 
-impl Held {
+impl QueuedMessage {
     pub(super) fn new(delivery: Delivery, is_ordered: bool, permit: OwnedSemaphorePermit) -> Self {
         let (message, receipt) = delivery.into_parts();
         let is_ordered_here = is_ordered && !receipt.is_in_charge();
@@ -90,7 +90,7 @@ pub(super) struct Queue {
 
 /// The next message for a batch with a limited number of free bytes.
 pub(super) enum Next {
-    Message(Held),
+    Message(QueuedMessage),
     /// The next message is larger than the free bytes.
     TooLarge,
     Nothing,
@@ -99,10 +99,10 @@ pub(super) enum Next {
 #[derive(Default)]
 struct State {
     /// A fetched message that waits for its bytes. Nothing more is fetched in the meantime.
-    ahead: Option<Held>,
-    waiting: VecDeque<Held>,
+    ahead: Option<QueuedMessage>,
+    waiting: VecDeque<QueuedMessage>,
     /// Messages that failed. Each keeps its sequence busy until it is due again.
-    delayed: Vec<Held>,
+    delayed: Vec<QueuedMessage>,
     /// The sequences with a message that is being processed or delayed.
     busy: HashSet<String>,
 }
@@ -126,7 +126,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn push(&self, held: Held) {
+    pub(super) fn push(&self, held: QueuedMessage) {
         let share = self.budget.try_take(held.size);
         let mut state = self.state();
         match share {
@@ -143,7 +143,7 @@ impl Queue {
 
     /// Waits until the fetched message has its bytes and admits it. Cancel safe.
     pub(super) async fn bytes_for_ahead(&self) {
-        let Some(size) = self.state().ahead.as_ref().map(Held::size) else {
+        let Some(size) = self.state().ahead.as_ref().map(QueuedMessage::size) else {
             return;
         };
         if let Some(share) = self.budget.take(size).await {
@@ -195,7 +195,7 @@ impl Queue {
             };
         }
         let State { waiting, busy, .. } = &mut *state;
-        let is_free = |held: &Held| {
+        let is_free = |held: &QueuedMessage| {
             held.sequence
                 .as_ref()
                 .is_none_or(|sequence| !busy.contains(sequence))
@@ -215,7 +215,7 @@ impl Queue {
 
     /// Returns the next message that no worker has begun and that can be released, whether it has
     /// its bytes or not.
-    pub(super) fn take_unbegun(&self) -> Option<Held> {
+    pub(super) fn take_unbegun(&self) -> Option<QueuedMessage> {
         match self.take_within(usize::MAX) {
             Next::Message(held) => Some(held),
             // A fetched message with a sequence stays, because its sequence may be busy.
@@ -230,7 +230,7 @@ impl Queue {
     }
 
     /// Keeps a message that was taken, and its sequence, until `due`.
-    pub(super) fn delay(&self, mut held: Held, due: Instant) {
+    pub(super) fn delay(&self, mut held: QueuedMessage, due: Instant) {
         held.due = Some(due);
         self.state().delayed.push(held);
     }
@@ -255,7 +255,7 @@ impl Queue {
     }
 
     /// Removes and returns all messages, in an order in which they can be redelivered.
-    pub(super) fn drain(&self) -> Vec<Held> {
+    pub(super) fn drain(&self) -> Vec<QueuedMessage> {
         let mut state = self.state();
         let State {
             waiting,

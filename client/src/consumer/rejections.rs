@@ -5,12 +5,12 @@ use deadpool_postgres::Pool;
 use crate::{
     Destination, Error, Idem, Message, MessageId, Retry,
     begin::only_value,
-    connection::{Loan, STATEMENT, within},
+    connection::{Checkout, STATEMENT, within},
     deadletters::reject,
-    lease::Burial,
+    lease::DeadLetterContent,
     panics::unwinding,
-    process::{Outcome, fingerprint},
-    step::{Step, again},
+    process::{ClaimOutcome, fingerprint},
+    short_transaction::{ShortTransaction, again},
 };
 
 /// The id under which a rejected message is kept.
@@ -34,7 +34,7 @@ pub(super) async fn keep(
     kept_as: KeptAs,
     reason: &str,
 ) -> Result<bool, Error> {
-    let with = Burial::from(message);
+    let with = DeadLetterContent::from(message);
     let id = match kept_as {
         // The id function of the user may panic, and may have done so before.
         KeptAs::Itself => unwinding(async { idem.id_of(message) })
@@ -45,7 +45,7 @@ pub(super) async fn keep(
         KeptAs::Hash => None,
     };
     let store = async |id: Option<&MessageId>| {
-        let step = Step::begin(pool).await?;
+        let step = ShortTransaction::begin(pool).await?;
         let kept = reject(
             step.client(),
             id,
@@ -97,12 +97,12 @@ async fn is_of_another(
         destination.literal()?,
         fingerprint(message)
     );
-    let loan = Loan::take(pool).await?;
+    let checkout = Checkout::take(pool).await?;
     // After an error the connection is in a failed transaction, so it is closed.
     let reply = within(STATEMENT, async {
-        Ok(loan.client().simple_query(&sql).await?)
+        Ok(checkout.client().simple_query(&sql).await?)
     })
     .await?;
-    loan.give_back();
-    Ok(only_value(&reply) == Some(Outcome::Mismatch.as_str()))
+    checkout.return_to_pool();
+    Ok(only_value(&reply) == Some(ClaimOutcome::Mismatch.as_str()))
 }

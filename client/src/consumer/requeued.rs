@@ -11,7 +11,7 @@ use futures_util::{
 };
 use tokio::time::{Instant, sleep_until};
 
-use super::{Delivery, Source, intake::growing};
+use super::{Delivery, Source, intake::backoff};
 use crate::{Destination, durable::DurableSource};
 
 /// The interval at which the inboxes are read, and so the longest delay of a requeued message. Each
@@ -47,7 +47,7 @@ impl Requeued {
                 is_unrouted,
             ),
             destination,
-            pauses: growing(FIRST_PAUSE, LONGEST_PAUSE),
+            pauses: backoff(FIRST_PAUSE, LONGEST_PAUSE),
             not_before: None,
         };
         let handled = destinations
@@ -82,7 +82,7 @@ impl Inbox {
             }
             match self.source.next().await {
                 Ok(Some(delivery)) => {
-                    self.pauses = growing(FIRST_PAUSE, LONGEST_PAUSE);
+                    self.pauses = backoff(FIRST_PAUSE, LONGEST_PAUSE);
                     return delivery;
                 }
                 // The inbox is closed.

@@ -234,11 +234,11 @@ impl Route {
 
 /// A [`LeasedHandler`] as a trait object.
 pub(super) trait AnyLeasedHandler: Send + Sync {
-    fn handle_boxed(&self, work: lease::Work, message: Message) -> BoxFuture<'_, Handled>;
+    fn handle_boxed(&self, work: lease::LeaseContext, message: Message) -> BoxFuture<'_, Handled>;
 }
 
 impl<H: LeasedHandler> AnyLeasedHandler for H {
-    fn handle_boxed(&self, work: lease::Work, message: Message) -> BoxFuture<'_, Handled> {
+    fn handle_boxed(&self, work: lease::LeaseContext, message: Message) -> BoxFuture<'_, Handled> {
         Box::pin(self.handle(work, message))
     }
 }

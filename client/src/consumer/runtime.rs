@@ -23,17 +23,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     attempt::attempt,
-    breakers::{Attempted, Breakers, Culprit},
+    breakers::{Attempted, Breakers, Cause},
     builder::{Consumer, Settings},
     ended::SourceEnded,
     failures::{Failures, identity},
     intake::Intake,
     last_delivery::{Keeper, keep_somewhere},
-    queue::{Held, Next, Permit, Queue},
+    queue::{Next, Permit, Queue, QueuedMessage},
     rejections::{KeptAs, keep},
     requeued::Requeued,
     routes::{Route, Table},
-    summary::{Counters, Outcome, Summary},
+    summary::{Counters, DeliveryOutcome, Summary},
     verdict::Verdict,
     workers::Workers,
 };
@@ -221,9 +221,9 @@ impl<S: Source> Runtime<S> {
 
     /// Waits for the intake lock, and then for messages. Returns no messages when the consumer
     /// stops or the source has ended.
-    async fn collect(&self) -> Vec<Held> {
+    async fn collect(&self) -> Vec<QueuedMessage> {
         let mut intake = self.intake.lock().await;
-        let mut batch: Vec<Held> = Vec::new();
+        let mut batch: Vec<QueuedMessage> = Vec::new();
         let mut until = None;
         loop {
             if self.stop.is_cancelled() {
@@ -278,7 +278,7 @@ impl<S: Source> Runtime<S> {
 
     /// Releases the messages that no worker has begun to process. Then waits until a message can be
     /// tried or the consumer stops.
-    async fn wait_for_environment(&self, mut unbegun: Vec<Held>) {
+    async fn wait_for_environment(&self, mut unbegun: Vec<QueuedMessage>) {
         unbegun.extend(std::iter::from_fn(|| self.queue.take_unbegun()));
         let mut given_back: FuturesUnordered<_> = unbegun
             .into_iter()
@@ -300,10 +300,10 @@ impl<S: Source> Runtime<S> {
     }
 
     /// Fetches the next message. Cancel safe if the source is.
-    async fn fetch(&self, intake: &mut Intake<S>) -> Option<Held> {
+    async fn fetch(&self, intake: &mut Intake<S>) -> Option<QueuedMessage> {
         let permit = Arc::clone(&self.room).acquire_owned().await.ok()?;
         let delivery = intake.next().await?;
-        Some(Held::new(delivery, self.is_ordered, permit))
+        Some(QueuedMessage::new(delivery, self.is_ordered, permit))
     }
 
     /// Returns the number of messages that are held.
@@ -317,13 +317,13 @@ impl<S: Source> Runtime<S> {
 
     /// Returns how many more bytes the batch may take. An empty batch takes a message of any size,
     /// so an oversized message becomes a batch of its own.
-    fn bytes_left(&self, batch: &[Held]) -> usize {
+    fn bytes_left(&self, batch: &[QueuedMessage]) -> usize {
         match batch {
             [] => usize::MAX,
             batch => self
                 .settings
                 .max_batch_bytes()
-                .saturating_sub(batch.iter().map(Held::size).sum()),
+                .saturating_sub(batch.iter().map(QueuedMessage::size).sum()),
         }
     }
 
@@ -335,12 +335,12 @@ impl<S: Source> Runtime<S> {
 
     // Processing
 
-    async fn process(&self, batch: Vec<Held>) {
+    async fn process(&self, batch: Vec<QueuedMessage>) {
         for (route, group) in self.by_route(batch).await {
             if let Some(pause) = self.breakers.pause_of(route.number) {
-                let given_back = group
-                    .into_iter()
-                    .map(|held| self.release_or_keep(held, pause, Outcome::GivenBack, PAUSED));
+                let given_back = group.into_iter().map(|held| {
+                    self.release_or_keep(held, pause, DeliveryOutcome::GivenBack, PAUSED)
+                });
                 join_all(given_back).await;
                 continue;
             }
@@ -366,8 +366,8 @@ impl<S: Source> Runtime<S> {
 
     /// Groups the messages by route, each group in the order of delivery. Rejects the messages that
     /// match no route.
-    async fn by_route(&self, batch: Vec<Held>) -> Vec<(&Route, Vec<Held>)> {
-        let mut groups: Vec<(&Route, Vec<Held>)> = Vec::new();
+    async fn by_route(&self, batch: Vec<QueuedMessage>) -> Vec<(&Route, Vec<QueuedMessage>)> {
+        let mut groups: Vec<(&Route, Vec<QueuedMessage>)> = Vec::new();
         for mut held in batch {
             let found = unwinding(async { self.routes.find(&held.message) }).await;
             match found {
@@ -396,7 +396,7 @@ impl<S: Source> Runtime<S> {
 
     async fn conclude(
         &self,
-        held: Held,
+        held: QueuedMessage,
         route: &Route,
         began: Instant,
         result: Result<Processed, Error>,
@@ -421,7 +421,7 @@ impl<S: Source> Runtime<S> {
                 self.settle(held, settlement, outcome).await;
             }
             Verdict::Again { after } => {
-                self.release_or_keep(held, after, Outcome::Retried, IN_PROGRESS)
+                self.release_or_keep(held, after, DeliveryOutcome::Retried, IN_PROGRESS)
                     .await
             }
             Verdict::Failed { error, after } => self.failed(held, &error, after).await,
@@ -432,12 +432,17 @@ impl<S: Source> Runtime<S> {
                     route: route.number,
                 };
                 match self.breakers.judge(attempted, &error) {
-                    Culprit::Message => self.failed(held, &error, Duration::ZERO).await,
-                    Culprit::Environment { after } => {
+                    Cause::Message => self.failed(held, &error, Duration::ZERO).await,
+                    Cause::Environment { after } => {
                         // The worker that fetches must stop at once.
                         self.changed.notify_one();
-                        self.release_or_keep(held, after, Outcome::GivenBack, &causes(&error))
-                            .await;
+                        self.release_or_keep(
+                            held,
+                            after,
+                            DeliveryOutcome::GivenBack,
+                            &causes(&error),
+                        )
+                        .await;
                     }
                 }
             }
@@ -445,14 +450,14 @@ impl<S: Source> Runtime<S> {
     }
 
     /// Forgets the failures of a message that is finished.
-    fn forget(&self, held: &Held) {
+    fn forget(&self, held: &QueuedMessage) {
         self.failures.forget(&held.message);
         self.breakers.forget(|| identity(&held.message));
     }
 
     // Settling
 
-    async fn failed(&self, mut held: Held, error: &Error, at_least: Duration) {
+    async fn failed(&self, mut held: QueuedMessage, error: &Error, at_least: Duration) {
         if held.receipt.is_in_charge() {
             return self.report_failure(held, error).await;
         }
@@ -468,8 +473,13 @@ impl<S: Source> Runtime<S> {
                     message_id = held.message.message_id(),
                     "a message failed and is retried"
                 );
-                self.redeliver(held, Settlement::Retry { after }, after, Outcome::Retried)
-                    .await;
+                self.redeliver(
+                    held,
+                    Settlement::Retry { after },
+                    after,
+                    DeliveryOutcome::Retried,
+                )
+                .await;
             }
             None => {
                 let reason = format!("failed too often: {}", causes(error));
@@ -479,8 +489,8 @@ impl<S: Source> Runtime<S> {
     }
 
     /// Reports a failure to a source that manages failures itself.
-    async fn report_failure(&self, held: Held, error: &Error) {
-        let Held {
+    async fn report_failure(&self, held: QueuedMessage, error: &Error) {
+        let QueuedMessage {
             message,
             receipt,
             permit,
@@ -503,8 +513,8 @@ impl<S: Source> Runtime<S> {
             "a message failed"
         );
         self.counters.count(match settlement {
-            Settlement::Reject { .. } => Outcome::Rejected,
-            _ => Outcome::Retried,
+            Settlement::Reject { .. } => DeliveryOutcome::Rejected,
+            _ => DeliveryOutcome::Retried,
         });
         telemetry::settled(message.given_destination(), &settlement);
         self.finish(None, permit);
@@ -512,7 +522,13 @@ impl<S: Source> Runtime<S> {
 
     /// Releases a message that did not fail. If its broker may delete it at this return, the
     /// message is rejected, and so kept in the database.
-    async fn release_or_keep(&self, held: Held, after: Duration, outcome: Outcome, cause: &str) {
+    async fn release_or_keep(
+        &self,
+        held: QueuedMessage,
+        after: Duration,
+        outcome: DeliveryOutcome,
+        cause: &str,
+    ) {
         // A message with a sequence waits in place and is not returned to its broker.
         if held.sequence.is_none() && held.costs_delivery_near_limit() {
             let reason = format!("its broker may delete it at the next return: {cause}");
@@ -523,17 +539,21 @@ impl<S: Source> Runtime<S> {
     }
 
     /// Releases a message while the database is unavailable or cannot keep it.
-    async fn release_unkept(&self, held: Held) {
-        self.release(held, self.failures.first_pause(), Outcome::GivenBack)
-            .await;
+    async fn release_unkept(&self, held: QueuedMessage) {
+        self.release(
+            held,
+            self.failures.first_pause(),
+            DeliveryOutcome::GivenBack,
+        )
+        .await;
     }
 
-    async fn release(&self, held: Held, after: Duration, outcome: Outcome) {
+    async fn release(&self, held: QueuedMessage, after: Duration, outcome: DeliveryOutcome) {
         self.redeliver(held, Settlement::Release { after }, after, outcome)
             .await;
     }
 
-    async fn reject(&self, held: Held, reason: String, kept_as: KeptAs) {
+    async fn reject(&self, held: QueuedMessage, reason: String, kept_as: KeptAs) {
         let destination = held.message.given_destination();
         if held.receipt.keeps_rejected() {
             tracing::warn!(
@@ -545,7 +565,11 @@ impl<S: Source> Runtime<S> {
             );
             self.forget(&held);
             return self
-                .settle(held, Settlement::Reject { reason }, Outcome::Rejected)
+                .settle(
+                    held,
+                    Settlement::Reject { reason },
+                    DeliveryOutcome::Rejected,
+                )
                 .await;
         }
         match self.keep_letter(&held.message, kept_as, &reason).await {
@@ -555,7 +579,7 @@ impl<S: Source> Runtime<S> {
                     held.message.given_destination(),
                     &Settlement::Reject { reason },
                 );
-                self.counters.count(Outcome::Rejected);
+                self.counters.count(DeliveryOutcome::Rejected);
                 self.settle_at_broker(held, Settlement::Acknowledge).await;
             }
             // The database cannot keep the message now, so its broker must.
@@ -572,7 +596,7 @@ impl<S: Source> Runtime<S> {
                     message_id = held.message.message_id(),
                     "a rejected message cannot be stored as a dead letter yet"
                 );
-                self.release(held, after, Outcome::GivenBack).await;
+                self.release(held, after, DeliveryOutcome::GivenBack).await;
             }
         }
     }
@@ -606,30 +630,30 @@ impl<S: Source> Runtime<S> {
     /// order of its key or might delete the message.
     async fn redeliver(
         &self,
-        held: Held,
+        held: QueuedMessage,
         settlement: Settlement,
         after: Duration,
-        outcome: Outcome,
+        outcome: DeliveryOutcome,
     ) {
         if held.sequence.is_none() && !held.may_end_with_release() {
             return self.settle(held, settlement, outcome).await;
         }
-        if outcome == Outcome::Retried {
+        if outcome == DeliveryOutcome::Retried {
             self.counters.count(outcome);
         }
         self.queue.delay(held, later(after));
         self.changed.notify_one();
     }
 
-    async fn settle(&self, held: Held, settlement: Settlement, outcome: Outcome) {
+    async fn settle(&self, held: QueuedMessage, settlement: Settlement, outcome: DeliveryOutcome) {
         self.counters.count(outcome);
         telemetry::settled(held.message.given_destination(), &settlement);
         self.settle_at_broker(held, settlement).await;
     }
 
     /// Settles the message at its broker and releases its permit.
-    async fn settle_at_broker(&self, held: Held, settlement: Settlement) {
-        let Held {
+    async fn settle_at_broker(&self, held: QueuedMessage, settlement: Settlement) {
+        let QueuedMessage {
             message,
             receipt,
             sequence,
@@ -671,7 +695,7 @@ impl<S: Source> Runtime<S> {
             .queue
             .drain()
             .into_iter()
-            .partition(Held::may_end_with_release);
+            .partition(QueuedMessage::may_end_with_release);
         let given_back = async {
             // Release them one after the other: the broker may redeliver them in this order.
             let mut rest = rest.into_iter();
@@ -691,7 +715,7 @@ impl<S: Source> Runtime<S> {
     }
 
     /// Releases a message that this worker was processing when the grace period ended.
-    async fn release_attempted(&self, held: Held) {
+    async fn release_attempted(&self, held: QueuedMessage) {
         if held.may_end_with_release() {
             // The database cannot keep the message before the rollback of its attempt has ended.
             self.queue.delay(held, Instant::now());
@@ -700,9 +724,10 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    async fn release_at_stop(&self, held: Held) {
+    async fn release_at_stop(&self, held: QueuedMessage) {
         let settlement = held.given_back();
-        self.settle(held, settlement, Outcome::GivenBack).await;
+        self.settle(held, settlement, DeliveryOutcome::GivenBack)
+            .await;
     }
 
     /// Closes the source, which returns its prefetched messages. All workers have ended. Returns
@@ -780,10 +805,10 @@ impl<S: Source> Runtime<S> {
         match kept {
             Ok(true) => {
                 telemetry::settled(message.given_destination(), &Settlement::reject(REASON));
-                self.counters.count(Outcome::Rejected);
+                self.counters.count(DeliveryOutcome::Rejected);
             }
             // The message was processed, or its source has handed it over a second time.
-            Ok(false) => self.counters.count(Outcome::Duplicate),
+            Ok(false) => self.counters.count(DeliveryOutcome::Duplicate),
             Err(error) => tracing::error!(
                 error = causes(&error),
                 destination = message.given_destination().map(Destination::as_str),

@@ -32,7 +32,7 @@ pub struct Summary {
 
 /// The result of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum DeliveryOutcome {
     Handled,
     Duplicate,
     Stopped,
@@ -55,14 +55,14 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    pub(super) fn count(&self, outcome: Outcome) {
+    pub(super) fn count(&self, outcome: DeliveryOutcome) {
         let counter = match outcome {
-            Outcome::Handled => &self.handled,
-            Outcome::Duplicate => &self.duplicates,
-            Outcome::Stopped => &self.stopped,
-            Outcome::Retried => &self.retried,
-            Outcome::Rejected => &self.rejected,
-            Outcome::GivenBack => &self.given_back,
+            DeliveryOutcome::Handled => &self.handled,
+            DeliveryOutcome::Duplicate => &self.duplicates,
+            DeliveryOutcome::Stopped => &self.stopped,
+            DeliveryOutcome::Retried => &self.retried,
+            DeliveryOutcome::Rejected => &self.rejected,
+            DeliveryOutcome::GivenBack => &self.given_back,
         };
         counter.fetch_add(1, Relaxed);
     }

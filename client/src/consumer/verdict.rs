@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::summary::Outcome;
+use super::summary::DeliveryOutcome;
 use crate::{Error, Processed, Settlement};
 
 /// The pause after a lost lease. The next attempt learns how long the new lease lasts.
@@ -11,7 +11,7 @@ const AFTER_A_LOSS: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) enum Verdict {
     /// The message is finished.
-    Over(Settlement, Outcome),
+    Over(Settlement, DeliveryOutcome),
     /// The message did not fail and is redelivered after this time.
     Again { after: Duration },
     /// The message failed. It is redelivered after this time or later, until it has failed too
@@ -34,7 +34,7 @@ impl Verdict {
             Err(error) => match error.settlement() {
                 Settlement::Retry { after } => Self::Failed { error, after },
                 Settlement::Release { .. } => Self::Away(error),
-                settlement => Self::Over(settlement, Outcome::Rejected),
+                settlement => Self::Over(settlement, DeliveryOutcome::Rejected),
             },
         }
     }
@@ -42,11 +42,15 @@ impl Verdict {
     fn of_processed(processed: &Processed) -> Self {
         match (processed, processed.settlement()) {
             (Processed::New { .. } | Processed::Unprotected { .. }, settlement) => {
-                Self::Over(settlement, Outcome::Handled)
+                Self::Over(settlement, DeliveryOutcome::Handled)
             }
-            (Processed::Duplicate { .. }, settlement) => Self::Over(settlement, Outcome::Duplicate),
-            (Processed::Buried { .. }, settlement) => Self::Over(settlement, Outcome::Rejected),
-            (Processed::Dead, settlement) => Self::Over(settlement, Outcome::Duplicate),
+            (Processed::Duplicate { .. }, settlement) => {
+                Self::Over(settlement, DeliveryOutcome::Duplicate)
+            }
+            (Processed::Buried { .. }, settlement) => {
+                Self::Over(settlement, DeliveryOutcome::Rejected)
+            }
+            (Processed::Dead, settlement) => Self::Over(settlement, DeliveryOutcome::Duplicate),
             (_, Settlement::Release { after }) => Self::Again { after },
             // Only a filter returns this.
             (_, Settlement::Retry { after }) => Self::Failed {
@@ -54,9 +58,11 @@ impl Verdict {
                 after,
             },
             (_, settlement @ Settlement::Reject { .. }) => {
-                Self::Over(settlement, Outcome::Rejected)
+                Self::Over(settlement, DeliveryOutcome::Rejected)
             }
-            (_, settlement @ Settlement::Acknowledge) => Self::Over(settlement, Outcome::Stopped),
+            (_, settlement @ Settlement::Acknowledge) => {
+                Self::Over(settlement, DeliveryOutcome::Stopped)
+            }
         }
     }
 }

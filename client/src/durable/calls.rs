@@ -6,7 +6,7 @@ use serde_json::Value;
 use tokio_postgres::{GenericClient, types::Type};
 use tracing::Instrument;
 
-use super::{Letter, Received};
+use super::{InboxMessage, Received};
 use crate::{Destination, Error, MessageId, span};
 
 /// Stores a message in the inbox of a destination. Returns false if the message was received or
@@ -17,7 +17,7 @@ pub async fn receive(
     client: &impl GenericClient,
     id: &MessageId,
     destination: &Destination,
-    letter: &Letter,
+    letter: &InboxMessage,
 ) -> Result<bool, Error> {
     let row = client
         .query_typed_one(
@@ -47,10 +47,10 @@ pub async fn receive(
 pub async fn receive_batch(
     client: &impl GenericClient,
     destination: &Destination,
-    letters: &[(MessageId, Letter)],
+    letters: &[(MessageId, InboxMessage)],
 ) -> Result<Vec<bool>, Error> {
     let ids: Vec<String> = letters.iter().map(|(id, _)| id.to_string()).collect();
-    let of = |part: fn(&Letter) -> Option<&str>| -> Vec<Option<&str>> {
+    let of = |part: fn(&InboxMessage) -> Option<&str>| -> Vec<Option<&str>> {
         letters.iter().map(|(_, letter)| part(letter)).collect()
     };
     let payloads: Vec<&[u8]> = letters.iter().map(|(_, letter)| &*letter.payload).collect();

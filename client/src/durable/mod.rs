@@ -6,16 +6,16 @@
 //! letter](crate::deadletters).
 
 mod calls;
-mod desk;
-mod letter;
+mod inbox;
+mod inbox_message;
+mod prefetch;
 mod receipt;
 mod received;
-mod shelf;
 mod source;
 mod store;
 
 pub use calls::{RetryPolicy, configure_retries, next, next_wait, receive, receive_batch};
-pub use letter::Letter;
+pub use inbox_message::InboxMessage;
 pub use received::Received;
 pub use source::DurableSource;
 pub(crate) use store::{store, store_batch};

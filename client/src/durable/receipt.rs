@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::{FutureExt, future::BoxFuture};
 use tokio::{select, time::sleep};
 
-use super::shelf::Shelf;
+use super::prefetch::Prefetch;
 use crate::{Error, ErrorKind, Receipt, Settlement, TransportError, stored::Stored};
 
 /// The error of a message that its consumer settles with [`Settlement::Retry`], which has no error
@@ -14,19 +14,19 @@ const RETRIED: &str = "the consumer requested a retry";
 
 /// The receipt of one message, which keeps its lease. When it is dropped unsettled, the lease is no
 /// longer renewed, and the message is redelivered after the lease has expired.
-pub(super) struct Ticket {
-    pub(super) shelf: Arc<Shelf>,
+pub(super) struct InboxReceipt {
+    pub(super) prefetch: Arc<Prefetch>,
     pub(super) stored: Stored,
 }
 
-impl Ticket {
+impl InboxReceipt {
     async fn complete(&self) -> Result<(), Error> {
         if self.stored.is_claimed() {
             return Ok(());
         }
         unless_ended(
-            self.shelf
-                .desk
+            self.prefetch
+                .inbox
                 .complete(&self.stored.id, self.stored.token)
                 .await,
         )
@@ -35,7 +35,12 @@ impl Ticket {
 
     async fn release(&self, error: Option<&str>, is_final: bool) -> Result<Settlement, Error> {
         let Stored { id, token, .. } = &self.stored;
-        let rest = unless_ended(self.shelf.desk.release(id, *token, error, is_final).await)?;
+        let rest = unless_ended(
+            self.prefetch
+                .inbox
+                .release(id, *token, error, is_final)
+                .await,
+        )?;
         Ok(match (rest, error) {
             (Some(Some(after)), _) => Settlement::Retry { after },
             (Some(None), Some(error)) => Settlement::reject(error),
@@ -58,7 +63,7 @@ fn unless_ended<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-impl Receipt for Ticket {
+impl Receipt for InboxReceipt {
     fn settle(
         self: Box<Self>,
         settlement: Settlement,
@@ -75,11 +80,11 @@ impl Receipt for Ticket {
                 Settlement::Release { after } => {
                     // The message has not failed, so the retry policy does not delay it. It is held
                     // here for this time.
-                    let shelf = Arc::clone(&self.shelf);
-                    shelf.later.clone().spawn(async move {
+                    let prefetch = Arc::clone(&self.prefetch);
+                    prefetch.later.clone().spawn(async move {
                         select! {
                             () = sleep(after) => {}
-                            () = shelf.is_closed.cancelled() => {}
+                            () = prefetch.is_closed.cancelled() => {}
                         }
                         if let Err(error) = self.release(None, false).await {
                             tracing::debug!(
@@ -112,9 +117,9 @@ impl Receipt for Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for InboxReceipt {
     fn drop(&mut self) {
-        self.shelf
+        self.prefetch
             .forget(&(self.stored.token, self.stored.id.clone()));
     }
 }

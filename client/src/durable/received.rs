@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 
 use crate::{
     Destination, Error, Message, MessageId,
-    carried::{CORRELATION_ID, MESSAGE_ID, SOURCE_PLACE, SOURCE_TOPIC, place},
+    dead_letter_headers::{CORRELATION_ID, MESSAGE_ID, SOURCE_PLACE, SOURCE_TOPIC, place},
     redacted::Length,
     stored::Stored,
 };
@@ -174,7 +174,7 @@ impl TryFrom<&Row> for Received {
 mod tests {
     use serde_json::json;
 
-    use super::{super::Letter, *};
+    use super::{super::InboxMessage, *};
 
     /// A message that a broker delivered reaches the handler with the same content after it was
     /// stored in the inbox.
@@ -187,16 +187,16 @@ mod tests {
             .with_type("T")
             .with_content_type("application/json")
             .with_header("schema", "7");
-        let letter = Letter::from(&delivered);
+        let stored = InboxMessage::from(&delivered);
         let received = Received {
             token: 5,
             seq: 1,
             id: MessageId::text("m-1").unwrap(),
-            key: letter.key.clone(),
-            message_type: letter.message_type.clone(),
-            payload: letter.payload.clone(),
-            content_type: letter.content_type.clone().unwrap(),
-            headers: letter.headers.clone(),
+            key: stored.key.clone(),
+            message_type: stored.message_type.clone(),
+            payload: stored.payload.clone(),
+            content_type: stored.content_type.clone().unwrap(),
+            headers: stored.headers.clone(),
             traceparent: Some("00-1-2-01".into()),
             attempt: 3,
             received_at: OffsetDateTime::UNIX_EPOCH,
@@ -219,6 +219,6 @@ mod tests {
             (message.deliveries(), message.last_error()),
             (Some(3), Some("not yet"))
         );
-        assert_eq!(letter.headers_value().unwrap()["schema"], json!("7"));
+        assert_eq!(stored.headers_value().unwrap()["schema"], json!("7"));
     }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use deadpool_postgres::Pool;
 use tokio::{runtime::Handle, select, task::JoinHandle};
 
-use super::{Received, desk::Desk, receipt::Ticket, shelf::Shelf};
+use super::{Received, inbox::InboxClient, prefetch::Prefetch, receipt::InboxReceipt};
 use crate::{
     Closed, Delivery, Destination, Error, Source, TransportError,
     policy::{LONGEST_LEASE, SHORTEST_LEASE},
@@ -50,7 +50,7 @@ const MAX_BYTES: usize = 16 * 1024 * 1024;
 ///
 /// The source uses up to two connections of the pool besides the connections of the handlers.
 pub struct DurableSource {
-    shelf: Arc<Shelf>,
+    prefetch: Arc<Prefetch>,
     /// Whether the task that renews the leases has been started.
     is_kept: bool,
     fetching: Option<JoinHandle<Result<(), Error>>>,
@@ -59,7 +59,7 @@ pub struct DurableSource {
 impl DurableSource {
     /// Creates a source for the inbox of this destination.
     pub fn new(pool: Pool, destination: Destination) -> Self {
-        Self::over(Desk {
+        Self::over(InboxClient {
             pool,
             destination,
             batch: 20,
@@ -78,7 +78,7 @@ impl DurableSource {
         every: Duration,
         is_unrouted: bool,
     ) -> Self {
-        Self::over(Desk {
+        Self::over(InboxClient {
             pool,
             destination,
             batch: 2,
@@ -89,23 +89,23 @@ impl DurableSource {
         })
     }
 
-    fn over(desk: Desk) -> Self {
+    fn over(inbox: InboxClient) -> Self {
         Self {
-            shelf: Arc::new(Shelf::new(desk)),
+            prefetch: Arc::new(Prefetch::new(inbox)),
             is_kept: false,
             fetching: None,
         }
     }
 
-    fn with(self, change: impl FnOnce(&mut Desk)) -> Self {
-        let old = &self.shelf.desk;
-        let mut desk = Desk {
+    fn with(self, change: impl FnOnce(&mut InboxClient)) -> Self {
+        let old = &self.prefetch.inbox;
+        let mut inbox = InboxClient {
             pool: old.pool.clone(),
             destination: old.destination.clone(),
             ..*old
         };
-        change(&mut desk);
-        Self::over(desk)
+        change(&mut inbox);
+        Self::over(inbox)
     }
 
     /// Sets the number of messages that are fetched at a time, 1 to 10,000; 20 by default. The next
@@ -113,8 +113,8 @@ impl DurableSource {
     /// its lease is released for other processes.
     #[must_use]
     pub fn batch(self, messages: u32) -> Self {
-        self.with(|desk| {
-            desk.batch = i32::try_from(messages)
+        self.with(|inbox| {
+            inbox.batch = i32::try_from(messages)
                 .unwrap_or(i32::MAX)
                 .clamp(1, LARGEST_BATCH)
         })
@@ -124,50 +124,50 @@ impl DurableSource {
     /// least one message is fetched, and at most 1 GB at a time.
     #[must_use]
     pub fn max_bytes(self, bytes: usize) -> Self {
-        self.with(|desk| desk.max_bytes = bytes)
+        self.with(|inbox| inbox.max_bytes = bytes)
     }
 
     /// Sets the lease: how long a message stays with this process without a renewal, 100
     /// milliseconds to one day; 30 s by default.
     #[must_use]
     pub fn lease(self, lease: Duration) -> Self {
-        self.with(|desk| desk.lease = lease.clamp(SHORTEST_LEASE, LONGEST_LEASE))
+        self.with(|inbox| inbox.lease = lease.clamp(SHORTEST_LEASE, LONGEST_LEASE))
     }
 
     fn deliver(&self, received: &Received) -> Result<Delivery, TransportError> {
-        let desk = &self.shelf.desk;
-        let message = if desk.is_unrouted {
-            received.unrouted_message(&desk.destination)
+        let inbox = &self.prefetch.inbox;
+        let message = if inbox.is_unrouted {
+            received.unrouted_message(&inbox.destination)
         } else {
-            received.message(&desk.destination)
+            received.message(&inbox.destination)
         };
         let stored = message
             .stored()
             .cloned()
             .ok_or("a message of the inbox has no lease")?;
-        let shelf = Arc::clone(&self.shelf);
-        Ok(Delivery::new(message, Ticket { shelf, stored }))
+        let prefetch = Arc::clone(&self.prefetch);
+        Ok(Delivery::new(message, InboxReceipt { prefetch, stored }))
     }
 
     /// Starts the tasks that fetch messages and renew leases, unless they run. They run
     /// concurrently with the handlers.
     fn start(&mut self) {
         if !std::mem::replace(&mut self.is_kept, true) {
-            tokio::spawn(Arc::clone(&self.shelf).keep());
+            tokio::spawn(Arc::clone(&self.prefetch).keep());
         }
         if self.fetching.is_none() {
-            self.fetching = Some(tokio::spawn(Arc::clone(&self.shelf).fill()));
+            self.fetching = Some(tokio::spawn(Arc::clone(&self.prefetch).fill()));
         }
     }
 }
 
 impl Source for DurableSource {
     async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
-        while !self.shelf.is_closed.is_cancelled() {
+        while !self.prefetch.is_closed.is_cancelled() {
             self.start();
-            let received = self.shelf.take();
-            if self.shelf.wants() {
-                self.shelf.wanted.notify_one();
+            let received = self.prefetch.take();
+            if self.prefetch.wants() {
+                self.prefetch.wanted.notify_one();
             }
             if let Some(received) = received {
                 return self.deliver(&received).map(Some);
@@ -176,7 +176,7 @@ impl Source for DurableSource {
                 continue;
             };
             select! {
-                () = self.shelf.arrived.notified() => {}
+                () = self.prefetch.arrived.notified() => {}
                 ended = fetching => {
                     self.fetching = None;
                     ended??;
@@ -187,28 +187,28 @@ impl Source for DurableSource {
     }
 
     fn inbox(&self) -> Option<&Destination> {
-        Some(&self.shelf.desk.destination)
+        Some(&self.prefetch.inbox.destination)
     }
 
     async fn close(&mut self) -> Closed {
-        self.shelf.is_closed.cancel();
+        self.prefetch.is_closed.cancel();
         if let Some(fetching) = self.fetching.take() {
             // The task releases the messages that it has still fetched.
             let _ = fetching.await;
         }
-        self.shelf.later.close();
-        self.shelf.later.wait().await;
-        Closed::returned(self.shelf.clear(Duration::ZERO).await)
+        self.prefetch.later.close();
+        self.prefetch.later.wait().await;
+        Closed::returned(self.prefetch.clear(Duration::ZERO).await)
     }
 }
 
 impl Drop for DurableSource {
     fn drop(&mut self) {
-        self.shelf.is_closed.cancel();
+        self.prefetch.is_closed.cancel();
         if let Ok(runtime) = Handle::try_current() {
-            let shelf = Arc::clone(&self.shelf);
+            let prefetch = Arc::clone(&self.prefetch);
             runtime.spawn(async move {
-                shelf.clear(Duration::ZERO).await;
+                prefetch.clear(Duration::ZERO).await;
             });
         }
     }

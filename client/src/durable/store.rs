@@ -3,8 +3,8 @@
 use deadpool_postgres::Pool;
 use uuid::Uuid;
 
-use super::{Letter, receive, receive_batch};
-use crate::{Destination, Error, Idem, Message, MessageId, Processed, connection::Loan};
+use super::{InboxMessage, receive, receive_batch};
+use crate::{Destination, Error, Idem, Message, MessageId, Processed, connection::Checkout};
 
 /// Stores one message. Returns whether it was new or a duplicate. It may be acknowledged in both
 /// cases.
@@ -15,11 +15,11 @@ pub(crate) async fn store(
     message: &Message,
 ) -> Result<Processed, Error> {
     let id = id_of(idem, message)?;
-    let loan = Loan::take(pool).await?;
+    let checkout = Checkout::take(pool).await?;
     // This has no time limit: it may wait for the transaction of another claimer, which takes as
     // long as its handler.
-    let is_new = receive(&**loan.client(), &id, to, &Letter::from(message)).await;
-    Ok(processed_of(loan.end(is_new)?))
+    let is_new = receive(&**checkout.client(), &id, to, &InboxMessage::from(message)).await;
+    Ok(processed_of(checkout.end(is_new)?))
 }
 
 /// Stores several messages in one statement. Returns one result for each message, in the same
@@ -32,11 +32,11 @@ pub(crate) async fn store_batch(
 ) -> Result<Vec<Result<Processed, Error>>, Error> {
     let mut letters = Vec::with_capacity(messages.len());
     for message in messages {
-        letters.push((id_of(idem, message)?, Letter::from(message)));
+        letters.push((id_of(idem, message)?, InboxMessage::from(message)));
     }
-    let loan = Loan::take(pool).await?;
-    let are_new = receive_batch(&**loan.client(), to, &letters).await;
-    Ok(loan
+    let checkout = Checkout::take(pool).await?;
+    let are_new = receive_batch(&**checkout.client(), to, &letters).await;
+    Ok(checkout
         .end(are_new)?
         .into_iter()
         .map(|is_new| Ok(processed_of(is_new)))

@@ -49,9 +49,9 @@ impl IdempotencyLayer {
     }
 
     /// Creates a layer that leases the request, for work that cannot share a transaction. The
-    /// handler finds an `Arc` of a [`Work`](crate::lease::Work) in the extensions of the request,
-    /// with the journal of its external calls. The response is recorded when the lease is
-    /// completed.
+    /// handler finds an `Arc` of a [`LeaseContext`](crate::lease::LeaseContext) in the extensions
+    /// of the request, with the journal of its external calls. The response is recorded when the
+    /// lease is completed.
     ///
     /// The handler runs in a task of its own, in the tokio runtime in which the service is called.
     /// The handler continues when the client disconnects: wait for it at a

@@ -23,8 +23,8 @@ use crate::{
         recorded::Recorded,
         service::{Asked, Failure, replay, unrecordable},
     },
-    lease::{Held, Lease, Work, acquire},
-    step::{Step, again},
+    lease::{Held, Lease, LeaseContext, acquire},
+    short_transaction::{ShortTransaction, again},
 };
 
 /// Leases the request, runs the handler, and completes the lease together with the record of the
@@ -94,9 +94,11 @@ impl Attempt<'_> {
         };
         self.begin(&held).await?;
         let keeper = held.keep(&self.options.pool);
-        request
-            .extensions_mut()
-            .insert(Arc::new(Work::new(&held, &self.options.pool, &keeper)));
+        request.extensions_mut().insert(Arc::new(LeaseContext::new(
+            &held,
+            &self.options.pool,
+            &keeper,
+        )));
         let work = AssertUnwindSafe(self.work(request, &mut service)).catch_unwind();
         let worked = tokio::select! {
             biased;
@@ -147,7 +149,7 @@ impl Attempt<'_> {
 
     async fn acquire(&self) -> Result<Lease, Error> {
         again(Retry::default(), || async {
-            let step = Step::begin(&self.options.pool).await?;
+            let step = ShortTransaction::begin(&self.options.pool).await?;
             let lease = acquire(
                 step.client(),
                 &self.asked.id,
@@ -169,7 +171,7 @@ impl Attempt<'_> {
             Lease::Dead => Err(Problem::Exhausted),
             Lease::Exhausted(held) => {
                 let release = async {
-                    let step = Step::begin(&self.options.pool).await?;
+                    let step = ShortTransaction::begin(&self.options.pool).await?;
                     let error = held.last_error().unwrap_or("its attempts are used up");
                     let released = step.run(held.release(step.client(), error, true)).await;
                     step.end(released)
@@ -191,7 +193,7 @@ impl Attempt<'_> {
     /// request was begun with the key, because it may have had an effect outside of the database.
     async fn begin(&self, held: &Held) -> Result<(), Problem> {
         let begun = again(Retry::default(), || async {
-            let step = Step::begin(&self.options.pool).await?;
+            let step = ShortTransaction::begin(&self.options.pool).await?;
             let begun = journal::begin(
                 step.client(),
                 &self.asked.id,
@@ -228,7 +230,7 @@ impl Attempt<'_> {
             &body,
         );
         let completed = again(Retry::default(), || async {
-            let step = Step::begin(&options.pool).await?;
+            let step = ShortTransaction::begin(&options.pool).await?;
             let client = step.client();
             let calls = [
                 held.complete(client, &[]).map_ok(drop).boxed(),
@@ -255,7 +257,7 @@ impl Attempt<'_> {
     }
 
     async fn find(&self) -> Result<Option<Recorded>, Error> {
-        let step = Step::begin(&self.options.pool).await?;
+        let step = ShortTransaction::begin(&self.options.pool).await?;
         let found = step.run(journal::find(
             step.client(),
             &self.asked.id,
@@ -269,7 +271,7 @@ impl Attempt<'_> {
     /// request waits for the end of the lease.
     async fn give_back(&self, held: &Held) {
         let released = again(Retry::default(), || async {
-            let step = Step::begin(&self.options.pool).await?;
+            let step = ShortTransaction::begin(&self.options.pool).await?;
             let released = step.run(held.give_back(step.client())).await;
             step.end(released)
         });

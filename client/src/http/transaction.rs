@@ -18,9 +18,9 @@ use crate::{
         recorded::Recorded,
         service::{Asked, Failure, replay, unrecordable},
     },
-    process::{Outcome, Session},
-    sent::{Sent, commit_behind, rollback_unheard},
-    step::again,
+    pipeline::{Pipelined, pipeline_commit, rollback_without_wait},
+    process::{ClaimOutcome, Session},
+    short_transaction::again,
 };
 
 /// The savepoint after the claim and before the handler. The writes of a handler that returns
@@ -42,7 +42,7 @@ where
     R::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
     let (session, outcome) = begin(options, &asked).await?;
-    if outcome != Outcome::Claimed {
+    if outcome != ClaimOutcome::Claimed {
         return Ok(not_claimed(options, &asked, session, outcome).await?);
     }
     let Asked { id, fingerprint } = asked;
@@ -84,10 +84,10 @@ where
         let client = session.client();
         let mut requests = Vec::with_capacity(3);
         if !keeps_writes(&parts) {
-            requests.push(Sent::new(async { Ok(client.batch_execute(UNDO).await?) }).await);
+            requests.push(Pipelined::new(async { Ok(client.batch_execute(UNDO).await?) }).await);
         }
         requests.push(
-            Sent::new(journal::begin(
+            Pipelined::new(journal::begin(
                 client,
                 &id,
                 &options.destination,
@@ -96,7 +96,7 @@ where
             .await,
         );
         requests.push(
-            Sent::new(journal::finish(
+            Pipelined::new(journal::finish(
                 client,
                 &id,
                 &options.destination,
@@ -104,7 +104,7 @@ where
             ))
             .await,
         );
-        commit_behind(client, requests).await
+        pipeline_commit(client, requests).await
     }
     .await;
     session.finish(committed.as_ref().err()).await;
@@ -114,7 +114,7 @@ where
 
 /// Begins a transaction with the claim. A lost connection is retried, because nothing has happened
 /// yet.
-async fn begin(options: &Options, asked: &Asked) -> Result<(Session, Outcome), Error> {
+async fn begin(options: &Options, asked: &Asked) -> Result<(Session, ClaimOutcome), Error> {
     let claim = format!(
         "SELECT outcome FROM idem_claim({}, {}, false, decode('{}', 'hex'))",
         asked.id.literal()?,
@@ -141,12 +141,12 @@ async fn not_claimed(
     options: &Options,
     asked: &Asked,
     session: Session,
-    outcome: Outcome,
+    outcome: ClaimOutcome,
 ) -> Result<Response<Body>, Problem> {
     session.ends();
-    rollback_unheard(session.client());
+    rollback_without_wait(session.client());
     let found = match outcome {
-        Outcome::Duplicate => {
+        ClaimOutcome::Duplicate => {
             journal::find(session.client(), &asked.id, &options.destination).await
         }
         _ => Ok(None),
@@ -154,8 +154,8 @@ async fn not_claimed(
     session.finish(found.as_ref().err()).await;
     let found = found.map_err(|error| Problem::of(&error))?;
     match outcome {
-        Outcome::InProgress => Err(Problem::InProgress),
-        Outcome::Mismatch => Err(Problem::Mismatch),
+        ClaimOutcome::InProgress => Err(Problem::InProgress),
+        ClaimOutcome::Mismatch => Err(Problem::Mismatch),
         _ => replay(found, &asked.fingerprint),
     }
 }

@@ -8,13 +8,14 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{
-    Begun, CallError, CallFailed, CallState, OnUnknown, Unheard, begin_call, fail_call, finish_call,
+    Begun, CallError, CallFailed, CallState, OnUnknown, UnknownCall, begin_call, fail_call,
+    finish_call,
 };
 use crate::{
     Destination, Error, ErrorKind, MessageId, Retry,
     error::causes,
     lease::Held,
-    step::{Step, again},
+    short_transaction::{ShortTransaction, again},
 };
 
 /// The journal of one message, for the external calls of its handler. Cheap to clone.
@@ -148,7 +149,7 @@ impl Calls {
             }
             OnUnknown::Query(query) => query,
         };
-        let unheard = Unheard {
+        let unheard = UnknownCall {
             idempotency_key: begun.idempotency_key.clone(),
             attempt: begun.attempt,
             begun_at: begun.begun_at,
@@ -165,7 +166,7 @@ impl Calls {
     async fn begin(&self, step: &str, request: &(impl Serialize + ?Sized)) -> Result<Begun, Error> {
         let request = serde_json::to_value(request).map_err(Error::Encode)?;
         again(Retry::default(), || async {
-            let on = Step::begin(&self.pool).await?;
+            let on = ShortTransaction::begin(&self.pool).await?;
             let begin = begin_call(
                 on.client(),
                 &self.id,
@@ -204,7 +205,7 @@ impl Calls {
         let body =
             serde_json::to_value(&response).map_err(|error| journal(step, Error::Encode(error)))?;
         let finished = again(Retry::default(), || async {
-            let on = Step::begin(&self.pool).await?;
+            let on = ShortTransaction::begin(&self.pool).await?;
             let finished = on
                 .run(finish_call(
                     on.client(),
@@ -225,10 +226,10 @@ impl Calls {
         let (text, is_retryable) = match &error {
             CallError::Refused(error) => (causes(&**error), false),
             CallError::NotDone(error) => (causes(&**error), true),
-            CallError::Unheard(_) => return failure(step, error),
+            CallError::Uncertain(_) => return failure(step, error),
         };
         let recorded = again(Retry::default(), || async {
-            let on = Step::begin(&self.pool).await?;
+            let on = ShortTransaction::begin(&self.pool).await?;
             let failed = fail_call(
                 on.client(),
                 &self.id,
@@ -255,7 +256,7 @@ fn failure(step: &str, error: CallError) -> CallFailed {
             error: causes(&*error),
         },
         CallError::NotDone(error) => CallFailed::NotDone { step, error },
-        CallError::Unheard(error) => CallFailed::Unheard { step, error },
+        CallError::Uncertain(error) => CallFailed::Uncertain { step, error },
     }
 }
 

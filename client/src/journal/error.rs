@@ -10,7 +10,7 @@ use crate::{
     boxed::{BoxError as Cause, boxed},
 };
 
-/// The error of an external call. `?` converts any error to [`Unheard`](Self::Unheard).
+/// The error of an external call. `?` converts any error to [`Uncertain`](Self::Uncertain).
 ///
 /// This type does not implement [`std::error::Error`], so that every error converts to it.
 pub enum CallError {
@@ -21,7 +21,7 @@ pub enum CallError {
     /// makes it as if for the first time.
     NotDone(Cause),
     /// It is not known whether the call had an effect. The next attempt is informed of this.
-    Unheard(Cause),
+    Uncertain(Cause),
 }
 
 impl CallError {
@@ -38,7 +38,7 @@ impl CallError {
 
 impl<E: Into<Cause> + 'static> From<E> for CallError {
     fn from(cause: E) -> Self {
-        Self::Unheard(boxed(cause))
+        Self::Uncertain(boxed(cause))
     }
 }
 
@@ -47,7 +47,7 @@ impl fmt::Debug for CallError {
         match self {
             Self::Refused(cause) => f.debug_tuple("Refused").field(cause).finish(),
             Self::NotDone(cause) => f.debug_tuple("NotDone").field(cause).finish(),
-            Self::Unheard(cause) => f.debug_tuple("Unheard").field(cause).finish(),
+            Self::Uncertain(cause) => f.debug_tuple("Uncertain").field(cause).finish(),
         }
     }
 }
@@ -76,7 +76,7 @@ pub enum CallFailed {
     },
     /// The call failed, and it is not known whether it had an effect.
     #[error("the result of step {step:?} is not known: {error}")]
-    Unheard {
+    Uncertain {
         /// The name of the step.
         step: String,
         /// The error of the call.

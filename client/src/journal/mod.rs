@@ -13,10 +13,10 @@
 //! #         Ok(String::new())
 //! #     }
 //! # }
-//! use idem_client::{Effect, Handled, Message, lease::Work};
+//! use idem_client::{Effect, Handled, Message, lease::LeaseContext};
 //!
 //! # fn handler(gateway: &'static Gateway) -> impl idem_client::lease::LeasedHandler {
-//! let handler = move |work: Work, message: Message| async move {
+//! let handler = move |work: LeaseContext, message: Message| async move {
 //!     let cents: u32 = message.json()?;
 //!     let receipt: String = work
 //!         .calls()
@@ -48,7 +48,7 @@ use crate::{Destination, Error, MessageId, span, sql};
 pub use calls::Calls;
 pub use error::{CallError, CallFailed};
 #[cfg(feature = "runtime")]
-pub use unknown::{OnUnknown, Unheard};
+pub use unknown::{OnUnknown, UnknownCall};
 
 /// The state of an external call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

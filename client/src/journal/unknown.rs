@@ -11,7 +11,7 @@ use super::CallError;
 /// received no reply.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Unheard {
+pub struct UnknownCall {
     /// The idempotency key of the call.
     pub idempotency_key: String,
     /// The number of the current attempt, from 2.
@@ -34,7 +34,7 @@ pub enum OnUnknown<'q, T> {
 
 /// A function that finds out whether a call was made.
 pub type Query<'q, T> =
-    Box<dyn FnOnce(Unheard) -> BoxFuture<'q, Result<Option<T>, CallError>> + Send + 'q>;
+    Box<dyn FnOnce(UnknownCall) -> BoxFuture<'q, Result<Option<T>, CallError>> + Send + 'q>;
 
 impl<'q, T> OnUnknown<'q, T> {
     /// Queries the result of the call. `Some` is the result, which is recorded. `None` means that
@@ -42,7 +42,7 @@ impl<'q, T> OnUnknown<'q, T> {
     /// unless the error is a [`CallError`] with more information.
     pub fn query<F, Fut, E>(query: F) -> Self
     where
-        F: FnOnce(Unheard) -> Fut + Send + 'q,
+        F: FnOnce(UnknownCall) -> Fut + Send + 'q,
         Fut: Future<Output = Result<Option<T>, E>> + Send + 'q,
         E: Into<CallError>,
     {

@@ -68,7 +68,7 @@ struct Parts {
 /// What is stored in the dead letters with a message that is kept at its broker, besides its
 /// payload.
 #[derive(Clone, Debug, Default)]
-pub struct Burial {
+pub struct DeadLetterContent {
     /// The headers as a JSON object, or `None`.
     pub headers: Option<Value>,
     /// The key. Messages of one key keep their order.
@@ -240,7 +240,7 @@ impl Held {
         client: &impl GenericClient,
         payload: &[u8],
         error: &str,
-        with: &Burial,
+        with: &DeadLetterContent,
     ) -> Result<(), Error> {
         let (token, error) = (self.token(), sql::kept(error));
         client

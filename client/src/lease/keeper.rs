@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::Held;
-use crate::{Error, ErrorKind, step::Step};
+use crate::{Error, ErrorKind, short_transaction::ShortTransaction};
 
 /// Renews a lease in the background. Dropping the keeper stops the renewal.
 #[must_use = "dropping it ends the renewal"]
@@ -44,7 +44,7 @@ impl Held {
     }
 
     pub(crate) async fn extend_on(&self, pool: &Pool) -> Result<(), Error> {
-        let step = Step::begin(pool).await?;
+        let step = ShortTransaction::begin(pool).await?;
         let extended = step.run(self.extend(step.client(), self.lease())).await;
         step.end(extended)
     }

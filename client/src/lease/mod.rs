@@ -46,11 +46,11 @@ use crate::{Destination, Error, MessageId, span};
 
 #[cfg(feature = "runtime")]
 pub(crate) use held::COMPLETE;
-pub use held::{Burial, Held};
+pub use held::{DeadLetterContent, Held};
 #[cfg(feature = "runtime")]
 pub use keeper::Keeper;
 #[cfg(feature = "runtime")]
-pub use work::{LeasedHandler, Work};
+pub use work::{LeaseContext, LeasedHandler};
 
 /// The result of [`acquire`].
 #[derive(Debug)]

@@ -11,13 +11,13 @@ use crate::{Destination, Handled, Message, MessageId, journal::Calls};
 /// The context of a leased message for its handler. No transaction is open, and the lease is
 /// renewed while the handler works.
 #[derive(Debug)]
-pub struct Work {
+pub struct LeaseContext {
     held: Held,
     pool: Pool,
     lost: CancellationToken,
 }
 
-impl Work {
+impl LeaseContext {
     pub(crate) fn new(held: &Held, pool: &Pool, keeper: &Keeper) -> Self {
         Self {
             held: held.clone(),
@@ -60,19 +60,19 @@ impl Work {
 
 /// A handler of leased messages, which needs no transaction.
 ///
-/// A closure is a handler: `|work: Work, message: Message| async move { ...; Ok(vec![effect]) }`.
-/// The effects are recorded when the message is completed.
+/// A closure is a handler: `|work: LeaseContext, message: Message| async move { ...;
+/// Ok(vec![effect]) }`. The effects are recorded when the message is completed.
 pub trait LeasedHandler: Send + Sync + 'static {
     /// Processes the message. The future is dropped when the lease is lost.
-    fn handle(&self, work: Work, message: Message) -> impl Future<Output = Handled> + Send;
+    fn handle(&self, work: LeaseContext, message: Message) -> impl Future<Output = Handled> + Send;
 }
 
 impl<F, Fut> LeasedHandler for F
 where
-    F: Fn(Work, Message) -> Fut + Send + Sync + 'static,
+    F: Fn(LeaseContext, Message) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Handled> + Send,
 {
-    fn handle(&self, work: Work, message: Message) -> impl Future<Output = Handled> + Send {
+    fn handle(&self, work: LeaseContext, message: Message) -> impl Future<Output = Handled> + Send {
         self(work, message)
     }
 }

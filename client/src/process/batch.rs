@@ -9,7 +9,7 @@ use crate::{
     Effect, Error, ErrorKind, Handled, Idem, Message, MessageId, OnDuplicate, Processed, Style, Tx,
     process::{
         counted,
-        engine::{self, Doubt, Work},
+        engine::{self, Doubt, Task},
         front::{Prepared, Ready},
         session::Session,
     },
@@ -193,7 +193,7 @@ fn is_away(error: &Error, doubt: &Doubt) -> bool {
 
 /// Claims all messages, runs the handler for the new ones one after the other, records and commits.
 /// An error applies to all messages, and everything was rolled back.
-async fn attempt<F, Fut>(works: &[Work<'_>], handler: &F) -> Result<Vec<Processed>, Error>
+async fn attempt<F, Fut>(works: &[Task<'_>], handler: &F) -> Result<Vec<Processed>, Error>
 where
     F: Fn(Tx, Message) -> Fut,
     Fut: Future<Output = Handled>,
@@ -209,8 +209,8 @@ where
 
 async fn in_session<F, Fut>(
     session: &mut Session,
-    first: &Work<'_>,
-    works: &[Work<'_>],
+    first: &Task<'_>,
+    works: &[Task<'_>],
     handler: &F,
 ) -> Result<Vec<Processed>, Error>
 where

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Error, Handled, Message, Processed, Tx, is_claimed,
-    step::{Step, again},
+    short_transaction::{ShortTransaction, again},
 };
 
 impl Idem {
@@ -60,7 +60,7 @@ impl Idem {
         let policy = ready.policy();
         if let Some(id) = &ready.id {
             let is_known = again(policy.retry, || async {
-                let step = Step::begin(pool).await?;
+                let step = ShortTransaction::begin(pool).await?;
                 let is_known = step
                     .run(is_claimed(step.client(), id, &ready.destination))
                     .await;

@@ -4,12 +4,12 @@ use sha2::{Digest, Sha256};
 use time::format_description::well_known::Rfc3339;
 
 use crate::{
-    Destination, Error, Isolation, Message, MessageId, id::IdArray, process::engine::Work,
+    Destination, Error, Isolation, Message, MessageId, id::IdArray, process::engine::Task,
 };
 
 /// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum ClaimOutcome {
     Claimed,
     Duplicate,
     InProgress,
@@ -17,7 +17,7 @@ pub(crate) enum Outcome {
     Expired,
 }
 
-impl Outcome {
+impl ClaimOutcome {
     /// Parses the text of a boolean or of an `idem_outcome`.
     pub(crate) fn parse(value: Option<&str>) -> Result<Self, Error> {
         match value {
@@ -41,8 +41,8 @@ impl Outcome {
     }
 }
 
-/// Returns the SQL text of a claim. [`Outcome::parse`] parses its result.
-pub(crate) fn claim(work: &Work<'_>, id: &MessageId) -> Result<String, Error> {
+/// Returns the SQL text of a claim. [`ClaimOutcome::parse`] parses its result.
+pub(crate) fn claim(work: &Task<'_>, id: &MessageId) -> Result<String, Error> {
     let (policy, id, destination) = (work.policy, id.literal()?, work.destination.literal()?);
     let fingerprint = policy.fingerprint.then(|| fingerprint(work.message));
     let sent_at = work.message.sent_at().filter(|_| policy.expire);

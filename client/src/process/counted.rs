@@ -7,7 +7,7 @@ use deadpool_postgres::Pool;
 
 use super::{
     Idem,
-    engine::{self, Work},
+    engine::{self, Task},
     environment::is_environmental,
     front::Ready,
     leased::Leases,
@@ -67,7 +67,7 @@ impl Idem {
             other => return leases.not_acquired(other).await,
         };
         let keeper = held.keep(pool);
-        let work = Work {
+        let work = Task {
             held: Some(&held),
             ..work
         };

@@ -10,13 +10,13 @@ use crate::{
     Destination, Effect, Error, ErrorKind, Handled, Message, MessageId, OnDuplicate, Policy,
     Processed, Retry, Style, Tx,
     lease::Held,
-    process::{Settings, claim::Outcome, session::Session},
+    process::{Settings, claim::ClaimOutcome, session::Session},
     telemetry,
 };
 
 /// One message, and everything that is known about it before the first query.
 #[derive(Clone, Copy)]
-pub(crate) struct Work<'w> {
+pub(crate) struct Task<'w> {
     pub(crate) pool: &'w Pool,
     pub(crate) message: &'w Message,
     /// `None` for a plain transaction that sends its effects without a claim.
@@ -39,7 +39,7 @@ pub(crate) type Doubt = Option<Arc<tokio_postgres::Error>>;
 /// While the result of a commit is unknown, this function returns that error in place of any later
 /// one. A later error such as a lost connection would mean that nothing took effect.
 pub(crate) async fn run<F, Fut>(
-    work: &Work<'_>,
+    work: &Task<'_>,
     handler: &F,
     doubt: Doubt,
 ) -> Result<Processed, Error>
@@ -53,7 +53,7 @@ where
 }
 
 async fn attempts<F, Fut>(
-    work: &Work<'_>,
+    work: &Task<'_>,
     handler: &F,
     mut doubt: Doubt,
 ) -> Result<Processed, Error>
@@ -86,7 +86,7 @@ where
     }
 }
 
-impl Work<'_> {
+impl Task<'_> {
     fn claims(&self) -> bool {
         self.id.is_some() && self.policy.style != Style::CheckOnly
     }
@@ -103,7 +103,7 @@ pub(crate) fn back_off(retry: &Retry) -> ExponentialBuilder {
 }
 
 async fn attempt<F, Fut>(
-    work: &Work<'_>,
+    work: &Task<'_>,
     handler: &F,
     doubt: &mut Doubt,
 ) -> Result<Processed, Error>
@@ -143,7 +143,7 @@ where
 /// The eager style: claims before the handler runs.
 async fn claim_first<F, Fut>(
     session: &mut Session,
-    work: &Work<'_>,
+    work: &Task<'_>,
     handler: &F,
     id: &MessageId,
     doubt: &mut Doubt,
@@ -155,10 +155,10 @@ where
     let outcome = session.begin_and_claim(work, id).await?;
     // The claim waits for every earlier claim, including that of a transaction that lost its
     // connection during COMMIT.
-    if outcome != Outcome::InProgress {
+    if outcome != ClaimOutcome::InProgress {
         *doubt = None;
     }
-    if outcome != Outcome::Claimed {
+    if outcome != ClaimOutcome::Claimed {
         return not_claimed(session, work, id, outcome).await;
     }
     let effects = session.work(handler, work.message).await?;
@@ -167,7 +167,7 @@ where
 
 async fn record(
     session: &mut Session,
-    work: &Work<'_>,
+    work: &Task<'_>,
     id: &MessageId,
     effects: &[Effect],
 ) -> Result<Processed, Error> {
@@ -183,7 +183,7 @@ async fn record(
 /// without BEGIN each business statement would commit by itself.
 async fn claim_last<F, Fut>(
     session: &mut Session,
-    work: &Work<'_>,
+    work: &Task<'_>,
     handler: &F,
     id: &MessageId,
 ) -> Result<Processed, Error>
@@ -194,7 +194,7 @@ where
     session.begin(work.policy.isolation).await?;
     let effects = session.work(handler, work.message).await?;
     let outcome = session.claim(work, id).await?;
-    if outcome != Outcome::Claimed {
+    if outcome != ClaimOutcome::Claimed {
         return not_claimed(session, work, id, outcome).await;
     }
     record(session, work, id, &effects).await
@@ -203,7 +203,7 @@ where
 /// Completes the lease in place of a claim. No other process holds the lease.
 async fn complete_last<F, Fut>(
     session: &mut Session,
-    work: &Work<'_>,
+    work: &Task<'_>,
     handler: &F,
     held: &Held,
 ) -> Result<Processed, Error>
@@ -220,7 +220,7 @@ where
 /// Processes without a claim: after a check, or without protection if `check` is `None`.
 async fn unclaimed<F, Fut>(
     session: &mut Session,
-    work: &Work<'_>,
+    work: &Task<'_>,
     handler: &F,
     check: Option<&MessageId>,
 ) -> Result<Processed, Error>
@@ -231,7 +231,7 @@ where
     match check {
         Some(id) => {
             if session.begin_and_check(work, id).await? {
-                return not_claimed(session, work, id, Outcome::Duplicate).await;
+                return not_claimed(session, work, id, ClaimOutcome::Duplicate).await;
             }
         }
         None => session.begin(work.policy.isolation).await?,
@@ -247,15 +247,15 @@ where
 /// Returns the outcome of a message that is not processed. The transaction is still open.
 async fn not_claimed(
     session: &Session,
-    work: &Work<'_>,
+    work: &Task<'_>,
     id: &MessageId,
-    outcome: Outcome,
+    outcome: ClaimOutcome,
 ) -> Result<Processed, Error> {
     match outcome {
-        Outcome::InProgress => Ok(Processed::InProgress),
-        Outcome::Mismatch => Ok(Processed::Mismatch),
-        Outcome::Expired => Ok(Processed::Expired),
-        Outcome::Claimed | Outcome::Duplicate => Ok(Processed::Duplicate {
+        ClaimOutcome::InProgress => Ok(Processed::InProgress),
+        ClaimOutcome::Mismatch => Ok(Processed::Mismatch),
+        ClaimOutcome::Expired => Ok(Processed::Expired),
+        ClaimOutcome::Claimed | ClaimOutcome::Duplicate => Ok(Processed::Duplicate {
             effects: match work.policy.on_duplicate {
                 OnDuplicate::Effects => session.effects(id, work.destination).await?,
                 _ => Vec::new(),

@@ -19,9 +19,9 @@ use super::{
 use crate::{
     Destination, Effect, Error, ErrorKind, Handled, HandlerError, Message, MessageId, OnDuplicate,
     Policy, Processed, effects, is_claimed,
-    lease::{Burial, Held, Lease, Work, acquire},
+    lease::{DeadLetterContent, Held, Lease, LeaseContext, acquire},
     policy::check_leased,
-    step::{Step, again},
+    short_transaction::{ShortTransaction, again},
     telemetry,
 };
 
@@ -33,8 +33,8 @@ impl Idem {
     /// and it is renewed while the handler runs. If the lease is lost, the handler is dropped and
     /// this function fails with [`Error::LeaseLost`]. Actions of the handler outside of the
     /// database can happen more than once, because the progress of a killed attempt is not known.
-    /// The journal, [`Work::calls`], records them for the next attempt. The claim and the effects
-    /// take effect once, in the one transaction that completes the message.
+    /// The journal, [`LeaseContext::calls`], records them for the next attempt. The claim and the
+    /// effects take effect once, in the one transaction that completes the message.
     ///
     /// A failed attempt is counted in the database, and [`Error::Attempt`] contains the time until
     /// the next one. `idem_configure_retries` sets the number of attempts and the back-off. A
@@ -50,7 +50,7 @@ impl Idem {
         handler: F,
     ) -> Result<Processed, Error>
     where
-        F: FnOnce(Work, Message) -> Fut,
+        F: FnOnce(LeaseContext, Message) -> Fut,
         Fut: Future<Output = Handled>,
     {
         let ready = match self.prepare(message).await? {
@@ -72,7 +72,7 @@ impl Idem {
         handler: F,
     ) -> Result<Processed, Error>
     where
-        F: FnOnce(Work, Message) -> Fut,
+        F: FnOnce(LeaseContext, Message) -> Fut,
         Fut: Future<Output = Handled>,
     {
         check_leased(ready.policy()).map_err(Error::Invalid)?;
@@ -87,7 +87,11 @@ impl Idem {
         };
         let keeper = held.keep(pool);
         let work = async {
-            let effects = handler(Work::new(&held, pool, &keeper), ready.message.clone()).await?;
+            let effects = handler(
+                LeaseContext::new(&held, pool, &keeper),
+                ready.message.clone(),
+            )
+            .await?;
             self.filter_effects(&ready.message, effects).await
         };
         let handled = tokio::select! {
@@ -153,7 +157,7 @@ impl<'w> Leases<'w> {
             return Ok(Lease::Acquired(held));
         }
         again(self.policy.retry, || async {
-            let step = Step::begin(self.pool).await?;
+            let step = ShortTransaction::begin(self.pool).await?;
             let lease = step.run(acquire(
                 step.client(),
                 self.id,
@@ -188,7 +192,7 @@ impl<'w> Leases<'w> {
     async fn complete(&self, held: &Held, recorded: &[Effect]) -> Result<Processed, Error> {
         let doubt: Mutex<Doubt> = Mutex::default();
         let completed = again(self.policy.retry, || async {
-            let step = Step::begin(self.pool).await?;
+            let step = ShortTransaction::begin(self.pool).await?;
             let completed = step.run(held.complete(step.client(), recorded)).await;
             if let Err(Error::AmbiguousCommit(cause)) = &completed {
                 *doubt.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(cause));
@@ -211,7 +215,7 @@ impl<'w> Leases<'w> {
     /// it.
     pub(super) async fn not_held(&self) -> Result<Processed, Error> {
         let is_claimed = again(self.policy.retry, || async {
-            let step = Step::begin(self.pool).await?;
+            let step = ShortTransaction::begin(self.pool).await?;
             let is_claimed = step
                 .run(is_claimed(step.client(), self.id, self.destination))
                 .await;
@@ -252,7 +256,7 @@ impl<'w> Leases<'w> {
             return Err(Error::Handler(error));
         }
         let rest = again(self.policy.retry, || async {
-            let step = Step::begin(self.pool).await?;
+            let step = ShortTransaction::begin(self.pool).await?;
             let rest = step.run(held.release(step.client(), &reason, false)).await;
             step.end(rest)
         });
@@ -275,16 +279,16 @@ impl<'w> Leases<'w> {
 
     /// Releases the lease without counting the attempt.
     pub(super) async fn give_back(&self, held: &Held) -> Result<(), Error> {
-        let step = Step::begin(self.pool).await?;
+        let step = ShortTransaction::begin(self.pool).await?;
         let given = step.run(held.give_back(step.client())).await;
         step.end(given).map_err(lost)
     }
 
     async fn bury(&self, held: &Held, reason: &str) -> Result<Processed, Error> {
         let message = self.message;
-        let with = Burial::from(message);
+        let with = DeadLetterContent::from(message);
         let buried = again(self.policy.retry, || async {
-            let step = Step::begin(self.pool).await?;
+            let step = ShortTransaction::begin(self.pool).await?;
             let buried = step
                 .run(held.bury(step.client(), message.payload(), reason, &with))
                 .await;
@@ -327,7 +331,7 @@ pub(super) async fn duplicate(
             effects: Vec::new(),
         });
     }
-    let step = Step::begin(pool).await?;
+    let step = ShortTransaction::begin(pool).await?;
     let recorded = step.run(effects(step.client(), id, destination)).await;
     Ok(Processed::Duplicate {
         effects: step.end(recorded)?,

@@ -22,13 +22,13 @@ use tracing::warn;
 
 use self::{
     builder::Settings,
-    engine::Work,
+    engine::Task,
     front::{Prepared, Ready},
 };
 use crate::{Destination, Error, Handled, Message};
 
 pub use builder::IdemBuilder;
-pub(crate) use claim::{Outcome, fingerprint};
+pub(crate) use claim::{ClaimOutcome, fingerprint};
 pub use processed::Processed;
 pub use savepoint::Savepoint;
 #[cfg(feature = "http")]
@@ -110,8 +110,8 @@ impl Idem {
         self.conclude(ready, processed).await
     }
 
-    fn work<'w>(&'w self, pool: &'w Pool, ready: &'w Ready) -> Work<'w> {
-        Work {
+    fn work<'w>(&'w self, pool: &'w Pool, ready: &'w Ready) -> Task<'w> {
+        Task {
             pool,
             message: &ready.message,
             id: ready.id.as_ref(),

@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 use tokio_postgres::Client;
 
-use crate::{Error, sent::send_unheard};
+use crate::{Error, pipeline::fire_and_forget};
 
 /// A savepoint of a [`Tx`](crate::Tx).
 ///
@@ -75,7 +75,7 @@ impl Deref for Savepoint<'_> {
 impl Drop for Savepoint<'_> {
     fn drop(&mut self) {
         if self.is_open {
-            send_unheard(self.client, &self.undo());
+            fire_and_forget(self.client, &self.undo());
         }
     }
 }

@@ -16,12 +16,12 @@ use crate::{
     Tx,
     begin::only_value,
     claim::RECORD_EFFECTS,
-    connection::{Loan, Patience},
+    connection::{Checkout, Patience},
     lease::{COMPLETE, Held},
     outbox::Send,
-    process::{Settings, claim, claim::Outcome, engine::Work},
+    pipeline::{Pipelined, commit_alone, fire_and_forget, pipeline_commit, rollback_without_wait},
+    process::{Settings, claim, claim::ClaimOutcome, engine::Task},
     recorded::EFFECTS,
-    sent::{Sent, commit_alone, commit_behind, rollback_unheard, send_unheard},
     span,
 };
 
@@ -31,7 +31,7 @@ const ROLLBACK_PATIENCE: Duration = Duration::from_secs(1);
 /// A connection for one transaction. If it is dropped before it [finishes](Session::finish), the
 /// connection is closed, which rolls back. So a future may be dropped at any await.
 pub(crate) struct Session {
-    loan: Arc<Loan>,
+    checkout: Arc<Checkout>,
     uses_prepared: bool,
 }
 
@@ -58,7 +58,7 @@ impl Session {
         patience: Patience,
     ) -> Result<Self, Error> {
         Ok(Self {
-            loan: Loan::for_handler(pool, patience).await?,
+            checkout: Checkout::for_handler(pool, patience).await?,
             uses_prepared,
         })
     }
@@ -68,15 +68,18 @@ impl Session {
     // commit by themselves.
 
     pub(crate) async fn begin(&self, isolation: Isolation) -> Result<(), Error> {
-        let begin = self.loan.client().batch_execute(claim::begin(isolation));
+        let begin = self
+            .checkout
+            .client()
+            .batch_execute(claim::begin(isolation));
         self.begun(async { Ok(begin.await?) }).await
     }
 
     pub(crate) async fn begin_and_claim(
         &self,
-        work: &Work<'_>,
+        work: &Task<'_>,
         id: &MessageId,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<ClaimOutcome, Error> {
         let begin = claim::begin(work.policy.isolation);
         let sql = format!("{begin}; {}", claim::claim(work, id)?);
         self.begun(self.outcome(&sql, work.destination, id)).await
@@ -90,19 +93,19 @@ impl Session {
         savepoint: &str,
         destination: &Destination,
         id: &MessageId,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<ClaimOutcome, Error> {
         let sql = format!("BEGIN; {claim}; SAVEPOINT {savepoint}");
         self.begun(self.outcome(&sql, destination, id)).await
     }
 
     pub(crate) async fn begin_and_check(
         &self,
-        work: &Work<'_>,
+        work: &Task<'_>,
         id: &MessageId,
     ) -> Result<bool, Error> {
         let begin = claim::begin(work.policy.isolation);
         let sql = format!("{begin}; {}", claim::is_claimed(id, work.destination)?);
-        let check = self.loan.client().simple_query(&sql);
+        let check = self.checkout.client().simple_query(&sql);
         let check = check.instrument(span::of_message("is_claimed", id, work.destination));
         let answers = self.begun(async { Ok(check.await?) }).await?;
         Ok(only_value(&answers) == Some("t"))
@@ -110,12 +113,12 @@ impl Session {
 
     pub(crate) async fn begin_and_claim_batch(
         &self,
-        work: &Work<'_>,
+        work: &Task<'_>,
         ids: &[MessageId],
     ) -> Result<Vec<bool>, Error> {
         let begin = claim::begin(work.policy.isolation);
         let sql = format!("{begin}; {}", claim::claim_batch(ids, work.destination)?);
-        let claims = self.loan.client().simple_query(&sql);
+        let claims = self.checkout.client().simple_query(&sql);
         let claims = claims.instrument(span::of_batch(
             "try_claim_batch",
             work.destination,
@@ -127,16 +130,20 @@ impl Session {
 
     /// Sends BEGIN and the statements after it.
     async fn begun<T>(&self, begin: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        self.loan.begins();
+        self.checkout.begins();
         let begun = begin.await?;
-        self.loan.begun();
+        self.checkout.begun();
         Ok(begun)
     }
 
     // The middle.
 
     /// Claims in the transaction that is already open.
-    pub(crate) async fn claim(&self, work: &Work<'_>, id: &MessageId) -> Result<Outcome, Error> {
+    pub(crate) async fn claim(
+        &self,
+        work: &Task<'_>,
+        id: &MessageId,
+    ) -> Result<ClaimOutcome, Error> {
         self.outcome(&claim::claim(work, id)?, work.destination, id)
             .await
     }
@@ -146,11 +153,11 @@ impl Session {
         sql: &str,
         destination: &Destination,
         id: &MessageId,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<ClaimOutcome, Error> {
         let span = span::of_message("claim", id, destination);
         async {
-            let answers = self.loan.client().simple_query(sql).await?;
-            let outcome = Outcome::parse(only_value(&answers))?;
+            let answers = self.checkout.client().simple_query(sql).await?;
+            let outcome = ClaimOutcome::parse(only_value(&answers))?;
             span.record("idem.outcome", outcome.as_str());
             Ok(outcome)
         }
@@ -175,17 +182,17 @@ impl Session {
 
     /// Returns the transaction for a handler.
     pub(crate) fn lend(&self) -> Tx {
-        Tx::on(&self.loan)
+        Tx::on(&self.checkout)
     }
 
     /// Fails with [`Error::TransactionKept`] if a [`Tx`] of this transaction still exists.
     pub(crate) fn take_back(&self) -> Result<(), Error> {
-        if self.loan.is_kept() {
+        if self.checkout.is_kept() {
             // A kept `Tx` can still send statements, so the connection must be closed before it is
             // dropped. The transaction can no longer commit, even if the role may not terminate the
             // backend.
-            send_unheard(
-                self.loan.client(),
+            fire_and_forget(
+                self.checkout.client(),
                 "SELECT pg_terminate_backend(pg_backend_pid())",
             );
             return Err(Error::TransactionKept);
@@ -196,7 +203,7 @@ impl Session {
     /// Returns the connection, for statements of this crate in the transaction.
     #[cfg(feature = "http")]
     pub(crate) fn client(&self) -> &tokio_postgres::Client {
-        self.loan.client()
+        self.checkout.client()
     }
 
     /// Returns the effects that the first execution of a message recorded.
@@ -318,23 +325,25 @@ impl Session {
         &self,
         requests: &[Request<'_, N>],
     ) -> Result<Vec<Vec<Row>>, Error> {
-        self.loan.ends();
-        let client = self.loan.client();
+        self.checkout.ends();
+        let client = self.checkout.client();
         if requests.is_empty() {
             commit_alone(client).await.map(|()| Vec::new())
         } else {
             let mut sent = Vec::with_capacity(requests.len());
             for request in requests {
-                sent.push(Sent::new(self.query(request).instrument(request.span.clone())).await);
+                sent.push(
+                    Pipelined::new(self.query(request).instrument(request.span.clone())).await,
+                );
             }
-            commit_behind(client, sent).await
+            pipeline_commit(client, sent).await
         }
     }
 
     /// Notes that the caller is about to send COMMIT or ROLLBACK.
     #[cfg(feature = "http")]
     pub(crate) fn ends(&self) {
-        self.loan.ends();
+        self.checkout.ends();
     }
 
     /// Ends the transaction if it is still open, and returns the connection to its pool if the
@@ -342,23 +351,23 @@ impl Session {
     pub(crate) async fn finish(self, error: Option<&Error>) {
         match error {
             Some(error) if !leaves_connection_sound(error) => {}
-            Some(_) if self.loan.is_open() => self.roll_back().await,
-            None if self.loan.is_open() => {
-                rollback_unheard(self.loan.client());
-                self.loan.give_back();
+            Some(_) if self.checkout.is_open() => self.roll_back().await,
+            None if self.checkout.is_open() => {
+                rollback_without_wait(self.checkout.client());
+                self.checkout.return_to_pool();
             }
-            _ => self.loan.give_back(),
+            _ => self.checkout.return_to_pool(),
         }
     }
 
     /// Rolls back and waits for the reply, so that the next attempt finds nothing of this
     /// transaction.
     pub(crate) async fn roll_back(self) {
-        let rollback = self.loan.client().batch_execute("ROLLBACK");
+        let rollback = self.checkout.client().batch_execute("ROLLBACK");
         // A statement may still be running if the handler has dropped its future, for example after
         // a timeout. The next user of the pool must not wait for it.
         if matches!(timeout(ROLLBACK_PATIENCE, rollback).await, Ok(Ok(()))) {
-            self.loan.give_back();
+            self.checkout.return_to_pool();
         }
     }
 
@@ -377,7 +386,12 @@ impl Session {
                 .iter()
                 .map(|(_, of_type)| of_type.clone())
                 .collect();
-            Some(self.loan.client().prepare_typed_cached(sql, &types).await?)
+            Some(
+                self.checkout
+                    .client()
+                    .prepare_typed_cached(sql, &types)
+                    .await?,
+            )
         } else {
             None
         };
@@ -389,9 +403,9 @@ impl Session {
         })
     }
 
-    /// Sends the request at the first poll, as [`Sent`] requires it.
+    /// Sends the request at the first poll, as [`Pipelined`] requires it.
     async fn query<const N: usize>(&self, request: &Request<'_, N>) -> Result<Vec<Row>, Error> {
-        let client = self.loan.client();
+        let client = self.checkout.client();
         Ok(match &request.prepared {
             None => client.query_typed(request.sql, &request.parameters).await?,
             Some(statement) => {

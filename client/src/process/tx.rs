@@ -4,7 +4,7 @@ use std::{ops::Deref, sync::Arc};
 
 use tokio_postgres::Client;
 
-use crate::{Error, connection::Loan, process::savepoint::Savepoint};
+use crate::{Error, connection::Checkout, process::savepoint::Savepoint};
 
 /// The transaction in which a message is processed.
 ///
@@ -12,11 +12,11 @@ use crate::{Error, connection::Loan, process::savepoint::Savepoint};
 ///
 /// The caller of the handler begins and ends the transaction. Drop this value before the handler
 /// returns.
-pub struct Tx(Arc<Loan>);
+pub struct Tx(Arc<Checkout>);
 
 impl Tx {
-    pub(crate) fn on(loan: &Arc<Loan>) -> Self {
-        Self(Arc::clone(loan))
+    pub(crate) fn on(checkout: &Arc<Checkout>) -> Self {
+        Self(Arc::clone(checkout))
     }
 
     /// Begins a savepoint.

@@ -21,11 +21,11 @@ use tracing::{Instrument, debug, warn};
 
 use super::{
     Batch, OutgoingMessage, PublishError, Publisher,
-    lanes::Lanes,
-    memory::Memory,
-    pauses::Pauses,
+    backoff::Backoff,
+    effect_memory::EffectMemory,
+    key_order::KeyOrder,
     runtime::Settings,
-    steps::{Steps, is_final, is_gone},
+    statements::{RelayStatements, is_final, is_gone},
     waiting::Waiting,
 };
 use crate::{
@@ -36,7 +36,7 @@ use crate::{
 
 /// The result of a batch.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum BatchOutcome {
     /// Every effect is published or parked, so the batch can be acknowledged.
     Done { token: i64 },
     /// The lease has ended, or the relay stops.
@@ -45,17 +45,17 @@ pub(super) enum Outcome {
 
 /// The state that a partition keeps from batch to batch.
 pub(super) struct Context<'a, P> {
-    pub(super) steps: &'a Steps,
+    pub(super) steps: &'a RelayStatements,
     pub(super) publisher: &'a P,
     pub(super) stop: &'a CancellationToken,
-    pub(super) memory: &'a mut Memory,
+    pub(super) memory: &'a mut EffectMemory,
     pub(super) broker: &'a mut Broker,
 }
 
 /// Whether the broker is unavailable, and the back-off in that case.
 pub(super) struct Broker {
     pub(super) is_away: bool,
-    pub(super) pauses: Pauses,
+    pub(super) backoff: Backoff,
 }
 
 enum Event<'a> {
@@ -78,24 +78,24 @@ pub(super) async fn publish<P: Publisher>(
     context: Context<'_, P>,
     batch: &Batch,
     requested_at: Instant,
-) -> Result<Outcome, Error> {
-    let lanes = Lanes::new(&batch.messages, |message| {
+) -> Result<BatchOutcome, Error> {
+    let sequences = KeyOrder::new(&batch.messages, |message| {
         context.memory.is_confirmed(message)
     });
     let lease = context.steps.settings.lease;
     let mut topics = HashMap::new();
-    for place in lanes.places() {
+    for place in sequences.places() {
         *topics
             .entry(batch.messages[place].topic.as_str())
             .or_default() += 1;
     }
     context
         .steps
-        .notes
+        .reporter
         .has_batch(|topic| topics.contains_key(topic));
-    let mut work = Work {
-        ready: lanes.all().collect(),
-        lanes,
+    let mut work = BatchInProgress {
+        ready: sequences.all().collect(),
+        sequences,
         topics,
         waiting: Waiting::default(),
         messages: &batch.messages,
@@ -114,10 +114,10 @@ pub(super) async fn publish<P: Publisher>(
     work.run().await
 }
 
-struct Work<'a, P> {
+struct BatchInProgress<'a, P> {
     context: Context<'a, P>,
     messages: &'a [OutgoingMessage],
-    lanes: Lanes,
+    sequences: KeyOrder,
     /// The number of effects of each topic that are not done.
     topics: HashMap<&'a str, usize>,
     /// The sequences with an effect that can be published now.
@@ -138,8 +138,8 @@ struct Work<'a, P> {
     to_park: VecDeque<(usize, String)>,
 }
 
-impl<'a, P: Publisher> Work<'a, P> {
-    async fn run(mut self) -> Result<Outcome, Error> {
+impl<'a, P: Publisher> BatchInProgress<'a, P> {
+    async fn run(mut self) -> Result<BatchOutcome, Error> {
         let stop = self.context.stop;
         let grace = self.context.steps.settings.grace;
         let mut stop_at: Option<Instant> = None;
@@ -148,12 +148,12 @@ impl<'a, P: Publisher> Work<'a, P> {
             self.step();
             let is_over = self.is_lost || Instant::now() >= self.leased_until;
             let is_quiet = self.in_flight == 0 && !self.is_stepping;
-            if is_quiet && self.lanes.is_empty() {
-                return Ok(Outcome::Done { token: self.token });
+            if is_quiet && self.sequences.is_empty() {
+                return Ok(BatchOutcome::Done { token: self.token });
             }
             // At the end, do not wait for effects that are delayed before a retry.
             if is_quiet && (is_over || stop_at.is_some()) {
-                return Ok(Outcome::Unfinished { token: self.token });
+                return Ok(BatchOutcome::Unfinished { token: self.token });
             }
             select! {
                 Some(event) = self.events.next() => self.take(event)?,
@@ -162,7 +162,7 @@ impl<'a, P: Publisher> Work<'a, P> {
                 }
                 () = sleep_until(self.leased_until), if !is_over => {}
                 () = sleep_until(stop_at.unwrap_or(self.leased_until)), if stop_at.is_some() => {
-                    return Ok(Outcome::Unfinished { token: self.token });
+                    return Ok(BatchOutcome::Unfinished { token: self.token });
                 }
             }
         }
@@ -186,7 +186,7 @@ impl<'a, P: Publisher> Work<'a, P> {
             let Some(sequence) = self.ready.pop_front() else {
                 return;
             };
-            let Some(place) = self.lanes.next_of(sequence) else {
+            let Some(place) = self.sequences.next_of(sequence) else {
                 continue;
             };
             if !self.waiting.admits(&messages[place].topic, sequence) {
@@ -225,7 +225,7 @@ impl<'a, P: Publisher> Work<'a, P> {
             };
             self.events.push(extend.boxed());
         } else if let Some((sequence, reason)) = self.to_park.pop_front() {
-            let Some(place) = self.lanes.next_of(sequence) else {
+            let Some(place) = self.sequences.next_of(sequence) else {
                 return;
             };
             self.is_stepping = true;
@@ -261,10 +261,10 @@ impl<'a, P: Publisher> Work<'a, P> {
             Event::Parked(sequence, result) => {
                 self.is_stepping = false;
                 if self.unless_lease_lost(result)?.is_some() {
-                    self.context.steps.notes.status.parked();
+                    self.context.steps.reporter.status.parked();
                     // Also needed when the lease ends before the batch is done: an unparked effect
                     // has all its attempts again.
-                    if let Some(place) = self.lanes.next_of(sequence) {
+                    if let Some(place) = self.sequences.next_of(sequence) {
                         self.context.memory.forget(&self.messages[place]);
                     }
                     telemetry::parked(&self.context.steps.settings.name);
@@ -276,17 +276,17 @@ impl<'a, P: Publisher> Work<'a, P> {
     }
 
     fn published(&mut self, sequence: usize, result: Result<(), PublishError>) {
-        let Some(place) = self.lanes.next_of(sequence) else {
+        let Some(place) = self.sequences.next_of(sequence) else {
             return;
         };
         let message = &self.messages[place];
         match result {
             Ok(()) => {
                 self.broker_answers();
-                self.context.steps.notes.status.published();
+                self.context.steps.reporter.status.published();
                 self.context.memory.confirmed(message);
                 self.ready.extend(self.waiting.takes(&message.topic));
-                self.context.steps.notes.topic_takes(&message.topic);
+                self.context.steps.reporter.topic_takes(&message.topic);
                 self.advance(sequence);
             }
             Err(error @ PublishError::Unavailable(_)) => {
@@ -298,7 +298,7 @@ impl<'a, P: Publisher> Work<'a, P> {
             }
             Err(error @ PublishError::TopicUnavailable(_)) => {
                 self.broker_answers();
-                self.context.steps.notes.topic_fails(message, &error);
+                self.context.steps.reporter.topic_fails(message, &error);
                 if let Some(pause) = self.waiting.refused(&message.topic, sequence) {
                     self.after(pause, Event::TopicRested(&message.topic));
                 }
@@ -332,7 +332,7 @@ impl<'a, P: Publisher> Work<'a, P> {
                 format!("after {attempt} attempts: {reason}"),
             );
         } else {
-            let pause = Pauses::after(back_off.0, back_off.1, attempt);
+            let pause = Backoff::after(back_off.0, back_off.1, attempt);
             debug!(
                 message.id = %id,
                 topic,
@@ -346,10 +346,10 @@ impl<'a, P: Publisher> Work<'a, P> {
     }
 
     fn advance(&mut self, sequence: usize) {
-        if let Some(place) = self.lanes.next_of(sequence) {
+        if let Some(place) = self.sequences.next_of(sequence) {
             self.effect_is_done(&self.messages[place].topic);
         }
-        if self.lanes.advance(sequence) {
+        if self.sequences.advance(sequence) {
             self.ready.push_back(sequence);
         }
     }
@@ -359,7 +359,7 @@ impl<'a, P: Publisher> Work<'a, P> {
         if let Some(left) = self.topics.get_mut(topic) {
             *left -= 1;
             if *left == 0 {
-                self.context.steps.notes.topic_has_no_effects(topic);
+                self.context.steps.reporter.topic_has_no_effects(topic);
             }
         }
     }
@@ -376,18 +376,18 @@ impl<'a, P: Publisher> Work<'a, P> {
 
     fn broker_answers(&mut self) {
         if std::mem::take(&mut self.context.broker.is_away) {
-            self.context.broker.pauses.reset();
+            self.context.broker.backoff.reset();
         }
-        self.context.steps.notes.broker_answers();
+        self.context.steps.reporter.broker_answers();
     }
 
     /// Pauses the partition. All effects that are being published share one pause.
     fn broker_is_away(&mut self, message: &OutgoingMessage, error: &PublishError) {
-        self.context.steps.notes.broker_fails(message, error);
+        self.context.steps.reporter.broker_fails(message, error);
         if self.is_paused {
             return;
         }
-        let pause = self.context.broker.pauses.next();
+        let pause = self.context.broker.backoff.next();
         self.context.broker.is_away = true;
         self.is_paused = true;
         self.after(pause, Event::Paused);
@@ -427,7 +427,7 @@ async fn retry_until<T, F: Future<Output = Result<T, Error>>>(
     until: Instant,
     step: impl Fn() -> F,
 ) -> Result<T, Error> {
-    let mut pauses = Pauses::new(Duration::from_millis(50), Duration::from_secs(1));
+    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
     loop {
         match step().await {
             Err(error)
@@ -436,7 +436,7 @@ async fn retry_until<T, F: Future<Output = Result<T, Error>>>(
                     && !is_gone(&error)
                     && Instant::now() < until =>
             {
-                sleep(pauses.next()).await;
+                sleep(backoff.next()).await;
             }
             result => return result,
         }

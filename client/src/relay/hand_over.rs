@@ -18,15 +18,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::{
-    bell::Bell,
-    notes::Notes,
-    pauses::Pauses,
+    backoff::Backoff,
+    commit_notifier::CommitNotifier,
     recreated::{Counted, Ended, partitions},
+    reporter::Reporter,
     runtime::{AWAY, MAX_BYTES, RECOUNT},
+    statements::{is_final, is_gone, worse},
     status::Status,
-    steps::{is_final, is_gone, worse},
 };
-use crate::{Error, connection::Loan, panics};
+use crate::{Error, connection::Checkout, panics};
 
 /// The first and the longest sleep of an idle partition without a notification.
 const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
@@ -132,20 +132,20 @@ impl HandOver {
     /// the future stops at once and loses nothing.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<u64, Error> {
         let mut shutdown = pin!(shutdown);
-        let notes = Notes::new(&self.relay, Status::new());
+        let reporter = Reporter::new(&self.relay, Status::new());
         let (shared, mut passed) = (Arc::new(self), 0);
         loop {
             let relay = &shared.relay;
             let partitions = select! {
-                partitions = partitions(&shared.pool, relay, &notes) => partitions?,
+                partitions = partitions(&shared.pool, relay, &reporter) => partitions?,
                 () = &mut shutdown => return Ok(passed),
             };
             info!(relay, partitions, "the hand-over of effects has started");
             match shared
-                .serve(partitions, &notes, shutdown.as_mut(), &mut passed)
+                .serve(partitions, &reporter, shutdown.as_mut(), &mut passed)
                 .await?
             {
-                Ended::Recreated => notes.partitions_are_gone(),
+                Ended::Recreated => reporter.partitions_are_gone(),
                 Ended::Requested => return Ok(passed),
             }
         }
@@ -155,15 +155,20 @@ impl HandOver {
     async fn serve(
         self: &Arc<Self>,
         partitions: i32,
-        notes: &Notes,
+        reporter: &Reporter,
         mut shutdown: Pin<&mut impl Future<Output = ()>>,
         passed: &mut u64,
     ) -> Result<Ended, Error> {
-        let (bell, stop) = (Arc::new(Bell::new()), CancellationToken::new());
+        let (commit_notifier, stop) = (Arc::new(CommitNotifier::new()), CancellationToken::new());
         let mut tasks = JoinSet::new();
         for partition in 0..partitions {
-            let notes = notes.of_partition(partition);
-            tasks.spawn(Arc::clone(self).work(partition, notes, Arc::clone(&bell), stop.clone()));
+            let reporter = reporter.of_partition(partition);
+            tasks.spawn(Arc::clone(self).work(
+                partition,
+                reporter,
+                Arc::clone(&commit_notifier),
+                stop.clone(),
+            ));
         }
         let (pool, relay) = (&self.pool, &self.relay);
         let counted = Counted {
@@ -171,7 +176,7 @@ impl HandOver {
             relay,
             partitions,
         };
-        let mut ring = pin!(bell.ring(pool));
+        let mut ring = pin!(commit_notifier.ring(pool));
         let mut changes = pin!(counted.changes(RECOUNT));
         let (mut failed, mut is_requested) = (None, false);
         loop {
@@ -204,12 +209,12 @@ impl HandOver {
     async fn work(
         self: Arc<Self>,
         partition: i32,
-        notes: Notes,
-        bell: Arc<Bell>,
+        reporter: Reporter,
+        commit_notifier: Arc<CommitNotifier>,
         stop: CancellationToken,
     ) -> (u64, Result<(), Error>) {
-        let (mut idle, mut away) = (Pauses::new(IDLE.0, IDLE.1), Pauses::new(AWAY.0, AWAY.1));
-        let mut rung = bell.listen();
+        let (mut idle, mut away) = (Backoff::new(IDLE.0, IDLE.1), Backoff::new(AWAY.0, AWAY.1));
+        let mut rung = commit_notifier.listen();
         let mut passed = 0;
         while !stop.is_cancelled() {
             // From here on every commit is notified, whether or not the next statement finds its
@@ -223,10 +228,10 @@ impl HandOver {
                 handed_over = self.hand_over(partition) => handed_over,
                 () = grace_ended => break,
             };
-            match notes.step(handed_over) {
+            match reporter.step(handed_over) {
                 Ok(0) => {
                     away.reset();
-                    let _idle = bell.idle();
+                    let _idle = commit_notifier.idle();
                     select! {
                         () = stop.cancelled() => {}
                         _ = rung.changed() => idle.reset(),
@@ -248,11 +253,11 @@ impl HandOver {
     /// Hands over one batch. When the future is dropped, its connection is closed: the server rolls
     /// back or has committed.
     async fn hand_over(&self, partition: i32) -> Result<i32, Error> {
-        let loan = Loan::take(&self.pool).await?;
+        let checkout = Checkout::take(&self.pool).await?;
         // This has no time limit: it may wait for the transactions of claimers, which take as long
         // as their handlers.
         let count = hand_over(
-            &**loan.client(),
+            &**checkout.client(),
             &self.relay,
             &self.topics,
             partition,
@@ -260,6 +265,6 @@ impl HandOver {
             self.max_bytes,
         )
         .await;
-        loan.end(count)
+        checkout.end(count)
     }
 }

@@ -1,25 +1,26 @@
 //! The relay: leases batches of effects, publishes them, and acknowledges them.
 
+mod backoff;
 mod batch;
-mod bell;
 mod calls;
+mod commit_notifier;
+mod effect_memory;
 mod erased;
 mod hand_over;
-mod lanes;
+mod key_order;
 mod local;
-mod memory;
-mod notes;
+mod outages;
 mod partition;
-mod pauses;
 mod publisher;
 mod recreated;
+mod reporter;
 mod runtime;
+mod statements;
 mod status;
-mod steps;
 mod topics;
-mod troubles;
 mod waiting;
 
+pub(crate) use backoff::Backoff;
 pub use calls::{
     Batch, create_relay, drop_relay, relay_ack, relay_discard, relay_discard_all, relay_extend,
     relay_next, relay_park, relay_partitions, relay_unpark, relay_unpark_all, relay_wait,
@@ -27,7 +28,6 @@ pub use calls::{
 };
 pub use hand_over::{HandOver, hand_over};
 pub use local::Local;
-pub(crate) use pauses::Pauses;
 pub use publisher::{OutgoingMessage, PublishError, Publisher};
 pub use runtime::{Relay, RelayDefaults};
 pub use status::{RelayStatus, RelaySummary, UnavailableTopic};

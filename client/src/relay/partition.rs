@@ -11,12 +11,12 @@ use tracing::{debug, warn};
 
 use super::{
     Batch, PublishError, Publisher,
-    batch::{self, Broker, Context, Outcome},
-    bell::Bell,
-    memory::Memory,
-    pauses::Pauses,
+    backoff::Backoff,
+    batch::{self, BatchOutcome, Broker, Context},
+    commit_notifier::CommitNotifier,
+    effect_memory::EffectMemory,
     runtime::AWAY,
-    steps::{Steps, is_final, is_gone},
+    statements::{RelayStatements, is_final, is_gone},
 };
 use crate::{Error, ErrorKind, error::causes, telemetry};
 
@@ -25,19 +25,19 @@ use crate::{Error, ErrorKind, error::causes, telemetry};
 const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
 pub(super) struct Partition<P> {
-    steps: Steps,
+    steps: RelayStatements,
     publisher: Arc<P>,
-    bell: Arc<Bell>,
+    commit_notifier: Arc<CommitNotifier>,
     stop: CancellationToken,
-    memory: Memory,
+    memory: EffectMemory,
     broker: Broker,
 }
 
 impl<P: Publisher> Partition<P> {
     pub(super) fn new(
-        steps: Steps,
+        steps: RelayStatements,
         publisher: Arc<P>,
-        bell: Arc<Bell>,
+        commit_notifier: Arc<CommitNotifier>,
         stop: CancellationToken,
     ) -> Self {
         // Enough for one batch, and for one more that another process has taken over.
@@ -45,22 +45,22 @@ impl<P: Publisher> Partition<P> {
         Self {
             steps,
             publisher,
-            bell,
+            commit_notifier,
             stop,
-            memory: Memory::new(remembers),
+            memory: EffectMemory::new(remembers),
             broker: Broker {
                 is_away: false,
-                pauses: Pauses::new(AWAY.0, AWAY.1),
+                backoff: Backoff::new(AWAY.0, AWAY.1),
             },
         }
     }
 
     /// Runs until the relay stops. An error is permanent or means that the relay was dropped.
     pub(super) async fn run(mut self) -> Result<(), Error> {
-        let (bell, stop) = (Arc::clone(&self.bell), self.stop.clone());
-        let mut rung = bell.listen();
-        let mut idle = Pauses::new(IDLE.0, IDLE.1);
-        let mut away = Pauses::new(AWAY.0, AWAY.1);
+        let (commit_notifier, stop) = (Arc::clone(&self.commit_notifier), self.stop.clone());
+        let mut rung = commit_notifier.listen();
+        let mut idle = Backoff::new(IDLE.0, IDLE.1);
+        let mut away = Backoff::new(AWAY.0, AWAY.1);
         while !stop.is_cancelled() {
             // From here on every commit is notified, whether or not the next statement finds its
             // effects.
@@ -82,13 +82,13 @@ impl<P: Publisher> Partition<P> {
                 }
                 Ok(None) => {
                     away.reset();
-                    self.steps.notes.has_no_batch();
+                    self.steps.reporter.has_no_batch();
                     telemetry::nothing_waits(&self.steps.settings.name, self.steps.partition);
-                    if self.steps.notes.is_broker_away() {
+                    if self.steps.reporter.is_broker_away() {
                         self.look_for_broker().await;
                         continue;
                     }
-                    let _idle = bell.idle();
+                    let _idle = commit_notifier.idle();
                     select! {
                         () = stop.cancelled() => {}
                         _ = rung.changed() => idle.reset(),
@@ -113,19 +113,19 @@ impl<P: Publisher> Partition<P> {
         };
         match check {
             Ok(Ok(())) => {
-                self.broker.pauses.reset();
-                return self.steps.notes.broker_accepts();
+                self.broker.backoff.reset();
+                return self.steps.reporter.broker_accepts();
             }
             Ok(Err(error @ PublishError::TopicUnavailable(_))) => {
-                self.steps.notes.broker_lacks(&error)
+                self.steps.reporter.broker_lacks(&error)
             }
-            Ok(Err(error)) => self.steps.notes.broker_is_away_still(&error.reason()),
+            Ok(Err(error)) => self.steps.reporter.broker_is_away_still(&error.reason()),
             Err(_) => self
                 .steps
-                .notes
+                .reporter
                 .broker_is_away_still("the broker does not respond"),
         }
-        let pause = self.broker.pauses.next();
+        let pause = self.broker.backoff.next();
         self.rest(pause).await;
     }
 
@@ -139,13 +139,13 @@ impl<P: Publisher> Partition<P> {
         };
         let outcome = if self.stop.is_cancelled() {
             // The batch arrived after the shutdown was requested.
-            Outcome::Unfinished { token: batch.token }
+            BatchOutcome::Unfinished { token: batch.token }
         } else {
             batch::publish(context, batch, requested_at).await?
         };
         match outcome {
-            Outcome::Done { token } => self.acknowledge(batch, token).await,
-            Outcome::Unfinished { token } if self.stop.is_cancelled() => {
+            BatchOutcome::Done { token } => self.acknowledge(batch, token).await,
+            BatchOutcome::Unfinished { token } if self.stop.is_cancelled() => {
                 // Release the batch, so that other processes need not wait for the end of the
                 // lease.
                 if let Some(Err(error)) = self.within_grace(self.steps.give_back(token)).await {
@@ -155,9 +155,9 @@ impl<P: Publisher> Partition<P> {
             }
             // The lease has ended, so any process can lease the batch. Pause, so that a process
             // that reaches the broker gets it first.
-            Outcome::Unfinished { .. } => {
+            BatchOutcome::Unfinished { .. } => {
                 if self.broker.is_away {
-                    let pause = self.broker.pauses.next();
+                    let pause = self.broker.backoff.next();
                     self.rest(pause).await;
                 }
                 Ok(())
@@ -168,7 +168,7 @@ impl<P: Publisher> Partition<P> {
     /// Acknowledges a published batch. Retries until the database confirms it, or has leased the
     /// batch to another process.
     async fn acknowledge(&mut self, batch: &Batch, token: i64) -> Result<(), Error> {
-        let mut away = Pauses::new(AWAY.0, AWAY.1);
+        let mut away = Backoff::new(AWAY.0, AWAY.1);
         let mut stop_at = None;
         loop {
             let Some(acknowledged) = self.within_grace(self.steps.ack(token)).await else {
@@ -203,7 +203,7 @@ impl<P: Publisher> Partition<P> {
         for message in &batch.messages {
             self.memory.forget(message);
         }
-        self.steps.notes.has_no_batch();
+        self.steps.reporter.has_no_batch();
         Ok(())
     }
 

@@ -8,15 +8,15 @@ use tokio::time::sleep;
 use tracing::info;
 
 use super::{
-    notes::Notes,
-    pauses::Pauses,
+    backoff::Backoff,
     relay_partitions,
+    reporter::Reporter,
     runtime::AWAY,
-    steps::{is_final, is_gone},
+    statements::{is_final, is_gone},
 };
 use crate::{
     Error, ErrorKind,
-    connection::{Loan, STATEMENT, within},
+    connection::{Checkout, STATEMENT, within},
     relay_preflight,
 };
 
@@ -31,10 +31,14 @@ pub(super) enum Ended {
 
 /// Waits until the database has everything that a relay needs, and returns the number of
 /// partitions.
-pub(super) async fn partitions(pool: &Pool, relay: &str, notes: &Notes) -> Result<i32, Error> {
-    let mut away = Pauses::new(AWAY.0, AWAY.1);
+pub(super) async fn partitions(
+    pool: &Pool,
+    relay: &str,
+    reporter: &Reporter,
+) -> Result<i32, Error> {
+    let mut away = Backoff::new(AWAY.0, AWAY.1);
     loop {
-        match notes.step(checked_count(pool, relay).await) {
+        match reporter.step(checked_count(pool, relay).await) {
             Err(error) if !is_final(&error) => sleep(away.next()).await,
             result => return result,
         }
@@ -42,19 +46,19 @@ pub(super) async fn partitions(pool: &Pool, relay: &str, notes: &Notes) -> Resul
 }
 
 async fn checked_count(pool: &Pool, relay: &str) -> Result<i32, Error> {
-    let loan = Loan::take(pool).await?;
+    let checkout = Checkout::take(pool).await?;
     let partitions = async {
-        relay_preflight(&**loan.client()).await?;
-        relay_partitions(&**loan.client(), relay).await
+        relay_preflight(&**checkout.client()).await?;
+        relay_partitions(&**checkout.client(), relay).await
     };
     let partitions = within(STATEMENT, partitions).await;
-    loan.end(partitions)
+    checkout.end(partitions)
 }
 
 async fn count(pool: &Pool, relay: &str) -> Result<i32, Error> {
-    let loan = Loan::take(pool).await?;
-    let partitions = within(STATEMENT, relay_partitions(&**loan.client(), relay)).await;
-    loan.end(partitions)
+    let checkout = Checkout::take(pool).await?;
+    let partitions = within(STATEMENT, relay_partitions(&**checkout.client(), relay)).await;
+    checkout.end(partitions)
 }
 
 /// The number of partitions that a process serves.

@@ -14,12 +14,12 @@ use tracing::info;
 
 use super::{
     Publisher, RelayStatus, RelaySummary,
-    bell::Bell,
-    notes::Notes,
+    commit_notifier::CommitNotifier,
     partition::Partition,
     recreated::{Counted, Ended, partitions},
+    reporter::Reporter,
+    statements::{RelayStatements, worse},
     status::Status,
-    steps::{Steps, worse},
 };
 use crate::{Error, describe_metrics, panics};
 
@@ -255,16 +255,16 @@ impl<P: Publisher> Relay<P> {
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<RelaySummary, Error> {
         describe_metrics();
         let mut shutdown = pin!(shutdown);
-        let notes = Notes::new(&self.settings.name, self.status.clone());
+        let reporter = Reporter::new(&self.settings.name, self.status.clone());
         let relay = &self.settings.name;
         loop {
             let partitions = select! {
-                partitions = partitions(&self.pool, relay, &notes) => partitions?,
+                partitions = partitions(&self.pool, relay, &reporter) => partitions?,
                 () = &mut shutdown => break,
             };
             info!(relay, partitions, "the relay has started");
-            match self.serve(partitions, &notes, shutdown.as_mut()).await? {
-                Ended::Recreated => notes.partitions_are_gone(),
+            match self.serve(partitions, &reporter, shutdown.as_mut()).await? {
+                Ended::Recreated => reporter.partitions_are_gone(),
                 Ended::Requested => break,
             }
         }
@@ -292,26 +292,26 @@ impl<P: Publisher> Relay<P> {
     async fn serve(
         &self,
         partitions: i32,
-        notes: &Notes,
+        reporter: &Reporter,
         mut shutdown: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<Ended, Error> {
-        let (bell, stop, settings) = (
-            Arc::new(Bell::new()),
+        let (commit_notifier, stop, settings) = (
+            Arc::new(CommitNotifier::new()),
             CancellationToken::new(),
             Arc::new(self.settings_for(partitions)),
         );
         let mut tasks = JoinSet::new();
         for partition in 0..partitions {
-            let steps = Steps {
+            let steps = RelayStatements {
                 pool: self.pool.clone(),
                 settings: Arc::clone(&settings),
-                notes: notes.of_partition(partition),
+                reporter: reporter.of_partition(partition),
                 partition,
             };
             let partition = Partition::new(
                 steps,
                 Arc::clone(&self.publisher),
-                Arc::clone(&bell),
+                Arc::clone(&commit_notifier),
                 stop.clone(),
             );
             tasks.spawn(partition.run());
@@ -322,7 +322,7 @@ impl<P: Publisher> Relay<P> {
             relay,
             partitions,
         };
-        let mut ring = pin!(bell.ring(pool));
+        let mut ring = pin!(commit_notifier.ring(pool));
         let mut changes = pin!(counted.changes(self.settings.recount));
         let (mut failed, mut is_requested) = (None, false);
         loop {

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use tokio::sync::watch;
 
-use super::troubles::Troubles;
+use super::outages::Outages;
 
 /// The largest number of unavailable topics in the status.
 const MOST_TOPICS: usize = 100;
@@ -114,15 +114,15 @@ impl Status {
             .send_modify(|status| (status.broker, status.broker_error) = (None, None));
     }
 
-    pub(super) fn topics(&self, troubles: &Troubles) {
+    pub(super) fn topics(&self, outages: &Outages) {
         self.0.send_modify(|status| {
-            let topics = troubles.topics().take(MOST_TOPICS);
+            let topics = outages.topics().take(MOST_TOPICS);
             let topics = topics.map(|(topic, reason)| UnavailableTopic {
                 topic: topic.to_owned(),
                 reason: reason.to_owned(),
             });
             status.unavailable = topics.collect();
-            status.unavailable_topics = troubles.topics().count();
+            status.unavailable_topics = outages.topics().count();
         });
     }
 

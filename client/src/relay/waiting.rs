@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{pauses::Pauses, runtime::AWAY};
+use super::{backoff::Backoff, runtime::AWAY};
 
 /// The largest number of topics that are tried at a time, because many topics may be unavailable
 /// for the same reason.
@@ -23,8 +23,8 @@ pub(super) struct Waiting<'a> {
 
 #[derive(Debug)]
 struct Topic {
-    lanes: VecDeque<usize>,
-    pauses: Pauses,
+    sequences: VecDeque<usize>,
+    backoff: Backoff,
     state: State,
 }
 
@@ -63,45 +63,45 @@ impl<'a> Waiting<'a> {
             topic.state = State::Deferred;
             self.deferred.push_back(name);
         }
-        topic.lanes.push_back(sequence);
+        topic.sequences.push_back(sequence);
         false
     }
 
     /// Returns the sequences that may try because fewer topics are tried than before.
     #[must_use = "the returned sequences no longer wait: publish them"]
     pub(super) fn turns(&mut self) -> Vec<usize> {
-        let mut lanes = Vec::new();
+        let mut sequences = Vec::new();
         if self.deferred.is_empty() {
-            return lanes;
+            return sequences;
         }
         let free = MOST_TRIED.saturating_sub(self.tried());
-        while lanes.len() < free
+        while sequences.len() < free
             && let Some(name) = self.deferred.pop_front()
         {
             if let Some(topic) = self.topics.get_mut(name)
                 && topic.state == State::Deferred
             {
                 topic.state = State::Due;
-                lanes.extend(topic.lanes.pop_front());
+                sequences.extend(topic.sequences.pop_front());
             }
         }
-        lanes
+        sequences
     }
 
     /// Records that the topic was unavailable for the effect of a sequence, which waits from now
     /// on. Returns the pause to wait, or `None` if a pause has already begun.
     pub(super) fn refused(&mut self, topic: &'a str, sequence: usize) -> Option<Duration> {
         let topic = self.topics.entry(topic).or_insert_with(|| Topic {
-            lanes: VecDeque::new(),
-            pauses: Pauses::new(AWAY.0, AWAY.1),
+            sequences: VecDeque::new(),
+            backoff: Backoff::new(AWAY.0, AWAY.1),
             state: State::Trying,
         });
-        topic.lanes.push_back(sequence);
+        topic.sequences.push_back(sequence);
         if topic.state == State::Resting {
             return None;
         }
         topic.state = State::Resting;
-        Some(topic.pauses.next())
+        Some(topic.backoff.next())
     }
 
     /// Records that the pause of a topic is over. Returns the sequence that tries.
@@ -109,7 +109,7 @@ impl<'a> Waiting<'a> {
     pub(super) fn pause_ends(&mut self, topic: &str) -> Option<usize> {
         let topic = self.topics.get_mut(topic)?;
         topic.state = State::Due;
-        topic.lanes.pop_front()
+        topic.sequences.pop_front()
     }
 
     /// Records that the broker did not reply to the sequence that tried. The caller keeps that
@@ -129,7 +129,7 @@ impl<'a> Waiting<'a> {
         self.unanswered(topic);
         let topic = self.topics.get_mut(topic)?;
         (topic.state == State::Due)
-            .then(|| topic.lanes.pop_front())
+            .then(|| topic.sequences.pop_front())
             .flatten()
     }
 
@@ -139,7 +139,7 @@ impl<'a> Waiting<'a> {
     pub(super) fn takes(&mut self, topic: &str) -> VecDeque<usize> {
         self.topics
             .remove(topic)
-            .map(|topic| topic.lanes)
+            .map(|topic| topic.sequences)
             .unwrap_or_default()
     }
 }

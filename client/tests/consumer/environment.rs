@@ -293,7 +293,7 @@ async fn unavailable_api_uses_no_attempt_under_a_lease() {
     let broker = Broker::with([message("m", "")]).closed();
     let attempts = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&attempts);
-    let handler = move |_: idem_client::lease::Work, _: idem_client::Message| {
+    let handler = move |_: idem_client::lease::LeaseContext, _: idem_client::Message| {
         let attempt = counted.fetch_add(1, Ordering::Relaxed);
         async move {
             match attempt {

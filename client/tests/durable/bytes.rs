@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use idem_client::{
     Settlement, Source,
-    durable::{Letter, receive},
+    durable::{InboxMessage, receive},
 };
 
 use crate::{
@@ -16,7 +16,7 @@ const MIB: usize = 1024 * 1024;
 
 async fn receive_large(world: &World, count: usize) {
     for number in 0..count {
-        let letter = Letter::json(&"x".repeat(MIB)).unwrap();
+        let letter = InboxMessage::json(&"x".repeat(MIB)).unwrap();
         let id = id_of(&format!("m-{number}"));
         assert!(
             receive(&world.client, &id, &world.to, &letter)

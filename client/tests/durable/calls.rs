@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use idem_client::{
     Claim, ErrorKind, MessageId, begin_and_claim,
-    durable::{Letter, next, next_wait, receive, receive_batch},
+    durable::{InboxMessage, next, next_wait, receive, receive_batch},
 };
 use serde_json::json;
 use time::OffsetDateTime;
@@ -19,7 +19,7 @@ const MAX_BYTES: i64 = 16 * 1024 * 1024;
 #[tokio::test]
 async fn next_returns_all_properties_of_the_received_message() {
     let world = World::new().await;
-    let letter = Letter::json(&json!({"order": 7}))
+    let letter = InboxMessage::json(&json!({"order": 7}))
         .unwrap()
         .key("customer-7")
         .message_type("OrderPlaced")
@@ -74,7 +74,7 @@ async fn next_returns_all_properties_of_the_received_message() {
 #[tokio::test]
 async fn receive_finds_pending_and_claimed_messages() {
     let mut world = World::new().await;
-    let letter = Letter::bytes(&b"\x00\xff"[..]).content_type("application/octet-stream");
+    let letter = InboxMessage::bytes(&b"\x00\xff"[..]).content_type("application/octet-stream");
     let (text, uuid) = (id_of("m-1"), MessageId::from(Uuid::new_v4()));
     for id in [&text, &uuid] {
         assert!(
@@ -120,7 +120,7 @@ async fn receive_batch_keeps_order_and_returns_by_position() {
     world.receive("b", "").await;
     let letters: Vec<_> = ["c", "b", "a", "c"]
         .into_iter()
-        .map(|id| (id_of(id), Letter::json(&id).unwrap().header("id", id)))
+        .map(|id| (id_of(id), InboxMessage::json(&id).unwrap().header("id", id)))
         .collect();
     let are_new = receive_batch(&world.client, &world.to, &letters)
         .await
@@ -141,8 +141,8 @@ async fn receive_batch_keeps_order_and_returns_by_position() {
             .is_empty()
     );
     let wrong = vec![
-        (id_of("d"), Letter::bytes("")),
-        (id_of("e"), Letter::bytes("").key("")),
+        (id_of("d"), InboxMessage::bytes("")),
+        (id_of("e"), InboxMessage::bytes("").key("")),
     ];
     let error = receive_batch(&world.client, &world.to, &wrong)
         .await
@@ -159,7 +159,7 @@ async fn receive_batch_keeps_order_and_returns_by_position() {
 async fn delayed_message_is_not_returned_before_it_is_due() {
     let world = World::new().await;
     let soon = OffsetDateTime::now_utc() + Duration::from_secs(2);
-    let letter = Letter::json(&1).unwrap().deliver_after(soon);
+    let letter = InboxMessage::json(&1).unwrap().deliver_after(soon);
     assert!(
         receive(&world.client, &id_of("later"), &world.to, &letter)
             .await

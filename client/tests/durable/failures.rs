@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use idem_client::{
     Handled, HandlerError, Message, Tx,
     deadletters::{discard, discard_all, requeue, requeue_all},
-    durable::{Letter, receive},
+    durable::{InboxMessage, receive},
 };
 
 use crate::{
@@ -224,7 +224,7 @@ async fn requeue_all_and_discard_all_select_by_error() {
     );
     assert_eq!((world.left().await, world.dead().await.len()), (2, 0));
     // For `receive`, a discarded message counts as handled.
-    let letter = Letter::json(&1).unwrap();
+    let letter = InboxMessage::json(&1).unwrap();
     let id = id_of("final-1");
     assert!(
         !receive(&world.client, &id, &world.to, &letter)

@@ -12,7 +12,7 @@ use std::{
 use idem_client::{
     Handled, Message, Tx,
     deadletters::requeue_all,
-    durable::{Letter, receive_batch},
+    durable::{InboxMessage, receive_batch},
 };
 
 use crate::{
@@ -60,7 +60,7 @@ async fn good_messages_are_handled_and_poisoned_become_dead_letters() {
     world.retries(&brief().max_attempts(ATTEMPTS)).await;
     let letters: Vec<_> = (0..MESSAGES)
         .map(|n| {
-            let letter = Letter::json(&n)
+            let letter = InboxMessage::json(&n)
                 .unwrap()
                 .key(format!("key-{}", n * 7 % KEYS));
             (id_of(&format!("m-{n}")), letter)

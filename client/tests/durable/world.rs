@@ -6,7 +6,7 @@ use deadpool_postgres::Pool;
 use idem_client::{
     Consumer, Destination, Error, Handled, Message, MessageId, Summary, Tx,
     deadletters::{DeadLetter, list},
-    durable::{DurableSource, Letter, RetryPolicy, configure_retries, receive},
+    durable::{DurableSource, InboxMessage, RetryPolicy, configure_retries, receive},
 };
 use tokio::{sync::oneshot, task::JoinHandle};
 use tokio_postgres::{Client, types::Type};
@@ -45,7 +45,7 @@ impl World {
 
     /// Stores a message under an id. An empty key means no key.
     pub async fn receive(&self, id: &str, key: &str) {
-        let mut letter = Letter::json(&id).unwrap();
+        let mut letter = InboxMessage::json(&id).unwrap();
         if !key.is_empty() {
             letter = letter.key(key);
         }

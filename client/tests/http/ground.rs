@@ -26,7 +26,7 @@ use hyper_util::{client::legacy, client::legacy::connect::HttpConnector, rt::Tok
 use idem_client::{
     Destination, Effect, Error,
     http::{IdempotencyLayer, KeepWrites, REPLAYED, RequestTx, Scope},
-    lease::Work,
+    lease::LeaseContext,
     send,
 };
 use serde_json::{Value, json};
@@ -124,7 +124,7 @@ async fn work(app: &App, request: Request) -> Result<Response, Error> {
             .map(|value| value.to_str().unwrap().to_owned())
     };
     let tx = request.extensions().get::<RequestTx>().cloned();
-    let work_of_lease = request.extensions().get::<Arc<Work>>().cloned();
+    let work_of_lease = request.extensions().get::<Arc<LeaseContext>>().cloned();
     let body = request.into_body().collect().await.unwrap().to_bytes();
     let text = String::from_utf8_lossy(&body).into_owned();
 

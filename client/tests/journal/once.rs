@@ -11,7 +11,7 @@ use std::{
 use idem_client::{
     Error, ErrorKind, HandlerError, Idem, Message, MessageId, Processed,
     journal::{CallError, CallFailed, CallState, Calls, calls},
-    lease::Work,
+    lease::LeaseContext,
 };
 use serde_json::{Value, json};
 
@@ -206,8 +206,10 @@ async fn handler_calls_once_over_several_attempts() {
     let gateway = Gateway::default();
     let idem = Idem::new();
     for attempt in 1..=3 {
-        let processed =
-            idem.process_leased(&ground.pool, &message, async |work: Work, _: Message| {
+        let processed = idem.process_leased(
+            &ground.pool,
+            &message,
+            async |work: LeaseContext, _: Message| {
                 let receipt = work
                     .calls()
                     .once("charge", &5, |key| gateway.ask(key))
@@ -217,7 +219,8 @@ async fn handler_calls_once_over_several_attempts() {
                     3 => Ok(vec![fact()]),
                     _ => Err("after the call".into()),
                 }
-            });
+            },
+        );
         let processed = processed.await;
         assert_eq!(is_new(&processed), attempt == 3, "{processed:?}");
     }
@@ -230,11 +233,15 @@ async fn rejected_call_makes_a_dead_letter() {
     let ground = Ground::new().await;
     let message = message();
     let buried = Idem::new()
-        .process_leased(&ground.pool, &message, async |work: Work, _: Message| {
-            let rejected = async |_| Err::<(), _>(CallError::refused("no such card"));
-            work.calls().once("charge", &5, rejected).await?;
-            Ok(vec![])
-        })
+        .process_leased(
+            &ground.pool,
+            &message,
+            async |work: LeaseContext, _: Message| {
+                let rejected = async |_| Err::<(), _>(CallError::refused("no such card"));
+                work.calls().once("charge", &5, rejected).await?;
+                Ok(vec![])
+            },
+        )
         .await
         .unwrap();
     assert!(

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use idem_client::{
     HandlerError, Message,
-    journal::{CallError, CallFailed, CallState, Calls, OnUnknown, Unheard, begin_call},
+    journal::{CallError, CallFailed, CallState, Calls, OnUnknown, UnknownCall, begin_call},
 };
 
 use crate::{
@@ -21,7 +21,7 @@ async fn unheard(ground: &Ground, message: &Message, gateway: &Gateway) {
         })
         .await
         .unwrap_err();
-    assert!(matches!(error, CallFailed::Unheard { .. }), "{error:?}");
+    assert!(matches!(error, CallFailed::Unknown { .. }), "{error:?}");
     assert!(!HandlerError::from(error).is_terminal());
     assert_eq!(
         state(ground, message, "charge").await,
@@ -52,7 +52,7 @@ async fn unknown_call_found_done_is_not_repeated() {
     let message = message();
     let gateway = Gateway::default();
     unheard(&ground, &message, &gateway).await;
-    let found = OnUnknown::query(async |unheard: Unheard| {
+    let found = OnUnknown::query(async |unheard: UnknownCall| {
         assert_eq!(unheard.attempt, 2);
         assert!(unheard.begun_at.is_some() && !unheard.idempotency_key.is_empty());
         Ok::<_, std::io::Error>(Some(1))
@@ -101,7 +101,7 @@ async fn failed_query_leaves_call_unknown_and_rejection_ends_it() {
     });
     assert!(matches!(
         call(failing).await,
-        Err(CallFailed::Unheard { .. })
+        Err(CallFailed::Unknown { .. })
     ));
     assert_eq!(
         state(&ground, &message, "charge").await,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use idem_client::{
     Error, ErrorKind,
-    lease::{Burial, Lease},
+    lease::{DeadLetterContent, Lease},
 };
 
 use crate::ground::{Ground, LONG, SHORT, fact, message};
@@ -76,7 +76,10 @@ async fn lost_lease_permits_no_write() {
         kind(lost.complete(client, &[fact()]).await),
         kind(lost.release(client, "late", false).await),
         kind(lost.give_back(client).await),
-        kind(lost.bury(client, b"late", "late", &Burial::default()).await),
+        kind(
+            lost.bury(client, b"late", "late", &DeadLetterContent::default())
+                .await,
+        ),
     ];
     assert_eq!(errors, [Some(ErrorKind::NotClaimed); 5]);
     ground.assert_undone(&message).await;
@@ -125,7 +128,7 @@ async fn failure_counts_as_an_attempt_and_give_back_does_not() {
         panic!("the attempts are not used up");
     };
     assert_eq!(held.attempt(), 2);
-    let content = Burial {
+    let content = DeadLetterContent {
         key: Some("k".into()),
         message_type: Some("Order".into()),
         content_type: Some("application/json".into()),

@@ -1,19 +1,19 @@
 //! A future that is dropped at any await point leaves no open transaction and no lease that lasts
 //! longer than the lease time.
 
-use idem_client::{Handled, Idem, Message, Processed, lease::Work};
+use idem_client::{Handled, Idem, Message, Processed, lease::LeaseContext};
 
 use crate::{
     ground::{Ground, fact, id, idem, message},
     polls::{Moment, poll_times},
 };
 
-async fn handler(_: Work, _: Message) -> Handled {
+async fn handler(_: LeaseContext, _: Message) -> Handled {
     tokio::task::yield_now().await;
     Ok(vec![fact()])
 }
 
-async fn failing(_: Work, _: Message) -> Handled {
+async fn failing(_: LeaseContext, _: Message) -> Handled {
     tokio::task::yield_now().await;
     Err("out of stock".into())
 }

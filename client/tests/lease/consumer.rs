@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use idem_client::{Consumer, Message, lease::Work};
+use idem_client::{Consumer, Message, lease::LeaseContext};
 
 use crate::{
     broker::{Broker, id},
@@ -49,7 +49,7 @@ async fn messages_are_handled_once_and_poisoned_are_dead_letters() {
     let noted = Arc::clone(&seen);
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .max_deliveries(1)
-        .handle_leased(DESTINATION, move |_: Work, message: Message| {
+        .handle_leased(DESTINATION, move |_: LeaseContext, message: Message| {
             let seen = Arc::clone(&noted);
             async move {
                 match (message.header("fails"), count_attempt(&seen, &message)) {
@@ -107,7 +107,7 @@ async fn consumers_of_one_destination_handle_a_message_once() {
         let broker = Broker::with(messages.clone()).closed();
         Consumer::new(ground.pool.clone(), broker).handle_leased(
             DESTINATION,
-            move |_: Work, message: Message| {
+            move |_: LeaseContext, message: Message| {
                 count_attempt(&seen, &message);
                 async { Ok(vec![fact()]) }
             },
@@ -128,7 +128,7 @@ async fn unsupported_policy_fails_before_the_first_fetch() {
     let broker = Broker::with([message()]);
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
         .idem(idem(|rule| rule.fingerprint(true)))
-        .handle_leased(DESTINATION, async |_: Work, _: Message| Ok(vec![]));
+        .handle_leased(DESTINATION, async |_: LeaseContext, _: Message| Ok(vec![]));
     let error = in_time(consumer.run(pending())).await.unwrap_err();
     assert!(error.to_string().contains("fingerprint"), "{error}");
     assert_eq!(broker.told().asked, 0);

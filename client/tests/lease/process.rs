@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use idem_client::{
     Error, ErrorKind, Handled, HandlerError, IdStrategy, Idem, Message, OnDuplicate, Processed,
-    Rule, Settlement, Store, Style, lease::Work,
+    Rule, Settlement, Store, Style, lease::LeaseContext,
 };
 
 use crate::{
@@ -13,11 +13,11 @@ use crate::{
     support::in_time,
 };
 
-async fn handler(_: Work, _: Message) -> Handled {
+async fn handler(_: LeaseContext, _: Message) -> Handled {
     Ok(vec![fact()])
 }
 
-async fn failing(_: Work, _: Message) -> Handled {
+async fn failing(_: LeaseContext, _: Message) -> Handled {
     Err("out of stock".into())
 }
 
@@ -44,9 +44,11 @@ async fn completion_records_effects_and_duplicate_is_acknowledged() {
     );
 
     let again = idem
-        .process_leased(&ground.pool, &message, async |_: Work, _: Message| {
-            panic!("the handler was called")
-        })
+        .process_leased(
+            &ground.pool,
+            &message,
+            async |_: LeaseContext, _: Message| panic!("the handler was called"),
+        )
         .await
         .unwrap();
     assert_eq!(again, Processed::Duplicate { effects: recorded });
@@ -69,7 +71,7 @@ async fn concurrent_delivery_of_a_leased_message_is_released() {
         .process_leased(
             &ground.pool,
             &message,
-            async |work: Work, message: Message| {
+            async |work: LeaseContext, message: Message| {
                 assert_eq!((work.attempt(), work.last_error()), (1, None));
                 for transactional in [false, true] {
                     let other = Idem::new();
@@ -110,11 +112,15 @@ async fn dead_letter_has_payload_properties_and_all_errors() {
         .with_header("x", "1");
     let idem = Idem::new();
     for attempt in 1..3 {
-        let failed = idem.process_leased(&ground.pool, &message, async |work: Work, _: Message| {
-            assert_eq!(work.attempt(), attempt);
-            assert_eq!(work.last_error().is_some(), attempt > 1);
-            Err(format!("failure {attempt}").into())
-        });
+        let failed = idem.process_leased(
+            &ground.pool,
+            &message,
+            async |work: LeaseContext, _: Message| {
+                assert_eq!(work.attempt(), attempt);
+                assert_eq!(work.last_error().is_some(), attempt > 1);
+                Err(format!("failure {attempt}").into())
+            },
+        );
         let error = failed.await.unwrap_err();
         let Error::Attempt { retry_after, .. } = &error else {
             panic!("{error:?}")
@@ -188,9 +194,11 @@ async fn terminal_or_final_error_makes_a_dead_letter_at_once() {
     let ground = Ground::new().await;
     let terminal = message();
     let buried = Idem::new()
-        .process_leased(&ground.pool, &terminal, async |_: Work, _: Message| {
-            Err(HandlerError::terminal("no such order"))
-        })
+        .process_leased(
+            &ground.pool,
+            &terminal,
+            async |_: LeaseContext, _: Message| Err(HandlerError::terminal("no such order")),
+        )
         .await
         .unwrap();
     assert!(
@@ -249,11 +257,15 @@ async fn completion_with_a_lost_reply_is_retried() {
         let message = message();
         let calls = AtomicUsize::new(0);
         let processed = Idem::new()
-            .process_leased(&proxy.pool(1), &message, async |_: Work, _: Message| {
-                calls.fetch_add(1, Ordering::SeqCst);
-                proxy.cut_once(cut);
-                Ok(vec![fact()])
-            })
+            .process_leased(
+                &proxy.pool(1),
+                &message,
+                async |_: LeaseContext, _: Message| {
+                    calls.fetch_add(1, Ordering::SeqCst);
+                    proxy.cut_once(cut);
+                    Ok(vec![fact()])
+                },
+            )
             .await
             .unwrap();
         assert!(proxy.was_cut());
@@ -275,10 +287,14 @@ async fn ambiguous_completion_is_not_acknowledged() {
         let proxy = Proxy::to(&ground.database).await;
         let message = message();
         let error = Idem::new()
-            .process_leased(&proxy.pool(1), &message, async |_: Work, _: Message| {
-                proxy.cut_for_good(cut);
-                Ok(vec![fact()])
-            })
+            .process_leased(
+                &proxy.pool(1),
+                &message,
+                async |_: LeaseContext, _: Message| {
+                    proxy.cut_for_good(cut);
+                    Ok(vec![fact()])
+                },
+            )
             .await
             .unwrap_err();
         assert_eq!(
@@ -327,7 +343,7 @@ async fn unsupported_policy_fails_before_the_handler_runs() {
         |rule| rule.style(Style::CheckOnly),
         |rule| rule.store(Store::Memory),
     ];
-    let never = async |_: Work, _: Message| -> Handled { panic!("the handler was called") };
+    let never = async |_: LeaseContext, _: Message| -> Handled { panic!("the handler was called") };
     for rule in rules {
         let error = idem(rule)
             .process_leased(&ground.pool, &message(), never)
@@ -352,7 +368,7 @@ async fn leased_handler_holds_no_connection() {
     let pool = ground.database.pool(1);
     let message = message();
     let idem = Idem::new();
-    let processed = idem.process_leased(&pool, &message, async |_: Work, _: Message| {
+    let processed = idem.process_leased(&pool, &message, async |_: LeaseContext, _: Message| {
         // The only connection of the pool is free.
         drop(in_time(pool.get()).await.unwrap());
         Ok(vec![fact()])
@@ -370,12 +386,15 @@ async fn policy_sets_the_lease_and_rejects_invalid_ones() {
         .build()
         .unwrap();
     let message = message();
-    let processed =
-        idem.process_leased(&ground.pool, &message, async |_: Work, message: Message| {
+    let processed = idem.process_leased(
+        &ground.pool,
+        &message,
+        async |_: LeaseContext, message: Message| {
             let left = ground.left(&message).await.unwrap();
             assert!((240.0..=300.0).contains(&left), "{left}");
             Ok(vec![fact()])
-        });
+        },
+    );
     assert!(is_new(&processed.await));
 
     for wrong in [

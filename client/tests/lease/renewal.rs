@@ -11,7 +11,7 @@ use std::{
 
 use idem_client::{
     Error, ErrorKind, Message, Settlement,
-    lease::{Lease, Work},
+    lease::{Lease, LeaseContext},
 };
 
 use crate::{
@@ -26,8 +26,10 @@ async fn lease_is_renewed_while_the_handler_runs() {
     let message = message();
     let observed = Ground::observe(&ground);
     let idem = idem(|rule| rule.lease(SHORT));
-    let processed =
-        idem.process_leased(&ground.pool, &message, async |_: Work, message: Message| {
+    let processed = idem.process_leased(
+        &ground.pool,
+        &message,
+        async |_: LeaseContext, message: Message| {
             let started = Instant::now();
             while started.elapsed() < 2 * SHORT {
                 // No other process can acquire the lease during this time.
@@ -38,7 +40,8 @@ async fn lease_is_renewed_while_the_handler_runs() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             Ok(vec![fact()])
-        });
+        },
+    );
     let processed = in_time(processed).await;
     assert!(is_new(&processed), "{processed:?}");
     ground.assert_done_once(&message).await;
@@ -73,7 +76,7 @@ async fn renewal_stops_when_the_handler_is_dropped() {
     let message = message();
     let idem = idem(|rule| rule.lease(SHORT));
     {
-        let handler = async |_: Work, _: Message| pending().await;
+        let handler = async |_: LeaseContext, _: Message| pending().await;
         let processed = idem.process_leased(&ground.pool, &message, handler);
         let is_leased = until("the message is leased", async || {
             ground.left(&message).await.is_some()
@@ -106,7 +109,7 @@ async fn lost_lease_drops_the_handler_and_cancels_its_token() {
     let processed = idem.process_leased(
         &ground.pool,
         &message,
-        async move |work: Work, _: Message| {
+        async move |work: LeaseContext, _: Message| {
             let _gone = gone;
             started.send(work.lost().clone()).await.unwrap();
             pending().await

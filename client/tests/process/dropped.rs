@@ -7,7 +7,7 @@ use std::{
 
 use deadpool_postgres::{Manager, Pool};
 use futures_util::{FutureExt, future::join_all};
-use idem_client::{Error, Handled, Idem, Message, Processed, Style, Tx, lease::Work};
+use idem_client::{Error, Handled, Idem, Message, Processed, Style, Tx, lease::LeaseContext};
 use tokio_postgres::NoTls;
 
 use crate::{
@@ -176,7 +176,7 @@ async fn dropped_request_for_a_lease_ends_at_the_server() {
     let idem = Idem::new();
     let message = message();
     let holder = locked(&ground, "idem.pending_0").await;
-    let handler = async |_: Work, _: Message| -> Handled { pending().await };
+    let handler = async |_: LeaseContext, _: Message| -> Handled { pending().await };
     let leasing = idem.process_leased(&ground.pool, &message, handler);
     drop_while_it_runs(&ground, leasing).await;
     drop(holder);
@@ -195,7 +195,7 @@ async fn i4_dropped_commit_that_waits_for_its_standby_continues() {
     let standby = Standby::away(&ground.database).await;
     let commit = async { drop(idem.process(&ground.pool, &committed, work).await) };
     standby.drop_while_it_commits(commit).await;
-    let handler = async |_: Work, _: Message| -> Handled { pending().await };
+    let handler = async |_: LeaseContext, _: Message| -> Handled { pending().await };
     let statement = async { drop(idem.process_leased(&ground.pool, &leased, handler).await) };
     standby.drop_while_it_commits(statement).await;
     ground.assert_untouched(&committed).await;

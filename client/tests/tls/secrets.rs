@@ -45,7 +45,7 @@ fn messages_show_no_payload() {
     assert_hidden(&outgoing);
     assert_hidden(&Effect::json("orders", &SECRET).unwrap());
     assert_hidden(&Effect::bytes("orders", SECRET, "text/plain"));
-    assert_hidden(&idem_client::durable::Letter::bytes(SECRET));
+    assert_hidden(&idem_client::durable::InboxMessage::bytes(SECRET));
 }
 
 #[test]

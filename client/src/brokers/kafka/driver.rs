@@ -58,12 +58,12 @@ pub(super) struct Fetched {
 /// The state that the thread, the source and the receipts share.
 #[derive(Default)]
 pub(super) struct Shared {
-    desk: Mutex<Desk>,
+    state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Desk {
+struct State {
     ledger: Ledger<Fetched>,
     /// The number of receipts that exist.
     receipts: usize,
@@ -75,31 +75,31 @@ struct Desk {
 }
 
 impl Shared {
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_current(&self, ticket: &Ticket) -> bool {
-        self.desk().ledger.is_current(ticket)
+        self.state().ledger.is_current(ticket)
     }
 
     /// Counts a new receipt. Returns false, and counts nothing, if the delivery is no longer
     /// current.
     pub(super) fn hand_out(&self, ticket: &Ticket) -> bool {
-        let mut desk = self.desk();
-        let is_current = desk.ledger.is_current(ticket);
-        desk.receipts += usize::from(is_current);
+        let mut state = self.state();
+        let is_current = state.ledger.is_current(ticket);
+        state.receipts += usize::from(is_current);
         is_current
     }
 
     /// Removes a dropped receipt from the count.
     pub(super) fn hand_in(&self) {
-        self.desk().receipts -= 1;
+        self.state().receipts -= 1;
         self.changed.notify_all();
     }
 
     pub(super) fn settle(&self, ticket: &Ticket) {
-        self.desk().ledger.settle(ticket);
+        self.state().ledger.settle(ticket);
         self.changed.notify_all();
     }
 
@@ -109,24 +109,24 @@ impl Shared {
         let Some(due) = Instant::now().checked_add(after) else {
             return;
         };
-        self.desk()
+        self.state()
             .ledger
             .again(fetched.ticket.clone(), fetched, due);
         self.changed.notify_all();
     }
 
     pub(super) fn error_was_heard(&self) {
-        self.desk().has_unheard_error = false;
+        self.state().has_unheard_error = false;
     }
 
     pub(super) fn stop(&self) {
-        self.desk().is_stopped = true;
+        self.state().is_stopped = true;
         self.changed.notify_all();
     }
 
     fn is_over(&self) -> bool {
-        let desk = self.desk();
-        desk.is_stopped && desk.receipts == 0
+        let state = self.state();
+        state.is_stopped && state.receipts == 0
     }
 }
 
@@ -190,8 +190,8 @@ impl Driver {
 
     /// Records a message as unsettled and sends it to the source.
     fn take(&self, borrowed: &BorrowedMessage<'_>) {
-        let mut desk = self.shared.desk();
-        if desk.is_stopped {
+        let mut state = self.shared.state();
+        if state.is_stopped {
             // The offset is not recorded, so it is not committed.
             return;
         }
@@ -204,11 +204,11 @@ impl Driver {
             partition: coordinates.partition,
         };
         let fetched = Fetched {
-            ticket: desk.ledger.deliver(place, coordinates.offset),
+            ticket: state.ledger.deliver(place, coordinates.offset),
             message: message.with_deliveries(1),
             record: Arc::new(record),
         };
-        drop(desk);
+        drop(state);
         self.hand_on(Ok(fetched));
         if self.is_paused {
             // The message is from a partition that was assigned after the pause.
@@ -219,7 +219,7 @@ impl Driver {
     /// Redelivers the messages that are due.
     fn deliver_again(&self) {
         let now = Instant::now();
-        let take = || self.shared.desk().ledger.take_due(now);
+        let take = || self.shared.state().ledger.take_due(now);
         while let Some((_, mut fetched)) = take() {
             let deliveries = fetched.message.deliveries().unwrap_or_default();
             fetched.message = fetched
@@ -242,24 +242,24 @@ impl Driver {
     /// reported.
     fn commit(&mut self) {
         let now = Instant::now();
-        let mut desk = self.shared.desk();
+        let mut state = self.shared.state();
         let is_time = now >= self.next_commit;
-        let is_idle = self.is_idle && desk.ledger.unsettled() == 0;
+        let is_idle = self.is_idle && state.ledger.unsettled() == 0;
         if !is_time && !is_idle {
             return;
         }
-        let offsets = desk.ledger.unstored();
+        let offsets = state.ledger.unstored();
         if offsets.is_empty() && !is_time {
             return;
         }
         self.next_commit = now + COMMIT_EVERY;
         if !offsets.is_empty() {
             match list(&offsets).and_then(|list| self.consumer.store_offsets(&list)) {
-                Ok(()) => desk.ledger.stored(&offsets),
+                Ok(()) => state.ledger.stored(&offsets),
                 Err(error) => tracing::warn!(%error, "cannot store offsets for the next commit"),
             }
         }
-        drop(desk);
+        drop(state);
         // The error means that there is no offset to commit.
         let _ = self.consumer.commit_consumer_state(CommitMode::Async);
     }
@@ -268,9 +268,9 @@ impl Driver {
     /// waits until one is settled. After a time it pauses the partitions, and then allows polls, so
     /// that the consumer stays in the group.
     fn may_poll(&mut self) -> bool {
-        let desk = self.shared.desk();
-        if !desk.is_stopped && desk.ledger.unsettled() < self.max_unsettled {
-            drop(desk);
+        let state = self.shared.state();
+        if !state.is_stopped && state.ledger.unsettled() < self.max_unsettled {
+            drop(state);
             self.full_since = None;
             if self.is_paused {
                 self.is_paused = !self.resume();
@@ -283,7 +283,7 @@ impl Driver {
         let now = Instant::now();
         let pause_at = *self.full_since.get_or_insert(now) + FULL_BEFORE_PAUSE;
         if now < pause_at {
-            let until = desk
+            let until = state
                 .ledger
                 .next_due()
                 .map_or(pause_at, |due| due.min(pause_at));
@@ -291,11 +291,11 @@ impl Driver {
             drop(
                 self.shared
                     .changed
-                    .wait_timeout(desk, until.saturating_duration_since(now)),
+                    .wait_timeout(state, until.saturating_duration_since(now)),
             );
             return false;
         }
-        drop(desk);
+        drop(state);
         self.is_paused = self.pause();
         true
     }
@@ -338,10 +338,10 @@ impl Driver {
             ) if !is_fatal => tracing::debug!(%error, "Kafka"),
             _ => {
                 // One at a time: the source may not read them, and errors repeat.
-                let mut desk = self.shared.desk();
-                let is_news = is_fatal || !desk.has_unheard_error;
-                desk.has_unheard_error = true;
-                drop(desk);
+                let mut state = self.shared.state();
+                let is_news = is_fatal || !state.has_unheard_error;
+                state.has_unheard_error = true;
+                drop(state);
                 if is_news {
                     self.hand_on(Err(error.clone().into()));
                 }
@@ -364,16 +364,16 @@ impl ConsumerContext for Member {
         let revoked = places(partitions);
         // This is the last commit before the next owner of the partitions reads the offsets.
         // Messages that are not committed are redelivered to it, and the claims find duplicates.
-        let offsets = self.0.desk().ledger.committable(&revoked);
+        let offsets = self.0.state().ledger.committable(&revoked);
         if !offsets.is_empty()
             && let Err(error) =
                 list(&offsets).and_then(|list| consumer.commit(&list, CommitMode::Sync))
         {
             tracing::warn!(%error, "cannot commit the offsets of revoked partitions");
         }
-        let mut desk = self.0.desk();
+        let mut state = self.0.state();
         for place in &revoked {
-            desk.ledger.revoke(place);
+            state.ledger.revoke(place);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{process, sync::Arc, time::Duration};
 use anyhow::Result;
 use deadpool_postgres::Pool;
 use idem_client::{
-    Consumer, Destination, Effect, Handled, Message, durable::DurableSource, lease::Work,
+    Consumer, Destination, Effect, Handled, Message, durable::DurableSource, lease::LeaseContext,
     terminated,
 };
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ pub const HANDLED: &str = "handled";
 pub async fn leased(post: &Post, ears: Ears) -> Result<()> {
     let pool = post.pool()?;
     let desk = Desk::new(&pool, ears);
-    let handler = |work: Work, message: Message| desk.clone().handle(work, message);
+    let handler = |work: LeaseContext, message: Message| desk.clone().handle(work, message);
     post.until_done(Role::Leased, &pool, handler, |what| println!("{what}"))
         .await
 }
@@ -44,7 +44,7 @@ pub async fn durable(post: &Post, ears: Ears) -> Result<()> {
         .lease(LEASE)
         .batch(post.batch);
     let summary = Consumer::new(pool, source)
-        .handle_leased(destination, move |work: Work, message: Message| {
+        .handle_leased(destination, move |work: LeaseContext, message: Message| {
             desk.clone().handle(work, message)
         })
         .concurrency(post.concurrency)
@@ -70,7 +70,7 @@ impl Desk {
         }
     }
 
-    async fn handle(self, work: Work, message: Message) -> Handled {
+    async fn handle(self, work: LeaseContext, message: Message) -> Handled {
         let wish: Wish = message.json()?;
         let attempt = work.attempt();
         notes::take(

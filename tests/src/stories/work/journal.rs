@@ -4,8 +4,8 @@ use anyhow::Result;
 use deadpool_postgres::Pool;
 use idem_client::{
     Effect, Handled, Message,
-    journal::{OnUnknown, Unheard},
-    lease::Work,
+    journal::{OnUnknown, UnknownCall},
+    lease::LeaseContext,
 };
 
 use super::{Post, Role, notes, outside::Outside};
@@ -29,12 +29,12 @@ pub async fn run(role: Role, post: &Post) -> Result<()> {
         pool: pool.clone(),
         outside: Outside::new(post.outside()?),
     };
-    let handler = |work: Work, message: Message| desk.clone().handle(work, message);
+    let handler = |work: LeaseContext, message: Message| desk.clone().handle(work, message);
     post.until_done(role, &pool, handler, |_| {}).await
 }
 
 impl Desk {
-    async fn handle(self, work: Work, message: Message) -> Handled {
+    async fn handle(self, work: LeaseContext, message: Message) -> Handled {
         let reference = message.message_id().unwrap_or_default().to_owned();
         match self.role {
             Role::Card => self.charge(&work, reference).await,
@@ -45,7 +45,7 @@ impl Desk {
 
     /// Charges a card. The gateway supports idempotency keys, so the request is repeated with the
     /// same key, whatever the result of an earlier attempt was.
-    async fn charge(self, work: &Work, reference: String) -> Handled {
+    async fn charge(self, work: &LeaseContext, reference: String) -> Handled {
         let order = Order {
             reference,
             cents: 4_200,
@@ -57,9 +57,9 @@ impl Desk {
 
     /// Books a parcel. The carrier has no idempotency keys, but it can be queried for an earlier
     /// booking.
-    async fn book(self, work: &Work, reference: String) -> Handled {
+    async fn book(self, work: &LeaseContext, reference: String) -> Handled {
         let booking = Booking { reference };
-        let find = |_: Unheard| async {
+        let find = |_: UnknownCall| async {
             notes::take(&self.pool, &booking.reference, UNKNOWN).await?;
             self.outside.find(&booking.reference).await
         };
@@ -73,9 +73,9 @@ impl Desk {
 
     /// Sends a mail. The mail server cannot be queried, so the result of an earlier attempt can be
     /// unknown. Then role `Mail` sends the mail again, and role `MailOnce` fails.
-    async fn send(self, work: &Work, reference: String) -> Handled {
+    async fn send(self, work: &LeaseContext, reference: String) -> Handled {
         let (pool, subject) = (self.pool.clone(), reference.clone());
-        let mail_again = |_: Unheard| async move {
+        let mail_again = |_: UnknownCall| async move {
             notes::take(&pool, &subject, UNKNOWN).await?;
             anyhow::Ok(None)
         };

@@ -17,7 +17,9 @@ use std::{
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use deadpool_postgres::{Manager, Pool};
-use idem_client::{Destination, Error, Handled, Idem, Message, Policies, Processed, lease::Work};
+use idem_client::{
+    Destination, Error, Handled, Idem, Message, Policies, Processed, lease::LeaseContext,
+};
 use tokio::time::sleep;
 use tokio_postgres::NoTls;
 
@@ -130,7 +132,7 @@ impl Post {
         hear: impl Fn(&str),
     ) -> Result<()>
     where
-        F: Fn(Work, Message) -> Fut,
+        F: Fn(LeaseContext, Message) -> Fut,
         Fut: Future<Output = Handled>,
     {
         let policies =

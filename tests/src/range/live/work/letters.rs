@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use idem_client::{Consumer, Effect, Handled, Message, lease::Work, terminated};
+use idem_client::{Consumer, Effect, Handled, Message, lease::LeaseContext, terminated};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -52,7 +52,7 @@ pub async fn run(post: &Post) -> Result<()> {
     Ok(())
 }
 
-async fn write(_work: Work, message: Message) -> Handled {
+async fn write(_work: LeaseContext, message: Message) -> Handled {
     let fact: Fact = message.json()?;
     tokio::time::sleep(WRITING).await;
     if !fact.hit {

@@ -9,7 +9,7 @@ use crate::ErrorKind;
 
 /// The failures for which the partitions of one process wait.
 #[derive(Debug, Default)]
-pub(super) struct Troubles {
+pub(super) struct Outages {
     database: BTreeSet<i32>,
     /// The kinds of errors that were logged since the database was last available.
     database_kinds: Vec<ErrorKind>,
@@ -28,7 +28,7 @@ struct Topic {
     partitions: BTreeSet<i32>,
 }
 
-impl Troubles {
+impl Outages {
     /// Records a failed statement. Returns whether the failure is new.
     pub(super) fn database_fails(&mut self, partition: i32, kind: ErrorKind) -> bool {
         self.database.insert(partition);
@@ -198,51 +198,50 @@ mod tests {
     /// last one.
     #[test]
     fn failure_lasts_from_first_to_last_partition() {
-        let mut troubles = Troubles::default();
-        assert!(!troubles.broker_answers(0), "there was no failure");
-        assert!(troubles.broker_fails(0) && !troubles.broker_fails(1) && !troubles.broker_fails(0));
-        assert!(!troubles.broker_answers(0) && troubles.is_broker_away());
-        assert!(troubles.broker_answers(1) && !troubles.is_broker_away());
+        let mut outages = Outages::default();
+        assert!(!outages.broker_answers(0), "there was no failure");
+        assert!(outages.broker_fails(0) && !outages.broker_fails(1) && !outages.broker_fails(0));
+        assert!(!outages.broker_answers(0) && outages.is_broker_away());
+        assert!(outages.broker_answers(1) && !outages.is_broker_away());
         assert!(
-            troubles.topic_fails(0, "t", "no queue")
-                && !troubles.topic_fails(1, "t", "no exchange")
+            outages.topic_fails(0, "t", "no queue") && !outages.topic_fails(1, "t", "no exchange")
         );
-        assert_eq!(troubles.topics().collect::<Vec<_>>(), [("t", "no queue")]);
-        assert!(!troubles.topic_takes(1, "t") && troubles.topic_takes(0, "t"));
-        assert_eq!(troubles.topics().count(), 0);
+        assert_eq!(outages.topics().collect::<Vec<_>>(), [("t", "no queue")]);
+        assert!(!outages.topic_takes(1, "t") && outages.topic_takes(0, "t"));
+        assert_eq!(outages.topics().count(), 0);
     }
 
     /// Each missing resource of the broker is reported once, and again after the broker was
     /// available.
     #[test]
     fn missing_broker_resource_is_new_once_per_failure() {
-        let mut troubles = Troubles::default();
+        let mut outages = Outages::default();
         for partition in [0, 1] {
-            troubles.broker_fails(partition);
+            outages.broker_fails(partition);
         }
         assert!(
-            troubles.broker_lacks("a") && !troubles.broker_lacks("a") && troubles.broker_lacks("b")
+            outages.broker_lacks("a") && !outages.broker_lacks("a") && outages.broker_lacks("b")
         );
         assert!(
-            !troubles.broker_answers(0) && !troubles.broker_lacks("b"),
+            !outages.broker_answers(0) && !outages.broker_lacks("b"),
             "one partition still waits"
         );
-        assert!(troubles.broker_answers(1));
-        troubles.broker_fails(0);
-        assert!(troubles.broker_lacks("b"), "the reason is new again");
+        assert!(outages.broker_answers(1));
+        outages.broker_fails(0);
+        assert!(outages.broker_lacks("b"), "the reason is new again");
     }
 
     /// Each kind of database error is reported once, and again after the database was available.
     #[test]
     fn each_kind_of_database_error_is_new_once() {
-        let mut troubles = Troubles::default();
-        assert!(troubles.database_fails(0, ErrorKind::ConnectionLost));
-        assert!(troubles.database_fails(0, ErrorKind::NotGranted));
-        assert!(!troubles.database_fails(1, ErrorKind::ConnectionLost));
-        assert!(!troubles.database_serves(0) && troubles.database_serves(1));
-        assert!(!troubles.database_serves(1));
+        let mut outages = Outages::default();
+        assert!(outages.database_fails(0, ErrorKind::ConnectionLost));
+        assert!(outages.database_fails(0, ErrorKind::NotGranted));
+        assert!(!outages.database_fails(1, ErrorKind::ConnectionLost));
+        assert!(!outages.database_serves(0) && outages.database_serves(1));
+        assert!(!outages.database_serves(1));
         assert!(
-            troubles.database_fails(0, ErrorKind::ConnectionLost),
+            outages.database_fails(0, ErrorKind::ConnectionLost),
             "the kind is new again"
         );
     }
@@ -250,63 +249,60 @@ mod tests {
     /// A partition that has no batch waits for no topic.
     #[test]
     fn partition_without_a_batch_waits_for_no_topic() {
-        let mut troubles = Troubles::default();
-        troubles.topic_fails(0, "t", "no queue");
-        troubles.topic_fails(1, "t", "no queue");
-        assert!(!troubles.keep_topics(0, |_| false));
-        assert!(troubles.keep_topics(1, |_| false));
-        assert_eq!(troubles.topics().count(), 0);
+        let mut outages = Outages::default();
+        outages.topic_fails(0, "t", "no queue");
+        outages.topic_fails(1, "t", "no queue");
+        assert!(!outages.keep_topics(0, |_| false));
+        assert!(outages.keep_topics(1, |_| false));
+        assert_eq!(outages.topics().count(), 0);
     }
 
     /// A partition that begins a batch waits only for topics of this batch.
     #[test]
     fn next_batch_waits_only_for_its_own_topics() {
-        let mut troubles = Troubles::default();
-        troubles.topic_fails(0, "here", "no queue");
-        troubles.topic_fails(0, "gone", "no queue");
-        assert!(troubles.keep_topics(0, |topic| topic == "here"));
-        assert_eq!(
-            troubles.topics().collect::<Vec<_>>(),
-            [("here", "no queue")]
-        );
+        let mut outages = Outages::default();
+        outages.topic_fails(0, "here", "no queue");
+        outages.topic_fails(0, "gone", "no queue");
+        assert!(outages.keep_topics(0, |topic| topic == "here"));
+        assert_eq!(outages.topics().collect::<Vec<_>>(), [("here", "no queue")]);
     }
 
     /// Of several topics with the same reason only one is logged at a time.
     #[test]
     fn next_topic_is_logged_after_the_first_recovered() {
-        let mut troubles = Troubles::default();
+        let mut outages = Outages::default();
         for topic in ["first", "second", "other"] {
             let reason = if topic == "other" {
                 "no exchange"
             } else {
                 "no queue"
             };
-            assert!(troubles.topic_fails(0, topic, reason));
+            assert!(outages.topic_fails(0, topic, reason));
         }
-        let logged = |troubles: &mut Troubles, topic| troubles.logs_topic_now(topic);
+        let logged = |outages: &mut Outages, topic| outages.logs_topic_now(topic);
         assert!(
-            logged(&mut troubles, "first")
-                && !logged(&mut troubles, "second")
-                && logged(&mut troubles, "other")
+            logged(&mut outages, "first")
+                && !logged(&mut outages, "second")
+                && logged(&mut outages, "other")
         );
-        assert!(!logged(&mut troubles, "first"));
-        assert!(troubles.topic_takes(0, "first"));
-        assert!(logged(&mut troubles, "second") && !logged(&mut troubles, "second"));
+        assert!(!logged(&mut outages, "first"));
+        assert!(outages.topic_takes(0, "first"));
+        assert!(logged(&mut outages, "second") && !logged(&mut outages, "second"));
     }
 
     /// The end of a broker failure is reported once, when the last partition no longer waits.
     #[test]
     fn broker_is_unknown_once_after_the_last_partition() {
-        let mut troubles = Troubles::default();
+        let mut outages = Outages::default();
         assert!(
-            !troubles.broker_is_unknown(),
+            !outages.broker_is_unknown(),
             "the broker was never unavailable"
         );
-        troubles.broker_fails(0);
-        troubles.broker_fails(1);
-        troubles.forget_broker(0);
-        assert!(!troubles.broker_is_unknown() && troubles.is_broker_away_for(1));
-        troubles.forget_broker(1);
-        assert!(troubles.broker_is_unknown() && !troubles.broker_is_unknown());
+        outages.broker_fails(0);
+        outages.broker_fails(1);
+        outages.forget_broker(0);
+        assert!(!outages.broker_is_unknown() && outages.is_broker_away_for(1));
+        outages.forget_broker(1);
+        assert!(outages.broker_is_unknown() && !outages.broker_is_unknown());
     }
 }

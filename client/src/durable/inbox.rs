@@ -9,7 +9,7 @@ use tokio_postgres::{Client, types::Type};
 use super::{Received, next, next_wait};
 use crate::{
     Destination, Error, ErrorKind, MessageId,
-    connection::{Loan, STATEMENT, wait_at_server, within},
+    connection::{Checkout, STATEMENT, wait_at_server, within},
     sql::kept,
 };
 
@@ -17,7 +17,7 @@ use crate::{
 const LARGEST_BYTES: i64 = 1024 * 1024 * 1024;
 
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct InboxClient {
     pub(super) pool: Pool,
     pub(super) destination: Destination,
     pub(super) batch: i32,
@@ -30,7 +30,7 @@ pub(super) struct Desk {
     pub(super) is_unrouted: bool,
 }
 
-impl Desk {
+impl InboxClient {
     pub(super) async fn next(
         &self,
         at_most: i32,
@@ -39,16 +39,16 @@ impl Desk {
         let max_bytes = i64::try_from(max_bytes)
             .unwrap_or(i64::MAX)
             .clamp(1, LARGEST_BYTES);
-        let loan = Loan::take(&self.pool).await?;
+        let checkout = Checkout::take(&self.pool).await?;
         let received = next(
-            &**loan.client(),
+            &**checkout.client(),
             &self.destination,
             at_most,
             max_bytes,
             self.lease,
         );
         let received = within(self.lease, received).await;
-        loan.end(received)
+        checkout.end(received)
     }
 
     /// Waits until there may be a message to lease. When the future is dropped, its connection is
@@ -58,14 +58,14 @@ impl Desk {
             sleep(look_every).await;
             return Ok(false);
         }
-        let loan = Loan::take(&self.pool).await?;
+        let checkout = Checkout::take(&self.pool).await?;
         let waited = next_wait(
-            &**loan.client(),
+            &**checkout.client(),
             &self.destination,
             wait_at_server(&self.pool),
         );
         let result = within(STATEMENT, waited).await;
-        loan.end(result)
+        checkout.end(result)
     }
 
     /// Renews leases. Returns for each lease whether it is still held.
@@ -73,10 +73,10 @@ impl Desk {
     /// A transaction that claims a message locks its row until it commits. The renewal does not
     /// wait for this lock, because no other process gets the message in the meantime.
     pub(super) async fn extend(&self, leases: &[(i64, MessageId)]) -> Result<Vec<bool>, Error> {
-        let loan = Loan::take(&self.pool).await?;
+        let checkout = Checkout::take(&self.pool).await?;
         // All renewals share one time limit: leases that are not renewed within it have expired.
-        let held = within(self.lease, self.extend_on(loan.client(), leases)).await;
-        loan.end(held)
+        let held = within(self.lease, self.extend_on(checkout.client(), leases)).await;
+        checkout.end(held)
     }
 
     async fn extend_on(
@@ -107,7 +107,7 @@ impl Desk {
 
     /// Completes a message that was processed without a claim of its own.
     pub(super) async fn complete(&self, id: &MessageId, token: i64) -> Result<(), Error> {
-        let loan = Loan::take(&self.pool).await?;
+        let checkout = Checkout::take(&self.pool).await?;
         let completed = async {
             let parameters = [
                 id.parameter(),
@@ -115,14 +115,14 @@ impl Desk {
                 (&token as _, Type::INT8),
             ];
             let complete = "SELECT idem_complete($1, $2, $3)";
-            Ok(loan
+            Ok(checkout
                 .client()
                 .query_typed(complete, &parameters)
                 .await
                 .map(drop)?)
         };
         let completed = within(self.lease, completed).await;
-        loan.end(completed)
+        checkout.end(completed)
     }
 
     /// Ends the lease of a message. With an error the attempt failed; without one it is not
@@ -135,7 +135,7 @@ impl Desk {
         error: Option<&str>,
         is_final: bool,
     ) -> Result<Option<Duration>, Error> {
-        let loan = Loan::take(&self.pool).await?;
+        let checkout = Checkout::take(&self.pool).await?;
         let error = error.map(kept);
         let released = async {
             let release = "SELECT extract(epoch FROM \
@@ -147,10 +147,13 @@ impl Desk {
                 (&error as _, Type::TEXT),
                 (&is_final as _, Type::BOOL),
             ];
-            Ok(loan.client().query_typed_one(release, &parameters).await?)
+            Ok(checkout
+                .client()
+                .query_typed_one(release, &parameters)
+                .await?)
         };
         let released = within(self.lease, released).await;
-        let rest: Option<f64> = loan.end(released)?.try_get(0)?;
+        let rest: Option<f64> = checkout.end(released)?.try_get(0)?;
         Ok(rest
             .map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)))
     }

@@ -17,15 +17,16 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Received, desk::Desk};
-use crate::{Error, MessageId, relay::Pauses};
+use super::{Received, inbox::InboxClient};
+use crate::{Error, MessageId, relay::Backoff};
 
 /// The shortest and the longest pause between two fetches while a message is due that no process
 /// can lease yet.
-const BREATH: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
+const EMPTY_FETCH_BACKOFF: (Duration, Duration) =
+    (Duration::from_millis(2), Duration::from_millis(100));
 
-pub(super) struct Shelf {
-    pub(super) desk: Desk,
+pub(super) struct Prefetch {
+    pub(super) inbox: InboxClient,
     state: Mutex<State>,
     /// Notified when the consumer waits for messages and few are prefetched.
     pub(super) wanted: Notify,
@@ -33,7 +34,7 @@ pub(super) struct Shelf {
     pub(super) arrived: Notify,
     /// Whether the latest fetch returned a suspect: a message with an expired lease, which may have
     /// crashed its consumer.
-    is_wary: AtomicBool,
+    last_fetch_had_suspect: AtomicBool,
     /// Cancelled when the source is closed: nothing more is fetched, and all waits end.
     pub(super) is_closed: CancellationToken,
     /// The tasks that release a message after a delay.
@@ -80,14 +81,14 @@ fn lease_of(received: &Received) -> Lease {
     (received.token, received.id.clone())
 }
 
-impl Shelf {
-    pub(super) fn new(desk: Desk) -> Self {
+impl Prefetch {
+    pub(super) fn new(inbox: InboxClient) -> Self {
         Self {
-            desk,
+            inbox,
             state: Mutex::default(),
             wanted: Notify::new(),
             arrived: Notify::new(),
-            is_wary: AtomicBool::new(false),
+            last_fetch_had_suspect: AtomicBool::new(false),
             is_closed: CancellationToken::new(),
             later: TaskTracker::new(),
         }
@@ -124,15 +125,15 @@ impl Shelf {
     /// Returns whether a suspect is being processed alone. A message that crashes its consumer
     /// crashes it early, so a suspect is isolated for one lease only.
     fn is_one_alone(&self, state: &State) -> bool {
-        matches!(state.alone, Some((_, since)) if since.elapsed() < self.desk.lease)
+        matches!(state.alone, Some((_, since)) if since.elapsed() < self.inbox.lease)
     }
 
     /// Returns whether more messages should be fetched.
     pub(super) fn wants(&self) -> bool {
         let state = self.state();
         let has_suspect = state.waiting.iter().any(|received| received.lease_expired);
-        let is_low = state.waiting.len() <= usize::try_from(self.desk.batch / 2).unwrap_or(0);
-        let has_room = state.waiting_bytes <= self.desk.max_bytes / 2;
+        let is_low = state.waiting.len() <= usize::try_from(self.inbox.batch / 2).unwrap_or(0);
+        let has_room = state.waiting_bytes <= self.inbox.max_bytes / 2;
         !self.is_one_alone(&state) && !has_suspect && is_low && has_room
     }
 
@@ -152,7 +153,7 @@ impl Shelf {
     /// This runs in a task of its own, so that no message is lost when the consumer drops the
     /// future of `next` during a fetch.
     pub(super) async fn fill(self: Arc<Self>) -> Result<(), Error> {
-        let mut pauses = Pauses::new(BREATH.0, BREATH.1);
+        let mut backoff = Backoff::new(EMPTY_FETCH_BACKOFF.0, EMPTY_FETCH_BACKOFF.1);
         loop {
             select! {
                 () = self.is_closed.cancelled() => return Ok(()),
@@ -165,10 +166,10 @@ impl Shelf {
             while !self.is_closed.is_cancelled() && !self.fetch().await? {
                 select! {
                     () = self.is_closed.cancelled() => {}
-                    waited = self.wait(&mut pauses) => waited?,
+                    waited = self.wait(&mut backoff) => waited?,
                 }
             }
-            pauses.reset();
+            backoff.reset();
         }
     }
 
@@ -178,10 +179,11 @@ impl Shelf {
         // their lease expires.
         let requested_at = Instant::now();
         let (at_most, max_bytes) = self.fetch_limits();
-        let mut received = self.desk.next(at_most, max_bytes).await?;
+        let mut received = self.inbox.next(at_most, max_bytes).await?;
         let is_some = !received.is_empty();
         let suspect = received.iter().position(|received| received.lease_expired);
-        self.is_wary.store(suspect.is_some(), Ordering::Relaxed);
+        self.last_fetch_had_suspect
+            .store(suspect.is_some(), Ordering::Relaxed);
         // Nothing waits behind a suspect. If it crashes this process, the crash would count against
         // the waiting messages too.
         let behind = suspect
@@ -199,26 +201,26 @@ impl Shelf {
 
     /// Returns the largest number of messages and of bytes to fetch.
     fn fetch_limits(&self) -> (i32, usize) {
-        let at_most = if self.is_wary.load(Ordering::Relaxed) {
+        let at_most = if self.last_fetch_had_suspect.load(Ordering::Relaxed) {
             1
         } else {
-            self.desk.batch
+            self.inbox.batch
         };
         (
             at_most,
-            self.desk
+            self.inbox
                 .max_bytes
                 .saturating_sub(self.state().waiting_bytes),
         )
     }
 
-    async fn wait(&self, pauses: &mut Pauses) -> Result<(), Error> {
-        if self.desk.wait().await? {
+    async fn wait(&self, backoff: &mut Backoff) -> Result<(), Error> {
+        if self.inbox.wait().await? {
             // A due message may not be available to any process: an earlier message of its key is
             // being handled.
-            sleep(pauses.next()).await;
+            sleep(backoff.next()).await;
         } else {
-            pauses.reset();
+            backoff.reset();
         }
         Ok(())
     }
@@ -242,7 +244,7 @@ impl Shelf {
         let mut released = 0;
         for received in received {
             match self
-                .desk
+                .inbox
                 .release(&received.id, received.token, None, false)
                 .await
             {
@@ -279,7 +281,7 @@ impl Shelf {
 
     /// Renews the leases until the source is closed and all messages are settled.
     pub(super) async fn keep(self: Arc<Self>) {
-        let lease = self.desk.lease;
+        let lease = self.inbox.lease;
         let interval = (lease / 6).max(Duration::from_millis(10));
         loop {
             sleep(interval).await;
@@ -288,7 +290,7 @@ impl Shelf {
             self.arrived.notify_one();
             let (requested_at, old) = (Instant::now(), self.old(lease / 3));
             if !old.is_empty() {
-                match self.desk.extend(&old).await {
+                match self.inbox.extend(&old).await {
                     Ok(held) => self.renewed(&old, &held, requested_at),
                     Err(error) => tracing::debug!(%error, "cannot renew leases yet"),
                 }

@@ -7,13 +7,13 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 
 /// A back-off without end. The pauses grow until the next reset.
 #[derive(Debug)]
-pub(crate) struct Pauses {
+pub(crate) struct Backoff {
     first: ExponentialBuilder,
     left: ExponentialBackoff,
     cap: Duration,
 }
 
-impl Pauses {
+impl Backoff {
     pub(crate) fn new(base: Duration, cap: Duration) -> Self {
         // A pause of zero would be a busy loop, and a pause of years could overflow.
         let cap = cap.clamp(Duration::from_millis(1), Duration::from_secs(24 * 3600));
@@ -42,11 +42,11 @@ impl Pauses {
     pub(crate) fn after(base: Duration, cap: Duration, failures: u32) -> Duration {
         // After 63 doublings every cap is reached.
         let skipped = failures.saturating_sub(1).min(63);
-        let mut pauses = Self::new(base, cap);
+        let mut backoff = Self::new(base, cap);
         for _ in 0..skipped {
-            pauses.next();
+            backoff.next();
         }
-        pauses.next()
+        backoff.next()
     }
 }
 
@@ -58,16 +58,16 @@ mod tests {
     #[test]
     fn pauses_grow_to_the_cap_and_reset() {
         let (base, cap) = (Duration::from_millis(100), Duration::from_secs(1));
-        let mut pauses = Pauses::new(base, cap);
+        let mut backoff = Backoff::new(base, cap);
         for n in 1..=200 {
-            let pause = pauses.next();
+            let pause = backoff.next();
             assert!(pause >= base && pause <= cap * 2, "pause {n} is {pause:?}");
             assert!(n < 5 || pause >= cap, "pause {n} is {pause:?}");
         }
-        pauses.reset();
-        assert!(pauses.next() <= base * 2);
-        assert!(Pauses::after(base, cap, 1) <= base * 2);
-        assert!(Pauses::after(base, cap, u32::MAX) >= cap);
-        assert!(Pauses::after(Duration::ZERO, cap, 1) > Duration::ZERO);
+        backoff.reset();
+        assert!(backoff.next() <= base * 2);
+        assert!(Backoff::after(base, cap, 1) <= base * 2);
+        assert!(Backoff::after(base, cap, u32::MAX) >= cap);
+        assert!(Backoff::after(Duration::ZERO, cap, 1) > Duration::ZERO);
     }
 }

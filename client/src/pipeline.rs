@@ -15,12 +15,12 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 use crate::Error;
 
 /// A request that was sent. Its result is awaited later.
-pub(crate) struct Sent<'f, T> {
+pub(crate) struct Pipelined<'f, T> {
     early: Option<T>,
     request: Pin<Box<dyn Future<Output = T> + Send + 'f>>,
 }
 
-impl<'f, T> Sent<'f, T> {
+impl<'f, T> Pipelined<'f, T> {
     pub(crate) async fn new(request: impl Future<Output = T> + Send + 'f) -> Self {
         let mut request: Pin<Box<dyn Future<Output = T> + Send + 'f>> = Box::pin(request);
         let early = match poll!(request.as_mut()) {
@@ -43,9 +43,9 @@ impl<'f, T> Sent<'f, T> {
 /// `requests` must not be empty (see [`commit_alone`]), because the requests detect a transaction
 /// in which a statement has failed. In any case the statement that ends the transaction was sent.
 /// An error other than [`Error::AmbiguousCommit`] is a certain rollback.
-pub(crate) async fn commit_behind<T>(
+pub(crate) async fn pipeline_commit<T>(
     client: &Client,
-    requests: Vec<Sent<'_, Result<T, Error>>>,
+    requests: Vec<Pipelined<'_, Result<T, Error>>>,
 ) -> Result<Vec<T>, Error> {
     debug_assert!(!requests.is_empty());
     if requests
@@ -53,10 +53,10 @@ pub(crate) async fn commit_behind<T>(
         .any(|request| matches!(request.early, Some(Err(_))))
     {
         // The request was not sent, or the connection is lost, so COMMIT must not be sent.
-        rollback_unheard(client);
+        rollback_without_wait(client);
         return answers(requests).await;
     }
-    let commit = Sent::new(client.batch_execute("COMMIT")).await;
+    let commit = Pipelined::new(client.batch_execute("COMMIT")).await;
     let answers = answers(requests).await.map_err(|error| match error {
         Error::Database(error) => Error::of_commit(error),
         other => other,
@@ -66,7 +66,7 @@ pub(crate) async fn commit_behind<T>(
 }
 
 /// Commits without a request before it, in one round trip. The errors are those of
-/// [`commit_behind`].
+/// [`pipeline_commit`].
 ///
 /// COMMIT of a transaction in which a statement has failed is a silent ROLLBACK. A query before it
 /// fails in this case, and the server then skips the COMMIT in the same message.
@@ -81,12 +81,12 @@ pub(crate) async fn commit_alone(client: &Client) -> Result<(), Error> {
     };
     let ended = ended.await.map_err(Error::of_commit);
     if ended.is_err() && !has_asked {
-        rollback_unheard(client);
+        rollback_without_wait(client);
     }
     ended
 }
 
-async fn answers<T>(requests: Vec<Sent<'_, Result<T, Error>>>) -> Result<Vec<T>, Error> {
+async fn answers<T>(requests: Vec<Pipelined<'_, Result<T, Error>>>) -> Result<Vec<T>, Error> {
     let mut answers = Vec::with_capacity(requests.len());
     for request in requests {
         answers.push(request.answer().await?);
@@ -95,11 +95,11 @@ async fn answers<T>(requests: Vec<Sent<'_, Result<T, Error>>>) -> Result<Vec<T>,
 }
 
 /// Sends ROLLBACK without waiting. A connection executes its requests in order.
-pub(crate) fn rollback_unheard(client: &Client) {
-    send_unheard(client, "ROLLBACK");
+pub(crate) fn rollback_without_wait(client: &Client) {
+    fire_and_forget(client, "ROLLBACK");
 }
 
 /// Sends a statement without waiting for its result.
-pub(crate) fn send_unheard(client: &Client, sql: &str) {
+pub(crate) fn fire_and_forget(client: &Client, sql: &str) {
     let _ = client.batch_execute(sql).now_or_never();
 }

@@ -15,7 +15,7 @@ use super::OutgoingMessage;
 /// numbers again. The message id alone is not unique either, because an effect may be sent again
 /// with the same id.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct EffectMemory {
     known: BTreeMap<Name, Known>,
     at_most: usize,
 }
@@ -28,7 +28,7 @@ struct Known {
     is_confirmed: bool,
 }
 
-impl Memory {
+impl EffectMemory {
     pub(super) fn new(at_most: usize) -> Self {
         Self {
             known: BTreeMap::new(),
@@ -86,7 +86,7 @@ mod tests {
     /// reached.
     #[test]
     fn forgotten_effect_counts_as_new_and_memory_is_limited() {
-        let mut memory = Memory::new(2);
+        let mut memory = EffectMemory::new(2);
         let seventh = effect(7, 7);
         assert_eq!(memory.failed(&seventh), 1);
         assert_eq!(memory.failed(&seventh), 2);
@@ -111,7 +111,7 @@ mod tests {
     /// A confirmation counts only for the effect with both the same number and the same message id.
     #[test]
     fn effect_with_the_same_number_or_id_is_distinct() {
-        let mut memory = Memory::new(10);
+        let mut memory = EffectMemory::new(10);
         memory.confirmed(&effect(7, 1));
         assert!(memory.is_confirmed(&effect(7, 1)));
         assert!(

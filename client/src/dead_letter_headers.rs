@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::{Coordinates, Message, lease::Burial};
+use crate::{Coordinates, Message, lease::DeadLetterContent};
 
 /// The header that keeps the [topic](Message::topic), so that a requeued message has the same
 /// topic.
@@ -21,7 +21,7 @@ const COUNTERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
 const LONGEST_KEY_BYTES: usize = 1024;
 const LONGEST_NAME_BYTES: usize = 255;
 
-impl From<&Message> for Burial {
+impl From<&Message> for DeadLetterContent {
     fn from(message: &Message) -> Self {
         let mut headers: Map<String, Value> = message
             .headers()
@@ -98,7 +98,7 @@ mod tests {
             .with_content_type("text/plain")
             .with_header("x-delivery-count", "3")
             .with_header("zero", "a\0b");
-        let burial = Burial::from(&message);
+        let burial = DeadLetterContent::from(&message);
         assert_eq!((burial.key, burial.message_type), (None, None));
         assert_eq!(burial.content_type.as_deref(), Some("text/plain"));
         let headers = json!({

@@ -7,24 +7,24 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
-use crate::{Error, Message, carried::CORRELATION_ID, redacted::Length};
+use crate::{Error, Message, dead_letter_headers::CORRELATION_ID, redacted::Length};
 
 const JSON: &str = "application/json";
 
 /// The content of a message to be stored in the inbox: everything but its id and its destination.
 ///
 /// ```
-/// use idem_client::durable::Letter;
+/// use idem_client::durable::InboxMessage;
 ///
-/// let letter = Letter::json(&serde_json::json!({"order": 4711}))?
+/// let message = InboxMessage::json(&serde_json::json!({"order": 4711}))?
 ///     .key("customer-7")
 ///     .message_type("OrderPlaced");
-/// # let _ = letter;
+/// # let _ = message;
 /// # Ok::<(), idem_client::Error>(())
 /// ```
 #[derive(Clone, PartialEq)]
 #[must_use = "a letter is stored only when it is passed to `receive`"]
-pub struct Letter {
+pub struct InboxMessage {
     pub(super) payload: Bytes,
     pub(super) content_type: Option<String>,
     pub(super) key: Option<String>,
@@ -34,9 +34,9 @@ pub struct Letter {
 }
 
 /// Omits the payload, which may contain confidential data.
-impl fmt::Debug for Letter {
+impl fmt::Debug for InboxMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Letter")
+        f.debug_struct("InboxMessage")
             .field("payload", &Length(self.payload.len()))
             .field("content_type", &self.content_type)
             .field("key", &self.key)
@@ -47,7 +47,7 @@ impl fmt::Debug for Letter {
     }
 }
 
-impl Letter {
+impl InboxMessage {
     /// Creates a letter with a JSON payload. Returns [`Error::Encode`] if `payload` cannot be
     /// serialized as JSON.
     pub fn json(payload: &impl Serialize) -> Result<Self, Error> {
@@ -107,7 +107,7 @@ impl Letter {
 
 /// Copies everything that the broker delivered except the id, which becomes the identity of the
 /// stored message. An empty key, type or content type is left out.
-impl From<&Message> for Letter {
+impl From<&Message> for InboxMessage {
     fn from(message: &Message) -> Self {
         let mut headers: Map<_, _> = message
             .headers()

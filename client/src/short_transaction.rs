@@ -8,28 +8,29 @@ use tokio_postgres::Client;
 
 use crate::{
     Error, Retry,
-    connection::{Loan, STATEMENT, within},
+    connection::{Checkout, STATEMENT, within},
+    pipeline::{Pipelined, fire_and_forget, pipeline_commit},
     process::back_off,
-    sent::{Sent, commit_behind, send_unheard},
 };
 
 /// A READ COMMITTED transaction for requests that commit together: BEGIN, the requests and COMMIT
-/// are one round trip. If it is dropped before its [end](Step::end), its connection is closed.
-pub(crate) struct Step {
-    loan: Arc<Loan>,
+/// are one round trip. If it is dropped before its [end](ShortTransaction::end), its connection is
+/// closed.
+pub(crate) struct ShortTransaction {
+    checkout: Arc<Checkout>,
 }
 
-impl Step {
+impl ShortTransaction {
     /// Begins without waiting for the reply to BEGIN. If the server does not get BEGIN, the request
     /// after it commits by itself, which is correct because it is a single statement.
     pub(crate) async fn begin(pool: &Pool) -> Result<Self, Error> {
-        let loan = Loan::take(pool).await?;
-        send_unheard(loan.client(), "BEGIN ISOLATION LEVEL READ COMMITTED");
-        Ok(Self { loan })
+        let checkout = Checkout::take(pool).await?;
+        fire_and_forget(checkout.client(), "BEGIN ISOLATION LEVEL READ COMMITTED");
+        Ok(Self { checkout })
     }
 
     pub(crate) fn client(&self) -> &Client {
-        self.loan.client()
+        self.checkout.client()
     }
 
     /// Sends a request and the COMMIT after it. An error other than [`Error::AmbiguousCommit`], or
@@ -51,14 +52,14 @@ impl Step {
     ) -> Result<Vec<T>, Error> {
         let mut sent = Vec::new();
         for call in calls {
-            sent.push(Sent::new(call).await);
+            sent.push(Pipelined::new(call).await);
         }
-        within(STATEMENT, commit_behind(self.loan.client(), sent)).await
+        within(STATEMENT, pipeline_commit(self.checkout.client(), sent)).await
     }
 
     /// Returns the connection to its pool, unless the error means that it may be unusable.
     pub(crate) fn end<T>(self, answer: Result<T, Error>) -> Result<T, Error> {
-        self.loan.end(answer)
+        self.checkout.end(answer)
     }
 }
 

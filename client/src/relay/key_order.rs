@@ -8,19 +8,19 @@ use crate::OutgoingMessage;
 /// The effects of a batch that are not done, as indexes into the batch. A sequence holds the
 /// effects of one key in their order, or one effect without a key.
 #[derive(Debug)]
-pub(super) struct Lanes {
-    lanes: Vec<VecDeque<usize>>,
+pub(super) struct KeyOrder {
+    sequences: Vec<VecDeque<usize>>,
     left: usize,
 }
 
-impl Lanes {
+impl KeyOrder {
     /// Creates the sequences of these effects, without the effects for which `is_done` returns
     /// true.
     pub(super) fn new(
         messages: &[OutgoingMessage],
         is_done: impl Fn(&OutgoingMessage) -> bool,
     ) -> Self {
-        let mut lanes: Vec<VecDeque<usize>> = Vec::new();
+        let mut sequences: Vec<VecDeque<usize>> = Vec::new();
         let mut by_key: HashMap<&str, usize> = HashMap::new();
         let mut left = 0;
         for (place, message) in messages
@@ -31,40 +31,40 @@ impl Lanes {
             left += 1;
             match message.key.as_deref() {
                 Some(key) => {
-                    let sequence = *by_key.entry(key).or_insert(lanes.len());
-                    if sequence == lanes.len() {
-                        lanes.push(VecDeque::new());
+                    let sequence = *by_key.entry(key).or_insert(sequences.len());
+                    if sequence == sequences.len() {
+                        sequences.push(VecDeque::new());
                     }
-                    lanes[sequence].push_back(place);
+                    sequences[sequence].push_back(place);
                 }
-                None => lanes.push(VecDeque::from([place])),
+                None => sequences.push(VecDeque::from([place])),
             }
         }
-        Self { lanes, left }
+        Self { sequences, left }
     }
 
     /// Returns all sequences, in the order of their first effects.
     pub(super) fn all(&self) -> impl Iterator<Item = usize> + use<> {
-        0..self.lanes.len()
+        0..self.sequences.len()
     }
 
     /// Returns the indexes of all effects that are not done.
     pub(super) fn places(&self) -> impl Iterator<Item = usize> {
-        self.lanes.iter().flatten().copied()
+        self.sequences.iter().flatten().copied()
     }
 
     /// Returns the index of the next effect of a sequence.
     pub(super) fn next_of(&self, sequence: usize) -> Option<usize> {
-        self.lanes[sequence].front().copied()
+        self.sequences[sequence].front().copied()
     }
 
     /// Removes the next effect of a sequence, because it is done. Returns whether the sequence has
     /// another effect.
     pub(super) fn advance(&mut self, sequence: usize) -> bool {
-        if self.lanes[sequence].pop_front().is_some() {
+        if self.sequences[sequence].pop_front().is_some() {
             self.left -= 1;
         }
-        !self.lanes[sequence].is_empty()
+        !self.sequences[sequence].is_empty()
     }
 
     /// Returns whether every effect is done.
@@ -91,21 +91,21 @@ mod tests {
                 message
             })
             .collect();
-        let mut lanes = Lanes::new(&messages, |_| false);
+        let mut sequences = KeyOrder::new(&messages, |_| false);
         assert_eq!(
-            lanes
+            sequences
                 .all()
-                .map(|sequence| lanes.next_of(sequence))
+                .map(|sequence| sequences.next_of(sequence))
                 .collect::<Vec<_>>(),
             [Some(0), Some(1), Some(2), Some(4)]
         );
-        assert!(lanes.advance(0), "key a has a second effect");
-        assert_eq!(lanes.next_of(0), Some(3));
-        for sequence in lanes.all() {
-            assert!(!lanes.advance(sequence));
-            assert!(!lanes.advance(sequence), "the sequence is empty");
+        assert!(sequences.advance(0), "key a has a second effect");
+        assert_eq!(sequences.next_of(0), Some(3));
+        for sequence in sequences.all() {
+            assert!(!sequences.advance(sequence));
+            assert!(!sequences.advance(sequence), "the sequence is empty");
         }
-        assert!(lanes.is_empty());
-        assert!(Lanes::new(&messages, |_| true).is_empty());
+        assert!(sequences.is_empty());
+        assert!(KeyOrder::new(&messages, |_| true).is_empty());
     }
 }

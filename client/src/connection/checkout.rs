@@ -14,10 +14,10 @@ use super::{
 };
 use crate::{Error, process::leaves_connection_sound};
 
-/// A connection that is checked out of its pool. [`give_back`](Loan::give_back) returns it. If it
-/// is dropped without that, it is closed, because a transaction or a statement may still be open on
-/// it.
-pub(crate) struct Loan {
+/// A connection that is checked out of its pool. [`return_to_pool`](Checkout::return_to_pool)
+/// returns it. If it is dropped without that, it is closed, because a transaction or a statement
+/// may still be open on it.
+pub(crate) struct Checkout {
     object: Option<Object>,
     /// BEGIN was sent, but neither COMMIT nor ROLLBACK.
     is_open: AtomicBool,
@@ -29,7 +29,7 @@ pub(crate) struct Loan {
     _turn: Option<Turn>,
 }
 
-impl Loan {
+impl Checkout {
     /// Checks out a connection for a short statement.
     pub(crate) async fn take(pool: &Pool) -> Result<Arc<Self>, Error> {
         Ok(Arc::new(Self {
@@ -54,7 +54,7 @@ impl Loan {
     pub(crate) fn client(&self) -> &ClientWrapper {
         match &self.object {
             Some(object) => object,
-            // Only `give_back` and `drop` take `object`, and they own the last handle.
+            // Only `return_to_pool` and `drop` take `object`, and they own the last handle.
             None => unreachable!("the connection exists until its last handle is dropped"),
         }
     }
@@ -86,9 +86,9 @@ impl Loan {
 
     /// Returns the connection to its pool. Its transaction has ended, or the statement that ends it
     /// was sent.
-    pub(crate) fn give_back(self: Arc<Self>) {
-        if let Some(mut loan) = Arc::into_inner(self) {
-            drop(loan.object.take());
+    pub(crate) fn return_to_pool(self: Arc<Self>) {
+        if let Some(mut checkout) = Arc::into_inner(self) {
+            drop(checkout.object.take());
         }
     }
 
@@ -96,13 +96,13 @@ impl Loan {
     /// connection may be unusable.
     pub(crate) fn end<T>(self: Arc<Self>, answer: Result<T, Error>) -> Result<T, Error> {
         if answer.as_ref().err().is_none_or(leaves_connection_sound) {
-            self.give_back();
+            self.return_to_pool();
         }
         answer
     }
 }
 
-impl Drop for Loan {
+impl Drop for Checkout {
     fn drop(&mut self) {
         if let Some(object) = self.object.take() {
             close(object, self.has_begun.load(Ordering::Acquire));

@@ -7,11 +7,11 @@ use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use super::{
-    Batch, notes::Notes, relay_ack, relay_extend, relay_next, relay_park, runtime::Settings,
+    Batch, relay_ack, relay_extend, relay_next, relay_park, reporter::Reporter, runtime::Settings,
 };
 use crate::{
     Error, ErrorKind,
-    connection::{Loan, within},
+    connection::{Checkout, within},
     sql::kept,
 };
 
@@ -19,14 +19,14 @@ use crate::{
 const GIVEN_BACK: Duration = Duration::from_millis(1);
 
 #[derive(Clone)]
-pub(super) struct Steps {
+pub(super) struct RelayStatements {
     pub(super) pool: Pool,
     pub(super) settings: Arc<Settings>,
-    pub(super) notes: Notes,
+    pub(super) reporter: Reporter,
     pub(super) partition: i32,
 }
 
-impl Steps {
+impl RelayStatements {
     pub(super) async fn next(&self) -> Result<Option<Batch>, Error> {
         let Settings {
             name,
@@ -35,12 +35,12 @@ impl Steps {
             max_bytes,
             ..
         } = &*self.settings;
-        let notes = &self.notes;
-        notes.step(
+        let reporter = &self.reporter;
+        reporter.step(
             async {
-                let loan = Loan::take(&self.pool).await?;
+                let checkout = Checkout::take(&self.pool).await?;
                 let next = relay_next(
-                    &**loan.client(),
+                    &**checkout.client(),
                     name,
                     self.partition,
                     *batch,
@@ -48,7 +48,7 @@ impl Steps {
                     *max_bytes,
                 );
                 let result = within(*lease, next).await;
-                loan.end(result)
+                checkout.end(result)
             }
             .await,
         )
@@ -64,13 +64,14 @@ impl Steps {
 
     async fn lease_again(&self, token: i64, lease: Duration) -> Result<i64, Error> {
         let name = &self.settings.name;
-        let notes = &self.notes;
-        notes.leased_step(
+        let reporter = &self.reporter;
+        reporter.leased_step(
             async {
-                let loan = Loan::take(&self.pool).await?;
-                let extended = relay_extend(&**loan.client(), name, self.partition, token, lease);
+                let checkout = Checkout::take(&self.pool).await?;
+                let extended =
+                    relay_extend(&**checkout.client(), name, self.partition, token, lease);
                 let result = within(self.settings.lease, extended).await;
-                loan.end(result)
+                checkout.end(result)
             }
             .await,
         )
@@ -78,13 +79,13 @@ impl Steps {
 
     pub(super) async fn ack(&self, token: i64) -> Result<(), Error> {
         let name = &self.settings.name;
-        let notes = &self.notes;
-        notes.leased_step(
+        let reporter = &self.reporter;
+        reporter.leased_step(
             async {
-                let loan = Loan::take(&self.pool).await?;
-                let acknowledged = relay_ack(&**loan.client(), name, self.partition, token);
+                let checkout = Checkout::take(&self.pool).await?;
+                let acknowledged = relay_ack(&**checkout.client(), name, self.partition, token);
                 let result = within(self.settings.lease, acknowledged).await;
-                loan.end(result)
+                checkout.end(result)
             }
             .await,
         )
@@ -97,12 +98,12 @@ impl Steps {
         reason: &str,
     ) -> Result<(), Error> {
         let (name, reason) = (&self.settings.name, kept(reason));
-        let notes = &self.notes;
-        notes.leased_step(
+        let reporter = &self.reporter;
+        reporter.leased_step(
             async {
-                let loan = Loan::take(&self.pool).await?;
+                let checkout = Checkout::take(&self.pool).await?;
                 let parked = relay_park(
-                    &**loan.client(),
+                    &**checkout.client(),
                     name,
                     self.partition,
                     token,
@@ -110,7 +111,7 @@ impl Steps {
                     &reason,
                 );
                 let result = within(self.settings.lease, parked).await;
-                loan.end(result)
+                checkout.end(result)
             }
             .await,
         )

@@ -7,23 +7,23 @@ use deadpool_postgres::Pool;
 use tokio::{sync::watch, time::sleep};
 use tracing::debug;
 
-use super::{pauses::Pauses, relay_wait};
+use super::{backoff::Backoff, relay_wait};
 use crate::{
     Error,
-    connection::{Loan, STATEMENT, wait_at_server, within},
+    connection::{Checkout, STATEMENT, wait_at_server, within},
 };
 
 /// The pause between two notifications, so that many commits per second do not cause as many
 /// queries of idle partitions.
 const BREATH: Duration = Duration::from_millis(10);
 
-pub(super) struct Bell {
+pub(super) struct CommitNotifier {
     rung: watch::Sender<u64>,
     /// The number of idle partitions. While it is zero, no connection is used to wait.
     idle: watch::Sender<usize>,
 }
 
-impl Bell {
+impl CommitNotifier {
     pub(super) fn new() -> Self {
         Self {
             rung: watch::Sender::default(),
@@ -44,7 +44,7 @@ impl Bell {
     /// Sends a notification whenever effects are committed. Never ends.
     pub(super) async fn ring(&self, pool: &Pool) {
         let mut idle = self.idle.subscribe();
-        let mut away = Pauses::new(Duration::from_millis(100), Duration::from_secs(2));
+        let mut away = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
         loop {
             if idle.wait_for(|idle| *idle > 0).await.is_err() {
                 return;
@@ -66,7 +66,7 @@ impl Bell {
     }
 }
 
-pub(super) struct Idle<'b>(&'b Bell);
+pub(super) struct Idle<'b>(&'b CommitNotifier);
 
 impl Drop for Idle<'_> {
     fn drop(&mut self) {
@@ -77,11 +77,11 @@ impl Drop for Idle<'_> {
 /// Waits for effects. When the future is dropped, its connection is closed, because the next user
 /// of the connection would have to wait for this reply.
 async fn wait(pool: &Pool) -> Result<bool, Error> {
-    let loan = Loan::take(pool).await?;
+    let checkout = Checkout::take(pool).await?;
     let result = within(
         STATEMENT,
-        relay_wait(&**loan.client(), wait_at_server(pool)),
+        relay_wait(&**checkout.client(), wait_at_server(pool)),
     )
     .await;
-    loan.end(result)
+    checkout.end(result)
 }

@@ -7,23 +7,23 @@ use tracing::{debug, info, warn};
 
 use super::{
     OutgoingMessage, PublishError,
+    outages::Outages,
+    statements::{is_final, is_lost_conflict},
     status::Status,
-    steps::{is_final, is_lost_conflict},
-    troubles::Troubles,
 };
 use crate::{Error, ErrorKind, error::causes, telemetry};
 
 /// The observations of one partition. All partitions of a process share the status and the
-/// troubles.
+/// outages.
 #[derive(Clone, Debug)]
-pub(super) struct Notes {
+pub(super) struct Reporter {
     pub(super) status: Status,
     relay: Arc<str>,
     partition: i32,
-    troubles: Arc<Mutex<Troubles>>,
+    outages: Arc<Mutex<Outages>>,
 }
 
-impl Notes {
+impl Reporter {
     /// Creates the observations of a relay that starts to run, for its partition 0.
     pub(super) fn new(relay: &str, status: Status) -> Self {
         telemetry::relay_begins(relay);
@@ -31,7 +31,7 @@ impl Notes {
             status,
             relay: relay.into(),
             partition: 0,
-            troubles: Arc::default(),
+            outages: Arc::default(),
         }
     }
 
@@ -43,8 +43,8 @@ impl Notes {
         }
     }
 
-    fn troubles(&self) -> MutexGuard<'_, Troubles> {
-        self.troubles.lock().unwrap_or_else(PoisonError::into_inner)
+    fn outages(&self) -> MutexGuard<'_, Outages> {
+        self.outages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records the result of a statement that needs no lease.
@@ -81,11 +81,11 @@ impl Notes {
 
     fn database_fails(&self, error: &Error) {
         let reason = causes(error);
-        let mut troubles = self.troubles();
-        let is_new = troubles.database_fails(self.partition, error.kind());
+        let mut outages = self.outages();
+        let is_new = outages.database_fails(self.partition, error.kind());
         self.status.database(Some(&reason));
         telemetry::relay_database_is_away(&self.relay, true);
-        drop(troubles);
+        drop(outages);
         let (relay, partition) = (&*self.relay, self.partition);
         if is_new {
             warn!(
@@ -105,9 +105,9 @@ impl Notes {
     }
 
     fn database_serves(&self) {
-        let mut troubles = self.troubles();
-        let ends = troubles.database_serves(self.partition);
-        if !troubles.is_database_away() {
+        let mut outages = self.outages();
+        let ends = outages.database_serves(self.partition);
+        if !outages.is_database_away() {
             self.status.database(None);
         }
         if ends {
@@ -122,11 +122,11 @@ impl Notes {
     /// Records that the broker did not reply.
     pub(super) fn broker_fails(&self, message: &OutgoingMessage, error: &PublishError) {
         let (topic, reason) = (&message.topic, error.reason());
-        let mut troubles = self.troubles();
-        let is_new = troubles.broker_fails(self.partition);
+        let mut outages = self.outages();
+        let is_new = outages.broker_fails(self.partition);
         self.status.broker(Some(&reason));
         telemetry::relay_broker_is_away(&self.relay, true);
-        drop(troubles);
+        drop(outages);
         let (relay, partition, id) = (&*self.relay, self.partition, message.message_id);
         if is_new {
             warn!(
@@ -153,11 +153,11 @@ impl Notes {
     /// its exchange.
     pub(super) fn broker_lacks(&self, error: &PublishError) {
         let reason = error.reason();
-        let mut troubles = self.troubles();
-        let is_new = troubles.broker_lacks(&reason);
+        let mut outages = self.outages();
+        let is_new = outages.broker_lacks(&reason);
         self.status.broker_lacks(&reason);
         telemetry::relay_broker_is_away(&self.relay, false);
-        drop(troubles);
+        drop(outages);
         let (relay, partition) = (&*self.relay, self.partition);
         if is_new {
             warn!(
@@ -179,12 +179,12 @@ impl Notes {
     /// Records that the broker is still unavailable, without an effect that shows it. The broker
     /// may have been available in between.
     pub(super) fn broker_is_away_still(&self, reason: &str) {
-        let mut troubles = self.troubles();
-        if troubles.broker_lacked_something() {
+        let mut outages = self.outages();
+        if outages.broker_lacked_something() {
             self.status.broker(Some(reason));
             telemetry::relay_broker_is_away(&self.relay, true);
         }
-        drop(troubles);
+        drop(outages);
         debug!(
             relay = &*self.relay,
             partition = self.partition,
@@ -195,9 +195,9 @@ impl Notes {
 
     /// Records that the broker replied, with success or an error.
     pub(super) fn broker_answers(&self) {
-        let mut troubles = self.troubles();
-        let ends = troubles.broker_answers(self.partition);
-        if !troubles.is_broker_away() {
+        let mut outages = self.outages();
+        let ends = outages.broker_answers(self.partition);
+        if !outages.is_broker_away() {
             self.status.broker(None);
         }
         if ends {
@@ -209,12 +209,12 @@ impl Notes {
     /// Records that the broker did not accept an effect because of its topic.
     pub(super) fn topic_fails(&self, message: &OutgoingMessage, error: &PublishError) {
         let (topic, reason) = (&message.topic, error.reason());
-        let mut troubles = self.troubles();
-        if troubles.topic_fails(self.partition, topic, &reason) {
-            self.show_topics(&troubles);
+        let mut outages = self.outages();
+        if outages.topic_fails(self.partition, topic, &reason) {
+            self.show_topics(&outages);
         }
-        let is_logged = troubles.logs_topic_now(topic);
-        drop(troubles);
+        let is_logged = outages.logs_topic_now(topic);
+        drop(outages);
         let (relay, partition, id) = (&*self.relay, self.partition, message.message_id);
         if is_logged {
             warn!(
@@ -239,10 +239,10 @@ impl Notes {
 
     /// Records that the broker confirmed an effect of this topic.
     pub(super) fn topic_takes(&self, topic: &str) {
-        let mut troubles = self.troubles();
-        let is_logged = troubles.is_topic_logged(topic);
-        if troubles.topic_takes(self.partition, topic) {
-            self.show_topics(&troubles);
+        let mut outages = self.outages();
+        let is_logged = outages.is_topic_logged(topic);
+        if outages.topic_takes(self.partition, topic) {
+            self.show_topics(&outages);
             let relay = &*self.relay;
             if is_logged {
                 info!(relay, topic, "a topic is available again");
@@ -254,9 +254,9 @@ impl Notes {
 
     /// Records that the batch of the partition has no more effects of this topic.
     pub(super) fn topic_has_no_effects(&self, topic: &str) {
-        let mut troubles = self.troubles();
-        if troubles.topic_takes(self.partition, topic) {
-            self.show_topics(&troubles);
+        let mut outages = self.outages();
+        if outages.topic_takes(self.partition, topic) {
+            self.show_topics(&outages);
             info!(
                 relay = &*self.relay,
                 topic, "no effect waits for a topic any more"
@@ -266,9 +266,9 @@ impl Notes {
 
     /// Records that the partition begins a batch with effects of these topics.
     pub(super) fn has_batch(&self, has_topic: impl Fn(&str) -> bool) {
-        let mut troubles = self.troubles();
-        if troubles.keep_topics(self.partition, has_topic) {
-            self.show_topics(&troubles);
+        let mut outages = self.outages();
+        if outages.keep_topics(self.partition, has_topic) {
+            self.show_topics(&outages);
         }
     }
 
@@ -276,37 +276,37 @@ impl Notes {
     /// unavailable, publishing can no longer show when it is available again: see
     /// [`is_broker_away`](Self::is_broker_away).
     pub(super) fn has_no_batch(&self) {
-        let mut troubles = self.troubles();
-        if troubles.keep_topics(self.partition, |_| false) {
-            self.show_topics(&troubles);
+        let mut outages = self.outages();
+        if outages.keep_topics(self.partition, |_| false) {
+            self.show_topics(&outages);
         }
     }
 
     /// Returns whether the broker was unavailable when this partition last used it.
     pub(super) fn is_broker_away(&self) -> bool {
-        self.troubles().is_broker_away_for(self.partition)
+        self.outages().is_broker_away_for(self.partition)
     }
 
     /// Records that the broker accepts connections again. No effect shows whether it accepts
     /// effects.
     pub(super) fn broker_accepts(&self) {
-        let mut troubles = self.troubles();
-        troubles.forget_broker(self.partition);
-        self.broker_may_be_unknown(&mut troubles);
+        let mut outages = self.outages();
+        outages.forget_broker(self.partition);
+        self.broker_may_be_unknown(&mut outages);
     }
 
     /// Records that the relay was dropped and all its partitions have ended.
     pub(super) fn partitions_are_gone(&self) {
-        let mut troubles = self.troubles();
-        troubles.partitions_are_gone();
-        self.show_topics(&troubles);
-        self.broker_may_be_unknown(&mut troubles);
+        let mut outages = self.outages();
+        outages.partitions_are_gone();
+        self.show_topics(&outages);
+        self.broker_may_be_unknown(&mut outages);
     }
 
     /// Ends the failure of the broker if no partition waits for it any more. No effect has shown
     /// that it is available again.
-    fn broker_may_be_unknown(&self, troubles: &mut Troubles) {
-        if troubles.broker_is_unknown() {
+    fn broker_may_be_unknown(&self, outages: &mut Outages) {
+        if outages.broker_is_unknown() {
             self.status.broker_is_unknown();
             telemetry::relay_broker_is_away(&self.relay, false);
             info!(
@@ -316,8 +316,8 @@ impl Notes {
         }
     }
 
-    fn show_topics(&self, troubles: &Troubles) {
-        self.status.topics(troubles);
-        telemetry::relay_unavailable_topics(&self.relay, troubles.topics().count());
+    fn show_topics(&self, outages: &Outages) {
+        self.status.topics(outages);
+        telemetry::relay_unavailable_topics(&self.relay, outages.topics().count());
     }
 }
