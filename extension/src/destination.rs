@@ -83,7 +83,8 @@ pub fn intern(name: &str, wait: bool) -> Result<Interned> {
                 speculative_token,
             } => wait_for(xid, speculative_token),
             Found::Nothing => {
-                let created = pg::one_at_a_time(destination_table()?, || create(name, &table))?;
+                let created =
+                    pg::with_exclusive_lock(destination_table()?, || create(name, &table))?;
                 if let Some(destination) = created {
                     // Not cached, because the transaction may roll back.
                     return Ok(Interned::Known(destination));

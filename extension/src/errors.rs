@@ -22,7 +22,7 @@ pub enum Error {
     /// 58000: the library does not support this version of the extension's SQL. This is a fault of
     /// the installation, not of a message, so it is not 55000: clients take that for a claim or a
     /// lease that is not held.
-    AnotherVersion {
+    VersionMismatch {
         installed: String,
         installed_is_older: bool,
         library: &'static str,
@@ -34,7 +34,7 @@ pub enum Error {
     /// 55000: this transaction does not hold the claim of the message of the effects.
     NotClaimed { destination: String },
     /// 55000: a transaction cannot forget a claim that it made itself.
-    ForgetsItself,
+    ForgetsOwnClaim,
     /// 55000: the lease was lost, or was never acquired.
     LeaseLost { destination: String },
     /// 55P03: the message is leased.
@@ -53,7 +53,7 @@ pub enum Error {
     CallEnded { step: String, how: &'static str },
     /// 23000: the step was begun with another request, so its recorded response does not belong to
     /// this request.
-    AnotherRequest { step: String },
+    RequestMismatch { step: String },
     /// 25000: the function requires READ COMMITTED.
     NeedsReadCommitted { function: String },
     /// XX001: a row that the extension wrote does not have the expected content.
@@ -112,7 +112,7 @@ impl From<Error> for ErrorReport {
                 "no id is left for a new destination".into(),
             )
             .set_hint("Remove unused destinations with idem_remove_destination."),
-            Error::AnotherVersion {
+            Error::VersionMismatch {
                 installed,
                 installed_is_older,
                 library,
@@ -157,7 +157,7 @@ impl From<Error> for ErrorReport {
                 "Call idem_try_claim first, in the same transaction, and record effects only when \
                  it returns true.",
             ),
-            Error::ForgetsItself => report(
+            Error::ForgetsOwnClaim => report(
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 "cannot forget a claim that this transaction made".into(),
             )
@@ -221,7 +221,7 @@ impl From<Error> for ErrorReport {
                 format!("the call \"{step}\" of this message has already ended: it is {how}"),
             )
             .set_hint("The result that was recorded first is kept. Read it with idem_calls."),
-            Error::AnotherRequest { step } => report(
+            Error::RequestMismatch { step } => report(
                 PgSqlErrorCode::ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION,
                 format!("the call \"{step}\" of this message was begun with another request"),
             )

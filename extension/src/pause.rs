@@ -27,7 +27,7 @@ mod absent {
 
 #[cfg(feature = "pause-points")]
 mod present {
-    use crate::pg::wait_a_moment;
+    use crate::pg::sleep_ms;
     use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
     use pgrx::pg_sys;
     use pgrx::prelude::*;
@@ -67,7 +67,7 @@ mod present {
             show(&shown);
         }
         while !passes(name) {
-            wait_a_moment(POLL_MS);
+            sleep_ms(POLL_MS);
         }
         show(&before);
     }

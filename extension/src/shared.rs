@@ -27,7 +27,7 @@ pub struct Database {
     pub pending: AtomicU32,
     /// The log already has a warning that the library does not support the extension's version in
     /// this database.
-    pub version_refused: AtomicBool,
+    pub version_warned: AtomicBool,
 }
 
 /// A backend that waits for events of a database.
@@ -58,7 +58,7 @@ impl Default for Shared {
                 receipts: AtomicU64::new(0),
                 last_pass: AtomicI64::new(0),
                 pending: AtomicU32::new(0),
-                version_refused: AtomicBool::new(false),
+                version_warned: AtomicBool::new(false),
             }),
             waiters: std::array::from_fn(|_| Waiter {
                 database: AtomicU32::new(0),
@@ -138,6 +138,6 @@ pub fn forget(database: pg_sys::Oid) {
     place.receipts.store(0, Ordering::SeqCst);
     place.last_pass.store(0, Ordering::SeqCst);
     place.pending.store(0, Ordering::SeqCst);
-    place.version_refused.store(false, Ordering::SeqCst);
+    place.version_warned.store(false, Ordering::SeqCst);
     place.oid.store(0, Ordering::SeqCst);
 }

@@ -84,7 +84,7 @@ unsafe extern "C-unwind" fn on_transaction_end(
         // A prepared transaction is not counted, because it ends in another backend.
         XACT_EVENT_ABORT | XACT_EVENT_PREPARE => {
             PENDING.set([0; COUNTERS]);
-            wake::transaction_forgotten();
+            wake::discard_events();
             ring::transaction_ended();
         }
         _ => (),

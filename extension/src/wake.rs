@@ -2,7 +2,7 @@
 //! shared memory, because NOTIFY takes a global lock at commit.
 
 use crate::errors::{Error, given, invalid};
-use crate::pg::wait_a_moment;
+use crate::pg::sleep_ms;
 use crate::shared::{Waiter, shared, this_database};
 use crate::stats::watch_transactions;
 use pgrx::pg_sys;
@@ -28,7 +28,7 @@ thread_local! {
     /// The events that waiters receive when this transaction commits.
     static NEWS: Cell<u32> = const { Cell::new(0) };
     /// The number of recordings at the last wait of this backend.
-    static SEEN: Cell<u64> = const { Cell::new(0) };
+    static SEEN_RECORDINGS: Cell<u64> = const { Cell::new(0) };
     static IDLE_MS: Cell<i64> = const { Cell::new(POLL_MS.0) };
 }
 
@@ -49,7 +49,7 @@ fn tell(news: u32) {
     NEWS.set(NEWS.get() | news);
 }
 
-pub fn transaction_forgotten() {
+pub fn discard_events() {
     NEWS.set(0);
 }
 
@@ -83,9 +83,9 @@ pub fn transaction_committed() {
 }
 
 /// A slot among the waiters. It is freed when dropped.
-pub struct Place(&'static Waiter);
+pub struct WaiterSlot(&'static Waiter);
 
-impl Place {
+impl WaiterSlot {
     pub fn take(news: u32) -> Option<Self> {
         // SAFETY: MyLatch and MyDatabaseId are this process's own; MyLatch points into shared
         // memory in a backend.
@@ -116,11 +116,11 @@ impl Place {
         })?;
         place.database.store(database, Ordering::SeqCst);
         place.news.store(news, Ordering::SeqCst);
-        Some(Place(place))
+        Some(WaiterSlot(place))
     }
 }
 
-impl Drop for Place {
+impl Drop for WaiterSlot {
     fn drop(&mut self) {
         self.0.latch.store(0, Ordering::SeqCst);
     }
@@ -154,23 +154,23 @@ pub fn left_ms(deadline: Instant) -> i64 {
 #[pg_extern(requires = ["schema"])]
 fn idem_relay_wait(timeout_ms: default!(Option<i32>, "1000")) -> Result<bool, ErrorReport> {
     let deadline = deadline(timeout_ms)?;
-    let place = Place::take(EFFECTS);
+    let place = WaiterSlot::take(EFFECTS);
     let Some(database) = this_database().filter(|_| place.is_some()) else {
         let idle = IDLE_MS.get();
         IDLE_MS.set((idle * 2).min(POLL_MS.1));
-        wait_a_moment(idle.min(left_ms(deadline)).max(1));
+        sleep_ms(idle.min(left_ms(deadline)).max(1));
         return Ok(false);
     };
     loop {
         let recordings = database.recordings.load(Ordering::SeqCst);
-        if recordings != SEEN.replace(recordings) {
+        if recordings != SEEN_RECORDINGS.replace(recordings) {
             return Ok(true);
         }
         let left = left_ms(deadline);
         if left <= 0 {
             return Ok(false);
         }
-        wait_a_moment(left);
+        sleep_ms(left);
     }
 }
 

@@ -75,7 +75,7 @@ pub fn forget(id: &MessageId, name: &str) -> Result<bool> {
             if lookup.is_mine() {
                 // A rollback to a savepoint removes a claim with its effects. Forgetting it is a
                 // mistake.
-                return Err(Error::ForgetsItself);
+                return Err(Error::ForgetsOwnClaim);
             }
             lookup.delete();
             forgotten = true;

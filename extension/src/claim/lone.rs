@@ -16,7 +16,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 /// Functions of the extension that do not count as work: the claim functions, and functions that
 /// only read.
-const NO_WORK: [&CStr; 6] = [
+const READ_OR_CLAIM: [&CStr; 6] = [
     c"idem_try_claim",
     c"idem_try_claim_batch",
     c"idem_try_claim_uuid_batch",
@@ -123,7 +123,7 @@ fn is_of_client(portal: &pg_sys::PortalData) -> bool {
 struct Calls {
     claim_function: pg_sys::Oid,
     has_claim: bool,
-    has_other_work: bool,
+    has_other_writes: bool,
 }
 
 /// Returns whether a plan reads no table, calls the claim function and calls no other function that
@@ -135,7 +135,7 @@ unsafe fn only_claims(plan: *mut pg_sys::Plan, claim_function: pg_sys::Oid) -> b
     let mut calls = Calls {
         claim_function,
         has_claim: false,
-        has_other_work: false,
+        has_other_writes: false,
     };
     // SAFETY: guaranteed by the caller; each plan node begins with a Plan and is cast by its tag.
     unsafe {
@@ -162,7 +162,7 @@ unsafe fn only_claims(plan: *mut pg_sys::Plan, claim_function: pg_sys::Oid) -> b
         note(&mut calls, (*leaf).targetlist.cast());
         note(&mut calls, (*leaf).qual.cast());
     }
-    calls.has_claim && !calls.has_other_work
+    calls.has_claim && !calls.has_other_writes
 }
 
 /// Returns the node below LIMIT and set-returning functions, and notes their expressions. Query
@@ -227,19 +227,19 @@ unsafe extern "C-unwind" fn note_function(function: pg_sys::Oid, context: *mut c
         let calls = &mut *context.cast::<Calls>();
         if function == calls.claim_function {
             calls.has_claim = true;
-        } else if pg_sys::func_volatile(function) == VOLATILE && !is_no_work(function) {
-            calls.has_other_work = true;
+        } else if pg_sys::func_volatile(function) == VOLATILE && !is_read_or_claim(function) {
+            calls.has_other_writes = true;
         }
-        calls.has_other_work
+        calls.has_other_writes
     }
 }
 
 /// Returns whether the function belongs to the extension and does not count as work.
-fn is_no_work(function: pg_sys::Oid) -> bool {
+fn is_read_or_claim(function: pg_sys::Oid) -> bool {
     // SAFETY: catalog look-ups by OID and by name; the name is a copy that ends with NUL.
     unsafe {
         let name = pg_sys::get_func_name(function);
-        if name.is_null() || !NO_WORK.contains(&CStr::from_ptr(name)) {
+        if name.is_null() || !READ_OR_CLAIM.contains(&CStr::from_ptr(name)) {
             return false;
         }
         let extension = pg_sys::getExtensionOfObject(pg_sys::ProcedureRelationId, function);

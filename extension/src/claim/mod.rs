@@ -16,7 +16,7 @@ pub use slices::Slices;
 use crate::destination::{Destination, Interned, intern};
 use crate::errors::{Error, Result};
 use crate::pause::pause_point;
-use crate::pending::{Identity, PendingCheck, Standing};
+use crate::pending::{Identity, PendingCheck, PendingState};
 use crate::pg::{self, Found, Inserter, Lookup, Scratch, wait_for};
 use crate::ring::{self, Rings};
 use crate::stats::{Counter, count};
@@ -93,7 +93,7 @@ pub fn claim_each<'i>(
         return Ok(());
     };
     let slices = Slices::open(&known, &rings);
-    let mut writer = Desk::new(&slices, known, destination, &rings, terms);
+    let mut writer = ClaimWriter::new(&slices, known, destination, &rings, terms);
     let scratch = Scratch::new();
     for id in ids {
         pgrx::check_for_interrupts!();
@@ -111,7 +111,7 @@ pub fn claim_each<'i>(
 }
 
 /// Claims messages of one destination. Look-ups and inserts are set up once for a whole batch.
-struct Desk<'a> {
+struct ClaimWriter<'a> {
     destination: Destination,
     name: &'a str,
     rings: &'a Rings,
@@ -122,12 +122,12 @@ struct Desk<'a> {
 }
 
 /// The state of a key in a slice that no transaction is writing.
-enum Settled {
+enum KeyState {
     Free,
     Taken(Outcome),
 }
 
-impl<'a> Desk<'a> {
+impl<'a> ClaimWriter<'a> {
     fn new(
         slices: &'a Slices,
         destination: Destination,
@@ -135,7 +135,7 @@ impl<'a> Desk<'a> {
         rings: &'a Rings,
         terms: Terms<'a>,
     ) -> Self {
-        Desk {
+        ClaimWriter {
             destination,
             name,
             rings,
@@ -161,7 +161,8 @@ impl<'a> Desk<'a> {
             .iter_mut()
             .chain(self.written.iter_mut().map(|(lookup, _)| lookup));
         for lookup in looks {
-            if let Settled::Taken(outcome) = settle(lookup, &mut keys, id, self.name, self.terms)? {
+            if let KeyState::Taken(outcome) = settle(lookup, &mut keys, id, self.name, self.terms)?
+            {
                 return Ok(outcome);
             }
         }
@@ -178,7 +179,7 @@ impl<'a> Desk<'a> {
             while !self.insert(n, id, claimed_at) {
                 // Another claimer inserted the key between the look-up and the insert.
                 let settled = settle(&mut self.written[n].0, &mut keys, id, self.name, self.terms)?;
-                if let Settled::Taken(outcome) = settled {
+                if let KeyState::Taken(outcome) = settled {
                     self.retract(n, &mut keys);
                     return Ok(outcome);
                 }
@@ -222,12 +223,12 @@ impl<'a> Desk<'a> {
             name: self.name,
         };
         match pending.take(&identity, self.terms.wait)? {
-            Standing::Clear => Ok(None),
-            Standing::Leased { remaining } if self.terms.wait => Err(Error::Leased {
+            PendingState::Clear => Ok(None),
+            PendingState::Leased { remaining } if self.terms.wait => Err(Error::Leased {
                 destination: self.name.to_owned(),
                 seconds: remaining as f64 / 1e6,
             }),
-            Standing::Leased { .. } | Standing::InProgress => Ok(Some(Outcome::InProgress)),
+            PendingState::Leased { .. } | PendingState::InProgress => Ok(Some(Outcome::InProgress)),
         }
     }
 
@@ -250,13 +251,13 @@ fn settle(
     id: &MessageId,
     destination: &str,
     terms: Terms,
-) -> Result<Settled> {
+) -> Result<KeyState> {
     loop {
         match lookup.find(keys) {
-            Found::Nothing => return Ok(Settled::Free),
-            Found::Row => return taken(lookup, id, destination, terms).map(Settled::Taken),
+            Found::Nothing => return Ok(KeyState::Free),
+            Found::Row => return taken(lookup, id, destination, terms).map(KeyState::Taken),
             Found::InProgress { .. } if !terms.wait => {
-                return Ok(Settled::Taken(Outcome::InProgress));
+                return Ok(KeyState::Taken(Outcome::InProgress));
             }
             Found::InProgress {
                 xid,

@@ -4,7 +4,8 @@ use crate::destination::Destination;
 use crate::pg::Table;
 use crate::ring::{Ring, Rings};
 
-/// The slices of one destination: of the inbox, or with [`Rings::of_calls`] of the journal.
+/// The slices of one destination: of the inbox, or with [`Rings::with_journal_slices`] of the
+/// journal.
 pub struct Slices {
     /// Slices that are only probed, the oldest first.
     pub sealed: Vec<Table>,

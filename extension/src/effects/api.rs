@@ -5,7 +5,7 @@ use super::record::record;
 use crate::claim::{Outcome, Terms, claim, text_id, uuid_id};
 use crate::errors::{Result, given};
 use crate::outbox::{self, Effect, column};
-use crate::pg::{answer_rows, ensure_writable, transaction_start};
+use crate::pg::{ensure_writable, return_rows, transaction_start};
 use crate::ring;
 use crate::sql_types::JsonText;
 use crate::stats::{Counter, count, count_many};
@@ -142,7 +142,7 @@ fn effects(
         column::RECORDED_AT,
     ];
     let rows = recorded(&id, given(destination, "destination")?)?;
-    answer_rows(
+    return_rows(
         fcinfo,
         rows.iter()
             .map(|row| COLUMNS.map(|number| row[number as usize - 1])),

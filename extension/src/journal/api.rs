@@ -4,7 +4,7 @@ use super::inspect::calls_of;
 use super::{Call, begin, error, fail, finish};
 use crate::claim::{text_id, uuid_id};
 use crate::errors::{Result, given, invalid};
-use crate::pg::{answer_rows, ensure_writable};
+use crate::pg::{ensure_writable, return_rows};
 use crate::sql_types::{CompositeDatum, JsonText, enum_datum, result_row};
 use idem_core::{CallEvent, CallState, MessageId, limits};
 use pgrx::pg_sys::panic::ErrorReport;
@@ -269,6 +269,6 @@ fn calls(id: MessageId, destination: Option<&str>, fcinfo: pg_sys::FunctionCallI
         ])
     });
     let rows = rows.collect::<Result<Vec<_>>>()?;
-    answer_rows(fcinfo, rows.into_iter());
+    return_rows(fcinfo, rows.into_iter());
     Ok(())
 }

@@ -25,7 +25,7 @@ mod column {
 }
 
 /// An event that was read.
-pub struct Line {
+pub struct CallEntry {
     pub number: i32,
     pub event: CallEvent,
     pub at: pg_sys::TimestampTz,
@@ -34,7 +34,7 @@ pub struct Line {
     pub body: Option<Datum>,
 }
 
-impl Line {
+impl CallEntry {
     /// Reads the event and its step from the found row. Returns `None` if the row is not an event
     /// of a call.
     pub fn of(found: &Lookup) -> Option<(String, Self)> {
@@ -42,7 +42,7 @@ impl Line {
         let column = |number: usize| row.get(number - 1).copied().flatten();
         // SAFETY: the columns have these types; the row is a copy.
         unsafe {
-            let line = Line {
+            let line = CallEntry {
                 number: column(column::EVENT)?.value() as i32,
                 event: CallEvent::from_number(column(column::KIND)?.value() as i16)?,
                 at: column(column::AT)?.value() as i64,
@@ -61,26 +61,26 @@ impl Line {
 
 /// The events of a call, in order.
 #[derive(Default)]
-pub struct Page {
-    lines: BTreeMap<i32, Line>,
+pub struct CallHistory {
+    lines: BTreeMap<i32, CallEntry>,
     pub attempts: Attempts,
 }
 
-impl Page {
+impl CallHistory {
     /// Adds an event. While the ring is opening, an event is in two slices.
-    pub fn add(&mut self, line: Line) {
+    pub fn add(&mut self, line: CallEntry) {
         self.lines.entry(line.number).or_insert(line);
     }
 
     /// Computes the attempts, after all events were added.
-    pub fn sum_up(mut self) -> Self {
+    pub fn with_attempts(mut self) -> Self {
         for line in self.lines.values() {
             self.attempts.tell(line.event, line.at);
         }
         self
     }
 
-    pub fn last(&self) -> Option<&Line> {
+    pub fn last(&self) -> Option<&CallEntry> {
         self.lines.values().next_back()
     }
 
@@ -109,7 +109,7 @@ impl Page {
 }
 
 /// The journal, positioned at one call.
-pub struct Book<'a> {
+pub struct CallJournal<'a> {
     call: Call<'a>,
     destination: i32,
     keys: [pg_sys::ScanKeyData; 3],
@@ -117,9 +117,9 @@ pub struct Book<'a> {
     written: Vec<(Lookup<'a>, Inserter<'a>)>,
 }
 
-impl<'a> Book<'a> {
+impl<'a> CallJournal<'a> {
     pub fn new(tables: &'a Tables, destination: &Destination, call: Call<'a>) -> Self {
-        Book {
+        CallJournal {
             call,
             destination: destination.id,
             keys: call_keys(&call, destination.id),
@@ -137,22 +137,22 @@ impl<'a> Book<'a> {
     }
 
     /// Returns the events of the call when no transaction is writing one of them.
-    pub fn read(&mut self) -> Page {
+    pub fn read(&mut self) -> CallHistory {
         let mut looked_twice = false;
         loop {
             let Some(page) = self.look() else { continue };
             // An index scan is not a snapshot: it can miss an event and return the next one. A
             // second scan returns both, unless the first of them is no longer stored.
             if looked_twice || !page.has_a_gap() {
-                return page.sum_up();
+                return page.with_attempts();
             }
             looked_twice = true;
         }
     }
 
     /// Reads the events once. Returns `None` if it waited for a transaction that was writing one.
-    fn look(&mut self) -> Option<Page> {
-        let mut page = Page::default();
+    fn look(&mut self) -> Option<CallHistory> {
+        let mut page = CallHistory::default();
         let looks = self
             .sealed
             .iter_mut()
@@ -163,7 +163,7 @@ impl<'a> Book<'a> {
                 match lookup.next() {
                     Found::Nothing => break,
                     Found::Row => {
-                        if let Some((_, line)) = Line::of(lookup) {
+                        if let Some((_, line)) = CallEntry::of(lookup) {
                             page.add(line);
                         }
                     }
@@ -188,7 +188,7 @@ impl<'a> Book<'a> {
     /// too, because the first event may be forgotten earlier.
     pub fn add(
         &mut self,
-        page: &Page,
+        page: &CallHistory,
         event: CallEvent,
         at: pg_sys::TimestampTz,
         digest: Option<&[u8]>,

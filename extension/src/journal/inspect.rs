@@ -1,6 +1,6 @@
 //! Reads the external calls of a message. Writes nothing and works on a standby.
 
-use super::book::{Line, Page, message_keys};
+use super::book::{CallEntry, CallHistory, message_keys};
 use crate::claim::slices_of;
 use crate::destination::find;
 use crate::errors::Result;
@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 
 /// Returns the events of each external call of a message, by step. Includes committed events and
 /// those of this transaction.
-pub fn calls_of(id: &MessageId, destination: &str) -> Result<Vec<(String, Page)>> {
-    let rings = ring::look()?.of_calls();
+pub fn calls_of(id: &MessageId, destination: &str) -> Result<Vec<(String, CallHistory)>> {
+    let rings = ring::look()?.with_journal_slices();
     let Some(known) = find(destination)? else {
         return Ok(Vec::new());
     };
     let mut keys = message_keys(id.key.bytes(), known.id);
-    let mut pages: BTreeMap<String, Page> = BTreeMap::new();
+    let mut pages: BTreeMap<String, CallHistory> = BTreeMap::new();
     for slice in slices_of(&known, &rings) {
         let table = Table::for_reading(slice);
         if table.is_empty() {
@@ -26,14 +26,14 @@ pub fn calls_of(id: &MessageId, destination: &str) -> Result<Vec<(String, Page)>
         let mut lookup = Lookup::insert_only(&table, 2);
         lookup.seek(&mut keys);
         while lookup.next_settled() {
-            if let Some((step, line)) = Line::of(&lookup) {
+            if let Some((step, line)) = CallEntry::of(&lookup) {
                 pages.entry(step).or_default().add(line);
             }
         }
     }
     let mut pages: Vec<_> = pages
         .into_iter()
-        .map(|(step, page)| (step, page.sum_up()))
+        .map(|(step, page)| (step, page.with_attempts()))
         .collect();
     pages.sort_by_key(|(_, page)| page.began_at());
     Ok(pages)

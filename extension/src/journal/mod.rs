@@ -17,7 +17,7 @@ use crate::pending::{Identity, ensure_leased};
 use crate::pg::clock;
 use crate::ring::{self, Rings};
 use crate::sql_types::{JsonText, jsonb_datum};
-use book::{Book, Page, Tables};
+use book::{CallHistory, CallJournal, Tables};
 use idem_core::{
     CallEvent, CallState, MessageId, call_key, check_len, error_from_json, error_to_json, limits,
     request_digest,
@@ -59,7 +59,7 @@ pub struct Begun {
 /// `token` does not hold the lease.
 pub fn begin(call: Call, request: Option<&str>, token: Option<i64>) -> Result<Begun> {
     call.check()?;
-    let rings = ring::enter()?.of_calls();
+    let rings = ring::enter()?.with_journal_slices();
     if let Some(token) = token {
         ensure_holder(&call, &rings, token)?;
     }
@@ -71,14 +71,14 @@ pub fn begin(call: Call, request: Option<&str>, token: Option<i64>) -> Result<Be
     let idempotency_key = call_key(identity_name(call.destination)?, &call.id.key, call.step);
     let digest = request.map(request_digest);
     let tables = Tables::open(&known, &rings);
-    let mut book = Book::new(&tables, &known, call);
+    let mut book = CallJournal::new(&tables, &known, call);
     loop {
         let mut page = book.read();
         if page
             .first_digest()
             .is_some_and(|first| first != digest.as_ref().map(|d| &d[..]))
         {
-            return Err(Error::AnotherRequest {
+            return Err(Error::RequestMismatch {
                 step: call.step.to_owned(),
             });
         }
@@ -153,13 +153,13 @@ pub fn fail(call: Call, error: &str, retryable: bool) -> Result<()> {
 /// Records the end of an attempt. `body` is a `jsonb`, with its text.
 fn tell(call: Call, event: CallEvent, body: Option<(&str, pg_sys::Datum)>) -> Result<()> {
     call.check()?;
-    let rings = ring::enter()?.of_calls();
+    let rings = ring::enter()?.with_journal_slices();
     let not_begun = || Error::CallNotBegun {
         step: call.step.to_owned(),
     };
     let known = find(call.destination)?.ok_or_else(not_begun)?;
     let tables = Tables::open(&known, &rings);
-    let mut book = Book::new(&tables, &known, call);
+    let mut book = CallJournal::new(&tables, &known, call);
     loop {
         let page = book.read();
         // A caller that does not know whether its commit succeeded records the event again.
@@ -191,7 +191,7 @@ fn tell(call: Call, event: CallEvent, body: Option<(&str, pg_sys::Datum)>) -> Re
     }
 }
 
-fn error(page: &Page, asked_for: bool) -> Option<String> {
+fn error(page: &CallHistory, asked_for: bool) -> Option<String> {
     let last = page.last().filter(|_| asked_for)?;
     last.body_text().map(|body| error_from_json(body.as_str()))
 }

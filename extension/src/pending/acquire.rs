@@ -3,7 +3,7 @@
 
 use super::failures::now_unix;
 use super::identity::Identity;
-use super::inbox::{Inbox, Seen};
+use super::inbox::{Inbox, InboxState};
 use super::policy::max_attempts;
 use super::row::{LeaseState, Leased, NewRow, State, column, errors};
 use super::tables;
@@ -88,11 +88,11 @@ pub fn acquire(id: MessageId, name: &str, lease: i64) -> Result<Acquired> {
 }
 
 /// Returns the outcome when the message is claimed. A claim in progress also has precedence.
-fn blocked_by_claim(seen: Seen) -> Option<Acquired> {
+fn blocked_by_claim(seen: InboxState) -> Option<Acquired> {
     match seen {
-        Seen::Free => None,
-        Seen::Claimed => Some(Acquired::Duplicate),
-        Seen::InProgress { .. } => Some(BUSY),
+        InboxState::Free => None,
+        InboxState::Claimed => Some(Acquired::Duplicate),
+        InboxState::InProgress { .. } => Some(BUSY),
     }
 }
 
@@ -130,10 +130,10 @@ fn first_lease(
         state: LeaseState::Leased,
         order_key: None,
     };
-    let mut seen = Seen::Free;
+    let mut seen = InboxState::Free;
     let inserted = Inserter::new(table).insert_if(&new.columns(identity)?, || {
         seen = inbox.look(identity)?;
-        Ok::<_, Error>(seen == Seen::Free)
+        Ok::<_, Error>(seen == InboxState::Free)
     })?;
     Ok(match inserted {
         Inserted::Yes => Some(Acquired::Leased(Lease {
@@ -142,7 +142,7 @@ fn first_lease(
             last_error: None,
         })),
         Inserted::Taken => None,
-        Inserted::Refused => blocked_by_claim(seen),
+        Inserted::Withdrawn => blocked_by_claim(seen),
     })
 }
 

@@ -165,7 +165,7 @@ fn idem_receive_text(
 ) -> Report<bool> {
     let id = text_id(id)?;
     let payload = given(payload, "payload")?;
-    let carried = Carried {
+    let carried = ReceiveArguments {
         function: c"idem_receive()",
         payload: payload.as_str().as_bytes(),
         content_type: content_type.unwrap_or(JSON),
@@ -200,7 +200,7 @@ fn idem_receive_uuid(
 ) -> Report<bool> {
     let id = uuid_id(id)?;
     let payload = given(payload, "payload")?;
-    let carried = Carried {
+    let carried = ReceiveArguments {
         function: c"idem_receive()",
         payload: payload.as_str().as_bytes(),
         content_type: content_type.unwrap_or(JSON),
@@ -235,7 +235,7 @@ fn idem_receive_bytes_text(
 ) -> Report<bool> {
     let id = text_id(id)?;
     let payload = given(payload, "payload")?;
-    let carried = Carried {
+    let carried = ReceiveArguments {
         function: c"idem_receive_bytes()",
         payload,
         content_type: content_type.unwrap_or(OCTETS),
@@ -270,7 +270,7 @@ fn idem_receive_bytes_uuid(
 ) -> Report<bool> {
     let id = uuid_id(id)?;
     let payload = given(payload, "payload")?;
-    let carried = Carried {
+    let carried = ReceiveArguments {
         function: c"idem_receive_bytes()",
         payload,
         content_type: content_type.unwrap_or(OCTETS),
@@ -283,7 +283,7 @@ fn idem_receive_bytes_uuid(
 }
 
 /// The arguments of `idem_receive` and `idem_receive_bytes` other than the identity.
-struct Carried<'a> {
+struct ReceiveArguments<'a> {
     function: &'static CStr,
     payload: &'a [u8],
     content_type: &'a str,
@@ -293,7 +293,11 @@ struct Carried<'a> {
     deliver_after: Option<TimestampWithTimeZone>,
 }
 
-fn receive_message(id: MessageId, destination: Option<&str>, carried: &Carried) -> Report<bool> {
+fn receive_message(
+    id: MessageId,
+    destination: Option<&str>,
+    carried: &ReceiveArguments,
+) -> Report<bool> {
     let destination = given(destination, "destination")?;
     check_len("the content_type", carried.content_type, limits::NAME_BYTES).map_err(Error::from)?;
     if let Some(key) = carried.key {

@@ -11,7 +11,7 @@ use std::cell::OnceCell;
 
 /// The meaning of the pending message for a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum PendingState {
     /// No pending message is left.
     Clear,
     /// Another process holds a lease on the message, for the remaining time in microseconds.
@@ -36,22 +36,22 @@ impl<'a> PendingCheck<'a> {
 
     /// Deletes the pending message for a claimer that has inserted its claim, unless a lease
     /// protects the message.
-    pub fn take(&self, identity: &Identity, wait: bool) -> Result<Standing> {
+    pub fn take(&self, identity: &Identity, wait: bool) -> Result<PendingState> {
         if !presence::may_exist() {
-            return Ok(Standing::Clear);
+            return Ok(PendingState::Clear);
         }
         let table = self.table()?;
         let mut row = Lookup::new(table, 2);
         match row.hold(&mut identity.keys(), wait) {
-            Hold::Nothing => Ok(Standing::Clear),
-            Hold::Busy => Ok(Standing::InProgress),
+            Hold::Nothing => Ok(PendingState::Clear),
+            Hold::Busy => Ok(PendingState::InProgress),
             Hold::Held => {
                 // A rotation would copy the row as long as its deletion is not committed, so the
                 // lock is kept.
                 table.keep_lock();
                 identity.check_pending(&row)?;
                 let standing = standing(&State::read(&row));
-                if standing == Standing::Clear {
+                if standing == PendingState::Clear {
                     delete_pending(&mut row);
                 }
                 Ok(standing)
@@ -81,11 +81,11 @@ pub fn delete_pending(row: &mut Lookup) {
 /// Returns whether a lease stops a claim. A message that idem_next leased is completed by a claim,
 /// so its lease does not stop a claim: of two holders, one gets the claim. An expired lease, a wait
 /// for a retry and a dead message do not stop a claim either.
-fn standing(state: &State) -> Standing {
+fn standing(state: &State) -> PendingState {
     let remaining = state.due_at.saturating_sub(pg::clock());
     if state.lease == LeaseState::Leased && state.payload_slice.is_none() && remaining > 0 {
-        Standing::Leased { remaining }
+        PendingState::Leased { remaining }
     } else {
-        Standing::Clear
+        PendingState::Clear
     }
 }

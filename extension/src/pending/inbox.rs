@@ -11,7 +11,7 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seen {
+pub enum InboxState {
     Free,
     Claimed,
     /// Claimed by a running transaction.
@@ -21,11 +21,11 @@ pub enum Seen {
     },
 }
 
-impl Seen {
+impl InboxState {
     /// Waits until the claim in progress has ended. The caller must hold nothing that the claim may
     /// wait for.
     pub fn wait(self) {
-        if let Seen::InProgress {
+        if let InboxState::InProgress {
             xid,
             speculative_token,
         } = self
@@ -50,7 +50,7 @@ impl Inbox {
     }
 
     /// Checks the slices once, without waiting.
-    pub fn look(&self, identity: &Identity) -> Result<Seen> {
+    pub fn look(&self, identity: &Identity) -> Result<InboxState> {
         let mut keys = identity.keys();
         for slice in &self.0 {
             let mut lookup = Lookup::insert_only(slice, 2);
@@ -59,20 +59,20 @@ impl Inbox {
                 Found::Row => {
                     check_claim(&lookup, &identity.id, identity.name)?;
                     lookup.rely();
-                    return Ok(Seen::Claimed);
+                    return Ok(InboxState::Claimed);
                 }
                 Found::InProgress {
                     xid,
                     speculative_token,
                 } => {
-                    return Ok(Seen::InProgress {
+                    return Ok(InboxState::InProgress {
                         xid,
                         speculative_token,
                     });
                 }
             }
         }
-        Ok(Seen::Free)
+        Ok(InboxState::Free)
     }
 }
 
@@ -99,8 +99,8 @@ fn claim_state(
         name,
     };
     Ok(match Inbox::open(&identity, &rings).look(&identity)? {
-        Seen::Free => "free",
-        Seen::Claimed => "claimed",
-        Seen::InProgress { .. } => "in_progress",
+        InboxState::Free => "free",
+        InboxState::Claimed => "claimed",
+        InboxState::InProgress { .. } => "in_progress",
     })
 }

@@ -31,6 +31,6 @@ mod search;
 pub mod tables;
 pub mod wait;
 
-pub use check::{PendingCheck, Standing};
+pub use check::{PendingCheck, PendingState};
 pub use complete::ensure_leased;
 pub use identity::Identity;

@@ -10,7 +10,7 @@ use super::search::{Ended, Found, Search, Visit};
 use super::{lease, tables};
 use crate::destination::{Destination, find};
 use crate::errors::{Error, Result, given, invalid};
-use crate::pg::{self, Appender, Hold, Lookup, Table, Walk, answer_rows, condition};
+use crate::pg::{self, Appender, Hold, Lookup, Table, Walk, condition, return_rows};
 use crate::ring;
 use idem_core::{Failure, last_failure, note_failure};
 use pgrx::datum::Interval;
@@ -85,7 +85,7 @@ fn idem_next(
         max_messages as usize,
         max_bytes as usize,
     )?;
-    answer_rows(fcinfo, messages.into_iter());
+    return_rows(fcinfo, messages.into_iter());
     Ok(())
 }
 

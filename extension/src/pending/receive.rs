@@ -3,7 +3,7 @@
 
 use super::acquire::next_seq;
 use super::identity::Identity;
-use super::inbox::{Inbox, Seen};
+use super::inbox::{Inbox, InboxState};
 use super::row::{LeaseState, NewRow};
 use super::tables;
 use crate::destination::{Interned, intern};
@@ -47,10 +47,10 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
     let inbox = Inbox::open(&identity, &rings);
     let table = loop {
         match inbox.look(&identity)? {
-            Seen::Claimed => return Ok(false),
+            InboxState::Claimed => return Ok(false),
             // Wait before the table is locked, so that no lock is held during the wait.
-            seen @ Seen::InProgress { .. } => seen.wait(),
-            Seen::Free => break tables::current(&rings)?,
+            seen @ InboxState::InProgress { .. } => seen.wait(),
+            InboxState::Free => break tables::current(&rings)?,
         }
         pgrx::check_for_interrupts!();
     };
@@ -80,12 +80,12 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
             }
             Found::Nothing => {
                 let seq = next_seq()?;
-                let mut seen = Seen::Free;
+                let mut seen = InboxState::Free;
                 let inserted = Inserter::new(&table).insert_if(
                     &new_row(seq, slice, message).columns(&identity)?,
                     || {
                         seen = inbox.look(&identity)?;
-                        Ok::<_, Error>(seen == Seen::Free)
+                        Ok::<_, Error>(seen == InboxState::Free)
                     },
                 )?;
                 match (inserted, seen) {
@@ -94,9 +94,9 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
                         messages_received();
                         return Ok(true);
                     }
-                    (Inserted::Refused, Seen::Claimed) => return Ok(false),
+                    (Inserted::Withdrawn, InboxState::Claimed) => return Ok(false),
                     // The row was removed, so the claim does not wait for it.
-                    (Inserted::Refused, seen) => seen.wait(),
+                    (Inserted::Withdrawn, seen) => seen.wait(),
                     (Inserted::Taken, _) => (),
                 }
             }

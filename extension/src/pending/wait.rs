@@ -6,9 +6,9 @@ use super::{due, lease, tables};
 use crate::claim::identity_keys;
 use crate::destination::find;
 use crate::errors::{Error, Result, given};
-use crate::pg::{self, Found, Latest, Lookup, wait_a_moment};
+use crate::pg::{self, Found, Latest, Lookup, sleep_ms};
 use crate::ring;
-use crate::wake::{MESSAGES, Place, deadline, left_ms};
+use crate::wake::{MESSAGES, WaiterSlot, deadline, left_ms};
 use idem_core::MessageId;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -40,7 +40,7 @@ fn idem_next_wait(
     let deadline = deadline(timeout_ms)?;
     lease::check_transaction(c"idem_next_wait()")?;
     // Take the slot before the first search, so that a later commit wakes this backend.
-    let place = Place::take(MESSAGES);
+    let place = WaiterSlot::take(MESSAGES);
     let mut poll_ms = POLL_MS.0;
     loop {
         let look = look(destination)?;
@@ -51,18 +51,18 @@ fn idem_next_wait(
         if left_ms <= 0 {
             return Ok(false);
         }
-        let mut sleep_ms = left_ms;
+        let mut pause_ms = left_ms;
         if let Some(due_in_ms) = look.due_in_ms {
-            sleep_ms = sleep_ms.min(due_in_ms);
+            pause_ms = pause_ms.min(due_in_ms);
         }
         if look.is_contended {
-            sleep_ms = sleep_ms.min(CONTENDED_MS);
+            pause_ms = pause_ms.min(CONTENDED_MS);
         }
         if place.is_none() {
-            sleep_ms = sleep_ms.min(poll_ms);
+            pause_ms = pause_ms.min(poll_ms);
             poll_ms = (poll_ms * 2).min(POLL_MS.1);
         }
-        wait_a_moment(sleep_ms.max(1));
+        sleep_ms(pause_ms.max(1));
     }
 }
 

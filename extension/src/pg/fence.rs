@@ -49,7 +49,7 @@ impl Lockers {
 
 /// Sleeps for `ms` milliseconds, or until the latch of this process is set, and processes
 /// interrupts.
-pub fn wait_a_moment(ms: i64) {
+pub fn sleep_ms(ms: i64) {
     // SAFETY: MyLatch is this process's own.
     unsafe {
         pg_sys::WaitLatch(

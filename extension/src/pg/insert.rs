@@ -24,7 +24,7 @@ pub enum Inserted {
     /// Another transaction inserted the key first: look again.
     Taken,
     /// The caller did not agree to the insert.
-    Refused,
+    Withdrawn,
 }
 
 /// Repeated unique inserts into one table.
@@ -118,7 +118,7 @@ impl<'t> Inserter<'t> {
                 self.insert_other_indexes();
                 Ok(Inserted::Yes)
             } else if unique {
-                Ok(Inserted::Refused)
+                Ok(Inserted::Withdrawn)
             } else {
                 Ok(Inserted::Taken)
             }

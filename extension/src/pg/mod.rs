@@ -12,7 +12,7 @@ mod unbound;
 mod walk;
 
 pub use append::Appender;
-pub use fence::{Lockers, wait_a_moment};
+pub use fence::{Lockers, sleep_ms};
 pub use hold::Hold;
 pub use insert::{Inserted, Inserter, insert_unique};
 pub use lookup::{Found, Lookup};
@@ -71,7 +71,7 @@ fn raise(code: PgSqlErrorCode, message: String, hint: &'static str) {
 
 /// Runs `work` for a relation in one backend at a time. `work` must not wait for another
 /// transaction.
-pub fn one_at_a_time<T>(relation: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
+pub fn with_exclusive_lock<T>(relation: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
     /// The part in the lock tag. It differs from that of commands, which lock the whole object.
     const PART: u16 = 1;
     let lock = pg_sys::ExclusiveLock as pg_sys::LOCKMODE;
@@ -121,7 +121,7 @@ pub fn clock() -> pg_sys::TimestampTz {
 }
 
 /// Returns these rows from a set-returning function. They have the function's own result type.
-pub fn answer_rows<const N: usize>(
+pub fn return_rows<const N: usize>(
     fcinfo: pg_sys::FunctionCallInfo,
     rows: impl Iterator<Item = [Option<pg_sys::Datum>; N]>,
 ) {

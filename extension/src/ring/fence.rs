@@ -3,7 +3,7 @@
 use super::cache::ring_table;
 use super::version::check_version;
 use crate::errors::given;
-use crate::pg::{Lockers, wait_a_moment};
+use crate::pg::{Lockers, sleep_ms};
 use crate::settings;
 use crate::stats::watch_transactions;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -59,7 +59,7 @@ fn fence(step: Option<&str>, wait: Option<bool>) -> Result<bool, ErrorReport> {
         if deadline.is_none_or(|deadline| Instant::now() >= deadline) {
             return Ok(false);
         }
-        wait_a_moment(5);
+        sleep_ms(5);
     }
     Ok(true)
 }

@@ -115,7 +115,7 @@ impl Rings {
 
     /// Returns the same rings with the slices of the journal. Insert, look-up and retention of
     /// external calls are those of claims.
-    pub fn of_calls(&self) -> Rings {
+    pub fn with_journal_slices(&self) -> Rings {
         Rings {
             inbox: self.inbox.map(|ring| Ring {
                 slices: ring.calls,

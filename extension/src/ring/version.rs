@@ -24,7 +24,7 @@ pub fn check_version() -> errors::Result<()> {
         return Ok(());
     }
     let installed_is_older = parts(&installed) < parts(LIBRARY);
-    Err(Error::AnotherVersion {
+    Err(Error::VersionMismatch {
         installed,
         installed_is_older,
         library: LIBRARY,

@@ -2,7 +2,7 @@
 //! turn.
 
 use super::end_on_sigterm;
-use crate::pg::wait_a_moment;
+use crate::pg::sleep_ms;
 use crate::settings;
 use crate::shared;
 use pgrx::bgworkers::{
@@ -20,10 +20,10 @@ const RESTART: Duration = Duration::from_secs(5);
 /// finds out whether the extension has been created.
 const DISCOVERY: Duration = Duration::from_secs(60);
 /// The number of maintainers that work at the same time.
-const AT_WORK: usize = 2;
+const MAX_WORKING: usize = 2;
 /// The time after which a running maintainer is assumed to wait at a fence. It does no work then,
 /// and other databases must not wait for it.
-const A_PASS: Duration = Duration::from_secs(1);
+const PASS_TIME: Duration = Duration::from_secs(1);
 /// The interval, in milliseconds, at which the launcher checks whether a maintainer has ended.
 const WATCH_MS: i64 = 100;
 
@@ -46,12 +46,12 @@ pub fn register() {
 }
 
 #[derive(Default)]
-struct Site {
+struct DatabaseState {
     last_start: Option<Instant>,
     running: Option<DynamicBackgroundWorker>,
 }
 
-impl Site {
+impl DatabaseState {
     /// Returns the time at which the next maintainer is due. It is computed at each use, because a
     /// database becomes known while its maintainer runs, or when the extension is created.
     fn next_pass(&self, database: pg_sys::Oid) -> Option<Instant> {
@@ -68,7 +68,7 @@ impl Site {
         self.running.is_some()
             && self
                 .last_start
-                .is_some_and(|start| start.elapsed() < A_PASS)
+                .is_some_and(|start| start.elapsed() < PASS_TIME)
     }
 }
 
@@ -78,7 +78,7 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
     end_on_sigterm();
     BackgroundWorker::attach_signal_handlers(SignalWakeFlags::SIGHUP);
     BackgroundWorker::connect_worker_to_spi(None, None);
-    let mut sites: HashMap<pg_sys::Oid, Site> = HashMap::new();
+    let mut sites: HashMap<pg_sys::Oid, DatabaseState> = HashMap::new();
     // The handles of maintainers are not freed individually, but together when none is in use.
     let mut handles = PgMemoryContexts::new("idem maintainers");
     loop {
@@ -108,7 +108,7 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
         let mut at_work = sites.values().filter(|site| site.is_at_work()).count();
         let now = Instant::now();
         for (&database, site) in &mut sites {
-            if at_work >= AT_WORK
+            if at_work >= MAX_WORKING
                 || running >= most_at_once()
                 || site.running.is_some()
                 || site.next_pass(database).is_some_and(|next| next > now)
@@ -133,7 +133,7 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
             })
             .clamp(1, 1_000)
         };
-        wait_a_moment(nap);
+        sleep_ms(nap);
     }
 }
 
@@ -142,7 +142,7 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
 fn most_at_once() -> usize {
     // SAFETY: set once, when the server starts.
     let all_workers = unsafe { pg_sys::max_worker_processes };
-    (all_workers as usize / 2).max(AT_WORK)
+    (all_workers as usize / 2).max(MAX_WORKING)
 }
 
 fn is_running(worker: &DynamicBackgroundWorker) -> bool {

@@ -1,7 +1,7 @@
 //! The maintainer: one pass over one database.
 
 use super::end_on_sigterm;
-use crate::pg::wait_a_moment;
+use crate::pg::sleep_ms;
 use crate::ring::{check_version, fence_passed, fences_pending, monotonic_us};
 use crate::settings;
 use crate::shared::this_database;
@@ -97,7 +97,7 @@ fn version_is_served() -> bool {
     let refusal = check_version().err();
     let known = this_database().is_some_and(|database| {
         database
-            .version_refused
+            .version_warned
             .swap(refusal.is_some(), Ordering::Relaxed)
     });
     let Some(refusal) = refusal else {
@@ -113,7 +113,7 @@ fn version_is_served() -> bool {
 fn wait_at_the_fence() {
     let next_pass = Instant::now() + Duration::from_millis(settings::NAPTIME_MS.get() as u64);
     loop {
-        wait_a_moment(FENCE_MS);
+        sleep_ms(FENCE_MS);
         if BackgroundWorker::transaction(fence_passed) || Instant::now() >= next_pass {
             return;
         }
