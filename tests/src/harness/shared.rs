@@ -25,10 +25,8 @@ pub fn shared_cluster() -> Result<Arc<Cluster>> {
     let cluster = Arc::clone(shared.insert(Arc::new(cluster)));
     // SAFETY: the function takes no argument, returns and does not unwind. Statics have no
     // destructors, so that an exit handler must remove the directories of the cluster.
-    ensure!(
-        unsafe { libc::atexit(stop) } == 0,
-        "atexit cannot register another function"
-    );
+    let status = unsafe { libc::atexit(stop) };
+    ensure!(status == 0, "atexit cannot register another function");
     Ok(cluster)
 }
 
