@@ -115,7 +115,8 @@ COMMENT ON FUNCTION idem.check_due_times() IS
     'Reports leases that end in more than 25 hours and messages that are due in more than 366 '
     'days.';
 
--- A transaction that began after a step was published knows the step, so no fence waits for it.
+-- The fence of a step waits only for transactions that began before the step was published. Later
+-- transactions see the state after the step.
 CREATE FUNCTION idem.rotation_blockers() RETURNS TABLE (
     ring             text,
     pid              integer,

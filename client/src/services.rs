@@ -66,9 +66,9 @@ impl Services {
 
     /// Runs all services until `shutdown` completes.
     ///
-    /// If a service ends with an error, the others are shut down in the same order, and the first
-    /// error is returned: see [`Consumer::run`] and [`Relay::run`]. Dropping the future stops all
-    /// services at once.
+    /// If a service ends with an error, the other services are also shut down, the consumers
+    /// first and then the relays, and the first error is returned: see [`Consumer::run`] and
+    /// [`Relay::run`]. Dropping the future stops all services at once.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let (mut consumers, mut relays) = (Group::start(self.consumers), Group::start(self.relays));
         let mut failed = select! {

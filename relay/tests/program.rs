@@ -506,8 +506,8 @@ fn port_in_use_is_not_an_error_of_the_settings() {
     assert!(said.contains(&format!("cannot bind {address}")), "{said}");
 }
 
-/// Goal: one settings file works for the service, which has copies of the files that the settings
-/// name, and for an administrator, with the files themselves.
+/// Goal: the same settings work in two directories. The service reads copies of the settings file
+/// and of the files that it names. An administrator reads the original files.
 #[test]
 fn relative_paths_are_relative_to_the_settings_file() {
     let directory = tempfile::tempdir().unwrap();

@@ -75,8 +75,8 @@ enum Command {
         #[arg(long, default_value_t = 20)]
         runs: u32,
     },
-    /// Run a campaign of fault injection; prints a ledger and fails when the ledger is red (needs
-    /// root)
+    /// Run a campaign of fault injection; prints a ledger and fails when the ledger has an error or
+    /// too few faults (needs root)
     Chaos {
         /// The shortest time of fault injection, in minutes; 1 to 240
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=240))]

@@ -31,7 +31,8 @@ use crate::Error;
 
 /// How long ROLLBACK may take before the statement in front of it is cancelled.
 const PROMPT: Duration = Duration::from_millis(20);
-/// The time between two attempts. An attempt between two statements has no effect.
+/// The time between two attempts to cancel the statement. An attempt that reaches the backend
+/// between two statements has no effect, so it is repeated.
 const AGAIN: Duration = Duration::from_millis(250);
 /// The time after which the socket is closed in any case. Behind a pooler this frees the connection
 /// to the server. The next statement may need that connection, and so may the statement that

@@ -86,7 +86,8 @@ pub(crate) fn wait_at_server(pool: &Pool) -> Duration {
     }
 }
 
-/// Checks that the pool can provide two connections at once. The error is the reason.
+/// Checks that the pool can provide two connections at once. If it cannot, the error names the
+/// reason.
 pub(crate) fn has_two(pool: &Pool, what: &str) -> Result<(), String> {
     match pool.status().max_size {
         size @ ..2 => Err(format!(

@@ -1,4 +1,4 @@
-//! Values that each pool has once in a process.
+//! Values with one instance for each pool. All clones of a pool share its instance.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,5 @@
-//! The turns of handlers: one connection of each pool is reserved for short statements.
+//! Limits the number of handlers that use connections of a pool at the same time. A handler waits
+//! for its turn, so that one connection of each pool stays free for short statements.
 
 use std::{sync::Arc, time::Duration};
 

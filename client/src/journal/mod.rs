@@ -93,7 +93,7 @@ pub struct Begun {
     pub response: Option<Value>,
     /// The number of this attempt at the step, from 1.
     pub attempt: i32,
-    /// When the first attempt began that did not end. For a new call this is now.
+    /// When the first attempt without a recorded result began. For a new call this is now.
     pub begun_at: Option<OffsetDateTime>,
     /// The error of a call that was rejected permanently.
     pub error: Option<String>,

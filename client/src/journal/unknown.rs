@@ -14,9 +14,10 @@ use super::CallError;
 pub struct UnknownCall {
     /// The idempotency key of the call.
     pub idempotency_key: String,
-    /// The number of the current attempt, from 2.
+    /// The number of the current attempt. It is at least 2, because an earlier attempt began the
+    /// call.
     pub attempt: i32,
-    /// When the first attempt began that did not end.
+    /// When the first attempt without a recorded result began.
     pub begun_at: Option<OffsetDateTime>,
 }
 

@@ -78,8 +78,8 @@ impl Idem {
             }
             group.push((place, ready));
             if !is_sharing {
-                // Processed now, because the next message may have to wait for the turn that this
-                // one holds in memory.
+                // Process this message now: with `Store::Memory` it holds a turn until it is
+                // processed, and a duplicate later in the batch waits for that turn.
                 answers.extend(
                     self.process_group(pool, mem::take(&mut group), &handler)
                         .await,

@@ -86,7 +86,7 @@ async fn shutdown_releases_prefetched_messages_unharmed() {
         }
     };
     let pool = world.db.pool(4);
-    // No message becomes available because its lease expires.
+    // The lease is so long that no lease expires during the test.
     let source = world.source(&pool).lease(Duration::from_secs(3600));
     let stopping = Consumer::new(pool, source)
         .handle(world.to.as_str(), slow)

@@ -232,7 +232,7 @@ async fn invalid_effects_roll_back_the_handler() {
         assert_eq!(processed.await.unwrap_err().kind(), ErrorKind::Invalid);
         ground.until_quiet().await;
         ground.assert_untouched(&message).await;
-        // Texts of the server contain no zero byte.
+        // PostgreSQL accepts no zero byte in a text or in a `jsonb` value.
         for wrong in [Effect::json("facts", &"a\0b").unwrap(), fact().key("a\0b")] {
             let processed = idem.process(&pool, &message, |tx, message| {
                 let wrong = wrong.clone();

@@ -86,8 +86,8 @@ async fn processes_share_partitions_and_replace_a_crashed_process() {
     for key in KEYS {
         let dead = dying.of_key(key);
         assert_eq!(dead, rounds(key, dead.len()), "of the first process");
-        // On a busy machine a lease can also expire between the two other processes, and then both
-        // publish its effects.
+        // On a busy machine the lease of one of the two other processes can expire before it has
+        // acknowledged a batch. Then the other process publishes the same effects again.
         let mut living = first_occurrences([broker.of_key(key), third_broker.of_key(key)].concat());
         living.sort_by_key(|payload| payload[2..].parse::<usize>().unwrap());
         assert_eq!(living, rounds(key, rounds_in_all));

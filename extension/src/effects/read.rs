@@ -20,8 +20,8 @@ const MARGIN_BYTES: usize = 16 * 1024 * 1024;
 /// memory context.
 pub fn recorded(id: &MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_sys::Datum>>>> {
     idem_core::check_destination(destination)?;
-    // A claim and its effects have the same time. After the claim was forgotten, effects of the
-    // earlier execution remain, with an earlier time.
+    // A claim and its effects have the same time. If an earlier claim of this message was
+    // forgotten, the effects of its execution may still be stored. They have an earlier time.
     let Some((known, claimed_at)) = claim_of(id, destination)? else {
         return Ok(Vec::new());
     };

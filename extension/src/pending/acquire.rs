@@ -146,8 +146,8 @@ fn first_lease(
     })
 }
 
-/// Leases a message of which the row is held. The state is read again, because it may have changed
-/// before the lock.
+/// Leases a message whose row this transaction has locked. The state is read again, because it may
+/// have changed before the row was locked.
 fn next_lease(
     identity: &Identity,
     inbox: &Inbox,

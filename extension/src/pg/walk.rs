@@ -21,7 +21,7 @@ impl Latest {
 impl Drop for Latest {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // SAFETY: registered in take, and no longer used by a scan.
+            // SAFETY: `take` registered the snapshot, and no scan uses it any longer.
             unsafe { pg_sys::UnregisterSnapshot(self.0) };
         }
     }

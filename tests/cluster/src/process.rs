@@ -29,8 +29,8 @@ pub struct Process {
     stops: Stops,
 }
 
-/// The signals that stop a server, the gentlest first. Dropping the process tries them in order,
-/// and at last SIGKILL.
+/// The signals that stop a server. When a [`Process`] is dropped, it sends them in this order until
+/// the server ends. If the server still runs after the last of them, it is killed with SIGKILL.
 pub type Stops = &'static [Signal];
 
 /// The time that a dropped server has to end after each of its signals.

@@ -152,9 +152,10 @@ impl RabbitMqPublisher {
         connection.take_if(|connection| Arc::ptr_eq(connection, left));
     }
 
-    /// Returns an error if the headers are larger than one frame. The broker would close the
-    /// connection for such headers, and all effects on it would fail: the broker would seem to be
-    /// unavailable as long as the effect is retried. The payload is split into many frames.
+    /// Returns an error if the headers are larger than one frame. The broker closes a connection
+    /// that sends such headers, and then all effects on this connection fail. So the broker would
+    /// seem to be unavailable as long as such an effect is retried. The payload has no such limit,
+    /// because it is split into frames.
     fn fits(&self, properties: &BasicProperties) -> Result<(), PublishError> {
         let (bytes, at_most) = (
             properties::frame_bytes(properties),

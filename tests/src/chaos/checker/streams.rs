@@ -106,7 +106,9 @@ pub(super) async fn log(logged: &[Logged], client: &Client, errors: &mut Errors)
         .iter()
         .map(|row| anyhow::Ok((row.try_get(0)?, row.try_get(1)?)))
         .collect::<Result<_>>()?;
-    // Two executions can have the same message id, and a relay can publish one execution twice.
+    // The letters of one hit are compared by message id and execution: the letters of two
+    // executions can have the same message id. A relay can publish the same letter twice, which is
+    // no error.
     let (mut letters, mut steps) = (HashMap::<Uuid, HashSet<(&str, Uuid)>>::new(), Vec::new());
     for Logged {
         topic,

@@ -24,7 +24,8 @@ impl Fault for Reset {
         async {
             let hits = || site.database_proxy.hits() + site.broker_proxy.hits();
             let before = hits();
-            // Several resets, because each interrupts other sessions at other points.
+            // Reset connections several times: each reset interrupts different sessions at
+            // different points.
             for _ in 0..5 {
                 choose(site, dice).cut(Cut::Reset);
                 hold(dice, 0.2..1.0).await;

@@ -48,8 +48,9 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The leases, each with the time until which it was valid at least. A lease begins after its
-/// request, and a released lease ends at the request of its release.
+/// The leases, each with a time until which it was certainly valid: the time of the request for the
+/// lease plus the length of the lease, because a lease begins after the request for it. If the
+/// client requested the release of the lease earlier, it is the time of that request.
 const LIVED_UNTIL: &str = "(SELECT l.identity, l.token, l.told,
              least(l.asked + l.lease, min(r.asked)) AS lived_until
         FROM leased l LEFT JOIN released r USING (identity, token)

@@ -1,5 +1,5 @@
 //! SERIALIZABLE: the functions that consumers use do not read by the snapshot of the transaction,
-//! so they must not take part in its conflicts.
+//! so they must not cause serialization failures between transactions.
 
 use anyhow::Result;
 use idem_tests::harness::Database;

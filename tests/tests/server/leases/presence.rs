@@ -55,8 +55,8 @@ async fn i1_claim_respects_a_lease_after_quiet_passes() -> Result<()> {
     Ok(())
 }
 
-/// I1: a note between two passes restarts the count of quiet passes, and a locked table is not
-/// checked.
+/// I1: when a writer sets the note between two passes, the maintainer counts quiet passes from the
+/// beginning. A pass does not set `none` while a writer holds a lock on the table.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_presence_is_cleared_only_after_a_whole_quiet_pass() -> Result<()> {
     let db = database().await?;

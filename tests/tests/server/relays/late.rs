@@ -47,7 +47,8 @@ async fn i5_late_commit_is_delivered_and_delays_no_effect() -> Result<()> {
     Ok(())
 }
 
-/// I5: the relay has acknowledged half of the effects of its pair of snapshots.
+/// I5: a late effect counts as lag although its number is below the cursor of the relay. The relay
+/// has acknowledged half of the effects of its pair of snapshots.
 #[tokio::test]
 async fn i5_late_effect_below_cursor_of_open_pair_counts_as_lag() -> Result<()> {
     let s = fixture().await?;
