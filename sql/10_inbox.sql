@@ -69,8 +69,8 @@ COMMENT ON COLUMN idem.ring.opened IS
 COMMENT ON COLUMN idem.ring.started IS
     'The time at which each slice last became current, by slice number + 1.';
 
--- CREATE EXTENSION inserts the first state, and pg_restore inserts the state of the dump. The later
--- row replaces the earlier one.
+-- CREATE EXTENSION inserts the first state, and pg_restore inserts the state of the dump. This
+-- trigger lets the later row replace the earlier row.
 CREATE FUNCTION idem.replace_row_by_id() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -95,7 +95,8 @@ INSERT INTO idem.ring (id, name, retention) VALUES
 
 -- A claim takes 56 bytes, because the columns with the widest alignment come first. A text id is
 -- stored beside its key, so that a duplicate is distinguished from another text with the same key.
--- Insert-triggered VACUUM is off: a slice is truncated before freezing it is worthwhile.
+-- VACUUM after inserts is off, because a slice is truncated before it is worthwhile to freeze its
+-- rows.
 DO $$
 DECLARE
     ring  text;

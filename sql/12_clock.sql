@@ -35,9 +35,9 @@ ALTER TABLE idem.clock ENABLE ALWAYS TRIGGER replace_row;
 INSERT INTO idem.clock (id) VALUES (1);
 SELECT pg_catalog.pg_extension_config_dump('idem.clock', '');
 
--- A jump is a movement of the wall clock that the monotonic clock did not make, or a wall clock
--- that after a restart shows an earlier time than before. Half a second is no jump, because time
--- services correct that much at once.
+-- The wall clock has jumped if it has moved by another amount than the monotonic clock, or if after
+-- a restart it shows an earlier time than before. A difference of up to half a second does not
+-- count, because time services correct that much at once.
 CREATE FUNCTION idem.tick() RETURNS interval
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -92,8 +92,8 @@ DECLARE
     c idem.clock;
 BEGIN
     SELECT * INTO c FROM idem.clock x WHERE x.id = 1;
-    -- A restart loses the time since the last stored reading. Each stored reading leaves a dead row
-    -- version, so readings are not stored more often.
+    -- A restart loses the time since the last stored reading, so a reading is stored every ten
+    -- seconds. Readings are not stored more often, because each leaves a dead row version.
     IF c.server_started <> pg_postmaster_start_time() OR idem.ran() - c.ran >= '10 seconds'
        OR clock_timestamp() - idem.ran() - c.zero_at
           NOT BETWEEN '-0.5 seconds' AND '0.5 seconds' THEN

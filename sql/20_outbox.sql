@@ -2,10 +2,10 @@
 
 CREATE SEQUENCE idem.outbox_seq;
 
--- A scan of a sequence can return a number that is up to 32 too high: nextval writes the number
--- that it logs into the row and then the number that it returns, and the scan reads the row without
--- the lock of the page. With such a floor a relay would never read the effects that later
--- transactions record with the numbers in between.
+-- A SELECT from a sequence can return a number that is up to 32 too high: nextval first writes the
+-- number for the WAL into the row and then the number that it returns, and the SELECT reads the row
+-- without the lock of the page. If a relay used such a number as its floor, it would never read the
+-- effects that later transactions record with the numbers below it.
 CREATE FUNCTION idem.last_outbox_seq() RETURNS bigint
 LANGUAGE sql VOLATILE
 BEGIN ATOMIC

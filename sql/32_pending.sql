@@ -3,9 +3,9 @@
 --
 -- Each identity has one narrow row, in one of two tables that are used in rotation. Rows are
 -- updated, and the claim that completes a message deletes its row, so the table collects dead row
--- versions. While a transaction holds an old snapshot, VACUUM cannot remove them:
--- idem.rotate_pending copies the live rows into the other table and continues there. Payloads are
--- in idem.payload_N, which is insert-only.
+-- versions. While a transaction holds an old snapshot, VACUUM cannot remove them. So
+-- idem.rotate_pending copies the live rows into the other table, which then becomes the current
+-- table. Payloads are in idem.payload_N, which is insert-only.
 
 CREATE SEQUENCE idem.pending_seq;
 CREATE SEQUENCE idem.lease_token_seq;

@@ -1,12 +1,12 @@
 -- The rotation of the pending messages. Updated and deleted rows leave dead versions, and a
 -- transaction with an old snapshot keeps VACUUM from removing them. A rotation copies the live rows
--- into the other table and continues there.
+-- into the other table and makes it the current table.
 --
 -- A rotation is short: it runs only when the table is large and its live rows are few. It waits at
 -- most 50 ms for the lock of the current table, so a claim waits no longer than that, and it does
--- not wait for the lock of the other table. A lock that only maintainers take, and for which they
--- do not wait, excludes maintainers from each other: two maintainers that have read a table must
--- not both wait for its lock.
+-- not wait for the lock of the other table. A maintainer first locks idem.pending_rotation, and
+-- gives up if another maintainer holds this lock. Otherwise two maintainers that have read a table
+-- could both wait for its lock, which is a deadlock.
 
 CREATE FUNCTION idem.pending_table(slice integer) RETURNS regclass
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
@@ -15,8 +15,8 @@ RETURN CASE WHEN slice = 0 THEN 'idem.pending_0'::pg_catalog.regclass
 COMMENT ON FUNCTION idem.pending_table(integer) IS
     'Returns one of the two tables of pending messages, 0 or 1.';
 
--- A table of 4 MB stays in memory. Three times the live rows keeps rotations rare while many
--- messages are pending.
+-- A table of up to 4 MB stays in memory and is not large. A larger table must have three times its
+-- size after the last rotation, so that rotations are rare while many messages are pending.
 CREATE FUNCTION idem.pending_is_large(rotation idem.pending_rotation) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN pg_catalog.pg_relation_size(idem.pending_table((rotation).current))
@@ -25,8 +25,8 @@ RETURN pg_catalog.pg_relation_size(idem.pending_table((rotation).current))
 COMMENT ON FUNCTION idem.pending_is_large(idem.pending_rotation) IS
     'Returns whether the current table is large enough for a rotation.';
 
--- At most 2,000 rows and 2 MB. The copy takes about 10 microseconds for a row with its three
--- indexes.
+-- Few means at most 2,000 rows and 2 MB. The copy takes about 10 microseconds for each row with its
+-- entries in three indexes.
 CREATE FUNCTION idem.pending_rows_are_few(slice integer) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -64,7 +64,7 @@ BEGIN
     next := 1 - rotation.current;
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', idem.pending_table(rotation.current));
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT', idem.pending_table(next));
-    -- New rows may have been committed before the locks were granted.
+    -- Check again, because new rows may have been committed before the locks were granted.
     IF NOT idem.pending_rows_are_few(rotation.current) THEN
         RETURN false;
     END IF;
@@ -72,8 +72,8 @@ BEGIN
     -- snapshots, and a dump that began before must find the pending messages in one of the two
     -- tables.
     EXECUTE format('TRUNCATE %s', idem.pending_table(next));
-    -- Drop the lease of a message of a broker that was not redelivered for longer than any claim is
-    -- retained. A claim of that age is forgotten too.
+    -- Do not copy the lease of a broker's message that expired longer ago than the longest
+    -- retention of claims. A claim of that age is forgotten too.
     EXECUTE format('INSERT INTO %s SELECT p.* FROM %s p '
                    'WHERE p.payload_slice IS NOT NULL OR p.due_at >= $1',
                    idem.pending_table(next), idem.pending_table(rotation.current))
@@ -93,8 +93,8 @@ COMMENT ON FUNCTION idem.rotate_pending() IS
     'was not available.';
 
 -- While no message is pending, claims skip the look-up: see extension/src/pending/presence.rs.
--- Setting the flag needs the same locks as a rotation, so it is set only after a whole maintenance
--- pass in which no pending message was written.
+-- Setting the note to none needs the same locks as a rotation. So it is set only if no pending
+-- message was written since an earlier maintenance pass found none.
 CREATE FUNCTION idem.note_no_pending(rotation idem.pending_rotation) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET jit = off
 AS $$

@@ -1,9 +1,9 @@
 -- Relays: the readers of the outbox that publish the effects, and their progress.
 --
 -- Progress is appended, never updated. The newest row of a (relay, partition) is its state, and its
--- pos is the fencing token of the batch that it leases. A row that is updated ten times a second
--- would become a version chain as long as the oldest snapshot is old; here the newest row is always
--- the first that the index returns. Two tables are used in rotation.
+-- pos is the fencing token of the batch that it leases. If one row were updated ten times a second,
+-- readers would have to pass all its versions that the oldest snapshot keeps. With appended rows
+-- the newest row is always the first that the index returns. Two tables are used in rotation.
 
 CREATE SEQUENCE idem.relay_id_seq AS int4 START 2;
 CREATE SEQUENCE idem.progress_pos_seq;
@@ -42,7 +42,7 @@ CREATE FUNCTION idem.note_restore() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- A new relay has created_at = now(); a row from a dump has not.
+    -- A new relay has created_at = now(). A row from a dump has an older created_at.
     IF NEW.created_at <> now() THEN
         NEW.restored_at := clock_timestamp();
         NEW.restored_at_xid := idem.next_xid();
@@ -167,9 +167,9 @@ COMMENT ON FUNCTION idem.effect_bytes(bytea, jsonb) IS
     'Returns the number of bytes that an effect counts towards max_bytes of a batch: its payload '
     'and its headers. The other columns have small limits.';
 
--- Delayed effects, complete: the outbox may forget them. The primary key contains no generated
--- column, because PostgreSQL 18 rejects UPDATE and DELETE of such rows under a publication for all
--- tables.
+-- Delayed effects are stored with all their columns, because the outbox may forget them. The
+-- primary key contains no generated column, because PostgreSQL 18 rejects UPDATE and DELETE of such
+-- rows under a publication for all tables.
 CREATE TABLE idem.delayed (
     relay     int4        NOT NULL,
     partition int4        NOT NULL,
@@ -204,8 +204,8 @@ COMMENT ON TABLE idem.parked_effect IS
 
 SELECT pg_catalog.pg_extension_config_dump('idem.relay_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.progress_pos_seq', '');
--- In this order the first relay, which CREATE EXTENSION has inserted, is replaced before another
--- relay with its name is restored.
+-- ORDER BY id restores the relay with id 1 first. It replaces the relay that CREATE EXTENSION has
+-- inserted, before another relay with the same name is restored.
 SELECT pg_catalog.pg_extension_config_dump('idem.relay', 'ORDER BY id');
 SELECT pg_catalog.pg_extension_config_dump('idem.relay_partition', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.delayed', '');

@@ -64,8 +64,8 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'the relay has been dropped' USING ERRCODE = 'undefined_object';
     END IF;
-    -- Lock before the statement that reads the progress, so that its snapshot is newer than a
-    -- rotation of the tables.
+    -- Lock before the statement that reads the progress, so that the snapshot of that statement is
+    -- newer than every rotation of the tables.
     LOCK TABLE idem.progress_0, idem.progress_1 IN ROW EXCLUSIVE MODE;
 END
 $$;

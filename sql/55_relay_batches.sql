@@ -1,18 +1,18 @@
 -- Batches: the effects that the newer of two snapshots sees and the older one does not see, ordered
--- by seq (as in PgQ). A transaction that takes its sequence number early and commits late is in a
--- later batch and does not delay other effects.
+-- by seq (as in PgQ). If a transaction takes its sequence number early and commits late, its
+-- effects are in a later batch and do not delay other effects.
 --
--- A disabled path adds 1e10 to the estimated cost of a plan that still needs it (a sort of two
--- rows, a scan of a sequence), which is above every cost limit of JIT compilation. Each function
--- that disables paths therefore sets jit = off.
+-- Some plans need a disabled path (a sort of two rows, a scan of a sequence). This adds 1e10 to
+-- their estimated cost, which is above every cost limit of JIT compilation. So each function that
+-- disables paths sets jit = off.
 
--- New transactions are read in the order of seq, up to the limit. The transactions that committed
--- late are few but can be of any size: each is read in order through the index on (tx, seq).
--- The function has no SET clause, so that it is inlined into the calling statements and copies
--- nothing. The settings of the callers make their plans use the indexes whatever the statistics are
--- (a slice is empty when the plan is made and large when it runs).
--- The arguments are scalar values, because a field of a row would be extracted again for every
--- effect.
+-- The effects of new transactions are read in the order of seq, up to the limit. The transactions
+-- that were still running at the older snapshot are few but can be of any size: the effects of each
+-- of them are read in order through the index on (tx, seq). The function has no SET clause, so that
+-- it is inlined into the calling statements and copies nothing. The settings of the callers make
+-- their plans use the indexes whatever the statistics are (a slice is empty when the plan is made
+-- and large when it runs). The arguments are scalar values, because a field of a row would be
+-- extracted again for every effect.
 CREATE FUNCTION idem.effects_between(
     seq_after     bigint,
     floor_from    bigint,
@@ -48,11 +48,12 @@ COMMENT ON FUNCTION idem.effects_between(
     'Returns the next effects of a partition between the two snapshots of its progress, ordered '
     'by seq, at most at_most.';
 
--- After a crash, transaction ids that were assigned but have written nothing are assigned again.
--- The snapshot lists them as running, so effects of the new transactions are still delivered. Only
--- an id below xmax that the snapshot does not list would be treated as delivered. The second
--- condition finds a restored cursor that was ahead when it was restored, although the ids of this
--- cluster have reached it since.
+-- If a transaction had written nothing before a crash, the server assigns its id again after the
+-- crash. The snapshot of the cursor lists these ids as running, so the effects of the new
+-- transactions are still delivered. But an effect with an id below xmax that the snapshot does not
+-- list would be treated as delivered, so the first condition looks for such ids. The second
+-- condition finds a restored cursor that was ahead when it was restored, even if this cluster has
+-- assigned its ids since.
 CREATE FUNCTION idem.lies_ahead(p idem.progress) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -95,10 +96,10 @@ COMMENT ON FUNCTION idem.check_xids(idem.progress) IS
     'cluster. Error: 55000.';
 
 -- The xmax of a snapshot is one above the newest completed transaction. Transactions with higher
--- ids can be running with sequence numbers that they took long ago, and the snapshot does not list
--- them. This function lists them, so that a transaction which is not listed has not begun. It also
--- lists the current transaction, which a snapshot of its own omits: a relay that works in the
--- transaction of its batch can still record effects.
+-- ids can be running. They may have taken their sequence numbers long ago, and the snapshot does
+-- not list them. This function lists them and returns a higher xmax, so that a transaction with an
+-- id of at least xmax has not begun. It also lists the current transaction, which its own snapshot
+-- omits, because a relay can still record effects in the transaction in which it reads its batch.
 CREATE FUNCTION idem.full_snapshot() RETURNS pg_snapshot
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -123,8 +124,8 @@ COMMENT ON FUNCTION idem.full_snapshot() IS
     'still record effects.';
 
 -- The floor is read before the snapshot and the ceiling after it, each in a statement of its own: a
--- transaction that begins later takes numbers above the floor, and no transaction that the snapshot
--- sees has a number above the ceiling.
+-- transaction that begins after the snapshot takes numbers above the floor, and no transaction that
+-- the snapshot sees has a number above the ceiling.
 CREATE FUNCTION idem.open_pair(p idem.progress) RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -156,7 +157,7 @@ COMMENT ON FUNCTION idem.close_pair(idem.progress) IS
     'Returns the progress after all effects between its two snapshots: the newer snapshot becomes '
     'the older one.';
 
--- Reads without a lock. An effect that this check misses is found by the next one.
+-- Reads without a lock. The next check finds an effect that this check misses.
 CREATE FUNCTION idem.has_work(this idem.relay, partition integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
@@ -242,13 +243,13 @@ BEGIN
             p.pos := idem.append_progress(p);
             RETURN p;
         ELSIF resumed THEN
-            -- The last batch was full and contained all effects of this pair. Newer effects are in
-            -- the next pair.
+            -- The last batch was full and contained all remaining effects of this pair of
+            -- snapshots. Newer effects are in the next pair.
             p := idem.close_pair(p);
             p.pos := idem.append_progress(p);
         ELSE
-            -- An idle partition writes nothing. But a long range without effects is recorded, so
-            -- that it is not scanned again.
+            -- If a partition has no effects, nothing is written. Only a long range of sequence
+            -- numbers without effects is recorded, so that it is not scanned again.
             IF p.ceiling_to > p.floor_from + 1000 THEN
                 PERFORM idem.append_progress(idem.close_pair(p));
             END IF;

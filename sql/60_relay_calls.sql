@@ -95,8 +95,8 @@ BEGIN
     PERFORM idem.check_max_bytes(max_bytes);
     PERFORM idem.check_lease(lease);
 
-    -- Locking a row assigns a transaction id and writes WAL. A partition without effects needs
-    -- neither.
+    -- Check for effects before locking the row of the partition, because a row lock assigns a
+    -- transaction id and writes WAL.
     IF NOT idem.has_work(this, partition) THEN
         RETURN;
     END IF;
@@ -263,7 +263,8 @@ BEGIN
     PERFORM idem.check_lease(lease);
     PERFORM idem.lock_partition(this.id, partition);
     p := idem.held_batch(this, partition, token);
-    -- written_at does not change: it decided which effects of the batch are due.
+    -- written_at does not change, because it is the time that decided which effects of the batch
+    -- are due.
     p.leased_until := clock_timestamp() + lease;
     p.pos := idem.append_progress(p);
     IF p.from_delayed THEN

@@ -136,7 +136,7 @@ CREATE FUNCTION idem_relay_unpark_all(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    -- The same due_at for all effects: they are delivered in the order of their seq.
+    -- All effects get the same due_at, so that they are delivered in the order of their seq.
     here     timestamptz := clock_timestamp();
     unparked integer;
 BEGIN

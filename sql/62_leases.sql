@@ -1,5 +1,5 @@
--- Leases: idem_extend, idem_release, and the way to the dead letters. idem_acquire, idem_next and
--- idem_complete are written in Rust, beside the claim.
+-- Functions for leases: idem_extend, idem_release, and the functions that move messages to the dead
+-- letters. idem_acquire, idem_next and idem_complete are written in Rust (extension/src/pending).
 
 CREATE FUNCTION idem.check_lease_transaction() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -90,8 +90,8 @@ $$;
 COMMENT ON FUNCTION idem.write_pending(integer, idem.pending_0) IS
     'Writes the columns of a pending message that can change.';
 
--- The id and the destination are checked before the token: an id of 2,000 bytes is an invalid
--- argument and not a lost lease.
+-- The id and the destination are checked before the token, so that an id of 2,000 bytes is reported
+-- as an invalid argument and not as a lost lease.
 CREATE FUNCTION idem.held_pending(
     slice       integer,
     id          text,
@@ -127,7 +127,8 @@ COMMENT ON FUNCTION idem.held_pending(integer, text, text, bigint) IS
     'Locks and returns the pending message that the token leases. Errors: 22004, 22023, 23000, '
     '55000 (stale token).';
 
--- The only place of these defaults, except max_attempts, which is in extension/core.
+-- The defaults of retry policies are defined here only, except max_attempts, which is defined in
+-- extension/core.
 CREATE FUNCTION idem.default_policy(destination integer) RETURNS idem.retry_policy
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN ROW(destination, idem.default_max_attempts(), 2, 0.2, '1 second', '10 minutes', '{}')
@@ -152,7 +153,7 @@ COMMENT ON FUNCTION idem.policy_of(integer) IS
     'Returns the retry policy of a destination: the one that idem_configure_retries set, or the '
     'defaults.';
 
--- Calculates with logarithms, because factor ^ attempt overflows.
+-- Calculates with logarithms, because factor ^ attempt can overflow.
 CREATE FUNCTION idem.pause_after(policy idem.retry_policy, attempt integer) RETURNS interval
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -175,7 +176,7 @@ COMMENT ON FUNCTION idem.pause_after(idem.retry_policy, integer) IS
     'share jitter of it is random.';
 
 -- The dead letter has its own copy of the payload, because dead letters may be kept for months. The
--- pending row stays, so that the identity is known.
+-- pending row stays, so that a redelivery of the message is recognized.
 CREATE FUNCTION idem.die(slice integer, p idem.pending_0) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -194,8 +195,8 @@ $$;
 COMMENT ON FUNCTION idem.die(integer, idem.pending_0) IS
     'Moves a received message to the dead letters.';
 
--- idem_next calls this function for messages that are due and have no attempt left. It skips rows
--- that another transaction has locked.
+-- idem_next calls this function for messages that are due and have no attempt left. The function
+-- skips rows that another transaction has locked.
 CREATE FUNCTION idem.bury_exhausted(
     destination  integer,
     keys         uuid[],

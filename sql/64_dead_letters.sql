@@ -146,7 +146,8 @@ BEGIN
     slice := idem.enter_pending();
     p := idem.held_pending(slice, idem_bury.id, idem_bury.destination, idem_bury.token);
     PERFORM idem.check_letter_room(idem_bury.destination, payload);
-    -- The error that idem_acquire returned for an exhausted message is recorded already.
+    -- For an exhausted message the caller passes the error that idem_acquire returned, which is
+    -- recorded already.
     IF NOT idem.is_last_failure(p.errors, p.attempt, idem_bury.error) THEN
         p.errors := idem.note_failure(p.errors, p.attempt, idem_bury.error, false);
     END IF;
@@ -191,8 +192,8 @@ COMMENT ON FUNCTION idem_bury(uuid, text, bigint, bytea, text, jsonb, text, text
     '25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), 54000 (the payload '
     'is too large), 55000 (the lease is lost).';
 
--- The hash omits everything that differs between deliveries, so a redelivered message has the same
--- dead letter.
+-- The hash does not contain anything that differs between two deliveries of a message, so a
+-- redelivered message has the same dead letter.
 CREATE FUNCTION idem.hash_of_message(
     source  text,
     headers jsonb,
@@ -211,8 +212,7 @@ RETURN substr(
 COMMENT ON FUNCTION idem.hash_of_message(text, jsonb, text, text, bytea) IS
     'Returns the key of the dead letter of a message without an id.';
 
--- The lease and the dead letter are written by one statement: if it fails, the attempt does not
--- count.
+-- One statement writes the lease and the dead letter. If it fails, no attempt is counted.
 CREATE FUNCTION idem_reject(
     id           text,
     destination  text,
@@ -301,11 +301,11 @@ COMMENT ON FUNCTION idem_reject(uuid, text, bytea, text, jsonb, text, text, text
     'COMMITTED), 25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), 54000 '
     '(the payload is too large), 55P03 (the message is in progress).';
 
--- All functions lock in the same order, so two functions never deadlock over one message: the
--- claim, the pending message, the dead letter. Functions for many messages skip rows that another
+-- All functions lock first the claim, then the pending message and then the dead letter, so that
+-- two functions never deadlock over one message. Functions for many messages skip rows that another
 -- transaction has locked.
 
--- Writes the pending message first and then looks for a claim, as receiving does.
+-- Writes the pending message first and then looks for a claim, as idem_receive does.
 CREATE FUNCTION idem.requeue_letter(
     slice  integer,
     p      idem.pending_0,
@@ -416,7 +416,7 @@ DECLARE
     p      idem.pending_0;
     letter idem.dead_letter;
 BEGIN
-    -- Check the arguments before the transaction.
+    -- Check the arguments before the isolation level of the transaction.
     PERFORM idem.key_of(idem_requeue.id), idem.find_destination(idem_requeue.destination);
     PERFORM idem.check_lease_transaction();
     slice := idem.enter_pending();
@@ -445,8 +445,8 @@ COMMENT ON FUNCTION idem_requeue(uuid, text) IS
     '25006 (standby or read-only transaction), 55P03 (another transaction is claiming the '
     'message).';
 
--- While the claim waits, another session can requeue the dead letter, and the message is pending
--- again. The claim is undone in this case.
+-- While the claim waits, another session can requeue the dead letter. The message is then pending
+-- again, so the claim is undone.
 CREATE FUNCTION idem.take_letter(
     id             text,
     destination    text,
@@ -541,8 +541,8 @@ COMMENT ON FUNCTION idem.some_letters(text, text, integer) IS
     'Returns dead letters with a last error that matches the pattern, in the order of arrival, '
     'without locking them. Errors: 22004, 22023, 25000, 25006.';
 
--- is_locked: this transaction has locked the pending message and the dead letter, or the dead
--- letter alone if no message is pending.
+-- is_locked: whether this transaction has locked the pending message and the dead letter, or the
+-- dead letter alone if no message is pending.
 CREATE FUNCTION idem.lock_letter(
     slice         integer,
     seen          idem.dead_letter,

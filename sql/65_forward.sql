@@ -30,8 +30,8 @@ COMMENT ON FUNCTION idem.check_has_relay() IS
     'Checks that there is a relay, so that the outbox keeps an effect until it is published. '
     'Error: 55000 (there is no relay).';
 
--- Brokers and consumers would apply these headers to the new message: as its id, its position or
--- its conditions.
+-- Some headers of the dead letter must not be forwarded: brokers and consumers would apply them to
+-- the new message, as its id, its position or its conditions.
 CREATE FUNCTION idem.headers_to_forward(headers jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN (SELECT jsonb_object_agg(h.name, h.value)
@@ -58,7 +58,7 @@ BEGIN
     SELECT t.is_claimed, t.letter INTO taken
       FROM idem.take_letter(forward_letter.id, forward_letter.destination, forward_letter.wait) t;
     letter := taken.letter;
-    -- A message that was processed meanwhile is done. Its dead letter is deleted.
+    -- If the message was processed meanwhile, its dead letter is deleted and not forwarded.
     IF letter.key IS NULL OR NOT taken.is_claimed THEN
         RETURN NULL;
     END IF;

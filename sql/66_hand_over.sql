@@ -1,4 +1,4 @@
--- Hand-over: effects of the outbox are received by the durable inbox of the same database.
+-- Hand-over: the durable inbox receives effects of the outbox of the same database.
 
 CREATE FUNCTION idem.with_trace(headers jsonb, traceparent text) RETURNS jsonb
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
@@ -33,8 +33,8 @@ BEGIN
             USING ERRCODE = 'null_value_not_allowed';
     END IF;
     -- The batch, its messages and its acknowledgement are one transaction, so no other transaction
-    -- sees the lease. An effect that cannot be received rolls the batch back. The next attempt ends
-    -- with that effect and parks it.
+    -- sees the lease. If an effect cannot be received, the batch is rolled back. The next attempt
+    -- leases a batch that ends with this effect, and parks the effect.
     LOOP
         effects := 0;
         receiving := false;

@@ -7,8 +7,9 @@
 --                          the slices rotate                                     (invalidation)
 --   emptying -> steady     after the fence no transaction reads the oldest slice: TRUNCATE
 --
--- A lock that conflicts with itself serializes maintainers. It is held until the invalidation of a
--- step has been sent: a fence that began in between would miss a claimer with the old state.
+-- Maintainers lock idem.ring in a mode that conflicts with itself, so only one of them does a step
+-- at a time. The lock is held until the invalidation of the step has been sent. A fence that
+-- another maintainer created before that would miss a claimer with the old state.
 
 CREATE FUNCTION idem.publish() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -20,8 +21,8 @@ END
 $$;
 COMMENT ON FUNCTION idem.publish() IS
     'Trigger function: makes every backend read the changed table again at its next claim.';
--- ALWAYS, because backends must also see a step that is done with session_replication_role =
--- replica.
+-- The triggers are ENABLE ALWAYS, because backends must also see a step that is done with
+-- session_replication_role = replica.
 CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.ring
     FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
 ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER publish;
@@ -47,9 +48,9 @@ COMMENT ON FUNCTION idem.slice_tables(text, integer) IS
     'Returns the tables that are truncated with a slice: a slice of the inbox and the slice of '
     'the journal that belongs to it.';
 
--- The relays that have not acknowledged all effects in a slice of the outbox. The result is exact
--- without reading the whole slice: an effect is not acknowledged if its transaction began after the
--- older snapshot of the cursor, or was running at that time.
+-- Finds the relays that have not acknowledged all effects in a slice of the outbox. An effect is
+-- not acknowledged if its transaction began after the older snapshot of the cursor, or was running
+-- at that time. So the result is exact, although the function does not read the whole slice.
 CREATE FUNCTION idem.relays_holding(slice integer) RETURNS text[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 SET enable_bitmapscan = off SET jit = off
@@ -66,8 +67,8 @@ BEGIN
          WHERE r.dropped_at IS NULL ORDER BY r.id, rp.partition
     LOOP
         p := idem.progress_of(part.relay, part.partition);
-        -- A cursor that is ahead of this cluster does not show what is acknowledged: see
-        -- idem_repair_relays.
+        -- A cursor that is ahead of this cluster does not show what is acknowledged, so its relay
+        -- is always included: see idem_repair_relays.
         EXECUTE format('SELECT $5 OR EXISTS (SELECT 1 FROM %1$s o
                                               WHERE o.tx >= $1 AND o.partition_hash %% $3 = $4)
                                   OR EXISTS (SELECT 1 FROM unnest($2) x JOIN %1$s o ON o.tx = x
@@ -97,9 +98,9 @@ $$;
 COMMENT ON FUNCTION idem.is_due(idem.ring) IS
     'Returns whether the last rotation of a ring is at least one period ago.';
 
--- Effects are kept longer than the claims that they belong to, so that a duplicate finds its
--- effects as long as it is a duplicate. The check uses opened and not remembers_since, because the
--- oldest slice of a ring also holds claims that were made while the ring was opening.
+-- Effects are kept longer than the claims that they belong to, so that every duplicate finds the
+-- effects of its claim. The check uses opened and not remembers_since, because the oldest slice of
+-- a ring also holds claims that were made while the ring was opening.
 CREATE FUNCTION idem.outbox_may_turn(outbox idem.ring) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -118,8 +119,8 @@ COMMENT ON FUNCTION idem.outbox_may_turn(idem.ring) IS
     'Returns whether every relay has acknowledged the oldest slice of the outbox, and the slice '
     'is older than every claim.';
 
--- The clock is read here, after the fence: until the fence some claims were written to current
--- only. A claim that is made after this moment is in next.
+-- The clock is read here, after the fence has passed, because until then some transactions wrote
+-- their claims to current only. Every claim that is made after this reading is in next.
 CREATE FUNCTION idem.turn(ring idem.ring) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -131,8 +132,8 @@ BEGIN
            opening = false,
            emptying = true,
            started[(r.current + 1) % 4 + 1] = here,
-           -- The older one of the two slices that are sealed from now on is current + 3. The first
-           -- two rotations forget nothing.
+           -- From now on two slices are sealed. The older of them is current + 3, with the old
+           -- value of current. The first two rotations forget nothing.
            remembers_since = CASE WHEN r.turns >= 2 THEN r.started[(r.current + 3) % 4 + 1] END,
            turned_at = here,
            turns = r.turns + 1
@@ -215,7 +216,8 @@ DECLARE
     newest  idem.progress[];
     bytes   bigint;
 BEGIN
-    -- Two maintainers that have read the tables must not both wait for their locks.
+    -- Give up if another maintainer is running: two maintainers that have read the tables and wait
+    -- for each other's lock would deadlock.
     LOCK TABLE idem.progress_turn IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     SELECT t.current INTO now_in FROM idem.progress_turn t;
     -- The size includes TOAST, where snapshots that list many transactions are stored. 8 MB is
@@ -223,8 +225,8 @@ BEGIN
     bytes := pg_table_size(format('idem.progress_%s', now_in)::regclass);
     IF bytes < 8 * 1024 * 1024 THEN
         RETURN false;
-    -- The newest states of very many partitions are large by themselves. A rotation must make the
-    -- table smaller.
+    -- With very many partitions, the newest states alone are large. Rotate only if that makes the
+    -- table much smaller.
     ELSIF bytes < 4 * (SELECT sum(200 + pg_column_size(p.snapshot_from)
                                   + coalesce(pg_column_size(p.snapshot_to), 0))
                          FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay
@@ -237,13 +239,13 @@ BEGIN
     LOCK TABLE idem.progress_1, idem.progress_turn IN ACCESS EXCLUSIVE MODE NOWAIT;
     SELECT t.current INTO now_in FROM idem.progress_turn t;
     kept_in := 1 - now_in;
-    -- One index look-up for each partition, because relays wait meanwhile.
+    -- Use one index look-up for each partition. It must be fast, because relays wait meanwhile.
     newest := ARRAY(
         SELECT n.p FROM idem.relay_partition rp CROSS JOIN LATERAL (
             SELECT p FROM idem.progress p
              WHERE p.relay = rp.relay AND p.partition = rp.partition
              ORDER BY p.pos DESC LIMIT 1) n);
-    -- The other table keeps its rows until the next rotation: TRUNCATE hides rows from older
+    -- The previous table keeps its rows until the next rotation: TRUNCATE hides rows from older
     -- snapshots, and a dump that began before must find the newest progress in one of the two
     -- tables.
     EXECUTE format('TRUNCATE idem.progress_%s', kept_in);

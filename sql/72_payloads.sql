@@ -1,6 +1,6 @@
 -- Payloads of received messages are insert-only, in four slices that are used in rotation. A slice
 -- that no pending message refers to is truncated. Before the rotation reaches a slice that still
--- holds payloads, these are copied to the current slice.
+-- holds payloads, these payloads are copied to the current slice.
 --
 -- Each execution of idem.rotate_payloads does at most one short step. No step waits for a lock of a
 -- claimer.
@@ -8,7 +8,8 @@
 CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.pending_rotation
     FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
 ALTER TABLE idem.pending_rotation ENABLE ALWAYS TRIGGER publish;
--- Backends need to know only the current slice. The other columns are for maintenance.
+-- Only a change of the current slice is published. Backends do not use the other columns, which are
+-- for maintenance.
 CREATE TRIGGER publish AFTER INSERT OR UPDATE OF current OR DELETE OR TRUNCATE
     ON idem.payload_rotation FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
 ALTER TABLE idem.payload_rotation ENABLE ALWAYS TRIGGER publish;
@@ -40,12 +41,12 @@ DECLARE
     next  integer;
 BEGIN
     SELECT * INTO r FROM idem.payload_rotation x WHERE x.id = 1;
-    -- Only the current slice has payloads, and it is small: no slice can be emptied, and no other
-    -- slice is needed.
+    -- Do nothing if only the current slice has payloads and it is small: no slice can be emptied,
+    -- and no rotation is needed.
     IF total = sizes[r.current + 1] AND total < least_bytes THEN
         RETURN false;
     END IF;
-    -- Serializes maintainers. The lock conflicts with itself alone, and only a maintainer takes it.
+    -- This lock serializes maintainers. It does not block sessions that read or write the table.
     LOCK TABLE idem.payload_rotation IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     SELECT * INTO r FROM idem.payload_rotation x WHERE x.id = 1;
     IF idem.empty_a_payload_slice(r, sizes, rest)
@@ -54,7 +55,8 @@ BEGIN
     END IF;
 
     next := (r.current + 1) % 4;
-    -- A quarter of the total size, so that a large backlog is copied rarely.
+    -- The current slice must have at least a quarter of the total size, so that a large backlog is
+    -- copied rarely.
     IF sizes[r.current + 1] < greatest(least_bytes, total / 4) THEN
         RETURN false;
     ELSIF sizes[next + 1] = 0 THEN
@@ -113,9 +115,10 @@ COMMENT ON FUNCTION idem.empty_a_payload_slice(idem.payload_rotation, bigint[], 
     'Truncates a slice of payloads that has been unused for at least rest; returns false if there '
     'is none.';
 
--- The check reads every pending row. A check that takes long is repeated so rarely that it takes at
--- most a hundredth of the time. A receiver may still use the slice that was current before: the
--- fence waits for the end of every transaction that was running at the rotation.
+-- The check reads every pending row. A check that takes long is repeated so rarely that checks use
+-- at most a hundredth of the time. A receiver may still write to the slice that was current before
+-- the last rotation, so the check begins only after a fence: every transaction that could use that
+-- slice has then ended.
 CREATE FUNCTION idem.look_for_unused_payloads(
     r     idem.payload_rotation,
     sizes bigint[],
@@ -157,9 +160,9 @@ COMMENT ON FUNCTION idem.look_for_unused_payloads(idem.payload_rotation, bigint[
     'Records which slices of payloads no pending message refers to; returns whether that changed.';
 
 -- The copy reads the pending messages by their primary key and stores its position, so a large
--- backlog is read once. It skips a row that another transaction has locked, and copies its payload
--- when it reads the rows again. A step copies 500 payloads or about 1 MB, because its rows stay
--- locked until it commits.
+-- backlog is read once. It skips a row that another transaction has locked, and copies the payload
+-- of that row when it reads all rows again. A step copies 500 payloads or about 1 MB, because its
+-- rows stay locked until it commits.
 CREATE FUNCTION idem.move_payloads(r idem.payload_rotation, from_slice integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$

@@ -1,6 +1,6 @@
 -- Maintenance: a pass is a list of steps. Each step is a transaction of its own. A step that fails
--- does not stop the others: its error is stored until the step succeeds, and is logged when it is
--- new.
+-- does not stop the other steps. Its error is stored until the step succeeds, and is logged when it
+-- is new.
 
 CREATE TABLE idem.maintenance_error (
     since    timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
@@ -22,8 +22,8 @@ RETURN ARRAY['clock', 'ring short', 'ring standard', 'ring long', 'ring outbox',
 COMMENT ON FUNCTION idem.maintenance_steps() IS
     'Returns the steps of a maintenance pass in their order.';
 
--- One IF for each step instead of one expression, so that a function that is missing fails only its
--- own step.
+-- Each step has its own IF, so that a missing function makes only its own step fail. With one
+-- expression for all steps, every step would fail.
 CREATE FUNCTION idem.run_step(step text, wait boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -113,8 +113,8 @@ COMMENT ON FUNCTION idem.maintain_step(text, boolean) IS
     'the function again. An error of the step is reported as a warning. Error: 25000 (not READ '
     'COMMITTED).';
 
--- Without SECURITY DEFINER and without a SET clause, because a procedure that has one of them
--- cannot commit. All names are qualified instead.
+-- This procedure has neither SECURITY DEFINER nor a SET clause, because a procedure with one of
+-- them cannot commit. All names are qualified instead.
 CREATE PROCEDURE idem_maintain()
 LANGUAGE plpgsql
 AS $$
@@ -124,9 +124,9 @@ DECLARE
 BEGIN
     FOREACH step IN ARRAY idem.maintenance_steps() LOOP
         FOR n IN 1 .. 64 LOOP
-            -- A step holds its locks until it has committed, so its commit does not wait for a
-            -- standby. A standby that has the commit of a client also has each step that the client
-            -- has seen.
+            -- A step holds its locks until its commit has ended, so the commit does not wait for a
+            -- standby. This loses nothing: a standby that has the commit of a client also has each
+            -- step that the client has seen.
             SET LOCAL synchronous_commit = local;
             done := idem.maintain_step(step, true);
             COMMIT;

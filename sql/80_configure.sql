@@ -20,7 +20,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be positive.';
     END IF;
 
-    -- Conflicts with the lock of every claim, so that no claim runs during the change.
+    -- This lock conflicts with the lock of every claim, so no claim runs during the change.
     PERFORM idem.lock_out_claims();
     SELECT r.* INTO target FROM idem.ring r
      WHERE r.name <> 'outbox' AND r.retention >= idem_configure.retention
@@ -65,8 +65,8 @@ CREATE FUNCTION idem.lock_out_claims() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
 AS $$
 BEGIN
-    -- Conflicts with the lock of every claim and with itself, so that two transactions that create
-    -- destinations are serialized.
+    -- This lock conflicts with the lock of every claim, and with itself, so that two transactions
+    -- that create destinations are serialized.
     LOCK TABLE idem.ring IN SHARE ROW EXCLUSIVE MODE;
 EXCEPTION
     WHEN lock_not_available THEN
@@ -120,7 +120,8 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Change its retention first with idem_configure.';
     END IF;
-    -- A claim is kept for up to one and a half retentions, and its effects must be kept longer.
+    -- A claim is kept for up to one and a half retentions. Its effects must be kept longer, so the
+    -- retention of the outbox depends on that of the claims.
     UPDATE idem.ring r
        SET retention = (SELECT max(i.retention) * 1.5 FROM idem.ring i WHERE i.name <> 'outbox'),
            scheduled_at = idem.ran()

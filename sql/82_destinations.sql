@@ -7,8 +7,8 @@ DECLARE
     place record;
     used  boolean;
 BEGIN
-    -- Reads the catalog: each table that refers to a destination has such a column, or contains
-    -- rows of the outbox.
+    -- Find the tables in the catalog: each table that refers to a destination has a column
+    -- destination or source_destination, or a column effect with rows of the outbox.
     FOR place IN
         SELECT c.relname,
                CASE a.attname WHEN 'effect' THEN '(t.effect).source_destination'
@@ -63,7 +63,8 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    -- Check without the lock first, so that no claim waits for a destination that is in use.
+    -- Check without the lock first, so that claims do not have to wait if the destination is in
+    -- use.
     used := idem.use_of_destination(number);
     IF used IS NULL THEN
         PERFORM idem.lock_out_claims();

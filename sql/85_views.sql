@@ -112,8 +112,8 @@ BEGIN
                AND (o.deliver_after IS NULL OR o.deliver_after <= here)
              ORDER BY o.tx, o.seq LIMIT at_most) o)
         UNION ALL
-        -- Effects that the newer snapshot does not see are in the next pair, also with a seq below
-        -- seq_after.
+        -- Effects that the newer snapshot does not see are in the next pair of snapshots, even if
+        -- their seq is below seq_after.
         (SELECT o.recorded_at, o.deliver_after
            FROM pg_snapshot_xip(p.snapshot_to) AS late (tx), LATERAL (
             SELECT o.* FROM idem.outbox_row o

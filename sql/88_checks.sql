@@ -1,6 +1,6 @@
--- The health checks of maintenance, one function for each check. Their rows are rows of
--- idem_health. They have no BEGIN ATOMIC, because its names are looked up on the search_path of the
--- installation.
+-- Health checks, one function for each check. idem_health returns their rows. The functions do not
+-- use BEGIN ATOMIC, because the names in it would be looked up on the search_path of the session
+-- that installs the extension.
 
 CREATE FUNCTION idem.check_worker() RETURNS TABLE (check_name text, status text, detail text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -13,7 +13,7 @@ BEGIN
     check_name := 'worker';
     SELECT * INTO worker FROM idem.worker_state();
     pause := greatest(worker.naptime_ms * interval '1 millisecond', '1 minute');
-    -- The worker visits a database that no session has used once a minute.
+    -- Once a minute the worker visits each database in which no session has used idem yet.
     SELECT clock_timestamp() - greatest(pg_postmaster_start_time(),
                                         CASE WHEN c.server_started = '-infinity' THEN c.read_at END)
       INTO waited FROM idem.clock c;
@@ -173,9 +173,9 @@ AS $$
 $$;
 COMMENT ON FUNCTION idem.rotation_blockers() IS 'Returns the rows of idem_rotation_blockers.';
 
--- After a change of its retention a ring is due at that change at the earliest. While no pass has
--- run since the server started, the time since then is missing from the clock of the rings, but it
--- is added here.
+-- If the retention of a ring was changed, its rotation is due at the time of that change at the
+-- earliest. Until the first maintenance pass after a start of the server, the clock of the rings
+-- does not count the time since the start, so this function adds it.
 CREATE FUNCTION idem.overdue(r idem.ring) RETURNS interval
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -226,8 +226,8 @@ END
 $$;
 COMMENT ON FUNCTION idem.check_rotation() IS 'Checks that the rings of the inbox rotate in time.';
 
--- A relay that has nothing to do writes no progress, so only a relay with waiting effects can be
--- missing.
+-- A relay without effects writes no progress, so the check can detect only for a relay with waiting
+-- effects that no process runs it.
 CREATE FUNCTION idem.check_relays() RETURNS TABLE (check_name text, status text, detail text)
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 AS $$

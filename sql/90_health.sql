@@ -1,4 +1,5 @@
--- The health check: one row for each check. It shows the operator what is wrong and what to do.
+-- The health check returns one row for each check, with the problem and what the operator should
+-- do.
 
 CREATE FUNCTION idem_health() RETURNS TABLE (check_name text, status text, detail text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp

@@ -1,5 +1,5 @@
--- The kinds of roles and their privileges. PUBLIC has none; a role gets EXECUTE on the functions of
--- its kinds, and no table.
+-- The kinds of roles and their privileges. PUBLIC has no privileges. A role gets EXECUTE on the
+-- functions and SELECT on the views of its kinds, and no privilege on a table.
 
 CREATE TABLE idem.kind_of_role (
     kind      text NOT NULL,
@@ -61,9 +61,9 @@ INSERT INTO idem.view_of_kind (kind, may_read) VALUES
     ('admin', 'dead_letters'), ('admin', 'inbox'), ('admin', 'outbox'), ('admin', 'rings'),
     ('admin', 'relays'), ('admin', 'stats');
 
--- The kinds of a role are EXECUTE on these functions. Privileges alone do not show them, because
--- kinds overlap: a consumer has all that a receiver has. PostgreSQL renames, drops and dumps the
--- entries together with the role.
+-- EXECUTE on one of these functions records that a role has a kind. The other privileges of the
+-- role do not show its kinds, because kinds overlap: a consumer has all privileges of a receiver.
+-- PostgreSQL renames, drops and dumps these privileges together with the role.
 CREATE FUNCTION idem.granted_consumer() RETURNS boolean LANGUAGE sql IMMUTABLE RETURN true;
 COMMENT ON FUNCTION idem.granted_consumer() IS
     'EXECUTE records that the role was granted the kind consumer.';
@@ -152,8 +152,8 @@ BEGIN
         RAISE EXCEPTION 'role % does not exist', role
             USING ERRCODE = 'undefined_object', HINT = 'Create it with CREATE ROLE.';
     END IF;
-    -- Serializes changes of privileges: each one reads the kinds that the previous one left to the
-    -- role.
+    -- This lock serializes changes of privileges, because each change reads the kinds that the
+    -- previous change left to the role.
     LOCK TABLE idem.kind_of_role IN SHARE ROW EXCLUSIVE MODE;
 END
 $$;
@@ -194,7 +194,8 @@ BEGIN
                          'must be read.';
     END IF;
     PERFORM idem.check_grant(role, kind);
-    -- A role that was not granted the kind keeps the privileges that it has otherwise.
+    -- If the role was not granted the kind, it keeps its privileges, because it has them for other
+    -- reasons.
     IF NOT EXISTS (SELECT 1 FROM idem.kinds_of_role(role) held (kind)
                     WHERE held.kind = idem_revoke.kind) THEN
         RETURN;
@@ -216,8 +217,9 @@ COMMENT ON FUNCTION idem_revoke(regrole, text) IS
     'argument), 22023 (invalid argument), 25000 (not READ COMMITTED), 25006 (standby or read-only '
     'transaction), 2BP01 (dependent privileges exist), 42704 (no such role).';
 
--- Until idem_grant only the owner has privileges. PostgreSQL gives functions to PUBLIC by default,
--- and ALTER DEFAULT PRIVILEGES of this database may give more: both are revoked.
+-- Until idem_grant is called, only the owner has privileges. By default PostgreSQL grants EXECUTE
+-- on functions to PUBLIC, and ALTER DEFAULT PRIVILEGES of this database may grant more. Both are
+-- revoked here.
 DO $$
 DECLARE
     given record;

@@ -65,8 +65,8 @@ async fn orders(
 ) -> Result<(StatusCode, Json<Placed>), (StatusCode, String)> {
     match place(&pool, &order).await {
         Ok(placed) => Ok((StatusCode::CREATED, Json(placed))),
-        // Also after an ambiguous commit: the client does not know whether the order was placed,
-        // and retries.
+        // This is also the response after an ambiguous commit: the client does not know whether the
+        // order was placed, and retries.
         Err(error) => Err((StatusCode::SERVICE_UNAVAILABLE, error.to_string())),
     }
 }

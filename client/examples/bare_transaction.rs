@@ -1,5 +1,5 @@
 //! Claims messages in a transaction of a pooled connection. A transaction of deadpool dereferences
-//! to that of tokio-postgres, so all functions accept it.
+//! to a transaction of tokio-postgres, so all functions accept it.
 //!
 //! Start it with the connection string of a database that has the extension:
 //!
@@ -28,7 +28,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let destination = Destination::try_from("example.bare-transaction")?;
     let fact = Effect::json("example.facts", &json!({"seen": true}))?;
 
-    // The transaction is one of a pooled connection.
+    // Claim a message in a transaction of a pooled connection.
     let id = MessageId::from(Uuid::new_v4());
     let mut connection = pool.get().await?;
     let tx = connection.transaction().await?;
@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert!(recorded.iter().map(|effect| effect.message_id).eq(ids));
     tx.rollback().await?;
 
-    // The same with two round trips.
+    // Claim, record the effects and commit in two round trips.
     let claimed = begin_and_claim(
         &mut connection,
         &MessageId::from(Uuid::new_v4()),

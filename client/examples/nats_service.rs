@@ -30,7 +30,7 @@ struct Payment {
 
 /// Books a payment in the transaction that claimed its message.
 async fn book(tx: Tx, message: Message) -> Handled {
-    // A retry cannot repair a payload that cannot be parsed, so it is rejected at once.
+    // A retry cannot repair a payload that cannot be parsed, so reject the message at once.
     let payment: Payment = message.json().map_err(HandlerError::terminal)?;
     tx.execute(
         "INSERT INTO account (id, paid) VALUES ($1, $2) \
@@ -55,7 +55,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .with_writer(std::io::stderr)
         .init();
     declare(server, ca).await?;
-    // One connection for each message that is handled at the same time, and one spare.
+    // The pool has one connection for each concurrent message, and one spare connection.
     let consumer_pool = PoolConfig::parse(consumer_database)?
         .ca(ca)?
         .max_size(9)
@@ -85,7 +85,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 /// Creates the streams and the durable consumer. In a larger system a deployment creates them.
 async fn declare(server: &str, ca: &str) -> Result<(), Box<dyn Error>> {
-    // The connections of idem select their crypto provider. This connection uses the default one.
+    // The connections of idem select a crypto provider. This connection uses the default provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let options = ConnectOptions::new()
         .require_tls(true)

@@ -81,8 +81,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     .create_pool(Some(Runtime::Tokio1), NoTls)?;
 
-    // A relay publishes such messages. This one is published twice, as by a relay that died before
-    // it acknowledged the effect.
+    // A relay would publish this message. It is published twice, as if the relay crashed before it
+    // acknowledged the effect.
     let (sender, receiver) = unbounded_channel();
     let order = OutgoingMessage::new(Uuid::new_v4(), "orders", r#"{"item": "tea"}"#);
     let publisher = Out(sender.clone());

@@ -22,7 +22,7 @@ struct Payment {
 
 /// Books a payment in the transaction that claimed its message.
 async fn book(tx: Tx, message: Message) -> Handled {
-    // A retry cannot repair a payload that cannot be parsed, so it is rejected at once.
+    // A retry cannot repair a payload that cannot be parsed, so reject the message at once.
     let payment: Payment = message.json().map_err(HandlerError::terminal)?;
     tx.execute(
         "INSERT INTO account (id, paid) VALUES ($1, $2) \
@@ -46,7 +46,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .init();
-    // One connection for each message that is handled at the same time, and one spare.
+    // The pool has one connection for each concurrent message, and one spare connection.
     let consumer_pool = PoolConfig::parse(consumer_database)?
         .ca(ca)?
         .max_size(9)

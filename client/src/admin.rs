@@ -1,5 +1,5 @@
-//! Administration: the functions for the tools of an operator. [`grant`] gives a role the right to
-//! use them.
+//! Functions for administration, for the tools of an operator. [`grant`] gives a role the right to
+//! use these functions.
 
 use std::{cmp::Reverse, str::FromStr, time::Duration};
 
@@ -12,8 +12,9 @@ use crate::{Destination, Error, MessageId, span};
 ///
 /// Returns whether the message was claimed.
 ///
-/// For manual use; no consumer needs it. [`effects`](crate::effects) no longer returns the effects
-/// of the message. Effects that were published stay published.
+/// For manual use; no consumer needs this function. After this function,
+/// [`effects`](crate::effects) no longer returns the effects of the message. Effects that were
+/// published stay published.
 pub async fn forget(
     client: &impl GenericClient,
     id: &MessageId,
@@ -34,10 +35,11 @@ pub async fn forget(
 /// The destination moves to the first ring with a sufficient retention. Earlier claims are still
 /// found.
 ///
-/// Inside a transaction, commit at once: no claim can be made until then. Waits at most 2 seconds
-/// for running claims, and then fails with [`ErrorKind::Conflict`](crate::ErrorKind::Conflict);
-/// retry in this case. Fails with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if `retention`
-/// is zero or longer than the retention of the longest ring.
+/// Inside a transaction, commit immediately after this function: no claim can be made until the
+/// commit. Waits at most 2 seconds for running claims, and then fails with
+/// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict); retry in this case. Fails with
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if `retention` is zero or longer than the
+/// retention of the longest ring.
 pub async fn configure(
     client: &impl GenericClient,
     destination: &Destination,
@@ -161,7 +163,7 @@ pub async fn grant(client: &impl GenericClient, role: &str, kind: RoleKind) -> R
 
 /// Revokes the privileges that [`grant`] granted for this kind.
 ///
-/// Functions that another kind of the role needs stay granted.
+/// If the role has another kind too, the functions that the other kind needs stay granted.
 ///
 /// `role` is the unquoted name. Does nothing if the role was not granted the kind. Fails with 42704
 /// if the role does not exist, and with 25000 in a transaction that is not READ COMMITTED.
@@ -177,9 +179,9 @@ pub async fn revoke(client: &impl GenericClient, role: &str, kind: RoleKind) -> 
 
 /// Runs one maintenance pass: rotates the rings that are due and empties slices.
 ///
-/// For databases without the maintenance worker.
+/// Use this for a database without the maintenance worker.
 ///
-/// Must not run inside a transaction, because it commits after each step.
+/// This function must not run inside a transaction, because it commits after each step.
 pub async fn maintain(client: &Client) -> Result<(), Error> {
     Ok(client.batch_execute("CALL idem_maintain()").await?)
 }

@@ -1,5 +1,5 @@
-//! A transaction without extra round trips: BEGIN is sent with the claim, and the recording of
-//! effects with COMMIT.
+//! Begins and commits a transaction without extra round trips: BEGIN is sent together with the
+//! claim, and the effects are recorded together with COMMIT.
 //!
 //! A `tokio_postgres::Transaction` exists only after the server has replied to its BEGIN, and its
 //! `commit` consumes it. So this module has its own transaction type, over a connection that the
@@ -20,13 +20,13 @@ use crate::{
 
 /// Begins a transaction and claims a message in one round trip.
 ///
-/// After a duplicate no transaction is open.
+/// If the message is a duplicate, no transaction is open after this function.
 pub async fn begin_and_claim<'c>(
     client: &'c mut Client,
     id: &MessageId,
     destination: &Destination,
 ) -> Result<Claim<ClaimedTransaction<'c>>, Error> {
-    // If this function ends early, `open` is dropped, which rolls back.
+    // If this future is dropped early, `open` is dropped too, which rolls back.
     let open = Open {
         client,
         is_open: true,
@@ -99,8 +99,9 @@ impl<'c> ClaimedTransaction<'c> {
     ///
     /// Returns the message ids of the effects, in the same order.
     ///
-    /// An error other than [`Error::AmbiguousCommit`] is a certain rollback. This function also
-    /// fails if an earlier statement of the transaction failed and the caller ignored its error.
+    /// After an error other than [`Error::AmbiguousCommit`], the transaction is certainly rolled
+    /// back. This function also fails if an earlier statement of the transaction failed and the
+    /// caller ignored its error.
     pub async fn record_and_commit(self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
         let Self { claim, mut open } = self;
         let recorded = if effects.is_empty() {

@@ -5,8 +5,8 @@ use std::{any::Any, error::Error as StdError};
 /// Any error.
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// Boxes an error. `Into` of an `anyhow::Error` hides the original error behind a private type, but
-/// the type of the original error decides whether the message is the cause.
+/// Boxes an error with its original type, which decides whether the message is the cause. `Into` of
+/// an `anyhow::Error` would hide the original error behind a private type.
 pub(crate) fn boxed<E: Into<BoxError> + 'static>(error: E) -> BoxError {
     let nothing = || BoxError::from("an error without a text");
     let mut given = Some(error);

@@ -62,7 +62,7 @@ pub struct Claimed<'t> {
 }
 
 impl<'t> Claimed<'t> {
-    /// Creates the proof. The caller has just read `true` from a claim on this connection.
+    /// Creates the proof. Call this only after a claim on this connection has returned `true`.
     pub(crate) fn won(client: &'t Client, id: &MessageId, destination: &Destination) -> Self {
         Self {
             client,
@@ -83,7 +83,7 @@ impl<'t> Claimed<'t> {
 
     /// Records the effects of this message. Returns their message ids, in the same order.
     ///
-    /// Relays and duplicates see the effects after this transaction has committed, or never.
+    /// Relays and duplicates can read the effects only after this transaction has committed.
     pub async fn record_effects(&self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
         record_effects(self.client, &self.id, &self.destination, effects).await
     }

@@ -1,10 +1,10 @@
-//! The end of a consumer's transaction.
+//! Commits the transaction of a consumer.
 
 use tokio_postgres::Transaction;
 
 use crate::Error;
 
-/// Commits, and distinguishes a certain rollback from an unknown result.
+/// Commits a transaction. The error distinguishes a certain rollback from an unknown result.
 ///
 /// Acknowledge the message only after `Ok`.
 ///

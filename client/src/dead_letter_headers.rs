@@ -14,8 +14,8 @@ pub(crate) const MESSAGE_ID: &str = "message-id";
 /// The header that keeps the correlation id, for which a dead letter has no column.
 pub(crate) const CORRELATION_ID: &str = "correlation-id";
 
-/// Headers that count deliveries, which a dead letter does not keep. A dead letter without an id is
-/// identified by its headers, and each delivery must map to the same dead letter.
+/// Headers that count deliveries. A dead letter does not keep them: a dead letter without an id is
+/// identified by its headers, which must be the same for each delivery of the message.
 const COUNTERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
 
 const LONGEST_KEY_BYTES: usize = 1024;

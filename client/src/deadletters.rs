@@ -1,5 +1,5 @@
-//! Dead letters, which are messages without attempts left: storing, listing, requeueing, forwarding
-//! and discarding them.
+//! Stores, lists, requeues, forwards and discards dead letters. These are messages that used up
+//! their attempts, failed for good or were rejected.
 
 use std::fmt;
 
@@ -93,7 +93,7 @@ impl TryFrom<&Row> for DeadLetter {
     }
 }
 
-/// Stores a message of a broker, which is not leased, as a dead letter.
+/// Stores a message of a broker as a dead letter. The message is not leased.
 ///
 /// Acknowledge the message after the commit.
 ///

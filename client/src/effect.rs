@@ -78,8 +78,8 @@ impl Effect {
     ///
     /// Fails with [`Error::Encode`] if `payload` cannot be represented as JSON.
     ///
-    /// The payload is stored as `jsonb`, which does not keep the order and the repetition of object
-    /// members.
+    /// The payload is stored as `jsonb`. So the order of object members is not kept, and of members
+    /// with the same name only the last is kept.
     pub fn json(topic: impl Into<String>, payload: &impl Serialize) -> Result<Self, Error> {
         let payload = serde_json::to_value(payload).map_err(Error::Encode)?;
         Ok(Self::new(topic, Payload::Json(payload)))
@@ -134,7 +134,7 @@ impl Effect {
 
     /// Sets the message id.
     ///
-    /// Without it the server derives an id from the claim, which is the same at every replay.
+    /// By default the server derives an id from the claim. That id is the same at every replay.
     pub fn message_id(mut self, id: Uuid) -> Self {
         self.message_id = Some(id);
         self

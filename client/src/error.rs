@@ -37,7 +37,7 @@ pub enum Error {
     /// The message has no id, and the policy of its destination rejects such messages.
     #[error(
         "a message for {destination} has no id: {strategy} is missing \
-         (Choose another id strategy for this destination, or set missing-id to unprotected.)"
+         (choose another id strategy for this destination, or set missing-id to unprotected)"
     )]
     MissingId {
         /// The destination.
@@ -63,12 +63,12 @@ pub enum Error {
     /// another process may be working on it.
     #[error("the lease of the message is lost")]
     LeaseLost,
-    /// The source of a consumer ended without a requested shutdown.
+    /// The source of a consumer ended before a shutdown was requested.
     #[cfg(feature = "runtime")]
     #[error(transparent)]
     SourceEnded(Box<SourceEnded>),
-    /// A task of a consumer or relay panicked without a requested shutdown. The other tasks have
-    /// finished and stopped.
+    /// A task of a consumer or relay panicked before a shutdown was requested. The other tasks have
+    /// finished their work and stopped.
     #[cfg(feature = "runtime")]
     #[error("a worker panicked: {0}")]
     WorkerPanicked(String),
@@ -87,7 +87,7 @@ pub enum Error {
     #[cfg(feature = "runtime")]
     #[error(transparent)]
     NotReady(Box<NotReady>),
-    /// The server returned a result that this version does not know.
+    /// The server returned a result that this version of the client does not support.
     #[error("unexpected response of the server: {0}")]
     Unexpected(String),
 }
@@ -126,8 +126,8 @@ pub enum ErrorKind {
     /// An argument or a payload is invalid. Every attempt at the same message fails with this
     /// error.
     Invalid,
-    /// The transaction lost a conflict with another transaction (40001, 40P01, 55P03). Run it
-    /// again.
+    /// The transaction lost a conflict with another transaction (40001, 40P01, 55P03). Run the
+    /// transaction again.
     Conflict,
     /// The connection or the server was lost before COMMIT was sent. Nothing took effect.
     ConnectionLost,
@@ -189,8 +189,8 @@ impl Error {
 
     /// Returns whether running the whole transaction again, including its claim, can succeed.
     ///
-    /// Returns true also after an ambiguous commit: if it took effect, the claim returns a
-    /// duplicate.
+    /// Returns true also after an ambiguous commit: if that commit took effect, the claim of the
+    /// next run returns a duplicate.
     pub fn is_retryable(&self) -> bool {
         self.kind().is_retryable()
     }
@@ -208,10 +208,10 @@ impl Error {
 
     /// Classifies the error of a COMMIT.
     ///
-    /// An ERROR of the server is a certain rollback. After any other failure the result is unknown,
-    /// so this function returns [`Error::AmbiguousCommit`].
+    /// If the server returns an ERROR, the transaction is certainly rolled back. After any other
+    /// failure the result is unknown, so this function returns [`Error::AmbiguousCommit`].
     ///
-    /// For transactions with a `commit` of their own, such as those of a pool:
+    /// Use this for a transaction type with its own `commit`, such as the transaction of a pool:
     /// `tx.commit().await.map_err(Error::of_commit)`.
     pub fn of_commit(error: tokio_postgres::Error) -> Self {
         match error.as_db_error() {
@@ -276,7 +276,7 @@ impl From<tokio_postgres::Error> for Error {
 fn kind_of(state: &SqlState) -> ErrorKind {
     match state.code() {
         "40001" | "40P01" | "55P03" => ErrorKind::Conflict,
-        // The last two mean a zero byte in a text or in JSON, which the server cannot store.
+        // 22021 and 22P05 mean a zero byte in a text or in JSON, which the server cannot store.
         "22004" | "22023" | "22021" | "22P05" => ErrorKind::Invalid,
         "25006" => ErrorKind::ReadOnly,
         "55000" => ErrorKind::NotClaimed,
@@ -301,9 +301,9 @@ fn is_connection_loss(error: &tokio_postgres::Error) -> bool {
     }
 }
 
-/// Returns whether the connection caused the I/O error. A statement with a zero byte, or one that
-/// is too long for the protocol, fails with `InvalidInput` before it is sent. Every retry fails
-/// too.
+/// Returns whether the connection caused the I/O error. `InvalidInput` has another cause: the
+/// statement contains a zero byte or is too long for the protocol, so it was not sent, and every
+/// retry would fail too.
 fn is_of_the_line(error: &io::Error) -> bool {
     error.kind() != io::ErrorKind::InvalidInput
 }
@@ -318,9 +318,9 @@ fn is_goodbye(answer: &DbError) -> bool {
         || answer.code().code().starts_with("08")
 }
 
-/// Returns whether the error ends the connection, as FATAL and PANIC do. After it the server
-/// reports nothing about the transaction. During COMMIT such an error can follow a commit that took
-/// effect, for example if a wait for a standby was terminated.
+/// Returns whether the error ends the connection, as FATAL and PANIC do. After such an error the
+/// server reports nothing more about the transaction. During COMMIT the error can follow a commit
+/// that took effect, for example if the wait for a standby was terminated.
 fn is_last_word(answer: &DbError) -> bool {
     matches!(
         answer.parsed_severity(),
@@ -328,7 +328,8 @@ fn is_last_word(answer: &DbError) -> bool {
     )
 }
 
-/// Describes a driver error. Its own text is "db error", or hides why a connection failed.
+/// Describes a driver error with its cause. The text of the error itself is only "db error", or
+/// omits why a connection failed.
 fn describe(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(server) => describe_server(server),
@@ -345,8 +346,9 @@ fn describe_server(error: &DbError) -> String {
     format!("{}: {}{hint}", error.code().code(), error.message())
 }
 
-/// Describes an error with too little or too much information in its own text. The description
-/// includes the causes. Returns `None` for other errors.
+/// Describes an error of PostgreSQL or of serde, including its causes. The text of such an error
+/// itself contains too little information, or a value of the payload. Returns `None` for all other
+/// errors.
 fn describe_known(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     let driver = error.downcast_ref::<tokio_postgres::Error>();
     let shared = error
@@ -363,14 +365,16 @@ fn describe_known(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     })
 }
 
-/// Returns the text of one error without a quoted value. `anyhow` and `io::Error` hide a parser
-/// error that they contain, and other errors quote it, so every text is searched for a value.
+/// Returns the text of an error, without a value of the payload that it quotes. Every text is
+/// searched for such a value, because `anyhow` and `io::Error` hide a parser error inside them, and
+/// other errors quote the text of a parser error.
 fn shown(error: &(dyn std::error::Error + 'static)) -> String {
     let text = error.to_string();
     quoted_without_value(&text).unwrap_or(text)
 }
 
-/// Returns an error and all its causes in one line. A cause that is already quoted is not repeated.
+/// Returns an error and all its causes in one line. A cause is left out if the text before it
+/// already contains it.
 pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = String::new();
     let mut cause = Some(error);

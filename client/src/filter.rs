@@ -1,4 +1,4 @@
-//! Hooks around the handler.
+//! Filters: hooks that run before and after the handler.
 
 use futures_util::{FutureExt, future::BoxFuture};
 

@@ -110,7 +110,8 @@ impl HandlerError {
     /// Converts this error into a [`std::error::Error`], for code that is not a handler, such as a
     /// helper that returns `anyhow::Result`.
     ///
-    /// Converted back into the error of a handler, it has the same class.
+    /// If the result is converted back into a [`HandlerError`], it is terminal or unavailable as
+    /// before.
     pub fn into_error(self) -> HandlerFailed {
         HandlerFailed(Mark {
             source: self.source,
@@ -118,7 +119,8 @@ impl HandlerError {
         })
     }
 
-    /// Returns the kind, if the database is the cause.
+    /// Returns the kind of the database error that caused this error; `None` if there is no such
+    /// cause.
     ///
     /// A lost conflict or a lost connection can be retried at once.
     pub fn database_kind(&self) -> Option<ErrorKind> {
@@ -130,7 +132,8 @@ impl HandlerError {
             if let Some(error) = error.downcast_ref::<tokio_postgres::Error>() {
                 return Some(ErrorKind::of(error));
             }
-            // An `anyhow::Error` shows the causes of its original error, but not that error itself.
+            // An `anyhow::Error` hides its original error and shows only the causes of that error.
+            // So the driver error can be hidden, but not the server error inside it.
             if let Some(answer) = error.downcast_ref::<DbError>() {
                 return Some(ErrorKind::of_server(answer));
             }
@@ -157,8 +160,8 @@ fn class_of(error: &(dyn StdError + 'static)) -> Class {
         if let Some(mark) = error.downcast_ref::<Mark>() {
             return mark.class;
         }
-        // The error of an external call is about the call and not about the message, unless the
-        // call was rejected.
+        // Do not search the causes of a failed external call. They belong to the call and not to
+        // the message.
         if let Some(failed) = error.downcast_ref::<CallFailed>() {
             return if failed.is_terminal() {
                 Class::Terminal
@@ -175,7 +178,7 @@ fn class_of(error: &(dyn StdError + 'static)) -> Class {
     Class::Failed
 }
 
-/// The class of an error, stored between the user's error and its cause.
+/// The class of an error, stored as an additional cause between a wrapper and the user's error.
 #[derive(Debug)]
 pub(crate) struct Mark {
     source: Box<dyn StdError + Send + Sync>,

@@ -28,7 +28,7 @@ const LONGEST_BYTES: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId(Repr);
 
-// Private, so that every text passes the check.
+// This type is private, so that every text passes the check in `MessageId::text`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Repr {
     Text(String),
@@ -80,7 +80,8 @@ impl MessageId {
     #[cfg(feature = "runtime")]
     pub(crate) fn canonical(&self) -> Self {
         match &self.0 {
-            // The server treats other spellings of a UUID as texts. They are shorter or longer.
+            // Other spellings of a UUID have fewer or more characters. The server treats them as
+            // texts.
             Repr::Text(text) if text.len() == 36 => {
                 Uuid::try_parse(text).map_or_else(|_| self.clone(), Self::from)
             }
@@ -134,8 +135,8 @@ pub(crate) enum IdArray {
 }
 
 impl IdArray {
-    /// Keeps UUIDs if all ids are UUIDs. Otherwise all ids are sent as text, which means the same
-    /// to the server.
+    /// Keeps UUIDs if all ids are UUIDs. Otherwise all ids are sent as texts, which the server
+    /// treats as the same ids.
     pub(crate) fn new(ids: &[MessageId]) -> Self {
         match ids.iter().map(MessageId::as_uuid).collect() {
             Some(uuids) => Self::Uuid(uuids),

@@ -1,4 +1,5 @@
-//! idem in a pipeline of `tower` services, below or above a handler.
+//! Connects idem with `tower` services: a layer above a handler service, and a handler that is a
+//! service.
 //!
 //! Limits, timeouts and tracing of the user can be added above or below [`IdemLayer`]. Above it,
 //! they apply to the whole processing of a message, with its transaction and retries. Below it,
@@ -37,10 +38,10 @@ impl fmt::Debug for Protected {
 /// Converts a service of [`Protected`] messages into a service of messages, where each message
 /// takes effect once.
 ///
-/// If the future of the service is dropped, for example by a timeout above it, everything or
+/// If the future of the service is dropped, for example by a timeout above it, either everything or
 /// nothing was committed. After a lost conflict or connection, the handler is called again if its
-/// service is ready at once. Processing does not wait for it to become ready, because the
-/// transaction is open. A service that is not ready uses up the attempt.
+/// service is ready at once. Processing does not wait until the service is ready, because the
+/// transaction is open meanwhile. If the service is not ready, this attempt fails.
 ///
 /// ```
 /// use idem_client::{Effect, HandlerError, Idem, IdemLayer, Protected};
@@ -125,8 +126,8 @@ where
     }
 }
 
-/// The services for the attempts at one message. A lock is needed, because a handler is shared and
-/// a service is not.
+/// The services for the attempts at one message. A lock is needed, because a handler is called
+/// through a shared reference and a service through `&mut self`.
 struct Attempts<S>(Mutex<Upcoming<S>>);
 
 struct Upcoming<S> {

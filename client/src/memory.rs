@@ -12,7 +12,8 @@ use tokio::sync::{Mutex as Turns, OwnedMutexGuard};
 
 use crate::{Destination, MessageId};
 
-/// A message of a destination. Two identities are equal if they are equal to the server.
+/// The identity of a message: its destination and its id. Two identities are equal if the server
+/// treats them as equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity(Destination, MessageId);
 
@@ -32,13 +33,13 @@ impl Known {
             .max_capacity(capacity)
             .time_to_live(ttl)
             // The default policy of moka adds an entry to a full cache only if it was looked up
-            // before. Most messages are delivered once.
+            // before. Most messages are delivered once, so they would not be added.
             .eviction_policy(EvictionPolicy::lru());
         Self(cache.build())
     }
 
     pub(crate) fn contains(&self, identity: &Identity) -> bool {
-        // Unlike `contains_key`, `get` counts as a use.
+        // `get` marks the entry as recently used. `contains_key` does not.
         self.0.get(identity).is_some()
     }
 
@@ -117,7 +118,7 @@ impl Memory {
 /// The turn to handle a message. If it is dropped without [`handled`](Self::handled), the next task
 /// gets the turn.
 pub(crate) struct Turn {
-    // Dropped before the place, so that a task that has left does not hold the turn of a seat.
+    // This field is dropped before `place`: a task must end its turn before it leaves the seat.
     _guard: OwnedMutexGuard<()>,
     place: Place,
 }
@@ -129,7 +130,8 @@ impl Turn {
     }
 }
 
-/// A task that has a turn or waits for one. A seat exists as long as it has a place.
+/// A place in the queue of a message, for a task that has a turn or waits for a turn. The seat of
+/// the message is removed with its last place.
 struct Place {
     memory: Memory,
     identity: Identity,

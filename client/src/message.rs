@@ -170,7 +170,8 @@ impl Message {
         self.with(|parts| parts.stored = Some(stored))
     }
 
-    /// Returns the message without a destination, and with this message id of its sender or none.
+    /// Returns the message without a destination, and with `message_id` as the message id of its
+    /// sender.
     #[must_use]
     pub(crate) fn without_identity(self, message_id: Option<String>) -> Self {
         self.with(|parts| {
@@ -267,8 +268,8 @@ impl Message {
         self.0.deliveries
     }
 
-    /// Returns the error of the last attempt, if it is known: for messages of a
-    /// [`DurableSource`](crate::durable::DurableSource).
+    /// Returns the error of the last attempt. Only messages of a
+    /// [`DurableSource`](crate::durable::DurableSource) can have such an error.
     pub fn last_error(&self) -> Option<&str> {
         self.0.stored.as_ref()?.last_error.as_deref()
     }

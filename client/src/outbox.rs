@@ -1,4 +1,4 @@
-//! Sending without an incoming message: only the outbox, without a claim.
+//! Sends messages without an incoming message: writes to the outbox, without a claim.
 
 use serde_json::Value;
 use tokio_postgres::{

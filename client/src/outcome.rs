@@ -31,11 +31,11 @@ pub enum Claim<T> {
     New(T),
     /// The message was processed before.
     Duplicate {
-        /// When the first execution claimed the message. Only [`claim`](crate::claim()) returns it;
-        /// `None` from the other functions.
+        /// The time at which the first execution claimed the message. Only
+        /// [`claim`](crate::claim()) returns this time; the other functions return `None`.
         handled_at: Option<OffsetDateTime>,
     },
-    /// Another transaction is processing the message. Returned only without waiting.
+    /// Another transaction is processing the message. Only a claim that does not wait returns this.
     InProgress,
     /// The identity was claimed with another fingerprint: two messages have the same id.
     Mismatch {

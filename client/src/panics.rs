@@ -1,4 +1,4 @@
-//! Panics of code outside of this crate: handlers, sources, publishers.
+//! Converts panics of handlers, sources and publishers into errors.
 
 use std::{any::Any, future::Future, panic::AssertUnwindSafe};
 
@@ -12,7 +12,8 @@ use crate::Error;
 #[error("panicked: {0}")]
 pub(crate) struct Panicked(String);
 
-/// Converts a panic of `work` into an error. Everything that `work` holds is dropped in both cases.
+/// Converts a panic of `work` into an error. With and without a panic, everything that `work` owns
+/// is dropped.
 pub(crate) async fn unwinding<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
     AssertUnwindSafe(work)
         .catch_unwind()

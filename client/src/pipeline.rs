@@ -1,4 +1,4 @@
-//! Requests that share a round trip.
+//! Sends several requests in one round trip.
 //!
 //! The driver sends a request at the first poll of its future. Requests that are all polled once
 //! before the first result is awaited are sent together and share a round trip.
@@ -41,8 +41,8 @@ impl<'f, T> Pipelined<'f, T> {
 /// Sends COMMIT after requests of the same transaction, and waits for all results.
 ///
 /// `requests` must not be empty (see [`commit_alone`]), because the requests detect a transaction
-/// in which a statement has failed. In any case the statement that ends the transaction was sent.
-/// An error other than [`Error::AmbiguousCommit`] is a certain rollback.
+/// in which a statement has failed. When this function returns, COMMIT or ROLLBACK was sent, also
+/// after an error. An error other than [`Error::AmbiguousCommit`] means a certain rollback.
 pub(crate) async fn pipeline_commit<T>(
     client: &Client,
     requests: Vec<Pipelined<'_, Result<T, Error>>>,
@@ -68,8 +68,9 @@ pub(crate) async fn pipeline_commit<T>(
 /// Commits without a request before it, in one round trip. The errors are those of
 /// [`pipeline_commit`].
 ///
-/// COMMIT of a transaction in which a statement has failed is a silent ROLLBACK. A query before it
-/// fails in this case, and the server then skips the COMMIT in the same message.
+/// COMMIT of a transaction in which a statement has failed is a silent ROLLBACK. So a query is sent
+/// before COMMIT in the same message: in this case the query fails, and the server skips the
+/// COMMIT.
 pub(crate) async fn commit_alone(client: &Client) -> Result<(), Error> {
     let mut has_asked = false;
     let ended = async {

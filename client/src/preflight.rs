@@ -2,8 +2,8 @@
 //! version that the client supports, its functions on the `search_path`, and the grants of the
 //! role.
 //!
-//! A claim or a batch also fails without these, but some functions are used late: without
-//! `idem_reject` a consumer works until the first message fails.
+//! If something is missing, a claim or a batch would fail too, but some functions are used late:
+//! without `idem_reject` a consumer works until the first message fails.
 
 use std::fmt;
 
@@ -43,7 +43,8 @@ const OF_RELAYS: &[&str] = &[
 ];
 
 /// The oldest SQL version that has all functions of this client. A newer version keeps the
-/// functions that older clients use, so this changes only with a new function or argument.
+/// functions that older clients use, so increase this version only when the client begins to use a
+/// new function or argument.
 const OLDEST_SQL: &str = "0.2.0";
 
 const LOOK: &str = "
@@ -143,7 +144,7 @@ struct Found {
     extension: Option<Extension>,
     /// Functions that are not found on the `search_path`.
     unseen: Vec<String>,
-    /// Functions that are found, but without EXECUTE for the role.
+    /// Functions that are found, but that the role may not execute.
     refused: Vec<String>,
 }
 

@@ -96,7 +96,8 @@ pub async fn effects(
     rows.iter().map(RecordedEffect::try_from).collect()
 }
 
-/// Writes the same effects to the outbox again, with the same message ids. Returns their number.
+/// Writes the recorded effects of a message to the outbox again, with the same message ids. Returns
+/// the number of effects.
 pub async fn replay_effects(
     client: &impl GenericClient,
     id: &MessageId,

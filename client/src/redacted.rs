@@ -1,4 +1,4 @@
-//! Texts for logs and errors without values. More people read logs than may see payloads and
+//! Removes values from the texts of logs and errors. Many readers of logs may not see payloads and
 //! passwords.
 
 use std::fmt;
@@ -37,8 +37,8 @@ pub fn without_value(error: &dyn std::fmt::Display) -> String {
     }
 }
 
-/// Like [`without_value`], for a text that can quote a serde error anywhere, as errors quote their
-/// causes. Returns `None` if the text quotes no serde error.
+/// Like [`without_value`], for a text that can contain a serde error at any position, because
+/// errors quote their causes. Returns `None` if the text quotes no serde error.
 pub(crate) fn quoted_without_value(text: &str) -> Option<String> {
     let kinds = BEFORE_A_VALUE.into_iter();
     let (start, kind) = kinds

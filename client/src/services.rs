@@ -1,4 +1,4 @@
-//! The consumers and relays of one process.
+//! Runs the consumers and relays of one process.
 
 use std::future::Future;
 
@@ -20,10 +20,10 @@ use crate::{Consumer, Error, HandOver, Publisher, Relay, Source, panics};
 /// # Ok(()) }
 /// ```
 ///
-/// A relay waits until it was created and has its grants, see [`Relay::run`]. Meanwhile the
-/// consumers work, and their effects wait in the outbox. At a shutdown the consumers stop first,
-/// each within its grace period. The relays stop after the last commit of the consumers. Effects
-/// that are not published by then stay in the outbox for the next start.
+/// A relay waits until it is created in the database and has its grants, see [`Relay::run`].
+/// Meanwhile the consumers process messages, and their effects wait in the outbox. At a shutdown
+/// the consumers stop first, each within its grace period. The relays stop after the last commit of
+/// the consumers. Effects that are not published by then stay in the outbox for the next start.
 #[derive(Default)]
 #[must_use = "nothing runs before `run`"]
 pub struct Services {

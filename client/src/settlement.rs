@@ -15,7 +15,7 @@ pub enum Settlement {
         after: Duration,
     },
     /// The message was not tried, or it was not the cause of the failure. The broker redelivers it.
-    /// A broker that can distinguish this from a failure does not count one.
+    /// If the broker can distinguish a release from a failure, it does not count a failure.
     Release {
         /// The shortest time until the redelivery, if the broker supports it.
         after: Duration,

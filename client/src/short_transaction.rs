@@ -1,4 +1,4 @@
-//! Short transactions for single functions, on a pooled connection.
+//! Runs one or a few SQL functions in a short transaction, on a pooled connection.
 
 use std::{future::Future, sync::Arc};
 
@@ -14,15 +14,15 @@ use crate::{
 };
 
 /// A READ COMMITTED transaction for requests that commit together: BEGIN, the requests and COMMIT
-/// are one round trip. If it is dropped before its [end](ShortTransaction::end), its connection is
-/// closed.
+/// are one round trip. If this value is dropped before its [end](ShortTransaction::end), its
+/// connection is closed.
 pub(crate) struct ShortTransaction {
     checkout: Arc<Checkout>,
 }
 
 impl ShortTransaction {
-    /// Begins without waiting for the reply to BEGIN. If the server does not get BEGIN, the request
-    /// after it commits by itself, which is correct because it is a single statement.
+    /// Begins without waiting for the reply to BEGIN. If the server does not execute BEGIN, each
+    /// request after it commits by itself. This is correct for a single request.
     pub(crate) async fn begin(pool: &Pool) -> Result<Self, Error> {
         let checkout = Checkout::take(pool).await?;
         fire_and_forget(checkout.client(), "BEGIN ISOLATION LEVEL READ COMMITTED");
@@ -33,8 +33,9 @@ impl ShortTransaction {
         self.checkout.client()
     }
 
-    /// Sends a request and the COMMIT after it. An error other than [`Error::AmbiguousCommit`], or
-    /// [`Error::Pool`] if the server is silent, is a certain rollback.
+    /// Sends a request and the COMMIT after it. After [`Error::AmbiguousCommit`], or after
+    /// [`Error::Pool`] because the server is silent, the result is unknown. Any other error means a
+    /// certain rollback.
     pub(crate) async fn run<'c, T>(
         &'c self,
         call: impl Future<Output = Result<T, Error>> + Send + 'c,
@@ -57,14 +58,15 @@ impl ShortTransaction {
         within(STATEMENT, pipeline_commit(self.checkout.client(), sent)).await
     }
 
-    /// Returns the connection to its pool, unless the error means that it may be unusable.
+    /// Returns the connection to its pool, unless the error means that the connection may be
+    /// unusable.
     pub(crate) fn end<T>(self, answer: Result<T, Error>) -> Result<T, Error> {
         self.checkout.end(answer)
     }
 }
 
-/// Repeats a short transaction after a lost conflict or connection, also if its result is unknown.
-/// Each transaction may take effect twice.
+/// Repeats a short transaction after a lost conflict or connection, also if the result of the
+/// transaction is unknown. So each transaction may take effect twice.
 pub(crate) async fn again<T, F, Fut>(retry: Retry, step: F) -> Result<T, Error>
 where
     F: FnMut() -> Fut,

@@ -1,5 +1,5 @@
-//! Values inside the text of the few statements that are sent as simple queries, and texts that are
-//! truncated to fit.
+//! Escapes values for the few statements that are sent as simple queries, and truncates texts to
+//! the length that the server stores.
 
 use postgres_protocol::escape::escape_literal;
 
@@ -8,7 +8,7 @@ use crate::Error;
 /// Returns a text as a SQL literal, for any value of `standard_conforming_strings`.
 pub(crate) fn literal(text: &str) -> Result<String, Error> {
     if text.contains('\0') {
-        // A statement in the protocol ends at a zero byte.
+        // In the protocol a zero byte ends the statement.
         return Err(Error::Invalid(
             "a text with a zero byte cannot be sent to PostgreSQL".into(),
         ));

@@ -10,17 +10,19 @@ use crate::{Destination, MessageId};
 /// The lease under which the inbox delivered a message.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
-    /// The id under which the inbox stores the message. The policy does not derive another id.
+    /// The id under which the inbox stores the message. The policy derives another id only if
+    /// `was_unrouted` is true.
     pub(crate) id: MessageId,
     pub(crate) destination: Destination,
-    /// No route accepted the message when it was received. Its own id is used, for the destination
-    /// of the route that accepts it now.
+    /// Whether no route accepted the message when it was received. If true, a route accepts it now,
+    /// and the policy of its destination derives the id.
     pub(crate) was_unrouted: bool,
     /// The token of the lease.
     pub(crate) token: i64,
     /// The error of the attempt before this one.
     pub(crate) last_error: Option<String>,
-    /// The claim has completed the message in the inbox, so nothing is left to acknowledge.
+    /// Whether a claim has completed the message in the inbox, so that nothing is left to
+    /// acknowledge.
     pub(crate) is_claimed: Arc<AtomicBool>,
 }
 

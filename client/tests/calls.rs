@@ -1,4 +1,4 @@
-//! The functions of the client on a real server. `cargo xtask build` builds the programs and the
+//! Tests of the client functions on a real server. `cargo xtask build` builds the programs and the
 //! extension.
 
 mod support;
@@ -76,7 +76,7 @@ async fn duplicate_reads_the_recorded_effects() {
     assert_eq!(binary.payload, bytes);
     assert_eq!(binary.content_type.as_deref(), Some("application/x-test"));
 
-    // Another connection reads the same effects, and replays them into the outbox.
+    // A second connection reads the same effects, and replays them into the outbox.
     let other = connect(&server.url()).await;
     assert_eq!(effects(&other, &id, &to).await.unwrap(), recorded);
     assert_eq!(replay_effects(&other, &id, &to).await.unwrap(), 2);
@@ -111,7 +111,8 @@ async fn claim_reports_in_progress_duplicate_and_mismatch() {
     assert!(matches!(outcome, Claim::Mismatch { .. }), "{outcome:?}");
 }
 
-/// Goal: a message that was sent before the oldest retained claim is `Expired`, and not `New`.
+/// Goal: for a message that was sent before the oldest retained claim, `claim` returns `Expired`
+/// and not `New`.
 #[tokio::test]
 async fn message_older_than_the_retained_claims_is_expired() {
     let server = Database::create();
@@ -127,7 +128,7 @@ async fn message_older_than_the_retained_claims_is_expired() {
     let sent = OffsetDateTime::now_utc();
     let sent_long_ago = ClaimOptions::default().sent_at(sent);
     let deadline = sent + Duration::seconds(30);
-    // Until its first rotation, the ring retains all claims.
+    // The ring retains all claims until its first rotation, so the first results are `New`.
     loop {
         let tx = client.transaction().await.unwrap();
         let outcome = claim(&tx, &new_id(), &to, &sent_long_ago).await.unwrap();
@@ -156,8 +157,8 @@ async fn claim_batch_returns_results_by_position() {
 
     let uuid = Uuid::new_v4();
     let text = MessageId::text(format!("text-{uuid}")).unwrap();
-    // A text that is a canonical UUID is the same id as that UUID, so the last id is a duplicate of
-    // the first.
+    // The text form of a UUID is the same id as the UUID, so the last id is a duplicate of the
+    // first id.
     let same = MessageId::text(uuid.to_string()).unwrap();
     let ids = [uuid.into(), known, text, same];
     let tx = client.transaction().await.unwrap();
@@ -172,8 +173,8 @@ async fn claim_batch_returns_results_by_position() {
     assert_eq!(effects(&client, &ids[3], &to).await.unwrap().len(), 1);
 }
 
-/// Goal: processing that claims at its end, with `try_record`, is reported as a duplicate if
-/// another transaction has already recorded the message.
+/// Goal: `try_record` claims a message at the end of its processing. If another transaction has
+/// already recorded the message, `try_record` reports a duplicate.
 #[tokio::test]
 async fn second_try_record_is_a_duplicate_and_records_nothing() {
     let server = Database::create();
@@ -278,8 +279,8 @@ async fn dropped_or_rolled_back_transaction_leaves_no_claim() {
     claimed.rollback().await.unwrap();
     assert!(!is_claimed(&client, &id, &to).await.unwrap());
 
-    // Drop the future while BEGIN and the claim are in flight. Both were sent, and a ROLLBACK
-    // follows.
+    // Drop the future while BEGIN and the claim are in flight. Both were sent, so the client also
+    // sends a ROLLBACK.
     assert!(
         begin_and_claim(&mut client, &id, &to)
             .now_or_never()
@@ -374,8 +375,8 @@ async fn error_kinds_identify_the_cause() {
     assert_eq!(error.kind(), ErrorKind::ReadOnly);
     drop(read_only);
 
-    // The rollback to the savepoint removes the claim, so effects cannot be recorded. The borrow
-    // checker rejects this use of `Claimed`; here the server rejects it.
+    // The rollback to the savepoint removes the claim, so effects cannot be recorded. With
+    // `Claimed`, the compiler rejects this use. Here, the server rejects it.
     let mut tx = client.transaction().await.unwrap();
     let inner = tx.transaction().await.unwrap();
     assert!(try_claim(&inner, &new_id(), &to).await.unwrap().is_new());
@@ -428,8 +429,8 @@ async fn concurrent_claims_have_one_winner() {
     assert_eq!(won.iter().filter(|won| **won).count(), 1);
 }
 
-/// Returns whether the session is in a transaction block. Only in a block do two statements have
-/// the same start time.
+/// Returns whether the session is in a transaction block. Two statements have the same start time
+/// only if they are in one block.
 async fn is_in_transaction(client: &Client) -> bool {
     let mut starts = Vec::new();
     for _ in 0..2 {

@@ -1,5 +1,5 @@
-//! Set-up and administration on a real server. Also checks that the client covers every SQL
-//! function.
+//! Tests of set-up and administration on a real server. Another test checks that the client covers
+//! every SQL function.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -16,8 +16,8 @@ use tokio_postgres::{Client, NoTls, error::SqlState};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Starts a server for one test. Rings, roles and health are shared by all users of a server, so
-/// tests do not share one.
+/// Starts a server for one test. The tests of this program do not share a server, because all users
+/// of a server share its rings, roles and health.
 async fn start(name: &str) -> (Server, Client) {
     let server = Server::start(name);
     server.psql("postgres", "CREATE EXTENSION idem");
@@ -85,8 +85,8 @@ async fn configure_selects_the_shortest_sufficient_ring() {
     }
     assert_eq!(ring().await, "long");
 
-    // Retentions have microsecond precision, and no ring retains less than its destinations
-    // require.
+    // Retentions have microsecond precision. No ring can retain claims for less time than its
+    // destinations require.
     set_retention(&client, Ring::Long, 60 * DAY).await.unwrap();
     set_retention(&client, Ring::Short, Duration::from_micros(100_001))
         .await
@@ -97,7 +97,8 @@ async fn configure_selects_the_shortest_sufficient_ring() {
     for row in client.query(sql, &[]).await.unwrap() {
         assert!(row.get::<_, bool>(0));
     }
-    // Nothing refers to the destination, so it is removed. The second removal finds none.
+    // No claim or message refers to the destination, so it is removed. The second removal finds no
+    // destination.
     assert!(remove_destination(&client, &to).await.unwrap());
     assert!(!remove_destination(&client, &to).await.unwrap());
     configure(&client, &to, 31 * DAY).await.unwrap();
@@ -114,7 +115,7 @@ async fn configure_selects_the_shortest_sufficient_ring() {
 #[tokio::test]
 async fn role_can_execute_granted_functions_only() {
     let (server, client) = start("client-grant").await;
-    // The name needs quotes in SQL.
+    // Use a role name that needs quotes in SQL.
     let name = "The Consumer's";
     client
         .batch_execute(r#"CREATE ROLE "The Consumer's" LOGIN"#)
@@ -169,8 +170,8 @@ async fn role_can_execute_granted_functions_only() {
 #[tokio::test]
 async fn health_lists_worst_first_and_maintain_repairs_rotation() {
     let (_server, mut client) = start("client-health").await;
-    // Read in the transaction of the update, before the worker can see the update and rotate the
-    // ring.
+    // Read the health in the transaction of the update. After the commit, the worker could see the
+    // update and rotate the ring first.
     let tx = client.transaction().await.unwrap();
     tx.batch_execute(
         "UPDATE idem.ring SET turned_at = turned_at - interval '1 day' WHERE name = 'short'",

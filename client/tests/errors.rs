@@ -14,7 +14,7 @@ fn assert_error<E: StdError + Send + Sync + 'static>() {}
 fn assert_send<E: Send + Sync + 'static>() {}
 
 /// Every public error type can be boxed, sent to another thread and stored. `HandlerError` and
-/// `CallError` accept every error instead, and convert into an error type.
+/// `CallError` do not implement `Error`: they accept every error, and convert into an error type.
 #[test]
 fn public_error_types_implement_error() {
     assert_error::<Error>();
@@ -54,7 +54,7 @@ fn client_errors_convert_into_anyhow_and_boxed_errors() {
     assert!(of_a_handler().unwrap_err().is::<HandlerFailed>());
 }
 
-/// Fails at this step. Each step has a different type of error.
+/// Fails with a different type of error for each step.
 fn handler(step: &str) -> Handled {
     let boxed: Result<(), Box<dyn StdError + Send + Sync>> = Err("boxed".into());
     match step {
@@ -93,7 +93,7 @@ fn handler_error_converts_from_every_error() {
     }
 }
 
-/// The class of an error is kept by helpers that use `anyhow`.
+/// A helper that uses `anyhow` does not change the class of an error.
 #[test]
 fn error_class_is_kept_through_anyhow() {
     use anyhow::Context;
@@ -133,7 +133,7 @@ fn error_class_is_kept_through_anyhow() {
     assert!(!failed.is_terminal() && !failed.is_unavailable());
 }
 
-/// The text of an error is not repeated as its own cause, so that a log line contains it once.
+/// An error does not have its own text again as its cause, so a log line contains the text once.
 #[test]
 fn text_of_a_classified_error_is_not_repeated() {
     let error = HandlerError::terminal("no such order");
@@ -142,12 +142,13 @@ fn text_of_a_classified_error_is_not_repeated() {
     assert_eq!(boxed.to_string(), "no such order");
 }
 
-/// An error with a text that contains the text of its cause.
+/// An error that quotes the text of its cause in its own text.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the order: {0}")]
 struct Quoting(#[source] serde_json::Error);
 
-/// Logs and dead letters do not contain payloads. The text of a parser error would contain a value.
+/// Logs and dead letters do not contain payloads. So the text of a parser error, which would
+/// contain a value of the payload, is left out.
 #[test]
 fn failure_text_does_not_contain_payload_values() {
     use anyhow::{Context, anyhow};
@@ -200,7 +201,7 @@ fn failure_text_does_not_contain_payload_values() {
     }
 }
 
-/// The class of an error without a cause is also kept by helpers that use `anyhow`.
+/// A helper that uses `anyhow` does not change the class of an error that has no cause.
 #[test]
 fn failed_call_class_is_kept_through_anyhow() {
     let step = || "charge".to_owned();
@@ -208,7 +209,7 @@ fn failed_call_class_is_kept_through_anyhow() {
         step: step(),
         error: "the card is blocked".into(),
     };
-    // The cause is an unavailable dependency, and the call may have taken effect.
+    // The cause of the failed call is an unavailable dependency. The call may have taken effect.
     let unheard = || CallFailed::Uncertain {
         step: step(),
         error: UnavailableError::new("503").into(),

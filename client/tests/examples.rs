@@ -1,5 +1,5 @@
-//! Runs the examples, each against the real server that its first lines name. For Kafka, the server
-//! is the mock cluster of librdkafka behind a proxy with TLS.
+//! Runs each example against a real server of the kind that its first lines name. For Kafka, the
+//! server is the mock cluster of librdkafka behind a proxy with TLS.
 
 #[path = "tls/proxy.rs"]
 mod proxy;
@@ -35,8 +35,8 @@ fn server(name: &str) -> Cluster {
     cluster
 }
 
-/// Builds the example and returns a command that runs it. The build is quick if `cargo test` has
-/// built it before.
+/// Builds the example and returns a command that runs it. The build takes little time if `cargo
+/// test` has already built the example.
 fn example(name: &str) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
@@ -53,14 +53,15 @@ fn example(name: &str) -> Command {
         .status()
         .unwrap();
     assert!(built.success(), "the build of {name} failed");
-    // The executable of this test is in target/PROFILE/deps.
+    // The executable of this test is in target/PROFILE/deps, and the examples are in
+    // target/PROFILE/examples.
     let mut path: PathBuf = std::env::current_exe().unwrap();
     path.pop();
     path.pop();
     Command::new(path.join("examples").join(name))
 }
 
-/// A program that is killed when its test ends, also when the test is killed.
+/// A running program. It is killed when its test ends, and also when the test process is killed.
 struct Running(Process);
 
 impl Running {
@@ -151,8 +152,8 @@ fn post(address: &str, path: &str, key: &str, body: &str) -> (String, String) {
     (head.to_lowercase(), body.into())
 }
 
-/// A repeated request returns the stored response, for a request in a transaction and for one with
-/// a lease, also after the first process was killed.
+/// A repeated request returns the stored response, also after the first process was killed. This
+/// applies to a request in a transaction and to a request with a lease.
 #[test]
 fn axum_idempotency_example_replays_responses_after_a_kill() {
     let cluster = server("example-idempotency");
@@ -189,7 +190,7 @@ fn axum_idempotency_example_replays_responses_after_a_kill() {
         other.starts_with("http/1.1 422 ") && other.contains("application/problem+json"),
         "{other}"
     );
-    // A drop kills the process.
+    // Dropping the service kills its process.
     drop(service);
 
     let (service, address) = start();
@@ -222,7 +223,7 @@ fn own_transport_example_feeds_a_consumer() {
     assert_eq!(cluster.psql("postgres", effects).unwrap().trim(), "2");
 }
 
-/// The requirements of a service on a broker: a database over TLS with its roles, and a certificate
+/// What a service on a broker needs: a database over TLS with its roles, and a certificate
 /// authority.
 struct Shop {
     cluster: Cluster,

@@ -14,11 +14,11 @@ use std::collections::HashMap;
 const STANDARD: i16 = 1;
 /// The destination of all claims when `idem.message_identity = id`.
 const EVERYWHERE: &str = "*";
-/// The maximum number of cached names. A backend clears its cache above it, because the names then
-/// probably contain message ids.
+/// The maximum number of cached names. When it is reached, the backend clears its cache, because
+/// the names then probably contain message ids.
 const CACHED_NAMES: usize = 10_000;
 
-/// A destination, as of the state of the rings at which it was read.
+/// A destination, as it was when the state of the rings was read.
 #[derive(Debug, Clone, Copy)]
 pub struct Destination {
     pub id: i32,
@@ -95,7 +95,8 @@ pub fn intern(name: &str, wait: bool) -> Result<Interned> {
     }
 }
 
-/// Returns the destination with this name, if a visible one exists. Works on a standby.
+/// Returns the destination with this name, if it is committed or this transaction created it. Works
+/// on a standby.
 pub fn find(name: &str) -> Result<Option<Destination>> {
     let name = identity_name(name)?;
     if let Some(known) = cached(name) {
@@ -204,7 +205,8 @@ fn unused_id() -> Result<i32> {
         Found::Nothing => 0,
         _ => last.column(1).map_or(0, |d| d.value() as i32),
     };
-    // A scan can miss the last row while idem_configure updates it. A look-up by key does not.
+    // A scan can miss the last row while idem_configure updates it. A look-up by key cannot, so
+    // check each id.
     let mut by_id = Lookup::new(&table, 1);
     loop {
         id = id.checked_add(1).ok_or(Error::NoDestinationLeft)?;

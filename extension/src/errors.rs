@@ -19,9 +19,9 @@ pub enum Error {
     NotInstalled,
     /// 54000: no id is left for a new destination.
     NoDestinationLeft,
-    /// 58000: the library does not support this version of the extension's SQL. This is a fault of
-    /// the installation, not of a message, so it is not 55000: clients take that for a claim or a
-    /// lease that is not held.
+    /// 58000: the library does not support this version of the extension's SQL. The SQLSTATE is not
+    /// 55000, because clients treat 55000 as a claim or a lease that is not held, and this is a
+    /// fault of the installation.
     VersionMismatch {
         installed: String,
         installed_is_older: bool,
@@ -31,7 +31,7 @@ pub enum Error {
     LoneClaim { function: &'static CStr },
     /// 25P01: the function requires a transaction block.
     NoTransactionBlock { function: &'static CStr },
-    /// 55000: this transaction does not hold the claim of the message of the effects.
+    /// 55000: this transaction has not claimed the message for which it records effects.
     NotClaimed { destination: String },
     /// 55000: a transaction cannot forget a claim that it made itself.
     ForgetsOwnClaim,
@@ -246,7 +246,7 @@ pub fn given<T>(argument: Option<T>, name: &'static str) -> Result<T> {
     argument.ok_or(Error::Null(name))
 }
 
-/// Returns the error for an invalid argument, with a hint that names a valid one.
+/// Returns the error for an invalid argument, with a hint that describes a valid argument.
 pub fn invalid<T>(
     message: impl Into<String>,
     hint: impl Into<std::borrow::Cow<'static, str>>,

@@ -6,8 +6,8 @@
 //! the rings. Tables, relays, rotation, views and grants are SQL, in `sql/`. Code that needs no
 //! server is in `core/`. Unsafe code that several modules use is in `pg`.
 
-// pgrx keeps SQLSTATE and hint only in an ErrorReport, which is large. It is built only when a
-// function fails.
+// The error type is large, because pgrx carries SQLSTATE and hint only in an ErrorReport. Its size
+// does not matter, because it is built only when a function fails.
 #![allow(clippy::result_large_err)]
 
 use pgrx::prelude::*;

@@ -1,5 +1,5 @@
-//! Keys of message ids and numbers of destinations, for the functions that are written in SQL. They
-//! follow the rules of the claims and use the same caches.
+//! Keys of message ids and numbers of destinations, for the functions that are written in SQL.
+//! These functions follow the rules of the claims and use the same caches.
 
 use crate::claim::text_id;
 use crate::destination::{Interned, find, intern};

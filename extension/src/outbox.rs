@@ -11,7 +11,8 @@ use pgrx::pg_sys;
 use pgrx::prelude::*;
 use uuid::Uuid;
 
-/// The message that recorded an effect. A plain send has no source.
+/// The message that an effect belongs to: the effect was recorded with the claim of this message.
+/// An effect of idem_send has no source.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
     pub destination: i32,
@@ -21,7 +22,7 @@ pub struct Source<'a> {
 /// A row of the outbox before it has a sequence number.
 pub struct Effect<'a> {
     pub source: Option<Source<'a>>,
-    /// The time of the claim. For a plain send, the start of the transaction.
+    /// The time of the claim. For idem_send, the start of the transaction.
     pub recorded_at: pg_sys::TimestampTz,
     pub ordinal: i32,
     pub message_id: Uuid,
@@ -42,7 +43,7 @@ pub fn append<'a>(outbox: &Ring, effects: impl Iterator<Item = Effect<'a>>) -> R
     // Assign the transaction id before the first sequence number is taken. Relays rely on this: a
     // transaction that began after a snapshot has only numbers above the sequence's value at that
     // snapshot.
-    // SAFETY: assigns the transaction's id if it has none.
+    // SAFETY: GetTopFullTransactionId assigns an id to the transaction if it has none.
     let tx = unsafe { pg_sys::GetTopFullTransactionId() }.value;
     let inherited = settings::traceparent();
     let mut slice = Appender::open(outbox.current());
@@ -97,8 +98,8 @@ pub fn append_again(outbox: &Ring, rows: &[Vec<Option<pg_sys::Datum>>]) -> Resul
         return Ok(());
     }
     let sequence = pg::relation_oid(c"outbox_seq").ok_or(Error::NotInstalled)?;
-    // SAFETY: assigns the transaction's id if it has none. As in append, this precedes the sequence
-    // numbers.
+    // SAFETY: GetTopFullTransactionId assigns an id to the transaction if it has none. As in
+    // append, this precedes the sequence numbers.
     let tx = unsafe { pg_sys::GetTopFullTransactionId() }.value;
     let mut slice = Appender::open(outbox.current());
     let scratch = Scratch::new();

@@ -1,10 +1,11 @@
 //! Pause points: named places in the code at which a backend waits until a test releases it.
 //!
-//! They exist only in a build with the feature `pause-points`; in any other build [`pause_point`]
-//! is empty. A test takes the lock of a point with `pg_advisory_lock(hashtext('idem.pause'),
-//! hashtext('<name>'))`, and a session opts in with `SET idem.pause_at = '<name>, <name>'`. When
-//! that session reaches the point, it sets its `application_name` to `paused at <name>` and waits
-//! until the test releases the lock. A point does not stop the session while its lock is free.
+//! Pause points exist only in a build with the feature `pause-points`; in any other build
+//! [`pause_point`] is empty. A test takes the lock of a point with
+//! `pg_advisory_lock(hashtext('idem.pause'), hashtext('<name>'))`, and a session opts in with `SET
+//! idem.pause_at = '<name>, <name>'`. When that session reaches the point, it sets its
+//! `application_name` to `paused at <name>` and waits until the test releases the lock. A point
+//! does not stop the session while its lock is free.
 //!
 //! The backend polls the lock instead of waiting for it, so `lock_timeout`, the deadlock detector
 //! and other lock waiters do not see the pause. A point must not be placed where the backend holds
@@ -72,7 +73,7 @@ mod present {
         show(&before);
     }
 
-    /// The same function for SQL. A test declares it as `LANGUAGE c AS '$libdir/idem',
+    /// Makes `pause_point` available in SQL. A test declares it as `LANGUAGE c AS '$libdir/idem',
     /// 'idem_pause_point_wrapper'`.
     #[pg_extern(sql = false)]
     fn idem_pause_point(name: &str) {

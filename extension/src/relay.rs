@@ -3,8 +3,8 @@
 use pgrx::prelude::*;
 
 /// Returns the transaction id that the next transaction will get. All running transactions have
-/// smaller ones.
-// xid8 and int8 are the same 64 bits to the function manager.
+/// smaller ids.
+// The result is an i64, because xid8 and int8 are the same 64 bits to the function manager.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"

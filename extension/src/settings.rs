@@ -4,7 +4,7 @@ use idem_core::limits::TRACEPARENT_BYTES;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 use std::ffi::CString;
 
-/// Whether two destinations process the same id independently.
+/// What identifies a message: its id and its destination, or its id alone.
 #[derive(Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
 pub enum MessageIdentity {
     #[name = c"id_and_destination"]
@@ -53,8 +53,8 @@ pub fn define() {
           of the destination \"*\". Change it only while no consumer runs: claims made under the \
           other value are not found.",
         &MESSAGE_IDENTITY,
-        // The same value for all sessions: two consumers with different values would both process a
-        // message.
+        // All sessions must have the same value: two consumers with different values would both
+        // process a message.
         GucContext::Sighup,
         GucFlags::default(),
     );

@@ -1,11 +1,12 @@
 //! State that the backends share: counters, the time of the worker's last pass and the waiters. It
-//! exists only when the library is preloaded. Without it nothing is counted and waiters poll.
+//! exists only when the library is preloaded. Without preloading nothing is counted and waiters
+//! poll.
 
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init, pg_sys};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// The number of databases that can have counters. Further databases have none.
+/// The number of databases that can have counters. Further databases have no counters.
 const DATABASES: usize = 64;
 /// The number of backends that can wait at the same time. Further backends poll.
 pub const WAITERS: usize = 128;
@@ -25,17 +26,18 @@ pub struct Database {
     /// Whether messages are pending (see `pending::presence`). 0, the value at server start, means
     /// that there may be some.
     pub pending: AtomicU32,
-    /// The log already has a warning that the library does not support the extension's version in
-    /// this database.
+    /// Whether the log already has a warning that the library does not support the extension's
+    /// version in this database.
     pub version_warned: AtomicBool,
 }
 
 /// A backend that waits for events of a database.
 pub struct Waiter {
     pub database: AtomicU32,
-    /// The bits of the events that it waits for (see `wake`).
+    /// The bits of the events that the backend waits for (see `wake`).
     pub news: AtomicU32,
-    /// The address of its latch, which is in shared memory; 0 means that the slot is free.
+    /// The address of the backend's latch, which is in shared memory; 0 means that the slot is
+    /// free.
     pub latch: AtomicUsize,
 }
 
@@ -44,8 +46,8 @@ pub struct Shared {
     pub waiters: [Waiter; WAITERS],
 }
 
-// SAFETY: the struct has only atomics. The latch addresses are in shared memory and mean the same
-// in every process.
+// SAFETY: the struct has only atomics. The latches are in shared memory, so their addresses are
+// valid in every process.
 unsafe impl PGRXSharedMemory for Shared {}
 
 impl Default for Shared {
@@ -89,11 +91,12 @@ pub fn preloaded() -> bool {
     PRELOADED.load(Ordering::Relaxed)
 }
 
-/// Returns the state of this database and reserves it at the first use.
+/// Returns the shared state of this database. Reserves a slot for it at the first use.
 pub fn this_database() -> Option<&'static Database> {
-    // SAFETY: set once when the backend connects.
+    // SAFETY: MyDatabaseId is set once, when the backend connects.
     let this = unsafe { pg_sys::MyDatabaseId };
-    // Search for this database first, because a slot before its own may have become free.
+    // Search for the slot of this database before taking a free slot: a slot before it may have
+    // become free.
     part_of(this).or_else(|| {
         let this = this.to_u32();
         shared()?.databases.iter().find(|database| {

@@ -22,7 +22,7 @@ impl JsonText {
         self.text
     }
 
-    /// The `jsonb` itself.
+    /// Returns the `jsonb` itself.
     pub fn datum(&self) -> pg_sys::Datum {
         self.datum
     }
@@ -59,7 +59,7 @@ impl FromDatum for JsonText {
     }
 }
 
-// SAFETY: unboxes by FromDatum, which handles every jsonb.
+// SAFETY: the argument is unboxed with FromDatum, which handles every jsonb.
 unsafe impl<'fcx> ArgAbi<'fcx> for JsonText {
     unsafe fn unbox_arg_unchecked(arg: Arg<'_, 'fcx>) -> Self {
         // SAFETY: the argument is a jsonb that is not NULL; NULL becomes None in Option's
@@ -71,7 +71,7 @@ unsafe impl<'fcx> ArgAbi<'fcx> for JsonText {
     }
 }
 
-// SAFETY: it is jsonb in SQL.
+// SAFETY: this type is jsonb in SQL.
 unsafe impl SqlTranslatable for JsonText {
     const TYPE_IDENT: &'static str = pgrx::pgrx_resolved_type!(JsonText);
     const TYPE_ORIGIN: TypeOrigin = TypeOrigin::External;
@@ -83,8 +83,8 @@ unsafe impl SqlTranslatable for JsonText {
 
 /// Converts JSON text to a jsonb datum.
 pub fn jsonb_datum(text: &str) -> Result<Option<pg_sys::Datum>> {
-    /// The bytes needed for each byte of text: an element of an array needs as much while it is
-    /// read.
+    /// The memory, in bytes, that is needed for each byte of text. A short element of an array
+    /// needs this much while it is read.
     const NEEDED: usize = 64;
     ensure_memory(text.len(), NEEDED);
     // SAFETY: the copy ends with NUL, as jsonb_in requires. PostgreSQL allocates it and raises an
@@ -169,7 +169,7 @@ pub fn enum_datum(desc: pg_sys::TupleDesc, column: i32, label: &CStr) -> Result<
 // SAFETY: the datum is a row in the memory context of the function call.
 unsafe impl BoxRet for CompositeDatum {
     unsafe fn box_into<'fcx>(self, fcinfo: &mut FcInfo<'fcx>) -> pgrx::datum::Datum<'fcx> {
-        // SAFETY: as above.
+        // SAFETY: the datum is a row in the memory context of the function call.
         unsafe { fcinfo.return_raw_datum(self.0) }
     }
 }

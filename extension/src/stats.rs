@@ -33,7 +33,7 @@ const NAMES: [&str; COUNTERS] = [
 ];
 
 thread_local! {
-    /// The counts that are added when this transaction commits.
+    /// The counts of this transaction. They are added to the shared counters when it commits.
     static PENDING: Cell<[u64; COUNTERS]> = const { Cell::new([0; COUNTERS]) };
     static REGISTERED: Cell<bool> = const { Cell::new(false) };
 }
@@ -49,12 +49,12 @@ pub fn count_many(counter: Counter, times: usize) {
     PENDING.set(pending);
 }
 
-/// Registers a callback for the end of each transaction of this backend. It updates the counters,
-/// the waiters and the fence.
+/// Registers a callback for the end of each transaction of this backend. The callback updates the
+/// counters, the waiters and the fence.
 pub fn watch_transactions() {
     if !REGISTERED.get() {
-        // SAFETY: once per backend; the callback lives as long as the library, which is never
-        // unloaded.
+        // SAFETY: this is called once in each backend; the callback lives as long as the library,
+        // which is never unloaded.
         unsafe { pg_sys::RegisterXactCallback(Some(on_transaction_end), std::ptr::null_mut()) };
         REGISTERED.set(true);
     }
@@ -81,7 +81,7 @@ unsafe extern "C-unwind" fn on_transaction_end(
             wake::transaction_committed();
             ring::transaction_ended();
         }
-        // A prepared transaction is not counted, because it ends in another backend.
+        // A prepared transaction is not counted, because it may end in another backend.
         XACT_EVENT_ABORT | XACT_EVENT_PREPARE => {
             PENDING.set([0; COUNTERS]);
             wake::discard_events();

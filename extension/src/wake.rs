@@ -18,9 +18,9 @@ const LONGEST_WAIT_MS: i32 = 60_000;
 /// Each sleep is twice as long as the one before.
 const POLL_MS: (i64, i64) = (10, 1_000);
 
-/// Event: effects for the relays.
+/// Event: effects for the relays were recorded.
 const EFFECTS: u32 = 1;
-/// Event: messages for a destination that were received, released, or became available because the
+/// Event: messages of a destination were received or released, or became available because the
 /// message before them is done.
 pub const MESSAGES: u32 = 2;
 
@@ -67,7 +67,7 @@ pub fn transaction_committed() {
     if news & MESSAGES != 0 {
         database.receipts.fetch_add(1, Ordering::SeqCst);
     }
-    // SAFETY: set once when the backend connects.
+    // SAFETY: MyDatabaseId is set once, when the backend connects.
     let this = unsafe { pg_sys::MyDatabaseId }.to_u32();
     for waiter in &shared.waiters {
         let latch = waiter.latch.load(Ordering::SeqCst);
@@ -82,18 +82,18 @@ pub fn transaction_committed() {
     }
 }
 
-/// A slot among the waiters. It is freed when dropped.
+/// The slot of a waiting backend in shared memory. The slot is freed when this value is dropped.
 pub struct WaiterSlot(&'static Waiter);
 
 impl WaiterSlot {
     pub fn take(news: u32) -> Option<Self> {
-        // SAFETY: MyLatch and MyDatabaseId are this process's own; MyLatch points into shared
+        // SAFETY: MyLatch and MyDatabaseId belong to this process; MyLatch points into shared
         // memory in a backend.
         let (latch, database) =
             unsafe { (pg_sys::MyLatch as usize, pg_sys::MyDatabaseId.to_u32()) };
         let place = shared()?.waiters.iter().find(|waiter| {
-            // A slot with this process's latch, or with the latch of a process that has ended, is
-            // left over from a wait that the end of its process interrupted.
+            // A slot can be left over from a process that ended during its wait. Its latch then has
+            // no owner, or this process owns the latch now.
             let taken_by = waiter.latch.load(Ordering::SeqCst);
             if taken_by != 0 {
                 // SAFETY: the address of a process's latch in shared memory, which outlives its
@@ -144,10 +144,10 @@ pub fn left_ms(deadline: Instant) -> i64 {
         .as_millis() as i64
 }
 
-/// Waits until effects are committed that this session has not waited for, at most `timeout_ms`
-/// milliseconds. Returns true if there are such effects: the relay then reads them with
-/// `idem_relay_next`. Returns false if none are known: the relay should still read from time to
-/// time.
+/// Waits until new effects are committed, at most `timeout_ms` milliseconds. Effects are new if
+/// they were committed after the previous wait of this session. Returns true if there are new
+/// effects: the relay then reads them with `idem_relay_next`. Returns false if no new effects are
+/// known: the relay should still read from time to time.
 ///
 /// Without preloading the function only sleeps. Each sleep of the session is longer than the one
 /// before, up to a limit.
@@ -174,7 +174,7 @@ fn idem_relay_wait(timeout_ms: default!(Option<i32>, "1000")) -> Result<bool, Er
     }
 }
 
-/// Wakes consumers that wait for messages when this transaction commits.
+/// Wakes the consumers that wait for messages, when this transaction commits.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"

@@ -1,4 +1,4 @@
-//! The publisher for the broker in the settings.
+//! Creates the publisher for the broker in the settings.
 
 use anyhow::{Result, anyhow};
 use idem_client::{

@@ -1,4 +1,4 @@
-//! The settings: those of the file, overridden by the command line and the environment.
+//! The settings of the program: the file, overridden by the command line and the environment.
 
 use std::{
     fs,
@@ -38,7 +38,7 @@ pub struct Database {
     /// The largest number of connections.
     #[serde(default = "default_connections")]
     pub connections: usize,
-    /// A PEM file of the certificate authorities to trust instead of those of the system.
+    /// A PEM file of the certificate authorities to trust instead of the system's authorities.
     pub ca: Option<PathBuf>,
     /// The schema of the extension, if the `search_path` of the role does not contain it.
     pub schema: Option<String>,
@@ -111,7 +111,7 @@ fn default_connections() -> usize {
 
 impl std::fmt::Debug for Database {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The URL can contain a password.
+        // The URL can contain a password, so it is omitted.
         f.debug_struct("Database")
             .field("connections", &self.connections)
             .field("ca", &self.ca)
@@ -122,8 +122,8 @@ impl std::fmt::Debug for Database {
 
 impl Config {
     /// Reads the file, if one is given, and overrides its settings with the arguments. Fails if a
-    /// setting is missing, unknown or not valid. The error contains no value of a setting of the
-    /// wrong type.
+    /// setting is missing, unknown or not valid. If a setting has the wrong type, the error does
+    /// not contain its value.
     pub fn read(arguments: &Arguments) -> Result<Self> {
         let mut table = match &arguments.config {
             Some(path) => {
@@ -145,7 +145,7 @@ impl Config {
             &["broker", "kind"],
             arguments.broker.map(BrokerKind::name),
         )?;
-        // For Kafka the argument is a list of brokers and not a URL.
+        // For Kafka the argument is a list of brokers and not a URL, so it has another name.
         let is_kafka = broker_kind(&table).is_some_and(|kind| kind == BrokerKind::Kafka.name());
         let place = if is_kafka { "brokers" } else { "url" };
         put(&mut table, &["broker", place], arguments.broker_url.clone())?;
@@ -198,8 +198,8 @@ impl Config {
     }
 }
 
-/// Returns the error for a file that is not TOML. The text of the TOML error would contain the
-/// line, which can contain a password.
+/// Returns the error for a file that is not TOML. The text of the TOML error is not used, because
+/// it would contain the line, which can contain a password.
 fn not_toml(path: &Path, text: &str, error: &toml::de::Error) -> Error {
     let before = error
         .span()

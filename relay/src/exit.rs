@@ -38,7 +38,7 @@ impl Failure {
 
     /// Prints the error, and returns its exit code.
     pub fn report(self) -> ExitCode {
-        // The log may not be started yet.
+        // The log may not be started yet, so print to standard error.
         eprintln!("error: {}", causes(&self.error));
         self.exit.into()
     }

@@ -33,7 +33,8 @@ impl Server {
         })?;
         tracing::info!(address = %listener.local_addr()?, "serving /livez, /readyz and /metrics");
         let service = Router::new()
-            // The process responds. A restart would solve no other problem.
+            // A response shows that the process is alive. A restart would solve no other problem,
+            // so nothing else is checked.
             .route("/livez", get(|| async { "ok\n" }))
             .route("/readyz", get(ready))
             .route("/metrics", get(metrics_text))
@@ -41,7 +42,7 @@ impl Server {
         Ok(Self { listener, service })
     }
 
-    /// Serves requests without end. Returns only an error.
+    /// Serves requests without end. Returns only after an error.
     pub async fn run(self) -> Result<()> {
         Ok(axum::serve(self.listener, self.service).await?)
     }
@@ -68,7 +69,7 @@ fn is_ready(status: &RelayStatus) -> bool {
 fn report(status: &RelayStatus) -> String {
     let state = |is_there: bool, error: &Option<String>| match (is_there, error) {
         (true, None) => "ok".to_owned(),
-        (true, Some(error)) => format!("cannot take effects: {}", one_line(error)),
+        (true, Some(error)) => format!("cannot accept effects: {}", one_line(error)),
         (false, None) => "not available".to_owned(),
         (false, Some(error)) => format!("not available: {}", one_line(error)),
     };
@@ -109,7 +110,7 @@ mod tests {
         assert!(!is_ready(&status));
         let report = report(&status);
         assert!(
-            report.contains("broker: cannot take effects: NOT_FOUND - no exchange 'events'"),
+            report.contains("broker: cannot accept effects: NOT_FOUND - no exchange 'events'"),
             "{report}"
         );
     }

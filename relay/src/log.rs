@@ -5,9 +5,9 @@ use tracing_subscriber::EnvFilter;
 
 use crate::arguments::LogFormat;
 
-/// The filter for the client libraries of RabbitMQ, NATS and Kafka, which log each attempt, some
-/// with its payload. The relay logs their errors itself when they are new. A directive for one of
-/// them in `--log` follows these directives and overrides them.
+/// The filter for the client libraries of RabbitMQ, NATS and Kafka. These libraries log each
+/// attempt, some of them with its payload. The relay itself logs each new error. A directive for
+/// one of these libraries in `--log` follows this filter and overrides it.
 const CLIENTS: &str = "lapin=off,async_nats=off,librdkafka=off,rdkafka=off";
 
 /// The default log filter.
@@ -15,7 +15,8 @@ pub const DEFAULT: &str = "info";
 
 /// Starts the log on standard error. Fails if the filter is not valid.
 pub fn start(filter: &str, format: LogFormat) -> Result<()> {
-    // A deployment may set an empty variable, which does not mean to log nothing: that is `off`.
+    // A deployment may set an empty variable. This means the default filter: the filter `off`
+    // disables the log.
     let filter = if filter.trim().is_empty() {
         DEFAULT
     } else {

@@ -61,7 +61,8 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
         .lease(config.publish.lease)
         .max_attempts(config.publish.max_attempts)
         .max_held_bytes(config.publish.max_held_bytes);
-    // A port that is in use may be free later. All other errors are errors in the settings.
+    // A port that is in use may be free later, so this is not an error in the settings. All other
+    // I/O errors here are errors in the settings.
     let bound = Server::bind(config.http.listen, relay.status(), metrics.clone()).await;
     let http = bound.map_err(|error| match error.downcast_ref::<io::Error>() {
         Some(cause) if cause.kind() != io::ErrorKind::AddrInUse => Failure::settings(error),
@@ -82,9 +83,9 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// Changes the working directory to that of the settings file, so that relative paths in the file
-/// are relative to it. The same settings then work for an administrator and for a service with
-/// copies of the files, such as credentials of systemd.
+/// Changes the working directory to the directory of the settings file, so that relative paths in
+/// the file are relative to this directory. The same settings then work for an administrator and
+/// for a service with copies of the files, such as credentials of systemd.
 fn enter_directory_of(settings: Option<&Path>) -> anyhow::Result<()> {
     match settings.and_then(Path::parent) {
         Some(directory) if directory != Path::new("") => {
@@ -95,8 +96,8 @@ fn enter_directory_of(settings: Option<&Path>) -> anyhow::Result<()> {
     }
 }
 
-/// Limits the memory of the metrics. Without it, histograms keep every value until the metrics are
-/// fetched, which may never happen.
+/// Limits the memory of the metrics. Without this limit, histograms keep every value until the
+/// metrics are fetched, which may never happen.
 async fn keep_small(metrics: &PrometheusHandle) -> Infallible {
     loop {
         tokio::time::sleep(Duration::from_secs(5)).await;

@@ -1,4 +1,4 @@
-//! The program as an operator uses it: with a database, a broker, signals and HTTP.
+//! Tests of the program as an operator uses it: with a database, a broker, signals and HTTP.
 
 mod support;
 
@@ -26,8 +26,8 @@ fn is_200(status: &str, _: &str) -> bool {
     status.contains(" 200 ")
 }
 
-/// Goal: the outbox is published to the broker, also after the broker was lost, and SIGTERM stops
-/// the program without an unacknowledged effect.
+/// Goal: the program publishes the outbox to the broker, also after the broker was lost. After
+/// SIGTERM, the program stops and each published effect is acknowledged.
 #[test]
 fn outbox_is_published_and_a_signal_stops_the_program() {
     let cluster = server();
@@ -45,7 +45,7 @@ fn outbox_is_published_and_a_signal_stops_the_program() {
     relay.get_until("/metrics", |_, body| published(body) >= 200.0);
     assert_eq!(stream_length(&nats), 200);
 
-    // The broker stops and starts again: the relay is not ready, then ready, and loses nothing.
+    // The broker stops and starts again. The relay is not ready in between, and loses no effect.
     nats.kill().unwrap();
     cluster.psql("postgres", send).unwrap();
     relay.get_until("/readyz", |status, body| {
@@ -70,7 +70,7 @@ fn outbox_is_published_and_a_signal_stops_the_program() {
     );
 }
 
-/// Returns the sum of all lines of one metric with this label.
+/// Returns the sum of all values of one metric with this label.
 fn sum_of(body: &str, name: &str, label: &str) -> f64 {
     body.lines()
         .filter(|line| line.starts_with(name) && line.contains(label))
@@ -120,7 +120,8 @@ fn i4_missing_stream_is_not_ready_until_it_is_created() {
     let cluster = server();
     let nats = Nats::start().unwrap();
     let log = tempfile::tempfile().unwrap();
-    // With this setting an effect is parked at its first counted attempt.
+    // With this setting, the first counted attempt parks an effect. Attempts without the stream
+    // must not be counted.
     let mut config = tempfile::NamedTempFile::new().unwrap();
     config.write_all(b"[publish]\nmax-attempts = 1\n").unwrap();
     let config = config.path().display().to_string();
@@ -204,8 +205,8 @@ fn i4_missing_queue_and_lost_broker_log_one_line_each() {
     assert_eq!(relay.terminate().code(), Some(0));
 }
 
-/// Goal: if Kafka is not available, the log contains one line of the relay and none of the client
-/// library. Invariant: I4.
+/// Goal: if Kafka is not available, the relay logs one line and the client library logs nothing.
+/// Invariant: I4.
 #[test]
 fn i4_lost_kafka_logs_one_line() {
     let cluster = server();
@@ -232,7 +233,8 @@ fn i4_lost_kafka_logs_one_line() {
     assert_eq!(relay.terminate().code(), Some(0));
 }
 
-/// Goal: an empty log filter, which a deployment may set, is the default filter. Invariant: I4.
+/// Goal: an empty log filter has the effect of the default filter. A deployment may set an empty
+/// one. Invariant: I4.
 #[test]
 fn empty_log_filter_is_the_default_one() {
     let cluster = server();
@@ -340,7 +342,7 @@ fn check_fails_without_relay_extension_or_server() {
     );
 }
 
-/// Goal: `--check` fails for problems that would stop the relay later: a version that does not fit,
+/// Goal: `--check` fails for two problems that would stop the relay later: an incompatible version
 /// and a missing grant.
 #[test]
 fn check_fails_for_a_wrong_version_or_a_missing_grant() {
@@ -436,7 +438,7 @@ fn check_accepts_the_settings_of_the_package() {
 fn check_fails_without_a_broker() {
     let cluster = server();
     let database = cluster.connection_string("postgres");
-    // No process listens on this port. The client library of each broker has its own error text.
+    // No process listens on this port. Each client library has a different error text.
     for (kind, url, said) in [
         ("rabbitmq", "amqp://127.0.0.1:1", "Connection refused"),
         ("nats", "nats://127.0.0.1:1", "Connection refused"),
@@ -490,7 +492,8 @@ fn help_documents_the_options_the_grant_and_the_exit_codes() {
     }
 }
 
-/// Goal: systemd restarts a relay if its port is in use. Exit code 2 would prevent that.
+/// Goal: systemd restarts a relay if its port is in use, so the exit code must not be 2. systemd
+/// does not restart a program after exit code 2.
 #[test]
 fn port_in_use_is_not_an_error_of_the_settings() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -506,8 +509,9 @@ fn port_in_use_is_not_an_error_of_the_settings() {
     assert!(said.contains(&format!("cannot bind {address}")), "{said}");
 }
 
-/// Goal: the same settings work in two directories. The service reads copies of the settings file
-/// and of the files that it names. An administrator reads the original files.
+/// Goal: relative paths in the settings file are relative to the directory of this file. So the
+/// same settings work for the service, which reads copies of all files, and for an administrator
+/// with the original files.
 #[test]
 fn relative_paths_are_relative_to_the_settings_file() {
     let directory = tempfile::tempdir().unwrap();
@@ -518,6 +522,6 @@ fn relative_paths_are_relative_to_the_settings_file() {
                     [broker]\nkind = \"nats\"\nurl = \"tls://127.0.0.1:1\"\nca = \"ca.pem\"\n";
     std::fs::write(&path, settings).unwrap();
     let output = answer(program().args(["--check", "--config"]).arg(&path));
-    // The files are read, and the database is not available.
+    // The exit code shows that the files were read and that the database is not available.
     assert_eq!(output.status.code(), Some(3), "{output:?}");
 }

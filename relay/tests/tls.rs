@@ -1,5 +1,5 @@
-//! The program over TLS. The database and the broker have certificates of an authority that the
-//! test creates.
+//! Tests of the program over TLS. The database and the broker have certificates of an authority
+//! that the test creates.
 
 mod support;
 
@@ -45,9 +45,9 @@ fn database_without_tls_is_an_error_unless_tls_is_disabled() {
     assert!(plain.status.success(), "{plain:?}");
 }
 
-/// Goal: the program publishes to NATS over TLS, with the authority in the settings and with that
-/// of the system. It panicked when the build contained two crypto providers, because rustls then
-/// selects none.
+/// Goal: the program publishes to NATS over TLS, with the authority in the settings and with the
+/// authorities of the system. If a build contains two crypto providers, rustls selects none of them
+/// and the program panics.
 #[test]
 fn effects_reach_nats_over_tls() {
     let authority = Authority::create().unwrap();

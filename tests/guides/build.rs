@@ -47,7 +47,8 @@ const UNPACK: &str = "let Given { pool, mut client, source, publisher, rabbit, n
                       policies, shutdown } = given;";
 
 /// Returns each example with the number of its first line. A block that is marked as a program is
-/// omitted: it is an example program of the client, and the tests of the client compare the two.
+/// omitted: it shows an example program of the client, and the tests of the client compare the
+/// block with the program.
 fn rust_blocks(text: &str) -> Vec<(usize, String)> {
     let mut blocks = Vec::new();
     let mut open: Option<(usize, String)> = None;

@@ -6,8 +6,8 @@ const VARIABLE: &str = "IDEM_TEST_SEED";
 /// Returns the value of `IDEM_TEST_SEED`, or 2026 when the variable is not set.
 ///
 /// # Panics
-/// When the value is not a number, because a run with another seed does not repeat the run that
-/// was requested.
+/// When the value is not a number. A run with a default seed would not repeat the run that was
+/// requested.
 #[must_use]
 pub fn seed() -> u64 {
     let seed = std::env::var(VARIABLE).map_or(2026, |text| {

@@ -1,10 +1,12 @@
 //! I11: maintenance delays no claim, lease or producer, however many messages are pending.
 //!
-//! `IDEM_TEST_BACKLOG` (messages) makes the backlog larger than that of an ordinary run.
+//! The environment variable `IDEM_TEST_BACKLOG` sets the number of pending messages, for a larger
+//! backlog than the default.
 //!
-//! The tests measure time, and a maintainer that gets no processor keeps its locks for longer. The
-//! tests are therefore a binary of their own and run one after the other, and the maintainer has a
-//! high priority where the system allows that. In production it has no high priority.
+//! The tests fail for lock waits that are longer than `deadlock_timeout`, and a maintainer that
+//! gets no processor time keeps its locks for longer. The tests are therefore a separate binary and
+//! run one after the other, and the maintainer has a high priority where the system allows that. In
+//! production it has no high priority.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +24,8 @@ const CLIENTS: usize = 8;
 /// A lock that the running test holds, so that the tests run one after the other.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// Random text of less than 2 KB is neither compressed nor moved out of line.
+/// Receives messages. Their payloads are random texts of less than 2 KB, which are neither
+/// compressed nor moved out of line.
 const RECEIVE: &str = "SELECT count(idem_receive('b' || n, 'backlog',
                            to_jsonb((SELECT string_agg(md5(n || '-' || x), '')
                                        FROM generate_series(1, 55) x))))
@@ -31,7 +34,8 @@ const RECEIVE: &str = "SELECT count(idem_receive('b' || n, 'backlog',
 /// The key up to which the payloads of the oldest slice have been copied.
 const MOVED: &str = "SELECT moved_key FROM idem.payload_rotation";
 
-/// Makes every table large enough for a rotation.
+/// Replaces the check of the size: from 64 KB on, the current table of pending messages is large
+/// enough for a rotation.
 const ALWAYS_LARGE: &str = "CREATE OR REPLACE FUNCTION idem.pending_is_large(
         rotation idem.pending_rotation) RETURNS boolean
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -66,7 +70,8 @@ struct Run<'r> {
     is_covered: fn(&Done) -> bool,
 }
 
-/// Executes a run. Returns its counts, and the lock waits that name the maintainer.
+/// Executes a run. Returns its counts, and the lock waits in the server log that name the
+/// maintainer as the holder.
 async fn run(run: Run<'_>) -> Result<(Done, Vec<String>)> {
     let Run { name, backlog, .. } = run;
     let _alone = ALONE.lock().await;
@@ -74,7 +79,7 @@ async fn run(run: Run<'_>) -> Result<(Done, Vec<String>)> {
         .name(name)
         .setting("deadlock_timeout", "100ms")
         .setting("log_lock_waits", "on")
-        // The test runs the maintenance itself, so it knows the process.
+        // The test runs the maintenance itself, so it knows the process id of the maintainer.
         .setting("idem.databases", "none")
         .start()?;
     let db = Arc::new(Database::with_idem_in(Arc::new(cluster), name).await?);
@@ -137,8 +142,8 @@ async fn run(run: Run<'_>) -> Result<(Done, Vec<String>)> {
     Ok((done, waits))
 }
 
-/// Claims, leases, receives and completes messages until the run is over. Every error ends the
-/// client, also a deadlock.
+/// Claims, leases, receives and completes messages until the run is over. Every error, also a
+/// deadlock, ends the client and fails the test.
 async fn run_client(
     session: Session,
     number: usize,
@@ -206,8 +211,8 @@ async fn i11_no_lock_wait_names_the_maintainer() -> Result<()> {
     Ok(())
 }
 
-/// I11: with few pending messages the rotation copies them repeatedly, and payloads of waiting
-/// messages are moved from slice to slice.
+/// I11: with few pending messages, rotations copy the pending messages repeatedly and move payloads
+/// of waiting messages from slice to slice. No client waits for a lock of the maintainer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_rotation_during_claims_delays_no_claim() -> Result<()> {
     let is_covered = |done: &Done| {
@@ -229,8 +234,7 @@ async fn i11_rotation_during_claims_delays_no_claim() -> Result<()> {
     Ok(())
 }
 
-/// The same run with a maintainer that keeps a table locked. The checker must report its lock
-/// waits.
+/// The checker reports the lock waits that a maintainer causes when it keeps tables locked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_checker_catches_a_maintainer_that_holds_a_lock() -> Result<()> {
     let broken =

@@ -1,5 +1,6 @@
-//! Short campaigns of fault injection. A campaign without a planted bug is green, and every planted
-//! bug is reported. Long campaigns run with `cargo xtask chaos`.
+//! Short campaigns of fault injection. The ledger of a campaign without a planted bug shows no
+//! error. The ledger of a campaign with a planted bug shows the errors of that bug. Long campaigns
+//! run with `cargo xtask chaos`.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,7 +15,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::Mutex;
 
-/// Serializes the campaigns: each has three servers and a dozen processes.
+/// A lock that the running campaign holds. Campaigns run one after the other, because each campaign
+/// starts three servers and a dozen processes.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// Runs a campaign. Returns its output, and its standard output as text. A campaign needs root for
@@ -31,8 +33,8 @@ async fn campaign(arguments: &[&str]) -> Result<(Output, String)> {
     Ok((output, text))
 }
 
-/// Asserts that a campaign with this planted bug fails, and that its ledger reports one of these
-/// errors.
+/// Asserts that a campaign with this planted bug fails, and that its ledger reports at least one of
+/// these errors.
 async fn is_reported(flaw: &str, minutes: &str, errors: &[Violation]) -> Result<()> {
     let (output, ledger) = campaign(&["--break", flaw, "--minutes", minutes]).await?;
     assert_eq!(output.status.code(), Some(1), "{ledger}");
@@ -119,12 +121,12 @@ async fn observer_that_hangs_after_a_fault_is_reported() -> Result<()> {
     is_reported("stuck-observer", "1", &[Violation::NotRecovered]).await
 }
 
-/// Returns the command lines that contain this directory: those of the servers and of the
-/// processes.
+/// Returns the command lines of the running processes that contain this directory: the servers and
+/// the other processes of a campaign.
 fn processes_of(dir: &str) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
-        // A process may end meanwhile.
+        // A process may end before its command line is read.
         let line = fs::read(entry?.path().join("cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
         if line.contains(dir) {
@@ -134,7 +136,8 @@ fn processes_of(dir: &str) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Both signals end every process that a campaign has started and remove its directory.
+/// On SIGTERM and on SIGINT a campaign ends all processes that it has started and removes its
+/// directory.
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test everything"]
 async fn signal_ends_a_campaign_and_all_its_processes() -> Result<()> {
@@ -153,7 +156,8 @@ async fn signal_ends_a_campaign_and_all_its_processes() -> Result<()> {
                 break dir.to_owned();
             }
         };
-        // The processes are started after the servers.
+        // The campaign starts `range-worker` processes after the servers, so the servers are
+        // running, too.
         wait_for(
             "the processes are running",
             Duration::from_secs(180),

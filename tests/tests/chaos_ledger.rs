@@ -1,8 +1,9 @@
-//! The ledger of a campaign, tested with recorded histories. A correct history is green, and each
-//! wrong history makes the rows of its errors red.
+//! Tests of the ledger of a campaign with recorded histories. A row of the ledger is red when it
+//! counts errors. A correct history makes no row red, and each wrong history makes the rows of its
+//! errors red.
 //!
-//! Rows that no recorded data can show are not tested: a fault without recovery, a process that
-//! ended, messages that a drain has left over.
+//! Rows for errors that recorded data cannot contain are not tested: a fault without recovery, a
+//! process that ended, messages that a drain has left over.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,11 +30,12 @@ use uuid::Uuid;
 
 use Violation as V;
 
-/// The rows that only the campaign itself can show.
+/// The rows that are not tested, because only a running campaign can make them red.
 const NOT_RECORDED: [V; 3] = [V::NotRecovered, V::ProcessEnded, V::NotDrained];
 
-/// Changes that make the database wrong, and the rows that must be red. A second row follows from
-/// the first error: a move that was made twice was not made once.
+/// Changes that make the database wrong, and the rows that must be red. Where two rows are listed,
+/// the error of the first row is also an error of the second row: for example, a move that was made
+/// twice was not made exactly once.
 const WRONG_TABLES: [(&str, &[V]); 24] = [
     ("DELETE FROM counted WHERE attempt = '{hit}'", &[V::Lost]),
     ("DELETE FROM heard WHERE attempt = '{miss}'", &[V::Lost]),
@@ -143,7 +145,7 @@ const WRONG_LOGS: [(Change, V); 4] = [
     ),
 ];
 
-/// A history in a database of a server without a worker.
+/// A history in a database of a server without a maintenance worker.
 struct Recorded {
     db: Database,
     session: Session,
@@ -191,7 +193,8 @@ impl Recorded {
             poison: poison.to_vec(),
             published: Vec::new(),
             watched: Watched {
-                // No process has this id. The rows of maintenance need the id of a worker.
+                // The rows about maintenance need the process id of a worker. No process has the id
+                // 0.
                 workers: BTreeSet::from([0]),
                 ..Watched::default()
             },
@@ -207,7 +210,7 @@ impl Recorded {
         Ok(recorded)
     }
 
-    /// Handles a command and everything that follows from it.
+    /// Handles a command. For a shot, also records its fact and lets the observer receive the fact.
     async fn handle(&mut self, command: &Message) -> Result<()> {
         let tx = self.session.transaction().await?;
         let Claim::New(claimed) = try_claim(&tx, &command.id.into(), &work::targets()?).await?
@@ -226,7 +229,8 @@ impl Recorded {
         self.hear(&fact).await
     }
 
-    /// Lets the observer receive the fact. Counts a hit, and publishes a letter for it.
+    /// Records that the observer has received the fact. For a hit, also counts the hit and
+    /// publishes a letter.
     async fn hear(&mut self, fact: &Fact) -> Result<()> {
         let recorded = effects(&*self.session, &fact.attempt.into(), &work::targets()?).await?;
         let effect = recorded.into_iter().next().context("no effect")?;
@@ -377,7 +381,7 @@ async fn each_wrong_history_turns_its_row_red() -> Result<()> {
     let rows = V::ALL.into_iter().filter(|row| !NOT_RECORDED.contains(row));
     assert_eq!(judged, rows.map(|row| (row, 0)).collect::<Errors>());
 
-    // A letter that a relay has published twice is one letter.
+    // A relay may publish a letter twice. This is no error.
     let mut again = recorded.published.clone();
     again.push(again[0].clone());
     assert_eq!(recorded.red(&again).await?, []);
@@ -411,7 +415,8 @@ async fn each_wrong_history_turns_its_row_red() -> Result<()> {
     Ok(())
 }
 
-/// A wait for a client makes no row red. A wait for maintenance and a deadlock with maintenance do.
+/// When maintenance waits for a client, no row is red. When a client waits for maintenance, or is
+/// in a deadlock with maintenance, a row is red.
 async fn maintenance(recorded: &Recorded) -> Result<()> {
     let maintainer = recorded.connect(server_log::MAINTENANCE).await?;
     let client = recorded.connect("client").await?;
@@ -428,7 +433,8 @@ async fn maintenance(recorded: &Recorded) -> Result<()> {
     let meeting = async {
         recorded.waits(1).await?;
         assert_eq!(recorded.red(&recorded.published).await?, []);
-        // The maintainer has already checked for a deadlock, so the client detects it.
+        // The maintainer has checked for a deadlock before the client begins to wait, so the client
+        // detects the deadlock.
         assert!(client.batch_execute("LOCK TABLE first").await.is_err());
         client.batch_execute("ROLLBACK").await?;
         anyhow::Ok(())
@@ -444,7 +450,8 @@ async fn maintenance(recorded: &Recorded) -> Result<()> {
     let look = recorded.connect(server_log::LOOK).await?;
     let (of_idem, of_others) = ("idem.outbox_0", "first");
     let both = vec![V::MaintenanceWait, V::MaintenanceDeadlock];
-    // The log has one wait. Two waits that do not count come before the wait that counts.
+    // The log already contains one wait. The first two waits of this loop make no further row red,
+    // and the third wait does.
     for (waits, (session, table, red)) in (2..).zip([
         (&client, of_others, vec![V::MaintenanceDeadlock]),
         (&look, of_idem, vec![V::MaintenanceDeadlock]),
@@ -470,7 +477,7 @@ async fn maintenance(recorded: &Recorded) -> Result<()> {
     Ok(())
 }
 
-/// A backend that aborts is a crash. A backend that is killed is not.
+/// A backend that aborts (SIGABRT) counts as a crash. A backend that is killed (SIGKILL) does not.
 async fn crash(recorded: &mut Recorded) -> Result<()> {
     for (signal, is_a_crash) in [(Signal::SIGKILL, false), (Signal::SIGABRT, true)] {
         let victim = recorded.db.connect().await?;
@@ -502,7 +509,8 @@ async fn crash(recorded: &mut Recorded) -> Result<()> {
     Ok(())
 }
 
-/// An update of a claim is visible in the statistics, which a session reports after its commit.
+/// An update of a claim makes a row red. The ledger reads updates from the statistics, which a
+/// session reports only after its commit, so the test waits.
 async fn updates(recorded: &Recorded) -> Result<()> {
     let before = recorded.red(&recorded.published).await?;
     recorded

@@ -1,5 +1,5 @@
-//! The shooting range with real brokers: processes are killed with SIGKILL repeatedly, the broker
-//! and the database once.
+//! Runs the shooting range with real brokers. The processes are killed with SIGKILL many times, and
+//! the broker and the database are killed once.
 
 use std::{
     path::Path,
@@ -12,7 +12,8 @@ use idem_tests::harness::DEADLINE;
 use idem_tests::range::live::{self, Kind, LiveConfig, LiveReport, LiveVerdict, Role, Server};
 use tokio::sync::Mutex;
 
-/// Serializes the tests: each has eight processes and two servers.
+/// A lock that the running test holds. The tests run one after the other, because each test starts
+/// eight processes and two servers.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 const WORKER: &str = env!("CARGO_BIN_EXE_range-worker");
@@ -27,14 +28,14 @@ async fn play(config: &LiveConfig) -> Result<LiveReport> {
     Ok(report)
 }
 
-/// Sends 20,000 commands, 30 % of them twice, and asserts that each takes effect once.
+/// Sends 20,000 commands, 30 % of them twice, and asserts that each command takes effect once.
 async fn everything_takes_effect_once_over(broker: Kind) -> Result<()> {
     let mut config = LiveConfig::new(broker);
     config.field.messages = 20_000;
     config.deadline_s = 600;
     let report = play(&config).await?;
 
-    // The faults have happened.
+    // Check that the faults have happened.
     let again = u64::from(config.field.messages) * 3 / 10;
     assert!(
         report.sent >= u64::from(config.field.messages) + again,
@@ -64,7 +65,7 @@ async fn everything_takes_effect_once_over(broker: Kind) -> Result<()> {
         report.tally.ends, 0,
         "a process ended, although clients wait for a server that is down"
     );
-    // The faults have caused no error.
+    // Check that the faults have caused no error.
     assert_eq!(report.verdict, LiveVerdict::default());
     assert_eq!(
         report.claimed["range.targets"],
@@ -93,7 +94,8 @@ async fn every_attempt_has_one_fact_over_nats_with_kills() -> Result<()> {
     everything_takes_effect_once_over(Kind::Nats).await
 }
 
-/// The same with targets that do not use idem: the checker must report the errors that follow.
+/// When the targets do not use idem, the same faults cause errors, and the checker reports these
+/// errors.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "runs with: cargo xtask test everything"]
 async fn errors_of_targets_without_idem_are_reported() -> Result<()> {
@@ -124,11 +126,11 @@ async fn errors_of_targets_without_idem_are_reported() -> Result<()> {
     Ok(())
 }
 
-/// The process that starts the workers can be killed, too.
+/// The process that starts the workers can be killed, too. Its workers must then end.
 #[test]
 fn no_worker_outlives_the_process_that_started_it() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    // No server listens there, so the worker waits.
+    // No server listens at this address, so the worker waits.
     let mut waiting = Command::new(WORKER)
         .args([
             "producer",

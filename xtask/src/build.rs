@@ -19,7 +19,7 @@ pub enum Variant {
 }
 
 impl Variant {
-    /// Returns the end of the names of its directories.
+    /// Returns the suffix in the names of the directories of this variant.
     pub fn suffix(self) -> &'static str {
         match self {
             Variant::Shipped => "",
@@ -46,7 +46,7 @@ pub fn build_variant(context: &Context, variant: Variant) -> Result<Install> {
     let _alone = context.alone()?;
     let cargo_pgrx = setup::do_what_is_missing(context, variant)?;
     let package_dir = context.package_dir(variant);
-    // Scripts of an earlier version must not be shipped.
+    // The old package is removed first, because scripts of an earlier version must not be shipped.
     context.sh.remove_path(&package_dir)?;
     let mut package: Command = context.sh.cmd(cargo_pgrx).into();
     package

@@ -5,7 +5,8 @@ use anyhow::Result;
 use crate::context::Context;
 use crate::{build, step};
 
-/// Builds the extension and the programs, and runs a campaign. Fails when its ledger is red.
+/// Builds the extension and the programs, and runs a campaign. Fails when its ledger has an error
+/// or too few faults.
 pub fn chaos(context: &Context, minutes: u32, arguments: &[String]) -> Result<()> {
     build::build(context)?;
     let mut programs = context.cargo([

@@ -1,5 +1,5 @@
-//! Debian suites other than the suite of this machine: the same command runs again in a chroot of
-//! that suite.
+//! Runs the same command again in a chroot, for a Debian suite that is not the suite of this
+//! machine.
 //!
 //! A chroot is like a new machine that uses the Rust toolchain of this machine. The set-up installs
 //! the rest in it. The workspace is at the same path inside, with its own `target`: a program that
@@ -18,15 +18,16 @@ use crate::context::cargo_home;
 use crate::step;
 use crate::suite::{Suite, codename, is_debian_like};
 
-/// The variable that is set inside a chroot, where no other chroot is entered.
+/// The variable that is set inside a chroot. A command with this variable enters no other chroot.
 const INSIDE: &str = "IDEM_XTASK_IN_CHROOT";
 
 /// The packages that a Rust toolchain needs at least. The set-up installs the rest.
 const INCLUDE: &str = "--include=ca-certificates,gcc,libc6-dev";
 
-/// Runs in its own mount namespace, so that nothing stays mounted when it ends. `$1` is the chroot,
-/// and `$2` is the target directory of the chroot. The next arguments are directories that appear
-/// in the chroot at the same path, a colon, and the command.
+/// The script that enters the chroot. It runs in its own mount namespace, so that nothing stays
+/// mounted when it ends. `$1` is the chroot, and `$2` is the target directory of the chroot. The
+/// next arguments are directories that appear in the chroot at the same path, a colon, and the
+/// command.
 const ENTER: &str = r#"
 set -eu
 root=$1 target=$2
@@ -96,7 +97,7 @@ pub fn run(suite: Suite) -> Result<()> {
     .args([&root, &target, &workspace, &toolchain, &cargo_home])
     .args([":", "env", "--chdir"])
     .arg(&workspace)
-    // The variables that cargo has set contain paths outside the chroot.
+    // These variables are removed, because cargo has set them to paths outside the chroot.
     .args([
         "--unset=CARGO",
         "--unset=RUSTC",
@@ -142,7 +143,8 @@ fn bootstrap(sh: &Shell, parent: &Path, suite: Suite) -> Result<PathBuf> {
         )?;
     }
     let mirror = mirror(sh)?;
-    // The directory gets its name when it is complete.
+    // The directory gets its final name when it is complete, so an interrupted installation is not
+    // used.
     let draft = parent.join(format!("{suite}.new"));
     sh.remove_path(&draft)?;
     sh.create_dir(parent)?;
@@ -174,7 +176,8 @@ fn copy_network_settings(sh: &Shell, root: &Path) -> Result<()> {
     }
     let mut acquire = String::new();
     for line in cmd!(sh, "apt-config dump Acquire").quiet().read()?.lines() {
-        // The chroot decides which indexes to download. Only the way of downloading is copied.
+        // The chroot decides which indexes to download. Only the settings for the way of
+        // downloading are copied.
         if !line.starts_with("Acquire::IndexTargets") {
             acquire.extend([line, "\n"]);
         }

@@ -26,7 +26,8 @@ impl Context {
         let sh = Shell::new()?;
         let root = workspace_root();
         sh.change_dir(&root);
-        // Programs that cargo does not start need it as well: `cargo-pgrx` is run directly.
+        // The variable is set here and not only by cargo, because `cargo-pgrx` is run without
+        // cargo.
         sh.set_var("PGRX_HOME", root.join("target/pgrx"));
         let pg = suite.postgresql(&sh)?;
         Ok(Self {

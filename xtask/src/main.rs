@@ -1,7 +1,8 @@
 //! The command line of this workspace: set-up, demo, test, chaos, bench, psql, package and others.
 //!
-//! Every command first does the steps before it that are missing, so that a fresh clone needs one
-//! command and a second run starts in seconds. All generated files are under `target`.
+//! Every command first does the missing steps that it depends on, so that a fresh clone needs only
+//! one command. A second run skips these steps and starts in seconds. All generated files are under
+//! `target`.
 
 mod bench;
 mod build;

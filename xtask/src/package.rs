@@ -170,7 +170,7 @@ impl<'c> Deb<'c> {
 }
 
 fn pack(sh: &Shell, stage: &Path, deb: &Path) -> Result<()> {
-    // The build may have run with any umask.
+    // The modes are set explicitly, because the build may have run with any umask.
     cmd!(sh, "chmod -R u=rwX,go=rX {stage}").quiet().run()?;
     let settings = stage.join(SETTINGS);
     if sh.path_exists(&settings) {
@@ -196,7 +196,7 @@ fn copyright(context: &Context) -> Result<String> {
     for (name, file) in [("MIT", "LICENSE-MIT"), ("Apache-2.0", "LICENSE-APACHE")] {
         write!(text, "\nLicense: {name}\n")?;
         for line in fs::read_to_string(context.root.join(file))?.lines() {
-            // A line of the text is indented, and an empty line is a dot.
+            // In this format, a line of a text is indented, and an empty line is written as a dot.
             if line.trim().is_empty() {
                 text.push_str(" .\n")
             } else {

@@ -19,10 +19,10 @@ use crate::{chroot, step};
 const CARGO_PGRX: &str = "0.18.1";
 
 /// Runs a command that installs packages, and keeps the packages from creating clusters and
-/// starting services. The package of PostgreSQL reads the first file. All others read the second
-/// file, which is not changed if it exists already. Both files exist only while the command runs,
-/// also when it fails or is interrupted: if the second file stayed, no service that is installed
-/// later would start. The first argument is put before all paths.
+/// starting services. The package of PostgreSQL reads the first file. All other packages read the
+/// second file, which is not changed if it exists already. Both files exist only while the command
+/// runs, also when it fails or is interrupted: if the second file stayed, no service that is
+/// installed later would start. The first argument is put before all paths.
 const QUIETLY: &str = r#"set -e
 cluster=$1/etc/postgresql-common/createcluster.d/idem-setup.conf
 policy=$1/usr/sbin/policy-rc.d
@@ -143,7 +143,8 @@ fn install(context: &Context, apt: &Apt, names: &[&str]) -> Result<()> {
         "--no-install-recommends",
     ];
     apt.as_root(context, "apt-get install", &[&install, names].concat())?;
-    // The service of PostgreSQL starts clusters, and there are none until a user creates one.
+    // The services of PostgreSQL stay enabled: they only start clusters, and no cluster exists
+    // until a user creates it.
     let quiet: Vec<_> = names
         .iter()
         .copied()
@@ -176,8 +177,8 @@ impl Apt {
                 advice,
             });
         }
-        // sudo may ask for a password, so that it uses the terminal here, once. The later steps
-        // have no terminal.
+        // sudo may ask for a password. It is run here once with the terminal, because the later
+        // steps have no terminal.
         let allowed = Command::new("sudo")
             .arg("-v")
             .status()
@@ -224,7 +225,8 @@ fn describe(packages: &[Package]) -> String {
 /// Finds or installs cargo-pgrx in the only version that fits the extension.
 fn install_cargo_pgrx(context: &Context) -> Result<PathBuf> {
     let tools = context.target().join("tools");
-    // The directory into which cargo installs programs may not be in the search path.
+    // The directory into which cargo installs programs is also searched, because it may be missing
+    // in the search path.
     let common = [
         PathBuf::from("cargo-pgrx"),
         cargo_home()?.join("bin/cargo-pgrx"),

@@ -19,7 +19,7 @@ pub fn write(context: &Context) -> Result<()> {
 }
 
 fn file_name() -> String {
-    // The workspace has one version.
+    // All packages of the workspace have the same version.
     format!("idem--{}.sql", env!("CARGO_PKG_VERSION"))
 }
 

@@ -3,7 +3,7 @@
 //! A run is every test with one of the given texts in its name, with the parallelism of an ordinary
 //! run and without retries. Each run adds a line to `target/soak/ledger.jsonl` and keeps its output
 //! beside it. A soak that was interrupted continues where it stopped, as long as the commit is the
-//! same. A run that fails starts the count again.
+//! same. A run that fails sets the count back to zero.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -48,10 +48,10 @@ struct Run {
     log: PathBuf,
 }
 
-/// A test binary and those of its tests that match.
+/// A test binary, and the tests in it that match.
 struct Program {
     path: PathBuf,
-    /// The directory in which cargo would run it.
+    /// The directory in which cargo would run the test binary.
     directory: PathBuf,
     races: bool,
     tests: Vec<String>,
@@ -59,7 +59,7 @@ struct Program {
 
 /// Runs the tests with one of `names` in their name until `runs` runs in a row have passed.
 pub fn soak(context: &Context, mut names: Vec<String>, runs: u32) -> Result<()> {
-    // The ledger must know a set of names in any order.
+    // The names are sorted, so that the ledger has one form for the same names in any order.
     names.sort();
     names.dedup();
     let names = names.as_slice();
@@ -168,8 +168,8 @@ fn run(
     })
 }
 
-/// Returns the commit. With changes that are not committed it also contains a hash of the changes,
-/// so that their runs count only for them.
+/// Returns the commit. When there are uncommitted changes, the result also contains a hash of these
+/// changes, so that a run counts only for the changes with which it was made.
 fn commit(context: &Context) -> Result<String> {
     let sh = &context.sh;
     let head = cmd!(sh, "git rev-parse --short=12 HEAD").quiet().read()?;

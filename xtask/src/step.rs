@@ -14,8 +14,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 /// The number of lines that are shown of the output of a failed program.
 const TAIL_LINES: usize = 40;
 
-/// Runs `command` quietly to its end. `label` describes the step, and `advice` is the remedy for a
-/// failure.
+/// Runs `command` to its end, and shows its progress instead of its output. `label` describes the
+/// step, and `advice` is the remedy for a failure.
 pub fn run(label: &str, mut command: Command, advice: &str) -> Result<()> {
     let (reader, writer) = pipe()?;
     command
@@ -26,7 +26,8 @@ pub fn run(label: &str, mut command: Command, advice: &str) -> Result<()> {
     let mut child = command
         .spawn()
         .with_context(|| format!("{label}: cannot run {}", program.display()))?;
-    // The command holds the write ends of the pipe. Reading would not end before it is dropped.
+    // `command` still has write ends of the pipe. It is dropped here, because a read ends only when
+    // all write ends are closed.
     drop(command);
 
     let tail = follow(label, reader);
@@ -96,7 +97,8 @@ fn follow_on_terminal(label: &str, lines: &Receiver<String>) -> VecDeque<String>
     tail
 }
 
-/// Prints progress for logs: nothing for a short step, and a line every 30 seconds for a long one.
+/// Prints the progress in lines, for logs: nothing for a short step, and a line every 30 seconds
+/// for a long step.
 fn follow_in_lines(label: &str, lines: &Receiver<String>) -> VecDeque<String> {
     let started = Instant::now();
     let mut next = Duration::from_secs(1);

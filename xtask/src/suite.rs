@@ -33,8 +33,8 @@ impl Suite {
         Self::from_release(&os_release(), &debian_version)
     }
 
-    /// Returns the suite of a release. `codename/sid` in debian_version means sid, or testing,
-    /// which has a codename that changes.
+    /// Returns the suite of a release. `codename/sid` in debian_version means sid or testing. The
+    /// codename of testing changes.
     fn from_release(os_release: &str, debian_version: &str) -> Option<Self> {
         if os_release_field(os_release, "ID") != Some("debian") {
             return None;
@@ -91,7 +91,8 @@ fn os_release_field<'r>(os_release: &'r str, name: &str) -> Option<&'r str> {
         .find_map(|(field, value)| (field == name).then(|| value.trim_matches('"')))
 }
 
-/// Returns the version that apt has. Updates the lists of apt when they do not contain the package.
+/// Returns the major version of the PostgreSQL package in the lists of apt. Updates the lists when
+/// they do not contain the package.
 fn newest(sh: &Shell) -> Result<u16> {
     let show = || {
         let show = cmd!(sh, "apt-cache --no-all-versions show postgresql");

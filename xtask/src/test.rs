@@ -43,7 +43,7 @@ const THROUGH_PGBOUNCER: &str = "IDEM_TEST_PGBOUNCER";
 const STRESS_SECONDS: &str = "IDEM_TEST_STRESS_SECONDS";
 const LONG_STRESS_SECONDS: &str = "120";
 
-/// Deterministic tests of races, which need the build with pause points.
+/// The test binary with the deterministic tests of races. It needs the build with pause points.
 const RACES: &str = "races";
 
 /// The largest test binary. It runs last and alone, so that its summary ends the output.
@@ -55,7 +55,7 @@ const EVERYTHING: &str = "everything";
 /// The tests that run.
 #[derive(Clone, Copy, Debug)]
 enum Extent<'f> {
-    /// The set of CI, or those of its tests with the filter in their name.
+    /// The set of CI, or only the tests of this set with the filter in their name.
     Ci {
         filter: Option<&'f str>,
     },
@@ -93,7 +93,7 @@ pub fn test(context: &Context, filter: Option<&str>) -> Result<()> {
     run(steps)
 }
 
-/// Returns the suites that `everything` runs in chroots. There are none inside a chroot, because
+/// Returns the suites that `everything` runs in chroots. Inside a chroot the list is empty, because
 /// chroots do not nest.
 fn other_suites(suite: Suite) -> Result<Vec<Suite>> {
     if chroot::is_inside() {
@@ -104,7 +104,7 @@ fn other_suites(suite: Suite) -> Result<Vec<Suite>> {
         .into_iter()
         .filter(|other| *other != suite)
         .collect();
-    // This is checked before the first test, because everything takes hours.
+    // The need for root is checked before the first test, because `everything` takes hours.
     others.iter().copied().try_for_each(chroot::ensure_root)?;
     Ok(others)
 }
@@ -159,7 +159,7 @@ fn live<A: AsRef<str>>(context: &Context, extent: Extent, name: &str, binaries: 
             step.command.env(STRESS_SECONDS, LONG_STRESS_SECONDS);
             step.command.args(["--", "--include-ignored"]);
         }
-        // A test that the filter selects runs, also one that the set of CI ignores.
+        // The tests that the filter selects run even if the set of CI ignores them.
         Extent::Ci { filter: Some(_) } => {
             step.command.args(["--", "--include-ignored"]);
         }
@@ -179,8 +179,8 @@ fn in_suite(context: &Context, suite: Suite) -> Result<Step> {
     })
 }
 
-/// Runs all steps, also after a failure. The output must end with the summary of the last step, so
-/// that the duration of a step is printed before the next one.
+/// Runs all steps, also after a failure. The duration of a step is printed only before the next
+/// step, because the output must end with the summary of the last step.
 fn run(steps: Vec<Step>) -> Result<()> {
     let mut failures = Vec::new();
     let mut earlier = String::new();

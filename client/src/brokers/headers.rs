@@ -1,5 +1,5 @@
-//! Headers: the names of those that carry a property for which a broker has none of its own, and
-//! the conversion of a message to headers and back.
+//! Defines header names for the message properties that a broker does not support itself, and
+//! converts a message to headers and back.
 
 use std::collections::BTreeMap;
 
@@ -33,10 +33,10 @@ pub(super) fn text(value: &Value) -> String {
     }
 }
 
-/// Returns the headers of an effect: first `own`, the properties for which the broker has none,
-/// then the headers of the effect that have other names. The effect's header `message-id` is left
-/// out: a handler may copy the headers of its message, and a consumer would then drop the effect
-/// as a duplicate of that message.
+/// Returns the headers of an effect: first `own`, the properties that the broker does not support
+/// itself, then the headers of the effect that have other names. The effect's header `message-id`
+/// is left out: a handler may copy the headers of its message, and a consumer would then drop the
+/// effect as a duplicate of that message.
 pub(super) fn outgoing<'a>(
     message: &'a OutgoingMessage,
     own: &'a [(&'a str, Option<&'a str>)],

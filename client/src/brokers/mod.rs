@@ -1,4 +1,4 @@
-//! The brokers. Each has a source of messages and a publisher of effects.
+//! Support for the brokers. Each broker has a source of messages and a publisher of effects.
 
 mod headers;
 #[cfg(feature = "kafka")]

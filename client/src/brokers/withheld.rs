@@ -1,4 +1,4 @@
-//! Released messages that stay unacknowledged.
+//! Withholds released messages: they stay unacknowledged, and their source redelivers them itself.
 //!
 //! A quorum queue before RabbitMQ 4.3 counts each return of a message and deletes the message at
 //! its delivery limit. A durable consumer of NATS with `max_deliver` also counts returns, and NATS
@@ -20,11 +20,11 @@ use crate::Message;
 
 /// A receipt of a message that can be withheld.
 pub(super) trait Withhold: Send + 'static {
-    /// Returns whether the broker certainly redelivers the message, because it no longer waits for
-    /// a settlement. Such a message is no longer withheld.
+    /// Returns whether the broker certainly redelivers the message, because the broker no longer
+    /// waits for a settlement. Such a message is no longer withheld.
     fn comes_by_itself(&self) -> bool;
 
-    /// Returns the message to its broker. The result is whether that succeeded.
+    /// Returns the message to its broker. The result is true if the return succeeded.
     fn give_back(self) -> impl Future<Output = bool> + Send;
 }
 
@@ -43,7 +43,8 @@ struct State<R> {
 struct Waiting<R> {
     /// The time at which the source redelivers the message.
     due: Instant,
-    /// The time at which the message is returned to its broker. `None`: only when the source ends.
+    /// The time at which the message is returned to its broker. `None` means that it is returned
+    /// only when the source ends.
     until: Option<Instant>,
     message: Message,
     receipt: R,
@@ -67,7 +68,7 @@ impl<R: Withhold> Withheld<R> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether messages can be withheld, which is so until the close.
+    /// Returns whether messages can be withheld. They can be withheld until the source is closed.
     pub(super) fn is_open(&self) -> bool {
         !self.state().is_closed
     }
@@ -164,7 +165,7 @@ impl<R: Withhold> Withheld<R> {
         self.state().waiting.len()
     }
 
-    /// Stops withholding messages, and returns those that were withheld. Dropping the receipt of a
+    /// Stops withholding messages, and returns the withheld messages. Dropping the receipt of a
     /// message returns the message to its broker.
     pub(super) fn close(&self) -> Vec<(Message, R)> {
         let mut state = self.state();

@@ -1,9 +1,9 @@
-//! Cancels the statement of another connection.
+//! Cancels the statement that another connection executes.
 //!
-//! The request to cancel of the protocol is not used: `tokio-postgres` closes the socket of a
-//! request at once, and PgBouncer 1.18 and 1.19 then exit with a fatal error. A pool that the user
-//! has built does not expose its TLS settings either. So another connection of the same manager
-//! executes `pg_cancel_backend`.
+//! A second connection of the same manager executes `pg_cancel_backend`. The cancel request of the
+//! PostgreSQL protocol is not used, for two reasons. `tokio-postgres` closes the socket of such a
+//! request at once, and PgBouncer 1.18 and 1.19 then exit with a fatal error. The request also
+//! needs the TLS settings, which a pool that the user has built does not expose.
 
 use std::{
     convert::Infallible,
@@ -25,7 +25,8 @@ use tokio_postgres::{
 
 use crate::Error;
 
-/// The longest duration of a login. A backend is older than its connection by at most this time.
+/// The longest duration of a login. A backend starts before the login, so it can be older than its
+/// connection by up to this time.
 const LOGIN: Duration = Duration::from_secs(15);
 /// The largest relative difference between the clock speeds of the two machines.
 const DRIFT: f64 = 0.001;
@@ -36,8 +37,8 @@ pub(super) struct Backend {
     /// The process id that the server reported; `None` if the driver does not show it.
     process_id: Option<i32>,
     connected: Instant,
-    /// The server has begun a transaction, and its COMMIT was not sent. Otherwise the statement may
-    /// be a commit.
+    /// Whether the server has begun a transaction and no COMMIT was sent. If false, the statement
+    /// may be a commit.
     cannot_commit: bool,
 }
 
@@ -60,11 +61,12 @@ pub(super) enum Met {
     Commit,
     /// The backend does not exist: it has ended, or belongs to another server.
     Nothing,
-    /// A pooler is in front of the server, and only the pooler knows the backend.
+    /// The connection leads to a pooler, so the backend cannot be found by its process id.
     Pooler,
 }
 
-/// A connection outside of the pool, because all connections of the pool may be in use.
+/// A connection that cancels statements. It is not part of the pool, because all connections of the
+/// pool may be in use.
 pub(super) struct Canceller {
     pool: Pool,
     client: ClientWrapper,
@@ -80,14 +82,15 @@ impl Canceller {
     }
 
     /// Cancels the statement that this backend executes. With several hosts this connection may
-    /// lead to another server, so the start time of the backend is compared too.
+    /// lead to another server, where another backend can have the same process id. So the start
+    /// time of the backend is compared too.
     ///
-    /// A commit may wait for its synchronous standby. If it is cancelled there, it becomes visible
-    /// although a promotion can still lose it, and a duplicate would be acknowledged. So a
-    /// statement that may commit is cancelled only while it waits for a lock, which happens before
-    /// its commit.
+    /// A commit may wait for its synchronous standby. If the commit is cancelled during this wait,
+    /// it becomes visible although a promotion of the standby can still lose it. A redelivered
+    /// message would then be acknowledged as a duplicate. So a statement that may commit is
+    /// cancelled only while it waits for a lock, which happens before its commit.
     pub(super) async fn cancel(&self, backend: Backend) -> Result<Met, Error> {
-        // A pooler gives process ids of its own to its clients.
+        // A pooler gives its clients process ids of its own, which are not those of the backends.
         let (Some(own), Some(other)) =
             (process_id(&self.client.cancel_token()), backend.process_id)
         else {
@@ -96,7 +99,8 @@ impl Canceller {
         let age = backend.connected.elapsed().as_secs_f64();
         let tolerance = LOGIN.as_secs_f64() + DRIFT * age;
         let cannot_commit = backend.cannot_commit;
-        // The default role of the connection can differ from the role of its login.
+        // The default role of the connection can differ from its login role. Use the login role,
+        // which the other connection has too.
         let sql = format!(
             "SET LOCAL ROLE NONE; SET LOCAL search_path = pg_catalog; \
              SELECT pg_backend_pid() = {own}; \
@@ -127,9 +131,9 @@ impl Drop for Canceller {
 }
 
 /// Returns the process id that the server reported at the start of a connection. The driver shows
-/// it only in the request to cancel of the protocol.
+/// this id only in a cancel request of the protocol, so such a request is recorded and not sent.
 fn process_id(token: &CancelToken) -> Option<i32> {
-    /// The code before the process id.
+    /// The code of a cancel request, which comes before the process id.
     const CODE: [u8; 4] = 80_877_102_i32.to_be_bytes();
     let mut request = Recorder::default();
     token

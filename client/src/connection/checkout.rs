@@ -15,17 +15,17 @@ use super::{
 use crate::{Error, process::leaves_connection_sound};
 
 /// A connection that is checked out of its pool. [`return_to_pool`](Checkout::return_to_pool)
-/// returns it. If it is dropped without that, it is closed, because a transaction or a statement
-/// may still be open on it.
+/// returns it. A checkout that is dropped without this call closes its connection, because a
+/// transaction or a statement may still be open on it.
 pub(crate) struct Checkout {
     object: Option<Object>,
-    /// BEGIN was sent, but neither COMMIT nor ROLLBACK.
+    /// Whether BEGIN was sent, and neither COMMIT nor ROLLBACK after it.
     is_open: AtomicBool,
-    /// The server has begun the transaction. Before that, it may still execute an earlier statement
-    /// of the connection.
+    /// Whether the server has replied to BEGIN. Before the reply, the server may still execute an
+    /// earlier statement of the connection.
     has_begun: AtomicBool,
-    /// Dropped after `object`, so that the handler with the next turn finds the connection in the
-    /// pool.
+    /// This field is dropped after `object`, so that the handler that gets the next turn finds the
+    /// connection in the pool.
     _turn: Option<Turn>,
 }
 
@@ -54,7 +54,8 @@ impl Checkout {
     pub(crate) fn client(&self) -> &ClientWrapper {
         match &self.object {
             Some(object) => object,
-            // Only `return_to_pool` and `drop` take `object`, and they own the last handle.
+            // Only `return_to_pool` and `drop` take `object`, and both own the last handle of the
+            // checkout.
             None => unreachable!("the connection exists until its last handle is dropped"),
         }
     }

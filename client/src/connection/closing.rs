@@ -1,11 +1,11 @@
-//! Closes a connection without a user, and ends the statement that the server still executes for
-//! it.
+//! Closes a connection after the future that used it was dropped, and ends the statement that the
+//! server still executes on this connection.
 //!
 //! Closing the socket alone ends nothing: a backend that executes a statement or waits for a lock
 //! reads nothing from its client. So ROLLBACK is sent after the running statement. If the ROLLBACK
 //! does not end at once, the statement is cancelled. The socket is closed after a second at the
 //! latest. Behind a pooler nothing can be cancelled: there `client_connection_check_interval` lets
-//! the backend notice that its client is gone.
+//! the backend detect that its client is gone.
 //!
 //! A commit is not cancelled: see [`Canceller::cancel`].
 
@@ -34,31 +34,32 @@ const PROMPT: Duration = Duration::from_millis(20);
 /// The time between two attempts to cancel the statement. An attempt that reaches the backend
 /// between two statements has no effect, so it is repeated.
 const AGAIN: Duration = Duration::from_millis(250);
-/// The time after which the socket is closed in any case. Behind a pooler this frees the connection
-/// to the server. The next statement may need that connection, and so may the statement that
-/// detects the pooler.
+/// The time after which the socket is closed in any case. Behind a pooler this frees the pooler's
+/// connection to the server. The next statement may need that connection, and also the statement
+/// that detects the pooler.
 const OPEN: Duration = Duration::from_secs(1);
-/// How long to look at a backend that may be committing, or that does not exist. The first may
-/// begin to wait for a lock, and the second may belong to another host.
+/// How long to repeat the attempt if the backend may be committing or was not found. A backend that
+/// may be committing can begin to wait for a lock, and is then cancelled. A backend that was not
+/// found can be on another host, to which the next connection may lead.
 const LOOKS: Duration = Duration::from_secs(1);
-/// The time after which the statement is no longer cancelled. Connecting takes 10 s if the first
-/// host is not available.
+/// The time after which no attempt is made to cancel the statement. It must be longer than 10 s,
+/// the time to connect if the first host is not available.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The canceller that all closed connections of a pool share: one connection outside of the pool's
-/// count, kept while there is something to cancel.
+/// The canceller of each pool, which all connections that are being closed share. It is one
+/// connection outside of the pool's count, and is kept while there is a statement to cancel.
 static CANCELLERS: PerPool<Mutex<Way>> = PerPool::new();
 
-/// How the server can be reached.
+/// The shared canceller, or the reason why there is none.
 enum Way {
     Unknown,
     Open(Canceller),
-    /// A pooler is in between.
+    /// The connections lead to a pooler, so no statement can be cancelled.
     Closed,
 }
 
-/// The number of connections in this process that wait for the end of their transaction at the
-/// server, over all pools, consumers and relays.
+/// The number of connections in this process that are being closed, for all pools, consumers and
+/// relays.
 static CLOSING: LazyLock<watch::Sender<usize>> = LazyLock::new(watch::Sender::default);
 
 /// Takes a connection out of its pool and closes it when the server has ended its transaction, or
@@ -89,8 +90,8 @@ pub(super) fn close(object: Object, cannot_commit: bool) {
     });
 }
 
-/// Waits until the server has ended all transactions without a user, or until they were given up,
-/// each after [`PATIENCE`] at most.
+/// Waits until no connection is being closed: the server has ended each transaction, or the
+/// attempts to cancel its statement have stopped, at the latest after [`PATIENCE`].
 pub(crate) async fn closed() {
     // More connections can be closed meanwhile, so callers set a limit.
     let _ = CLOSING.subscribe().wait_for(|closing| *closing == 0).await;
@@ -131,8 +132,8 @@ enum End {
     Unknown,
 }
 
-/// Cancels until the backend has ended, or until an attempt is useless. The future is dropped when
-/// ROLLBACK has ended.
+/// Repeats the attempt to cancel until the backend has ended, or until another attempt would be
+/// useless. The caller drops this future when ROLLBACK has ended.
 async fn cancel(pool: &Pool, backend: Backend) -> End {
     let way = CANCELLERS.of(pool, |_| Mutex::new(Way::Unknown));
     let mut first_look = None;
@@ -158,8 +159,8 @@ async fn cancel(pool: &Pool, backend: Backend) -> End {
     }
 }
 
-/// Makes one attempt. If this future is dropped early, the canceller is dropped too, because a
-/// statement may still run on it.
+/// Makes one attempt to cancel the statement. If this future is dropped early, the canceller is
+/// dropped too, because a statement may still run on it.
 async fn attempt(way: &Mutex<Way>, pool: &Pool, backend: Backend) -> Result<Met, Error> {
     let mut way = way.lock().await;
     let canceller = match std::mem::replace(&mut *way, Way::Unknown) {

@@ -1,20 +1,20 @@
 //! Connections that this crate takes from the user's pool, and the rules that protect a small pool
 //! from starvation and deadlocks.
 //!
-//! - A connection is checked out for one *short statement*, or for a *handler*, which takes any
-//!   time.
-//! - Handlers take turns: all handlers together hold at most all connections but one. So a short
-//!   statement (the renewal of a lease, a step of a relay, a read of the inbox) never waits for a
-//!   handler, and a task that holds a connection for a handler can use a second one for a short
-//!   statement.
+//! - A connection is checked out for one *short statement*, or for a *handler*, which may use it
+//!   for any time.
+//! - A handler waits for a turn, so that all handlers together hold at most all connections but
+//!   one. So a short statement (the renewal of a lease, a step of a relay, a read of the inbox)
+//!   never waits for a handler, and a task that holds a connection for a handler can use a second
+//!   connection for a short statement.
 //! - A short statement takes no second connection while it holds one.
 //! - Every wait for a connection has a limit. [`Error::Pool`] means that no connection was free in
 //!   time. This is a failure of the environment and uses up no attempt.
-//! - A connection without a user, because its future was dropped, is closed. Its statement is
+//! - If the future that uses a connection is dropped, the connection is closed. Its statement is
 //!   cancelled first, unless it may be a commit: see [`closing`].
 //!
-//! A pool of one connection cannot reserve one. A task that needs two connections at once checks
-//! [`has_two`] before it begins.
+//! A pool of one connection cannot reserve a connection for short statements. A task that needs two
+//! connections at once checks [`has_two`] before it begins.
 
 mod cancel;
 mod checkout;
@@ -33,13 +33,14 @@ pub(crate) use checkout::Checkout;
 pub(crate) use closing::closed;
 pub(crate) use turns::Patience;
 
-/// How long to wait for a connection of the pool, which may try several hosts. A pool can have
-/// shorter limits of its own, and those of [`PoolConfig`](crate::PoolConfig) are shorter.
+/// The longest wait for a connection of the pool. It is long, because the pool may try several
+/// hosts. A pool can have shorter limits of its own; the limits of
+/// [`PoolConfig`](crate::PoolConfig) are shorter.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The longest time that a statement waits at the server for something new.
+/// The longest time that a statement waits at the server for a new message or a commit.
 const LONG_WAIT: Duration = Duration::from_secs(1);
-/// The same, while the pool has no other connection for short statements.
+/// The limit in place of [`LONG_WAIT`] while the pool has no other connection for short statements.
 const SHORT_WAIT: Duration = Duration::from_millis(100);
 
 async fn connection(pool: &Pool) -> Result<Object, Error> {
@@ -51,13 +52,13 @@ async fn connection(pool: &Pool) -> Result<Object, Error> {
 
 /// The time limit of a short statement: see [`within`].
 pub(crate) const STATEMENT: Duration = Duration::from_secs(60);
-/// The shortest time limit. A statement under a lease is useless after the lease, but a busy server
-/// may be slow.
+/// The shortest time limit of [`within`]. The limit of a statement under a lease is the lease,
+/// which can be too short for a busy server.
 const SHORTEST_STATEMENT: Duration = Duration::from_secs(5);
 
-/// Runs a short statement with a time limit. Fails without a response in time, because the server
-/// is silent or a lock is held. The connection is then not usable and is closed, which cancels the
-/// statement if it waits for a lock.
+/// Runs a short statement with a time limit. Fails with [`Error::Pool`] if the server does not
+/// respond in time, for example because another transaction holds a lock. The connection is then
+/// closed, which cancels the statement if it waits for a lock.
 pub(crate) async fn within<T>(
     limit: Duration,
     statement: impl Future<Output = Result<T, Error>>,

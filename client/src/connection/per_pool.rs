@@ -7,12 +7,14 @@ use std::{
 
 use deadpool_postgres::Pool;
 
-/// One value for each pool, kept as long as it has a user. After that, a new one is created.
+/// One value for each pool. A value is kept as long as it is used, and a new value is created at
+/// the next use.
 pub(super) struct PerPool<T> {
     values: Mutex<Option<Values<T>>>,
 }
 
-/// By the address of the pool's manager, which all clones of a pool share, and the pool's size.
+/// The values, by the address of the pool's manager, which all clones of a pool share, and by the
+/// pool's size.
 type Values<T> = HashMap<(usize, usize), Weak<T>>;
 
 impl<T> PerPool<T> {
@@ -26,7 +28,7 @@ impl<T> PerPool<T> {
     pub(super) fn of(&self, pool: &Pool, make: impl FnOnce(usize) -> T) -> Arc<T> {
         let max_size = pool.status().max_size;
         let key = (std::ptr::from_ref(pool.manager()) as usize, max_size);
-        // A change of the map cannot panic half-way.
+        // Ignore poisoning, because no panic can leave the map half changed.
         let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
         let values = values.get_or_insert_default();
         if let Some(known) = values.get(&key).and_then(Weak::upgrade) {

@@ -15,26 +15,28 @@ use crate::Error;
 /// How long to wait for a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// As long as other handlers may take. A message waits for nothing else.
+    /// As long as other handlers may take. For a message of a broker, because no client waits for
+    /// its response.
     OfHandlers,
-    /// As long as the pool lets its users wait. A client waits for the response.
+    /// As long as the pool lets its users wait. For an HTTP request, because a client waits for its
+    /// response.
     #[cfg_attr(not(feature = "http"), expect(dead_code))]
     OfPool,
 }
 
-/// The turn of a handler. It ends when it is dropped.
+/// The turn of a handler. It ends when this value is dropped.
 pub(super) type Turn = OwnedSemaphorePermit;
 
-/// A permit, and a wait for a permit, keep the semaphore of its pool alive.
+/// The semaphore of each pool. It exists as long as a handler has a permit or waits for a permit.
 static TURNS: PerPool<Semaphore> = PerPool::new();
 
 /// How long a handler waits for earlier handlers, which may take any time. The limit of the pool
-/// would be too short: a consumer with as many handlers as connections would take busy handlers for
-/// a failure of the database.
+/// would be too short: a consumer with as many handlers as connections would treat the wait for
+/// busy handlers as a failure of the database.
 const TURN: Duration = Duration::from_secs(600);
 
-/// Waits for a turn. Returns `None` for a pool of one connection, which cannot reserve one; the
-/// pool's own queue orders its handlers.
+/// Waits for a turn. Returns `None` for a pool of one connection, which cannot reserve a
+/// connection. There the pool's own queue orders the handlers.
 pub(super) async fn turn(pool: &Pool, patience: Patience) -> Result<Option<Turn>, Error> {
     if pool.status().max_size < 2 {
         return Ok(None);

@@ -26,7 +26,8 @@ pub(super) async fn attempt(
     {
         return results;
     }
-    // A panic outside of a handler, for example in an id function, must fail only its own message.
+    // A panic outside of a handler, for example in an id function, must fail only its own message,
+    // so process the messages one by one.
     let mut results = Vec::with_capacity(messages.len());
     for message in messages {
         let result = unwinding(single(idem, pool, route, message)).await;
@@ -58,8 +59,8 @@ async fn single(
     }
 }
 
-/// Processes several messages in one transaction. Unless this returns a result for every message,
-/// the caller processes each message by itself.
+/// Processes several messages in one transaction. If this function does not return a result for
+/// every message, the caller processes the messages one by one.
 async fn batch(
     idem: &Idem,
     pool: &Pool,

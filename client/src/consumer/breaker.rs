@@ -1,5 +1,5 @@
-//! A circuit breaker. After a failure of the environment nothing is tried for a time, which grows
-//! with each failure.
+//! A circuit breaker: after a failure of the environment it stops all attempts for a time that
+//! grows with each failure.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -14,12 +14,12 @@ use super::intake::backoff;
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// After this time without an opening the breaker forgets its failures: every message that met the
-/// failure has been redelivered by then.
+/// The time between the close of the breaker and the moment when it forgets its failures. By then,
+/// every message that met the failure has been redelivered.
 const QUIET_AFTER: Duration = Duration::from_secs(30);
 
-/// A circuit breaker. While it is open, nothing is tried. When it is due, a successful probe closes
-/// it.
+/// A circuit breaker. While the breaker is open, no message is tried. When its pause is over, the
+/// breaker is due for a probe, and a successful probe closes it.
 pub(super) struct Breaker(Mutex<State>);
 
 struct State {
@@ -27,9 +27,9 @@ struct State {
     due: Option<Instant>,
     /// The back-off. It keeps growing over several openings until an attempt succeeds.
     pauses: ExponentialBackoff,
-    /// Whether the breaker has opened since an attempt last succeeded.
+    /// Whether the breaker has opened since its failures were last forgotten.
     is_suspended: bool,
-    /// Whether the breaker has closed since then.
+    /// Whether the breaker has closed since `is_suspended` was set.
     is_probed: bool,
     closed_at: Instant,
     /// When the latest successful attempt started.
@@ -55,7 +55,7 @@ impl Breaker {
         }))
     }
 
-    /// Creates an open breaker that is due at once.
+    /// Creates an open breaker. Its first probe is due at once.
     pub(super) fn open() -> Self {
         let breaker = Self::closed();
         breaker.state().due = Some(Instant::now());
@@ -63,12 +63,12 @@ impl Breaker {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No change of the state can panic before it is complete.
+        // The state of a poisoned lock is valid, because no change of the state can panic halfway.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens the breaker unless it is open. Returns the rest of the pause, and whether an attempt
-    /// has succeeded since the last opening.
+    /// Opens the breaker unless it is open. Returns the rest of the pause, and whether this is the
+    /// first failure since the failures were last forgotten.
     pub(super) fn trip(&self) -> (Duration, bool) {
         let mut state = self.state();
         let now = Instant::now();
@@ -81,14 +81,14 @@ impl Breaker {
         (pause, is_new)
     }
 
-    /// Postpones the next probe after a failed one. Returns whether this is the first failure since
-    /// an attempt succeeded.
+    /// Postpones the next probe after a failed probe. Returns whether this is the first failure
+    /// since the failures were last forgotten.
     pub(super) fn probe_failed(&self) -> bool {
         self.state().due = None;
         self.trip().1
     }
 
-    /// Closes the breaker after a successful probe. Returns whether this is the first time since
+    /// Closes the breaker after a successful probe. Returns whether this is the first close since
     /// the first failure, so that a breaker that keeps opening and closing is logged once.
     pub(super) fn close(&self) -> bool {
         let mut state = self.state();
@@ -101,8 +101,8 @@ impl Breaker {
         self.state().due
     }
 
-    /// Returns when the breaker will have been closed long enough to forget its failures. `None` if
-    /// it is open or has no failures.
+    /// Returns when the breaker forgets its failures if it stays closed. `None` if the breaker is
+    /// open or has no failures.
     pub(super) fn quiet_at(&self) -> Option<Instant> {
         let state = self.state();
         (state.is_suspended && state.due.is_none()).then(|| state.closed_at + QUIET_AFTER)
@@ -119,7 +119,7 @@ impl Breaker {
     }
 
     /// Records that an attempt that started at `began` succeeded. Returns whether this is the first
-    /// success since the breaker was open.
+    /// success after the breaker closed.
     pub(super) fn succeeded(&self, began: Instant) -> bool {
         let mut state = self.state();
         state.succeeded = state.succeeded.max(Some(began));
@@ -130,8 +130,8 @@ impl Breaker {
         true
     }
 
-    /// Returns whether an attempt has succeeded that started after `moment` and after the breaker
-    /// closed.
+    /// Returns whether an attempt has succeeded that started both after `moment` and after the
+    /// breaker closed.
     pub(super) fn has_succeeded_since(&self, moment: Instant) -> bool {
         let state = self.state();
         state
@@ -144,8 +144,8 @@ impl Breaker {
 mod tests {
     use super::*;
 
-    /// The pause grows over several openings, until an attempt succeeds that started after the
-    /// breaker closed.
+    /// The pause grows over several openings, until an attempt that started after the breaker
+    /// closed succeeds.
     #[test]
     fn pause_grows_until_an_attempt_succeeds() {
         let breaker = Breaker::closed();

@@ -1,6 +1,6 @@
-//! Failures of the environment pause the whole consumer or one destination. If only one message
-//! meets such a failure while other messages of its destination succeed, it counts as a failure of
-//! that message.
+//! Pauses the whole consumer or one destination after a failure of the environment. If only one
+//! message meets such a failure while other messages of its destination succeed, the failure counts
+//! as a failure of that message.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{Destination, Error, error::causes};
 
-/// The number of messages with a failure of the environment that are remembered.
+/// The number of messages that are remembered because they met a failure of the environment.
 const SUSPECTS: u64 = 10_000;
 const SUSPECTED_FOR: Duration = Duration::from_secs(3600);
 
@@ -27,7 +27,7 @@ const SUSPECTED_FOR: Duration = Duration::from_secs(3600);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     Message,
-    /// The message may be redelivered after this time.
+    /// The environment. The message may be redelivered after `after`.
     Environment {
         after: Duration,
     },
@@ -42,24 +42,24 @@ pub(super) struct Attempted<'m> {
     pub(super) route: usize,
 }
 
-/// The circuit breaker of the database, and one for each destination.
+/// The circuit breaker of the database, and a circuit breaker for each destination.
 pub(super) struct Breakers {
     all: Breaker,
     destinations: Vec<(Destination, Breaker)>,
     /// The index into `destinations` for each route, by route number.
     routes: Vec<usize>,
-    /// For each message with a failure of the environment: when it first met one, or when one was
-    /// last counted as its own failure.
+    /// For each message that met a failure of the environment: when it first met such a failure, or
+    /// when such a failure was last counted as a failure of the message.
     suspects: Cache<u64, Instant>,
-    /// Whether there has ever been such a message. Usually there is none, and hashing a payload
-    /// takes time.
+    /// Whether any message has met a failure of the environment. Until then, messages are not
+    /// looked up in `suspects`, because hashing a payload takes time.
     has_suspects: AtomicBool,
     status: Status,
 }
 
 impl Breakers {
-    /// Creates the breakers. The one of the database is open until a first probe succeeds, so
-    /// nothing is fetched before.
+    /// Creates the breakers. The breaker of the database is open until the first probe succeeds, so
+    /// nothing is fetched before that.
     pub(super) fn new(table: &Table, status: Status) -> Self {
         let mut destinations: Vec<(Destination, Breaker)> = Vec::new();
         let mut routes = Vec::new();
@@ -93,8 +93,9 @@ impl Breakers {
 
     /// Decides what caused an error of the environment in an attempt.
     ///
-    /// The message is the cause if, since it last failed so, both a probe and another message of
-    /// its destination have succeeded.
+    /// The message is the cause if other attempts have succeeded since the time in `suspects`: an
+    /// attempt that shows that the database is available, and an attempt that handled a message of
+    /// the same destination. Only attempts that started after a probe closed the breakers count.
     pub(super) fn judge(&self, attempted: Attempted<'_>, error: &Error) -> Cause {
         let Some((destination, breaker)) = self.of_route(attempted.route) else {
             return Cause::Message;
@@ -104,7 +105,7 @@ impl Breakers {
             Some(last)
                 if breaker.has_succeeded_since(last) && self.all.has_succeeded_since(last) =>
             {
-                // The next failure counts only after another success.
+                // The next failure of this message counts as its own only after another success.
                 self.suspects.insert(attempted.identity, Instant::now());
                 return Cause::Message;
             }
@@ -125,8 +126,8 @@ impl Breakers {
             }
             _ => self.trip_all(error),
         };
-        // Other messages go first after the pause. Their success shows whether this message is the
-        // cause.
+        // Other messages are tried first, because this message waits twice as long as the pause.
+        // Their success shows whether this message is the cause.
         Cause::Environment {
             after: pause.max(FIRST_PAUSE) * 2,
         }
@@ -206,7 +207,8 @@ impl Breakers {
 
     // Availability
 
-    /// Returns whether no message can be tried now.
+    /// Returns true if no message can be tried now: the breaker of the database is open, or the
+    /// breakers of all destinations are open.
     pub(super) fn block_all(&self) -> bool {
         self.all.due().is_some()
             || self
@@ -215,7 +217,8 @@ impl Breakers {
                 .all(|(_, breaker)| breaker.due().is_some())
     }
 
-    /// Returns how long no message of this route can be tried, or `None` if one can.
+    /// Returns how long the destination of this route is still paused. `None` if its messages can
+    /// be tried.
     pub(super) fn pause_of(&self, route: usize) -> Option<Duration> {
         Some(self.of_route(route)?.1.pause()?.max(FIRST_PAUSE))
     }
@@ -251,8 +254,8 @@ impl Breakers {
             .min()
     }
 
-    /// Probes the database if a breaker is due, and closes the breakers that are due. Forgets the
-    /// failures of breakers that have been closed for long enough. Cancel safe.
+    /// Probes the database if the probe of a breaker is due, and then closes the breakers that are
+    /// due. Forgets the failures of breakers that have been closed for long enough. Cancel safe.
     pub(super) async fn look(&self, pool: &Pool) {
         let now = Instant::now();
         self.forget_quiet(now);
@@ -286,7 +289,7 @@ impl Breakers {
                     breaker.probe_failed();
                 }
                 // While the consumer works, all connections of the pool may be busy, so
-                // `Error::Pool` is not a failure of the database.
+                // `Error::Pool` does not show that the database has failed.
                 if is_paused || !matches!(error, Error::Pool(_)) {
                     let is_new = self.all.probe_failed();
                     self.note_paused(&error, self.all.pause().unwrap_or_default(), is_new);

@@ -1,4 +1,4 @@
-//! A limit on bytes. A share is returned to the budget when it is dropped.
+//! Limits the bytes of the messages that a consumer holds. Dropping a share returns its bytes.
 
 use std::sync::Arc;
 
@@ -44,8 +44,8 @@ impl Budget {
             .ok()
     }
 
-    /// Takes a share of the free bytes, at most `size`. For a message that must not wait for its
-    /// bytes.
+    /// Takes a share of the free bytes, at most `size`. Used for a message that must not wait for
+    /// its bytes.
     pub(super) fn take_free(&self, size: usize) -> Option<Share> {
         let free = self.share_of(self.bytes.available_permits().min(size));
         Arc::clone(&self.bytes).try_acquire_many_owned(free).ok()
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(budget.take_free(5).unwrap().num_permits(), 5);
     }
 
-    /// A limit that the semaphore cannot count is reduced to one that it can.
+    /// A limit above the largest number of the semaphore is reduced to that number.
     #[test]
     fn limit_above_4_gib_is_accepted() {
         let budget = Budget::new(usize::MAX);

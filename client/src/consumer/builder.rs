@@ -56,11 +56,11 @@ pub struct Consumer<S> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) concurrency: usize,
-    /// `None`: the source decides.
+    /// Whether messages of one key are handled in order. `None` means that the source decides.
     pub(super) is_ordered: Option<bool>,
     pub(super) batches: Batches,
     pub(super) max_bytes: usize,
-    /// `None`: an equal share of `max_bytes`.
+    /// `None` means `max_bytes` divided by `concurrency`.
     max_batch_bytes: Option<usize>,
     pub(super) max_deliveries: u32,
     pub(super) first_pause: Duration,
@@ -111,8 +111,8 @@ impl<S: Source> Consumer<S> {
         }
     }
 
-    /// Returns a receiver of the consumer's status, now and while it runs. Use it for the health
-    /// check of a process.
+    /// Returns a receiver of the consumer's current status. It works before and during the run. Use
+    /// it for the health check of a process.
     pub fn status(&self) -> watch::Receiver<ConsumerStatus> {
         self.status.subscribe()
     }
@@ -123,16 +123,16 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// Handles the messages that match no [route](Self::route), with this destination. A consumer
-    /// has at most one such handler.
+    /// Sets the handler for the messages that match no [route](Self::route). It handles them with
+    /// this destination. A consumer has at most one such handler.
     pub fn handle(mut self, destination: &str, handler: impl Handler) -> Self {
         self.routes.add_fallback(destination, Work::handle(handler));
         self
     }
 
     /// Stores the messages that match no [route](Self::route) in the durable inbox of a
-    /// destination, and acknowledges them. This drains the broker at once. A consumer of a
-    /// [`DurableSource`](crate::durable::DurableSource) handles the messages later.
+    /// destination, and acknowledges them. So the messages leave the broker at once. A consumer of
+    /// a [`DurableSource`](crate::durable::DurableSource) handles the messages later.
     ///
     /// A message that was received or handled before is a duplicate. With [batches](Self::batches),
     /// one statement stores many messages. The policy of the destination determines the id. A
@@ -169,13 +169,13 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// Handles the messages that `selector` takes, with this destination. The first route that
-    /// takes a message handles it. Two routes for the same topic or type are an error.
+    /// Handles the messages that `selector` selects, with this destination. A message goes to the
+    /// first route that matches it. Two routes for the same topic or type are an error.
     ///
-    /// A message that no route takes goes to the fallback: [`handle`](Self::handle),
+    /// A message that no route matches goes to the fallback: [`handle`](Self::handle),
     /// [`store`](Self::store), [`handle_leased`](Self::handle_leased) or
-    /// [`handle_checked`](Self::handle_checked). Without a fallback it is rejected, and a warning
-    /// is logged.
+    /// [`handle_checked`](Self::handle_checked). Without a fallback the consumer rejects the
+    /// message and logs a warning.
     pub fn route(mut self, selector: Selector, destination: &str, handler: impl Handler) -> Self {
         self.routes
             .add(selector, destination, Work::handle(handler));
@@ -194,8 +194,9 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// Adds a route with a handler that works without a lease. Its messages are
-    /// [checked](Self::handle_checked) before and claimed after the handler.
+    /// Adds a route with a handler that works without a lease. The consumer
+    /// [checks](Self::handle_checked) each message before the handler runs, and claims the message
+    /// after the handler has succeeded.
     pub fn route_checked(
         mut self,
         selector: Selector,
@@ -207,8 +208,8 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// Sets the number of concurrent transactions; 8 by default. Give the pool one connection more:
-    /// one connection is reserved for short statements.
+    /// Sets the number of concurrent transactions; 8 by default. Give the pool one more connection
+    /// than this, because one connection is reserved for short statements.
     pub fn concurrency(mut self, transactions: usize) -> Self {
         self.settings.concurrency = transactions;
         self
@@ -227,9 +228,9 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// Lets several messages share a transaction: one round trip claims all of them, and one
-    /// commits them. When a message fails, the other messages of the batch are processed one by
-    /// one.
+    /// Lets several messages share a transaction: one round trip claims all messages of the batch,
+    /// and one more round trip commits them. When a message fails, the other messages of the batch
+    /// are processed one by one.
     pub fn batches(mut self, batches: Batches) -> Self {
         self.settings.batches = batches;
         self
@@ -238,9 +239,9 @@ impl<S: Source> Consumer<S> {
     /// Sets the number of bytes of payloads and headers that the consumer holds at once: 64 MiB by
     /// default, at most 4 GiB. When this limit is reached, nothing is fetched until messages are
     /// settled. One fetched message may wait outside of the limit, because its size is known only
-    /// after the fetch. A message that is larger than the limit is handled alone. While messages
-    /// wait in place for their next attempt and no worker has a message, one more message is
-    /// admitted.
+    /// after the fetch. A message that is larger than the limit is handled alone. When no worker
+    /// has a message and messages wait in place for their next attempt, one more message is
+    /// admitted above the limit.
     ///
     /// Messages that the broker sends ahead are not counted: the settings of the source limit them.
     pub fn max_bytes(mut self, bytes: usize) -> Self {
@@ -259,16 +260,16 @@ impl<S: Source> Consumer<S> {
     /// Sets the number of failed deliveries after which a message is rejected; 10 by default. A
     /// rejected message is kept in `idem.dead_letter`, or at the dead-letter target of the source.
     ///
-    /// A message that was released because the environment failed or the consumer stopped has not
-    /// failed. Most brokers count these returns too (quorum queues of RabbitMQ do not since version
-    /// 4.3), so each process counts the failures that it has seen.
+    /// A release because the environment failed or the consumer stopped is not a failure. Most
+    /// brokers count these releases too (quorum queues of RabbitMQ do not since version 4.3). With
+    /// such a broker, each process counts only the failures that it has seen itself.
     pub fn max_deliveries(mut self, deliveries: u32) -> Self {
         self.settings.max_deliveries = deliveries;
         self
     }
 
     /// Sets the first and the longest delay before a failed message is retried; 200 ms and 30 s by
-    /// default. Each delay is twice the one before. Jitter adds up to the same time again.
+    /// default. Each delay is twice the previous delay. Jitter lengthens a delay by up to 100 %.
     pub fn back_off(mut self, first: Duration, longest: Duration) -> Self {
         self.settings.first_pause = first;
         self.settings.longest_pause = longest;
@@ -284,7 +285,7 @@ impl<S: Source> Consumer<S> {
 
     /// Consumes messages until `shutdown` completes. The consumer then fetches nothing more,
     /// finishes and settles the messages that are being processed, and releases the messages that
-    /// wait. Every other end is an error:
+    /// wait. If the consumer ends for another reason, it returns an error:
     ///
     /// - [`Error::Invalid`], before anything is fetched: there is no handler, two handlers take the
     ///   same messages, the name of a destination is invalid, a policy does not fit its handler, or

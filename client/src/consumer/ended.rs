@@ -2,8 +2,8 @@
 
 use super::{Summary, TransportError};
 
-/// The source of a [`Consumer`](crate::Consumer) delivers no more messages. All messages that it
-/// had delivered are settled.
+/// The source of a [`Consumer`](crate::Consumer) delivers no more messages. All messages that the
+/// source had delivered are settled.
 #[derive(Debug, thiserror::Error)]
 #[error("the source ended without a requested shutdown")]
 #[non_exhaustive]

@@ -17,12 +17,12 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
 /// The longest time that the cache accepts.
 const LONGEST_MEMORY: Duration = Duration::from_secs(365 * 86_400);
 
-/// Counts failures in this process. A broker that also counts returns without a failure cannot tell
-/// the two apart, so its count is not used.
+/// Counts the failures that this process has seen. The delivery count of a broker is not used if it
+/// includes releases, because a release is not a failure.
 pub(super) struct Failures {
     failed: Cache<u64, u32>,
-    /// Whether a message has ever failed. Most messages never fail, and hashing a payload takes
-    /// time.
+    /// Whether a message has ever failed. Until then, messages are not looked up, because hashing a
+    /// payload takes time.
     has_failed: AtomicBool,
     /// How often a rejected message could not be stored as a dead letter.
     unkept: Cache<u64, u32>,
@@ -49,15 +49,16 @@ impl Failures {
         self.has_failed.store(true, Ordering::Relaxed);
         let failed = one_more(&self.failed, identity(&held.message));
         let failures = match held.message.deliveries() {
-            // This includes failures that other processes and earlier runs have seen, and the
-            // current delivery.
+            // The count of the broker includes the current delivery, and failures that other
+            // processes and earlier runs have seen.
             Some(deliveries) if !held.receipt.counts_releases() => {
                 deliveries.saturating_add(held.repeats)
             }
             _ => failed,
         };
         held.repeats = held.repeats.saturating_add(1);
-        // A message with a sequence is retried in place and not returned to its broker.
+        // A message with a sequence is retried in place and not returned to its broker, so the
+        // broker's delivery limit does not apply.
         let is_last = held.sequence.is_none() && held.receipt.is_near_limit();
         let again = failures < self.max_deliveries && !is_last;
         (failures, again.then(|| self.pause(failures)))
@@ -92,7 +93,7 @@ impl Failures {
 }
 
 fn remembering(longest_pause: Duration) -> Cache<u64, u32> {
-    // Jitter can double a pause.
+    // Jitter can double a pause, so a count is kept for longer than two pauses.
     let remembered_for = REMEMBERED_FOR
         .max(longest_pause.saturating_mul(4))
         .min(LONGEST_MEMORY);
@@ -109,7 +110,8 @@ fn one_more(cache: &Cache<u64, u32>, identity: u64) -> u32 {
         .into_value()
 }
 
-/// Returns a hash that is the same at every delivery of a message, and differs between messages.
+/// Returns a hash that is the same at every delivery of a message. Different messages
+/// almost always have different hashes.
 pub(super) fn identity(message: &Message) -> u64 {
     let mut hash = DefaultHasher::new();
     message.topic().hash(&mut hash);

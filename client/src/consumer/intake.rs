@@ -1,4 +1,4 @@
-//! Where a consumer gets its messages: from its source, with a back-off after failures, and from
+//! Fetches the messages of a consumer: from its source, with a back-off after failures, and from
 //! the inboxes of requeued messages.
 
 use std::time::Duration;
@@ -12,11 +12,12 @@ use crate::{Delivery, Source, TransportError, panics::unwinding, telemetry};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// The longest time that the close of the requeued inboxes takes. It is shorter than the consumer's
+/// The longest time that closing the requeued inboxes may take. It is shorter than the consumer's
 /// limit for closing the whole intake.
 const REQUEUED_CLOSED_WITHIN: Duration = Duration::from_secs(3);
 
-/// The source and the requeued messages. The worker that holds its lock fetches from it.
+/// The source and the requeued messages. The worker that holds the lock on the intake fetches from
+/// them.
 pub(super) struct Intake<S> {
     patient: RetryingSource<S>,
     requeued: Requeued,
@@ -32,8 +33,8 @@ impl<S: Source> Intake<S> {
 
     /// Waits for the next delivery. Returns `None` when the source has ended. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<Delivery> {
-        // `select!` polls in random order, so a source that always has messages does not starve the
-        // requeued ones.
+        // `select!` polls in random order, so requeued messages are also read while the source
+        // always has messages.
         tokio::select! {
             delivery = self.patient.next() => delivery,
             delivery = self.requeued.next() => Some(delivery),
@@ -127,8 +128,8 @@ impl<S: Source> RetryingSource<S> {
     }
 }
 
-/// Returns an endless back-off. Each pause is twice the one before, up to `longest`. Jitter adds up
-/// to the same time again.
+/// Returns an endless back-off. Each pause is twice the previous pause, up to `longest`. Jitter
+/// lengthens a pause by up to 100 %.
 pub(super) fn backoff(first: Duration, longest: Duration) -> ExponentialBackoff {
     ExponentialBuilder::new()
         .with_min_delay(first)

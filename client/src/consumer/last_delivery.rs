@@ -1,4 +1,4 @@
-//! Keeps a message that its broker may not redeliver, in the broker or in the database.
+//! Keeps a message in the broker or in the database, when the broker may not redeliver it.
 
 use std::{future::Future, pin::pin, time::Duration};
 
@@ -18,7 +18,7 @@ pub(super) enum Keeper {
 }
 
 /// Keeps the message in the broker, or in the database when the broker returns an error. When the
-/// broker has not replied after `patience`, both are tried at the same time.
+/// broker has not replied after `patience`, this function tries both at the same time.
 ///
 /// Errors: the error of the database when neither keeps the message.
 pub(super) async fn keep_somewhere(
@@ -54,8 +54,8 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(1);
 
-    /// Returns `output` after this time. The clock of these tests is paused and advances to the
-    /// next instant that a task waits for.
+    /// Returns `output` after this number of seconds. The clock of these tests is paused: it
+    /// advances at once to the next instant that a task waits for.
     async fn after<T>(seconds: u64, output: T) -> T {
         sleep(Duration::from_secs(seconds)).await;
         output

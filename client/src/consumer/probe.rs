@@ -14,12 +14,13 @@ use crate::{
 
 /// The longest time that a probe waits for a connection. The pool may try several hosts.
 const PATIENCE_TO_CONNECT: Duration = Duration::from_secs(60);
-/// The longest time that a probe then waits for the server.
+/// The longest time that a probe waits for the server when it has a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Both times while the consumer works, because it fetches nothing during a probe.
+/// The limit that replaces both limits above while the consumer works. It is short, because the
+/// consumer fetches nothing during a probe.
 const PATIENCE_AT_WORK: Duration = Duration::from_secs(1);
-/// The lock timeout, in milliseconds, of the claim. The claim waits for a transaction that uses the
-/// destination for the first time.
+/// The lock timeout, in milliseconds, of the claim. The claim may have to wait for another
+/// transaction that uses the destination for the first time.
 const LOCK_TIMEOUT_MS: u32 = 500;
 
 /// Checks the functions that the consumer may need later. Then claims a random id and rolls back.

@@ -27,7 +27,7 @@ pub(super) struct QueuedMessage {
 /// The share of the consumer's limits that a message takes until it is settled.
 pub(super) struct Permit {
     _message: OwnedSemaphorePermit,
-    /// `None` while the message is fetched and waits for its bytes.
+    /// `None` while the fetched message waits for its bytes.
     bytes: Option<Share>,
 }
 
@@ -59,20 +59,20 @@ impl QueuedMessage {
         self
     }
 
-    /// Returns whether a release uses up a delivery, which may be the last one.
+    /// Returns whether a release uses up one of the last deliveries of the message.
     pub(super) fn costs_delivery_near_limit(&self) -> bool {
         self.receipt.is_near_limit() && !self.receipt.is_safe_to_release()
     }
 
-    /// Returns whether the broker may delete the message when it is released.
+    /// Returns whether the broker may delete the message when the message is released.
     pub(super) fn may_end_with_release(&self) -> bool {
         self.costs_delivery_near_limit() && !self.receipt.withholds_near_limit()
     }
 
     /// Returns the settlement of a message that this process releases when it stops. A message that
     /// was retried in place has failed, so its broker must count a failure. A message near its
-    /// limit is an exception: its broker would not redeliver it, while its source keeps it at its
-    /// close.
+    /// delivery limit is released without a failure, because its broker might not redeliver it
+    /// after a failure. Its source keeps it when the source closes.
     pub(super) fn given_back(&self) -> Settlement {
         if self.repeats > 0 && !self.receipt.is_near_limit() {
             Settlement::RETRY
@@ -82,7 +82,8 @@ impl QueuedMessage {
     }
 }
 
-/// Hands out messages in the order of delivery, one at a time of each sequence.
+/// A queue that returns messages in the order of delivery, and at most one message of each sequence
+/// at a time.
 pub(super) struct Queue {
     state: Mutex<State>,
     budget: Budget,
@@ -91,7 +92,7 @@ pub(super) struct Queue {
 /// The next message for a batch with a limited number of free bytes.
 pub(super) enum Next {
     Message(QueuedMessage),
-    /// The next message is larger than the free bytes.
+    /// The next message is larger than the free bytes of the batch.
     TooLarge,
     Nothing,
 }
@@ -101,7 +102,7 @@ struct State {
     /// A fetched message that waits for its bytes. Nothing more is fetched in the meantime.
     ahead: Option<QueuedMessage>,
     waiting: VecDeque<QueuedMessage>,
-    /// Messages that failed. Each keeps its sequence busy until it is due again.
+    /// Messages that wait for their next attempt. Their sequences stay busy.
     delayed: Vec<QueuedMessage>,
     /// The sequences with a message that is being processed or delayed.
     busy: HashSet<String>,
@@ -122,7 +123,7 @@ impl Queue {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No change of the state can panic before it is complete.
+        // The state of a poisoned lock is valid, because no change of the state can panic halfway.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -152,9 +153,9 @@ impl Queue {
     }
 
     /// Admits the fetched message without all its bytes when messages are delayed and no worker has
-    /// a message. Without this, the delayed messages might never count as failed, because that
-    /// takes a success of another message. `held` is the number of messages here and with workers;
-    /// the consumer's permits limit it.
+    /// a message. Without this, a failure of the environment might never count as a failure of a
+    /// delayed message, because that requires a success of another message. `held` is the number of
+    /// messages in the queue and with workers; the consumer's permits limit it.
     pub(super) fn admit_beside_delayed(&self, held: usize) -> bool {
         let size = {
             let state = self.state();
@@ -178,9 +179,9 @@ impl Queue {
 
     // The messages that can be worked on
 
-    /// Returns the next message that can be processed now, if it has at most `bytes` bytes. Its
-    /// sequence is busy until it is [released](Self::release). Smaller messages behind an oversized
-    /// one do not overtake it.
+    /// Returns the next message that can be processed now, if it has at most `bytes` bytes. The
+    /// sequence of this message is busy until [`release`](Self::release). Smaller messages do not
+    /// overtake a message that is too large.
     pub(super) fn take_within(&self, bytes: usize) -> Next {
         let mut state = self.state();
         let now = Instant::now();
@@ -213,15 +214,16 @@ impl Queue {
         Next::Message(held)
     }
 
-    /// Returns the next message that no worker has begun and that can be released, whether it has
-    /// its bytes or not.
+    /// Removes and returns the next message that can be released and that no worker has begun to
+    /// process. The message may still be waiting for its bytes.
     pub(super) fn take_unbegun(&self) -> Option<QueuedMessage> {
         match self.take_within(usize::MAX) {
             Next::Message(held) => Some(held),
             // A fetched message with a sequence stays, because its sequence may be busy.
             Next::TooLarge | Next::Nothing => {
                 let mut state = self.state();
-                // A last delivery stays as well: it would wait in the consumer without its bytes.
+                // A last delivery also stays, because it would wait in the consumer without its
+                // bytes.
                 state
                     .ahead
                     .take_if(|held| held.sequence.is_none() && !held.may_end_with_release())
@@ -229,7 +231,7 @@ impl Queue {
         }
     }
 
-    /// Keeps a message that was taken, and its sequence, until `due`.
+    /// Delays a message that was taken until `due`. Its sequence stays busy.
     pub(super) fn delay(&self, mut held: QueuedMessage, due: Instant) {
         held.due = Some(due);
         self.state().delayed.push(held);
@@ -249,7 +251,7 @@ impl Queue {
             .min()
     }
 
-    /// Returns how many messages no worker processes.
+    /// Returns the number of messages in the queue. No worker processes these messages.
     pub(super) fn len(&self) -> usize {
         self.state().len()
     }

@@ -1,4 +1,4 @@
-//! Stores rejected messages that their broker does not keep as dead letters in the database.
+//! Stores rejected messages as dead letters in the database when their broker does not keep them.
 
 use deadpool_postgres::Pool;
 
@@ -16,16 +16,16 @@ use crate::{
 /// The id under which a rejected message is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeptAs {
-    /// The message's own id, as its policy reads it. A hash if the message has no id, or if a
-    /// message with another fingerprint was processed under that id.
+    /// The message's own id, as its policy reads it. A hash is used instead if the message has no
+    /// id, or if a message with another fingerprint was processed under that id.
     Itself,
-    /// A hash of the whole message. For a message without a known destination, or with the id of
-    /// another message.
+    /// A hash of the whole message. Used for a message without a known destination, and for a
+    /// message that has the id of another message.
     Hash,
 }
 
-/// Stores a message as a dead letter of this destination. When this returns, the message may be
-/// acknowledged. Returns false when the message is a dead letter already or was processed.
+/// Stores a message as a dead letter of this destination. After success the caller may acknowledge
+/// the message. Returns false when the message is a dead letter already or was processed.
 pub(super) async fn keep(
     idem: &Idem,
     pool: &Pool,
@@ -36,7 +36,7 @@ pub(super) async fn keep(
 ) -> Result<bool, Error> {
     let with = DeadLetterContent::from(message);
     let id = match kept_as {
-        // The id function of the user may panic, and may have done so before.
+        // The user's id function may panic, perhaps as it did at the attempt. Then a hash is used.
         KeptAs::Itself => unwinding(async { idem.id_of(message) })
             .await
             .ok()
@@ -82,8 +82,8 @@ pub(super) async fn keep(
     Ok(is_new)
 }
 
-/// Returns whether a message with another fingerprint was processed under this id. The claim that
-/// shows this is rolled back.
+/// Returns whether a message with another fingerprint was processed under this id. The function
+/// claims the message to find this out, and rolls the claim back.
 async fn is_of_another(
     pool: &Pool,
     id: &MessageId,

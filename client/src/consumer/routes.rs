@@ -17,7 +17,7 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Routes {
     routes: Vec<Entry>,
-    /// At most one; more are an error in [`check`](Self::check).
+    /// At most one fallback. [`check`](Self::check) returns an error if there are more.
     fallbacks: Vec<Entry>,
 }
 
@@ -165,9 +165,10 @@ const UNROUTED: &str = ".unrouted";
 pub(super) struct Table(Vec<Route>);
 
 impl Table {
-    /// Returns the first route that takes this message. A message from the inbox of a destination
-    /// with handlers here goes only to these handlers, whatever its headers are, because its claim
-    /// must remove it from that inbox.
+    /// Returns the first route that takes this message. A message from a durable inbox goes only to
+    /// the handlers of the inbox's destination, if this consumer has such handlers. The headers of
+    /// the message may match other routes, but only a claim for this destination removes the
+    /// message from the inbox.
     pub(super) fn find(&self, message: &Message) -> Option<&Route> {
         let of_inbox: Vec<&Route> = match message.stored() {
             Some(stored) => self
@@ -183,7 +184,7 @@ impl Table {
         }
     }
 
-    /// Returns each destination that has a handler here once.
+    /// Returns the destinations that have a handler in this consumer, without duplicates.
     pub(super) fn handled(&self) -> Vec<Destination> {
         let mut handled: Vec<Destination> = Vec::new();
         for route in self.handlers() {
@@ -205,8 +206,8 @@ impl Table {
             .filter(|route| !matches!(route.work, Work::Store))
     }
 
-    /// Returns the destination under which messages without a route are kept. It is separate, so
-    /// that their ids cannot conflict with ids of other destinations.
+    /// Returns the destination under which messages without a route are kept. This destination is
+    /// separate, so that the ids of these messages cannot conflict with ids of other destinations.
     pub(super) fn unrouted(&self) -> Result<Destination, Error> {
         let first = self
             .0

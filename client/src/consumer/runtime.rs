@@ -45,19 +45,20 @@ use crate::{
 
 /// The longest time that each step of a shutdown after the grace period may take: see `drain`.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// The pause between two attempts to keep a message while another transaction holds its claim.
+/// The pause between two attempts to keep a message while another transaction holds the claim of
+/// the message.
 const CLAIM_ENDS: Duration = Duration::from_millis(100);
 /// The longest time that a step of a shutdown tries to keep messages. It is shorter than the step,
 /// so that every message that is not kept is logged.
 const LAST_LETTER: Duration = Duration::from_millis(4_500);
 /// The longest time that a broker may take to confirm a settlement. The longest limit of a broker
-/// client, 5 minutes for a message in librdkafka, ends before it.
+/// client is shorter: 5 minutes for a message in librdkafka.
 const SETTLEMENT: Duration = Duration::from_secs(600);
 
-/// Why a message is returned that was not handled.
+/// The reasons for the return of a message that was not handled.
 const PAUSED: &str = "its destination is paused after a failure of the environment";
 const IN_PROGRESS: &str = "another transaction is processing it";
-/// The longest time that the consumer waits for anything.
+/// The limit for every wait. A longer wait counts as this time.
 const LONGEST_WAIT: Duration = Duration::from_secs(10 * 366 * 86_400);
 
 /// The state that all workers share.
@@ -85,8 +86,8 @@ pub(super) struct Runtime<S> {
     cut: CancellationToken,
 }
 
-/// Runs the workers until `shutdown` completes, the source ends or a worker panics, then drains.
-/// The end of the source and a panic are errors.
+/// Runs the workers until `shutdown` completes, the source ends or a worker panics, and then drains
+/// them. Returns an error if the source ended or a worker panicked.
 pub(super) async fn run<S: Source>(
     runtime: Arc<Runtime<S>>,
     shutdown: impl Future<Output = ()>,
@@ -123,7 +124,8 @@ impl<S: Source> Runtime<S> {
         let capacity = settings
             .concurrency
             .saturating_mul(settings.batches.max)
-            // At least two: while one message is retried in place, another one can succeed.
+            // The capacity is at least two, so that another message can succeed while one message
+            // is retried in place.
             .clamp(2, Semaphore::MAX_PERMITS);
         let routes = consumer.routes.check(&consumer.idem, &consumer.pool)?;
         let breakers = Breakers::new(&routes, consumer.status);
@@ -167,7 +169,7 @@ impl<S: Source> Runtime<S> {
 
     // Stopping
 
-    /// Lets the workers finish their messages within the grace period and releases the rest. Five
+    /// Lets the workers finish their messages within the grace period. Then releases the rest. Five
     /// steps follow the grace period, each of at most [`LAST_WORDS`].
     async fn drain(&self, workers: &mut Workers) {
         self.stop.cancel();
@@ -181,16 +183,16 @@ impl<S: Source> Runtime<S> {
             self.cut.cancel();
             if timeout(LAST_WORDS, workers.ended()).await.is_err() {
                 self.count_unsettled(self.held().saturating_sub(self.queue.len()));
-                // A handler that blocks its thread can still commit. The messages behind it in its
-                // sequence stay here until then.
+                // A handler that blocks its thread can still commit. Until it ends, the later
+                // messages of its sequence are not released.
                 workers.abort().await;
             }
         }
         if timeout(LAST_WORDS, closed()).await.is_err() {
             tracing::warn!("the database may still execute statements of dropped handlers");
         }
-        // Only now: a message must not be handled elsewhere while the message before it in its
-        // sequence is still being processed.
+        // Release the waiting messages only now: another consumer must not handle a message while
+        // an earlier message of its sequence is still being processed.
         let until = Instant::now() + LAST_LETTER;
         if timeout(LAST_WORDS, self.release_waiting(until))
             .await
@@ -219,8 +221,8 @@ impl<S: Source> Runtime<S> {
 
     // Collecting
 
-    /// Waits for the intake lock, and then for messages. Returns no messages when the consumer
-    /// stops or the source has ended.
+    /// Waits for the intake lock, and then for messages. Returns an empty batch only when the
+    /// consumer stops or the source has ended.
     async fn collect(&self) -> Vec<QueuedMessage> {
         let mut intake = self.intake.lock().await;
         let mut batch: Vec<QueuedMessage> = Vec::new();
@@ -251,7 +253,8 @@ impl<S: Source> Runtime<S> {
                     continue;
                 }
                 Next::TooLarge => return batch,
-                // The batch may hold the bytes that the next message waits for.
+                // The batch may hold the bytes that the next message waits for, so process the
+                // batch first.
                 Next::Nothing if self.queue.has_ahead() && !batch.is_empty() => return batch,
                 Next::Nothing if self.queue.admit_beside_delayed(self.held()) => continue,
                 Next::Nothing => {}
@@ -284,8 +287,8 @@ impl<S: Source> Runtime<S> {
             .into_iter()
             .map(|held| self.release_unkept(held))
             .collect();
-        // A broker that does not respond can delay a settlement for a long time, and this is the
-        // only worker that fetches.
+        // A broker that does not respond can delay a settlement for a long time. No other worker
+        // fetches meanwhile, so this worker must notice the stop.
         tokio::select! {
             () = async { while given_back.next().await.is_some() {} } => {}
             () = async { self.stop.cancelled().await; sleep(LAST_WORDS).await } => {
@@ -299,7 +302,7 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    /// Fetches the next message. Cancel safe if the source is.
+    /// Fetches the next message. Cancel safe if the source is cancel safe.
     async fn fetch(&self, intake: &mut Intake<S>) -> Option<QueuedMessage> {
         let permit = Arc::clone(&self.room).acquire_owned().await.ok()?;
         let delivery = intake.next().await?;
@@ -434,7 +437,7 @@ impl<S: Source> Runtime<S> {
                 match self.breakers.judge(attempted, &error) {
                     Cause::Message => self.failed(held, &error, Duration::ZERO).await,
                     Cause::Environment { after } => {
-                        // The worker that fetches must stop at once.
+                        // Wake the worker that fetches, because it must stop fetching at once.
                         self.changed.notify_one();
                         self.release_or_keep(
                             held,
@@ -520,8 +523,8 @@ impl<S: Source> Runtime<S> {
         self.finish(None, permit);
     }
 
-    /// Releases a message that did not fail. If its broker may delete it at this return, the
-    /// message is rejected, and so kept in the database.
+    /// Releases a message that did not fail. If the broker may delete the message at this release,
+    /// the message is rejected instead, so that it is kept.
     async fn release_or_keep(
         &self,
         held: QueuedMessage,
@@ -529,7 +532,8 @@ impl<S: Source> Runtime<S> {
         outcome: DeliveryOutcome,
         cause: &str,
     ) {
-        // A message with a sequence waits in place and is not returned to its broker.
+        // A message with a sequence waits in place. It is not returned to its broker, so the broker
+        // cannot delete it.
         if held.sequence.is_none() && held.costs_delivery_near_limit() {
             let reason = format!("its broker may delete it at the next return: {cause}");
             self.reject(held, reason, KeptAs::Itself).await;
@@ -582,7 +586,7 @@ impl<S: Source> Runtime<S> {
                 self.counters.count(DeliveryOutcome::Rejected);
                 self.settle_at_broker(held, Settlement::Acknowledge).await;
             }
-            // The database cannot keep the message now, so its broker must.
+            // The database cannot keep the message now, so the message is released to its broker.
             Err(error) if is_of_environment(&error) => {
                 self.breakers.trip_all(&error);
                 self.changed.notify_one();
@@ -611,8 +615,8 @@ impl<S: Source> Runtime<S> {
     ) -> Result<bool, Error> {
         let (destination, kept_as) = match message.given_destination() {
             Some(destination) => (destination.clone(), kept_as),
-            // Ids are unique only within a destination, so a message without one is kept under its
-            // hash.
+            // Ids are unique only within a destination, so a message without a destination is kept
+            // under its hash.
             None => (self.routes.unrouted()?, KeptAs::Hash),
         };
         keep(
@@ -626,8 +630,8 @@ impl<S: Source> Runtime<S> {
         .await
     }
 
-    /// Lets a message be delivered again: by its broker, or in place when a return would change the
-    /// order of its key or might delete the message.
+    /// Returns a message to its broker for redelivery. If the return would change the order of its
+    /// key or might delete the message, the message is retried in place.
     async fn redeliver(
         &self,
         held: QueuedMessage,
@@ -681,9 +685,10 @@ impl<S: Source> Runtime<S> {
             self.queue.release(sequence);
         }
         drop(permit);
-        // Wake the worker that fetches only when it waits for this, so as not to disturb the
-        // source. The read-modify-write orders this load after the end of the source, or before its
-        // worker counts permits. A plain load could be too early.
+        // Wake the worker that fetches only when it waits for this, because a wake-up interrupts
+        // the fetch. The read-modify-write either finds that the source has ended, or precedes that
+        // moment, so that the worker sees the released permit. A plain load could be too early, and
+        // the worker would then wait without end.
         let is_awaited = sequence.is_some() || self.queue.has_ahead();
         if is_awaited || self.has_ended.fetch_or(false, Ordering::AcqRel) {
             self.changed.notify_one();
@@ -717,7 +722,7 @@ impl<S: Source> Runtime<S> {
     /// Releases a message that this worker was processing when the grace period ended.
     async fn release_attempted(&self, held: QueuedMessage) {
         if held.may_end_with_release() {
-            // The database cannot keep the message before the rollback of its attempt has ended.
+            // The database can keep the message only after the rollback of its attempt has ended.
             self.queue.delay(held, Instant::now());
         } else {
             self.release_at_stop(held).await;
@@ -730,16 +735,16 @@ impl<S: Source> Runtime<S> {
             .await;
     }
 
-    /// Closes the source, which returns its prefetched messages. All workers have ended. Returns
-    /// the messages near their delivery limit that were not returned.
+    /// Closes the source, which returns its prefetched messages. This is called after all workers
+    /// have ended. Returns the messages near their delivery limit, which the source did not return.
     async fn close(&self) -> Vec<Delivery> {
         let closed = self.intake.lock().await.close().await;
         self.counters.returned(closed.returned);
         closed.near_limit
     }
 
-    /// Keeps messages that their broker may not redeliver, all concurrently: while another
-    /// transaction holds the claim of one, it is retried until the step ends.
+    /// Keeps several messages that their broker may not redeliver, all concurrently. While another
+    /// transaction holds the claim of a message, storing the message is retried until `until`.
     async fn keep_last_deliveries(
         &self,
         deliveries: impl Iterator<Item = (Message, Box<dyn Receipt>)>,
@@ -751,9 +756,9 @@ impl<S: Source> Runtime<S> {
         .await;
     }
 
-    /// Keeps a message that its broker may not redeliver while the consumer stops: at the place for
-    /// rejected messages of its broker, or in the database. When this fails, the receipt is
-    /// dropped, and the source may hand over the message once more at its close.
+    /// Keeps a message that its broker may not redeliver while the consumer stops. The message is
+    /// kept where its broker keeps rejected messages, or in the database. When this fails, the
+    /// receipt is dropped, and the source may hand over the message once more at its close.
     async fn keep_last_delivery(
         &self,
         message: Message,
@@ -819,8 +824,8 @@ impl<S: Source> Runtime<S> {
     }
 
     /// Stores a message as a dead letter. Retries while the database is unavailable and while
-    /// another transaction holds the claim of the message: behind a pooler, the server ends an
-    /// aborted transaction late.
+    /// another transaction holds the claim of the message. Such a transaction can be an aborted
+    /// transaction that the server ends late, behind a connection pooler.
     async fn keep_last_letter(
         &self,
         message: &Message,
@@ -842,7 +847,7 @@ impl<S: Source> Runtime<S> {
         }))
     }
 
-    /// Returns the message with the destination of its route.
+    /// Returns the message with the destination of its route, and the id under which it is kept.
     async fn routed(&self, message: Message) -> (Message, KeptAs) {
         let found = unwinding(async { self.routes.find(&message) }).await;
         let Ok(Some(route)) = found else {
@@ -865,21 +870,21 @@ impl<S: Source> Runtime<S> {
     }
 }
 
-/// Whether a dead letter was not stored because of the environment. The limit on dead letters
-/// (`configuration_limit_exceeded`) does not count: it does not affect messages that are not
-/// rejected.
+/// Returns whether a dead letter was not stored because the environment failed. An error because of
+/// the limit on dead letters (`configuration_limit_exceeded`) does not count, because messages that
+/// are not rejected can still be processed.
 fn is_of_environment(error: &Error) -> bool {
     is_environmental(error) && error.sqlstate() != Some(&SqlState::CONFIGURATION_LIMIT_EXCEEDED)
 }
 
-/// Whether a dead letter that was not stored may still be stored before the consumer stops: the
-/// database may become available, or the other transaction may release the claim.
+/// Returns whether a dead letter that was not stored may still be stored before the consumer stops:
+/// the database may become available, or the other transaction may release the claim.
 fn may_soon_be_kept(error: &Error) -> bool {
     error.kind() == ErrorKind::Conflict || is_of_environment(error)
 }
 
-/// Waits for a receipt. A panic and a broker that does not respond in time are errors, after which
-/// the message may be redelivered.
+/// Waits for a receipt. Returns an error if the receipt panics or the broker does not respond in
+/// time. The message may be redelivered after such an error.
 async fn in_time<T>(
     settled: impl Future<Output = Result<T, TransportError>>,
 ) -> Result<T, TransportError> {
@@ -903,8 +908,8 @@ async fn settled_by(
     })
 }
 
-/// Returns the instant after this time. [`Duration::MAX`] means "never", but a clock cannot
-/// add it.
+/// Returns the instant after this time, at most [`LONGEST_WAIT`] from now. [`Duration::MAX`] means
+/// "never", but a clock cannot add it.
 fn later(after: Duration) -> Instant {
     Instant::now() + after.min(LONGEST_WAIT)
 }

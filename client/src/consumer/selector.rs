@@ -47,7 +47,8 @@ impl Selector {
         }
     }
 
-    /// Returns whether both select the same messages. Two functions never count as the same.
+    /// Returns whether both selectors select the same messages. Two functions never count as the
+    /// same.
     pub(super) fn is_same_as(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Kind::Topic(one), Kind::Topic(other))

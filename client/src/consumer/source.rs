@@ -16,9 +16,10 @@ pub trait Source: Send + 'static {
     /// The consumer then ends with [`Error::SourceEnded`](crate::Error::SourceEnded). An error that
     /// directly precedes `None` is reported as the cause.
     ///
-    /// The future must be cancel safe: when it is dropped, no message may be lost unless the broker
-    /// redelivers it. After an error the caller waits for a short time and calls this function
-    /// again. A source that lost its connection reconnects then.
+    /// The future must be cancel safe: when it is dropped, the source must keep a received message
+    /// and return it later, or the broker must redeliver the message. After an error the caller
+    /// waits for a short time and calls this function again. A source that lost its connection
+    /// reconnects then.
     fn next(&mut self) -> impl Future<Output = Result<Option<Delivery>, TransportError>> + Send;
 
     /// Returns to the broker the messages that were prefetched and not delivered. The consumer
@@ -29,7 +30,7 @@ pub trait Source: Send + 'static {
     }
 
     /// Returns the destination of the durable inbox that this source reads. The default is `None`.
-    /// A consumer of any other source also reads the requeued messages of its destinations.
+    /// The consumer itself reads the requeued messages of all its other destinations.
     fn inbox(&self) -> Option<&Destination> {
         None
     }
@@ -72,8 +73,8 @@ impl Closed {
 
 /// Settles one delivery at its broker.
 pub trait Receipt: Send + 'static {
-    /// Settles the delivery. When this fails, the broker redelivers the message, and the claim
-    /// detects the duplicate.
+    /// Settles the delivery. When this fails, the broker redelivers the message. If the message was
+    /// handled, the claim then detects the duplicate.
     ///
     /// A receipt that is dropped without being settled must count as not acknowledged.
     fn settle(
@@ -81,10 +82,10 @@ pub trait Receipt: Send + 'static {
         settlement: Settlement,
     ) -> BoxFuture<'static, Result<(), TransportError>>;
 
-    /// Returns whether the source manages failures itself: it counts them, schedules the retries,
-    /// decides when a message is not retried, and keeps the order of its key in the meantime. The
-    /// consumer then does none of this and reports each failure with [`failed`](Self::failed). The
-    /// default is false.
+    /// Returns whether the source manages failures itself: it counts the failures, schedules the
+    /// retries, decides when a message is not retried, and keeps the order of the message's key in
+    /// the meantime. The consumer then does none of this and reports each failure with
+    /// [`failed`](Self::failed). The default is false.
     fn is_in_charge(&self) -> bool {
         false
     }
@@ -109,10 +110,10 @@ pub trait Receipt: Send + 'static {
         false
     }
 
-    /// Returns whether a [release](Settlement::Release) does not use up a delivery of the message
-    /// now: the source withholds the message, or the broker does not count the return. The consumer
-    /// calls this for a message [near its limit](Self::is_near_limit) that must be redelivered
-    /// although it did not fail, and when the consumer stops. If this returns true, the consumer
+    /// Returns whether a [release](Settlement::Release) uses up no delivery of the message now,
+    /// because the source withholds the message or the broker does not count the return. The
+    /// consumer calls this when it stops, and for a message [near its limit](Self::is_near_limit)
+    /// that must be redelivered although it did not fail. If this returns true, the consumer
     /// releases the message; otherwise it rejects the message. The default is false.
     fn is_safe_to_release(&self) -> bool {
         false

@@ -12,11 +12,11 @@ use crate::{Destination, telemetry};
 pub struct ConsumerStatus {
     /// Whether the database has been available to this consumer. Nothing is fetched before that.
     pub has_started: bool,
-    /// The error of the database because of which nothing is fetched. `None` while the consumer
+    /// The database error that prevents the consumer from fetching. `None` while the consumer
     /// works.
     pub paused: Option<String>,
     /// The destinations that are paused after a failure of their environment, each with its last
-    /// error. Their messages are redelivered later, and this uses up no attempt.
+    /// error. Their messages are redelivered later, and the redelivery does not count as a failure.
     pub paused_destinations: BTreeMap<String, String>,
 }
 

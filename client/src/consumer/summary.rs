@@ -12,21 +12,21 @@ pub struct Summary {
     pub duplicates: u64,
     /// Messages that a filter acknowledged before they were handled.
     pub stopped: u64,
-    /// Failed attempts after which the message is retried: redelivered by its broker, or in place
-    /// where order is kept.
+    /// Failed attempts after which the message is retried: its broker redelivers it, or it is
+    /// retried in place to keep the order.
     pub retried: u64,
     /// Messages that were rejected at their broker, or stored as dead letters in the database.
     pub rejected: u64,
     /// Messages that were released although they did not fail: the database was unavailable, the
     /// result of a commit was unknown, or the consumer was stopped.
     pub given_back: u64,
-    /// Messages that the source had prefetched, that the consumer never took, and that were
-    /// returned when the source was closed. Messages that the consumer had taken and released are
-    /// counted in `given_back`.
+    /// Prefetched messages that the source returned when it was closed, because the consumer had
+    /// not taken them. Messages that the consumer had taken and released are counted in
+    /// `given_back`.
     pub returned: u64,
     /// Settlements that the broker did not confirm. These messages may be redelivered, and are
-    /// duplicates if they were handled. A last delivery that could not be kept when the consumer
-    /// stopped may not be redelivered.
+    /// duplicates if they were handled. There is one exception: a last delivery that could not be
+    /// kept when the consumer stopped may not be redelivered.
     pub failed_settlements: u64,
 }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::summary::DeliveryOutcome;
 use crate::{Error, Processed, Settlement};
 
-/// The pause after a lost lease. The next attempt learns how long the new lease lasts.
+/// The pause after a lost lease. If another process has a new lease by then, the next attempt
+/// returns how long that lease lasts.
 const AFTER_A_LOSS: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]

@@ -24,7 +24,8 @@ impl Workers {
 
     /// Waits until a worker has panicked or all workers have ended. Cancel safe.
     ///
-    /// A worker that panicked may have left a key busy, so the other workers must stop too.
+    /// A worker that panicked may have left a key busy, so the consumer must then stop the other
+    /// workers too.
     pub(super) async fn panicked_or_ended(&mut self) {
         while self.panicked.is_none() && self.join_next().await {}
     }

@@ -40,10 +40,10 @@ pub async fn receive(
 }
 
 /// Stores several messages in one statement: all of them or none. Returns one result for each
-/// letter, in the same order: false if the message was received or handled before.
+/// message, in the same order: false if the message was received or handled before.
 ///
-/// Messages are received in the order of the list. If several letters have the same id, the first
-/// one is stored.
+/// Messages are received in the order of the list. If several messages of the list have the same
+/// id, only the first of them is stored.
 pub async fn receive_batch(
     client: &impl GenericClient,
     destination: &Destination,
@@ -94,13 +94,13 @@ pub async fn receive_batch(
 ///   is returned whatever its size.
 /// - `lease`: how long each message is leased, 1 ms to 1 day.
 ///
-/// Returns at most one message of each key, and none while an earlier message of the key is due or
-/// fails. An empty list means that no message is due, or that other sessions hold the messages that
-/// are due.
+/// Returns at most one message of each key. A message is not returned while an earlier message of
+/// its key is due, is being handled, or waits for a retry. An empty list means that no message is
+/// due, or that other sessions hold the messages that are due.
 ///
-/// The transaction must be READ COMMITTED. Commit it before the work starts. The claim of a message
-/// removes it from the inbox: use [`Idem::process`](crate::Idem::process), or
-/// [`try_claim`](crate::try_claim) in the transaction of the work.
+/// The transaction must be READ COMMITTED. Commit it before the messages are handled. The claim of
+/// a message removes the message from the inbox: use [`Idem::process`](crate::Idem::process), or
+/// [`try_claim`](crate::try_claim) in the transaction that handles the message.
 pub async fn next(
     client: &impl GenericClient,
     destination: &Destination,
@@ -131,8 +131,8 @@ pub async fn next(
 
 /// Waits until there may be a message to lease, at most `timeout` (up to 60 s).
 ///
-/// Returns true if there may be one: call [`next`]. Returns false if the wait ended without news.
-/// Call [`next`] from time to time in this case too.
+/// Returns true if there may be a message: call [`next`]. Returns false if the wait ended without a
+/// sign of a message. Call [`next`] from time to time in this case too.
 pub async fn next_wait(
     client: &impl GenericClient,
     destination: &Destination,
@@ -193,7 +193,7 @@ impl RetryPolicy {
         self
     }
 
-    /// Sets the factor by which each delay is longer than the one before.
+    /// Sets the factor by which each delay is longer than the previous delay.
     #[must_use]
     pub fn factor(mut self, factor: f64) -> Self {
         self.factor = factor;

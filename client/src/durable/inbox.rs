@@ -1,4 +1,4 @@
-//! The statements of a source. Each is a short statement on its own connection of the pool.
+//! The statements of a source. Each statement is short and uses its own connection of the pool.
 
 use std::time::Duration;
 
@@ -24,7 +24,8 @@ pub(super) struct InboxClient {
     /// The largest number of bytes of fetched messages that wait for delivery.
     pub(super) max_bytes: usize,
     pub(super) lease: Duration,
-    /// The interval between two fetches. `None`: wait for messages on a connection.
+    /// The interval between two fetches. `None` means that the source waits for messages on a
+    /// connection.
     pub(super) look_every: Option<Duration>,
     /// Whether this inbox holds messages that matched no route when they were received.
     pub(super) is_unrouted: bool,
@@ -70,11 +71,13 @@ impl InboxClient {
 
     /// Renews leases. Returns for each lease whether it is still held.
     ///
-    /// A transaction that claims a message locks its row until it commits. The renewal does not
-    /// wait for this lock, because no other process gets the message in the meantime.
+    /// A transaction that claims a message locks the row of the message until it commits. The
+    /// renewal does not wait for this lock, because no other process gets the message in the
+    /// meantime.
     pub(super) async fn extend(&self, leases: &[(i64, MessageId)]) -> Result<Vec<bool>, Error> {
         let checkout = Checkout::take(&self.pool).await?;
-        // All renewals share one time limit: leases that are not renewed within it have expired.
+        // All renewals share one time limit, because leases that are not renewed within it have
+        // expired.
         let held = within(self.lease, self.extend_on(checkout.client(), leases)).await;
         checkout.end(held)
     }
@@ -88,7 +91,7 @@ impl InboxClient {
         let mut held = Vec::with_capacity(leases.len());
         for (token, id) in leases {
             let id = id.literal()?;
-            // A simple query runs in one transaction, which SET LOCAL needs.
+            // A simple query runs all its statements in one transaction, which SET LOCAL needs.
             let sql = format!(
                 "SET LOCAL lock_timeout = '50ms'; \
                  SELECT idem_extend({id}, {to}, {token}, make_interval(secs => {seconds}))"
@@ -125,9 +128,9 @@ impl InboxClient {
         checkout.end(completed)
     }
 
-    /// Ends the lease of a message. With an error the attempt failed; without one it is not
-    /// counted. Returns the delay until the next attempt, or `None` when the message is now a dead
-    /// letter.
+    /// Ends the lease of a message. With an error, the attempt counts as failed. Without an error,
+    /// the attempt is not counted. Returns the delay until the next attempt, or `None` when the
+    /// message is now a dead letter.
     pub(super) async fn release(
         &self,
         id: &MessageId,

@@ -23,7 +23,7 @@ const JSON: &str = "application/json";
 /// # Ok::<(), idem_client::Error>(())
 /// ```
 #[derive(Clone, PartialEq)]
-#[must_use = "a letter is stored only when it is passed to `receive`"]
+#[must_use = "a message is stored only when it is passed to `receive`"]
 pub struct InboxMessage {
     pub(super) payload: Bytes,
     pub(super) content_type: Option<String>,
@@ -48,14 +48,14 @@ impl fmt::Debug for InboxMessage {
 }
 
 impl InboxMessage {
-    /// Creates a letter with a JSON payload. Returns [`Error::Encode`] if `payload` cannot be
+    /// Creates a message with a JSON payload. Returns [`Error::Encode`] if `payload` cannot be
     /// serialized as JSON.
     pub fn json(payload: &impl Serialize) -> Result<Self, Error> {
         let payload = serde_json::to_vec(payload).map_err(Error::Encode)?;
         Ok(Self::bytes(payload).content_type(JSON))
     }
 
-    /// Creates a letter with any other payload.
+    /// Creates a message with any other payload.
     pub fn bytes(payload: impl Into<Bytes>) -> Self {
         Self {
             payload: payload.into(),
@@ -92,8 +92,8 @@ impl InboxMessage {
         self
     }
 
-    /// Sets the time before which the message is not handled, by the server's clock. Until then it
-    /// does not block other messages of its key.
+    /// Sets the time before which the message is not handled, by the server's clock. Until then the
+    /// message does not block other messages of its key.
     pub fn deliver_after(mut self, time: OffsetDateTime) -> Self {
         self.deliver_after = Some(time);
         self
@@ -115,7 +115,7 @@ impl From<&Message> for InboxMessage {
             .map(|(name, value)| (name.clone(), Value::from(value.as_str())))
             .collect();
         if let Some(id) = message.correlation_id() {
-            // The inbox has no column for the correlation id.
+            // The inbox has no column for the correlation id, so it is stored as a header.
             headers.insert(CORRELATION_ID.into(), id.into());
         }
         Self {
@@ -129,7 +129,8 @@ impl From<&Message> for InboxMessage {
     }
 }
 
-/// Some brokers use an empty text for "no value". The database rejects an empty text.
+/// Some brokers use an empty text for "no value". The database rejects an empty text, so leave it
+/// out.
 fn given(text: Option<&str>) -> Option<String> {
     text.filter(|text| !text.is_empty()).map(str::to_owned)
 }

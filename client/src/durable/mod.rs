@@ -1,9 +1,9 @@
 //! The durable inbox: messages are stored first and handled later.
 //!
-//! [`receive`] stores a message; its sender can delete it after that. A
-//! [`Consumer`](crate::Consumer) of a [`DurableSource`] handles it once, in the order of its key. A
-//! failed message is retried by the [`RetryPolicy`] of its destination and finally becomes a [dead
-//! letter](crate::deadletters).
+//! [`receive`] stores a message; its sender can delete the message after that. A
+//! [`Consumer`](crate::Consumer) of a [`DurableSource`] handles the message once, in the order of
+//! its key. A failed message is retried by the [`RetryPolicy`] of its destination and finally
+//! becomes a [dead letter](crate::deadletters).
 
 mod calls;
 mod inbox;

@@ -1,5 +1,4 @@
-//! The messages that a source has fetched and that are not settled. Each is leased, and its lease
-//! is renewed while the message is here.
+//! Holds the messages that a source has fetched and that are not settled, and renews their leases.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -20,8 +19,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{Received, inbox::InboxClient};
 use crate::{Error, MessageId, relay::Backoff};
 
-/// The shortest and the longest pause between two fetches while a message is due that no process
-/// can lease yet.
+/// The shortest and the longest pause between two fetches while a message is due but no process can
+/// lease it yet.
 const EMPTY_FETCH_BACKOFF: (Duration, Duration) =
     (Duration::from_millis(2), Duration::from_millis(100));
 
@@ -95,7 +94,7 @@ impl Prefetch {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No change of the state can panic before it is complete.
+        // The state of a poisoned lock is valid, because no change of the state can panic halfway.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -123,7 +122,7 @@ impl Prefetch {
     }
 
     /// Returns whether a suspect is being processed alone. A message that crashes its consumer
-    /// crashes it early, so a suspect is isolated for one lease only.
+    /// crashes it early, so a suspect is isolated only for the time of one lease.
     fn is_one_alone(&self, state: &State) -> bool {
         matches!(state.alone, Some((_, since)) if since.elapsed() < self.inbox.lease)
     }
@@ -142,7 +141,7 @@ impl Prefetch {
         let mut state = self.state();
         state.leases.remove(lease);
         if state.alone.take_if(|(alone, _)| alone == lease).is_some() || state.in_hand() == 0 {
-            // The next message may have waited for this one.
+            // The next message may have waited until this message ended.
             self.arrived.notify_one();
         }
     }
@@ -159,7 +158,7 @@ impl Prefetch {
                 () = self.is_closed.cancelled() => return Ok(()),
                 () = self.wanted.notified() => {}
             }
-            // The notification may be old. A suspect may have been delivered since.
+            // The notification may be outdated: a suspect may have been delivered after it.
             if !self.wants() {
                 continue;
             }
@@ -175,8 +174,8 @@ impl Prefetch {
 
     /// Fetches messages. Returns whether there were any.
     async fn fetch(&self) -> Result<bool, Error> {
-        // Never cancel this: leased messages that are not received here would have to wait until
-        // their lease expires.
+        // Never cancel this function: messages that are leased and not received would have to wait
+        // until their lease expires.
         let requested_at = Instant::now();
         let (at_most, max_bytes) = self.fetch_limits();
         let mut received = self.inbox.next(at_most, max_bytes).await?;
@@ -184,13 +183,13 @@ impl Prefetch {
         let suspect = received.iter().position(|received| received.lease_expired);
         self.last_fetch_had_suspect
             .store(suspect.is_some(), Ordering::Relaxed);
-        // Nothing waits behind a suspect. If it crashes this process, the crash would count against
-        // the waiting messages too.
+        // Do not prefetch messages behind a suspect. If the suspect crashes this process, the crash
+        // would count against those messages too.
         let behind = suspect
             .map(|at| received.split_off(at + 1))
             .unwrap_or_default();
         self.put(received, requested_at);
-        // Deliver the fetched messages before the rest is released.
+        // Deliver the fetched messages first. Releasing the messages behind the suspect takes time.
         self.arrived.notify_one();
         self.release_all(behind).await;
         if self.is_closed.is_cancelled() {
@@ -216,8 +215,8 @@ impl Prefetch {
 
     async fn wait(&self, backoff: &mut Backoff) -> Result<(), Error> {
         if self.inbox.wait().await? {
-            // A due message may not be available to any process: an earlier message of its key is
-            // being handled.
+            // A message can be due while no process can lease it, because an earlier message of its
+            // key is being handled.
             sleep(backoff.next()).await;
         } else {
             backoff.reset();
@@ -285,7 +284,8 @@ impl Prefetch {
         let interval = (lease / 6).max(Duration::from_millis(10));
         loop {
             sleep(interval).await;
-            // All handlers of this process are busy, so release these messages for other processes.
+            // Messages that have waited this long show that all handlers of this process are busy,
+            // so release these messages for other processes.
             self.clear(interval).await;
             self.arrived.notify_one();
             let (requested_at, old) = (Instant::now(), self.old(lease / 3));

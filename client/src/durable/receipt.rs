@@ -8,12 +8,12 @@ use tokio::{select, time::sleep};
 use super::prefetch::Prefetch;
 use crate::{Error, ErrorKind, Receipt, Settlement, TransportError, stored::Stored};
 
-/// The error of a message that its consumer settles with [`Settlement::Retry`], which has no error
-/// of its own.
+/// The error text of a message that its consumer settles with [`Settlement::Retry`], because that
+/// settlement contains no error.
 const RETRIED: &str = "the consumer requested a retry";
 
-/// The receipt of one message, which keeps its lease. When it is dropped unsettled, the lease is no
-/// longer renewed, and the message is redelivered after the lease has expired.
+/// The receipt of one message. While the receipt exists, the lease of the message is renewed. After
+/// the receipt is dropped without a settlement, the lease expires and the message is redelivered.
 pub(super) struct InboxReceipt {
     pub(super) prefetch: Arc<Prefetch>,
     pub(super) stored: Stored,
@@ -78,8 +78,8 @@ impl Receipt for InboxReceipt {
                     drop(self.release(None, false).await?)
                 }
                 Settlement::Release { after } => {
-                    // The message has not failed, so the retry policy does not delay it. It is held
-                    // here for this time.
+                    // The message has not failed, so the retry policy does not delay it. Keep its
+                    // lease for the time `after`, and release it then.
                     let prefetch = Arc::clone(&self.prefetch);
                     prefetch.later.clone().spawn(async move {
                         select! {

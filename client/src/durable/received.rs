@@ -25,7 +25,7 @@ pub struct Received {
     pub seq: i64,
     /// The id under which the message was received.
     pub id: MessageId,
-    /// The key. Messages of one key are handed out one after the other.
+    /// The key. Messages of one key are leased one after the other.
     pub key: Option<String>,
     /// The type of the message.
     pub message_type: Option<String>,
@@ -85,10 +85,10 @@ impl Received {
         self.payload.len() + headers.sum::<usize>()
     }
 
-    /// Converts it to the message that [`Idem::process`](crate::Idem::process) takes. The claim of
-    /// that message removes it from the inbox, in the transaction of the handler. The topic of a
-    /// message that was rejected and requeued is the topic that it was delivered from; the topic of
-    /// any other message is the destination.
+    /// Converts the received message to the message that [`Idem::process`](crate::Idem::process)
+    /// takes. The claim of that message removes it from the inbox, in the transaction of the
+    /// handler. The topic of a message that was rejected and requeued is the topic that it was
+    /// delivered from; the topic of any other message is the destination.
     pub fn message(&self, destination: &Destination) -> Message {
         let stored = Stored {
             id: self.id.clone(),
@@ -134,8 +134,8 @@ impl Received {
 }
 
 impl Received {
-    /// Converts a message that matched no route when it was received to the message that its broker
-    /// delivered, so that the policy reads its id again.
+    /// Converts a message that matched no route when it was received. The result is the message
+    /// that its broker delivered, so that the policy reads its id again.
     pub(super) fn unrouted_message(&self, inbox: &Destination) -> Message {
         let message = self.message(inbox);
         let id = message.header(MESSAGE_ID).map(str::to_owned);

@@ -109,8 +109,8 @@ impl DurableSource {
     }
 
     /// Sets the number of messages that are fetched at a time, 1 to 10,000; 20 by default. The next
-    /// messages are fetched when half of them are left. A message that waits here for a sixth of
-    /// its lease is released for other processes.
+    /// messages are fetched when half of them are left. A message that waits in the source for a
+    /// sixth of its lease is released for other processes.
     #[must_use]
     pub fn batch(self, messages: u32) -> Self {
         self.with(|inbox| {
@@ -193,7 +193,7 @@ impl Source for DurableSource {
     async fn close(&mut self) -> Closed {
         self.prefetch.is_closed.cancel();
         if let Some(fetching) = self.fetching.take() {
-            // The task releases the messages that it has still fetched.
+            // The task may still be fetching. It then releases the messages that it has fetched.
             let _ = fetching.await;
         }
         self.prefetch.later.close();

@@ -6,8 +6,8 @@ use uuid::Uuid;
 use super::{InboxMessage, receive, receive_batch};
 use crate::{Destination, Error, Idem, Message, MessageId, Processed, connection::Checkout};
 
-/// Stores one message. Returns whether it was new or a duplicate. It may be acknowledged in both
-/// cases.
+/// Stores one message. Returns whether the message was new or a duplicate. The message may be
+/// acknowledged in both cases.
 pub(crate) async fn store(
     idem: &Idem,
     pool: &Pool,
@@ -16,8 +16,8 @@ pub(crate) async fn store(
 ) -> Result<Processed, Error> {
     let id = id_of(idem, message)?;
     let checkout = Checkout::take(pool).await?;
-    // This has no time limit: it may wait for the transaction of another claimer, which takes as
-    // long as its handler.
+    // There is no time limit: the statement may wait for the transaction of another claimer, which
+    // takes as long as its handler.
     let is_new = receive(&**checkout.client(), &id, to, &InboxMessage::from(message)).await;
     Ok(processed_of(checkout.end(is_new)?))
 }

@@ -1,4 +1,4 @@
-//! Distinguishes two requests with the same key.
+//! Fingerprints, which distinguish different requests with the same key.
 
 use std::fmt;
 

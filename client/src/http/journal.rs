@@ -11,7 +11,7 @@ use crate::{
 
 const STEP: &str = "http-response";
 
-/// Begins the journal entry. Fails with 23000 if it was begun for another request.
+/// Begins the journal entry. Fails with 23000 if the entry was begun for another request.
 pub(crate) async fn begin(
     client: &impl GenericClient,
     id: &MessageId,

@@ -54,7 +54,7 @@ impl IdempotencyLayer {
     /// lease is completed.
     ///
     /// The handler runs in a task of its own, in the tokio runtime in which the service is called.
-    /// The handler continues when the client disconnects: wait for it at a
+    /// The handler continues when the client disconnects, so wait for running handlers at a
     /// [shutdown](Self::running).
     pub fn lease(pool: Pool, destination: Destination, scope: Scope) -> Self {
         Self {
@@ -83,8 +83,8 @@ impl IdempotencyLayer {
     }
 
     /// Sets how long a request is leased: 100 milliseconds to one day; 30 seconds by default. The
-    /// lease is renewed while the handler works. After a crash of the process the key stays in
-    /// progress for this time.
+    /// lease is renewed while the handler works. After a crash of the process, a repeated request
+    /// gets status 409 until the lease ends.
     pub fn lease_for(mut self, lease: Duration) -> Self {
         self.options.lease = lease.clamp(SHORTEST_LEASE, LONGEST_LEASE);
         self
@@ -121,8 +121,9 @@ impl IdempotencyLayer {
     }
 
     /// Sets which statuses are recorded. Only 2xx, 3xx and 4xx except 409 and 429 can be recorded,
-    /// and by default all of these are. A request with another status has no effect, and the next
-    /// request with the same key runs.
+    /// and by default all of these are. A response with another status is not recorded: the
+    /// transaction is rolled back or the lease is released, and the next request with the same key
+    /// runs.
     pub fn keep_statuses(
         mut self,
         is_kept: impl Fn(StatusCode) -> bool + Send + Sync + 'static,

@@ -31,7 +31,7 @@ use crate::{
 /// response.
 ///
 /// The handler runs in a task of its own, so it continues when the client disconnects. Its response
-/// is recorded, and a repeated request gets it.
+/// is recorded, and a repeated request gets this response.
 pub(crate) async fn answer<S, R>(
     options: Arc<Options>,
     asked: Asked,
@@ -57,7 +57,7 @@ where
         Ok(answer) => answer,
         Err(ended) => match ended.try_into_panic() {
             Ok(panic) => panic::resume_unwind(panic),
-            // The runtime shuts down.
+            // The runtime shuts down, so the task was aborted.
             Err(_) => Err(Problem::InDoubt.into()),
         },
     }
@@ -103,7 +103,7 @@ impl Attempt<'_> {
         let worked = tokio::select! {
             biased;
             worked = work => worked,
-            // Another process may work on the request. A repeated request gets the result.
+            // Another process may now work on the request. A repeated request shows the result.
             () = keeper.lost().cancelled() => return Err(Problem::InDoubt.into()),
         };
         drop(keeper);
@@ -190,7 +190,8 @@ impl Attempt<'_> {
     }
 
     /// Binds the key to this request. Fails with [`Problem::Mismatch`] if an attempt at another
-    /// request was begun with the key, because it may have had an effect outside of the database.
+    /// request was begun with the key, because that attempt may have had an effect outside of the
+    /// database.
     async fn begin(&self, held: &Held) -> Result<(), Problem> {
         let begun = again(Retry::default(), || async {
             let step = ShortTransaction::begin(&self.options.pool).await?;
@@ -213,8 +214,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Records the response and completes the lease, with retries after lost connections. The token
-    /// shows the result of an ambiguous commit.
+    /// Records the response and completes the lease, with retries after lost connections. After an
+    /// ambiguous commit, the retry finds out with the token whether the lease is already completed.
     async fn complete(
         &self,
         held: &Held,
@@ -242,8 +243,9 @@ impl Attempt<'_> {
         match completed.await {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::NotClaimed => {
-                // The reply to the commit was lost, or another process has completed the request
-                // and its response counts.
+                // Either the reply to the commit was lost, or another process has completed the
+                // request. In the second case return the response that the other process has
+                // recorded.
                 let found = self.find().await.map_err(|error| Problem::of(&error))?;
                 match found {
                     None => return Err(Problem::Unavailable),

@@ -1,5 +1,5 @@
-//! The values that a handler gets in the extensions of its request, and may put into the extensions
-//! of its response.
+//! The values in HTTP extensions: the transaction that a handler gets with its request, and the
+//! mark that it may add to its response.
 
 use std::{
     fmt,
@@ -40,8 +40,8 @@ impl fmt::Debug for RequestTx {
     }
 }
 
-/// Put this into the extensions of a response with status 4xx to keep the writes of the handler,
-/// for example a declined payment. Without it the writes are rolled back, and only the response is
-/// recorded.
+/// A mark in the extensions of a response with status 4xx: the writes of the handler are committed,
+/// for example the record of a declined payment. Without this mark the writes are rolled back, and
+/// only the response is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepWrites;

@@ -3,9 +3,9 @@
 //!
 //! The first request with a key runs, and its response is recorded. A repeated request with the
 //! same key gets the recorded response with the header `Idempotency-Replayed: true`. While the
-//! first request runs, a repeated one gets status 409 with `Retry-After`. A request with the same
-//! key and other content gets status 422. Statuses after which another attempt may succeed (5xx,
-//! 409 and 429) are never recorded.
+//! first request runs, a repeated request gets status 409 with `Retry-After`. A request with the
+//! same key but different content gets status 422. Statuses after which another attempt may succeed
+//! (5xx, 409 and 429) are never recorded.
 //!
 //! [In a transaction](IdempotencyLayer::transaction) the writes of the handler, the claim of the
 //! key and the response are committed together:

@@ -59,7 +59,7 @@ impl Options {
         }
     }
 
-    /// Returns the id of the request, or `None` if it is not protected.
+    /// Returns the id of the request, or `None` if the request is not protected.
     pub(crate) fn identify(&self, parts: &Parts) -> Result<Option<MessageId>, Problem> {
         if !self.methods.contains(&parts.method) {
             return Ok(None);
@@ -81,7 +81,7 @@ impl Options {
     }
 
     /// Returns whether a response with this status is recorded. Statuses after which another
-    /// attempt may succeed are not.
+    /// attempt may succeed are never recorded.
     pub(crate) fn keeps(&self, status: StatusCode) -> bool {
         let is_final = status.is_success() || status.is_redirection() || status.is_client_error();
         is_final

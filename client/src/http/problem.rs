@@ -10,7 +10,8 @@ use crate::{
     http::body::{self, Body},
 };
 
-/// Why the response to a request comes neither from its handler nor from the record.
+/// The reason why a request gets an error response of the layer, in place of the response of its
+/// handler or a recorded response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Problem {
     #[error("the request has no Idempotency-Key header")]
@@ -83,13 +84,14 @@ impl Problem {
         }
     }
 
-    /// Returns whether the same request may soon get another response.
+    /// Returns whether the same request may soon succeed. Then the response has the header
+    /// `Retry-After`.
     fn passes(&self) -> bool {
         matches!(self, Self::InProgress | Self::Unavailable | Self::InDoubt)
     }
 
-    /// Converts the problem of a request after its handler has run, and may have had an effect
-    /// outside of the database.
+    /// Converts a problem that occurs after the handler has run. The handler may have had an effect
+    /// outside of the database, so the result of the request is not known.
     pub(crate) fn after_work(self) -> Self {
         match self {
             Self::Unavailable => Self::InDoubt,

@@ -86,7 +86,8 @@ impl Recorded {
     }
 }
 
-/// Returns the headers that `Connection` names as belonging to the connection.
+/// Returns the headers that the header `Connection` lists. They belong to one connection and are
+/// not recorded.
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     let values = headers.get_all(header::CONNECTION).iter();
     let names = values

@@ -31,12 +31,13 @@ impl Scope {
 
     /// Returns the message id of a request with this key.
     pub(crate) fn id_of(&self, parts: &Parts, key: String) -> Result<String, Problem> {
-        // Layers of one destination can have different kinds of scopes. They must not share keys.
+        // Layers of one destination can have different kinds of scopes. Such layers must not share
+        // keys, so the id begins with the kind of the scope.
         let Some(caller) = &self.0 else {
             return Ok(format!("all:{key}"));
         };
         let caller = caller(parts).ok_or(Problem::UnknownCaller)?;
-        // The length distinguishes caller "a" with key "b" from caller "ab" with an empty key.
+        // The length distinguishes caller "a" with key "b:c" from caller "a:b" with key "c".
         Ok(format!("by:{}:{caller}:{key}", caller.len()))
     }
 }

@@ -1,4 +1,4 @@
-//! The service that processes requests.
+//! The service that processes the requests of a layer.
 
 use std::{
     error::Error as StdError,
@@ -44,7 +44,7 @@ pub(crate) struct Asked {
     pub(crate) fingerprint: Fingerprint,
 }
 
-/// Why neither the handler nor the record returned a response.
+/// The reason why a request gets neither the response of its handler nor a recorded response.
 pub(crate) enum Failure<E> {
     /// The problem becomes the response.
     Problem(Problem),

@@ -23,8 +23,8 @@ use crate::{
     short_transaction::again,
 };
 
-/// The savepoint after the claim and before the handler. The writes of a handler that returns
-/// status 4xx are rolled back to it.
+/// The savepoint after the claim and before the handler. If the handler returns status 4xx, its
+/// writes are rolled back to this savepoint.
 const SAVEPOINT: &str = "idem_http";
 const UNDO: &str = "ROLLBACK TO SAVEPOINT idem_http";
 
@@ -60,7 +60,7 @@ where
         take_back(session, &lent).await?.roll_back().await;
         return Ok(response.map(body::pass));
     }
-    // Read the body before the transaction is taken back: the handler may stream it from the
+    // Read the body before the transaction is taken back: the handler may stream the body from the
     // transaction.
     let (parts, body) = response.into_parts();
     let read = body::read(body, options.response_limit).await;
@@ -112,8 +112,8 @@ where
     Ok(Response::from_parts(parts, body::full(body)))
 }
 
-/// Begins a transaction with the claim. A lost connection is retried, because nothing has happened
-/// yet.
+/// Begins a transaction with the claim. After a lost connection this is retried, because the
+/// handler has not run yet.
 async fn begin(options: &Options, asked: &Asked) -> Result<(Session, ClaimOutcome), Error> {
     let claim = format!(
         "SELECT outcome FROM idem_claim({}, {}, false, decode('{}', 'hex'))",
@@ -172,8 +172,8 @@ async fn take_back(session: Session, lent: &RequestTx) -> Result<Session, Error>
     }
 }
 
-/// Returns whether the writes of the handler are committed: unless the status is 4xx, or if the
-/// response has [`KeepWrites`].
+/// Returns whether the writes of the handler are committed. They are rolled back if the status is
+/// 4xx and the response has no [`KeepWrites`].
 fn keeps_writes(parts: &Parts) -> bool {
     !parts.status.is_client_error() || parts.extensions.get::<KeepWrites>().is_some()
 }

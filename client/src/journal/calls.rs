@@ -22,7 +22,7 @@ use crate::{
 ///
 /// For a leased message each external call is begun under the lease, which is extended at the same
 /// time. So a process that has lost the lease, for example because it was paused, makes no more
-/// calls. A result that has arrived is recorded in any case.
+/// calls. The result of a call that was made is recorded even after the lease is lost.
 #[derive(Clone, Debug)]
 pub struct Calls {
     pool: Pool,
@@ -62,7 +62,7 @@ impl Calls {
     ///
     /// - `step`: the name of the call, 1 to 255 bytes.
     /// - `request`: the content of the call. It must be the same at every attempt; otherwise this
-    ///   fails with [`CallFailed::Journal`] (SQLSTATE 23000).
+    ///   function fails with [`CallFailed::Journal`] (SQLSTATE 23000).
     /// - `ask`: makes the call. After an error of `ask` it is not known whether the call had an
     ///   effect, unless the error is a [`CallError`] with more information.
     pub async fn once<T, F, Fut, E>(
@@ -161,7 +161,8 @@ impl Calls {
         }
     }
 
-    // The journal. A write that is repeated after a lost reply writes the same again.
+    // Access to the journal. A write can be repeated after a lost reply, because it writes the same
+    // values again.
 
     async fn begin(&self, step: &str, request: &(impl Serialize + ?Sized)) -> Result<Begun, Error> {
         let request = serde_json::to_value(request).map_err(Error::Encode)?;
@@ -175,8 +176,8 @@ impl Calls {
                 Some(&request),
             )
             .map_ok(Some);
-            // A `Vec`, because a chain of two iterators makes the future of a generic caller not
-            // `Send`.
+            // Use a `Vec`: with a chain of two iterators, the future of a generic caller would not
+            // be `Send`.
             let mut calls = Vec::with_capacity(2);
             if let Some(held) = &self.held {
                 calls.push(
@@ -193,8 +194,8 @@ impl Calls {
                 .ok_or_else(|| Error::Unexpected("no row for a journal entry".into()))
         })
         .await
-        // `NotClaimed` is an error of the extension of the lease. Beginning a step does not return
-        // it.
+        // Only the extension of the lease returns `NotClaimed`, so this error means that the lease
+        // is lost.
         .map_err(|error| match error.kind() {
             ErrorKind::NotClaimed if self.held.is_some() => Error::LeaseLost,
             _ => error,

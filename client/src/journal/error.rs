@@ -14,13 +14,13 @@ use crate::{
 ///
 /// This type does not implement [`std::error::Error`], so that every error converts to it.
 pub enum CallError {
-    /// The external system rejected the call permanently. This is recorded, and the call is not
-    /// repeated.
+    /// The external system rejected the call permanently. The rejection is recorded, and the call
+    /// is not repeated.
     Refused(Cause),
     /// The call certainly had no effect, for example because nothing was sent. The next attempt
-    /// makes it as if for the first time.
+    /// makes the call as if for the first time.
     NotDone(Cause),
-    /// It is not known whether the call had an effect. The next attempt is informed of this.
+    /// It is not known whether the call had an effect. The next attempt gets this information.
     Uncertain(Cause),
 }
 
@@ -52,7 +52,7 @@ impl fmt::Debug for CallError {
     }
 }
 
-/// Why an external call has no result for its handler.
+/// The reason why a handler gets no result of an external call.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallFailed {

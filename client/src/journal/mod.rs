@@ -2,7 +2,7 @@
 //! it is made and after it has returned.
 //!
 //! A call to a payment gateway, a carrier or a mail server cannot share a transaction with the
-//! message. The journal makes the consequences explicit. A call that has returned is never made
+//! message. The journal gives other guarantees instead. A call with a recorded result is never made
 //! again. Each attempt uses the same idempotency key. If the result of an earlier attempt is not
 //! known, the next attempt is informed of this ([`OnUnknown`]).
 //!
@@ -55,8 +55,8 @@ pub use unknown::{OnUnknown, UnknownCall};
 pub enum CallState {
     /// The call was not made before. Make it.
     New,
-    /// An earlier attempt began the call and did not end it. The call may have been made or not,
-    /// and may have returned or not.
+    /// An earlier attempt began the call and did not end it. It is not known whether the call was
+    /// made and whether it returned.
     Unknown,
     /// The call has returned, and its result is recorded.
     Done,
@@ -176,8 +176,8 @@ pub async fn begin_call(
 }
 
 /// Records the result of an external call. Recording the same result twice is allowed. Fails with
-/// [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) if the step was never begun or ended
-/// differently.
+/// [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) if the step was never begun, or if it
+/// has already ended with a different result.
 pub async fn finish_call(
     client: &impl GenericClient,
     id: &MessageId,
@@ -227,7 +227,7 @@ pub async fn fail_call(
     Ok(())
 }
 
-/// Returns the journal of a message. This only reads, so it also works on a standby.
+/// Returns the journal of a message. This function only reads, so it also works on a standby.
 pub async fn calls(
     client: &impl GenericClient,
     id: &MessageId,

@@ -7,8 +7,8 @@ use time::OffsetDateTime;
 
 use super::CallError;
 
-/// An earlier attempt began an external call and did not end it: its process was killed, or it
-/// received no reply.
+/// An external call that an earlier attempt began and did not end: the process of that attempt was
+/// killed, or it received no reply.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct UnknownCall {
@@ -23,7 +23,7 @@ pub struct UnknownCall {
 
 /// What to do about an external call of an earlier attempt with an unknown result.
 pub enum OnUnknown<'q, T> {
-    /// Query the external system, or another one, for the result: see [`OnUnknown::query`].
+    /// Query the external system, or another system, for the result: see [`OnUnknown::query`].
     Query(Query<'q, T>),
     /// Make the call again with the same key: for an external system that honours the key, or a
     /// call that may be made twice.
@@ -39,8 +39,8 @@ pub type Query<'q, T> =
 
 impl<'q, T> OnUnknown<'q, T> {
     /// Queries the result of the call. `Some` is the result, which is recorded. `None` means that
-    /// the call was not made, and it is made now. After an error the result is still unknown,
-    /// unless the error is a [`CallError`] with more information.
+    /// the call was not made, so it is made now. After an error the result is still unknown, unless
+    /// the error is a [`CallError`] with more information.
     pub fn query<F, Fut, E>(query: F) -> Self
     where
         F: FnOnce(UnknownCall) -> Fut + Send + 'q,

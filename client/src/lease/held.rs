@@ -65,8 +65,7 @@ struct Parts {
     asked_at: Instant,
 }
 
-/// What is stored in the dead letters with a message that is kept at its broker, besides its
-/// payload.
+/// The content of a broker's message that its dead letter stores, besides the payload.
 #[derive(Clone, Debug, Default)]
 pub struct DeadLetterContent {
     /// The headers as a JSON object, or `None`.
@@ -81,7 +80,8 @@ pub struct DeadLetterContent {
 
 impl Held {
     /// Creates the lease for a token that the server has just returned. `asked_at` is a time before
-    /// the request was sent, so the lease ends here no later than at the server.
+    /// the request was sent, so this process never assumes a later end of the lease than the
+    /// server.
     pub(crate) fn new(
         id: &MessageId,
         destination: &Destination,
@@ -135,7 +135,8 @@ impl Held {
         self.parts.lease
     }
 
-    /// Returns when the lease ends unless it is extended. This is not later than at the server.
+    /// Returns when the lease ends unless it is extended. The server ends the lease at this time or
+    /// later.
     #[cfg(feature = "runtime")]
     pub(crate) fn ends_at(&self) -> Instant {
         let Parts {
@@ -144,7 +145,7 @@ impl Held {
         asked_at.checked_add(lease).unwrap_or(asked_at)
     }
 
-    /// Extends the lease: it ends after `lease` from now on.
+    /// Extends the lease: it now ends after the time `lease`, counted from now.
     pub async fn extend(&self, client: &impl GenericClient, lease: Duration) -> Result<(), Error> {
         let (token, lease) = (self.token(), lease.as_secs_f64());
         client
@@ -196,9 +197,9 @@ impl Held {
     /// if there is no next attempt: the attempts are used up, `is_final` is true, or the error
     /// matches a final error of the retry policy.
     ///
-    /// In the last case a message that was received into the database is now a dead letter. A
-    /// message that is kept at a broker is [exhausted](super::Lease::Exhausted) when it is acquired
-    /// the next time. A long error is truncated.
+    /// After `None`, a message that was received into the database is a dead letter. A message that
+    /// is kept at a broker is [exhausted](super::Lease::Exhausted) when it is acquired the next
+    /// time. A long error is truncated.
     pub async fn release(
         &self,
         client: &impl GenericClient,

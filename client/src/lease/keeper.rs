@@ -22,18 +22,18 @@ impl Keeper {
     /// the renewal, or the lease expired while the database was unavailable. Stop working then,
     /// because another process may work on the message.
     ///
-    /// The token is not cancelled when the renewal ends.
+    /// Dropping the keeper does not cancel the token.
     pub fn lost(&self) -> &CancellationToken {
         &self.lost
     }
 }
 
 impl Held {
-    /// Renews the lease in the background with connections of `pool`, whenever a third of it has
-    /// passed. The time is measured by the clock of this process alone. Drop the keeper before the
-    /// lease is completed, because a completed lease cannot be renewed.
+    /// Renews the lease in the background with connections of `pool`, each time a third of its
+    /// duration has passed. The time is measured by the clock of this process alone. Drop the
+    /// keeper before the lease is completed, because a completed lease cannot be renewed.
     ///
-    /// Requires a tokio runtime with threads that the work does not block.
+    /// Requires a tokio runtime in which the work does not block all threads.
     pub fn keep(&self, pool: &Pool) -> Keeper {
         let lost = CancellationToken::new();
         let renewal = tokio::spawn(renew(self.clone(), pool.clone(), lost.clone()));
@@ -53,7 +53,8 @@ impl Held {
 async fn renew(held: Held, pool: Pool, lost: CancellationToken) {
     let mut ends_at = Instant::from_std(held.ends_at());
     loop {
-        // Renew when two thirds of the lease are left, however long ago it was acquired.
+        // Renew when two thirds of the lease are left. The lease may have been acquired some time
+        // before the keeper was created.
         sleep_until(ends_at.checked_sub(held.lease() / 3 * 2).unwrap_or(ends_at)).await;
         match extend_until(&held, &pool, ends_at).await {
             Some(new_end) => ends_at = new_end,

@@ -2,9 +2,10 @@
 //! then completed.
 //!
 //! A lease is committed *before* the work. The lease counts the attempt, so an attempt that crashes
-//! the consumer is counted too. The lease ends by the clock of the server alone. Its token is a
-//! fencing token: after the lease is lost, the message can be neither extended nor completed with
-//! it. Of a lease and a transactional claim of the same message, only one succeeds.
+//! the consumer is counted too. Only the clock of the server decides when the lease ends. The lease
+//! has a fencing token: after the lease is lost, this token can neither extend the lease nor
+//! complete the message. If a message is leased by one process and claimed in a transaction by
+//! another process, only one of them succeeds.
 //!
 //! [`Idem::process_leased`](crate::Idem::process_leased) and
 //! [`Consumer::handle_leased`](crate::Consumer::handle_leased) do all of this around a handler. The
@@ -84,8 +85,8 @@ pub async fn acquire(
 ) -> Result<Lease, Error> {
     let span = span::of_message("acquire", id, destination);
     async {
-        // Read before the server reads its clock: the lease must not end here later than at the
-        // server.
+        // Read the clock before the server reads its clock, so that this process never assumes a
+        // later end of the lease than the server.
         let asked_at = Instant::now();
         let row = client
             .query_typed_one(

@@ -41,7 +41,7 @@ impl LeaseContext {
         self.held.attempt()
     }
 
-    /// Returns the error of the previous attempt. This may also be that its lease expired.
+    /// Returns the error of the previous attempt. An expired lease is such an error too.
     pub fn last_error(&self) -> Option<&str> {
         self.held.last_error()
     }

@@ -1,4 +1,4 @@
-//! Checks of a policy at program start, so that a contradiction is found before the first message.
+//! Checks the policies at program start, so that a contradiction is found before the first message.
 
 use std::time::Duration;
 

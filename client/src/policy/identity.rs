@@ -34,8 +34,9 @@ pub enum IdStrategy {
     Payload(String),
     /// Topic, partition and offset: the position of the message at its broker.
     ///
-    /// Identifies redeliveries, but not a message that was sent twice. A topic that is created
-    /// again counts from 0 again, so its messages would be duplicates.
+    /// Identifies redeliveries, but not a message that was sent twice. If a topic is deleted and
+    /// created again, its offsets begin at 0 again, so its new messages would be treated as
+    /// duplicates.
     Coordinates,
     /// Several strategies, each of which must return an id.
     ///
@@ -100,7 +101,8 @@ impl IdStrategy {
     }
 }
 
-/// Joins several texts into one text, from which each of them can be read again.
+/// Joins several texts into one text. The parts can be read again from the result, so different
+/// parts never have the same result.
 fn joined<T: AsRef<str>>(parts: impl IntoIterator<Item = T>) -> String {
     let mut all = String::new();
     for (n, part) in parts.into_iter().enumerate() {
@@ -158,7 +160,8 @@ impl fmt::Display for IdStrategy {
 pub enum MissingId {
     /// Reject it with [`Error::MissingId`].
     Reject,
-    /// Process it without a claim, with a warning. A duplicate of it takes effect again.
+    /// Process it without a claim, and log a warning. A duplicate of the message takes effect
+    /// again.
     Unprotected,
 }
 
@@ -263,7 +266,8 @@ mod tests {
         assert_ne!(joined(["a", "b"]), joined(["a:b"]));
     }
 
-    /// Splits a composite. Parts that can be read again were not mixed up.
+    /// Splits a composite into its parts. If the result equals the original parts, no other parts
+    /// have the same composite.
     fn parts_of(composite: &str) -> Vec<String> {
         let (mut parts, mut chars) = (vec![String::new()], composite.chars());
         while let Some(c) = chars.next() {

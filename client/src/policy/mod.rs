@@ -1,4 +1,4 @@
-//! How the messages of a destination are processed.
+//! Policies, which define how the messages of a destination are processed.
 
 mod check;
 mod identity;
@@ -54,9 +54,9 @@ pub struct Policy {
     pub isolation: Isolation,
     /// The duration of a lease. The lease is renewed while its handler runs.
     pub lease: Duration,
-    /// Whether the database counts the attempts at messages that the broker redelivers. Then a
-    /// message that kills its consumer is counted too, and becomes a dead letter when its attempts
-    /// are used up.
+    /// Whether the database counts the attempts at messages that the broker redelivers, or that
+    /// come from a broker without a delivery count. Then an attempt that crashes its consumer is
+    /// counted too, and the message becomes a dead letter when its attempts are used up.
     pub count_attempts: bool,
     /// How conflicts and lost connections are retried before the message is returned to its broker.
     pub retry: Retry,
@@ -94,8 +94,7 @@ pub enum Style {
     /// At the end, together with the effects: for cheap handlers that rarely get duplicates. The
     /// work of the handler for a duplicate is rolled back.
     Reactive,
-    /// Never: a message that another handler of this destination has claimed is skipped, and no
-    /// claim is made.
+    /// Never. A message that another handler of this destination has claimed is skipped.
     CheckOnly,
 }
 
@@ -118,10 +117,11 @@ pub enum OnDuplicate {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Store {
-    /// In the database: exactly once.
+    /// In the database: each message takes effect exactly once.
     Database,
-    /// In this process, until it ends: for handlers where a lost memory does no harm. The handler
-    /// still gets a transaction, and its effects are committed with it.
+    /// In the memory of this process, until the process ends: for handlers that may process a
+    /// message again after that. The handler still gets a transaction, which also commits its
+    /// effects.
     Memory,
 }
 

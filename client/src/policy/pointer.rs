@@ -1,6 +1,7 @@
 //! Reads one member of a JSON payload as text, exactly as it was written.
 //!
-//! Numbers are read as text, because two long integers could become the same id as floats.
+//! Numbers are read as text: as floating-point numbers, two different long integers could become
+//! equal, and so the same id.
 
 use std::{borrow::Cow, fmt};
 
@@ -43,7 +44,7 @@ pub(crate) fn text_at(payload: &[u8], pointer: &str) -> Result<Option<String>, E
             .map(Some)
             .map_err(|error| Error::Decode(error.into())),
         b"null" => Ok(None),
-        // JSON has one spelling for each integer except zero.
+        // JSON has one spelling for each integer except zero, which is `0` or `-0`.
         b"-0" => Err(refused(pointer, "-0")),
         [b'-' | b'0'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit) => {
             Ok(Some(written.to_owned()))
@@ -71,7 +72,7 @@ fn member<'p>(value: &'p RawValue, step: &str) -> Result<Option<&'p RawValue>, E
     .map_err(|error| Error::Decode(error.into()))
 }
 
-/// Keeps one member and skips the others.
+/// A visitor that keeps one member of an object or an array and skips all others.
 struct Step<'s>(&'s str);
 
 impl<'de> Visitor<'de> for Step<'_> {
@@ -85,7 +86,8 @@ impl<'de> Visitor<'de> for Step<'_> {
         let mut found = None;
         while let Some(Key(name)) = members.next_key()? {
             if name == self.0 {
-                // The last of several equal members counts, as everywhere in serde_json.
+                // Of several members with the same name the last counts, as everywhere in
+                // serde_json.
                 found = Some(members.next_value()?);
             } else {
                 members.next_value::<IgnoredAny>()?;
@@ -95,7 +97,7 @@ impl<'de> Visitor<'de> for Step<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
-        // `parse` accepts "01" and "+1", which are not an index in the RFC.
+        // `parse` accepts "01" and "+1" too, which are not valid as an index in the RFC.
         let index = self
             .0
             .parse::<usize>()

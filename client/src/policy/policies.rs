@@ -56,7 +56,7 @@ pub(crate) enum Pattern {
 }
 
 impl Policies {
-    /// Changes the default rule, which applies where no other rule sets a member.
+    /// Changes the default rule, which provides each member that no other rule sets.
     pub fn default_rule(mut self, change: impl FnOnce(Rule) -> Rule) -> Self {
         self.default = change(self.default);
         self
@@ -94,7 +94,8 @@ impl Pattern {
     fn check(&self) -> Result<(), Error> {
         let refuse = |why: &str| Err(Error::Invalid(format!("{self}: {why}")));
         match self {
-            // A prefix may be shorter than any destination, but not longer.
+            // A prefix must not be longer than the name of a destination can be, so the last arm
+            // checks it too.
             Self::Prefix(prefix) if prefix.is_empty() => {
                 refuse("a prefix must not be empty; the default rule is for all")
             }
@@ -179,7 +180,7 @@ mod tests {
     #[test]
     fn unset_member_comes_from_next_less_specific_rule() {
         let table = Policies::default()
-            // Not in the order of specificity.
+            // The rules are not added in the order of their specificity.
             .destination("orders.reserve.stock", |rule| rule.style(Style::Reactive))
             .prefix("orders.reserve.", |rule| {
                 rule.retention(3 * DAY).wait(false)
@@ -216,7 +217,7 @@ mod tests {
             (elsewhere.on_duplicate, elsewhere.retention),
             (OnDuplicate::Log, None)
         );
-        // The dot belongs to the prefix.
+        // The dot belongs to the prefix, so the prefix rule does not apply to `orders`.
         assert_eq!(of(&table, "orders").retention, None);
     }
 

@@ -1,4 +1,4 @@
-//! One rule of the policies. A member that it does not set comes from a less specific rule.
+//! One rule of the policies. A member that the rule does not set comes from a less specific rule.
 
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ impl Rule {
 
     /// Sets the largest number of messages that [`Store::Memory`] remembers.
     ///
-    /// The destinations of one rule share it.
+    /// All destinations of one rule share this capacity.
     pub fn memory_capacity(mut self, messages: u64) -> Self {
         self.memory_capacity = Some(messages);
         self
@@ -136,8 +136,8 @@ impl Rule {
     /// Sets whether the database counts the attempts at messages that the broker redelivers, or
     /// that come from a broker without a delivery count.
     ///
-    /// Each of these messages costs one more transaction, and at times a second connection beside
-    /// that of the handler.
+    /// Each of these messages costs one more transaction, and at times a second connection while
+    /// the handler holds its connection.
     pub fn count_attempts(mut self, count_attempts: bool) -> Self {
         self.count_attempts = Some(count_attempts);
         self
@@ -158,7 +158,8 @@ impl Rule {
         self
     }
 
-    /// Returns a less specific policy with the members of this rule.
+    /// Returns `less_exact`, the less specific policy, after this rule has replaced the members
+    /// that it sets.
     pub(crate) fn over(&self, less_exact: &Policy) -> Policy {
         let Policy { retry, .. } = less_exact;
         Policy {

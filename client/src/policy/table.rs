@@ -1,4 +1,5 @@
-//! The policies for look-ups: each rule already includes the less specific rules.
+//! The table in which the policy of a destination is looked up. The policy of each rule already
+//! includes the less specific rules.
 
 use std::{cmp::Reverse, collections::HashMap, sync::Arc, time::Duration};
 
@@ -8,7 +9,7 @@ use crate::{
     policy::{check::check, policies::Pattern},
 };
 
-/// The time to live of a memory without a configured one.
+/// The time to live of a memory, if neither a time to live nor a retention is configured.
 const MEMORY_TTL: Duration = Duration::from_secs(3600);
 
 /// The policy of every destination. A look-up allocates nothing, because all entries are created
@@ -19,8 +20,9 @@ pub(crate) struct Table {
     /// The longest prefix comes first.
     prefixes: Vec<(String, Arc<Entry>)>,
     default: Arc<Entry>,
-    /// Rules with a retention of their own that cannot be set in the database, which needs the name
-    /// of each destination.
+    /// The prefix rules and the default rule, if they set a retention themselves. The database
+    /// needs the name of each destination, so such a retention is applied only to destinations with
+    /// a rule of their own.
     open_retentions: Vec<String>,
 }
 
@@ -45,8 +47,8 @@ impl Table {
             default: Entry::new("default", everywhere)?,
             open_retentions,
         };
-        // Shorter prefixes first and exact names last, so that the less specific rules are already
-        // added.
+        // Add shorter prefixes first and exact names last, because the entry of a rule is built
+        // from the less specific rules in the table.
         rules.sort_by_key(|(pattern, _)| match pattern {
             Pattern::Prefix(prefix) => prefix.len(),
             Pattern::Exact(_) => usize::MAX,
@@ -101,7 +103,8 @@ impl Table {
         Ok(all)
     }
 
-    /// Returns the rules with a retention for destinations that have no rule of their own.
+    /// Returns the rules with a retention that is not applied to destinations without a rule of
+    /// their own.
     pub(crate) fn open_retentions(&self) -> &[String] {
         &self.open_retentions
     }

@@ -22,15 +22,15 @@ use self::{
 use crate::{Error, tls::Files};
 
 /// The longest time in which a server must accept a connection, unless the connection string sets
-/// another.
+/// another limit.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest time in which the network must acknowledge sent data. A machine that is gone sends
-/// nothing, and the kernel's own limits are a quarter of an hour or more.
+/// The longest time in which the network must acknowledge sent data. Without this limit, the kernel
+/// would detect only after a quarter of an hour or more that the other machine is gone.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// The time between two keepalive probes to a silent server that owes a response. The kernel's own
-/// interval is 75 s, and one lost probe is not enough.
+/// The time between two keepalive probes to a server that does not respond. The kernel closes the
+/// connection only after several lost probes, and its own interval is 75 s.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The settings of a connection to PostgreSQL: a connection string, and the size of the pool.
@@ -53,10 +53,12 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// - `sslmode`:
 ///   - `verify-full`, the default: the certificate is valid, a trusted authority signed it, and it
 ///     is for this host.
-///   - `verify-ca`: the same, for any host. Needs a file of authorities.
+///   - `verify-ca`: the certificate is valid and a trusted authority signed it, but it can be for
+///     any host. Needs a file of authorities.
 ///   - `disable`: plaintext.
 ///   - `require` is read as `verify-full`; `allow` and `prefer` are errors.
-/// - `sslrootcert`: a PEM file of authorities to trust; `system`, the default: those of the system.
+/// - `sslrootcert`: a PEM file of the authorities to trust. The default, `system`, trusts the
+///   authorities of the system.
 /// - `sslcert`, `sslkey`: PEM files of the client's certificate and of its key.
 ///
 /// All other options are those of [`tokio_postgres::Config`]. `connect_timeout` (10 s by default)
@@ -124,7 +126,7 @@ impl PoolConfig {
         self
     }
 
-    /// Sets the name that `pg_stat_activity` shows, unless the connection string has one.
+    /// Sets the name that `pg_stat_activity` shows, unless the connection string sets a name.
     #[must_use]
     pub fn application_name(mut self, name: impl Into<String>) -> Self {
         if self.options.get("application_name").is_none() {
@@ -148,10 +150,11 @@ impl PoolConfig {
         Ok(self)
     }
 
-    /// Sets the schema that was named in `CREATE EXTENSION idem SCHEMA ...`: it comes before
-    /// `"$user"` and `public` in the `search_path`.
+    /// Sets the schema that was named in `CREATE EXTENSION idem SCHEMA ...`. This schema then comes
+    /// before `"$user"` and `public` in the `search_path`.
     ///
-    /// Without it the `search_path` of the role is used, and must contain the functions.
+    /// By default the `search_path` of the role is used, and it must contain the schema of the
+    /// functions.
     ///
     /// The setting is sent as a startup parameter, which PgBouncer rejects. With PgBouncer, set the
     /// path of the role: `ALTER ROLE app SET search_path = api, public`. Fails with
@@ -172,10 +175,10 @@ impl PoolConfig {
     /// Builds a pool without opening a connection.
     ///
     /// Fails with [`Error::Invalid`] if a file cannot be used, or if `sslmode=verify-ca` has no
-    /// file of authorities. The files are read here, and not again.
+    /// file of authorities. The files are read only now, and not again for a later connection.
     pub fn build(&self) -> Result<Pool, Error> {
-        // Authorities of the system sign certificates for the owner of any name, so a host must be
-        // verified.
+        // The authorities of the system sign certificates for any host, so the name of the host
+        // must be verified too.
         if self.mode == Mode::VerifyCa && self.ca.is_none() {
             return Err(invalid(
                 "sslmode verify-ca needs sslrootcert with a file of your own authority; \
@@ -197,7 +200,7 @@ impl PoolConfig {
             .max_size(self.max_size)
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(CONNECT_TIMEOUT))
-            // Each address of each host has its own `connect_timeout`.
+            // No limit here, because `connect_timeout` limits each address of each host.
             .create_timeout(None)
             .build()
             .map_err(|error| Error::Invalid(format!("the pool cannot be built: {error}")))
@@ -229,15 +232,17 @@ impl PoolConfig {
             Mode::VerifyCa => files.verify_ca()?,
             Mode::VerifyFull | Mode::Disable => files.verify_full()?,
         };
-        // A direct handshake must name the protocol. Other handshakes do not name one.
+        // A direct TLS handshake must name the protocol. A handshake of the other kind names no
+        // protocol.
         if self.options.get("sslnegotiation") == Some("direct") {
             config.alpn_protocols = vec![b"postgresql".to_vec()];
         }
         Ok(MakeRustlsConnect::new(config))
     }
 
-    /// Returns one configuration for each host, with its own TLS mode and its own
-    /// `connect_timeout`: that of `tokio-postgres` ends when the host accepts.
+    /// Returns one configuration for each host, with its TLS mode and its `connect_timeout`.
+    /// [`Hosts`] applies this limit until the login is done, because `tokio-postgres` applies it
+    /// only until the host accepts the connection.
     fn hosts(&self) -> Result<Vec<Config>, Error> {
         let names = self.options.list("host");
         let addresses = self.options.list("hostaddr");
@@ -331,7 +336,8 @@ impl Target {
         if target.name.is_empty() {
             return Err(invalid("a host has neither a name nor an address"));
         }
-        // The server would be reached over TCP, but without TLS, like a socket.
+        // With both, the server would be reached over TCP, but without TLS, because a socket uses
+        // no TLS.
         if target.is_socket() && !target.address.is_empty() {
             return Err(invalid(
                 "a host is the directory of a socket and has hostaddr too",
@@ -354,7 +360,7 @@ fn file(options: &Options, name: &str) -> Result<Option<PathBuf>, Error> {
     }
 }
 
-/// Returns only the cause of an error: it names the option and not its value.
+/// Returns only the cause of an error. The cause names the option and does not contain its value.
 fn reason(error: &tokio_postgres::Error) -> Error {
     match std::error::Error::source(error) {
         Some(source) => invalid(&source.to_string()),

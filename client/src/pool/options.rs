@@ -1,4 +1,4 @@
-//! Connection strings as options: URLs and key=value pairs, as libpq reads them.
+//! Parses connection strings into options: URLs and key=value pairs, as libpq does.
 //!
 //! Errors never repeat a part of the text, because a text with a syntax error can contain a
 //! password.
@@ -32,7 +32,8 @@ const PASSED_ON: [&str; 18] = [
 /// The options that are read here and not passed on.
 const OWN: [&str; 4] = ["sslmode", "sslrootcert", "sslcert", "sslkey"];
 
-/// Options of libpq that are not supported. Ignoring one could weaken a connection.
+/// Options of libpq that are not supported. They are errors, because a connection without such an
+/// option could be less secure.
 const NOT_SUPPORTED: [&str; 20] = [
     "client_encoding",
     "fallback_application_name",
@@ -101,7 +102,8 @@ impl Options {
             .collect()
     }
 
-    /// Adds an option. `place` is its position, for the error: an unknown name is not repeated.
+    /// Adds an option. `place` is the position of the option. The error for an unknown name
+    /// contains the position and not the name.
     fn add(&mut self, name: &str, value: String, place: usize) -> Result<(), Error> {
         if let Some(known) = PASSED_ON.iter().chain(&OWN).find(|known| **known == name) {
             self.set(known, value);

@@ -1,7 +1,8 @@
-//! The schema of the extension as a setting of the session, sent at its start.
+//! Puts the schema of the extension into the `search_path` at the start of a session.
 //!
-//! On a direct connection `SET` would do the same. Through a pooler in transaction mode, which
-//! rejects the setting at the start, `SET` would change sessions that other clients use too.
+//! The statement `SET` is not used. On a direct connection it would do the same, but through a
+//! pooler in transaction mode it would also change sessions of other clients. Such a pooler rejects
+//! the setting at the start.
 
 use crate::{Error, pool::options::invalid};
 

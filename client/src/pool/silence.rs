@@ -9,8 +9,9 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream that fails, for a server that was silent for this time. `tokio-postgres` makes its own
-/// error of an I/O error only if a stream returns it.
+/// A stream that always fails, with an error for a server that was silent for this time. The stream
+/// is needed because `tokio-postgres` converts an I/O error into its own error only if a stream
+/// returns it.
 pub(super) struct Silent(pub(super) Duration);
 
 impl Silent {

@@ -1,4 +1,4 @@
-//! Many messages in one transaction.
+//! Processes many messages in one transaction.
 
 use std::{future::Future, mem, sync::Arc};
 
@@ -27,15 +27,16 @@ impl Idem {
     ///
     /// Returns a result for each message, in the same order.
     ///
-    /// The claims are one statement. The handler runs for one message after the other. The
-    /// recordings are sent with COMMIT. If anything fails, everything is rolled back and the
-    /// messages are processed one by one, so that a poisoned message fails alone. So the handler
-    /// may run twice for each message. The second of two messages with the same id is a duplicate.
+    /// One statement claims all messages. The handler then runs for one message after the other.
+    /// The effects are recorded in the same round trip as COMMIT. If anything fails, everything is
+    /// rolled back and the messages are processed one by one, so that only the failing message
+    /// fails. In this case the handler runs again for each message. The second of two messages with
+    /// the same id is a duplicate.
     ///
-    /// Neighbouring messages share a transaction if they have the same destination and an id, and
-    /// if their policy claims first in the database. The policy must not disable waiting, compare
-    /// fingerprints, expire messages, read the effects of duplicates, or count this delivery. Other
-    /// messages are processed one by one.
+    /// Consecutive messages share a transaction if they have the same destination, if each has an
+    /// id, and if their policy has the eager style and the database as its store. The policy must
+    /// not disable waiting, compare fingerprints, expire messages, read the effects of duplicates,
+    /// or count this delivery. All other messages are processed one by one.
     #[must_use = "each result contains the settlement for the broker"]
     pub async fn process_batch<F, Fut>(
         &self,
@@ -79,7 +80,7 @@ impl Idem {
             group.push((place, ready));
             if !is_sharing {
                 // Process this message now: with `Store::Memory` it holds a turn until it is
-                // processed, and a duplicate later in the batch waits for that turn.
+                // processed, and a duplicate later in the batch would wait for that turn forever.
                 answers.extend(
                     self.process_group(pool, mem::take(&mut group), &handler)
                         .await,
@@ -91,7 +92,8 @@ impl Idem {
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
-    /// Processes a group of several messages together, and one by one if that fails.
+    /// Processes the messages of a group in one transaction. If the transaction fails, processes
+    /// them one by one.
     async fn process_group<F, Fut>(
         &self,
         pool: &Pool,
@@ -148,8 +150,8 @@ impl Idem {
         let mut answers: Vec<Answer> = Vec::with_capacity(group.len());
         for (place, ready) in group {
             let processed = match (answers.last(), &doubt) {
-                // The message before has used up its attempts to reach the database. The others
-                // need not wait as long.
+                // The database was not available for the previous message, after all its attempts.
+                // Fail this message at once, so that it does not wait for as many attempts.
                 (Some((_, Err(error))), Some(cause)) if is_away(error, &doubt) => {
                     Err(Error::AmbiguousCommit(Arc::clone(cause)))
                 }
@@ -168,8 +170,8 @@ impl Idem {
 /// Returns whether a message can share its transaction with others of its destination.
 fn is_sharing(ready: &Ready) -> bool {
     let policy = ready.policy();
-    // The claim of a batch has none of these options, and the effects of the first of two equal
-    // messages can be read only after it.
+    // The statement that claims a batch has none of these options. It runs before any effects are
+    // recorded, so a duplicate in the same batch could not read the effects of the first message.
     let is_plain = policy.wait
         && !policy.fingerprint
         && !policy.expire
@@ -192,7 +194,8 @@ fn is_away(error: &Error, doubt: &Doubt) -> bool {
 }
 
 /// Claims all messages, runs the handler for the new ones one after the other, records and commits.
-/// An error applies to all messages, and everything was rolled back.
+/// An error applies to all messages. Everything was rolled back, unless the error is
+/// [`Error::AmbiguousCommit`].
 async fn attempt<F, Fut>(works: &[Task<'_>], handler: &F) -> Result<Vec<Processed>, Error>
 where
     F: Fn(Tx, Message) -> Fut,

@@ -16,7 +16,7 @@ pub(crate) struct Settings {
     pub(crate) policies: Table,
     pub(crate) filters: Vec<Arc<dyn Filter>>,
     pub(crate) on_duplicate: Option<OnDuplicateCallback>,
-    /// Known duplicates, for which the database is not queried.
+    /// The memory of processed messages. The database is not queried for their duplicates.
     pub(crate) known: Option<Known>,
     pub(crate) prepared_statements: bool,
 }
@@ -47,7 +47,8 @@ impl IdemBuilder {
 
     /// Adds a filter.
     ///
-    /// It gets messages after, and effects before, the filters that were added earlier.
+    /// This filter gets each message after the filters that were added earlier, and the effects
+    /// before these filters.
     pub fn filter(mut self, filter: impl Filter) -> Self {
         self.filters.push(Arc::new(filter));
         self
@@ -56,8 +57,8 @@ impl IdemBuilder {
     /// Sets a callback for duplicates, for destinations with the policy
     /// [`OnDuplicate::Effects`](crate::OnDuplicate::Effects).
     ///
-    /// It gets the message and the effects that its first execution recorded, for example to reply
-    /// to a waiting client.
+    /// The callback gets the message and the effects that the first execution of the message
+    /// recorded, for example to reply to a waiting client.
     ///
     /// The message is settled after the callback has returned. An error of the callback becomes
     /// [`Error::Handler`]: the message is redelivered or, after a terminal error, rejected.
@@ -72,15 +73,16 @@ impl IdemBuilder {
         self
     }
 
-    /// Remembers duplicates in this process, so that the database is not queried for them: at most
-    /// `capacity` of them, each for `ttl` (at most ten years).
+    /// Remembers processed messages in this process, so that the database is not queried for their
+    /// duplicates. At most `capacity` messages are remembered, each for `ttl` (at most ten years).
     ///
     /// Off by default.
     ///
     /// The memory holds committed claims and messages that the database reported as duplicates. It
     /// never decides that a message is new. It is not used if the policy requests the recorded
-    /// effects, compares a fingerprint, or compares the age of the message. A message that
-    /// `idem_forget` has released stays a duplicate in this memory until `ttl` is over.
+    /// effects, compares a fingerprint, or compares the age of the message. If `idem_forget`
+    /// removes the claim of a message, the message is still a duplicate in this memory until `ttl`
+    /// is over.
     pub fn remember_duplicates(mut self, capacity: u64, ttl: Duration) -> Self {
         self.known = Some((capacity, ttl));
         self

@@ -1,5 +1,5 @@
-//! Checks first, and claims only after success: for a handler that has neither a transaction nor a
-//! lease.
+//! Processes messages of a handler with neither a transaction nor a lease: checks for a duplicate
+//! first, and claims the message after the handler has succeeded.
 
 use std::future::Future;
 
@@ -20,11 +20,11 @@ impl Idem {
     /// Skips the message if it was processed before, runs `handler` without a transaction, and then
     /// claims the message with its effects.
     ///
-    /// **Not exactly once**: the handler runs again if it was killed before the claim. Two handlers
-    /// can run for one message at the same time; one of them finds out at its end that the message
-    /// is a duplicate. For work that may be done twice and rarely should be.
-    /// [`process_leased`](Self::process_leased) excludes other processes while the handler runs,
-    /// and counts attempts.
+    /// **Not exactly once**: the handler runs again if its process was killed before the claim. Two
+    /// handlers can run for one message at the same time. Only one of them can claim the message at
+    /// its end; the result of the other is a duplicate. Use this function for work that may
+    /// occasionally be done twice. [`process_leased`](Self::process_leased) excludes other
+    /// processes while the handler runs, and counts attempts.
     pub async fn process_checked<F, Fut>(
         &self,
         pool: &Pool,
@@ -75,7 +75,8 @@ impl Idem {
                 .await
         };
         let effects = handled.await.map_err(Error::Handler)?;
-        // The normal transaction, with a handler that returns the effects of the finished work.
+        // Claim and record in a normal transaction. The work is done, so the handler of this
+        // transaction only returns the effects.
         let record = |tx: Tx, _: Message| {
             drop(tx);
             let effects = effects.clone();

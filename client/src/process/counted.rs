@@ -1,5 +1,5 @@
-//! Attempts that the database counts: a lease around the transaction of an eager or reactive
-//! handler.
+//! Counts the attempts of eager and reactive handlers in the database: the transaction of the
+//! handler runs under a lease.
 
 use std::future::Future;
 
@@ -20,7 +20,7 @@ use crate::{
 /// The feature that needs two connections at once.
 const COUNTING: &str = "counting the attempts of a handler";
 
-/// Checks that the pool has the connections that such a policy needs.
+/// Checks that the pool has two connections, if the policy counts attempts.
 pub(crate) fn check_counted(policy: &Policy, pool: &Pool) -> Result<(), String> {
     match policy.count_attempts && policy.style != Style::CheckOnly {
         true => has_two(pool, COUNTING),
@@ -28,8 +28,8 @@ pub(crate) fn check_counted(policy: &Policy, pool: &Pool) -> Result<(), String> 
     }
 }
 
-/// Returns whether this delivery is counted: the broker has delivered the message before, or does
-/// not count deliveries.
+/// Returns whether the database counts this delivery. A policy that counts attempts counts each
+/// delivery that the broker does not report as the first delivery.
 pub(super) fn counts(ready: &Ready) -> bool {
     let policy = ready.policy();
     let is_first = ready.message.deliveries() == Some(1);
@@ -44,8 +44,8 @@ pub(super) fn counts(ready: &Ready) -> bool {
 
 impl Idem {
     /// Processes a message under a lease. The lease is committed before the transaction begins, so
-    /// this attempt stays counted however it ends. The transaction completes the lease in place of
-    /// a claim.
+    /// this attempt is counted even if it crashes the process. The transaction completes the lease
+    /// in place of a claim.
     pub(super) async fn process_counted<F, Fut>(
         &self,
         pool: &Pool,
@@ -74,8 +74,9 @@ impl Idem {
         let processed = tokio::select! {
             biased;
             processed = engine::run(&work, handler, None) => processed,
-            // A renewal waits for the commit that completes the lease, and then fails. So it may
-            // report the end before the commit does.
+            // A renewal that runs during the commit waits for the commit, and then fails because
+            // the lease is completed. So the keeper may report a lost lease before the commit
+            // returns.
             () = keeper.lost().cancelled() => return leases.not_held().await,
         };
         drop(keeper);
@@ -84,13 +85,13 @@ impl Idem {
             Err(error) => error,
         };
         match error.kind() {
-            // The attempt does not count.
+            // The environment caused the error of the handler, so the attempt does not count.
             _ if matches!(error, Error::Handler(_)) && is_environmental(&error) => {
                 leases.give_back(&held).await?;
                 Err(error)
             }
-            // The database could be reached, so a handler that loses each of its connections is the
-            // cause itself.
+            // The database could be reached. If the handler lost its connection in each attempt,
+            // the handler is the cause.
             _ if matches!(error, Error::Handler(_)) => leases.failed_with(&held, error).await,
             // The result is unknown, or nothing can be written. The lease expires, and the next
             // attempt resolves the result.
@@ -98,7 +99,7 @@ impl Idem {
                 Err(error)
             }
             ErrorKind::NotClaimed => leases.not_held().await,
-            // The message is not the cause.
+            // The environment caused the error, so the attempt does not count.
             _ if is_environmental(&error) => {
                 leases.give_back(&held).await?;
                 Err(error)

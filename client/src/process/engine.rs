@@ -14,7 +14,7 @@ use crate::{
     telemetry,
 };
 
-/// One message, and everything that is known about it before the first query.
+/// A message to process, with everything that is determined before the first query.
 #[derive(Clone, Copy)]
 pub(crate) struct Task<'w> {
     pub(crate) pool: &'w Pool,
@@ -30,14 +30,16 @@ pub(crate) struct Task<'w> {
     pub(crate) span: &'w Span,
 }
 
-/// The error of a commit of this message with an unknown result. The next claim resolves it.
+/// The error of an earlier commit of this message, if the result of that commit is unknown. The
+/// next claim shows the result.
 pub(crate) type Doubt = Option<Arc<tokio_postgres::Error>>;
 
-/// Processes one message. Retries a failure that may succeed in another attempt, as often as the
+/// Processes one message. Retries after a failure if another attempt may succeed, as often as the
 /// policy allows.
 ///
-/// While the result of a commit is unknown, this function returns that error in place of any later
-/// one. A later error such as a lost connection would mean that nothing took effect.
+/// While the result of a commit is unknown, this function returns [`Error::AmbiguousCommit`] in
+/// place of any later error, because a later error such as a lost connection would mean that
+/// nothing took effect.
 pub(crate) async fn run<F, Fut>(
     work: &Task<'_>,
     handler: &F,
@@ -70,7 +72,7 @@ where
         if let Error::AmbiguousCommit(cause) = &error {
             doubt = Some(Arc::clone(cause));
         }
-        // Without a claim, another attempt cannot resolve the result of a commit.
+        // Without a claim, another attempt cannot show the result of the commit.
         let is_worth_it = error.is_retryable() && (doubt.is_none() || work.claims());
         let Some(pause) = pauses.next().filter(|_| is_worth_it) else {
             return Err(doubt.map_or(error, Error::AmbiguousCommit));
@@ -93,7 +95,7 @@ impl Task<'_> {
 }
 
 /// Returns the back-off between attempts. Half of each delay grows exponentially and the other half
-/// is random, so that conflicting transactions do not meet again.
+/// is random, so that two transactions that conflicted are not retried at the same time.
 pub(crate) fn back_off(retry: &Retry) -> ExponentialBuilder {
     ExponentialBuilder::new()
         .with_min_delay(retry.base / 2)
@@ -112,8 +114,9 @@ where
     Fut: Future<Output = Handled>,
 {
     if let (Some(held), Some(_)) = (work.held, &doubt) {
-        // Waits for the transaction with the unknown result. If the renewal fails, that transaction
-        // has completed the message, or another process holds the lease.
+        // The renewal waits for the transaction with the unknown result. If the renewal fails with
+        // `NotClaimed`, that transaction has completed the message, or another process holds the
+        // lease.
         let extended = held.extend_on(work.pool).await;
         if extended
             .as_ref()
@@ -129,8 +132,8 @@ where
         _ if let Some(held) = work.held => complete_last(&mut session, work, handler, held).await,
         (None, _) => unclaimed(&mut session, work, handler, None).await,
         (Some(id), Style::CheckOnly) => unclaimed(&mut session, work, handler, Some(id)).await,
-        // If the ambiguous commit took effect, a handler that runs before its claim would see its
-        // own writes.
+        // After an ambiguous commit, claim first. If the commit took effect, a handler that runs
+        // before the claim would see the writes of its earlier run.
         (Some(id), Style::Reactive) if doubt.is_none() => {
             claim_last(&mut session, work, handler, id).await
         }
@@ -153,8 +156,8 @@ where
     Fut: Future<Output = Handled>,
 {
     let outcome = session.begin_and_claim(work, id).await?;
-    // The claim waits for every earlier claim, including that of a transaction that lost its
-    // connection during COMMIT.
+    // The claim waits for every earlier claim, also for that of a transaction that lost its
+    // connection during COMMIT. So the result of that commit is now known.
     if outcome != ClaimOutcome::InProgress {
         *doubt = None;
     }
@@ -200,7 +203,8 @@ where
     record(session, work, id, &effects).await
 }
 
-/// Completes the lease in place of a claim. No other process holds the lease.
+/// Runs the handler, and completes the lease in place of a claim. No check for a duplicate is
+/// needed, because no other process holds the lease.
 async fn complete_last<F, Fut>(
     session: &mut Session,
     work: &Task<'_>,
@@ -217,7 +221,8 @@ where
     Ok(Processed::New { effects })
 }
 
-/// Processes without a claim: after a check, or without protection if `check` is `None`.
+/// Processes the message without a claim. Skips a duplicate of the id `check`; without an id, the
+/// message is unprotected.
 async fn unclaimed<F, Fut>(
     session: &mut Session,
     work: &Task<'_>,

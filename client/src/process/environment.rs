@@ -1,4 +1,4 @@
-//! Classifies the errors of the environment, which another message would get too.
+//! Finds the errors that the environment caused. Another message would get the same error.
 //!
 //! `docs/consumer-runtime.md` has the same list as a table.
 
@@ -13,7 +13,8 @@ use crate::{Error, ErrorKind, HandlerError};
 pub(crate) fn is_environmental(error: &Error) -> bool {
     match error {
         Error::Handler(error) => is_of_environment(error),
-        // An ambiguous commit: if it took effect, the next delivery is a duplicate.
+        // The message of an ambiguous commit can be redelivered: if the commit took effect, the
+        // next delivery is a duplicate.
         Error::AmbiguousCommit(_) | Error::Pool(_) | Error::NotReady(_) => true,
         Error::Database(cause) => {
             ErrorKind::of(cause) == ErrorKind::ConnectionLost || is_listed(cause)
@@ -24,9 +25,9 @@ pub(crate) fn is_environmental(error: &Error) -> bool {
 
 /// Like [`is_environmental`], for an error of a handler.
 ///
-/// The handler's own connection is an exception: the database could be reached at each attempt, and
-/// the handler lost the connection each time. A message may cause that, for example by taking too
-/// long.
+/// A connection that the handler lost is an exception: the database could be reached at each
+/// attempt, and the handler lost its connection each time. The message may be the cause, for
+/// example because its processing takes too long.
 pub(super) fn is_of_environment(error: &HandlerError) -> bool {
     if error.is_terminal() {
         return false;
@@ -34,7 +35,8 @@ pub(super) fn is_of_environment(error: &HandlerError) -> bool {
     error.is_unavailable() || is_listed(error.source())
 }
 
-/// Returns whether the server error among these causes is on the list.
+/// Returns whether this error, or an error among its causes, is on the list of environmental
+/// errors.
 fn is_listed(error: &(dyn StdError + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -46,14 +48,16 @@ fn is_listed(error: &(dyn StdError + 'static)) -> bool {
         if error.is::<PoolError>() {
             return true;
         }
-        // `anyhow` shows the server error and hides the driver error around it.
+        // `anyhow` hides the driver error and shows only the server error inside it, so look for
+        // both.
         let driver = error.downcast_ref::<tokio_postgres::Error>();
         let server = error
             .downcast_ref()
             .or_else(|| driver.and_then(tokio_postgres::Error::as_db_error));
         if let Some(server) = server {
             return match server.parsed_severity() {
-                // The session was lost, or a login was rejected.
+                // Such an error ends a session or rejects a login. A lost session is not on the
+                // list.
                 Some(Severity::Fatal | Severity::Panic) => {
                     ErrorKind::of_server(server) != ErrorKind::ConnectionLost
                 }
@@ -71,7 +75,7 @@ fn is_listed(error: &(dyn StdError + 'static)) -> bool {
 }
 
 /// Returns whether a server could not be reached at all, for example a second database of the
-/// handler. A connection that was established and then lost has other errors.
+/// handler. A connection that is lost after it was established fails with other errors.
 fn is_unreachable(error: &tokio_postgres::Error) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, NotFound};
 
@@ -87,10 +91,11 @@ fn is_unreachable(error: &tokio_postgres::Error) -> bool {
     })
 }
 
-/// Returns whether a SQLSTATE is on the list.
+/// Returns whether a SQLSTATE is on the list of environmental errors.
 fn is_listed_state(state: &str) -> bool {
     match state {
-        // query_canceled: the message may take longer than `statement_timeout`.
+        // query_canceled: the message may be the cause, because its statement takes longer than
+        // `statement_timeout`.
         "57014" => false,
         // read_only_sql_transaction, and a role or a database that does not exist.
         "25006" | "3D000" => true,

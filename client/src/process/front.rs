@@ -20,13 +20,14 @@ use crate::{
     reason = "the value is not stored, and most values are the large variant"
 )]
 pub(crate) enum Prepared {
-    /// No further step: this is the outcome.
+    /// The message needs no further step. This is its outcome.
     Done(Processed),
     /// The engine processes the message.
     Ready(Ready),
 }
 
-/// A message that the engine processes. [`Idem::conclude`] must get the result of the engine.
+/// A message that the engine processes. The result of the engine must be passed to
+/// [`Idem::conclude`].
 pub(crate) struct Ready {
     /// The message after the filters.
     pub(crate) message: Message,
@@ -34,7 +35,7 @@ pub(crate) struct Ready {
     pub(crate) entry: Arc<Entry>,
     /// The id to claim; `None` if nothing is claimed in the database.
     pub(crate) id: Option<MessageId>,
-    /// Held while the message is processed, if the store is the memory of this process.
+    /// The turn to process the message, if the store is the memory of this process.
     turn: Option<Turn>,
     pub(crate) processing: Processing,
 }
@@ -46,7 +47,7 @@ impl Ready {
 }
 
 impl Idem {
-    /// Runs everything before the engine. Does not use the database.
+    /// Runs all steps before the engine. Does not use the database.
     pub(crate) async fn prepare(&self, message: &Message) -> Result<Prepared, Error> {
         let processing = Processing::begin(message);
         let span = processing.span().clone();
@@ -127,14 +128,16 @@ impl Idem {
         let destination = message.destination()?;
         let entry = Arc::clone(self.settings().policies.of(destination.as_str()));
         let id = match message.stored() {
-            // The source of the id is gone, and another id would make it another message.
+            // Keep the id of the stored message. A new id would make it a different message, and
+            // the value that the id came from may no longer be available.
             Some(stored) if !stored.was_unrouted => Some(stored.id.clone()),
             _ => id_of(message, &destination, &entry.policy)?,
         };
         Ok((destination, entry, id))
     }
 
-    /// Runs everything after the engine. The engine has committed if it returned success.
+    /// Runs all steps after the engine. If the engine returned success, its transaction is
+    /// committed.
     pub(crate) async fn conclude(
         &self,
         mut ready: Ready,
@@ -157,7 +160,7 @@ impl Idem {
         };
         if let Some((known, identity)) = self.known(ready) {
             match &processed {
-                // A check claims nothing.
+                // The style check-only claims nothing, so the message must not become a duplicate.
                 Processed::New { .. } if ready.policy().style == Style::CheckOnly => {}
                 Processed::New { .. } | Processed::Duplicate { .. } => known.insert(identity),
                 _ => {}

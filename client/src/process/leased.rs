@@ -29,12 +29,13 @@ impl Idem {
     /// Leases the message, runs `handler` without a transaction, and completes the message with the
     /// effects that the handler returns.
     ///
-    /// For work that cannot share a transaction. The lease is committed before the handler starts,
-    /// and it is renewed while the handler runs. If the lease is lost, the handler is dropped and
-    /// this function fails with [`Error::LeaseLost`]. Actions of the handler outside of the
-    /// database can happen more than once, because the progress of a killed attempt is not known.
-    /// The journal, [`LeaseContext::calls`], records them for the next attempt. The claim and the
-    /// effects take effect once, in the one transaction that completes the message.
+    /// Use this function for work that cannot be done in one transaction with the claim. The lease
+    /// is committed before the handler starts, and it is renewed while the handler runs. If the
+    /// lease is lost, the handler is dropped and this function fails with [`Error::LeaseLost`].
+    /// Actions of the handler outside of the database can happen more than once, because the
+    /// progress of a killed attempt is not known. The journal, [`LeaseContext::calls`], records
+    /// such actions for the next attempt. The claim and the effects take effect once, in the one
+    /// transaction that completes the message.
     ///
     /// A failed attempt is counted in the database, and [`Error::Attempt`] contains the time until
     /// the next one. `idem_configure_retries` sets the number of attempts and the back-off. A
@@ -107,7 +108,8 @@ impl Idem {
     }
 }
 
-/// The lease of one message, from its request to its end. Each step is a transaction of its own.
+/// Acquires, completes, releases and buries one leased message. Each step is a transaction of its
+/// own.
 pub(super) struct Leases<'w> {
     pool: &'w Pool,
     message: &'w Message,
@@ -150,8 +152,8 @@ impl<'w> Leases<'w> {
         ))
     }
 
-    /// Acquires the lease. If a reply is lost, the token is not known, and the retry returns that
-    /// the message is in progress.
+    /// Acquires the lease. If the reply is lost, its token is lost too, and the retry returns
+    /// [`Lease::InProgress`].
     pub(super) async fn acquire(&self) -> Result<Lease, Error> {
         if let Some(held) = self.stored() {
             return Ok(Lease::Acquired(held));
@@ -170,13 +172,15 @@ impl<'w> Leases<'w> {
         .await
     }
 
-    /// Returns the outcome of a message for a lease that allows no work.
+    /// Returns the outcome of a message that must not be processed now: the lease was not acquired,
+    /// or no attempt is left. Buries the message in the second case.
     pub(super) async fn not_acquired(&self, lease: Lease) -> Result<Processed, Error> {
         match lease {
             Lease::Duplicate => self.duplicate().await,
             Lease::InProgress { retry_after } => Ok(Processed::Leased { retry_after }),
             Lease::Dead => Ok(Processed::Dead),
-            // `Acquired` if the message was released with an error that is final to the database.
+            // No attempt is left here, so the server returns `Acquired` only if the retry policy
+            // was changed after the release.
             Lease::Exhausted(held) | Lease::Acquired(held) => {
                 let reason = held.last_error().unwrap_or("its attempts are used up");
                 self.bury(&held, reason).await
@@ -201,8 +205,8 @@ impl<'w> Leases<'w> {
         });
         match completed.await {
             Ok(effects) => Ok(Processed::New { effects }),
-            // After an ambiguous commit this resolves the result, because it waits for the row of
-            // the lease.
+            // The retry after an ambiguous commit has waited for the row of the lease, so that
+            // commit has ended and `not_held` can read its result.
             Err(error) if error.kind() == ErrorKind::NotClaimed => self.not_held().await,
             Err(error) => {
                 let doubt = doubt.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -211,8 +215,8 @@ impl<'w> Leases<'w> {
         }
     }
 
-    /// The lease is not held: a commit without a reply has completed it, or another process holds
-    /// it.
+    /// Returns the outcome of a message after its lease is lost: a duplicate if a commit without a
+    /// reply has completed the message, or [`Error::LeaseLost`] if another process holds it.
     pub(super) async fn not_held(&self) -> Result<Processed, Error> {
         let is_claimed = again(self.policy.retry, || async {
             let step = ShortTransaction::begin(self.pool).await?;
@@ -227,7 +231,7 @@ impl<'w> Leases<'w> {
         }
     }
 
-    /// Like [`failed`](Self::failed), for errors that may not be those of a handler.
+    /// Like [`failed`](Self::failed), for an error of the handler or of the transaction.
     pub(super) async fn failed_with(&self, held: &Held, error: Error) -> Result<Processed, Error> {
         let error = match error {
             Error::Handler(error) => error,
@@ -237,7 +241,8 @@ impl<'w> Leases<'w> {
         self.failed(held, error).await
     }
 
-    /// Counts the attempt, and buries the message if it was the last one.
+    /// Counts the attempt, unless the environment caused the error. Buries the message after its
+    /// last attempt or a terminal error.
     pub(super) async fn failed(
         &self,
         held: &Held,
@@ -268,8 +273,7 @@ impl<'w> Leases<'w> {
                 );
                 Err(Error::Attempt { error, retry_after })
             }
-            // No attempt is left. Bury the message now, so that no other delivery has to find this
-            // out.
+            // No attempt is left. Bury the message now and not at its next delivery.
             None => {
                 let lease = self.acquire().await?;
                 self.not_acquired(lease).await
@@ -319,7 +323,7 @@ fn lost(error: Error) -> Error {
     }
 }
 
-/// Returns a duplicate, with its effects if the policy requests them.
+/// Returns the outcome of a duplicate, with the recorded effects if the policy requests them.
 pub(super) async fn duplicate(
     pool: &Pool,
     policy: &Policy,

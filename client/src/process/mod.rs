@@ -71,17 +71,18 @@ impl Idem {
 
     /// Claims the message, runs `handler`, records the effects that it returns, and commits.
     ///
-    /// BEGIN is sent with the claim, and the recording with COMMIT. So this function takes no more
-    /// round trips than BEGIN, the handler's own statements and COMMIT.
-    /// [`Style::Reactive`](crate::Style::Reactive) takes one more, because its BEGIN is sent alone.
+    /// BEGIN and the claim share one round trip, and so do the recording of the effects and COMMIT.
+    /// So this function takes no more round trips than BEGIN, the handler's own statements and
+    /// COMMIT. [`Style::Reactive`](crate::Style::Reactive) takes one more round trip, because its
+    /// BEGIN is sent without the claim.
     ///
     /// The handler runs again after a lost conflict or connection, so its actions outside of the
     /// transaction may happen more than once. If a connection is lost during COMMIT, the claim of
-    /// the next attempt returns whether the commit took effect. If no attempt is left, this
-    /// function fails with [`Error::AmbiguousCommit`], and the next delivery resolves the result.
+    /// the next attempt shows whether the commit took effect. If no attempt is left, this function
+    /// fails with [`Error::AmbiguousCommit`], and the next delivery resolves the result.
     ///
-    /// The future may be dropped at any time. Then the claim, the handler's writes and the effects
-    /// all take effect, or none of them.
+    /// The future may be dropped at any time. Then either the claim, the handler's writes and the
+    /// effects all take effect, or nothing does.
     ///
     /// The [policy](crate::Policies) of the destination is applied before the handler. The
     /// [filters](crate::Filter) run before and after it.
@@ -129,11 +130,12 @@ impl Idem {
     /// Returns these destinations. Needs the role of an admin ([`grant`](crate::grant)). No other
     /// function applies these retentions.
     ///
-    /// The retention of a rule for a prefix and of the default rule cannot be applied, because the
-    /// database needs the name of each destination. Each such rule is logged as a warning. Use
-    /// [`configure`](crate::configure) for later destinations, or give them rules of their own.
-    /// Each destination waits at most two seconds for running claims. Do not use this function
-    /// inside a transaction: it would block all claims until the end of the transaction.
+    /// The retention of a prefix rule or of the default rule is not applied to destinations without
+    /// a rule of their own, because the database needs the name of each destination. Each rule with
+    /// such a retention is logged as a warning. For these destinations use
+    /// [`configure`](crate::configure), or add rules of their own. For each destination this
+    /// function waits at most two seconds for running claims. Do not use it inside a transaction:
+    /// it would block all claims until the end of the transaction.
     pub async fn configure(&self, client: &impl GenericClient) -> Result<Vec<Destination>, Error> {
         for rule in self.settings.policies.open_retentions() {
             warn!(

@@ -17,22 +17,22 @@ pub enum Processed {
         /// The message ids of the effects, in order.
         effects: Vec<Uuid>,
     },
-    /// The message was processed now, and this is committed, but without a claim: the message has
-    /// no id, and its policy accepts such messages.
+    /// The message was processed now, and its transaction is committed, but without a claim. The
+    /// message has no id, and its policy accepts such messages.
     Unprotected {
         /// The message ids of the effects, in order.
         effects: Vec<Uuid>,
     },
     /// The message was processed before.
     Duplicate {
-        /// The effects that were recorded then. Empty unless the policy requests them.
+        /// The effects that the first execution recorded. Empty unless the policy requests them.
         effects: Vec<RecordedEffect>,
     },
     /// Another transaction is processing the message, and the policy disables waiting.
     InProgress,
     /// Another process holds the lease, or the message waits for its next attempt after a failure.
     Leased {
-        /// The time that is left of the lease or of the wait.
+        /// The remaining time of the lease or of the wait.
         retry_after: Duration,
     },
     /// The message failed with a terminal error or too often. It is now a dead letter of the
@@ -43,7 +43,7 @@ pub enum Processed {
     },
     /// The message was already a dead letter of the database.
     Dead,
-    /// Another message was processed under this id.
+    /// Another message with the same id was processed before.
     Mismatch,
     /// The message was sent too long ago to be distinguished from a duplicate.
     Expired,

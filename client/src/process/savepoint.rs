@@ -12,16 +12,18 @@ use crate::{Error, pipeline::fire_and_forget};
 #[must_use = "dropping it rolls back to where it began"]
 pub struct Savepoint<'t> {
     client: &'t Client,
-    /// The number of nested savepoints, including this one. It is part of the name. If all
-    /// savepoints had the same name, the end of an inner savepoint that was cancelled at its
-    /// beginning, or that the server could not release, would end the outer one.
+    /// The number of nested savepoints, including this one. The name contains this number, so that
+    /// nested savepoints have different names. With equal names, if the creation of an inner
+    /// savepoint was cancelled or its release failed, a statement for one of the two savepoints
+    /// would end the other one.
     depth: u32,
     is_open: bool,
 }
 
 impl<'t> Savepoint<'t> {
     pub(crate) async fn begin(client: &'t Client, depth: u32) -> Result<Self, Error> {
-        // If this function ends early, `savepoint` is dropped, which ends the savepoint.
+        // If this future is dropped early, `savepoint` is dropped too, which ends the savepoint at
+        // the server.
         let mut savepoint = Self {
             client,
             depth,

@@ -25,23 +25,24 @@ use crate::{
     span,
 };
 
-/// The time limit for ROLLBACK. An idle server replies much earlier.
+/// The time limit for ROLLBACK. A server that is not busy replies much earlier.
 const ROLLBACK_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A connection for one transaction. If it is dropped before it [finishes](Session::finish), the
-/// connection is closed, which rolls back. So a future may be dropped at any await.
+/// A connection for one transaction. If the session is dropped before it
+/// [finishes](Session::finish), the connection is closed, which rolls back. So a future that uses a
+/// session may be dropped at any await.
 pub(crate) struct Session {
     checkout: Arc<Checkout>,
     uses_prepared: bool,
 }
 
-/// A value of a statement and its type.
+/// The value of a parameter, and its type.
 type Parameter<'p> = (&'p (dyn ToSql + Sync), Type);
 
 /// A statement that is ready to be sent.
 struct Request<'p, const N: usize> {
     sql: &'static str,
-    /// The prepared statement of the connection. Without it the text is sent.
+    /// The prepared statement of the connection. If this is `None`, `sql` is sent as text.
     prepared: Option<Statement>,
     parameters: [Parameter<'p>; N],
     span: Span,
@@ -63,9 +64,9 @@ impl Session {
         })
     }
 
-    // The beginning. Each function sends one simple query, so that its statements succeed or fail
-    // together. If BEGIN were a separate message and were cancelled, the statements after it would
-    // commit by themselves.
+    // The beginning of the transaction. Each function sends one simple query, so that its
+    // statements succeed or fail together. If BEGIN were a separate message and were cancelled, the
+    // statements after it would commit by themselves.
 
     pub(crate) async fn begin(&self, isolation: Isolation) -> Result<(), Error> {
         let begin = self
@@ -85,7 +86,7 @@ impl Session {
         self.begun(self.outcome(&sql, work.destination, id)).await
     }
 
-    /// Begins with a statement that claims, and sets a savepoint after the claim.
+    /// Begins, executes the statement `claim`, and sets a savepoint after the claim.
     #[cfg(feature = "http")]
     pub(crate) async fn begin_claim_and_mark(
         &self,
@@ -128,7 +129,8 @@ impl Session {
         claim::parse_batch(only_value(&answers), ids.len())
     }
 
-    /// Sends BEGIN and the statements after it.
+    /// Runs `begin`, which sends BEGIN and the statements after it. Notes the state of the
+    /// transaction before and after.
     async fn begun<T>(&self, begin: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         self.checkout.begins();
         let begun = begin.await?;
@@ -136,7 +138,7 @@ impl Session {
         Ok(begun)
     }
 
-    // The middle.
+    // Statements inside the transaction.
 
     /// Claims in the transaction that is already open.
     pub(crate) async fn claim(
@@ -188,9 +190,9 @@ impl Session {
     /// Fails with [`Error::TransactionKept`] if a [`Tx`] of this transaction still exists.
     pub(crate) fn take_back(&self) -> Result<(), Error> {
         if self.checkout.is_kept() {
-            // A kept `Tx` can still send statements, so the connection must be closed before it is
-            // dropped. The transaction can no longer commit, even if the role may not terminate the
-            // backend.
+            // A kept `Tx` can still send statements, so close the connection at the server and do
+            // not wait until the `Tx` is dropped. If the role may not terminate the backend, the
+            // failed statement prevents a commit.
             fire_and_forget(
                 self.checkout.client(),
                 "SELECT pg_terminate_backend(pg_backend_pid())",
@@ -227,7 +229,7 @@ impl Session {
         rows.iter().map(RecordedEffect::try_from).collect()
     }
 
-    // The end.
+    // The end of the transaction.
 
     /// Records the effects of one or several messages and commits, in one round trip. Returns the
     /// message ids of the effects of each message.
@@ -360,12 +362,13 @@ impl Session {
         }
     }
 
-    /// Rolls back and waits for the reply, so that the next attempt finds nothing of this
-    /// transaction.
+    /// Rolls back and waits for the reply, so that this transaction has ended when the next attempt
+    /// begins.
     pub(crate) async fn roll_back(self) {
         let rollback = self.checkout.client().batch_execute("ROLLBACK");
-        // A statement may still be running if the handler has dropped its future, for example after
-        // a timeout. The next user of the pool must not wait for it.
+        // If the handler has dropped the future of a statement, for example after a timeout, the
+        // statement may still be running. If ROLLBACK therefore takes too long, the connection is
+        // closed, because the next user of the pool must not wait for that statement.
         if matches!(timeout(ROLLBACK_PATIENCE, rollback).await, Ok(Ok(()))) {
             self.checkout.return_to_pool();
         }
@@ -373,8 +376,8 @@ impl Session {
 
     // Sending statements.
 
-    /// Returns a statement that is ready to be sent. If statements are prepared and this one is not
-    /// yet, that takes a round trip.
+    /// Returns a statement that is ready to be sent. If the statement must be prepared first, that
+    /// takes a round trip.
     async fn request<'p, const N: usize>(
         &self,
         sql: &'static str,
@@ -416,8 +419,8 @@ impl Session {
     }
 }
 
-/// Returns whether the connection can be used again after this error. An error that is not known to
-/// be harmless makes it unusable.
+/// Returns whether the connection can be used again after this error. After an error that is not
+/// known to be harmless, the connection must not be used again.
 pub(crate) fn leaves_connection_sound(error: &Error) -> bool {
     // A read-only server may have been replaced by another primary, which a new connection finds.
     let is_useless = |kind| matches!(kind, ErrorKind::ConnectionLost | ErrorKind::ReadOnly);

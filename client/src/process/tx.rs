@@ -21,7 +21,8 @@ impl Tx {
 
     /// Begins a savepoint.
     ///
-    /// A failure in it can be rolled back without losing the rest of the transaction.
+    /// A failure inside the savepoint can be rolled back without losing the rest of the
+    /// transaction.
     ///
     /// ```
     /// # async fn handler(mut tx: idem_client::Tx) -> Result<(), Box<dyn std::error::Error>> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 
-/// A back-off without end. The pauses grow until the next reset.
+/// An endless back-off. The pauses grow until the next reset.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     first: ExponentialBuilder,
@@ -38,7 +38,7 @@ impl Backoff {
         self.left = self.first.build();
     }
 
-    /// Returns the pause after this number of failures, from 1.
+    /// Returns the pause after this number of failures (1 or more).
     pub(crate) fn after(base: Duration, cap: Duration, failures: u32) -> Duration {
         // After 63 doublings every cap is reached.
         let skipped = failures.saturating_sub(1).min(63);

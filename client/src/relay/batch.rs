@@ -3,7 +3,7 @@
 //!
 //! Everything that takes time is a future that ends with an [`Event`], and one loop handles the
 //! events. The statements in the database (extending the lease, parking) need the current token, so
-//! there is one at a time.
+//! only one of them runs at a time.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -72,8 +72,8 @@ enum Event<'a> {
     Parked(usize, Result<(), Error>),
 }
 
-/// Publishes a batch. `requested_at` is when its lease was requested. An error is permanent or
-/// means that the relay was dropped.
+/// Publishes a batch. `requested_at` is when its lease was requested. Returns only permanent errors
+/// and the error for a dropped relay.
 pub(super) async fn publish<P: Publisher>(
     context: Context<'_, P>,
     batch: &Batch,
@@ -131,9 +131,9 @@ struct BatchInProgress<'a, P> {
     token: i64,
     leased_until: Instant,
     lease_wanes: bool,
-    /// Another process holds the batch.
+    /// Whether the lease of the batch is lost. Another process may hold it.
     is_lost: bool,
-    /// A statement in the database is running.
+    /// Whether a statement in the database is running.
     is_stepping: bool,
     to_park: VecDeque<(usize, String)>,
 }
@@ -151,7 +151,8 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
             if is_quiet && self.sequences.is_empty() {
                 return Ok(BatchOutcome::Done { token: self.token });
             }
-            // At the end, do not wait for effects that are delayed before a retry.
+            // When the lease has ended or the relay stops, do not wait for effects that are delayed
+            // before a retry.
             if is_quiet && (is_over || stop_at.is_some()) {
                 return Ok(BatchOutcome::Unfinished { token: self.token });
             }
@@ -212,7 +213,8 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
         if self.is_stepping || self.is_lost || Instant::now() >= until {
             return;
         }
-        // Do not extend the lease while the broker is unavailable, so that another process can try.
+        // Do not extend the lease while the broker is unavailable, so that another process can
+        // lease the batch and try to publish it.
         if self.lease_wanes && !self.context.broker.is_away {
             self.lease_wanes = false;
             self.is_stepping = true;
@@ -262,8 +264,8 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
                 self.is_stepping = false;
                 if self.unless_lease_lost(result)?.is_some() {
                     self.context.steps.reporter.status.parked();
-                    // Also needed when the lease ends before the batch is done: an unparked effect
-                    // has all its attempts again.
+                    // Forget the effect now, because the lease may end before the batch is done. If
+                    // the effect is unparked later, it has all its attempts again.
                     if let Some(place) = self.sequences.next_of(sequence) {
                         self.context.memory.forget(&self.messages[place]);
                     }
@@ -290,8 +292,8 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
                 self.advance(sequence);
             }
             Err(error @ PublishError::Unavailable(_)) => {
-                // Put the sequence behind the others: an effect that is never confirmed must not be
-                // the only probe.
+                // Put the sequence behind the other sequences: an effect that is never confirmed
+                // must not be the only probe.
                 self.ready.push_back(sequence);
                 self.waiting.unanswered(&message.topic);
                 self.broker_is_away(message, &error);
@@ -305,8 +307,8 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
             }
             Err(error) => {
                 self.broker_answers();
-                // The error does not show whether the topic is available, so another effect of it
-                // is tried.
+                // The error does not show whether the topic is available, so another effect of the
+                // topic is tried.
                 self.ready.extend(self.waiting.undecided(&message.topic));
                 self.failed(sequence, message, &error);
             }

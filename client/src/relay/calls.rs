@@ -74,8 +74,8 @@ pub async fn relay_next(
     }))
 }
 
-/// Extends the lease of a batch: it ends after `lease` from now on. Returns the new token; the old
-/// token becomes invalid.
+/// Extends the lease of a batch: the new lease begins now and lasts for the time `lease`. Returns
+/// the new token; the old token becomes invalid.
 ///
 /// A lease of 1 ms releases the batch. Fails with
 /// [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) if the token is stale.
@@ -237,12 +237,12 @@ async fn of_parked(
     Ok(row.try_get(0)?)
 }
 
-/// Waits until effects are committed that this session has not waited for, at most `timeout` (up to
-/// 60 s).
+/// Waits until new effects are committed: effects that were not committed at the last wait of this
+/// session. Waits at most `timeout` (up to 60 s).
 ///
 /// Returns true if there may be effects: call [`relay_next`]. Returns false if the wait ended
-/// without news. Call [`relay_next`] from time to time in this case too. If the library is not
-/// preloaded, this only sleeps for a short time.
+/// without a sign of new effects. Call [`relay_next`] from time to time in this case too. If the
+/// library is not preloaded, this only sleeps for a short time.
 pub async fn relay_wait(client: &impl GenericClient, timeout: Duration) -> Result<bool, Error> {
     let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
     let row = client
@@ -272,7 +272,7 @@ pub async fn create_relay(
     Ok(())
 }
 
-/// Drops a relay and its parked effects. The outbox does not keep effects for it any longer.
+/// Drops a relay and its parked effects. The outbox no longer keeps effects for this relay.
 pub async fn drop_relay(client: &impl GenericClient, name: &str) -> Result<(), Error> {
     client
         .query_typed_one("SELECT idem_drop_relay($1)", &[(&name, Type::TEXT)])
@@ -280,9 +280,9 @@ pub async fn drop_relay(client: &impl GenericClient, name: &str) -> Result<(), E
     Ok(())
 }
 
-/// Copies for each relay the effects that it has not acknowledged out of the outbox. Use this after
-/// a restore into a younger cluster. Returns the number of effects. Producers and relays must not
-/// run.
+/// Copies effects out of the outbox: for each relay, the effects that the relay has not
+/// acknowledged. Use this after a restore into a younger cluster. Returns the number of effects.
+/// Producers and relays must not run.
 pub async fn repair_relays(client: &impl GenericClient) -> Result<i64, Error> {
     let row = client
         .query_typed_one("SELECT idem_repair_relays()", &[])

@@ -1,5 +1,5 @@
-//! Notifies idle partitions when effects are committed. One connection of the process waits for all
-//! of them.
+//! Notifies the idle partitions of a process when effects are committed. One connection waits on
+//! behalf of all idle partitions.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::{
     connection::{Checkout, STATEMENT, wait_at_server, within},
 };
 
-/// The pause between two notifications, so that many commits per second do not cause as many
-/// queries of idle partitions.
+/// The pause after a notification. It limits how often idle partitions query the database when
+/// there are many commits per second.
 const BREATH: Duration = Duration::from_millis(10);
 
 pub(super) struct CommitNotifier {

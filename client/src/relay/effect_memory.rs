@@ -1,4 +1,4 @@
-//! What a partition remembers about effects that are not acknowledged.
+//! Remembers the failures and confirmations of effects that a partition has not acknowledged.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use uuid::Uuid;
 use super::OutgoingMessage;
 
 /// Remembers failures and confirmations of effects beyond the end of a lease. So a lease that ends
-/// within a batch does not reset the number of attempts, and an effect that the broker has
-/// confirmed is not published again by the same process.
+/// before its batch is done does not reset the number of attempts, and an effect that the broker
+/// has confirmed is not published again by the same process.
 ///
 /// An effect is identified by its number in the outbox and its message id. The number alone is not
 /// unique: a database that loses its last commits (a standby promoted with loss) assigns their
@@ -61,7 +61,8 @@ impl EffectMemory {
     fn of(&mut self, effect: &OutgoingMessage) -> &mut Known {
         let name = name(effect);
         if self.known.len() >= self.at_most && !self.known.contains_key(&name) {
-            // The oldest effect most likely belongs to a batch that another process has taken over.
+            // Forget the oldest effect. It most likely belongs to a batch that another process has
+            // taken over.
             self.known.pop_first();
         }
         self.known.entry(name).or_default()
@@ -82,8 +83,8 @@ mod tests {
         effect
     }
 
-    /// A forgotten effect has no failures, and the oldest effects are forgotten when the limit is
-    /// reached.
+    /// A forgotten effect has no failures. The memory forgets the oldest effects when it reaches
+    /// its limit.
     #[test]
     fn forgotten_effect_counts_as_new_and_memory_is_limited() {
         let mut memory = EffectMemory::new(2);

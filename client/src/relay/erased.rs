@@ -1,4 +1,4 @@
-//! Publishers as trait objects, so that different types can be used together.
+//! Publishers as trait objects, so that publishers of different types can be used together.
 
 use std::sync::Arc;
 

@@ -33,11 +33,11 @@ const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_mi
 
 /// Hands over the next effects of a relay in one transaction. The effects with a topic in `topics`
 /// are stored in the inbox of the destination of the same name, and the batch is acknowledged. An
-/// effect that cannot be received is parked with its reason.
+/// effect that cannot be received is parked with the reason.
 ///
-/// Returns the number of effects in the batch, including those of other topics. Returns 0 if there
-/// are no effects, or another process holds them. The limits of the arguments are those of
-/// [`relay_next`](crate::relay_next).
+/// Returns the number of effects in the batch, including effects of other topics. Returns 0 if
+/// there are no effects, or another process holds them. The limits of the arguments are the same as
+/// for [`relay_next`](crate::relay_next).
 ///
 /// The transaction must be READ COMMITTED.
 pub async fn hand_over(
@@ -63,14 +63,14 @@ pub async fn hand_over(
     Ok(row.try_get(0)?)
 }
 
-/// Hands effects over to the durable inboxes of the same database. The effects of its topics are
-/// received by the destinations of the same names, in the order of their keys. No broker and no
-/// handler takes part: see [`DurableSource`](crate::durable::DurableSource).
+/// Hands effects over to the durable inboxes of the same database. Each destination receives the
+/// effects of the topic with the same name, and receives effects of one key in their order. No
+/// broker and no handler takes part: see [`DurableSource`](crate::durable::DurableSource).
 ///
 /// An effect is received and acknowledged in one transaction, and the inbox identifies it by its
 /// message id. So each effect is received exactly once, even if several processes hand over
-/// effects. Use a relay of its own for this ([`create_relay`](crate::create_relay)): effects of
-/// other topics are skipped, and other relays publish them.
+/// effects. Create a separate relay for the hand-over ([`create_relay`](crate::create_relay)): the
+/// hand-over skips effects of other topics, and other relays publish them.
 ///
 /// ```no_run
 /// # async fn run(pool: deadpool_postgres::Pool) -> Result<(), idem_client::Error> {
@@ -217,8 +217,8 @@ impl HandOver {
         let mut rung = commit_notifier.listen();
         let mut passed = 0;
         while !stop.is_cancelled() {
-            // From here on every commit is notified, whether or not the next statement finds its
-            // effects.
+            // Every commit after this line causes a notification, whether or not the next statement
+            // finds its effects. So no commit is missed.
             rung.mark_unchanged();
             let grace_ended = async {
                 stop.cancelled().await;
@@ -250,12 +250,12 @@ impl HandOver {
         (passed, Ok(()))
     }
 
-    /// Hands over one batch. When the future is dropped, its connection is closed: the server rolls
-    /// back or has committed.
+    /// Hands over one batch. When the future is dropped, its connection is closed. The server then
+    /// rolls the transaction back, unless it has already committed.
     async fn hand_over(&self, partition: i32) -> Result<i32, Error> {
         let checkout = Checkout::take(&self.pool).await?;
-        // This has no time limit: it may wait for the transactions of claimers, which take as long
-        // as their handlers.
+        // There is no time limit: the statement may wait for the transactions of claimers, which
+        // take as long as their handlers.
         let count = hand_over(
             &**checkout.client(),
             &self.relay,

@@ -43,7 +43,7 @@ impl KeyOrder {
         Self { sequences, left }
     }
 
-    /// Returns all sequences, in the order of their first effects.
+    /// Returns the numbers of all sequences, in the order of their first effects.
     pub(super) fn all(&self) -> impl Iterator<Item = usize> + use<> {
         0..self.sequences.len()
     }

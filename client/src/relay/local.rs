@@ -74,7 +74,8 @@ impl Publisher for Local {
             .await;
         let (settlement, error) = match processed {
             Ok(processed) => (processed.settlement(), format!("{processed:?}").into()),
-            // A failed handler affects its own topic. A failed database affects all topics.
+            // When the environment of a handler fails, only its own topic is affected. When the
+            // database fails, all topics are affected.
             Err(error @ Error::Handler(_)) if is_environmental(&error) => {
                 return Err(PublishError::TopicUnavailable(error.into()));
             }
@@ -93,7 +94,7 @@ impl Publisher for Local {
     }
 }
 
-/// Converts an effect to the message that its handler gets.
+/// Converts an effect to the message that its handler receives.
 fn as_incoming(effect: &OutgoingMessage) -> Message {
     let mut message = Message::new(effect.topic.as_str(), effect.payload.clone())
         .with_message_id(effect.message_id.to_string());

@@ -1,13 +1,14 @@
-//! The failures for which the partitions of a process wait: of the database, the broker or a topic.
+//! Records the failures that make the partitions of a process wait: failures of the database, the
+//! broker or a topic.
 //!
-//! Several partitions meet the same failure, so it begins with the first partition and ends with
-//! the last one. Only these two events are logged.
+//! A failure begins when the first partition meets it, and ends when no partition waits any more.
+//! Only these two events are logged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ErrorKind;
 
-/// The failures for which the partitions of one process wait.
+/// The failures that make the partitions of one process wait.
 #[derive(Debug, Default)]
 pub(super) struct Outages {
     database: BTreeSet<i32>,
@@ -15,7 +16,7 @@ pub(super) struct Outages {
     database_kinds: Vec<ErrorKind>,
     broker: BTreeSet<i32>,
     is_broker_logged: bool,
-    /// What the broker lacks, as it was last logged.
+    /// What the available broker lacks, according to the last log message.
     lacks: Option<String>,
     topics: BTreeMap<String, Topic>,
 }
@@ -23,13 +24,14 @@ pub(super) struct Outages {
 #[derive(Debug)]
 struct Topic {
     reason: String,
-    /// False while another topic with the same reason is in the log.
+    /// Whether the failure of this topic was logged. False while another topic with the same reason
+    /// is logged.
     is_logged: bool,
     partitions: BTreeSet<i32>,
 }
 
 impl Outages {
-    /// Records a failed statement. Returns whether the failure is new.
+    /// Records a failed statement. Returns whether this kind of error is new.
     pub(super) fn database_fails(&mut self, partition: i32, kind: ErrorKind) -> bool {
         self.database.insert(partition);
         let is_new = !self.database_kinds.contains(&kind);
@@ -69,8 +71,8 @@ impl Outages {
         is_new
     }
 
-    /// Records that the broker is unavailable. Returns whether it was available and lacked
-    /// something until now.
+    /// Records that the broker is unavailable. Returns whether the broker was available until now
+    /// but lacked something.
     pub(super) fn broker_lacked_something(&mut self) -> bool {
         self.lacks.take().is_some()
     }
@@ -93,7 +95,8 @@ impl Outages {
         !self.broker.is_empty()
     }
 
-    /// Returns once that the broker was unavailable and no partition waits for it any more.
+    /// Returns true once after a failure of the broker, when no partition waits for the broker any
+    /// more.
     pub(super) fn broker_is_unknown(&mut self) -> bool {
         self.broker_trouble_ends()
     }
@@ -113,8 +116,9 @@ impl Outages {
         true
     }
 
-    /// Returns once whether to log this topic. Many topics may have the same reason: the first
-    /// topic is logged, and when it recovers, the next one that fails again.
+    /// Returns whether to log the failure of this topic now, and records that it is logged. Of
+    /// several topics with the same reason, only one is logged at a time: the first topic, and when
+    /// it recovers, the next topic that fails again.
     pub(super) fn logs_topic_now(&mut self, topic: &str) -> bool {
         let Some(reason) = self.topics.get(topic).map(|known| known.reason.clone()) else {
             return false;
@@ -132,8 +136,8 @@ impl Outages {
         })
     }
 
-    /// Returns whether the failure of this topic was logged. Of several topics with the same reason
-    /// only one is.
+    /// Returns whether the failure of this topic was logged. Of several topics with the same
+    /// reason, only one is logged at a time.
     pub(super) fn is_topic_logged(&self, topic: &str) -> bool {
         self.topics.get(topic).is_some_and(|known| known.is_logged)
     }
@@ -162,7 +166,7 @@ impl Outages {
         self.broker.remove(&partition);
     }
 
-    /// Records that a partition begins a batch or has none. The partition then waits only for
+    /// Records that a partition begins a batch or has no batch. The partition then waits only for
     /// topics of this batch. Returns whether a failure of a topic has ended.
     pub(super) fn keep_topics(&mut self, partition: i32, has_topic: impl Fn(&str) -> bool) -> bool {
         let before = self.topics.len();
@@ -175,8 +179,8 @@ impl Outages {
         self.topics.len() < before
     }
 
-    /// Records that the relay was dropped with all its partitions. Partition 0 reads the new number
-    /// of partitions.
+    /// Records that the relay was dropped with all its partitions. Only partition 0 continues: it
+    /// reads the new number of partitions, and its first success ends a failure of the database.
     pub(super) fn partitions_are_gone(&mut self) {
         self.database = BTreeSet::from([0]);
         self.broker.clear();
@@ -194,8 +198,8 @@ impl Outages {
 mod tests {
     use super::*;
 
-    /// A failure of the broker or a topic is new for the first partition only, and ends with the
-    /// last one.
+    /// A failure of the broker or a topic begins with the first partition that meets it, and ends
+    /// with the last partition that recovers.
     #[test]
     fn failure_lasts_from_first_to_last_partition() {
         let mut outages = Outages::default();

@@ -21,7 +21,7 @@ use super::{
 use crate::{Error, ErrorKind, error::causes, telemetry};
 
 /// The first and the longest sleep of an idle partition without a notification. A partition must
-/// also look after batches of a process that crashed.
+/// also find the batches of a crashed process, and no notification is sent for them.
 const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
 pub(super) struct Partition<P> {
@@ -40,7 +40,7 @@ impl<P: Publisher> Partition<P> {
         commit_notifier: Arc<CommitNotifier>,
         stop: CancellationToken,
     ) -> Self {
-        // Enough for one batch, and for one more that another process has taken over.
+        // Enough for the current batch, and for one more batch that another process has taken over.
         let remembers = 2 * usize::try_from(steps.settings.batch).unwrap_or(1).max(1);
         Self {
             steps,
@@ -55,15 +55,15 @@ impl<P: Publisher> Partition<P> {
         }
     }
 
-    /// Runs until the relay stops. An error is permanent or means that the relay was dropped.
+    /// Runs until the relay stops. Returns only permanent errors and the error for a dropped relay.
     pub(super) async fn run(mut self) -> Result<(), Error> {
         let (commit_notifier, stop) = (Arc::clone(&self.commit_notifier), self.stop.clone());
         let mut rung = commit_notifier.listen();
         let mut idle = Backoff::new(IDLE.0, IDLE.1);
         let mut away = Backoff::new(AWAY.0, AWAY.1);
         while !stop.is_cancelled() {
-            // From here on every commit is notified, whether or not the next statement finds its
-            // effects.
+            // Every commit after this line causes a notification, whether or not the next statement
+            // finds its effects. So no commit is missed.
             rung.mark_unchanged();
             let requested_at = Instant::now();
             let Some(next) = self.within_grace(self.steps.next()).await else {
@@ -103,8 +103,8 @@ impl<P: Publisher> Partition<P> {
         Ok(())
     }
 
-    /// Connects to a broker that was unavailable. Another process has the batch that waited for it,
-    /// so no effect can show whether the broker is available again.
+    /// Checks whether a broker that was unavailable accepts connections. Another process has taken
+    /// over the effects that waited for the broker, so publishing cannot show this.
     async fn look_for_broker(&mut self) {
         let patience = self.steps.settings.publish_timeout;
         let check = select! {
@@ -138,7 +138,7 @@ impl<P: Publisher> Partition<P> {
             broker: &mut self.broker,
         };
         let outcome = if self.stop.is_cancelled() {
-            // The batch arrived after the shutdown was requested.
+            // The batch arrived after the shutdown was requested, so it is released unpublished.
             BatchOutcome::Unfinished { token: batch.token }
         } else {
             batch::publish(context, batch, requested_at).await?
@@ -153,8 +153,8 @@ impl<P: Publisher> Partition<P> {
                 }
                 Ok(())
             }
-            // The lease has ended, so any process can lease the batch. Pause, so that a process
-            // that reaches the broker gets it first.
+            // The lease has ended, so any process can lease the batch. If the broker is unavailable
+            // here, pause, so that a process that reaches the broker leases the batch first.
             BatchOutcome::Unfinished { .. } => {
                 if self.broker.is_away {
                     let pause = self.broker.backoff.next();
@@ -165,8 +165,8 @@ impl<P: Publisher> Partition<P> {
         }
     }
 
-    /// Acknowledges a published batch. Retries until the database confirms it, or has leased the
-    /// batch to another process.
+    /// Acknowledges a published batch. Retries until the database confirms the acknowledgement, or
+    /// another process has leased the batch.
     async fn acknowledge(&mut self, batch: &Batch, token: i64) -> Result<(), Error> {
         let mut away = Backoff::new(AWAY.0, AWAY.1);
         let mut stop_at = None;
@@ -177,14 +177,15 @@ impl<P: Publisher> Partition<P> {
             match acknowledged {
                 Ok(()) => break,
                 Err(error) if error.kind() == ErrorKind::NotClaimed => {
-                    // This is also the error if an earlier acknowledgement took effect and its
+                    // The same error is returned if an earlier acknowledgement took effect and its
                     // reply was lost.
                     let (partition, error) = (self.steps.partition, causes(&error));
                     warn!(partition, error, "another process has taken over a batch");
                     break;
                 }
                 Err(error) if is_final(&error) || is_gone(&error) => return Err(error),
-                // The batch is published but not acknowledged. The error is already logged.
+                // The batch is published but not acknowledged, so retry. The error is already
+                // logged.
                 Err(_) => {
                     let pause = away.next();
                     if self.stop.is_cancelled() {

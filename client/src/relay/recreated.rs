@@ -1,5 +1,6 @@
-//! Reads the number of partitions of a relay and detects changes. An administrator can drop a relay
-//! and create it again with another number in one transaction, while processes serve it.
+//! Reads the number of partitions of a relay and detects changes. While processes serve a relay, an
+//! administrator can drop it and create it again with another number of partitions in one
+//! transaction.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use crate::{
 pub(super) enum Ended {
     /// A shutdown was requested.
     Requested,
-    /// The relay was dropped or has another number of partitions. The number must be read again.
+    /// The relay was dropped or has another number of partitions. Read the number again.
     Recreated,
 }
 
@@ -70,7 +71,7 @@ pub(super) struct Counted<'a> {
 
 impl Counted<'_> {
     /// Completes when the relay has another number of partitions. Errors are ignored here, because
-    /// the statements of the partitions meet and log them too.
+    /// the statements of the partitions meet and log the same errors.
     pub(super) async fn changes(&self, interval: Duration) {
         loop {
             sleep(interval).await;
@@ -87,8 +88,8 @@ impl Counted<'_> {
         }
     }
 
-    /// Returns why the partitions ended, with or without an error. An error that is returned is
-    /// permanent.
+    /// Returns why the partitions ended. `failed` is the error that ended them, if there was an
+    /// error. Only a permanent error is returned as an error.
     pub(super) async fn ended(
         &self,
         failed: Option<Error>,
@@ -108,16 +109,16 @@ impl Counted<'_> {
         }
     }
 
-    /// Returns whether an error results from other partitions: a partition that no longer exists is
-    /// reported as an argument out of range.
+    /// Returns whether an error shows that the number of partitions has changed. The server reports
+    /// a partition that no longer exists as an argument out of range.
     async fn is_of_other_partitions(&self, error: &Error) -> bool {
         if error.kind() != ErrorKind::Invalid || error.sqlstate().is_none() {
             return false;
         }
         match count(self.pool, self.relay).await {
             Ok(now) => now != self.partitions,
-            // The number is not known now. The next attempt to read it waits for the database, and
-            // a permanent error occurs again.
+            // The number cannot be read now, so treat the error as a change. The next attempt to
+            // read the number waits for the database, and a permanent error then occurs again.
             Err(_) => true,
         }
     }

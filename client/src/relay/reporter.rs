@@ -1,5 +1,5 @@
-//! What a partition learns about the database, the broker and the topics. Each observation updates
-//! the status and the metrics, and is logged when it is new.
+//! Reports what a partition observes of the database, the broker and the topics. Each observation
+//! updates the status and the metrics, and is logged when it is new.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{Error, ErrorKind, error::causes, telemetry};
 
-/// The observations of one partition. All partitions of a process share the status and the
+/// Reports the observations of one partition. All partitions of a process share the status and the
 /// outages.
 #[derive(Clone, Debug)]
 pub(super) struct Reporter {
@@ -24,7 +24,7 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    /// Creates the observations of a relay that starts to run, for its partition 0.
+    /// Creates the reporter of a relay that starts to run, for its partition 0.
     pub(super) fn new(relay: &str, status: Status) -> Self {
         telemetry::relay_begins(relay);
         Self {
@@ -67,7 +67,8 @@ impl Reporter {
         done
     }
 
-    /// The database is available, and the statement is retried.
+    /// Records a lost conflict with a concurrent transaction. The conflict shows that the database
+    /// is available. The statement is retried.
     fn conflict_lost(&self, error: &Error) {
         let (relay, partition, reason) = (&*self.relay, self.partition, causes(error));
         debug!(
@@ -176,8 +177,8 @@ impl Reporter {
         }
     }
 
-    /// Records that the broker is still unavailable, without an effect that shows it. The broker
-    /// may have been available in between.
+    /// Records that a check has found the broker still unavailable. Since the last check, the
+    /// broker may have been available but lacked something.
     pub(super) fn broker_is_away_still(&self, reason: &str) {
         let mut outages = self.outages();
         if outages.broker_lacked_something() {
@@ -287,8 +288,8 @@ impl Reporter {
         self.outages().is_broker_away_for(self.partition)
     }
 
-    /// Records that the broker accepts connections again. No effect shows whether it accepts
-    /// effects.
+    /// Records that the broker accepts connections again. Nothing was published, so it is not known
+    /// whether the broker accepts effects.
     pub(super) fn broker_accepts(&self) {
         let mut outages = self.outages();
         outages.forget_broker(self.partition);
@@ -304,7 +305,7 @@ impl Reporter {
     }
 
     /// Ends the failure of the broker if no partition waits for it any more. No effect has shown
-    /// that it is available again.
+    /// that the broker is available again, so its state is now unknown.
     fn broker_may_be_unknown(&self, outages: &mut Outages) {
         if outages.broker_is_unknown() {
             self.status.broker_is_unknown();

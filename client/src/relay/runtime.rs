@@ -27,10 +27,10 @@ use crate::{Error, describe_metrics, panics};
 /// acknowledges them.
 ///
 /// Any number of processes may run the same relay: they share its partitions. When a process
-/// crashes, the others take over as soon as its leases have expired. An effect is published at
-/// least once, each time with the same message id. Effects of one key are published in order: an
-/// effect that the broker rejects delays the later effects of its key, and no other effects of its
-/// batch.
+/// crashes, the other processes take over as soon as its leases have expired. An effect is
+/// published at least once, each time with the same message id. Effects of one key are published in
+/// order: an effect that the broker rejects delays the later effects of its key, but no other
+/// effects of its batch.
 ///
 /// If the broker has no place for a topic, or does not allow to publish to it, the effects of this
 /// topic wait: see [`PublishError::TopicUnavailable`](crate::PublishError::TopicUnavailable) and
@@ -38,7 +38,7 @@ use crate::{Error, describe_metrics, panics};
 ///
 /// Each statement in the database is short and takes a connection of the pool. No connection is
 /// held while effects are published. One more connection waits for new effects, so the pool needs
-/// at least two.
+/// at least two connections.
 ///
 /// ```no_run
 /// # async fn run(
@@ -153,7 +153,7 @@ impl<P: Publisher> Relay<P> {
     }
 
     /// Sets the name of the relay in the database. The relay `default` always exists;
-    /// `idem_create_relay` creates others.
+    /// `idem_create_relay` creates other relays.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.settings.name = name.into();
         self
@@ -176,7 +176,8 @@ impl<P: Publisher> Relay<P> {
 
     /// Sets the number of bytes in the batches of all partitions in this process; 64 MiB by
     /// default. Each partition has an equal share, so a partition with an unavailable broker does
-    /// not reduce the share of the others. The first effect of a batch is leased whatever its size.
+    /// not reduce the share of the other partitions. The first effect of a batch is leased whatever
+    /// its size.
     pub fn max_held_bytes(mut self, bytes: u64) -> Self {
         self.max_held_bytes = bytes;
         self
@@ -204,7 +205,7 @@ impl<P: Publisher> Relay<P> {
     }
 
     /// Sets the first and the longest pause before a rejected effect is retried; 100 ms and 10 s by
-    /// default. The pause doubles from attempt to attempt. Jitter adds up to the same time again.
+    /// default. The pause doubles from attempt to attempt. Jitter lengthens a pause by up to 100 %.
     pub fn back_off(mut self, base: Duration, cap: Duration) -> Self {
         self.settings.back_off = (base, cap);
         self
@@ -225,15 +226,15 @@ impl<P: Publisher> Relay<P> {
         self
     }
 
-    /// Sets the interval at which the relay reads its number of partitions; 10 s by default. An
-    /// administrator can drop a relay and create it again with another number while its processes
-    /// run.
+    /// Sets the interval at which the relay reads its number of partitions; 10 s by default. While
+    /// the processes of a relay run, an administrator can drop the relay and create it again with
+    /// another number of partitions.
     pub fn recount(mut self, interval: Duration) -> Self {
         self.settings.recount = interval.max(Duration::from_millis(1));
         self
     }
 
-    /// Returns a receiver of the relay's status, now and while it runs.
+    /// Returns a receiver of the relay's current status. It works before and during the run.
     pub fn status(&self) -> watch::Receiver<RelayStatus> {
         self.status.subscribe()
     }
@@ -250,8 +251,8 @@ impl<P: Publisher> Relay<P> {
     /// READ COMMITTED. If the publisher panics, the relay fails with [`Error::WorkerPanicked`]
     /// after the other partitions have stopped.
     ///
-    /// Dropping the future stops the relay at once. Its effects are leased again after their lease
-    /// has expired.
+    /// Dropping the future stops the relay at once. The effects that it has leased are leased again
+    /// after their lease has expired.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<RelaySummary, Error> {
         describe_metrics();
         let mut shutdown = pin!(shutdown);

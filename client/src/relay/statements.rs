@@ -1,4 +1,5 @@
-//! The statements of a partition. Each is a short transaction on its own connection of the pool.
+//! The statements of a partition. Each statement is a short transaction on its own connection of
+//! the pool.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +16,7 @@ use crate::{
     sql::kept,
 };
 
-/// The lease with which a batch is released: the shortest one.
+/// The shortest lease. Extending a lease to this time from now releases the batch.
 const GIVEN_BACK: Duration = Duration::from_millis(1);
 
 #[derive(Clone)]
@@ -119,16 +120,17 @@ impl RelayStatements {
 }
 
 /// Returns whether an error is permanent: a setting is out of range, or sessions are not READ
-/// COMMITTED. Anything else that the database lacks can be added by an administrator while relays
-/// wait.
+/// COMMITTED. All other errors can end while relays wait, because an administrator can add what the
+/// database lacks.
 pub(super) fn is_final(error: &Error) -> bool {
     error.kind() == ErrorKind::Invalid
         || error.sqlstate() == Some(&SqlState::INVALID_TRANSACTION_STATE)
 }
 
-/// Returns whether a transaction failed because of a concurrent one (40001, 40P01). The database is
-/// available, so the statement is retried and no failure is reported. 55P03 is different: a table
-/// was locked for longer than `lock_timeout`, so the database is not available to the relay.
+/// Returns whether a transaction failed because of a concurrent transaction (40001, 40P01). The
+/// database is available, so the statement is retried and no failure is reported. 55P03 is
+/// different: a table was locked for longer than `lock_timeout`, so the database is not available
+/// to the relay.
 pub(super) fn is_lost_conflict(error: &Error) -> bool {
     let lost = [
         &SqlState::T_R_SERIALIZATION_FAILURE,
@@ -137,8 +139,8 @@ pub(super) fn is_lost_conflict(error: &Error) -> bool {
     error.sqlstate().is_some_and(|state| lost.contains(&state))
 }
 
-/// Returns whether the relay does not exist. A new relay of the same name may have other
-/// partitions.
+/// Returns whether the relay does not exist. A new relay of the same name may have a different
+/// number of partitions.
 pub(super) fn is_gone(error: &Error) -> bool {
     error.kind() == ErrorKind::NotFound
 }

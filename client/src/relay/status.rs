@@ -15,7 +15,7 @@ const MOST_TOPICS: usize = 100;
 pub struct RelayStatus {
     /// Whether the last statement in the database succeeded. False before the first statement.
     pub database: bool,
-    /// The error of that statement.
+    /// The error of the last statement. `None` if it succeeded.
     pub database_error: Option<String>,
     /// Whether the broker replied at the last attempt. `None` while there was nothing to publish,
     /// and after another process has taken over the effects that waited for an unavailable broker.

@@ -22,8 +22,8 @@ use super::{OutgoingMessage, PublishError, Publisher, erased::ErasedPublisher};
 /// ```
 ///
 /// The most specific rule applies: a whole topic before a prefix, and a longer prefix before a
-/// shorter one. An effect for which no rule applies is parked. While one broker is unavailable, a
-/// partition waits with all its effects, including those for other brokers. While a topic is
+/// shorter prefix. An effect for which no rule applies is parked. While one broker is unavailable,
+/// all effects of a partition wait, including effects for other brokers. While a topic is
 /// unavailable, only the effects of that topic wait.
 #[derive(Default)]
 #[must_use = "topics do nothing until they are passed to a `Relay`"]
@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// Records its name for each message that it publishes.
+    /// A publisher that records its name for each message that it publishes.
     struct Way(&'static str, Arc<Mutex<Vec<(String, &'static str)>>>);
 
     impl Publisher for Way {

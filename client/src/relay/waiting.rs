@@ -1,5 +1,5 @@
 //! The sequences of a batch that wait for an unavailable topic. After each pause one sequence
-//! retries. When the broker accepts an effect of the topic, all its sequences continue.
+//! retries. When the broker accepts an effect of the topic, all sequences of the topic continue.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,8 +16,8 @@ const MOST_TRIED: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct Waiting<'a> {
     topics: HashMap<&'a str, Topic>,
-    /// The topics that wait until fewer topics are tried, in order. A topic may have left the state
-    /// `Deferred` since.
+    /// The topics that wait until fewer topics are tried, in order. A topic in this list may no
+    /// longer be in the state `Deferred`.
     deferred: VecDeque<&'a str>,
 }
 
@@ -88,8 +88,8 @@ impl<'a> Waiting<'a> {
         sequences
     }
 
-    /// Records that the topic was unavailable for the effect of a sequence, which waits from now
-    /// on. Returns the pause to wait, or `None` if a pause has already begun.
+    /// Records that the topic was unavailable for the effect of a sequence. The sequence waits from
+    /// now on. Returns the pause to wait, or `None` if a pause has already begun.
     pub(super) fn refused(&mut self, topic: &'a str, sequence: usize) -> Option<Duration> {
         let topic = self.topics.entry(topic).or_insert_with(|| Topic {
             sequences: VecDeque::new(),
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(waiting.takes("t"), [1, 2]);
     }
 
-    /// At most eight topics are tried at a time, and the others are tried after them in order.
+    /// At most eight topics are tried at a time. The other topics are tried after them in order.
     #[test]
     fn number_of_topics_tried_at_once_is_limited() {
         const NAMES: [&str; 10] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];

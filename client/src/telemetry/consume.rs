@@ -1,11 +1,11 @@
-//! The metrics of a consumer: settlements, and what prevents it from working.
+//! The metrics of a consumer: settlements, errors of the source, and pauses.
 
 use metrics::{counter, gauge};
 
 use super::metric;
 use crate::{Destination, Settlement};
 
-/// Counts a settlement. `destination` is `None` until a route has taken the message, so that
+/// Counts a settlement. `destination` is `None` if no route has matched the message, so that
 /// unknown topics do not create time series.
 pub(crate) fn settled(destination: Option<&Destination>, settlement: &Settlement) {
     let settlement = match settlement {

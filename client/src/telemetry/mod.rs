@@ -1,4 +1,4 @@
-//! Spans with OpenTelemetry's messaging attributes, trace context, and metrics.
+//! Records spans with OpenTelemetry's messaging attributes, trace context, and metrics.
 //!
 //! Ids are attributes of spans and never labels of metrics, because each value of a label creates a
 //! time series.

@@ -18,8 +18,9 @@ pub(crate) struct Publishing {
 }
 
 impl Publishing {
-    /// Starts the span, which continues the trace that recorded the effect. The next consumer
-    /// continues the same trace, because the header is published unchanged.
+    /// Starts the span, which continues the trace of the transaction that recorded the effect. The
+    /// consumer of the effect continues the trace of that transaction too, because the header
+    /// `traceparent` is published unchanged.
     pub(crate) fn begin(relay: &str, message: &OutgoingMessage) -> Self {
         let span = info_span!(
             "idem.publish",
@@ -85,7 +86,8 @@ impl Drop for Publishing {
 pub(crate) fn publishes_batch(relay: &str, partition: i32, messages: &[OutgoingMessage]) {
     histogram!(metric::RELAY_BATCH, "relay" => relay.to_owned()).record(messages.len() as f64);
     let oldest = messages.iter().map(|message| message.recorded_at).min();
-    // The clocks of the server and of this machine differ, so the age can be negative.
+    // The clocks of the server and of this machine differ, so the age could be negative without the
+    // limit.
     let age = oldest.map_or(0.0, |oldest| {
         (OffsetDateTime::now_utc() - oldest)
             .as_seconds_f64()

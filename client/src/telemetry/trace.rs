@@ -22,9 +22,10 @@ struct Parent {
     flags: u8,
 }
 
-/// The longest header that the server accepts, in bytes. The standard does not define longer ones.
+/// The longest header that the server accepts, in bytes. The standard does not define longer
+/// headers.
 const LONGEST_PARENT_BYTES: usize = 255;
-/// The length in bytes that the standard requires to be passed on.
+/// The length of a `tracestate` header, in bytes, up to which the standard requires to pass it on.
 const LONGEST_STATE_BYTES: usize = 512;
 
 /// Parses the header as defined in <https://www.w3.org/TR/trace-context/#traceparent-header>. Later
@@ -74,8 +75,8 @@ pub(super) fn continues(span: &Span, parent: Option<&str>, state: Option<&str>) 
 #[cfg(not(feature = "opentelemetry"))]
 pub(super) fn continues(_: &Span, _: Option<&str>, _: Option<&str>) {}
 
-/// Adds a trace to the effects that have none: the trace of the current span or, if that span is
-/// not collected, the trace of the message unchanged.
+/// Adds a trace to the effects that have no trace: the trace of the current span or, if that span
+/// is not collected, the trace of the message unchanged.
 pub(crate) fn pass_on(message: &Message, effects: &mut [Effect]) {
     if effects
         .iter()
@@ -149,7 +150,7 @@ mod tests {
         assert_eq!(parent.trace, 0x4bf92f3577b34da6a3ce929d0e0e4736);
         assert_eq!(parent.span, 0x00f067aa0ba902b7);
         assert_eq!(parent.flags, 1);
-        // A later version may have more fields. This version may not.
+        // A later version may have more fields, but version 00 may not.
         assert!(parse(&format!("01{}-more", &VALID[2..])).is_some());
         for wrong in [
             String::new(),
@@ -166,8 +167,8 @@ mod tests {
         }
     }
 
-    /// Without a collected span, effects get the unchanged trace of the message, unless they have
-    /// their own or the header is invalid.
+    /// Without a collected span, effects get the unchanged trace of the message. This does not
+    /// apply to effects that have their own trace, or if the header of the message is invalid.
     #[test]
     fn message_trace_is_passed_on_without_a_span() {
         let effect = || Effect::bytes("t", [], "x");

@@ -1,4 +1,4 @@
-//! TLS of the connections that use rustls: PostgreSQL, RabbitMQ and NATS.
+//! Configures TLS for the connections that use rustls: PostgreSQL, RabbitMQ and NATS.
 //!
 //! Each configuration names its provider of cryptography. Otherwise rustls panics if two crates of
 //! a program enable different providers.
@@ -15,14 +15,15 @@ use crate::Error;
 #[cfg(feature = "tls")]
 use verify_ca::SignedByRoots;
 
-/// The certificates that a connection trusts, and those that identify it.
+/// The PEM files of a connection: the certificates that it trusts, and the certificate and key that
+/// identify the client.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Files<'f> {
-    /// PEM certificates to trust. Without it those of the system are trusted.
+    /// The certificates to trust. If this is `None`, the certificates of the system are trusted.
     pub(crate) ca: Option<&'f Path>,
     /// The client's own certificate, with intermediates.
     pub(crate) certificate: Option<&'f Path>,
-    /// The private key of that certificate.
+    /// The private key of `certificate`.
     pub(crate) key: Option<&'f Path>,
 }
 
@@ -97,8 +98,8 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// Returns the certificates that the system trusts. Without any certificate every handshake fails
-/// and returns the reason.
+/// Returns the certificates that the system trusts. If the system has no certificate, every
+/// handshake fails with an error that names the reason.
 fn system_roots() -> RootCertStore {
     let found = rustls_native_certs::load_native_certs();
     for error in &found.errors {

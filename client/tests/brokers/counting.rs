@@ -1,5 +1,5 @@
-//! The delivery counters and limits of RabbitMQ by version, as in the table in docs/rabbitmq.md.
-//! These tests need no PostgreSQL.
+//! Tests of the delivery counters and limits of each RabbitMQ version, as in the table in
+//! docs/rabbitmq.md. These tests need no PostgreSQL.
 
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ enum Return {
     ConsumerDied,
 }
 
-/// All ways except a restart of the broker and the consumer timeout.
+/// All ways to return a message, except a restart of the broker and the consumer timeout.
 const RETURNS: [Return; 7] = [
     Return::Nack,
     Return::NackOfSeveral,
@@ -58,12 +58,13 @@ impl Return {
     }
 }
 
-/// Returns true since RabbitMQ 4.3, where a quorum queue counts failures only.
+/// Returns true for RabbitMQ 4.3 and later, where a quorum queue counts failures only.
 fn counts_failures_only() -> bool {
     RabbitMq::version().unwrap() >= (4, 3)
 }
 
-/// Returns true since RabbitMQ 4.0, where the default delivery limit of a quorum queue is 20.
+/// Returns true for RabbitMQ 4.0 and later, where the default delivery limit of a quorum queue is
+/// 20.
 fn has_default_limit() -> bool {
     RabbitMq::version().unwrap() >= (4, 0)
 }
@@ -95,8 +96,8 @@ impl Seen {
         }
     }
 
-    /// Returns the properties of a delivery from a quorum queue after `returns` returns, of which
-    /// `counted` are counted. A count of zero has no header.
+    /// Returns the properties that a quorum queue adds to a delivery after `returns` returns, of
+    /// which the queue has counted `counted`. A count of zero has no header.
     fn quorum(returns: u64, counted: u64) -> Self {
         let header = |count: u64| (count > 0).then_some(count);
         Self {
@@ -114,8 +115,8 @@ impl Seen {
     }
 }
 
-/// A consumer of one queue, behind a proxy that can cut the connection as a crash of the consumer's
-/// process does.
+/// A consumer of one queue. It connects through a proxy, which can cut the connection as a crash of
+/// the consumer's process does.
 struct Consuming {
     connection: Connection,
     channel: Channel,
@@ -124,7 +125,7 @@ struct Consuming {
 }
 
 impl Consuming {
-    /// Starts to consume. Retries, because a queue that recovers after a kill of its server rejects
+    /// Starts to consume. Retries errors: a queue that recovers after a kill of its server rejects
     /// consumers for some time.
     async fn start(url: &str, queue: &str) -> Self {
         let began = Instant::now();
@@ -159,8 +160,8 @@ impl Consuming {
             .expect("the consumer has ended")
     }
 
-    /// Stops further deliveries, which the broker would count too. Messages that were delivered
-    /// stay unacknowledged.
+    /// Cancels the consumer, because the broker would also count further deliveries. Messages that
+    /// were already delivered stay unacknowledged.
     async fn cancel(&self) {
         let options = BasicCancelOptions::default();
         self.channel
@@ -190,7 +191,7 @@ impl Consuming {
             Return::ConnectionClosed => self.connection.close(200, "".into()).await.unwrap(),
             Return::ConsumerDied => self.proxy.abort(),
         }
-        // Without this, the connection stays open until its last handle is dropped.
+        // Close the connection here. Otherwise it stays open until its last handle is dropped.
         if !matches!(how, Return::ConnectionClosed | Return::ConsumerDied) {
             self.connection.close(200, "".into()).await.unwrap();
         }
@@ -246,7 +247,7 @@ async fn publish(url: &str, queue: &str, text: &str) {
     assert!(confirmation.is_ack());
 }
 
-/// Returns the number of messages in the queue, without those that a consumer holds.
+/// Returns the number of messages in the queue, without unsettled deliveries.
 pub async fn waiting(url: &str, queue: &str) -> u32 {
     found(url, queue).await.message_count()
 }
@@ -266,8 +267,8 @@ async fn found(url: &str, queue: &str) -> lapin::Queue {
     found.await.unwrap()
 }
 
-/// Receives the message of this queue and returns it, `times` times. Returns the properties of each
-/// delivery.
+/// Receives the message of this queue and returns it to the queue, `times` times. Returns the
+/// properties of each delivery.
 async fn deliver(url: &str, queue: &str, how: Return, times: u64) -> Vec<Seen> {
     let mut seen = Vec::new();
     for _ in 0..times {
@@ -280,14 +281,14 @@ async fn deliver(url: &str, queue: &str, how: Return, times: u64) -> Vec<Seen> {
     seen
 }
 
-/// Declares a queue of this kind and publishes one message to it.
+/// Declares a queue of the type `kind` and publishes one message to it.
 async fn probe(url: &str, queue: &str, kind: &str, arguments: &[(&str, AMQPValue)]) {
     let kind = [("x-queue-type", text(kind))];
     declare_with(url, queue, &[&kind, arguments].concat()).await;
     publish(url, queue, "probe").await;
 }
 
-// Counted returns
+// Tests of counted returns
 
 #[tokio::test(flavor = "multi_thread")]
 async fn quorum_queue_counts_returns_by_version() {
@@ -322,7 +323,8 @@ async fn cancelled_consumer_keeps_its_message_and_can_settle() {
         let mut consuming = Consuming::start(&url, &queue).await;
         let delivery = consuming.next().await.unwrap();
         consuming.cancel().await;
-        // A returned message would be delivered before this one.
+        // If the broker had returned the first message to the queue, it would deliver that message
+        // first.
         publish(&url, &queue, "behind").await;
         let mut other = Consuming::start(&url, &queue).await;
         assert_eq!(other.next().await.unwrap().data, b"behind", "{kind}");
@@ -344,7 +346,7 @@ async fn quorum_queue_counts_a_restart_of_the_broker() {
     let url = server.url();
     probe(&url, "classic", "classic", &[]).await;
     probe(&url, "quorum", "quorum", &[]).await;
-    // Two clean stops and two kills.
+    // The server is stopped cleanly twice and killed twice.
     for restarts in 0..=4_u64 {
         let mut held = Vec::new();
         for (queue, expected) in [
@@ -369,7 +371,7 @@ async fn quorum_queue_counts_a_restart_of_the_broker() {
     }
 }
 
-// Limits
+// Tests of limits
 
 /// A quorum queue with a delivery limit, and the queue of its dead letters.
 struct Limited<'a> {
@@ -394,8 +396,8 @@ impl<'a> Limited<'a> {
         }
     }
 
-    /// Asserts that the broker moves the message to the dead letters after `returns` returns of
-    /// this kind.
+    /// Asserts that the broker moves the message to the dead letters after `returns` returns, made
+    /// in the way `how`.
     async fn assert_ends_after(&self, returns: u64, how: Return) {
         let seen = deliver(self.url, &self.queue, how, returns).await;
         assert_eq!(seen.len() as u64, returns);
@@ -410,7 +412,8 @@ impl<'a> Limited<'a> {
         assert_eq!(waiting(self.url, &self.queue).await, 0);
     }
 
-    /// Asserts that the message stays in its queue for more returns than any limit in these tests.
+    /// Asserts that the message is still in its queue after more returns than the limits in these
+    /// tests.
     async fn assert_never_ends(&self, how: Return) {
         let seen = deliver(self.url, &self.queue, how, 30).await;
         let counted = if how.is_counted() { 29 } else { 0 };
@@ -457,7 +460,8 @@ async fn delivery_limit_without_dead_letters_deletes_the_message() {
     assert_eq!(waiting(&url, "limit-deletes").await, 0);
 }
 
-/// RabbitMQ 3.10 accepts the argument and treats it as a limit that the first return exceeds.
+/// RabbitMQ 3.10 accepts the limit -1, but the first return of a message already exceeds this
+/// limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn delivery_limit_minus_one_is_unlimited_since_rabbitmq_4_0() {
     let url = shared();
@@ -504,7 +508,7 @@ async fn smaller_limit_of_policy_and_argument_applies() {
         none.unwrap();
         let none = Limited::new(&url, "none-by-policy", &[]).await;
         none.assert_never_ends(Return::Reject).await;
-        // A limit of -1 does not remove the other limit.
+        // If the policy or the argument is -1, the limit of the other setting still applies.
         policy("lifted-argument", -1).unwrap();
         let argument = Limited::new(&url, "lifted-argument", &limit(2)).await;
         argument.assert_ends_after(3, Return::Reject).await;
@@ -520,7 +524,7 @@ async fn smaller_limit_of_policy_and_argument_applies() {
     }
 }
 
-// The consumer timeout
+// Tests of the consumer timeout
 
 #[tokio::test(flavor = "multi_thread")]
 async fn default_consumer_timeout_is_30_minutes() {
@@ -529,7 +533,7 @@ async fn default_consumer_timeout_is_30_minutes() {
     assert_eq!(timeout.unwrap(), "{ok,1800000}");
 }
 
-/// Starts a server with this consumer timeout in seconds, and makes it check the timeout five times
+/// Starts a server with this consumer timeout in seconds. The server checks the timeout five times
 /// a second instead of once a minute.
 pub fn impatient(timeout_s: u32) -> RabbitMq {
     let server = RabbitMq::start_with(&format!("consumer_timeout = {timeout_s}000")).unwrap();
@@ -587,7 +591,8 @@ async fn classic_queue_has_no_consumer_timeout_since_rabbitmq_4_3() {
     }
     let mut patient = Consuming::start(&url, "late").await;
     let delivery = patient.next().await.unwrap();
-    // Meanwhile, a message of a quorum queue times out three times.
+    // The consumer timeout passes three times for a message of a quorum queue. During this time,
+    // the message of the classic queue stays unacknowledged.
     probe(&url, "quorum", "quorum", &[]).await;
     for _ in 0..3 {
         let mut consuming = Consuming::start(&url, "quorum").await;

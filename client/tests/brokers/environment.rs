@@ -1,5 +1,5 @@
-//! I4: while a broker cannot accept a topic, its effects wait. They use up no attempts and are not
-//! parked.
+//! I4: while a broker cannot accept messages of a topic, the effects of that topic wait. They use
+//! up no attempts and are not parked.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use crate::support::{Database, until};
 /// than this before they repair the broker.
 const MAX_ATTEMPTS: u32 = 3;
 
-/// A record of the messages that went through a publisher.
+/// Records the messages that went through a publisher.
 #[derive(Clone, Default)]
 pub struct Seen(Arc<Mutex<State>>);
 
@@ -171,8 +171,8 @@ pub async fn assert_waited_for<P: Publisher>(
     assert_eq!(parked(&client).await, [""; 0]);
 }
 
-/// Asserts that an effect that is itself invalid is parked after `MAX_ATTEMPTS` attempts, while the
-/// other effects of its topic are published.
+/// Asserts that the relay parks an invalid effect after `MAX_ATTEMPTS` attempts, and publishes the
+/// other effects of its topic.
 pub async fn assert_parked(publisher: impl Publisher, topic: &str, reason: &str) {
     let db = Database::create();
     let client = db.connect().await;

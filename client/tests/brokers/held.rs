@@ -1,6 +1,6 @@
-//! Messages that a NATS source holds: a waiting message is not redelivered, a prefetched message is
-//! returned at once when the source ends, and no message is lost at `max_deliver` of its durable
-//! consumer.
+//! Tests of messages that a NATS source holds: a waiting message is not redelivered, a prefetched
+//! message is returned at once when the source ends, and no message is lost at the delivery limit
+//! (`max_deliver`) of its durable consumer.
 
 use std::{
     collections::HashSet,
@@ -37,8 +37,8 @@ use crate::{
     unserved::Unserved,
 };
 
-/// A number of `ack_wait` periods after which a message that is not held would have been
-/// redelivered.
+/// The number of `ack_wait` periods that a test waits. In this time, the server would redeliver a
+/// message that the source does not hold.
 const SEVERAL_ACK_WAITS: u32 = 4;
 
 /// Creates a stream with these messages.
@@ -52,7 +52,7 @@ async fn stream_of(url: &str, stream: &str, texts: &[&str]) {
     }
 }
 
-/// Creates the durable consumer `worker`, as an administrator does.
+/// Creates the durable consumer `worker` in advance, as an administrator does.
 async fn make_consumer(url: &str, stream: &str, change: impl FnOnce(&mut pull::Config)) {
     let context = jetstream::new(async_nats::connect(url).await.unwrap());
     let mut config = pull::Config {
@@ -82,7 +82,7 @@ async fn info(url: &str, stream: &str) -> Info {
     stream.consumer_info("worker").await.unwrap()
 }
 
-/// Waits until the server has delivered `messages` messages that are not settled.
+/// Waits until `messages` messages are delivered and not settled.
 async fn delivered(url: &str, stream: &str, messages: usize) {
     until("the server has delivered all messages", async || {
         info(url, stream).await.num_ack_pending == messages
@@ -112,7 +112,7 @@ async fn acknowledge_first_deliveries(deliveries: impl IntoIterator<Item = Deliv
     }
 }
 
-// Messages that wait
+// Tests of messages that wait
 
 /// A message is not redelivered while its handler runs longer than `ack_wait`.
 #[tokio::test(flavor = "multi_thread")]
@@ -127,8 +127,8 @@ async fn message_held_beyond_ack_wait_is_delivered_once() {
     assert_eq!(unsettled(&url, "long-handler").await, 0);
 }
 
-/// A prefetched message is not redelivered while a paused consumer does not take it for longer than
-/// `ack_wait`.
+/// A prefetched message is not redelivered when a paused consumer takes it from the source only
+/// after more than `ack_wait`.
 #[tokio::test(flavor = "multi_thread")]
 async fn message_prefetched_beyond_ack_wait_is_delivered_once() {
     let url = shared();
@@ -144,7 +144,8 @@ async fn message_prefetched_beyond_ack_wait_is_delivered_once() {
     assert_eq!(unsettled(&url, "paused").await, 0);
 }
 
-/// The settings of a durable consumer that exists are used, and not those of the source.
+/// If the durable consumer already exists, its settings apply instead of the settings of the
+/// source.
 #[tokio::test(flavor = "multi_thread")]
 async fn ack_wait_of_an_existing_consumer_applies() {
     let url = shared();
@@ -158,12 +159,14 @@ async fn ack_wait_of_an_existing_consumer_applies() {
     acknowledge_first_deliveries([first, next(&mut source).await]).await;
 }
 
-/// The `backoff` list of a durable consumer replaces `ack_wait`, with one pause for each delivery.
+/// The `backoff` list of a durable consumer replaces `ack_wait`. It sets a separate time for each
+/// delivery.
 #[tokio::test(flavor = "multi_thread")]
 async fn backoff_of_an_existing_consumer_applies() {
     let url = shared();
     stream_of(&url, "backoff", &["1"]).await;
-    // A third of the first pause is longer than the second pause.
+    // A third of the first time is longer than the second time, so a source that renews all
+    // deliveries by the first time would be too late for the second delivery.
     make_consumer(&url, "backoff", |config| {
         config.backoff = [8000, 2000, 8000].map(Duration::from_millis).into();
         config.max_deliver = 10;
@@ -185,7 +188,7 @@ async fn backoff_of_an_existing_consumer_applies() {
     assert_eq!(unsettled(&url, "backoff").await, 0);
 }
 
-/// A message that was settled with a retry is redelivered after its pause, without waiting for
+/// A message that was settled with a retry is redelivered after its retry delay, and not only after
 /// `ack_wait`.
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_message_is_not_held() {
@@ -206,12 +209,14 @@ async fn failed_message_is_not_held() {
     again.settle(Settlement::Acknowledge).await.unwrap();
 }
 
-// The end of a source
+// Tests of the end of a source
 
-/// An `ack_wait` longer than any test: a message that is redelivered during a test was returned.
+/// An `ack_wait` that is longer than any test. If a message is redelivered during a test, its
+/// source has therefore returned it.
 const LONG_ACK_WAIT_S: u32 = 600;
 
-/// Acknowledges each of these messages once. The server does not always count a return.
+/// Receives and acknowledges each of these messages once. The delivery count can be 1 or 2, because
+/// the server does not always count a return.
 async fn collect_once(source: &mut NatsSource, texts: &[&str]) {
     let mut wanted: HashSet<_> = texts.iter().map(|&text| text.to_owned()).collect();
     while !wanted.is_empty() {
@@ -259,7 +264,8 @@ async fn dropped_source_returns_its_prefetched_messages() {
     collect_once(&mut second, &["1", "2", "3"]).await;
 }
 
-/// The fetching task ends with its source, and returns the messages that it has fetched.
+/// The task that fetches messages ends when its source is dropped, and returns the messages that it
+/// has fetched.
 #[test]
 fn source_dropped_outside_its_runtime_returns_its_messages() {
     let runtime = Runtime::new().unwrap();
@@ -290,7 +296,8 @@ fn source_dropped_outside_its_runtime_returns_its_messages() {
     });
 }
 
-/// The request of the first source for messages is still open at the server when the source closes.
+/// A message that is published after the first source was closed reaches the second source,
+/// although the request of the first source for messages is still open at the server.
 #[tokio::test(flavor = "multi_thread")]
 async fn message_published_after_close_reaches_another_source() {
     let url = shared();
@@ -331,7 +338,7 @@ async fn message_of_a_closed_source_is_held_until_settled() {
     assert_eq!(unsettled(&url, "outlives").await, 0);
 }
 
-// The connection
+// Tests of the connection
 
 #[tokio::test(flavor = "multi_thread")]
 async fn short_disconnect_redelivers_no_waiting_message() {
@@ -362,8 +369,8 @@ async fn short_disconnect_redelivers_no_waiting_message() {
     assert_eq!(unsettled(&url, "cut").await, 0);
 }
 
-/// When the server redelivers prefetched messages after a long disconnect, the source yields each
-/// message once.
+/// The server redelivers prefetched messages after a long disconnect. The source yields each of
+/// them once.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_disconnect_delivers_a_prefetched_message_once() {
     let url = shared();
@@ -374,7 +381,8 @@ async fn long_disconnect_delivers_a_prefetched_message_once() {
     delivered(&url, "long-cut", 3).await;
     line.cut();
     let began = Instant::now();
-    // The server does not show the end of `ack_wait` while no client requests messages.
+    // Wait for a fixed time, because the server does not show the end of `ack_wait` while no client
+    // requests messages.
     until("ack_wait has passed", async || {
         began.elapsed() > Duration::from_secs(2)
     })
@@ -401,16 +409,17 @@ async fn long_disconnect_delivers_a_prefetched_message_once() {
     }
     texts.sort_unstable();
     assert_eq!(texts, ["1", "2", "3", "marker"]);
-    // The message has been redelivered since. A return of its first delivery would count once more.
+    // The message was redelivered after the disconnect, so the settlement of its first delivery
+    // must not return it. The server would count a further delivery.
     first.settle(Settlement::RETRY).await.unwrap();
     assert_silent(&mut source).await;
     assert_eq!(unsettled(&url, "long-cut").await, 0);
 }
 
-// The delivery limit
+// Tests of the delivery limit
 
-/// I4: the attempts exceed `max_deliver` of the durable consumer, and the message is still handled
-/// at its first delivery.
+/// I4: while the database fails, the consumer attempts a message more often than `max_deliver` of
+/// the durable consumer. The message is still handled in its first delivery.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_database_failure_uses_no_nats_delivery() {
     let url = shared();
@@ -436,8 +445,8 @@ async fn i4_database_failure_uses_no_nats_delivery() {
     assert_eq!(unsettled(&url, "limited").await, 0);
 }
 
-/// Returns the delivery count that each attempt saw, until the only message of the stream became a
-/// dead letter.
+/// Returns the delivery count of each attempt until the only message of the stream becomes a dead
+/// letter.
 async fn attempts_until_kept(
     stream: &'static str,
     max_deliver: i64,
@@ -476,15 +485,15 @@ async fn attempts_until_kept(
     seen.lock().unwrap().clone()
 }
 
-/// I4: a message becomes a dead letter one delivery before `max_deliver`. The last delivery is
-/// reserved for a crash of the process.
+/// I4: a failing message becomes a dead letter one delivery before `max_deliver`. The last delivery
+/// is reserved for a crash of the process.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_nats_failure_near_max_deliver_becomes_dead_letter() {
     let seen = attempts_until_kept("near-max", 4, HandlerError::from).await;
     assert_eq!(seen, [Some(1), Some(2), Some(3)]);
 }
 
-/// I4: with `max_deliver = 1` the first failure makes a dead letter.
+/// I4: with `max_deliver = 1`, a message becomes a dead letter at its first failure.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_nats_failure_at_max_deliver_one_becomes_dead_letter() {
     assert_eq!(
@@ -493,8 +502,8 @@ async fn i4_nats_failure_at_max_deliver_one_becomes_dead_letter() {
     );
 }
 
-/// Stops a consumer while it handles one message successfully and its source has prefetched the
-/// others. Returns the summary.
+/// Stops a consumer while it handles one message and its source has prefetched all other messages.
+/// The handler then succeeds. Returns the summary.
 pub async fn stop_while_handling(
     source: impl Source,
     destination: &'static str,
@@ -535,7 +544,8 @@ async fn stop_with_prefetched(
     stop_while_handling(source(url, stream, LONG_ACK_WAIT_S), stream, db, sent).await
 }
 
-/// Returns the payloads of the dead letters that a stop of the consumer made for this destination.
+/// Returns the payloads of the dead letters that the consumer of this destination wrote when it
+/// stopped.
 pub async fn kept_at_a_stop(db: &Database, destination: &str) -> HashSet<String> {
     let sql = "SELECT convert_from(payload, 'UTF8') FROM idem.dead_letters \
                WHERE destination = $1 AND last_error LIKE '%may not redeliver it'";
@@ -548,8 +558,8 @@ pub async fn kept_at_a_stop(db: &Database, destination: &str) -> HashSet<String>
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// Prefetched messages count as `returned`. Only messages that the consumer had taken from the
-/// source count as `given_back`.
+/// Messages that only the source has prefetched count as `returned`. Messages that the consumer has
+/// taken from the source count as `given_back`.
 #[tokio::test(flavor = "multi_thread")]
 async fn summary_counts_messages_that_the_nats_source_returned() {
     let url = shared();
@@ -564,8 +574,7 @@ async fn summary_counts_messages_that_the_nats_source_returned() {
     collect_once(&mut second, &["1", "2", "3"]).await;
 }
 
-/// I4: at a stop, prefetched messages become dead letters if the server would not deliver them
-/// again.
+/// I4: at a stop, prefetched messages become dead letters if the server would not redeliver them.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_stop_makes_dead_letters_of_prefetched_last_deliveries() {
     let url = shared();
@@ -609,8 +618,8 @@ async fn stream_that_delivers_once(url: &str, stream: &str, text: &str) {
     make_consumer(url, stream, |config| config.max_deliver = 1).await;
 }
 
-/// I4: an unavailable API does not make a dead letter, because the source holds the message while
-/// it waits.
+/// I4: a message does not become a dead letter because of an unavailable API. The source holds the
+/// message while it waits for the API.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_nats_message_near_max_deliver_waits_for_an_api() {
     let url = shared();
@@ -636,8 +645,8 @@ async fn i4_nats_message_near_max_deliver_waits_for_an_api() {
     assert_eq!((summary.handled, summary.rejected), (1, 0));
 }
 
-/// I4: with an unavailable API, a message at its last delivery becomes a dead letter, because a
-/// crash of the process would lose it.
+/// I4: while an API is unavailable, a message at its last delivery becomes a dead letter, because a
+/// crash of the process would lose the message.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_last_delivery_with_unavailable_api_becomes_dead_letter() {
     let url = shared();
@@ -656,7 +665,8 @@ async fn i4_last_delivery_with_unavailable_api_becomes_dead_letter() {
     assert!(reason.ends_with("its API is down"), "{reason}");
 }
 
-/// I4: the source yields a dropped last delivery again, because the server would not redeliver it.
+/// I4: when a last delivery is dropped without a settlement, the source yields the message again,
+/// because the server would not redeliver it.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_dropped_last_delivery_is_yielded_again() {
     let url = shared();
@@ -669,7 +679,8 @@ async fn i4_dropped_last_delivery_is_yielded_again() {
     assert_eq!(unsettled(&url, "dropped-last").await, 0);
 }
 
-/// I4: the source yields a rejected last delivery again if the dead-letter subject has no stream.
+/// I4: when a last delivery is rejected and the dead-letter subject has no stream, the source
+/// yields the message again.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_last_delivery_is_yielded_again_when_reject_fails() {
     let url = shared();
@@ -688,8 +699,8 @@ async fn i4_last_delivery_is_yielded_again_when_reject_fails() {
     assert_eq!(unsettled(&url, "unburied").await, 0);
 }
 
-/// I4: the worker is aborted while it writes a dead letter, so the message is neither written nor
-/// returned. The stop writes it.
+/// I4: the worker is aborted while it writes a dead letter. The dead letter is not written and the
+/// message is not returned, so the consumer writes the dead letter when it stops.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_last_delivery_of_an_aborted_worker_becomes_dead_letter() {
     let url = shared();
@@ -698,7 +709,8 @@ async fn i4_last_delivery_of_an_aborted_worker_becomes_dead_letter() {
     let (locker, observer) = (db.connect().await, db.connect().await);
     let lock = "BEGIN; LOCK TABLE idem.dead_letter IN ACCESS EXCLUSIVE MODE";
     locker.batch_execute(lock).await.unwrap();
-    // The wait event is not reliable: a backend that checks for a deadlock has none for a moment.
+    // Read `pg_locks` instead of the wait event: a backend that checks for a deadlock has no wait
+    // event for a moment.
     let waiting_for_locks = async || -> Vec<i32> {
         let sql = "SELECT pid FROM pg_locks JOIN pg_stat_activity USING (pid)
                    WHERE datname = current_database() AND backend_type = 'client backend'
@@ -733,8 +745,8 @@ async fn i4_last_delivery_of_an_aborted_worker_becomes_dead_letter() {
     assert_eq!(unsettled(&url, "aborted").await, 0);
 }
 
-/// I4: the grace period ends while the handler executes a statement. Behind a pooler, the
-/// transaction of the handler holds the claim for some time longer.
+/// I4: the grace period ends while the handler executes a statement, and the message becomes a dead
+/// letter. Behind a pooler, the transaction of the handler holds the claim for some time longer.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_last_delivery_cut_in_a_statement_becomes_dead_letter() {
     let url = shared();
@@ -762,8 +774,8 @@ async fn i4_last_delivery_cut_in_a_statement_becomes_dead_letter() {
     assert_eq!(unsettled(&url, "cut-statement").await, 0);
 }
 
-/// I4: at a stop, an ordered message that failed at its last delivery becomes a dead letter. A
-/// retry at the broker would lose it.
+/// I4: at a stop, an ordered message that failed in its last delivery becomes a dead letter,
+/// because a retry at the broker would lose the message.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_stop_makes_dead_letter_of_failed_ordered_message() {
     let url = shared();
@@ -820,8 +832,8 @@ async fn max_deliver_of_a_durable_consumer_is_logged_once() {
     );
 }
 
-/// I4: without explicit acknowledgements, a message would be lost when its handler fails or its
-/// process crashes.
+/// I4: a durable consumer without explicit acknowledgements is an error, because a message would be
+/// lost when its handler fails or its process crashes.
 #[tokio::test]
 async fn i4_durable_consumer_without_explicit_acks_fails() {
     let url = shared();

@@ -1,4 +1,4 @@
-//! A proxy in front of a broker, which can cut connections and delay responses.
+//! A proxy in front of a broker. The proxy can cut connections and delay responses.
 
 use std::sync::{
     Arc, Mutex,
@@ -13,7 +13,7 @@ use tokio::{
 
 /// A TCP proxy between a client and its server.
 pub struct Line {
-    /// The URL of the server, with the address of this proxy.
+    /// The URL of the server, in which the address is replaced by the address of this proxy.
     pub url: String,
     state: Arc<State>,
 }
@@ -59,8 +59,8 @@ impl Line {
         contains(&self.state.received.lock().unwrap(), text.as_bytes())
     }
 
-    /// Holds back everything that the server sends on a connection, from the response that contains
-    /// these bytes.
+    /// Holds back, on each connection, the first response that contains these bytes and everything
+    /// that the server sends after it.
     pub fn hold_back(&self, response: &'static [u8]) {
         self.state.stop.send_replace(Some(response));
     }
@@ -91,7 +91,7 @@ impl Line {
 }
 
 impl State {
-    /// Forwards in both directions until one side closes the connection or the proxy is cut.
+    /// Forwards in both directions until one side closes the connection or `cut` is called.
     async fn connect(&self, mut ours: TcpStream, server: &str) {
         let Ok(mut theirs) = TcpStream::connect(server).await else {
             return;
@@ -126,7 +126,7 @@ impl State {
         }
     }
 
-    /// Waits while the response is to be held back.
+    /// Waits until `release` is called if this response must be held back.
     async fn hold(&self, response: &[u8]) {
         let mut stop = self.stop.subscribe();
         let is_held = |stop: &Option<&[u8]>| stop.is_some_and(|bytes| contains(response, bytes));

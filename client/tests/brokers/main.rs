@@ -97,8 +97,8 @@ async fn next(source: &mut impl Source) -> Delivery {
     }
 }
 
-/// Publishes until the broker confirms the effect, as a relay does. Adds to `away` the number of
-/// attempts that found the broker or the topic unavailable.
+/// Publishes repeatedly until the broker confirms the effect, as a relay does. Increments `away`
+/// for each attempt that found the broker or the topic unavailable.
 async fn publish(publisher: &impl Publisher, effect: &OutgoingMessage, away: &AtomicU32) {
     let started = Instant::now();
     loop {
@@ -115,8 +115,8 @@ async fn publish(publisher: &impl Publisher, effect: &OutgoingMessage, away: &At
     }
 }
 
-/// Asserts that nothing is delivered for 300 ms. The absence of a delivery is not a state that a
-/// test can wait for.
+/// Asserts that nothing is delivered for 300 ms. The time is fixed, because no state shows that
+/// nothing will be delivered.
 async fn assert_silent(source: &mut impl Source) {
     let delivered = tokio::time::timeout(Duration::from_millis(300), source.next()).await;
     assert!(delivered.is_err(), "{delivered:?}");
@@ -127,7 +127,7 @@ async fn collect(source: &mut impl Source, mut wanted: HashSet<String>) {
     while !wanted.is_empty() {
         let delivery = next(source).await;
         wanted.remove(&text(&delivery));
-        // If the broker is killed now, the message is redelivered.
+        // Ignore an error: if the broker is killed now, it redelivers the message.
         let _ = delivery.settle(idem_client::Settlement::Acknowledge).await;
     }
 }

@@ -29,7 +29,7 @@ pub fn shared() -> String {
     }
 }
 
-/// Creates a stream with this name and all subjects below it.
+/// Creates a stream with this name, for all subjects that begin with the name and a dot.
 pub async fn declare(
     url: &str,
     name: &str,
@@ -84,7 +84,8 @@ async fn published_message_arrives_with_every_property() {
     assert_eq!(unsettled(&url, "whole").await, 0);
 }
 
-/// Returns the number of messages that the durable consumer has not settled or not yet received.
+/// Returns the number of messages of the stream that the durable consumer has not settled. This
+/// includes messages that are not delivered yet.
 pub async fn unsettled(url: &str, stream: &str) -> u64 {
     let context = jetstream::new(async_nats::connect(url).await.unwrap());
     let stream = context.get_stream(stream).await.unwrap();
@@ -169,7 +170,8 @@ async fn delayed_retry_does_not_delay_other_messages() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rejected_message_is_published_to_dead_letter_subject() {
     let url = shared();
-    // The hard case: both subjects are in one stream, which already knows the id of the message.
+    // Both subjects are in one stream. This stream already contains the message id, so it could
+    // drop the dead letter as a duplicate.
     declare(&url, "rejected", |_| {}).await;
     let effect = whole("rejected.in");
     publisher(&url).publish(&effect).await.unwrap();
@@ -199,8 +201,8 @@ async fn rejected_message_is_published_to_dead_letter_subject() {
     );
 }
 
-/// I4: a program that settles by itself cannot reject without a dead-letter subject, and the
-/// message is redelivered.
+/// I4: a program that settles deliveries without a `Consumer` cannot reject a message without a
+/// dead-letter subject. The message is redelivered.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_reject_without_dead_letter_subject_fails() {
     let url = shared();
@@ -264,7 +266,7 @@ async fn i4_dead_letter_is_forwarded_to_nats_and_handled() {
 }
 
 /// Two durable consumers reject the same message of a stream. The message has the same sequence
-/// number for both, and their dead letters are not duplicates.
+/// number for both consumers, but the second dead letter must not be dropped as a duplicate.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_rejections_of_a_message_make_two_dead_letters() {
     let url = shared();
@@ -334,7 +336,8 @@ async fn unsettled_message_is_redelivered() {
         NatsConfig::new(&url),
         NatsSubscription::new("unsettled", "worker").ack_wait_s(2),
     );
-    // A separate runtime that ends as a killed process does: nothing holds its messages afterwards.
+    // Use a separate runtime, which ends like a killed process. After that, no source holds its
+    // messages.
     let process = Runtime::new().unwrap();
     let held = process.spawn(async move {
         let kept = next(&mut first).await;
@@ -425,7 +428,7 @@ fn denied(subject: &str) -> String {
     )
 }
 
-/// I4: effects wait until the user may publish to their subject.
+/// I4: effects wait until the user has permission to publish to their subject.
 #[tokio::test]
 async fn i4_effects_wait_for_a_nats_permission() {
     let mut server = Nats::start_with(&denied("closed.>")).unwrap();
@@ -437,8 +440,8 @@ async fn i4_effects_wait_for_a_nats_permission() {
     assert_waited_for(publisher(&limited), "closed.x", "open.x", mend).await;
 }
 
-/// I4: effects wait for a missing stream also when the user may only publish, so that the publisher
-/// cannot look up the stream of a subject.
+/// I4: effects wait for a missing stream also when the user has only the permission to publish. The
+/// publisher then cannot look up the stream of a subject.
 #[tokio::test]
 async fn i4_effects_wait_for_a_stream_without_lookup_rights() {
     let publish_only = "authorization { users: [\n\
@@ -455,7 +458,7 @@ async fn i4_effects_wait_for_a_stream_without_lookup_rights() {
     assert_waited_for(publisher, "late.x", "there.x", mend).await;
 }
 
-/// I4: an effect that its stream rejects because of its own content is parked.
+/// I4: if a stream rejects an effect because of the content of the effect, the relay parks it.
 #[tokio::test]
 async fn i4_invalid_effect_is_parked_by_a_nats_relay() {
     let url = shared();
@@ -463,8 +466,8 @@ async fn i4_invalid_effect_is_parked_by_a_nats_relay() {
     assert_parked(publisher(&url), "small.x", "message size exceeds maximum").await;
 }
 
-/// A subject with a space, a payload above the size limit and a header name with a line break
-/// cannot be sent.
+/// Three effects cannot be sent: with a space in the subject, with a payload above the size limit,
+/// and with a line break in a header name.
 #[tokio::test(flavor = "multi_thread")]
 async fn effect_that_nats_cannot_encode_fails_permanently() {
     let url = shared();
@@ -495,13 +498,13 @@ async fn missing_stream_is_an_error_until_it_is_created() {
     assert_eq!(text(&next(&mut source).await), "x");
 }
 
-/// A restarted server may have lost a delivery, and then never confirms its settlement. A
-/// settlement over a lost connection must fail long before the time limit.
+/// A restarted server may have lost a delivery, and then never confirms the settlement of that
+/// delivery. So a settlement must fail soon after a lost connection, long before the time limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn settlement_over_a_lost_connection_fails_soon() {
     const PATIENCE_S: u16 = 60;
     const BATCH: u16 = 200;
-    // The number of messages in hand at which the source requests as many again.
+    // When this number of prefetched messages is left, the source requests the same number again.
     const IN_HAND: usize = BATCH as usize / 2;
     const ALL: usize = BATCH as usize + IN_HAND;
     let mut server = Nats::start().unwrap();
@@ -533,10 +536,11 @@ async fn settlement_over_a_lost_connection_fails_soon() {
     let started = Instant::now();
     let first = deliveries.remove(0);
     first.settle(Settlement::Acknowledge).await.unwrap_err();
-    // The client has now detected the loss, and has read what the server had sent before.
+    // The client has now detected that the connection is lost, and has read everything that the
+    // server had sent before.
     while let Some(Ok(Some(delivery))) = source.next().now_or_never() {
         deliveries.push(delivery);
-        // Without this, the cooperative budget of tokio ends the loop early.
+        // Without the yield, the cooperative budget of tokio would end the loop early.
         tokio::task::yield_now().await;
     }
     assert!(deliveries.len() > IN_HAND, "no message was prefetched");
@@ -556,8 +560,8 @@ async fn settlement_over_a_lost_connection_fails_soon() {
     collect(&mut source, HashSet::from(["new".to_owned()])).await;
 }
 
-/// A source that waits for messages reconnects after a restart of the server, and its settlements
-/// are confirmed.
+/// A source that waits for messages reconnects after a restart of the server. Settlements after the
+/// reconnect are confirmed.
 #[tokio::test(flavor = "multi_thread")]
 async fn settlement_after_a_reconnect_is_confirmed() {
     let mut server = Nats::start().unwrap();
@@ -594,7 +598,7 @@ async fn settlement_after_a_reconnect_is_confirmed() {
         wanted.remove(&text(&delivery));
         let started = Instant::now();
         if let Err(error) = delivery.settle(Settlement::Acknowledge).await {
-            // A busy server may confirm late.
+            // A busy server may confirm only after the time limit, so a late error is accepted.
             assert!(started.elapsed() >= Duration::from_secs(1), "{error}");
         }
     }
@@ -612,7 +616,7 @@ async fn killed_broker_loses_no_confirmed_message() {
     let mut traffic = Traffic::start(publisher, source(&url, "killed"), "killed.x");
     traffic.go_on(200).await;
     server.kill().unwrap();
-    // The effects in flight were confirmed before the kill, or fail now.
+    // Each effect in flight was confirmed before the kill, or fails now.
     let confirmed = traffic.confirmed();
     traffic.meet_absence().await;
     assert!(

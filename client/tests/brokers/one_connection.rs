@@ -1,4 +1,5 @@
-//! All effects of a publisher share one connection, whatever the result of one effect is.
+//! Tests that all effects of a publisher share one connection, also when some effects fail or are
+//! dropped.
 
 use std::{
     sync::{
@@ -70,7 +71,7 @@ async fn dropped_publish_keeps_the_shared_connection() {
     {
         let effect = plain("one-connection", "under way");
         let mut under_way = Box::pin(publisher.publish(&effect));
-        // The first effect now uses the idle channel, so that the next effect needs another one.
+        // The first effect now uses the idle channel, so the next effect needs a second channel.
         let confirmed = under_way.as_mut().now_or_never();
         assert!(confirmed.is_none(), "{confirmed:?}");
         let dropped = plain("one-connection", "dropped");
@@ -84,8 +85,8 @@ async fn dropped_publish_keeps_the_shared_connection() {
     assert_eq!(connections.load(Ordering::SeqCst), 1);
 }
 
-/// When a queue confirms nothing, the checks of the broker use one channel and not one for each
-/// effect, also when the effects time out at different times.
+/// When a queue confirms nothing, all checks of the broker share one channel, also when the effects
+/// time out at different times.
 #[tokio::test(flavor = "multi_thread")]
 async fn unconfirmed_effects_share_one_broker_check() {
     const EFFECTS: usize = 12;
@@ -107,7 +108,8 @@ async fn unconfirmed_effects_share_one_broker_check() {
         .collect();
     let publisher = &publisher;
     let published = join_all((0..).zip(&effects).map(|(number, effect)| async move {
-        // Not a wait for a state: the effects start, and time out, one after the other.
+        // This sleep waits for no state. It makes the effects start, and time out, one after the
+        // other.
         sleep(number * STAGGER).await;
         publisher.publish(effect).await
     }))
@@ -140,7 +142,7 @@ async fn unconfirmed_effects_share_one_broker_check() {
 }
 
 /// Starts a proxy that goes silent when the returned sender is used: existing connections stay open
-/// and forward nothing. Later connections work.
+/// but forward nothing. Connections that are opened later work.
 async fn silenced(url: &str) -> (String, watch::Sender<()>) {
     let server = url
         .rsplit_once('@')
@@ -167,8 +169,9 @@ async fn silenced(url: &str) -> (String, watch::Sender<()>) {
     (line, silence)
 }
 
-/// I4: a publisher with a short time limit leaves a connection that a firewall has dropped. The
-/// heartbeat of the server would detect the loss only after a minute.
+/// I4: when a firewall drops the packets of a connection, a publisher with a short time limit opens
+/// a new connection after the time limit. The heartbeat of the server would detect the loss only
+/// after a minute.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_silent_connection_is_left_after_the_timeout() {
     let url = shared();

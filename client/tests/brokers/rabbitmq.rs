@@ -91,8 +91,8 @@ async fn published_message_arrives_with_every_property() {
 #[tokio::test(flavor = "multi_thread")]
 async fn retried_message_is_redelivered_and_counted() {
     let url = shared();
-    // A quorum queue counts exactly. A classic queue knows only that the message was delivered
-    // before.
+    // A quorum queue counts deliveries exactly. A classic queue only marks a message as
+    // redelivered, so the count of a redelivery is unknown.
     let (exact, unknown) = ([Some(1), Some(2), Some(3)], [Some(1), None, None]);
     for (queue, kind, counts) in [("quorum", "quorum", exact), ("classic", "classic", unknown)] {
         declare(&url, queue, &[("x-queue-type", kind)]).await;
@@ -143,8 +143,8 @@ async fn delayed_retry_does_not_delay_other_messages() {
     held.settle(Settlement::Acknowledge).await.unwrap();
 }
 
-/// A rejected message reaches the dead-letter exchange. When it is returned to its queue from
-/// there, the delivery is counted.
+/// A rejected message reaches the queue of dead letters through the dead-letter exchange. When the
+/// message comes back to its first queue in the same way, the delivery is counted.
 #[tokio::test(flavor = "multi_thread")]
 async fn rejected_message_reaches_dead_letter_exchange() {
     let url = shared();
@@ -197,8 +197,8 @@ async fn rejected_message_reaches_dead_letter_exchange() {
     assert_eq!(next(&mut letters).await.message().deliveries(), Some(2));
 }
 
-/// I4: a program that settles by itself cannot reject without a dead-letter exchange, and the
-/// message is redelivered.
+/// I4: a program that settles deliveries without a `Consumer` cannot reject a message without a
+/// dead-letter exchange. The message is redelivered.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_reject_without_dead_letter_exchange_fails() {
     let url = shared();
@@ -308,7 +308,7 @@ async fn unsettled_message_is_redelivered() {
     collect(&mut second, wanted.into()).await;
 }
 
-/// A delivery can be settled after its source was dropped and has stopped consuming.
+/// A delivery can be settled also after its source was dropped and has stopped consuming.
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_source_leaves_time_to_settle() {
     let url = shared();
@@ -346,7 +346,8 @@ async fn topic_without_a_queue_is_unavailable() {
     let url = shared();
     declare(&url, "there", &[]).await;
     let publisher = publisher(&url);
-    // Publish all effects concurrently: each response of the broker must be matched to its effect.
+    // Publish all effects concurrently, so that the publisher must match each response of the
+    // broker to its effect.
     let effects: Vec<_> = (0..400)
         .map(|n| plain(if n % 7 == 0 { "nowhere" } else { "there" }, &n.to_string()))
         .collect();
@@ -450,8 +451,8 @@ async fn i4_effects_wait_for_a_missing_queue() {
     assert_waited_for(publisher(&url), "declared-late", "declared-first", mend).await;
 }
 
-/// I4: effects wait while their queue withholds its confirmations on a working connection, as a
-/// quorum queue without a majority does.
+/// I4: effects wait for a queue that sends no confirmations over a working connection, as a quorum
+/// queue without a majority does.
 #[tokio::test]
 async fn i4_effects_wait_for_a_queue_without_confirmations() {
     let server = RabbitMq::start().unwrap();
@@ -486,7 +487,7 @@ async fn i4_effects_wait_for_a_missing_exchange() {
     assert_waited_for(publisher, "through-exchange", "no-exchange-needed", mend).await;
 }
 
-/// Declares an exchange and binds this queue to it.
+/// Declares a fanout exchange and binds this queue to it.
 async fn declare_fanout(channel: &Channel, exchange: &str, queue: &str) {
     let (options, table) = (ExchangeDeclareOptions::default(), FieldTable::default());
     channel
@@ -562,7 +563,7 @@ async fn i4_effects_wait_for_a_full_queue() {
     assert_waited_for(publisher(&url), "full", "roomy", mend).await;
 }
 
-/// I4: a server with a memory or disk alarm is unavailable, and the error names the alarm.
+/// I4: a server with a memory or disk alarm counts as unavailable, and the error names the alarm.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_server_with_an_alarm_is_unavailable() {
     let server = RabbitMq::start().unwrap();
@@ -604,7 +605,7 @@ async fn i4_server_with_an_alarm_is_unavailable() {
     collect(&mut source(&url, "alarmed"), wanted.into()).await;
 }
 
-/// I4: an effect that RabbitMQ rejects because of its own content is parked.
+/// I4: if RabbitMQ rejects an effect because of the content of the effect, the relay parks it.
 #[tokio::test]
 async fn i4_invalid_effect_is_parked_by_a_rabbitmq_relay() {
     let server = RabbitMq::start_with("max_message_size = 4096\n").unwrap();
@@ -613,7 +614,7 @@ async fn i4_invalid_effect_is_parked_by_a_rabbitmq_relay() {
     assert_parked(publisher(&url), "small", "PRECONDITION_FAILED").await;
 }
 
-/// AMQP limits a routing key to 255 bytes.
+/// A topic above 255 bytes fails permanently, because AMQP limits a routing key to 255 bytes.
 #[tokio::test(flavor = "multi_thread")]
 async fn effect_that_amqp_cannot_encode_fails_permanently() {
     let url = shared();
@@ -625,7 +626,7 @@ async fn effect_that_amqp_cannot_encode_fails_permanently() {
 }
 
 /// RabbitMQ closes the whole connection when headers do not fit into a frame. The client must
-/// detect this case itself. Otherwise, it would look like an unavailable broker on every attempt.
+/// detect this case itself. Otherwise, each attempt would fail as with an unavailable broker.
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_larger_than_a_frame_fail_permanently() {
     let url = shared();
@@ -666,14 +667,14 @@ async fn killed_broker_loses_no_confirmed_message() {
     let mut server = RabbitMq::start().unwrap();
     let url = server.url();
     declare(&url, "killed", &[]).await;
-    // RabbitMQ can confirm a declaration some seconds before it is on disk. A clean stop writes the
-    // declaration to disk.
+    // RabbitMQ can confirm a declaration some seconds before the declaration is on disk. Stop the
+    // server cleanly once, because a clean stop writes the declaration to disk.
     server.stop().unwrap();
     server.start_again().unwrap();
     let mut traffic = Traffic::start(publisher(&url), source(&url, "killed"), "killed");
     traffic.go_on(200).await;
     server.kill().unwrap();
-    // The effects in flight were confirmed before the kill, or fail now.
+    // Each effect in flight was confirmed before the kill, or fails now.
     let confirmed = traffic.confirmed();
     traffic.meet_absence().await;
     assert!(

@@ -1,4 +1,4 @@
-//! I4: idem consumes a queue with producers that do not know idem.
+//! I4: idem consumes messages of producers that do not use idem.
 
 use std::{future::pending, time::Duration};
 

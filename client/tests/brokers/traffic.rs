@@ -1,4 +1,4 @@
-//! A load of effects that are published and consumed continuously while a broker is killed.
+//! A load for tests that kill a broker: effects are published and consumed continuously.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -50,7 +50,8 @@ impl Traffic {
             loop {
                 let delivery = next(&mut source).await;
                 shared.consumed.lock().unwrap().insert(text(&delivery));
-                // If the settlement does not reach the broker, the message is redelivered.
+                // Ignore an error: if the settlement does not reach the broker, the broker
+                // redelivers the message.
                 let _ = delivery.settle(idem_client::Settlement::Acknowledge).await;
             }
         });

@@ -1,4 +1,4 @@
-//! A consumer with an environment that fails.
+//! A fixture: a consumer that fails because of its environment.
 
 use std::{
     sync::{
@@ -13,8 +13,8 @@ use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::support::{Database, in_time, until};
 
-/// A consumer with a database that lacks a table. Each attempt fails because of the environment,
-/// not because of the message.
+/// A running consumer. Its database lacks a table, so each attempt fails because of the environment
+/// and not because of the message.
 pub struct Unserved {
     pub db: Database,
     attempts: Arc<AtomicU32>,

@@ -1,5 +1,5 @@
-//! A message that did not fail uses up no delivery of its RabbitMQ queue, whatever the queue
-//! counts.
+//! A message that did not fail uses up no delivery of its RabbitMQ queue, in versions that count
+//! every return and in versions that count only failures.
 
 use std::{
     future::pending,
@@ -47,7 +47,7 @@ fn source(url: &str, queue: &str) -> RabbitMqSource {
     subscribed(url, RabbitMqSubscription::new(queue))
 }
 
-/// Returns true before RabbitMQ 4.3, where a quorum queue counts each return.
+/// Returns true for versions before RabbitMQ 4.3, where a quorum queue counts each return.
 fn counts_returns() -> bool {
     RabbitMq::version().unwrap() < (4, 3)
 }
@@ -139,8 +139,8 @@ async fn withheld_message_returns_when_hold_ends() {
     assert_eq!(again.message().deliveries(), Some(counted));
 }
 
-/// As in an outage of the database, nothing is fetched until both `hold_s` and the consumer timeout
-/// have passed.
+/// The test fetches nothing until both `hold_s` and the consumer timeout have passed, as a consumer
+/// does in an outage of the database.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_outage_uses_two_deliveries_of_a_withheld_message() {
     let server = impatient(3);
@@ -153,7 +153,8 @@ async fn long_outage_uses_two_deliveries_of_a_withheld_message() {
         .settle(Settlement::Release { after })
         .await
         .unwrap();
-    // RabbitMQ 4.3 counts neither return, and keeps a cancelled consumer in its list of consumers.
+    // Wait only if returns are counted. RabbitMQ 4.3 counts neither of the two returns, and keeps a
+    // cancelled consumer in its list of consumers.
     if counts_returns() {
         until("the broker has ended the consumer", async || {
             consumers(&url, "outage").await == 0
@@ -220,7 +221,8 @@ async fn dropped_source_returns_withheld_messages() {
     let withheld = next(&mut second).await;
     assert_eq!(text(&withheld), "withheld");
     withheld.settle(Settlement::Acknowledge).await.unwrap();
-    // The channel of the first source is still open, although the source no longer fetches from it.
+    // The source no longer fetches from its channel, but the channel is still open. So the message
+    // can be returned.
     open.settle(Settlement::Release {
         after: Duration::ZERO,
     })
@@ -252,7 +254,7 @@ async fn released_message_returns_to_a_classic_queue() {
         .unwrap();
     let again = next(&mut first).await;
     assert_eq!(again.message().deliveries(), None);
-    // The first redelivery has shown that the queue is a classic queue.
+    // At the first redelivery, the source has detected that the queue is a classic queue.
     publisher(&url)
         .publish(&plain("released-classic", "fresh"))
         .await
@@ -266,8 +268,8 @@ async fn released_message_returns_to_a_classic_queue() {
     assert_eq!(next(&mut first).await.message().deliveries(), None);
 }
 
-/// I4: the attempts exceed `x-delivery-limit` of the queue, and the message is still handled at its
-/// first delivery.
+/// I4: while the database fails, the consumer attempts a message more often than `x-delivery-limit`
+/// of the queue. The message is still handled in its first delivery.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_database_failure_uses_no_rabbitmq_delivery() {
     let url = shared();
@@ -300,7 +302,8 @@ async fn i4_database_failure_uses_no_rabbitmq_delivery() {
     );
 }
 
-/// A stop during a failure of the environment returns the message to its queue once.
+/// When the consumer stops during a failure of the environment, the message returns to its queue
+/// once.
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_returns_a_withheld_message_once() {
     let url = shared();
@@ -381,15 +384,15 @@ async fn i4_failing_message_becomes_dead_letter_before_limit() {
     assert_eq!(*seen.lock().unwrap(), expected);
 }
 
-/// Settles the message of a queue with `returned`, `deliveries` times, each time over a new
-/// connection.
+/// Receives the message of a queue `deliveries` times, and settles it with `returned` each time.
+/// Each delivery uses a new connection.
 async fn return_often(url: &str, queue: &str, deliveries: u32, returned: &Settlement) {
     for _ in 0..deliveries {
         let mut source = source(url, queue);
         let delivery = next(&mut source).await;
         source.close().await;
         let settled = delivery.settle(returned.clone()).await;
-        // A release near the limit returns an error: the message returns to the queue when its
+        // A release near the limit returns an error. The message then returns to the queue when the
         // connection ends.
         assert!(
             settled.is_ok() || *returned == Settlement::RELEASE,
@@ -398,8 +401,8 @@ async fn return_often(url: &str, queue: &str, deliveries: u32, returned: &Settle
     }
 }
 
-/// Returns the number of attempts that a consumer makes to handle a message that always fails,
-/// after the message was settled with `returned` `deliveries` times.
+/// Settles a message with `returned`, `deliveries` times. Then returns the number of attempts of a
+/// consumer with a handler that always fails.
 async fn attempts_after(deliveries: u32, queue: &'static str, returned: Settlement) -> usize {
     let url = shared();
     queue_of(&url, queue, "poison").await;
@@ -431,14 +434,14 @@ async fn attempts_after(deliveries: u32, queue: &'static str, returned: Settleme
     *attempts.lock().unwrap()
 }
 
-/// Messages that were released five times before still have all three attempts.
+/// A message that was released five times in the past still has all three attempts.
 #[tokio::test(flavor = "multi_thread")]
 async fn clean_restarts_use_no_delivery() {
     assert_eq!(attempts_after(5, "restarted", Settlement::RELEASE).await, 3);
 }
 
-/// I4: if the queue counts returns, one more return could delete the message, so its next failure
-/// makes a dead letter. The message may have failed in other processes too.
+/// I4: near the limit of a queue that counts returns, one more return could delete the message, so
+/// the next failure makes a dead letter. Earlier returns may have been failures in other processes.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_failure_near_the_limit_becomes_dead_letter() {
     let expected = if counts_returns() { 1 } else { 3 };
@@ -448,8 +451,8 @@ async fn i4_failure_near_the_limit_becomes_dead_letter() {
     );
 }
 
-/// I4: an unavailable API uses no attempt. If the queue counts returns, the message waits for
-/// `hold_s` and becomes a dead letter. Otherwise it continues to wait.
+/// I4: an attempt with an unavailable API is not counted. If the queue counts returns, the message
+/// waits for `hold_s` and then becomes a dead letter. Otherwise it continues to wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_message_near_limit_waits_for_api_within_its_hold() {
     let (url, queue) = (shared(), "near-and-down");
@@ -516,15 +519,16 @@ async fn closed_source_returns_prefetched_messages() {
     );
 }
 
-/// Declares a quorum queue with one message, which the queue deletes at the next return.
+/// Declares a quorum queue with one message. At the next return of the message, the queue deletes
+/// it.
 async fn queue_at_its_limit(url: &str, queue: &str, text: &str) {
     declare(url, queue, &[("x-delivery-limit", AMQPValue::LongInt(15))]).await;
     publisher(url).publish(&plain(queue, text)).await.unwrap();
     return_often(url, queue, 15, &Settlement::RETRY).await;
 }
 
-/// I4: after its hold, the source yields a message at its limit again, because a return would
-/// delete the message.
+/// I4: a return would delete a message at its delivery limit. So when its hold ends, the source
+/// yields the message again and does not return it.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_message_at_its_limit_is_not_returned_after_its_hold() {
     let (url, queue) = (shared(), "hold-ends-at-limit");
@@ -547,8 +551,8 @@ async fn i4_message_at_its_limit_is_not_returned_after_its_hold() {
     }
 }
 
-/// I4: the source yields a dropped message at its limit again, because a return would delete the
-/// message.
+/// I4: when a message at its delivery limit is dropped without a settlement, the source yields it
+/// again, because a return would delete the message.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_dropped_message_at_its_limit_is_yielded_again() {
     let (url, queue) = (shared(), "dropped-at-limit");
@@ -566,7 +570,7 @@ async fn i4_dropped_message_at_its_limit_is_yielded_again() {
     }
 }
 
-/// The state of a message at its limit while its connection is cut.
+/// The state of a message at its delivery limit when its connection is cut.
 #[derive(Clone, Copy, Debug)]
 enum At {
     Withheld,
@@ -574,8 +578,8 @@ enum At {
     Dropped,
 }
 
-/// I4: the source yields a message at its limit again after a disconnect, because the queue counts
-/// the disconnect and deletes the message.
+/// I4: after a disconnect, the source yields a message at its delivery limit again, because the
+/// queue counts the disconnect as a return and deletes the message.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_message_at_its_limit_survives_a_disconnect() {
     let release = Settlement::Release {
@@ -633,8 +637,8 @@ async fn two_returned_often(url: &str, queue: &str, deliveries: u32) {
     }
 }
 
-/// I4: a prefetched message at its limit, which the consumer has not taken from the source,
-/// survives a disconnect.
+/// I4: a prefetched message at its delivery limit survives a disconnect. The consumer has not taken
+/// this message from the source.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_prefetched_message_at_limit_survives_a_disconnect() {
     for (is_closed, queue) in [(false, "cut-sent-ahead"), (true, "cut-and-closed")] {
@@ -668,11 +672,12 @@ async fn i4_prefetched_message_at_limit_survives_a_disconnect() {
     }
 }
 
-/// The method `basic.consume-ok` of AMQP.
+/// The method `basic.consume-ok` of AMQP, the response to the start of a consumer.
 const CONSUME_OK: &[u8] = &[0, 60, 0, 21];
 
-/// I4: the broker sends a message before the source receives `consume-ok`, and the caller drops the
-/// future of `next` meanwhile. If the connection ended, the queue would delete the message.
+/// I4: the broker has sent a message, and the caller drops the future of `next` before the source
+/// receives `consume-ok`. The source must keep the connection open, because the queue would delete
+/// the message if the connection ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_message_at_its_limit_survives_a_dropped_next() {
     for (is_closed, queue) in [(false, "dropped-attempt"), (true, "closed-attempt")] {
@@ -703,11 +708,11 @@ async fn i4_message_at_its_limit_survives_a_dropped_next() {
     }
 }
 
-/// The method `basic.qos-ok` of AMQP, the last one before a source consumes.
+/// The method `basic.qos-ok` of AMQP, the last response before a source starts to consume.
 const QOS_OK: &[u8] = &[0, 60, 0, 11];
 
-/// A source that is closed while it connects must not start to consume: the queue would count the
-/// messages that it sent to a connection that ends.
+/// A source that is closed while it connects must not start to consume. Otherwise, the queue would
+/// send messages to a connection that ends, and would count these deliveries.
 #[tokio::test(flavor = "multi_thread")]
 async fn source_closed_while_connecting_consumes_nothing() {
     let (url, queue) = (shared(), "closed-while-connecting");
@@ -728,8 +733,8 @@ async fn source_closed_while_connecting_consumes_nothing() {
     );
 }
 
-/// I4: at a stop, a prefetched message near its limit becomes a dead letter, because a queue of
-/// RabbitMQ 4 could delete it when it is returned.
+/// I4: at a stop, a prefetched message near its delivery limit becomes a dead letter. If the
+/// message were returned instead, a queue of RabbitMQ 4 could delete it.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_stop_keeps_prefetched_message_near_the_limit() {
     let (url, queue) = (shared(), "near-and-ahead");

@@ -13,7 +13,7 @@ use crate::{
 const BATCH: usize = 25;
 const MESSAGES: usize = 4 * BATCH;
 
-/// Full batches only, so that a slow machine does not end a batch early.
+/// Only full batches. Without a time limit, a slow machine cannot end a batch early.
 const FULL: Batches = Batches {
     max: BATCH,
     linger: Duration::MAX,

@@ -28,20 +28,21 @@ struct State {
     unsettled: HashMap<u64, Copy>,
     deliveries: u64,
     is_closed: bool,
-    /// The number of deliveries of a message that are counted.
+    /// The number of deliveries of each message, from the first one, that carry a delivery count.
     counts: u32,
-    /// True if only failures are counted, and not releases.
+    /// True if the broker counts failures only. It does not count releases then.
     counts_failures: bool,
     /// True if the broker drops rejected messages.
     drops_rejected: bool,
     failures: VecDeque<Failure>,
-    /// The number of next settlements that fail.
+    /// The number of settlements, from the next one, that fail.
     deaf: u32,
-    /// True if no settlement is ever confirmed.
+    /// True if the broker never confirms a settlement.
     is_mute: bool,
-    /// The id of a message with settlements that are never confirmed.
+    /// The id of the message for which settlements are never confirmed.
     silent_about: Option<String>,
-    /// True if a return may delete a message. All messages count as prefetched then.
+    /// True if all messages are near their delivery limit, so that a return may delete a message.
+    /// All messages count as prefetched then.
     is_near_limit: bool,
     told: Told,
 }
@@ -49,7 +50,7 @@ struct State {
 #[derive(Clone, Debug)]
 struct Copy {
     message: Message,
-    /// The number of deliveries that the broker has counted.
+    /// The number of deliveries of this message that the broker has counted.
     deliveries: u32,
     is_redelivered: bool,
 }
@@ -65,13 +66,13 @@ pub struct Told {
     pub released: Vec<(String, Duration)>,
     /// The ids of rejected messages, with the reason.
     pub rejected: Vec<(String, String)>,
-    /// The ids of messages with receipts that were dropped.
+    /// The ids of messages with a receipt that was dropped without a settlement.
     pub dropped: Vec<String>,
-    /// The ids of messages with settlements that are not confirmed.
+    /// The ids of messages with a settlement that the broker did not confirm.
     pub ignored: Vec<String>,
     /// The highest number of messages that were unsettled at the same time.
     pub most_unsettled: usize,
-    /// The number of polls for a message.
+    /// The number of times that the consumer polled for a message.
     pub asked: u64,
 }
 
@@ -90,7 +91,7 @@ impl Broker {
         broker
     }
 
-    /// Adds the number of deliveries to each delivery.
+    /// Adds a delivery count to each delivery.
     pub fn counting(self) -> Self {
         self.state().counts = u32::MAX;
         self
@@ -109,8 +110,8 @@ impl Broker {
         self
     }
 
-    /// Adds a count to the first delivery of a message and none to later deliveries, as a classic
-    /// queue of RabbitMQ does.
+    /// Adds a delivery count to the first delivery of a message only, as a classic queue of
+    /// RabbitMQ does.
     pub fn counting_the_first(self) -> Self {
         self.state().counts = 1;
         self
@@ -134,20 +135,20 @@ impl Broker {
         self
     }
 
-    /// Never confirms a settlement.
+    /// Makes the broker confirm no settlement.
     pub fn mute(self) -> Self {
         self.state().is_mute = true;
         self
     }
 
-    /// Never confirms a settlement of the message with this id.
+    /// Makes the broker confirm no settlement of the message with this id.
     pub fn silent_about(self, id: &str) -> Self {
         self.state().silent_about = Some(id.to_owned());
         self
     }
 
-    /// Marks each message as near its delivery limit, so that a return may delete it. The close of
-    /// the source hands over the messages that are not delivered yet.
+    /// Marks all messages as near their delivery limit, so that a return may delete a message. When
+    /// the source is closed, it hands over the messages that are not delivered yet.
     pub fn near_limit(self) -> Self {
         self.state().is_near_limit = true;
         self
@@ -166,13 +167,13 @@ impl Broker {
         self.state().told.clone()
     }
 
-    /// Returns the number of messages that no consumer holds.
+    /// Returns the number of messages that wait for delivery or redelivery.
     pub fn waiting(&self) -> usize {
         let state = self.state();
         state.ready.len() + state.delayed.len()
     }
 
-    /// Returns the number of messages that a consumer holds.
+    /// Returns the number of messages that are delivered and not settled.
     pub fn unsettled(&self) -> usize {
         self.state().unsettled.len()
     }
@@ -209,7 +210,8 @@ impl Broker {
             ));
         };
         copy.deliveries += 1;
-        // The source can detect RabbitMQ 4.3 only when a message is redelivered.
+        // As with RabbitMQ 4.3, the source can detect only from a redelivery that releases are not
+        // counted.
         let counts_releases = !(state.counts_failures && copy.is_redelivered);
         copy.is_redelivered = true;
         let mut message = copy.message.clone();
@@ -258,7 +260,7 @@ impl Broker {
                 state.delayed.push((Instant::now() + after, copy));
             }
             Some(Settlement::Reject { reason }) => state.told.rejected.push((id, reason)),
-            // A dropped receipt releases its message.
+            // The receipt was dropped, so its message is released.
             None => {
                 state.told.dropped.push(id);
                 copy.deliveries -= u32::from(state.counts_failures);

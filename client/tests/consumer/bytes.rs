@@ -1,4 +1,5 @@
-//! The messages that a consumer holds, and those that share a transaction, are limited in bytes.
+//! Tests of two limits in bytes: for the messages that a consumer holds, and for the messages of
+//! one batch.
 
 use std::{
     future::pending,
@@ -20,7 +21,7 @@ use crate::{
 
 const MIB: usize = 1024 * 1024;
 
-/// Batches that are limited only by their number of messages and by bytes, not by time.
+/// Limits of a batch: the number of messages and the bytes, but no time.
 const UNLIMITED: Batches = Batches {
     max: 100,
     linger: Duration::MAX,
@@ -38,8 +39,8 @@ async fn rows_by_transaction(ground: &Ground) -> Vec<i64> {
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// The memory of a consumer is limited whatever the size of messages: it holds 64 MiB, and the next
-/// message waits.
+/// A consumer holds at most 64 MiB of messages, so its memory is limited for messages of any size.
+/// The next message waits.
 #[tokio::test(flavor = "multi_thread")]
 async fn held_messages_stay_within_64_mib_by_default() {
     let ground = Ground::new().await;
@@ -48,7 +49,8 @@ async fn held_messages_stay_within_64_mib_by_default() {
     let handler = move |tx: Tx, message: Message| {
         let seen = seen.clone();
         async move {
-            // No message is settled before the consumer holds the maximum.
+            // Settle no message before the consumer holds the maximum: 64 messages of 1 MiB, and
+            // one message that waits.
             while seen.told().most_unsettled < 65 {
                 sleep(Duration::from_millis(5)).await;
             }
@@ -65,7 +67,7 @@ async fn held_messages_stay_within_64_mib_by_default() {
     assert!(most <= 65, "the consumer held {most} messages of 1 MiB");
 }
 
-/// No other message is handled at the same time as a message that is larger than the limit.
+/// A message that is larger than the limit is handled while no other message is handled.
 #[tokio::test(flavor = "multi_thread")]
 async fn message_above_the_limit_is_handled_alone() {
     let ground = Ground::new().await;
@@ -77,7 +79,7 @@ async fn message_above_the_limit_is_handled_alone() {
         let (seen, noted) = (seen.clone(), Arc::clone(&noted));
         async move {
             if message.message_id() == Some("large") {
-                // A second message is fetched and waits. A third must not be fetched.
+                // A second message is fetched and waits. A third message must not be fetched.
                 while seen.told().most_unsettled < 2 {
                     sleep(Duration::from_millis(5)).await;
                 }
@@ -144,8 +146,8 @@ async fn batch_does_not_wait_for_bytes_that_it_uses_itself() {
     assert!(most <= 4, "the consumer held {most} messages of 300 bytes");
 }
 
-/// A message that waits in place for its retry keeps its bytes. Another message must still be
-/// handled, because its success decides whether the first message has failed.
+/// A message that waits in place for its retry keeps its bytes. A message of another key must still
+/// be handled: the success of that message shows that the first message itself has failed.
 #[tokio::test(flavor = "multi_thread")]
 async fn message_retried_in_place_does_not_block_another_key() {
     let ground = Ground::new().await;
@@ -170,8 +172,8 @@ async fn message_retried_in_place_does_not_block_another_key() {
     assert_eq!(ground.done().await, ["second"]);
 }
 
-/// A message of another key is handled while a message that is retried in place has a waiting
-/// successor.
+/// A message of another key is handled while the first message is retried in place and a later
+/// message of the same key waits for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_successor_does_not_block_another_key() {
     let ground = Ground::new().await;
@@ -195,8 +197,8 @@ async fn waiting_successor_does_not_block_another_key() {
     assert_eq!(ground.done().await, ["second"]);
 }
 
-/// Messages without a key are handled at once, and not only at the next attempt of a message that
-/// is retried in place.
+/// Messages without a key are handled at once. They do not wait for the next attempt of a message
+/// that is retried in place.
 #[tokio::test(flavor = "multi_thread")]
 async fn message_retried_in_place_does_not_block_keyless_messages() {
     let ground = Ground::new().await;
@@ -212,7 +214,7 @@ async fn message_retried_in_place_does_not_block_keyless_messages() {
         async move {
             match message.message_id() {
                 Some("first") => return Err("not today".into()),
-                // This message ends after the next message was fetched.
+                // Keep this message unsettled until the next message is fetched.
                 Some("1") => {
                     while seen.unsettled() < 3 {
                         sleep(Duration::from_millis(5)).await;
@@ -237,7 +239,7 @@ async fn message_retried_in_place_does_not_block_keyless_messages() {
     assert_eq!(ground.done().await, ["1", "2", "3"]);
 }
 
-/// The byte limit does not let a message overtake another message of its key.
+/// The byte limit does not change the order of the messages of a key.
 #[tokio::test(flavor = "multi_thread")]
 async fn byte_limit_keeps_the_order_of_a_key() {
     let ground = Ground::new().await;

@@ -99,7 +99,7 @@ async fn assert_survives_outage(
     let consumer = Consumer::new(mortal.pool.clone(), broker.clone())
         .handle("away", work)
         .concurrency(CONCURRENCY)
-        // No handler fails by itself.
+        // A low limit is sufficient, because no handler fails by itself.
         .max_deliveries(2);
     let running = tokio::spawn(change(consumer).run(pending()));
     until("some messages are acknowledged", async || {
@@ -115,9 +115,9 @@ async fn assert_survives_outage(
         })
         .await;
     }
-    // From here on, the consumer makes only probes with back-off, and one look-up of requeued
-    // messages in each of two inboxes. If messages are retried in place, it does so after it has
-    // tried the held messages.
+    // From here on, the consumer connects only for probes with back-off, and once in each of two
+    // inboxes to look up requeued messages. If messages are retried in place, this begins after the
+    // consumer has tried the messages that it holds.
     let (began, asked) = (Instant::now(), broker.told().asked);
     let at_first = mortal.connects();
     until("the database is probed", async || {
@@ -136,8 +136,8 @@ async fn assert_survives_outage(
             "messages were fetched during the outage"
         );
     }
-    // The attempts of messages that were in flight or fetched before the outage was noticed, and
-    // the probes.
+    // The limit allows attempts of messages that were in flight or fetched before the consumer
+    // noticed the outage, and the probes.
     let attempts = mortal.connects() - before;
     assert!(
         attempts <= 2 * 5 * CONCURRENCY as u64 + 8 + 2,
@@ -148,7 +148,7 @@ async fn assert_survives_outage(
     let summary = source_ended(in_time(running).await.unwrap());
     assert_eq!((summary.retried, summary.rejected), (0, 0), "{summary:?}");
     assert_eq!(summary.given_back > 0, gives_back, "{summary:?}");
-    // A message with an ambiguous commit is a duplicate.
+    // A message with an ambiguous commit can be a duplicate when it is redelivered.
     assert_eq!((summary.handled + summary.duplicates) as usize, MESSAGES);
     let done = done(&mortal.pool).await;
     assert_each_once(&done);

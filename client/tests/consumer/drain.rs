@@ -95,8 +95,8 @@ async fn stop_finishes_running_handlers_and_fetches_no_more() {
     barrier.go.add_permits(MESSAGES);
     let summary = in_time(running).await.unwrap().unwrap();
 
-    // A handler that continued before the consumer noticed the stop may have been followed by
-    // another one.
+    // If a handler continued before the consumer noticed the stop, another handler may have started
+    // after it.
     let handled = summary.handled as usize;
     assert!((4..MESSAGES).contains(&handled), "{summary:?}");
     assert_eq!(summary.given_back, 0);
@@ -128,7 +128,7 @@ async fn stop_releases_messages_that_wait_for_their_key_in_order() {
     })
     .await;
     stop.send(()).unwrap();
-    // The test has one thread, so this line runs after the consumer has stopped fetching.
+    // The test has one thread, so this line runs only after the consumer has stopped fetching.
     in_time(noticed).await.unwrap();
     barrier.go.add_permits(1);
     let summary = in_time(running).await.unwrap().unwrap();
@@ -148,7 +148,7 @@ async fn stop_releases_messages_that_wait_for_their_key_in_order() {
 }
 
 /// At a stop, a message that failed in place is settled with a retry, so that a broker that counts
-/// only failures counts this one.
+/// only failures counts this failure.
 #[tokio::test]
 async fn stop_retries_a_message_that_failed_in_place() {
     let ground = Ground::new().await;
@@ -267,8 +267,8 @@ async fn silent_broker_does_not_block_a_stop() {
     assert_eq!(broker.told().dropped.len(), 4);
 }
 
-/// A paused consumer notices a stop while it releases messages and the broker does not confirm one
-/// of the releases.
+/// A paused consumer notices a stop while it releases messages, although the broker does not
+/// confirm the release of one message.
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_is_noticed_during_an_unconfirmed_release() {
     let ground = Ground::new().await;
@@ -302,7 +302,7 @@ async fn stop_is_noticed_during_an_unconfirmed_release() {
 }
 
 /// At a stop, messages with unconfirmed releases are counted as failed settlements. The first
-/// message is in its handler, and the others wait for it.
+/// message is in its handler, and the later messages of its key wait for it.
 #[tokio::test]
 async fn unconfirmed_releases_at_a_stop_are_counted() {
     let ground = Ground::new().await;
@@ -315,7 +315,8 @@ async fn unconfirmed_releases_at_a_stop_are_counted() {
     let are_fetched = until("all messages are fetched", async || broker.unsettled() == 4);
     let summary = in_time(consumer.run(are_fetched)).await.unwrap();
 
-    // The successors of the unconfirmed message are dropped with it.
+    // The later messages of the key are dropped together with the message that has no confirmed
+    // release.
     let told = broker.told();
     assert_eq!(
         (told.released.len(), told.dropped),
@@ -330,15 +331,16 @@ async fn unconfirmed_releases_at_a_stop_are_counted() {
 async fn termination_signal_completes_terminated() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut terminated = pin!(terminated());
-        // After the first poll of the future, a signal no longer ends the process.
+        // The first poll installs the signal handler. After it, a signal no longer ends the
+        // process.
         assert!(poll!(terminated.as_mut()).is_pending());
         kill(Pid::this(), signal).unwrap();
         in_time(terminated).await;
     }
 }
 
-/// When `run` returns after the grace period, the server has ended the statements of the handlers.
-/// Through a pooler, the server ends them later.
+/// When `run` returns after the grace period, the server has ended the statements of interrupted
+/// handlers. Behind a pooler, the server ends them later.
 #[tokio::test(flavor = "multi_thread")]
 async fn statement_of_a_cut_handler_ends_with_the_consumer() {
     let ground = Ground::new().await;

@@ -57,7 +57,7 @@ impl Source for Fatal {
     }
 }
 
-/// I4: the last error of a source that ends is the cause of the error of the consumer.
+/// I4: if a source fails and then ends, its last error is the cause of the error of the consumer.
 #[tokio::test]
 async fn i4_fatal_error_of_the_source_is_the_cause() {
     let ground = Ground::new().await;
@@ -88,7 +88,8 @@ async fn requested_shutdown_returns_ok() {
     assert_eq!((broker.unsettled(), broker.waiting()), (0, 1));
 }
 
-/// A source with a second delivery that panics in a place where no message can be blamed.
+/// A source with a second delivery that has a broken receipt. The receipt panics outside of any
+/// handler, so the panic is not a failure of a message.
 struct Broken(Broker, u32);
 
 impl Source for Broken {

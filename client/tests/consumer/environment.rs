@@ -42,7 +42,7 @@ fn needing(prefix: &'static str) -> impl idem_client::Handler {
     }
 }
 
-/// I4: messages that need a missing table are redelivered until the table exists, and none is
+/// I4: messages that need a missing table are redelivered until the table exists. No message is
 /// rejected.
 #[tokio::test]
 async fn i4_missing_business_table_uses_no_attempt() {
@@ -72,7 +72,8 @@ async fn assert_message_fails_alone(
     change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>,
 ) {
     let ground = Ground::new().await;
-    // In key order, messages with the key of the failing message would wait, so its key differs.
+    // The key of the failing message differs from the other keys. In key order, messages with the
+    // same key would wait for the failing message.
     let its_key = if key.is_empty() { "" } else { "its own" };
     let broker = Broker::with([message("bad", its_key)]);
     let consumer = Consumer::new(ground.pool.clone(), broker.clone())
@@ -99,20 +100,21 @@ async fn assert_message_fails_alone(
     );
 }
 
-/// I4: a message that alone fails with an error of the environment uses its attempts and is
-/// rejected.
+/// I4: if only one message fails with an error of the environment, the message uses up its attempts
+/// and is rejected.
 #[tokio::test]
 async fn i4_environment_error_of_one_message_rejects_only_it() {
     assert_message_fails_alone("", |consumer| consumer).await;
 }
 
-/// I4: the failing message is rejected also when the consumer handles one message at a time.
+/// I4: if only one message fails, it is rejected also when the consumer handles one message at a
+/// time.
 #[tokio::test]
 async fn i4_one_failing_message_is_rejected_without_concurrency() {
     assert_message_fails_alone("", |consumer| consumer.concurrency(1)).await;
 }
 
-/// I4: the failing message is rejected also when messages are ordered by key.
+/// I4: if only one message fails, it is rejected also when messages are ordered by key.
 #[tokio::test]
 async fn i4_one_failing_message_is_rejected_in_key_order() {
     assert_message_fails_alone("key", |consumer| {
@@ -163,8 +165,7 @@ async fn paused_route_does_not_stop_other_routes() {
     );
 }
 
-/// A waiting message of a paused destination must not prevent the worker from probing that
-/// destination.
+/// A message of a paused destination waits in place. The worker must still probe that destination.
 #[tokio::test]
 async fn paused_route_does_not_stop_other_routes_in_key_order() {
     let ground = Ground::new().await;
@@ -222,8 +223,8 @@ async fn nothing_is_fetched_before_the_database_is_ready() {
     assert_eq!((summary.handled, summary.given_back), (1, 0));
 }
 
-/// A broker that counts each delivery has counted five that ended with a stop. These do not count
-/// as failures.
+/// A broker that counts each delivery has counted five deliveries that ended with a stop of the
+/// consumer. These deliveries do not count as failures.
 #[tokio::test]
 async fn releases_at_a_stop_do_not_count_as_failures() {
     let ground = Ground::new().await;
@@ -284,8 +285,8 @@ async fn status_names_a_paused_destination_and_its_reason() {
     assert!(status.borrow().is_ready());
 }
 
-/// The database counts attempts under a lease. An attempt that finds an unavailable API is not
-/// counted.
+/// Under a lease, the database counts attempts. An attempt that ends because an API is unavailable
+/// is not counted.
 #[tokio::test]
 async fn unavailable_api_uses_no_attempt_under_a_lease() {
     let ground = Ground::new().await;
@@ -311,8 +312,8 @@ async fn unavailable_api_uses_no_attempt_under_a_lease() {
     );
 }
 
-/// Repeated pauses of a destination open and close its circuit breaker, and only one warning is
-/// logged.
+/// Repeated pauses of a destination open and close its circuit breaker. The consumer logs only one
+/// warning.
 #[tokio::test]
 async fn failing_environment_logs_one_warning_with_all_causes() {
     let (log, _guard) = Log::keep();
@@ -367,8 +368,8 @@ async fn failure_of_a_message_is_logged_with_causes_and_attempt() {
     assert!(last.contains("failed too often"), "{last}");
 }
 
-/// A login that the server rejects because of the connection limit of the role is not a failure of
-/// a message.
+/// If the server rejects a login because of the connection limit of the role, this is not a failure
+/// of a message.
 #[tokio::test]
 async fn i4_rejected_login_uses_no_attempt() {
     let ground = Ground::new().await;

@@ -31,7 +31,7 @@ fn pauses(told: &Told, id: &str) -> Vec<Duration> {
 }
 
 fn assert_growing(pauses: &[Duration]) {
-    // The delay doubles each time, plus jitter of up to 100 %.
+    // The delay doubles each time. Jitter adds up to 100 % of it.
     for (n, pause) in pauses.iter().enumerate() {
         let least = SHORT.saturating_mul(1 << n).min(LONG);
         assert!((least..=2 * least).contains(pause), "pause {n}: {pause:?}");
@@ -227,7 +227,8 @@ async fn panic_of_a_route_counts_as_a_failure() {
     assert_eq!(ground.done().await, ["good"]);
 }
 
-/// A message is redelivered after a failed settlement, and is a duplicate then.
+/// After a failed settlement, the message is redelivered, and the consumer recognizes it as a
+/// duplicate.
 #[tokio::test]
 async fn message_with_failed_settlement_is_a_duplicate() {
     let ground = Ground::new().await;
@@ -250,8 +251,8 @@ async fn message_with_failed_settlement_is_a_duplicate() {
 }
 
 /// Drops the extension. The consumer locks the tables of idem in another order than DROP EXTENSION
-/// does, and PostgreSQL may end either of the two with a deadlock. docs/operations.md says to
-/// repeat the DROP.
+/// does, so PostgreSQL may end either of the two with a deadlock error. This function then repeats
+/// the DROP, as docs/operations.md recommends.
 async fn drop_extension(client: &Client) {
     while let Err(error) = client.batch_execute("DROP EXTENSION idem").await {
         assert_eq!(
@@ -262,7 +263,7 @@ async fn drop_extension(client: &Client) {
     }
 }
 
-/// While the extension is missing, messages are released, and none is rejected.
+/// While the extension is missing, messages are released. No message is rejected.
 #[tokio::test]
 async fn missing_extension_rejects_no_message() {
     let ground = Ground::new().await;
@@ -293,8 +294,8 @@ async fn missing_extension_rejects_no_message() {
     assert_eq!(ground.done().await, ["first", "m"]);
 }
 
-/// Asserts that releases do not count as failures: the first three attempts find an unavailable
-/// API, then the handler fails each time, and the message may fail three times.
+/// Asserts that releases do not count as failures. The first three attempts find an unavailable
+/// API, and all later attempts fail. The message is rejected at its third failure.
 async fn assert_releases_do_not_count(broker: Broker) {
     let ground = Ground::new().await;
     let attempts = Arc::new(AtomicU32::new(0));
@@ -329,13 +330,13 @@ async fn assert_releases_do_not_count(broker: Broker) {
     );
 }
 
-/// I4: releases do not count as failures with a broker that counts every delivery.
+/// I4: releases do not count as failures, even if the broker counts every delivery.
 #[tokio::test]
 async fn i4_releases_are_no_failures_if_broker_counts_all() {
     assert_releases_do_not_count(Broker::with([message("m", "")]).counting().closed()).await;
 }
 
-/// I4: releases do not count as failures with a broker that counts failures only.
+/// I4: releases do not count as failures if the broker counts failures only.
 #[tokio::test]
 async fn i4_releases_are_no_failures_if_broker_omits_them() {
     assert_releases_do_not_count(
@@ -346,12 +347,12 @@ async fn i4_releases_are_no_failures_if_broker_omits_them() {
     .await;
 }
 
-/// While the server is read-only, messages are released, and none is rejected.
+/// While the server is read-only, messages are released. No message is rejected.
 #[tokio::test]
 async fn read_only_server_rejects_no_message() {
     let ground = Ground::new().await;
     let broker = Broker::with([message("first", "")]);
-    // The setting applies to new sessions.
+    // The setting applies only to new sessions.
     let read_only = |is: &str| {
         ground.psql(&format!(
             "SET default_transaction_read_only = off;
@@ -391,7 +392,7 @@ async fn read_only_server_rejects_no_message() {
     assert!(!broker.told().released.is_empty());
     read_only("off");
     // As after a failover, existing sessions stay read-only, so the consumer has to close them. It
-    // cannot close the sessions of a proxy.
+    // cannot close the sessions of PgBouncer, so the test ends them.
     if std::env::var_os("IDEM_TEST_PGBOUNCER").is_some() {
         end_sessions();
     }

@@ -16,15 +16,15 @@ use tokio_postgres::NoTls;
 
 use crate::support::Server;
 
-/// The longest time that a test waits for one state. Nothing takes this long, even on a busy
+/// The longest time that a test waits for one state. Each state is reached earlier, even on a busy
 /// machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 pub struct Ground {
     pub pool: Pool,
     database: String,
-    // Declared after the pool, so that the connections close first. The server stops when the last
-    // test drops its reference.
+    // This field is declared after the pool, so that the connections close before the server stops.
+    // The server stops when the last test drops its reference.
     server: Arc<Server>,
 }
 
@@ -67,7 +67,8 @@ impl Ground {
         self.server.psql(&self.database, sql);
     }
 
-    /// Renames the database, so that connection attempts fail. No connection to it may be open.
+    /// Renames the database, so that connection attempts fail. This requires that no connection to
+    /// the database is open.
     pub fn take_away(&self) -> Away<'_> {
         let away = format!("{}_away", self.database);
         self.server.psql(
@@ -77,7 +78,7 @@ impl Ground {
         Away { ground: self, away }
     }
 
-    /// Returns the server log, for all tests of this test program.
+    /// Returns the log of the server, which all tests of this test program share.
     pub fn log(&self) -> String {
         self.server.log()
     }

@@ -13,7 +13,7 @@ use crate::{
 
 const MESSAGES: usize = 500;
 
-/// Returns all messages in random order, three of ten of them twice.
+/// Returns all messages in random order. About three of ten messages appear twice.
 fn with_duplicates() -> Vec<Message> {
     let mut rng = rand::rng();
     let mut all: Vec<Message> = (0..MESSAGES)

@@ -25,7 +25,7 @@ fn sent() -> Vec<Message> {
         .collect()
 }
 
-/// Returns a handler that fails the first attempt of one message in four.
+/// Returns a handler that fails with a probability of 25 %, at most once for each message.
 fn failing_now_and_then()
 -> impl Fn(Tx, Message) -> std::pin::Pin<Box<dyn Future<Output = Handled> + Send>>
 + Send
@@ -77,7 +77,7 @@ async fn assert_order_is_kept(change: impl FnOnce(Consumer<Broker>) -> Consumer<
         };
         let expected: Vec<String> = sent().iter().map(crate::broker::id).collect();
         assert_eq!(of_key(&done), of_key(&expected));
-        // Messages are also acknowledged in order, because a broker with offsets depends on it.
+        // A broker with offsets depends on acknowledgements in order.
         assert_eq!(of_key(&broker.told().acknowledged), of_key(&expected));
     }
 }
@@ -98,8 +98,8 @@ async fn failing_batches_keep_the_order_of_a_key() {
 
 #[tokio::test]
 async fn poisoned_message_delays_its_own_key_only() {
-    // Attempts in place are added to the deliveries that the broker counts. They are also counted
-    // if the broker does not count.
+    // Attempts in place are added to the deliveries that the broker counts. If the broker counts no
+    // deliveries, attempts in place are counted too.
     assert_poisoned_message_delays_its_own_key(Broker::default()).await;
     assert_poisoned_message_delays_its_own_key(Broker::default().counting()).await;
 }

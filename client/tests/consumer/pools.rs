@@ -21,7 +21,7 @@ use crate::{
     ground::{DEADLINE, Ground, in_time, message, note, noting, until},
 };
 
-/// The lease of a message. Handlers run longer than this.
+/// The lease time of a message. Each handler runs longer than this.
 const LEASE: Duration = Duration::from_secs(2);
 const WORK: &str = "SELECT pg_sleep(2.5)";
 
@@ -39,8 +39,8 @@ fn pool_of(ground: &Ground, connections: usize) -> Pool {
         .unwrap()
 }
 
-/// Leases of running handlers are renewed although more handlers wait for a connection than the
-/// pool has, and a relay with four partitions hands over the effects.
+/// Leases of running handlers are renewed and a relay with four partitions hands over the effects,
+/// although more handlers wait for a connection than the pool has connections.
 #[tokio::test(flavor = "multi_thread")]
 async fn handlers_lease_renewal_and_relay_share_a_pool_of_two() {
     const MESSAGES: usize = 5;
@@ -90,8 +90,8 @@ async fn handlers_lease_renewal_and_relay_share_a_pool_of_two() {
     );
 }
 
-/// A consumer that needs two connections at the same time does not start with a pool of one, and
-/// `Idem::process` fails.
+/// With a pool of one connection, a consumer that needs two connections at the same time does not
+/// start, and `Idem::process` fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn counted_attempts_with_a_pool_of_one_are_an_error() {
     let ground = Ground::new().await;
@@ -116,7 +116,7 @@ async fn counted_attempts_with_a_pool_of_one_are_an_error() {
     }
 }
 
-/// One connection is enough for a relay and for handlers without counted attempts.
+/// A relay and handlers without counted attempts can share a pool of one connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn handlers_and_relay_share_a_pool_of_one() {
     const MESSAGES: usize = 20;
@@ -147,8 +147,8 @@ async fn handlers_and_relay_share_a_pool_of_one() {
     in_time(running).await.unwrap().unwrap();
 }
 
-/// A pool without time limits is exhausted while another task keeps its connection. A wait for a
-/// connection ends with an error of the environment.
+/// A pool without time limits is exhausted, because another task keeps its only connection. A wait
+/// for a connection ends with an error of the environment.
 #[tokio::test]
 async fn wait_for_an_exhausted_pool_times_out() {
     let ground = Ground::new().await;

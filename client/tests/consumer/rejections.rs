@@ -32,8 +32,8 @@ async fn letters(ground: &Ground) -> Vec<String> {
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// I4: rejected messages of a broker that drops them become dead letters with their reasons,
-/// headers and payloads, and duplicates of them are acknowledged.
+/// I4: if a broker drops rejected messages, they become dead letters with their reasons, headers
+/// and payloads. Duplicates of these messages are acknowledged.
 #[tokio::test]
 async fn i4_rejected_message_becomes_dead_letter_in_the_database() {
     let ground = Ground::new().await;
@@ -47,7 +47,8 @@ async fn i4_rejected_message_becomes_dead_letter_in_the_database() {
     let broker = Broker::with([
         poison.clone(),
         without_id.clone(),
-        // Redelivered, because the broker did not receive the acknowledgement.
+        // These two messages are redelivered, because the broker did not receive the
+        // acknowledgement.
         poison,
         without_id.with_header("x-delivery-count", "2"),
         message("unrouted", "").with_type("Other"),
@@ -164,7 +165,7 @@ async fn i4_requeued_message_is_handled_by_its_consumer() {
     );
 }
 
-/// I4: a message is released while the database cannot store its dead letter.
+/// I4: if the database cannot store a dead letter, its message is released.
 #[tokio::test]
 async fn i4_message_stays_at_its_broker_if_dead_letter_fails() {
     let ground = Ground::new().await;
@@ -196,7 +197,8 @@ async fn always_terminal(_: Tx, _: Message) -> Handled {
     Err(HandlerError::terminal("no such item"))
 }
 
-/// I4: a rejected message becomes a dead letter only after another process has released its lease.
+/// I4: while another process holds the lease of a rejected message, the message does not become a
+/// dead letter. It becomes a dead letter after the release.
 #[tokio::test]
 async fn i4_leased_message_is_not_rejected_before_its_release() {
     let ground = Ground::new().await;
@@ -229,7 +231,7 @@ async fn i4_leased_message_is_not_rejected_before_its_release() {
     );
 }
 
-/// I4: a message with the id of a handled message and a different fingerprint becomes a dead
+/// I4: if a message has the id of a handled message and a different fingerprint, it becomes a dead
 /// letter.
 #[tokio::test]
 async fn i4_id_collision_makes_a_dead_letter() {
@@ -254,7 +256,7 @@ async fn i4_id_collision_makes_a_dead_letter() {
 }
 
 /// I4: messages without an id that differ in key, type or coordinates become separate dead letters.
-/// Two deliveries of one message become one.
+/// Two deliveries of one message become one dead letter.
 #[tokio::test]
 async fn i4_distinct_messages_without_id_are_distinct_dead_letters() {
     let ground = Ground::new().await;
@@ -270,7 +272,7 @@ async fn i4_distinct_messages_without_id_are_distinct_dead_letters() {
         tombstone().with_type("Deleted"),
         tombstone().with_coordinates(at(1)),
         tombstone().with_coordinates(at(2)),
-        // The second delivery of the same message.
+        // This is the second delivery of the message above.
         tombstone().with_coordinates(at(2)),
     ])
     .dropping_rejected()
@@ -280,8 +282,8 @@ async fn i4_distinct_messages_without_id_are_distinct_dead_letters() {
     assert_eq!((summary.rejected, letters(&ground).await.len()), (6, 5));
 }
 
-/// I4: messages without a route have no destination, and an id identifies a message only within a
-/// destination. At a stop, they become separate dead letters.
+/// I4: at a stop, two messages without a route and with the same id become separate dead letters.
+/// They have no destination, and an id identifies a message only within a destination.
 #[tokio::test]
 async fn i4_unrouted_messages_of_one_id_are_two_dead_letters() {
     let ground = Ground::new().await;
@@ -342,8 +344,8 @@ async fn i4_last_deliveries_become_dead_letters_at_a_stop() {
     }
 }
 
-/// I4: a message becomes a dead letter in the database if the broker never confirms its rejection
-/// at a stop.
+/// I4: at a stop, a message is rejected and the broker never confirms this. The message becomes a
+/// dead letter in the database.
 #[tokio::test]
 async fn i4_unconfirmed_rejection_at_a_stop_makes_dead_letter() {
     let ground = Ground::new().await;
@@ -359,7 +361,8 @@ async fn i4_unconfirmed_rejection_at_a_stop_makes_dead_letter() {
     assert_eq!(letters(&ground).await.len(), 1);
 }
 
-/// The source hands over a last delivery a second time at its close. The second is a duplicate.
+/// When the source is closed, it hands over a last delivery a second time. The consumer counts only
+/// one rejection.
 #[tokio::test]
 async fn unconfirmed_rejection_at_a_stop_is_counted_once() {
     let ground = Ground::new().await;
@@ -381,8 +384,8 @@ async fn unconfirmed_rejection_at_a_stop_is_counted_once() {
 }
 
 /// I4: a message cannot become a dead letter while another process holds its lease. At a stop, the
-/// consumer does not return the message, because a return may delete it. The source hands it over
-/// once more at its close.
+/// consumer does not return the message, because a return may delete it. When the source is closed,
+/// it hands over the message once more.
 #[tokio::test]
 async fn i4_leased_last_delivery_is_not_returned_at_a_stop() {
     let ground = Ground::new().await;
@@ -403,8 +406,9 @@ async fn i4_leased_last_delivery_is_not_returned_at_a_stop() {
     assert_eq!(summary.failed_settlements, 2, "{summary:?}");
 }
 
-/// I4: at a stop, two leased last deliveries do not delay the others, although all together are
-/// more than the consumer may hold. Each failure is counted.
+/// I4: at a stop, two last deliveries with a lease of another process do not delay the two other
+/// last deliveries. The four messages are more than the consumer may hold at the same time. Each
+/// failed settlement is counted.
 #[tokio::test]
 async fn i4_leased_last_deliveries_do_not_delay_the_others() {
     let ids = ["a", "b", "c", "d"];
@@ -430,8 +434,8 @@ async fn i4_leased_last_deliveries_do_not_delay_the_others() {
     assert_eq!((dropping, dropping_and_silent, silent), (2, 4, 4));
 }
 
-/// I4: at a stop, the consumer keeps trying to store a last delivery until its lease is released.
-/// The transaction of a cut handler may hold the claim for some time.
+/// I4: at a stop, the consumer tries to store a last delivery until the lease of the message is
+/// released. The transaction of an interrupted handler may hold the claim for some time.
 #[tokio::test]
 async fn i4_last_delivery_is_stored_after_its_lease_ends() {
     let ground = Ground::new().await;
@@ -444,8 +448,8 @@ async fn i4_last_delivery_is_stored_after_its_lease_ends() {
         .back_off(SHORT, SHORT);
     let is_fetched = until("the message is fetched", async || broker.unsettled() == 1);
     let release = async {
-        // The consumer does not wait for the claim: it tries five times at each of three
-        // hand-overs.
+        // The consumer does not wait for the claim: each of three hand-overs makes five attempts.
+        // More than 15 errors show that the consumer continues to retry.
         let error = "message \"late\" of destination \"orders\" is in progress";
         until("the consumer has retried", async || {
             ground.log().matches(error).count() > 15
@@ -461,8 +465,9 @@ async fn i4_last_delivery_is_stored_after_its_lease_ends() {
     assert_eq!(broker.told().acknowledged, ["late"]);
 }
 
-/// I4: at a stop, the consumer keeps trying to store a last delivery while the server rejects
-/// connections, as after a restart. A pooler would reject connections for longer than a stop takes.
+/// I4: at a stop, the consumer tries to store a last delivery until the server accepts connections
+/// again, as after a restart. The pool bypasses PgBouncer, which would reject connections for
+/// longer than a stop takes.
 #[tokio::test]
 async fn i4_last_delivery_is_stored_when_the_database_returns() {
     let ground = Ground::new().await;
@@ -511,8 +516,8 @@ async fn i4_last_delivery_is_held_while_it_cannot_be_stored() {
     assert_eq!(broker.told().released, []);
 }
 
-/// I4: at a stop, a last delivery with the id of a handled message becomes a dead letter if its
-/// fingerprint differs. A duplicate does not become a dead letter.
+/// I4: at a stop, a last delivery has the id of a handled message. It becomes a dead letter if its
+/// fingerprint differs. If it is a duplicate, it does not become a dead letter.
 #[tokio::test]
 async fn i4_last_delivery_with_id_collision_becomes_dead_letter() {
     let ground = Ground::new().await;
@@ -540,8 +545,8 @@ async fn i4_last_delivery_with_id_collision_becomes_dead_letter() {
     }
 }
 
-/// I4: when a selector panics, a message has no destination. Two such messages with one id become
-/// separate dead letters.
+/// I4: when a selector panics, its message has no destination. Two messages with the same id then
+/// become separate dead letters.
 #[tokio::test]
 async fn i4_panicking_selector_keeps_messages_of_one_id_apart() {
     let ground = Ground::new().await;
@@ -603,12 +608,12 @@ async fn i4_invalid_id_does_not_stop_other_messages() {
     );
 }
 
-/// I4: a requeued message is handled by the handler of its destination. A message without a route
-/// is routed again when it is requeued.
+/// I4: a requeued message is handled by the handler of its destination. A message that had no route
+/// is routed again after a requeue.
 #[tokio::test]
 async fn i4_requeued_message_uses_the_handler_of_its_destination() {
     let ground = Ground::new().await;
-    // A received message, which was not rejected and has no topic.
+    // This message was received through `idem_receive` and was not rejected, so it has no topic.
     ground.psql("SELECT idem_receive('received', 'first', '{}')");
     let broker = Broker::with([
         message("rejected", "").with_type("First"),

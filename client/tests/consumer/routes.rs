@@ -1,4 +1,4 @@
-//! The selection of the handler of a message.
+//! Tests which route, and so which handler, is selected for a message.
 
 use std::future::pending;
 

@@ -24,7 +24,7 @@ async fn failing_source_is_retried_with_back_off() {
     let summary = source_ended(in_time(consumer.run(pending())).await);
 
     assert_eq!(summary.handled, 20);
-    // The sum of pauses of at least 100, 200 and 400 ms.
+    // The source fails three times, and the consumer waits for at least 100, 200 and 400 ms.
     assert!(began.elapsed().as_millis() >= 700, "{:?}", began.elapsed());
     assert_eq!(ground.done().await.len(), 20);
 }

@@ -24,7 +24,7 @@ async fn unconfirmed_settlement_times_out() {
     })
     .await;
     until("the settlement has timed out", async || {
-        // The settlement may begin only now, so advance the time repeatedly.
+        // The settlement may not have begun yet, so advance the time repeatedly.
         tokio::time::pause();
         tokio::time::advance(Duration::from_secs(11 * 60)).await;
         tokio::time::resume();

@@ -1,4 +1,4 @@
-//! The number of bytes that a source of the inbox prefetches is limited.
+//! A source of the inbox limits the bytes of the messages that it prefetches.
 
 use std::time::Duration;
 
@@ -26,14 +26,14 @@ async fn receive_large(world: &World, count: usize) {
     }
 }
 
-/// Goal: a batch of 20 large messages is not prefetched as a whole. Messages above the limit of
-/// bytes are not leased.
+/// Goal: the source does not lease more messages of a batch of 20 large messages than its limit in
+/// bytes allows.
 #[tokio::test(flavor = "multi_thread")]
 async fn prefetched_messages_stay_within_max_bytes() {
     let world = World::new().await;
     receive_large(&world, 20).await;
-    // The long lease keeps the source from releasing prefetched messages: it releases those that
-    // have waited for a sixth of the lease.
+    // The source releases prefetched messages that have waited for a sixth of the lease, so a long
+    // lease prevents releases in this test.
     let source = world
         .source(&world.db.pool(4))
         .lease(Duration::from_secs(3600));
@@ -44,7 +44,7 @@ async fn prefetched_messages_stay_within_max_bytes() {
     in_time(source.close()).await;
 }
 
-/// Goal: messages above the limit are released, and are redelivered before their successors.
+/// Goal: the source releases messages above the limit. They are redelivered before later messages.
 #[tokio::test(flavor = "multi_thread")]
 async fn max_bytes_keeps_the_inbox_order() {
     for max_bytes in [1, 2 * MIB + 1024] {

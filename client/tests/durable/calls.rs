@@ -1,4 +1,4 @@
-//! The functions of the durable inbox, one by one.
+//! Tests of the functions of the durable inbox.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::world::{World, id_of};
 
 const LEASE: Duration = Duration::from_secs(30);
-/// The byte limit of one `next`.
+/// The limit, in bytes, that these tests pass to `next`.
 const MAX_BYTES: i64 = 16 * 1024 * 1024;
 
 #[tokio::test]

@@ -223,7 +223,7 @@ async fn requeue_all_and_discard_all_select_by_error() {
         1
     );
     assert_eq!((world.left().await, world.dead().await.len()), (2, 0));
-    // For `receive`, a discarded message counts as handled.
+    // `receive` returns false for a discarded message, as for a handled message.
     let letter = InboxMessage::json(&1).unwrap();
     let id = id_of("final-1");
     assert!(
@@ -238,7 +238,7 @@ async fn release_by_a_filter_does_not_count_as_a_failure() {
     use futures_util::FutureExt;
     use idem_client::{Before, Filter, Idem, Settlement};
 
-    /// Releases a message five times, which is more often than it may fail.
+    /// Releases a message five times. This is more often than the message may fail.
     struct NotYet(AtomicU32);
 
     impl Filter for NotYet {

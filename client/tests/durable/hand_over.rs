@@ -1,4 +1,4 @@
-//! Hand-over from the outbox to the inbox of the same database.
+//! Tests of the hand-over from the outbox to the inbox of the same database.
 
 use std::collections::HashMap;
 
@@ -35,8 +35,8 @@ impl Handing {
     }
 }
 
-/// Sends `count` effects, and every fifth to another destination. Returns the message ids of the
-/// others by key, in order.
+/// Sends `count` effects. Every fifth effect has another destination than the inbox of this test.
+/// Returns the message ids of all other effects by key, in order.
 async fn send_effects(world: &World, count: usize) -> HashMap<usize, Vec<String>> {
     let mut sent: HashMap<usize, Vec<String>> = HashMap::new();
     for n in 0..count {
@@ -100,8 +100,8 @@ async fn concurrent_hand_overs_deliver_an_effect_once() {
     }
 }
 
-/// Goal: a hand-over that starts before its relay exists, or that loses its connection, continues
-/// later. Invariant: I4.
+/// Goal: a hand-over waits if its relay does not exist yet, and continues after it has lost its
+/// connection. Invariant: I4.
 #[tokio::test]
 async fn i4_hand_over_waits_for_its_relay_and_its_database() {
     let world = World::new().await;

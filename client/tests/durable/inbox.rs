@@ -1,4 +1,5 @@
-//! From the broker into the inbox, and from the inbox to the handler.
+//! Tests of the way of a message: from the broker into the inbox, and from the inbox to the
+//! handler.
 
 use std::{future::pending, time::Duration};
 
@@ -62,7 +63,7 @@ async fn message_is_stored_acknowledged_and_handled_once() {
         let mut expected: Vec<_> = (0..MESSAGES).map(|n| format!("m-{n}")).collect();
         expected.sort();
         assert_eq!(done, expected);
-        // The claims are retained, so a message that is delivered later is still a duplicate.
+        // The claims are retained, so a message that the broker delivers once more is a duplicate.
         let again = Consumer::new(pool.clone(), Broker::with([message(0)]).closed())
             .store(world.to.as_str());
         assert_eq!(
@@ -88,7 +89,8 @@ async fn inbox_keeps_the_id_of_the_storing_consumer() {
         partition: 0,
         offset: 7,
     };
-    // The id is stored with the message, because a message from the inbox has no coordinates.
+    // The id is stored with the message. It could not be computed later, because a message from the
+    // inbox has no coordinates.
     let broker = Broker::with([message(1).with_coordinates(at), message(2)]).closed();
     let storing = Consumer::new(pool.clone(), broker.clone())
         .idem(idem())
@@ -127,8 +129,8 @@ async fn acknowledgement_completes_message_claimed_elsewhere() {
     let world = World::new().await;
     let pool = world.db.pool(6);
     world.receive("m", "").await;
-    // The handler claims the message for another destination, which does not complete it in the
-    // inbox.
+    // The handler claims the message for another destination. This claim does not complete the
+    // message in the inbox, so the acknowledgement must complete it.
     let consumer = Running::start(world.consumer(&pool).handle("tests.other", noting()));
     world.until_empty().await;
     let summary = consumer.stop().await;
@@ -153,7 +155,8 @@ async fn receive_wakes_an_idle_consumer() {
     let consumer = Running::start(world.consumer(&pool).handle(world.to.as_str(), noting()));
     let mut took = Vec::new();
     for n in 0..15 {
-        // Wait longer than any poll interval of an idle source, with varying lengths.
+        // Wait longer than the longest poll interval of an idle source. The wait varies, so that
+        // messages arrive at different times of the interval.
         tokio::time::sleep(Duration::from_millis(100 + 70 * (n % 5))).await;
         let received = Instant::now();
         world.receive(&format!("m-{n}"), "").await;

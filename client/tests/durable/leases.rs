@@ -1,4 +1,4 @@
-//! A consumer holds the lease of a message while it processes the message, and no longer.
+//! A consumer holds the lease of a message only while it processes the message.
 
 use std::{
     sync::{
@@ -62,8 +62,8 @@ async fn messages_of_a_killed_consumer_are_handled_after_the_lease() {
     assert_eq!(done.len(), MESSAGES, "each message is handled once");
 }
 
-/// Goal: a consumer that stops releases the messages that it has not begun, at once and without
-/// counting an attempt.
+/// Goal: a consumer that stops releases the messages that it has not begun. The release happens at
+/// once, and is not counted as an attempt.
 #[tokio::test]
 async fn shutdown_releases_prefetched_messages_unharmed() {
     const MESSAGES: usize = 15;
@@ -159,8 +159,8 @@ async fn busy_consumer_releases_messages_that_wait_too_long() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lease_is_renewed_while_the_handler_runs() {
-    // Eager: the claim has deleted the row. Reactive: only the lease excludes other consumers, so
-    // it must be renewed.
+    // With `Eager`, the claim has deleted the row of the message. With `Reactive`, only the lease
+    // excludes other consumers, so the lease must be renewed.
     for style in [Style::Eager, Style::Reactive] {
         let world = World::new().await;
         world.receive("long", "").await;
@@ -196,8 +196,8 @@ async fn lease_is_renewed_while_the_handler_runs() {
     }
 }
 
-/// Goal: a message that crashes its consumers becomes a dead letter, and all other messages are
-/// handled once.
+/// Goal: a message that crashes its consumers becomes a dead letter. All other messages are handled
+/// once.
 #[tokio::test(flavor = "multi_thread")]
 async fn poison_message_dies_without_harming_other_messages() {
     const MESSAGES: usize = 40;
@@ -223,7 +223,7 @@ async fn poison_message_dies_without_harming_other_messages() {
                     seen.notify_one();
                     std::future::pending::<()>().await;
                 }
-                // Keep other handlers running when the crash happens.
+                // This pause keeps other handlers running at the moment of the crash.
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 Ok(vec![])
             }

@@ -1,5 +1,5 @@
-//! The durable inbox on a real server: messages are stored first, and the consumer runtime handles
-//! them later.
+//! Tests of the durable inbox on a real server: messages are stored first, and the consumer runtime
+//! handles them later.
 
 #[path = "../consumer/broker.rs"]
 #[expect(

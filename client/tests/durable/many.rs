@@ -25,7 +25,7 @@ const KEYS: usize = 400;
 const ATTEMPTS: i32 = 3;
 const CONSUMERS: usize = 8;
 
-/// Returns true for one number of a hundred, spread over the keys.
+/// Returns true for one of a hundred numbers. These numbers are spread over the keys.
 fn is_poison(n: usize) -> bool {
     n % 100 == 37
 }
@@ -52,8 +52,8 @@ impl Mixed {
     }
 }
 
-/// Goal: of 10,000 messages, each good one is handled once and in key order, and each poisoned one
-/// becomes a dead letter after all its attempts. Requeued dead letters are handled once.
+/// Goal: of 10,000 messages, each good message is handled once and in key order, and each poisoned
+/// message becomes a dead letter after all its attempts. Requeued dead letters are handled once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn good_messages_are_handled_and_poisoned_become_dead_letters() {
     let world = World::new().await;
@@ -132,8 +132,8 @@ async fn good_messages_are_handled_and_poisoned_become_dead_letters() {
     assert_in_order_and_once(&done[good..], is_poison, bad);
 }
 
-/// Asserts that `done` contains `count` expected messages, each once, and in ascending order for
-/// each key.
+/// Asserts that `done` contains exactly `count` messages, that each of them is expected and appears
+/// once, and that the messages of each key are in ascending order.
 fn assert_in_order_and_once(done: &[String], expected: impl Fn(usize) -> bool, count: usize) {
     let mut last: HashMap<usize, usize> = HashMap::new();
     let mut all = Vec::new();

@@ -1,5 +1,5 @@
 //! Messages of one key are handled one after the other, in the order in which they were received,
-//! even by several consumers.
+//! also when several consumers share the inbox.
 
 use std::{
     collections::HashSet,
@@ -15,7 +15,7 @@ use crate::world::{Running, World, brief, note};
 const KEYS: usize = 9;
 const MESSAGES: usize = 270;
 
-/// A handler that fails the first attempt of about a quarter of the messages. It panics when two
+/// A handler that fails with a probability of 25 %, at most once for each message. It panics if two
 /// messages of one key are handled at the same time.
 #[derive(Clone, Default)]
 struct Moody {

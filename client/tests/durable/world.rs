@@ -43,7 +43,7 @@ impl World {
             .unwrap();
     }
 
-    /// Stores a message under an id. An empty key means no key.
+    /// Stores a message with this id. If `key` is empty, the message has no key.
     pub async fn receive(&self, id: &str, key: &str) {
         let mut letter = InboxMessage::json(&id).unwrap();
         if !key.is_empty() {
@@ -60,7 +60,7 @@ impl World {
         DurableSource::new(pool.clone(), self.to.clone())
     }
 
-    /// Returns a consumer of the inbox with no other delay than that of its handler.
+    /// Returns a consumer of the inbox. The consumer adds no delay to that of its handler.
     pub fn consumer(&self, pool: &Pool) -> Consumer<DurableSource> {
         Consumer::new(pool.clone(), self.source(pool))
     }
@@ -92,7 +92,7 @@ impl World {
         .await;
     }
 
-    /// Returns the number of messages that are stored and neither handled nor dead.
+    /// Returns the number of stored messages that are neither handled nor dead letters.
     pub async fn left(&self) -> i64 {
         self.count("due_at < 'infinity'").await
     }
@@ -128,7 +128,8 @@ pub fn id_of(id: &str) -> MessageId {
     MessageId::text(id).unwrap()
 }
 
-/// Inserts one row each time a message takes effect. This is the business write of all these tests.
+/// Inserts one row into `done` each time a message takes effect. This is the business write of all
+/// these tests.
 pub async fn note(tx: &Tx, message: &Message) -> Result<(), tokio_postgres::Error> {
     tx.execute_typed(
         "INSERT INTO done (id, key) VALUES ($1, $2)",
@@ -141,7 +142,7 @@ pub async fn note(tx: &Tx, message: &Message) -> Result<(), tokio_postgres::Erro
     .map(drop)
 }
 
-/// Returns a handler that only inserts this row.
+/// Returns a handler that only calls `note`.
 pub fn noting()
 -> impl Fn(Tx, Message) -> Pin<Box<dyn Future<Output = Handled> + Send>> + Send + Sync + 'static {
     |tx, message| {
@@ -175,7 +176,7 @@ impl Running {
     }
 }
 
-/// A consumer in its own runtime, which can be killed like a process.
+/// A consumer in its own runtime. `kill` stops the runtime, like a kill of a process.
 pub struct Doomed(tokio::runtime::Runtime);
 
 impl Doomed {

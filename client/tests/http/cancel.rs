@@ -1,4 +1,4 @@
-//! A request has its complete effect or none, at whichever await point its future is dropped.
+//! A request has its complete effect or no effect, at whichever await point its future is dropped.
 
 use std::{
     future::{Future, poll_fn},
@@ -30,8 +30,8 @@ async fn poll_times<F: Future>(future: F, times: usize) -> Option<F::Output> {
 async fn request_dropped_at_any_await_has_full_effect_or_none() {
     let ground = Ground::new(Mode::Transaction).await;
     let (mut done, mut undone) = (0, 0);
-    // Server replies that arrive together wake the future once, so on a busy machine one round may
-    // miss an await point.
+    // Replies of the server that arrive together wake the future only once. So on a busy machine,
+    // one round may miss an await point.
     for round in 1..=20 {
         let seen = drop_at_every_await(&ground, round).await;
         (done, undone) = (done + seen.0, undone + seen.1);
@@ -42,13 +42,14 @@ async fn request_dropped_at_any_await_has_full_effect_or_none() {
     assert!(done > 0 && undone >= 2, "{done} done, {undone} undone");
 }
 
-/// Drops a request at every await point in turn. Returns how many of the requests took effect, and
-/// how many did not.
+/// Drops a request at each of its await points. Returns the number of requests that took effect,
+/// and the number of requests that did not.
 async fn drop_at_every_await(ground: &Ground, round: usize) -> (i64, i64) {
     let (mut done, mut undone) = (0, 0);
     for polls in 1.. {
         let key = format!("round-{round}-polls-{polls}");
-        // With one connection, the next request uses the connection of the dropped request.
+        // The pool has one connection, so the next request uses the connection of the dropped
+        // request.
         let router = ground
             .app
             .router(layer(ground.mode, ground.database.pool(1)));

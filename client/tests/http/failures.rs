@@ -1,4 +1,4 @@
-//! Failures while a request is processed.
+//! Tests of failures while a request is processed.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use crate::{
     support::{Database, standby::Standby, until},
 };
 
-/// Sends a request that makes its handler wait, and disconnects when the handler runs.
+/// Sends a request with a handler that waits, and disconnects when the handler runs.
 pub async fn leave(ground: &Ground, ask: &Ask) {
     let mut stream = std::net::TcpStream::connect(ground.server.address).unwrap();
     write!(
@@ -81,8 +81,8 @@ async fn terminated_idle_connections_fail_no_request() {
     }
 }
 
-/// Goal: the commit continues if the client disconnects while it waits for the standby. Invariant:
-/// I4.
+/// Goal: a commit continues if the client disconnects while the commit waits for the standby.
+/// Invariant: I4.
 #[tokio::test]
 async fn i4_commit_of_a_dropped_request_continues() {
     let database = Database::create_alone("http-standby-away");
@@ -133,8 +133,8 @@ async fn ambiguous_commit_gets_503_and_a_repeated_request_settles_it() {
     assert_eq!(ground.claims().await, 2);
 }
 
-/// Goal: an ambiguous commit is settled by another completion with the same token, which returns
-/// the result of the first.
+/// Goal: after an ambiguous commit, the layer completes the lease again with the same token. The
+/// second completion returns the result of the first completion.
 #[tokio::test]
 async fn ambiguous_commit_of_a_lease_is_settled_before_the_response() {
     for cut in [Cut::BeforeCommit, Cut::AfterCommit] {
@@ -156,8 +156,8 @@ async fn ambiguous_commit_of_a_lease_is_settled_before_the_response() {
     }
 }
 
-/// Goal: the response says that the result is unknown. The handler has finished, and may have had
-/// effects outside of the database.
+/// Goal: if the handler has finished and its result cannot be recorded, the response reports an
+/// unknown result. The handler may have had effects outside of the database.
 #[tokio::test]
 async fn finished_handler_that_cannot_be_recorded_gets_in_doubt() {
     for cut in [Cut::BeforeCommit, Cut::AfterCommit] {

@@ -49,7 +49,7 @@ pub fn destination() -> Destination {
     Destination::new(DESTINATION).unwrap()
 }
 
-/// Returns a layer with one set of keys for all callers.
+/// Returns a layer in which all callers share one set of keys.
 pub fn layer(mode: Mode, pool: Pool) -> IdempotencyLayer {
     layer_of(mode, pool, Scope::single_tenant())
 }
@@ -61,14 +61,14 @@ fn layer_of(mode: Mode, pool: Pool, scope: Scope) -> IdempotencyLayer {
     }
 }
 
-/// The state of the handler, which it shares with the test.
+/// The state of the handler. The test shares it.
 #[derive(Clone)]
 pub struct App {
-    /// For writes outside of the request's transaction.
+    /// A pool for writes outside of the transaction of the request.
     pub pool: Pool,
     pub runs: Arc<AtomicUsize>,
     pub running: Arc<AtomicUsize>,
-    /// Each permit releases one handler that waits because of the header x-hold.
+    /// Handlers of requests with the header x-hold wait. Each permit releases one of them.
     pub gate: Arc<Semaphore>,
     /// The number of external calls to a payment gateway.
     pub charges: Arc<AtomicUsize>,
@@ -96,7 +96,7 @@ impl App {
     }
 }
 
-/// Decrements the counter when the handler ends, also by a panic or a drop.
+/// Decrements the counter when the handler ends. This includes a panic or a drop of the handler.
 struct Running(Arc<AtomicUsize>);
 
 impl Drop for Running {
@@ -213,7 +213,7 @@ impl Drop for Server {
     }
 }
 
-/// A request that is not yet sent.
+/// A request that can be sent several times.
 #[derive(Clone, Debug)]
 pub struct Ask {
     pub method: Method,
@@ -284,7 +284,7 @@ impl Answer {
             .is_some_and(|value| value == "true")
     }
 
-    /// Returns the last part of the `type` of a problem response.
+    /// Returns the last path segment of the `type` of a problem response.
     pub fn problem(&self) -> String {
         assert_eq!(
             self.headers["content-type"], "application/problem+json",
@@ -319,7 +319,8 @@ impl Answer {
         );
     }
 
-    /// Asserts that this is the response of the handler in this run, and not a replay.
+    /// Asserts that this response comes from the run of the handler with this number, and is not a
+    /// replay.
     #[track_caller]
     pub fn assert_run(&self, status: u16, run: usize) {
         assert_eq!(self.status.as_u16(), status, "{self:?}");
@@ -362,7 +363,7 @@ impl Ground {
         Self::on(mode, database, pool, options).await
     }
 
-    /// Creates a fixture with a layer that has tenants as callers. A header names the tenant.
+    /// Creates a fixture with a layer that separates tenants. A request header names the tenant.
     pub async fn of_tenants(mode: Mode) -> Self {
         let database = Database::create();
         let layer = layer_of(
@@ -373,7 +374,7 @@ impl Ground {
         Self::under(mode, database, layer).await
     }
 
-    /// Creates a fixture in which the layer has its own pool.
+    /// Creates a fixture with a layer that uses `pool`. The handler uses another pool.
     pub async fn on(
         mode: Mode,
         database: Database,
@@ -417,7 +418,7 @@ impl Ground {
         }
     }
 
-    /// Sends the request until the response is not "in progress".
+    /// Repeats the request until the response is not "in progress".
     pub async fn send_until_settled(&self, ask: &Ask) -> Answer {
         let deadline = std::time::Instant::now() + crate::support::DEADLINE;
         loop {
@@ -437,7 +438,7 @@ impl Ground {
         self.app.runs.load(Ordering::SeqCst)
     }
 
-    /// Waits until `count` handlers run.
+    /// Waits until exactly `count` handlers are running.
     pub async fn until_running(&self, count: usize) {
         until("the expected number of handlers runs", || async {
             self.app.running.load(Ordering::SeqCst) == count

@@ -1,4 +1,4 @@
-//! Requests with a valid key, an invalid key, and without a key.
+//! Tests of requests with a valid key, with an invalid key, and without a key.
 
 use http::Method;
 

@@ -1,4 +1,4 @@
-//! The mode that leases requests: behaviour that differs from the mode with a transaction.
+//! Tests of the mode with a lease: behaviour that differs from the mode with a transaction.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -46,8 +46,8 @@ async fn leased_request_is_recorded_after_a_disconnect() {
     );
 }
 
-/// Goal: a leased request holds no connection while its handler runs, so it survives the
-/// termination of all connections.
+/// Goal: a request with a lease holds no connection while its handler runs. So the request succeeds
+/// although all connections are terminated.
 #[tokio::test]
 async fn leased_request_survives_the_loss_of_all_connections() {
     let ground = Ground::new(Mode::Lease).await;
@@ -99,8 +99,8 @@ async fn lease_is_renewed_while_the_handler_runs() {
     assert_eq!(ground.runs(), 1);
 }
 
-/// Goal: a process that was paused has lost the lease to another process when its handler ends. It
-/// returns the response that the other process recorded.
+/// Goal: a paused process loses the lease to another process. When its handler ends, the first
+/// process returns the response that the second process recorded.
 #[tokio::test]
 async fn lost_lease_returns_the_response_of_the_other_process() {
     let ground = Ground::new(Mode::Lease).await;
@@ -123,7 +123,8 @@ async fn lost_lease_returns_the_response_of_the_other_process() {
     assert_eq!(ground.claims().await, 1);
 }
 
-/// Goal: a request that a crashed process has leased runs again after the lease expires.
+/// Goal: when a process crashes during a request, a repeated request runs after the lease has
+/// expired.
 #[tokio::test]
 async fn request_of_a_crashed_process_runs_after_its_lease() {
     let ground = Ground::new(Mode::Lease).await;
@@ -146,8 +147,8 @@ async fn request_of_a_crashed_process_runs_after_its_lease() {
         .assert_run(201, 1);
 }
 
-/// Goal: a request fails and is not run again after its processes have crashed as often as the
-/// retry policy permits.
+/// Goal: when the processes that ran a request have crashed as often as the retry policy permits,
+/// the request fails and is not run again.
 #[tokio::test]
 async fn request_without_remaining_attempts_is_not_run() {
     let ground = Ground::new(Mode::Lease).await;
@@ -185,8 +186,8 @@ async fn external_call_is_not_repeated_after_a_failed_request() {
     assert_eq!(ground.app.charges.load(Ordering::SeqCst), 1);
 }
 
-/// Goal: the key is bound when the handler begins, because the first attempt may have had an effect
-/// outside of the database.
+/// Goal: the layer binds the key to its request when the handler begins, because the first attempt
+/// may have had an effect outside of the database.
 #[tokio::test]
 async fn key_is_bound_to_its_request_when_the_handler_begins() {
     let ground = Ground::new(Mode::Lease).await;

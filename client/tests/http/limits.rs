@@ -1,4 +1,4 @@
-//! Requests and responses above the size limits.
+//! Tests of requests and responses above the size limits.
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -54,8 +54,8 @@ async fn limit_applies_to_a_request_without_content_length() {
     }
 }
 
-/// Goal: a response that cannot be recorded is not passed on, because a repeated request would have
-/// the effect again.
+/// Goal: the client does not get a response that cannot be recorded, because a repeated request
+/// would take effect again.
 #[tokio::test]
 async fn response_above_the_limit_gets_500_and_is_not_recorded() {
     for mode in MODES {
@@ -70,7 +70,7 @@ async fn response_above_the_limit_gets_500_and_is_not_recorded() {
             .send(&ask("k").with("x-size", "900"))
             .await
             .assert_run(201, 2);
-        // A response that is not recorded may have any size.
+        // The size of a response that is not recorded is not limited.
         let failed = ask("failed").with("x-size", "5000").with("x-status", "503");
         ground.send(&failed).await.assert_run(503, 3);
     }

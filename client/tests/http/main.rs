@@ -1,5 +1,5 @@
-//! Requests over a real socket, from a real HTTP client to an axum service on a real server: each
-//! response and each failure in both modes.
+//! Tests of the HTTP layer: a real HTTP client sends requests over a socket to an axum service with
+//! a real database server. They cover each response and each failure in both modes.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -94,8 +94,8 @@ async fn other_request_with_the_same_key_gets_422_and_is_not_run() {
     }
 }
 
-/// Goal: only the database holds the record, so another service with its own pool replays the
-/// response.
+/// Goal: the record of a request is only in the database, so a second service with its own pool can
+/// replay the response.
 #[tokio::test]
 async fn other_process_replays_the_recorded_response() {
     for mode in MODES {
@@ -129,7 +129,8 @@ async fn each_caller_has_its_own_keys() {
             .send(&ask("k").with("x-tenant", "a"))
             .await
             .assert_replay_of(&first);
-        // The concatenation of caller and key is not ambiguous.
+        // The caller and the key are not simply concatenated: "a" with "b:k" and "a:b" with "k" are
+        // different.
         ground
             .send(&ask("b:k").with("x-tenant", "a"))
             .await

@@ -1,4 +1,4 @@
-//! Keys that were claimed without this layer.
+//! Tests of keys that were claimed without the HTTP layer.
 
 use idem_client::MessageId;
 

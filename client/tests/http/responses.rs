@@ -1,4 +1,4 @@
-//! Which responses are recorded, and with which headers.
+//! Tests which responses are recorded, and which of their headers.
 
 use crate::ground::{Ground, MODES, Mode, ask};
 
@@ -106,8 +106,8 @@ async fn keep_headers_selects_the_recorded_headers() {
     }
 }
 
-/// Goal: a repeated request gets the recorded 4xx response, and the writes of the handler are
-/// rolled back unless it asks to keep them.
+/// Goal: a repeated request gets the recorded 4xx response. The writes of the handler are rolled
+/// back unless the handler asks to keep them.
 #[tokio::test]
 async fn client_error_rolls_back_the_writes_of_its_handler() {
     let ground = Ground::new(Mode::Transaction).await;
@@ -137,8 +137,8 @@ async fn client_error_rolls_back_the_writes_of_its_handler() {
     );
 }
 
-/// Goal: many 4xx responses follow a failed statement. The savepoint makes it possible to commit
-/// the record after the failure.
+/// Goal: a 4xx response can be recorded after a statement of the handler has failed, because the
+/// layer rolls back to a savepoint. Many 4xx responses follow a failed statement.
 #[tokio::test]
 async fn failed_statement_permits_to_record_errors_only() {
     let ground = Ground::new(Mode::Transaction).await;

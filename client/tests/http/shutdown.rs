@@ -1,4 +1,4 @@
-//! A shutdown waits for leased requests of disconnected clients.
+//! When a client has disconnected, a shutdown waits for its request if the request has a lease.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::{
     support::{DEADLINE, in_time},
 };
 
-/// Goal: the end of the process does not interrupt the handler of a request after its client has
-/// disconnected.
+/// Goal: after a client has disconnected, a shutdown of the process still waits for the handler of
+/// its request.
 #[tokio::test]
 async fn shutdown_waits_until_leased_requests_are_recorded() {
     let mut running = None;
@@ -21,7 +21,7 @@ async fn shutdown_waits_until_leased_requests_are_recorded() {
     let running = running.unwrap();
     leave(&ground, &ask("gone")).await;
     assert_eq!(running.count(), 1, "the running request is not counted");
-    // The handler does not end within this grace period.
+    // The handler runs longer than this grace period, so one request is left.
     assert_eq!(running.ended(Duration::from_millis(100)).await, 1);
     ground.app.gate.add_permits(1);
     assert_eq!(in_time(running.ended(2 * DEADLINE)).await, 0);

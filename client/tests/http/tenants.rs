@@ -4,8 +4,8 @@ use http::StatusCode;
 
 use crate::ground::{Ground, MODES, Server, ask, layer};
 
-/// Invariant: a tenant never gets a response that was recorded for another tenant, whatever key it
-/// sends.
+/// Invariant: a tenant never gets a response that was recorded for another tenant. This holds for
+/// any key that the tenant sends.
 #[tokio::test]
 async fn tenants_with_the_same_key_get_their_own_responses() {
     for mode in MODES {
@@ -29,7 +29,7 @@ async fn tenants_with_the_same_key_get_their_own_responses() {
 }
 
 /// Invariant: a caller of a layer without tenants never gets a response that was recorded for a
-/// tenant, whatever key it sends.
+/// tenant. This holds for any key that the caller sends.
 #[tokio::test]
 async fn layers_with_different_scopes_share_no_keys() {
     for mode in MODES {

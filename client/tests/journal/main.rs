@@ -1,4 +1,4 @@
-//! The journal of external calls, on a real server.
+//! Tests of the journal of external calls, on a real server.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! A step with a recorded response is not called again.
+//! If the response of a step is recorded, the step does not call the external system again.
 
 use std::{
     collections::HashSet,
@@ -67,7 +67,7 @@ async fn recorded_response_is_returned_without_a_call() {
         assert_eq!(response.unwrap(), 1);
     }
     assert_eq!(gateway.asked(), 1);
-    // Other steps and other messages have other idempotency keys.
+    // Another step or another message has a different idempotency key.
     let another = journal(&ground, &message)
         .once("refund", &5, |key| gateway.ask(key))
         .await;
@@ -169,7 +169,7 @@ async fn rejected_call_fails_permanently() {
         "{again:?}"
     );
     assert_eq!(gateway.asked(), 0);
-    // A handler that returns this error is not retried.
+    // The error is terminal, so a handler that returns it is not retried.
     assert!(HandlerError::from(again).is_terminal());
 }
 
@@ -282,8 +282,8 @@ async fn lost_lease_prevents_the_call() {
     assert_eq!(response.unwrap(), 1);
 }
 
-/// Goal: a response that arrives after the lease was lost is recorded, because the call has
-/// happened.
+/// Goal: a response is recorded also if it arrives after the lease was lost, because the call has
+/// been made.
 #[tokio::test]
 async fn response_is_recorded_after_the_lease_is_lost() {
     let ground = Ground::new().await;

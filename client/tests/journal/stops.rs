@@ -1,5 +1,5 @@
-//! An external call that is dropped at any await point is new, unknown or done. It is not new if
-//! the external system may have been called.
+//! An external call that is dropped at any await point is new, unknown or done. If the external
+//! system may have been called, the call is not new.
 
 use idem_client::journal::CallState;
 
@@ -14,8 +14,8 @@ async fn dropped_call_is_not_new_if_it_was_made() {
     drop_at_every_await().await;
 }
 
-/// Goal: the same, with the connection served by another thread, so that a statement may have been
-/// sent or not.
+/// Goal: a call that was made is not new after a drop, also when another thread serves the
+/// connection. A statement may then have been sent or not.
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_call_is_not_new_with_connection_on_other_thread() {
     drop_at_every_await().await;
@@ -44,8 +44,8 @@ async fn drop_at_every_await() {
                 Some(CallState::Done) => assert_eq!(gateway.asked(), 1),
                 Some(CallState::Failed) => panic!("no call was rejected"),
             }
-            // The next attempt completes the step, on the same connection if it is still open, and
-            // with the same idempotency key.
+            // The next attempt completes the step with the same idempotency key. If the connection
+            // is still open, the attempt uses it.
             let asked = gateway.asked();
             journal
                 .once("charge", &5, |key| gateway.ask(key))

@@ -1,4 +1,5 @@
-//! A step with an unknown result: an earlier attempt began it and did not record how it ended.
+//! Steps with an unknown result: an earlier attempt began the external call and did not record its
+//! result.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,7 +22,7 @@ async fn unheard(ground: &Ground, message: &Message, gateway: &Gateway) {
         })
         .await
         .unwrap_err();
-    assert!(matches!(error, CallFailed::Unknown { .. }), "{error:?}");
+    assert!(matches!(error, CallFailed::Uncertain { .. }), "{error:?}");
     assert!(!HandlerError::from(error).is_terminal());
     assert_eq!(
         state(ground, message, "charge").await,
@@ -61,7 +62,7 @@ async fn unknown_call_found_done_is_not_repeated() {
         .once_or("charge", &5, found, |key| gateway.ask(key))
         .await;
     assert_eq!((response.unwrap(), gateway.asked()), (1, 1));
-    // The result of the query is recorded.
+    // The result that the query found is recorded.
     assert_eq!(
         state(&ground, &message, "charge").await,
         Some(CallState::Done)
@@ -101,7 +102,7 @@ async fn failed_query_leaves_call_unknown_and_rejection_ends_it() {
     });
     assert!(matches!(
         call(failing).await,
-        Err(CallFailed::Unknown { .. })
+        Err(CallFailed::Uncertain { .. })
     ));
     assert_eq!(
         state(&ground, &message, "charge").await,
@@ -165,8 +166,8 @@ async fn on_unknown_is_not_used_for_a_new_call() {
     assert_eq!(response.unwrap(), 1);
 }
 
-/// Goal: of two concurrent attempts at a step, at most one finds an unknown earlier call. Both
-/// return the same response.
+/// Goal: when two attempts at a step run concurrently, at most one of them finds an unknown earlier
+/// call. Both return the same response.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_attempts_return_the_same_response() {
     let ground = Ground::new().await;

@@ -12,8 +12,8 @@ const MESSAGES: u32 = 30;
 
 async fn note(tx: Tx, message: Message) -> Handled {
     let n = number(&message);
-    // The first attempt of some messages fails. Later messages of the same key must not overtake
-    // them.
+    // The first attempt of each tenth message fails. Later messages of the same key must not
+    // overtake these messages.
     if n.is_multiple_of(10) && is_first(&tx, n).await? {
         return Err("not this time".into());
     }
@@ -22,8 +22,8 @@ async fn note(tx: Tx, message: Message) -> Handled {
     Ok(vec![])
 }
 
-/// Returns true for the first attempt of a message. A sequence counts attempts even if their
-/// transactions roll back.
+/// Returns true for the first attempt of a message. A sequence counts the attempts, because a
+/// rollback does not reset a sequence.
 async fn is_first(tx: &Tx, n: u32) -> Result<bool, HandlerError> {
     let row = tx
         .query_one(&format!("SELECT nextval('attempts_{n}') = 1"), &[])
@@ -31,8 +31,8 @@ async fn is_first(tx: &Tx, n: u32) -> Result<bool, HandlerError> {
     Ok(row.get(0))
 }
 
-/// I4: a failed attempt is retried before later messages of its key, and the consumer commits its
-/// offset when it stops.
+/// I4: a failed attempt is retried before later messages of its key are handled. When the consumer
+/// stops, it commits its offset.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_consumer_keeps_key_order_and_commits_offset_at_stop() {
     let install = Install::from_env().expect("no PostgreSQL install; run cargo xtask setup");

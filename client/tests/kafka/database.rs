@@ -17,7 +17,8 @@ async fn book(tx: Tx, message: Message) -> Handled {
     Ok(vec![Effect::json("booked", &n)?])
 }
 
-/// Messages that were processed and not settled are duplicates when the next source delivers them.
+/// Messages that were processed but not settled are delivered again by the next source, and are
+/// duplicates then.
 #[tokio::test]
 async fn unsettled_message_takes_effect_once_after_a_restart() {
     let install = Install::from_env().expect("no PostgreSQL install; run cargo xtask setup");
@@ -33,8 +34,8 @@ async fn unsettled_message_takes_effect_once_after_a_restart() {
     let kafka = Kafka::start();
     kafka.publish(0..MESSAGES).await;
 
-    // Each source processes 60 messages and settles 40. The database has the other 20, and Kafka
-    // does not know that they were processed.
+    // Each source processes 60 messages and settles 40 of them. The other 20 messages are claimed
+    // in the database, but Kafka delivers them again.
     let (mut new, mut duplicates) = (0, 0);
     let mut count = |processed| match processed {
         Processed::New { effects } => {
@@ -54,7 +55,7 @@ async fn unsettled_message_takes_effect_once_after_a_restart() {
         source.close().await;
         assert_eq!(kafka.committed(), Some(settled));
     }
-    // The last source settles everything.
+    // The last source settles all its messages.
     let mut source = kafka.source();
     for delivery in take(&mut source, 80).await {
         count(idem.process(&pool, delivery.message(), book).await.unwrap());

@@ -1,5 +1,5 @@
-//! Tests of the Kafka adapter against the mock cluster of librdkafka: brokers inside the client
-//! library that speak the real protocol over loopback. The mock has no disks, no replication and no
+//! Tests of the Kafka adapter. They use the mock cluster of librdkafka: brokers inside the client
+//! library that use the real protocol over loopback. The mock has no disks, no replication and no
 //! access rules.
 
 mod consumer;
@@ -23,7 +23,7 @@ use rdkafka::{
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
-/// The longest time to wait for one event. The machine may be busy.
+/// The longest time to wait for one event. It is long because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const TOPIC: &str = "orders";
@@ -35,8 +35,8 @@ struct Kafka {
 }
 
 impl Kafka {
-    /// Starts one broker. The topics have one partition, so that an offset equals the number of a
-    /// message.
+    /// Starts one broker. Each topic has one partition, so the offset of a message equals its
+    /// number.
     fn start() -> Self {
         let mock = MockCluster::new(1).unwrap();
         for topic in [TOPIC, DEAD] {
@@ -58,8 +58,8 @@ impl Kafka {
     }
 
     fn source_of(&self, subscription: &KafkaSubscription) -> KafkaSource {
-        // The mock waits for a member that has left the group as long as for a member that has
-        // failed, so the session timeout is short.
+        // The session timeout is short, because the mock waits for this time also after a member
+        // has left the group.
         let config = self
             .config()
             .property("session.timeout.ms", "3000")
@@ -67,7 +67,7 @@ impl Kafka {
         KafkaSource::new(&config, subscription).unwrap()
     }
 
-    /// Publishes one message for each number, with the number as its payload.
+    /// Publishes one message for each number. The payload of the message is the number.
     async fn publish(&self, numbers: impl IntoIterator<Item = u32>) {
         let publisher = self.publisher();
         for n in numbers {
@@ -75,7 +75,8 @@ impl Kafka {
         }
     }
 
-    /// Returns the committed offset of the group in `TOPIC`: the position after a restart.
+    /// Returns the committed offset of the group in `TOPIC`, at which the group continues after a
+    /// restart.
     fn committed(&self) -> Option<i64> {
         self.committed_of(TOPIC, 0)
     }

@@ -27,7 +27,7 @@ async fn published_message_arrives_with_all_properties() {
     message
         .headers
         .insert("correlation-id".into(), json!("conversation-1"));
-    // A header must not replace the real message id.
+    // A header with the name `message-id` must not replace the real message id.
     message.headers.insert("message-id".into(), json!("forged"));
     kafka.publisher().publish(&message).await.unwrap();
 
@@ -58,7 +58,8 @@ async fn published_message_arrives_with_all_properties() {
     assert_eq!(arrived.coordinates(), Some(&coordinates));
 }
 
-/// Effects without a key are distributed over the partitions by their message ids.
+/// The message id of an effect without a key is used as its key, so these effects are distributed
+/// over the partitions.
 #[tokio::test]
 async fn effect_without_a_key_uses_its_message_id_as_key() {
     let kafka = Kafka::start();
@@ -70,14 +71,14 @@ async fn effect_without_a_key_uses_its_message_id_as_key() {
     assert_eq!(next(&mut source).await.message().key(), Some(&*id));
 }
 
-/// Returns the result of a publish for which the broker returns `error` once.
+/// Publishes one message, for which the broker returns `error` once. Returns the result.
 async fn publish_with_error(kafka: &Kafka, error: BrokerError) -> Result<(), PublishError> {
     kafka.mock.request_errors(RDKafkaApiKey::Produce, &[error]);
     kafka.publisher().publish(&numbered(1)).await
 }
 
-/// An error about the topic makes the topic unavailable, an error about the message is permanent,
-/// and librdkafka retries a transient error.
+/// An error about the topic makes the topic unavailable. An error about the message is permanent.
+/// librdkafka retries a transient error.
 #[tokio::test]
 async fn broker_error_selects_the_publish_error() {
     let kafka = Kafka::start();
@@ -95,14 +96,14 @@ async fn broker_error_selects_the_publish_error() {
         matches!(result, Err(PublishError::Permanent(_))),
         "{result:?}"
     );
-    // librdkafka retries this error itself.
+    // librdkafka retries this error itself, so the publish succeeds.
     publish_with_error(&kafka, BrokerError::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS)
         .await
         .unwrap();
 }
 
-/// I4: the topic is unavailable when too few replicas are in sync for longer than librdkafka
-/// retries.
+/// I4: if too few replicas are in sync for longer than librdkafka retries, the topic is
+/// unavailable.
 #[tokio::test]
 async fn i4_lasting_lack_of_replicas_makes_topic_unavailable() {
     let kafka = Kafka::start();

@@ -42,7 +42,8 @@ async fn closed_kafka_source_counts_prefetched_messages() {
     kafka.publish(0..10).await;
     let mut source = kafka.source();
     acknowledge(take(&mut source, 1).await).await;
-    // The group receives all other messages again, including those that librdkafka had buffered.
+    // After a close, the group receives all unsettled messages again, also those that librdkafka
+    // had buffered.
     let deadline = Instant::now() + PATIENCE;
     let mut returned = source.close().await.returned;
     while returned == 0 {
@@ -61,7 +62,7 @@ async fn commit_stops_at_the_lowest_unsettled_offset() {
     let mut source = kafka.source();
     let mut deliveries = take(&mut source, 5).await;
     let second = deliveries.remove(1);
-    // Acknowledge all messages but one, in reverse order.
+    // Acknowledge the other messages in reverse order.
     deliveries.reverse();
     acknowledge(deliveries).await;
     kafka.wait_for_commit(1).await;
@@ -74,7 +75,8 @@ async fn commit_stops_at_the_lowest_unsettled_offset() {
     assert_eq!(number(next(&mut source).await.message()), 5);
 }
 
-/// Each redelivery has the number of deliveries, and the offset is not committed past the message.
+/// Each redelivery has a delivery count, and the committed offset does not pass the unsettled
+/// message.
 #[tokio::test]
 async fn retried_message_is_redelivered_and_holds_the_offset() {
     let kafka = Kafka::start();
@@ -94,7 +96,7 @@ async fn retried_message_is_redelivered_and_holds_the_offset() {
         assert_eq!(number(retried.message()), 0);
         assert_eq!(retried.message().deliveries(), Some(deliveries));
     }
-    // The offset is not committed during the next second.
+    // Assert that the offset is not committed during the next second.
     sleep(Duration::from_secs(1)).await;
     assert!(kafka.committed().is_none_or(|offset| offset == 0));
     acknowledge([retried]).await;
@@ -133,7 +135,8 @@ async fn dropped_delivery_is_redelivered_by_kafka_source() {
     );
 }
 
-/// Payload, binary key and headers are kept, and the reason and the source are added as headers.
+/// The dead letter has the payload, the binary key and the headers of the message. The reason and
+/// the source are added as headers.
 #[tokio::test]
 async fn rejected_message_reaches_dead_letter_topic_unchanged() {
     let kafka = Kafka::start();
@@ -221,7 +224,7 @@ async fn max_unsettled_pauses_delivery_and_loses_nothing() {
     kafka.publish(0..50).await;
     let mut source = kafka.source_of(&subscription().max_unsettled(5));
     let mut held = take(&mut source, 5).await;
-    // The wait is long enough for the partitions to be paused.
+    // This time is long enough for the source to pause its partitions.
     assert!(
         timeout(Duration::from_secs(3), source.next())
             .await
@@ -260,8 +263,8 @@ async fn settlement_after_revocation_does_nothing() {
     let mut first = kafka.source_of(&wide);
     let held = take(&mut first, 2).await;
 
-    // A second member takes over one of the two partitions. The other partition stays, is assigned
-    // again, and delivers its message again.
+    // A second member takes over one of the two partitions. The first member gets the other
+    // partition again, so the unsettled message of that partition is redelivered.
     let mut second = kafka.source_of(&wide);
     let moved = partition(&next(&mut second).await);
     let stayed = next(&mut first).await;
@@ -289,7 +292,7 @@ async fn last_settlement_commits_after_source_is_dropped() {
     let mut source = kafka.source();
     let deliveries = take(&mut source, 2).await;
     drop(source);
-    // Without unsettled deliveries, the source would leave the group within this time.
+    // Without unsettled deliveries, the source would have left the group within this time.
     sleep(Duration::from_secs(2)).await;
     acknowledge(deliveries).await;
     kafka.wait_for_commit(2).await;
@@ -313,13 +316,13 @@ async fn failed_commit_is_retried() {
 async fn source_continues_when_the_broker_returns() {
     let kafka = Kafka::start();
     kafka.publish([0]).await;
-    // The session is longer than all waits of this test. When a session ends, the group revokes the
-    // partition, and the source delivers uncommitted messages again.
+    // The session timeout is longer than all waits of this test. If the session ended, the group
+    // would revoke the partition, and the source would deliver uncommitted messages again.
     let config = kafka.config().property("session.timeout.ms", "300000");
     let mut source = KafkaSource::new(&config, &subscription()).unwrap();
     let first = next(&mut source).await;
     kafka.mock.broker_down(-1).unwrap();
-    // The source reports the error. The message is settled while the broker is down.
+    // Wait until the source reports the error. Then settle the message while the broker is down.
     wait_for_error(&mut source).await;
     acknowledge([first]).await;
     kafka.mock.broker_up(-1).unwrap();
@@ -354,7 +357,8 @@ async fn dropped_source_does_not_block_its_thread() {
     kafka.publish([7]).await;
     let mut source = kafka.source();
     acknowledge([next(&mut source).await]).await;
-    // The last commit and the leave request to the group have to wait for the broker.
+    // When the source is dropped, the last commit and the leave request have to wait for the
+    // broker.
     kafka.mock.broker_down(-1).unwrap();
     let began = Instant::now();
     drop(source);

@@ -1,4 +1,4 @@
-//! The functions on leases, on a connection of the caller.
+//! Tests of the lease functions on a connection of the caller.
 
 use std::time::Duration;
 
@@ -28,7 +28,8 @@ async fn leased_is_in_progress_and_completed_is_duplicate() {
         other => panic!("{other:?}"),
     }
 
-    // The completion commits together with the other writes of the transaction or not at all.
+    // The completion commits together with the other writes of the transaction, so a rollback
+    // undoes it.
     let mut client = ground.database.connect().await;
     let tx = client.transaction().await.unwrap();
     tx.batch_execute("INSERT INTO work VALUES ('a')")

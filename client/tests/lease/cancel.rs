@@ -1,5 +1,5 @@
-//! A future that is dropped at any await point leaves no open transaction and no lease that lasts
-//! longer than the lease time.
+//! When a future is dropped at any await point, no transaction stays open, and the lease ends after
+//! the lease time at the latest.
 
 use idem_client::{Handled, Idem, Message, Processed, lease::LeaseContext};
 
@@ -23,8 +23,8 @@ async fn dropped_future_leaves_message_done_or_free_after_lease() {
     drop_repeatedly().await;
 }
 
-/// Goal: the same, with the connection served by another thread, so that a statement may have been
-/// sent or not.
+/// Goal: a future can be dropped at any await point also when another thread serves the connection.
+/// A statement may then have been sent or not.
 #[tokio::test(flavor = "multi_thread")]
 async fn future_dropped_with_connection_on_other_thread_is_safe() {
     drop_repeatedly().await;
@@ -34,8 +34,8 @@ async fn drop_repeatedly() {
     let ground = Ground::new().await;
     for moment in [Moment::AtOnce, Moment::WhenWoken] {
         let (mut done, mut undone) = (0, 0);
-        // Server replies that arrive together wake the future once, so on a busy machine one round
-        // may miss an await point.
+        // Replies of the server that arrive together wake the future only once. So on a busy
+        // machine, one round may miss an await point.
         for _ in 0..20 {
             let seen = drop_at_every_await(&ground, moment).await;
             (done, undone) = (done + seen.0, undone + seen.1);
@@ -50,12 +50,12 @@ async fn drop_repeatedly() {
     }
 }
 
-/// Drops the future at every await point in turn. Returns how many of the messages were done, and
-/// how many were not.
+/// Drops the future at each of its await points. Returns the number of messages that were done, and
+/// the number of messages that were not.
 async fn drop_at_every_await(ground: &Ground, moment: Moment) -> (usize, usize) {
     let lease = std::time::Duration::from_secs(1);
     let idem = idem(|rule| rule.lease(lease));
-    // With one connection, the next message uses the connection of the dropped future.
+    // The pool has one connection, so the next message uses the connection of the dropped future.
     let pool = ground.database.pool(1);
     let (mut done, mut undone) = (0, 0);
     for polls in 1.. {
@@ -64,7 +64,7 @@ async fn drop_at_every_await(ground: &Ground, moment: Moment) -> (usize, usize) 
             poll_times(idem.process_leased(&pool, &message, handler), polls, moment).await;
         assert_next_is_processed(ground, &idem, &pool).await;
         ground.until_quiet_beside(&pool).await;
-        // The lease may have been renewed before the drop, and is not renewed afterwards.
+        // The lease may have been renewed before the drop, but it is not renewed after the drop.
         let left = ground.left(&message).await;
         assert!(
             left.is_none_or(|left| left <= lease.as_secs_f64()),
@@ -93,8 +93,8 @@ async fn drop_at_every_await(ground: &Ground, moment: Moment) -> (usize, usize) 
     (done, undone)
 }
 
-/// Goal: a failing attempt that is dropped at any await point leaves the message free after its
-/// lease, or as one dead letter.
+/// Goal: a failing attempt is dropped at any await point. Its message then becomes free after its
+/// lease, or is one dead letter.
 #[tokio::test]
 async fn dropped_failure_leaves_message_free_or_dead() {
     let ground = Ground::new().await;
@@ -109,8 +109,7 @@ async fn dropped_failure_leaves_message_free_or_dead() {
             assert_next_is_processed(&ground, &idem, &pool).await;
             ground.until_quiet_beside(&pool).await;
             ground.assert_undone(&message).await;
-            // The message is retried or is already a dead letter. In the end there is one dead
-            // letter.
+            // Process the message until it is a dead letter. Then there is exactly one dead letter.
             crate::ground::until("the message is a dead letter", async || {
                 let processed = idem.process_leased(&pool, &message, failing).await;
                 matches!(processed, Ok(Processed::Dead))

@@ -1,5 +1,5 @@
-//! Handlers that are checked: look up the claim before the handler, and record the message after
-//! its success.
+//! Tests of checked handlers: the client looks up the claim before the handler, and records the
+//! message after the success of the handler.
 
 use idem_client::{Error, Handled, Idem, Message, Processed};
 

@@ -1,4 +1,4 @@
-//! Leased and checked handlers in a consumer.
+//! Tests of a consumer with leased or checked handlers.
 
 use std::{
     collections::HashMap,
@@ -103,7 +103,7 @@ async fn consumers_of_one_destination_handle_a_message_once() {
     let seen = Seen::default();
     let consumer = || {
         let seen = Arc::clone(&seen);
-        // Each consumer gets every message.
+        // The broker of each consumer delivers all messages.
         let broker = Broker::with(messages.clone()).closed();
         Consumer::new(ground.pool.clone(), broker).handle_leased(
             DESTINATION,
@@ -121,7 +121,7 @@ async fn consumers_of_one_destination_handle_a_message_once() {
     assert!(seen.lock().unwrap().values().all(|times| *times == 1));
 }
 
-/// Goal: a consumer with a policy that a lease does not support fails before it fetches a message.
+/// Goal: if a policy is not supported with a lease, the consumer fails before it fetches a message.
 #[tokio::test]
 async fn unsupported_policy_fails_before_the_first_fetch() {
     let ground = Ground::new().await;

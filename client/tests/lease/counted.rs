@@ -1,4 +1,4 @@
-//! Transactional handlers with attempts that the database counts.
+//! Tests of transactional handlers for which the database counts the attempts.
 
 use std::{
     future::pending,
@@ -16,7 +16,7 @@ fn counting(style: Style) -> Idem {
     idem(|rule| rule.style(style).count_attempts(true).lease(SHORT))
 }
 
-/// Returns a message as a broker redelivers it.
+/// Returns a message with the delivery count of a redelivery.
 fn redelivered() -> Message {
     message().with_deliveries(2)
 }
@@ -137,7 +137,7 @@ async fn failed_attempt_is_counted_and_rolled_back() {
 #[tokio::test]
 async fn ambiguous_commit_is_settled_before_the_next_attempt() {
     let ground = Ground::new().await;
-    // A handler that takes effect twice violates this index.
+    // If a handler takes effect twice, this index makes the second insert fail.
     ground
         .observer
         .batch_execute("CREATE UNIQUE INDEX ON work (id)")
@@ -170,8 +170,8 @@ async fn ambiguous_commit_is_settled_before_the_next_attempt() {
     }
 }
 
-/// Goal: the renewal may fail because the lease was completed, before the result of the commit is
-/// known. The message is then a duplicate.
+/// Goal: a renewal can fail because the lease was completed, before the result of the commit is
+/// known. The message is then a duplicate, and the lease is not reported as lost.
 #[tokio::test]
 async fn completed_lease_is_not_reported_as_lost() {
     let ground = Ground::new().await;
@@ -181,7 +181,7 @@ async fn completed_lease_is_not_reported_as_lost() {
             ground.expire(&message).await;
             let held = ground.acquired_next(&message).await;
             held.complete(&ground.observer, &[fact()]).await?;
-            // Wait until a renewal fails.
+            // Wait here until a renewal fails and the handler is dropped.
             pending().await
         })
         .await
@@ -201,7 +201,7 @@ async fn lost_lease_commits_nothing() {
     let error = counting(Style::Eager)
         .process(&ground.pool, &message, async |tx: Tx, message: Message| {
             let effects = work(tx, message.clone()).await;
-            // As if this process was paused and another one acquired the lease.
+            // Act as if this process was paused and another process acquired the lease.
             ground.expire(&message).await;
             let _other = ground.acquired_next(&message).await;
             effects

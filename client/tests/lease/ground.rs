@@ -19,7 +19,8 @@ use crate::support::{DEADLINE, Database};
 pub const DESTINATION: &str = "lease.tests";
 /// A lease that does not expire during a test.
 pub const LONG: Duration = Duration::from_secs(300);
-/// A lease that a test can wait for, and that a busy machine still renews in time.
+/// A lease that is short enough for a test to wait for its end, and long enough to be renewed in
+/// time on a busy machine.
 pub const SHORT: Duration = Duration::from_secs(2);
 
 pub struct Ground {
@@ -47,7 +48,7 @@ impl Ground {
         }
     }
 
-    /// Sets the number of attempts of a message, without a back-off.
+    /// Sets the maximum number of attempts of a message, and disables the back-off.
     pub async fn attempts(&self, max_attempts: i32) {
         let sql = format!(
             "SELECT idem_configure_retries(
@@ -69,7 +70,7 @@ impl Ground {
         }
     }
 
-    /// Waits until the lease of another holder ends, and acquires the next one.
+    /// Waits until the lease of another holder ends, and then acquires a lease.
     pub async fn acquired_next(&self, message: &Message) -> Held {
         let mut held = None;
         until("the lease expires", async || {
@@ -86,7 +87,7 @@ impl Ground {
         held.unwrap()
     }
 
-    /// Expires the lease at once.
+    /// Makes the lease of this message expire at once.
     pub async fn expire(&self, message: &Message) {
         for table in ["pending_0", "pending_1"] {
             let sql = format!("UPDATE idem.{table} SET due_at = clock_timestamp() WHERE id = $1");
@@ -159,15 +160,15 @@ impl Ground {
         );
     }
 
-    /// Waits until all sessions are idle, and all but the observer's are connections of the pool.
-    /// Then each connection that was dropped while it was in use is closed, and all statements that
-    /// were sent over it have ended. Sessions of PgBouncer remain after their client has
-    /// disconnected, and end later.
+    /// Waits until all sessions are idle, and all sessions except the observer's are connections of
+    /// the pool. Each connection that was dropped while it was in use is closed then, and all its
+    /// statements have ended. Sessions of PgBouncer end some time after their client has
+    /// disconnected.
     pub async fn until_quiet(&self) {
         self.until_quiet_beside(&self.pool).await;
     }
 
-    /// The same as `until_quiet`, for a test that uses only this pool.
+    /// Does the same as `until_quiet`, for a test that uses only the given pool.
     pub async fn until_quiet_beside(&self, pool: &Pool) {
         until(
             "all sessions are idle connections of the pool",
@@ -211,7 +212,7 @@ pub fn fact() -> Effect {
     Effect::json("lease.facts", &json!({"n": 1})).unwrap()
 }
 
-/// Inserts one row and returns one effect, in a transaction.
+/// A handler with a transaction. Inserts one row and returns one effect.
 pub async fn work(tx: Tx, message: Message) -> Handled {
     let id = message.message_id();
     tx.execute_typed(

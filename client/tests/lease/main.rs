@@ -1,5 +1,5 @@
-//! Leases on a real server: the functions, the renewal, handlers without a database, and consumers
-//! with such handlers.
+//! Tests of leases on a real server: the functions, the renewal, handlers that run without a
+//! transaction, and consumers with such handlers.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Handlers without a database.
+//! Tests of handlers that run with a lease and without a transaction.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -53,7 +53,7 @@ async fn completion_records_effects_and_duplicate_is_acknowledged() {
         .unwrap();
     assert_eq!(again, Processed::Duplicate { effects: recorded });
     assert_eq!(again.settlement(), Settlement::Acknowledge);
-    // Leased and transactional handlers share the claim.
+    // Leased and transactional handlers use the same claim, so the message is a duplicate here too.
     let transactional = Idem::new()
         .process(&ground.pool, &message, crate::ground::work)
         .await
@@ -142,7 +142,7 @@ async fn dead_letter_has_payload_properties_and_all_errors() {
         "{buried:?}"
     );
     assert_eq!(buried.settlement(), Settlement::Acknowledge);
-    // The broker redelivers the message, because it did not receive the acknowledgement in time.
+    // The broker redelivers the message, as if the acknowledgement was late.
     let again = idem
         .process_leased(&ground.pool, &message, handler)
         .await
@@ -171,7 +171,7 @@ async fn crashing_message_becomes_a_dead_letter() {
     ground.attempts(2).await;
     let message = message();
     for attempt in 1..=2 {
-        // The process crashes, so the lease is not released.
+        // Act as if the process crashed: do not release the lease.
         assert_eq!(ground.acquired(&message, LONG).await.attempt(), attempt);
         ground.expire(&message).await;
     }
@@ -206,7 +206,7 @@ async fn terminal_or_final_error_makes_a_dead_letter_at_once() {
         "{buried:?}"
     );
 
-    // The database has a list of final errors.
+    // Now the database has a list of final errors, and the error matches it.
     let sql =
         format!("SELECT idem_configure_retries('{DESTINATION}', final_errors => '{{out of%}}')");
     ground.observer.batch_execute(&sql).await.unwrap();
@@ -301,7 +301,8 @@ async fn ambiguous_completion_is_not_acknowledged() {
             (error.kind(), error.settlement()),
             (ErrorKind::AmbiguousCommit, Settlement::RELEASE)
         );
-        // The next delivery after the lease finds the result.
+        // After the lease has expired, the next delivery finds out whether the completion was
+        // committed.
         ground.expire(&message).await;
         let processed = Idem::new()
             .process_leased(&ground.pool, &message, handler)
@@ -369,7 +370,7 @@ async fn leased_handler_holds_no_connection() {
     let message = message();
     let idem = Idem::new();
     let processed = idem.process_leased(&pool, &message, async |_: LeaseContext, _: Message| {
-        // The only connection of the pool is free.
+        // The handler holds no connection, so the only connection of the pool is free.
         drop(in_time(pool.get()).await.unwrap());
         Ok(vec![fact()])
     });

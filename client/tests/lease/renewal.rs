@@ -1,4 +1,4 @@
-//! The renewal of leases in the background.
+//! Tests of the renewal of leases in the background.
 
 use std::{
     future::pending,
@@ -32,7 +32,7 @@ async fn lease_is_renewed_while_the_handler_runs() {
         async |_: LeaseContext, message: Message| {
             let started = Instant::now();
             while started.elapsed() < 2 * SHORT {
-                // No other process can acquire the lease during this time.
+                // The lease is renewed, so no other process can acquire it during this time.
                 assert!(matches!(
                     observed.acquire(&message).await,
                     Lease::InProgress { .. }
@@ -89,7 +89,7 @@ async fn renewal_stops_when_the_handler_is_dropped() {
     assert_eq!(ground.acquired_next(&message).await.attempt(), 2);
 }
 
-/// Sets a flag when it is dropped.
+/// A value that sets a flag when it is dropped.
 struct Gone(Arc<AtomicBool>);
 
 impl Drop for Gone {
@@ -118,7 +118,7 @@ async fn lost_lease_drops_the_handler_and_cancels_its_token() {
     let taken = async {
         let lost = handlers.recv().await.unwrap();
         assert!(!lost.is_cancelled());
-        // As if this process was paused and another one acquired the lease.
+        // Act as if this process was paused and another process acquired the lease.
         ground.expire(&message).await;
         let other = ground.acquired_next(&message).await;
         lost.cancelled().await;
@@ -132,7 +132,7 @@ async fn lost_lease_drops_the_handler_and_cancels_its_token() {
         (ErrorKind::NotClaimed, Settlement::RELEASE)
     );
     assert!(is_gone.load(Ordering::SeqCst));
-    // The lease of the other process is unchanged.
+    // The lease of the other process is still valid.
     other.complete(&ground.observer, &[fact()]).await.unwrap();
     ground.assert_done_once(&message).await;
 }
@@ -148,13 +148,13 @@ async fn lease_without_renewal_is_lost_when_it_expires() {
     let keeper = held.keep(&proxy.pool(2));
     in_time(keeper.lost().cancelled()).await;
     assert!(proxy.was_cut());
-    // The renewal is retried until the lease has almost expired.
+    // Renewals were retried until shortly before the end of the lease.
     assert!(
         started.elapsed() >= SHORT.mul_f64(0.9),
         "{:?}",
         started.elapsed()
     );
-    // Another process can acquire the lease only afterwards.
+    // Another process can acquire the lease only after this time.
     assert_eq!(ground.acquired_next(&message).await.attempt(), 2);
 }
 
@@ -168,7 +168,7 @@ async fn renewal_with_a_lost_reply_is_retried() {
         let keeper = held.keep(&proxy.pool(2));
         proxy.cut_once(cut);
         until("the connection was cut", async || proxy.was_cut()).await;
-        // The next attempt renews the lease.
+        // The next renewal succeeds.
         let mut least = ground.left(&message).await.unwrap();
         until("the lease is renewed", async || {
             let left = ground.left(&message).await.unwrap();
@@ -184,7 +184,7 @@ async fn renewal_with_a_lost_reply_is_retried() {
 }
 
 impl Ground {
-    /// Returns an observer that acquires leases while the test does other things.
+    /// Returns an observer that acquires leases in parallel with the test.
     fn observe(&self) -> Observer<'_> {
         Observer(self)
     }

@@ -1,4 +1,4 @@
-//! Filters: hooks before and after the handler.
+//! Tests of filters, which have hooks before and after the handler.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use idem_client::{
 
 use crate::ground::{Ground, is_duplicate, is_new, message, note};
 
-/// A filter made of two functions.
+/// A filter that consists of two functions.
 struct Hooks<B, A>(B, A);
 
 impl<B, A> Filter for Hooks<B, A>
@@ -42,7 +42,7 @@ fn effect(topic: &str) -> Effect {
     Effect::json(topic, &1).unwrap()
 }
 
-/// A filter with the default hooks only.
+/// A filter that overrides no hook.
 struct Nothing;
 
 impl Filter for Nothing {}
@@ -73,7 +73,7 @@ async fn filter_can_stop_a_message_before_its_claim() {
     assert!(matches!(stopped, Processed::Stopped { .. }), "{stopped:?}");
     assert_eq!(stopped.settlement(), Settlement::reject("too large"));
     assert_eq!((ground.calls(), ground.claims().await), (0, 0));
-    // The stopped message was not claimed.
+    // The stopped message was not claimed, so it is new.
     assert!(is_new(&ground.process(&idem, &message("a")).await));
 }
 

@@ -1,4 +1,4 @@
-//! Id strategies: from the message to the claim.
+//! Tests of id strategies, which determine the id of a claim from the message.
 
 use idem_client::{Error, ErrorKind, IdStrategy, Idem, Message, MessageId, Policies, Settlement};
 use uuid::Uuid;
@@ -83,7 +83,7 @@ async fn unprotected_message_takes_effect_each_time() {
     }
     assert_eq!((ground.facts().await, ground.claims().await), (2, 0));
     assert_eq!(ground.outbox().await.len(), 2);
-    // A message with an id is still protected.
+    // A message with an id is still protected, so its second delivery is a duplicate.
     assert!(is_new(&ground.process(&idem, &message("m")).await));
     assert!(is_duplicate(&ground.process(&idem, &message("m")).await));
 }

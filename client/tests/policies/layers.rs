@@ -1,4 +1,4 @@
-//! `IdemLayer` combined with layers of tower.
+//! Tests of `IdemLayer` together with layers of tower.
 
 use std::{
     collections::HashSet,
@@ -46,8 +46,8 @@ fn stuck(
     }
 }
 
-/// Asserts that there is no fact, no claim and no open transaction, and that the message can be
-/// processed.
+/// Asserts that there is no row, no claim and no open transaction, and that the message can still
+/// be processed.
 async fn assert_no_trace(ground: &Ground) {
     until("no transaction is open", async || {
         ground
@@ -84,7 +84,7 @@ async fn timeout_above_the_layer_commits_nothing() {
         .timeout(Duration::from_millis(500))
         .layer(layer(&ground))
         .service(service_fn(stuck(entered)));
-    // Repeat until the timeout ends a call after its handler has begun.
+    // Repeat the request until a timeout occurs after the handler has begun.
     let error = loop {
         let error = service.clone().oneshot(message("a")).await.unwrap_err();
         if handler_entered.try_recv().is_ok() {
@@ -114,7 +114,7 @@ async fn timeout_below_the_layer_is_a_handler_error() {
     assert_no_trace(&ground).await;
 }
 
-/// A handler that counts its concurrent runs, and waits for `leave` in each.
+/// A handler that counts its concurrent runs. Each run waits for `leave`.
 #[derive(Clone, Default)]
 struct Room {
     inside: Arc<AtomicU32>,
@@ -138,7 +138,7 @@ impl Room {
 #[tokio::test]
 async fn concurrency_limit_below_the_layer_loses_no_message() {
     let ground = Ground::new().await;
-    // The first claim of a destination delays all others, so make it first.
+    // Claim one message first. The first claim of a destination would delay all other claims.
     assert!(is_new(
         &ground.process(&Idem::new(), &message("first")).await
     ));
@@ -205,8 +205,8 @@ async fn layer_is_ready_only_when_the_inner_service_is() {
 const CONFLICT: &str =
     "DO $$ BEGIN RAISE EXCEPTION 'conflict' USING ERRCODE = 'serialization_failure'; END $$";
 
-/// A handler that fails with a serialization failure the first time it gets a message, and succeeds
-/// the second time.
+/// A handler that fails with a serialization failure at the first attempt of each message, and
+/// succeeds at the second attempt.
 #[derive(Clone, Default)]
 struct Unlucky {
     seen: Arc<Mutex<HashSet<String>>>,
@@ -244,8 +244,8 @@ async fn conflict_is_retried_below_a_concurrency_limit() {
     assert_eq!(ground.facts().await, 1);
 }
 
-/// Goal: a call that waits for a permit and a call that waits for a connection do not block each
-/// other.
+/// Goal: a message that waits for a permit and a message that waits for a connection do not block
+/// each other.
 #[tokio::test]
 async fn waiting_for_permits_and_connections_is_no_deadlock() {
     let ground = Ground::new().await;
@@ -292,8 +292,8 @@ async fn waiting_for_permits_and_connections_is_no_deadlock() {
         all.push(run(id));
         in_time(handler_entered.recv()).await.unwrap();
     }
-    // The third message gets its permit before the first one gets the connection, and requests the
-    // connection after the first.
+    // The third message gets its permit before the first message gets the connection. It requests
+    // the connection after the first message has requested it.
     all.push(run("permit"));
     in_time(futures_util::future::try_join_all(all))
         .await

@@ -1,4 +1,4 @@
-//! Policies, filters, layers and the memory of duplicates, on a real server.
+//! Tests of policies, filters, layers and the memory of duplicates, on a real server.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Policies that remember messages in the memory of this process.
+//! Tests of policies that remember messages in the memory of the process.
 
 use std::sync::{
     Arc,
@@ -26,7 +26,7 @@ async fn memory_store_handles_a_message_once_without_a_claim() {
     assert!(is_new(&ground.process(&idem, &message("b")).await));
     assert_eq!((ground.facts().await, ground.claims().await), (2, 0));
     assert_eq!(ground.outbox().await.len(), 2);
-    // A clone shares the memory. Another instance has its own.
+    // A clone of `Idem` shares its memory. A new instance has a separate memory.
     assert!(is_duplicate(
         &ground.process(&idem.clone(), &message("a")).await
     ));
@@ -63,7 +63,7 @@ async fn failed_delivery_leaves_nothing_and_is_retried() {
     assert_eq!(ground.facts().await, 1);
 }
 
-/// A first delivery with a handler that waits for `go`.
+/// The first delivery of a message, with a handler that waits for `go`.
 struct Held {
     go: Arc<Notify>,
     first: tokio::task::JoinHandle<Result<Processed, idem_client::Error>>,
@@ -93,8 +93,8 @@ async fn held(ground: &Ground, idem: &Idem, fails: bool) -> Held {
     Held { go, first }
 }
 
-/// Starts a second delivery of the same message. Returns its task and the number of its handler
-/// runs.
+/// Starts a second delivery of the same message. Returns its task, and the number of times that its
+/// handler has run.
 fn second(
     ground: &Ground,
     idem: &Idem,

@@ -1,4 +1,4 @@
-//! Duplicates that this process detects without the database.
+//! Tests of duplicates that the process detects without the database.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn remembering(policies: &str) -> Idem {
         .unwrap()
 }
 
-/// Removes the claim from the database only. Returns whether there was a claim.
+/// Removes the claim from the database, but not from the memory. Returns whether there was a claim.
 async fn free(ground: &Ground, id: &str) -> bool {
     let destination = Destination::new("tests").unwrap();
     forget(&ground.client, &MessageId::text(id).unwrap(), &destination)
@@ -33,7 +33,8 @@ async fn remembered_duplicate_does_not_reach_the_database() {
     let ground = Ground::new().await;
     let idem = remembering("");
     assert!(is_new(&ground.process(&idem, &message("a")).await));
-    // Without its claim, the message would be new for the database.
+    // The claim is removed from the database, so only the memory of the process can detect the
+    // duplicate.
     assert!(free(&ground, "a").await);
     assert!(is_duplicate(&ground.process(&idem, &message("a")).await));
     ground.pool.close();

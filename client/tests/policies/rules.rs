@@ -1,4 +1,4 @@
-//! Policies of destinations, where they need a server.
+//! Tests of those policies of destinations that need a server.
 
 use std::{
     sync::{
@@ -78,7 +78,7 @@ async fn configure_sets_retentions_in_the_database() {
             row("telemetry", "short", "00:30:00")
         ]
     );
-    // The claim is still found after the change of the ring.
+    // The destination uses another ring now. Its earlier claim is still found.
     assert!(is_duplicate(
         &ground.process(&idem, &of("orders.reserve")).await
     ));

@@ -1,4 +1,4 @@
-//! Commits with an unknown result.
+//! Tests of commits with an unknown result.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,7 +12,7 @@ use crate::{
 #[tokio::test]
 async fn committed_message_with_a_lost_reply_is_a_duplicate() {
     let ground = Ground::new().await;
-    // A handler that takes effect again for a committed message violates this index.
+    // If a handler takes effect again for a committed message, this index makes its insert fail.
     ground
         .observer
         .batch_execute("CREATE UNIQUE INDEX ON work (id)")
@@ -70,7 +70,7 @@ async fn unreachable_database_leaves_the_commit_ambiguous() {
                 .unwrap_err();
             assert_eq!(error.kind(), ErrorKind::AmbiguousCommit, "{error:?}");
             assert_eq!(error.settlement(), Settlement::RELEASE);
-            // The next delivery finds the result.
+            // The next delivery finds out whether the commit took effect.
             let processed = Idem::new()
                 .process(&ground.pool, &message, work)
                 .await

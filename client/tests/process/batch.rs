@@ -1,4 +1,4 @@
-//! Batches: many messages in one transaction.
+//! Tests of batches, which process many messages in one transaction.
 
 use std::sync::{
     Arc, Mutex,
@@ -20,7 +20,7 @@ fn is_duplicate(result: &Result<Processed, Error>) -> bool {
     matches!(result, Ok(Processed::Duplicate { .. }))
 }
 
-/// Returns the number of transactions that have inserted rows.
+/// Returns the number of different transactions that have inserted the rows.
 async fn transactions(ground: &Ground) -> i64 {
     ground
         .count("SELECT count(DISTINCT xmin::text) FROM work")
@@ -183,7 +183,8 @@ async fn batch_of_duplicates_runs_no_handler() {
 #[tokio::test]
 async fn messages_that_share_no_transaction_are_processed_singly() {
     let ground = Ground::new().await;
-    // Two messages with equal ids. The second waits for the first in the memory of this process.
+    // The two messages have the same id. The second waits in this process until the first has
+    // ended.
     let idem_in_memory = idem(|rule| rule.store(Store::Memory));
     let twice = message();
     let results = idem_in_memory

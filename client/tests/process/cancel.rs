@@ -1,4 +1,4 @@
-//! A future that is dropped at any await point has its complete effect or none.
+//! When a future is dropped at any await point, it has its complete effect or no effect.
 
 use deadpool_postgres::Pool;
 use idem_client::{Idem, Policies, Processed, Rule, Style};
@@ -8,20 +8,20 @@ use crate::{
     polls::{Moment, poll_times},
 };
 
-/// The number of dropped futures with and without an effect.
+/// The number of dropped futures with an effect, and the number without an effect.
 #[derive(Debug, Default)]
 struct Seen {
     done: usize,
     undone: usize,
 }
 
-/// Drops a future at every await point in turn.
+/// Drops a future at each of its await points.
 async fn drop_at_every_await(ground: &Ground, idem: &Idem, pool: &Pool, moment: Moment) -> Seen {
     let mut seen = Seen::default();
     for polls in 1.. {
         let message = message();
         let processed = poll_times(idem.process(pool, &message, work), polls, moment).await;
-        // The next message uses the connection of the dropped future, if it is still open.
+        // If the connection of the dropped future is still open, the next message uses it.
         let next = crate::ground::message();
         let next_result = idem.process(pool, &next, work).await;
         assert!(
@@ -44,7 +44,7 @@ async fn drop_at_every_await(ground: &Ground, idem: &Idem, pool: &Pool, moment: 
         }
         seen.done += usize::from(is_done);
         seen.undone += usize::from(!is_done);
-        // After its redelivery, the message is done exactly once.
+        // After a redelivery, the message is done exactly once.
         assert!(idem.process(pool, &message, work).await.is_ok());
         ground.assert_done_once(&message).await;
     }
@@ -58,15 +58,16 @@ async fn future_dropped_at_any_await_has_full_effect_or_none() {
         for style in [Style::Eager, Style::Reactive] {
             let idem = of(style, prepared);
             for moment in [Moment::AtOnce, Moment::WhenWoken] {
-                // The pool has one connection, new for each run, so that its first statements are
-                // prepared.
+                // Use a new pool with one connection in each run. The first statements of each run
+                // are then prepared.
                 let seen =
                     drop_at_every_await(&ground, &idem, &ground.database.pool(1), moment).await;
                 assert!(
                     seen.undone >= 2,
                     "{style:?}: too few await points before the commit: {seen:?}"
                 );
-                // A future that waits for the reply to COMMIT is woken after COMMIT was sent.
+                // A future that waits for the reply to COMMIT is woken only after COMMIT was sent,
+                // so some messages are done.
                 assert!(
                     seen.done > 0 || moment == Moment::AtOnce,
                     "{style:?}: {seen:?}"
@@ -76,15 +77,16 @@ async fn future_dropped_at_any_await_has_full_effect_or_none() {
     }
 }
 
-/// Goal: the same, with the connection served by another thread, so that a statement may have been
-/// sent or not.
+/// Goal: a dropped future has its complete effect or no effect also when another thread serves the
+/// connection. A statement may then have been sent or not.
 #[tokio::test(flavor = "multi_thread")]
 async fn future_dropped_with_connection_on_other_thread_is_atomic() {
     let ground = Ground::new().await;
     for style in [Style::Eager, Style::Reactive] {
         let idem = of(style, false);
         for moment in [Moment::AtOnce, Moment::WhenWoken] {
-            // On a busy machine every reply can arrive before the future is polled.
+            // On a busy machine, all replies can arrive before the future is polled. The run is
+            // then repeated.
             let mut undone = 0;
             for _ in 0..20 {
                 undone += drop_at_every_await(&ground, &idem, &ground.database.pool(1), moment)

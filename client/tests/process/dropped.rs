@@ -1,4 +1,4 @@
-//! A dropped future leaves no running statement and no lock at the server.
+//! When a future is dropped, its statement at the server ends and its locks are released.
 
 use std::{
     future::{Future, pending},
@@ -15,7 +15,7 @@ use crate::{
     support::{Database, standby::Standby, until},
 };
 
-/// The limit of all waits. The statements of the handlers take much longer.
+/// The longest time to wait for a state. The statements of the handlers run much longer than this.
 const SOON: Duration = Duration::from_secs(10);
 const SLEEP: &str = "SELECT pg_sleep(600)";
 const LOCK: &str = "LOCK TABLE work";
@@ -92,8 +92,8 @@ async fn assert_free(ground: &Ground, idem: &Idem, message: &Message) {
     );
 }
 
-/// Goal: the claim and the locks of a dropped future are released at once, whichever statement its
-/// handler waited for.
+/// Goal: when a future is dropped, its claim and its locks are released at once. This holds for a
+/// handler that waits for a long statement and for a handler that waits for a lock.
 #[tokio::test]
 async fn statement_of_a_dropped_handler_ends_at_the_server() {
     let ground = Ground::new().await;
@@ -113,8 +113,8 @@ async fn statement_of_a_dropped_handler_ends_at_the_server() {
     }
 }
 
-/// Goal: the backend belongs to the login role, and the role that is set at login has no right to
-/// cancel it. The statement ends all the same.
+/// Goal: the statement of a dropped future ends although the session has changed its role at login.
+/// The backend belongs to the login role, and the new role has no right to cancel it.
 #[tokio::test]
 async fn statement_of_a_login_with_another_role_ends() {
     let ground = Ground::new().await;
@@ -153,7 +153,8 @@ async fn statement_of_a_dropped_batch_ends_at_the_server() {
     assert_free(&ground, &idem, &messages[0]).await;
 }
 
-/// Goal: a handler that has a deadline drops its statement and fails, and the statement ends.
+/// Goal: when the deadline of a handler passes, the handler drops its statement and fails. The
+/// statement ends at the server.
 #[tokio::test]
 async fn statement_past_the_deadline_of_a_handler_ends() {
     let ground = Ground::new().await;
@@ -169,7 +170,7 @@ async fn statement_past_the_deadline_of_a_handler_ends() {
     assert_free(&ground, &idem, &message).await;
 }
 
-/// Goal: a short statement ends too: a request for a lease that waits for a lock.
+/// Goal: a dropped request for a lease, which waits for a lock, also ends at the server.
 #[tokio::test]
 async fn dropped_request_for_a_lease_ends_at_the_server() {
     let ground = Ground::new().await;
@@ -183,13 +184,13 @@ async fn dropped_request_for_a_lease_ends_at_the_server() {
     assert_free(&ground, &idem, &message).await;
 }
 
-/// Goal: a dropped COMMIT and a dropped single statement that wait for the standby continue.
-/// Invariant: I4.
+/// Goal: a COMMIT and a single statement that wait for the standby continue after their future is
+/// dropped. Invariant: I4.
 #[tokio::test]
 async fn i4_dropped_commit_that_waits_for_its_standby_continues() {
     let ground = Ground::on(Database::create_alone("standby-away")).await;
     let idem = Idem::new();
-    // The first claim of a destination delays others, so make it first.
+    // Claim one message first. The first claim of a destination would delay the other claims.
     assert_free(&ground, &idem, &message()).await;
     let (committed, leased) = (message(), message());
     let standby = Standby::away(&ground.database).await;
@@ -205,8 +206,8 @@ async fn i4_dropped_commit_that_waits_for_its_standby_continues() {
     assert_eq!(ground.count("SELECT count(*) FROM idem.leases").await, 1);
 }
 
-/// Goal: a COMMIT that other code began on the connection continues, although the pool has reused
-/// the connection and its next user was dropped. Invariant: I4.
+/// Goal: other code sent a COMMIT and returned the connection to the pool. The COMMIT continues
+/// although the next user of the connection is dropped. Invariant: I4.
 #[tokio::test]
 async fn i4_commit_before_a_dropped_transaction_continues() {
     let ground = Ground::on(Database::create_alone("standby-away-before")).await;
@@ -234,8 +235,8 @@ async fn i4_commit_before_a_dropped_transaction_continues() {
     );
 }
 
-/// Goal: the client can detect a pooler only when a connection of the pooler is free. Dropped
-/// handlers free the connections of an exhausted pooler all the same.
+/// Goal: when a pooler is exhausted, the client has no free connection to find out that there is a
+/// pooler. Dropped handlers free the connections of the pooler nevertheless.
 #[tokio::test]
 async fn dropped_handlers_free_an_exhausted_pooler() {
     let ground = Ground::new().await;
@@ -248,7 +249,7 @@ async fn dropped_handlers_free_an_exhausted_pooler() {
     let manager = Manager::new(pooler.connection_string_to(name).parse().unwrap(), NoTls);
     let pool = Pool::builder(manager).max_size(4).build().unwrap();
     let (idem, messages) = (Idem::new(), [message(), message()]);
-    // The first claim of a destination delays others, so make it first.
+    // Claim one message first. The first claim of a destination would delay the other claims.
     assert_free(&ground, &idem, &message()).await;
     let both = join_all(
         messages

@@ -139,8 +139,8 @@ pub async fn insert(client: &Client, message: &Message) -> Result<u64, tokio_pos
         .await
 }
 
-/// Returns the values of `prepared_statements` to test. A pooler that assigns each transaction
-/// another connection supports no prepared statements.
+/// Returns the values of `prepared_statements` to test. A pooler that can assign a different
+/// connection to each transaction does not support prepared statements.
 pub fn preparing() -> &'static [bool] {
     match std::env::var_os("IDEM_TEST_PGBOUNCER") {
         Some(_) => &[false],

@@ -1,5 +1,5 @@
-//! `Idem::process` and `process_batch` on a real server: each style, each failure, and each point
-//! at which processing can stop.
+//! Tests of `Idem::process` and `process_batch` on a real server: each style, each failure, and
+//! each point at which processing can be interrupted.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! A proxy to the server that counts round trips and can cut the connection at a COMMIT.
+//! A proxy in front of the server. It counts round trips and can cut the connection at a COMMIT.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,12 +17,12 @@ use tokio_postgres::{NoTls, config::Host};
 
 use crate::support::Database;
 
-/// Where the connection is cut.
+/// The point at which the proxy cuts the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// Everything before COMMIT is forwarded.
+    /// The proxy forwards everything before COMMIT, and cuts the connection.
     BeforeCommit,
-    /// COMMIT is forwarded and takes effect. Its reply is not forwarded.
+    /// The proxy forwards COMMIT, which takes effect, but does not forward the reply to it.
     AfterCommit,
 }
 
@@ -36,7 +36,7 @@ pub struct Proxy {
 struct Line {
     turns: AtomicUsize,
     cut: Mutex<Option<Cut>>,
-    /// True if no connection is accepted after a cut.
+    /// True if the proxy accepts no connection after a cut.
     stays_cut: AtomicBool,
     is_cut: AtomicBool,
 }
@@ -69,7 +69,8 @@ impl Proxy {
         Pool::builder(manager).max_size(size).build().unwrap()
     }
 
-    /// Returns the number of round trips: how often the client has sent data after the server.
+    /// Returns the number of round trips: the number of times that the client sent data after data
+    /// of the server.
     pub fn turns(&self) -> usize {
         self.line.turns.load(Ordering::SeqCst)
     }
@@ -125,7 +126,8 @@ async fn pass(
                             server.write_all(bytes).await?;
                             discard_commit_reply(&mut server).await?;
                         } else {
-                            // A protocol message begins with its type and its length.
+                            // Cut before the type and the length of the protocol message, which are
+                            // in front of the text `COMMIT`.
                             server.write_all(&bytes[..at.saturating_sub(5)]).await?;
                         }
                         return Ok(());

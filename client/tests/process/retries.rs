@@ -1,4 +1,4 @@
-//! Which failures are retried, and which are not.
+//! Tests which failures are retried.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -122,7 +122,8 @@ async fn concurrent_serializable_handlers_all_take_effect() {
     let messages: Vec<_> = (0..4).map(|_| message()).collect();
     let all = messages.iter().map(|message| {
         idem.process(&ground.pool, message, |tx: Tx, message| async move {
-            // Each handler reads the rows that the others write.
+            // Each handler reads the rows that the concurrent handlers write, so the handlers
+            // conflict.
             tx.query_typed("SELECT count(*) FROM work", &[]).await?;
             work(tx, message).await
         })
@@ -171,7 +172,7 @@ async fn unencodable_statement_is_a_handler_error() {
             calls.fetch_add(1, Ordering::SeqCst);
             async move {
                 insert(&tx, &message).await?;
-                // In the protocol, a zero byte ends a string.
+                // In the protocol, a zero byte ends a string, so this statement cannot be encoded.
                 match is_typed {
                     true => drop(tx.query_typed("SELECT 'a\0b'", &[]).await?),
                     false => tx.batch_execute("SELECT 'a\0b'").await?,
@@ -187,7 +188,7 @@ async fn unencodable_statement_is_a_handler_error() {
 
 #[tokio::test]
 async fn failed_connection_is_not_an_error_of_the_message() {
-    // The path is longer than a socket path can be.
+    // The path is longer than the limit for a socket path, so no connection is possible.
     let url = format!("host=/{} user=postgres", "x".repeat(200));
     let pool = Pool::builder(Manager::new(url.parse().unwrap(), NoTls))
         .build()
@@ -216,7 +217,7 @@ async fn exhausted_pool_is_an_error_after_the_wait_timeout() {
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PoolExhausted);
     assert_eq!(error.settlement(), Settlement::RELEASE);
-    // An attempt that is still waiting gets a returned connection.
+    // When the connection is returned, an attempt that still waits gets it.
     let idem = idem(|rule| rule.max_attempts(1000));
     let (processed, ()) = tokio::join!(idem.process(&pool, &message, work), async {
         until("an attempt waits", || async { pool.status().waiting > 0 }).await;
@@ -235,7 +236,7 @@ async fn abandoned_statement_does_not_delay_the_next_message() {
     let pool = ground.database.pool(1);
     let message = message();
     let idem = Idem::new();
-    // The first claim of a destination delays others, so make it first.
+    // Claim one message first. The first claim of a destination would delay the other claims.
     assert!(
         idem.process(&pool, &crate::ground::message(), work)
             .await

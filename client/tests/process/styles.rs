@@ -1,4 +1,4 @@
-//! The styles of a policy: when the claim is made, and its results.
+//! Tests of the styles of a policy: the time of the claim, and its results.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -87,7 +87,8 @@ async fn duplicate_does_not_run_an_eager_handler() {
             Settlement::Acknowledge
         );
     }
-    // The first delivery runs the handler, and so does the reactive one, which is rolled back.
+    // The handler runs for the first delivery and for the delivery with the reactive style, which
+    // is rolled back.
     assert_eq!(calls.into_inner(), 2);
     ground.assert_done_once(&message).await;
 }
@@ -232,7 +233,8 @@ async fn invalid_effects_roll_back_the_handler() {
         assert_eq!(processed.await.unwrap_err().kind(), ErrorKind::Invalid);
         ground.until_quiet().await;
         ground.assert_untouched(&message).await;
-        // PostgreSQL accepts no zero byte in a text or in a `jsonb` value.
+        // PostgreSQL accepts no zero byte in a text or in a `jsonb` value, so these effects are
+        // invalid.
         for wrong in [Effect::json("facts", &"a\0b").unwrap(), fact().key("a\0b")] {
             let processed = idem.process(&pool, &message, |tx, message| {
                 let wrong = wrong.clone();
@@ -294,7 +296,7 @@ async fn message_older_than_the_retained_claims_is_expired() {
             let processed = idem.process(&ground.pool, &message, work).await.unwrap();
             (message, processed)
         };
-        // Until its first rotation, the ring retains all claims.
+        // The ring retains all claims until its first rotation.
         until("the ring has rotated", || async {
             ground
                 .observer

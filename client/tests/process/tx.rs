@@ -1,4 +1,4 @@
-//! The transaction that a handler receives.
+//! Tests of the transaction that a handler receives.
 
 use std::sync::{Arc, Mutex};
 
@@ -33,8 +33,8 @@ async fn kept_transaction_is_rolled_back_and_its_connection_closed() {
             }
         });
         assert!(matches!(processed.await, Err(Error::TransactionKept)));
-        // While the handler still holds the transaction, the transaction is unusable and the pool
-        // serves other messages.
+        // While the handler holds the transaction, nothing can be executed in it. The pool
+        // processes other messages meanwhile.
         let kept = kept.lock().unwrap().take().unwrap();
         until("the kept connection is closed", || async {
             kept.is_closed()
@@ -79,7 +79,7 @@ async fn dropped_savepoint_is_rolled_back_and_released_one_is_kept() {
         }
         let mut outer = tx.savepoint().await?;
         {
-            // The inner savepoint is dropped after a statement in it has failed.
+            // The inner savepoint is dropped after one of its statements has failed.
             let inner = outer.savepoint().await?;
             insert(&inner, other).await?;
             assert!(inner.batch_execute("SELECT 1 / 0").await.is_err());
@@ -93,8 +93,8 @@ async fn dropped_savepoint_is_rolled_back_and_released_one_is_kept() {
     assert_eq!(ground.work(&dropped).await, 0);
 }
 
-/// Goal: after the start of an inner savepoint was cancelled, a rollback of the outer savepoint
-/// still applies to the outer one.
+/// Goal: the start of an inner savepoint is cancelled. A later rollback of the outer savepoint
+/// still rolls back to the outer savepoint.
 #[tokio::test]
 async fn cancelled_savepoint_leaves_the_outer_one_intact() {
     use futures_util::FutureExt;
@@ -104,7 +104,7 @@ async fn cancelled_savepoint_leaves_the_outer_one_intact() {
     let processed = idem.process(&ground.pool, &message, |mut tx: Tx, message| async move {
         let mut outer = tx.savepoint().await?;
         insert(&outer, &message).await?;
-        // The statement is sent and its result is not awaited.
+        // The statement that starts the inner savepoint is sent, but its result is not awaited.
         assert!(outer.savepoint().now_or_never().is_none());
         outer.rollback().await?;
         work(tx, message).await
@@ -113,8 +113,8 @@ async fn cancelled_savepoint_leaves_the_outer_one_intact() {
     ground.assert_done_once(&message).await;
 }
 
-/// Goal: after the release of an inner savepoint has failed, a rollback of the outer savepoint
-/// still applies to the outer one.
+/// Goal: the release of an inner savepoint fails. A later rollback of the outer savepoint still
+/// rolls back to the outer savepoint.
 #[tokio::test]
 async fn unreleased_savepoint_leaves_the_outer_one_intact() {
     let ground = Ground::new().await;

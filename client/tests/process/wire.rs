@@ -1,4 +1,4 @@
-//! The number of round trips, counted by a proxy.
+//! Tests of the number of round trips, which a proxy counts.
 
 use deadpool_postgres::Pool;
 use idem_client::{Handled, Idem, Message, Processed, Style, Tx};
@@ -52,7 +52,8 @@ async fn protected_message_takes_the_round_trips_of_its_transaction() {
     let proxy = Proxy::to(&ground.database).await;
     let pool = proxy.pool(1);
     let prepared = Idem::builder().prepared_statements(true).build().unwrap();
-    // The first use of each statement prepares it.
+    // Process one message before the measurement, because the first use of each statement prepares
+    // it.
     round_trips(&proxy, &pool, &prepared, 0, 1).await;
     for statements in [0, 1, 4] {
         let bare = bare_round_trips(&proxy, &pool, statements).await;

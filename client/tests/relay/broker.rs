@@ -1,4 +1,4 @@
-//! An in-memory broker with faults.
+//! An in-memory broker that can produce faults.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -44,30 +44,31 @@ struct State {
     rule: Option<Rule>,
     attempts: HashMap<String, u32>,
     taken: Vec<Taken>,
-    /// The keys of the effects that are being published. A key that is added twice is a violation
-    /// of the order.
+    /// The keys of the effects that are being published. If a second effect with one of these keys
+    /// begins, the order of the key is violated.
     under_way: HashSet<String>,
     overlaps: Vec<String>,
     most_under_way: usize,
     now_under_way: usize,
     /// True if the broker accepts no connection.
     is_away: bool,
-    /// The reason with which `check` fails although the broker accepts connections.
+    /// The reason with which `check` fails while the broker accepts connections.
     lacks: Option<String>,
 }
 
 impl Broker {
-    /// Sets the rule that returns the response to an effect with the given payload.
+    /// Sets a function that returns the response of the broker to an effect with the given payload.
     pub fn rule(&self, rule: impl FnMut(&str) -> Fate + Send + 'static) {
         self.state().rule = Some(Box::new(rule));
     }
 
-    /// Sets whether the broker accepts no connection.
+    /// If `is_away` is true, the broker rejects all connections.
     pub fn is_away(&self, is_away: bool) {
         self.state().is_away = is_away;
     }
 
-    /// Makes the broker accept connections, and sets the reason with which `check` fails.
+    /// Makes the broker accept connections. If a reason is given, `check` still fails with this
+    /// reason.
     pub fn lacks(&self, place: Option<&str>) {
         let mut state = self.state();
         state.is_away = false;
@@ -149,7 +150,7 @@ impl Publisher for Broker {
         let payload: String = serde_json::from_slice(&message.payload).unwrap();
         let fate = self.begin(&payload, message.key.as_deref());
         let _under_way = UnderWay(self, message.key.as_deref());
-        // Yield, so that effects can overlap.
+        // Yield here, so that publishing can overlap with the publishing of other effects.
         tokio::task::yield_now().await;
         match fate {
             Fate::Take => {}

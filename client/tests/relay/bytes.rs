@@ -1,4 +1,4 @@
-//! The number of bytes that a relay holds in memory is limited, over all partitions.
+//! A relay limits the bytes that all its partitions together hold in memory.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::{
     world::{Running, quick, say, split, until_acknowledged},
 };
 
-/// Goal: memory does not grow with the number of partitions. Each partition holds its share of the
-/// limit, which fits one of these effects.
+/// Goal: memory does not grow with the number of partitions. Each partition may hold an equal share
+/// of the limit. In this test, the share is large enough for one effect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partitions_share_the_bytes_that_a_process_holds() {
     const PARTITIONS: usize = 8;

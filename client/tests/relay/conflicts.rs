@@ -1,4 +1,5 @@
-//! A serialization failure or deadlock does not make the database unavailable.
+//! The relay does not report the database as unavailable after a serialization failure or a
+//! deadlock.
 
 use deadpool_postgres::{Manager, Pool};
 use tokio_postgres::NoTls;
@@ -12,7 +13,7 @@ use crate::{
     world::{Running, quick, say},
 };
 
-/// Replaces `idem_relay_next` with a function that fails.
+/// Renames `idem_relay_next`, and creates a function in its place that fails with a deadlock.
 const DEADLOCKED: &str = "
     ALTER FUNCTION idem_relay_next(text, integer, integer, interval, bigint) RENAME TO original;
     CREATE FUNCTION idem_relay_next(text, integer, integer, interval, bigint)
@@ -26,7 +27,7 @@ const DEADLOCKED: &str = "
         RAISE 'deadlock detected' USING ERRCODE = '40P01';
     END $$";
 
-/// Goal: deadlocks in `idem_relay_next` cause no warning. Invariant: I4.
+/// Goal: when `idem_relay_next` fails with deadlocks, the relay logs no warning. Invariant: I4.
 #[tokio::test]
 async fn i4_deadlocks_leave_the_database_available() {
     let (log, _guard) = Log::keep();
@@ -60,8 +61,8 @@ async fn i4_deadlocks_leave_the_database_available() {
     assert_eq!(log.lines(Level::WARN, ""), [""; 0]);
 }
 
-/// Goal: with `lock_timeout`, tables that stay locked are reported as an unavailable database.
-/// Invariant: I4.
+/// Goal: if tables stay locked, `lock_timeout` ends the statements of the relay, and the relay
+/// reports the database as unavailable. Invariant: I4.
 #[tokio::test]
 async fn i4_locked_tables_are_reported_with_a_lock_timeout() {
     let (log, _guard) = Log::keep();

@@ -1,5 +1,5 @@
-//! I4: the relay waits for missing parts of the database or the broker, logs each once, and shows
-//! them in its status.
+//! I4: the relay waits for missing parts of the database or of the broker. It logs each missing
+//! part once, and shows it in the status.
 
 use std::{
     sync::{
@@ -54,7 +54,8 @@ async fn until_transactions(db: &Database, times: i64) {
     .await;
 }
 
-/// Goal: the relay is created, dropped and created again while its process runs. Invariant: I4.
+/// Goal: a relay process waits while its relay is not created or was dropped, and continues when
+/// the relay is created. Invariant: I4.
 #[tokio::test]
 async fn i4_missing_relay_is_waited_for_with_one_warning() {
     let (log, _guard) = Log::keep();
@@ -90,7 +91,7 @@ async fn i4_missing_relay_is_waited_for_with_one_warning() {
     assert_eq!(broker.of_key("a"), ["a-1", "a-2"]);
 }
 
-/// Goal: the role has no `idem_grant` at first. Invariant: I4.
+/// Goal: the relay waits for `idem_grant` if its role has no grant at the start. Invariant: I4.
 #[tokio::test]
 async fn i4_missing_grant_is_waited_for_with_one_warning() {
     let (log, _guard) = Log::keep();
@@ -130,7 +131,8 @@ async fn i4_missing_grant_is_waited_for_with_one_warning() {
     relay.stop().await;
 }
 
-/// Goal: the client is newer than the SQL until ALTER EXTENSION UPDATE. Invariant: I4.
+/// Goal: the relay waits for ALTER EXTENSION UPDATE if the client is newer than the SQL. Invariant:
+/// I4.
 #[tokio::test]
 async fn i4_older_sql_is_waited_for_with_one_warning() {
     let (log, _guard) = Log::keep();
@@ -163,8 +165,8 @@ async fn i4_older_sql_is_waited_for_with_one_warning() {
     assert_eq!(log.lines(Level::WARN, "").len(), 1);
 }
 
-/// Goal: the database was restored into a younger cluster, and is repaired while the relay waits.
-/// Invariant: I4.
+/// Goal: after a restore of the database into a younger cluster, the relay waits until the database
+/// is repaired. Invariant: I4.
 #[tokio::test]
 async fn i4_restore_into_a_younger_cluster_is_waited_for() {
     let (log, _guard) = Log::keep();
@@ -198,8 +200,8 @@ async fn i4_restore_into_a_younger_cluster_is_waited_for() {
     assert_eq!(log.lines(Level::WARN, "").len(), 1);
 }
 
-/// Goal: a relay is dropped and created again with more partitions while its process runs.
-/// Invariant: I4.
+/// Goal: when a relay is dropped and created again with more partitions, its running process serves
+/// all new partitions. Invariant: I4.
 #[tokio::test]
 async fn i4_all_partitions_of_a_relay_created_again_are_served() {
     const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
@@ -236,8 +238,8 @@ async fn i4_all_partitions_of_a_relay_created_again_are_served() {
     relay.stop().await;
 }
 
-/// Sends effects of two keys to a topic that does not exist, and for each key one to an existing
-/// topic behind them.
+/// Sends effects of two keys to a topic that does not exist. For each of the two keys, sends a
+/// later effect to an existing topic.
 async fn say_to_both_topics(client: &Client) {
     for (topic, key, payload) in [
         ("absent", "a", "a-0"),
@@ -252,8 +254,7 @@ async fn say_to_both_topics(client: &Client) {
     }
 }
 
-/// Returns the rule of a broker in which the topic `absent` does not exist while `is_absent` is
-/// true.
+/// Returns the rule of a broker in which the topic `absent` is missing while `is_absent` is true.
 fn absent(is_absent: &Arc<AtomicBool>) -> impl FnMut(&str) -> Fate + Send + 'static {
     let is_absent = Arc::clone(is_absent);
     move |payload| match payload {
@@ -262,8 +263,8 @@ fn absent(is_absent: &Arc<AtomicBool>) -> impl FnMut(&str) -> Fate + Send + 'sta
     }
 }
 
-/// Goal: two processes share a partition with an effect of a missing topic, for much longer than a
-/// lease. Invariant: I4.
+/// Goal: two processes share a partition with an effect of a missing topic. The process with the
+/// lease keeps it for much longer than the lease time. Invariant: I4.
 #[tokio::test]
 async fn i4_lease_is_kept_while_a_topic_is_missing() {
     let db = Database::create();
@@ -301,7 +302,7 @@ async fn i4_lease_is_kept_while_a_topic_is_missing() {
     assert_eq!(parked(&client).await, []);
 }
 
-/// Goal: the process stops while it waits for the topic. Invariant: I4.
+/// Goal: a process that stops while it waits for a missing topic releases its batch. Invariant: I4.
 #[tokio::test]
 async fn i4_batch_with_a_missing_topic_is_released_at_a_stop() {
     let db = Database::create();
@@ -310,7 +311,8 @@ async fn i4_batch_with_a_missing_topic_is_released_at_a_stop() {
     let is_absent = Arc::new(AtomicBool::new(true));
     let broker = Broker::default();
     broker.rule(absent(&is_absent));
-    // The lease is an hour, so the next process must wait if this one keeps it.
+    // The lease is an hour. If this process does not release it, the next process has to wait for
+    // it.
     let relay = Running::start(quick(db.pool(2), broker.clone()));
     broker.until_taken(1).await;
     until("one topic is unavailable", async || {
@@ -327,7 +329,8 @@ async fn i4_batch_with_a_missing_topic_is_released_at_a_stop() {
     assert_eq!(successor.of_key("b"), rounds("b", 2));
 }
 
-/// Goal: a backlog for a missing topic causes no load on the broker. Invariant: I4.
+/// Goal: effects that wait for a missing topic cause little load on the broker, because the relay
+/// retries one effect at a time. Invariant: I4.
 #[tokio::test]
 async fn one_effect_of_a_missing_topic_is_tried_at_a_time() {
     const KEYS: [&str; 40] = ["k"; 40];
@@ -345,7 +348,7 @@ async fn one_effect_of_a_missing_topic_is_tried_at_a_time() {
         broker.attempts("absent") >= 40
     })
     .await;
-    // The first delays of the back-off are 100 ms and 200 ms, with jitter.
+    // The back-off begins with delays of 100 ms and 200 ms, plus jitter.
     until("one effect is retried", async || {
         broker.attempts("absent") > 41
     })
@@ -362,7 +365,7 @@ async fn one_effect_of_a_missing_topic_is_tried_at_a_time() {
     assert_eq!(parked(&client).await, []);
 }
 
-/// Goal: many partitions find the broker unavailable. Invariant: I4.
+/// Goal: many partitions find the broker unavailable, and the relay logs this once. Invariant: I4.
 #[tokio::test]
 async fn i4_unavailable_broker_is_logged_once() {
     let (log, _guard) = Log::keep();
@@ -406,7 +409,7 @@ async fn i4_unavailable_broker_is_logged_once() {
     );
 }
 
-/// An error with a cause, as clients of brokers return it.
+/// An error that has a cause, like the errors of broker clients.
 #[derive(Debug, thiserror::Error)]
 #[error("connecting failed")]
 struct Connecting(#[source] std::io::Error);

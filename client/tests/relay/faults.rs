@@ -1,5 +1,5 @@
-//! Failing brokers and databases: nothing is lost, and only failures of an effect use up its
-//! attempts.
+//! Brokers and databases that fail: no effect is lost, and an effect uses up attempts only for its
+//! own failures.
 
 use std::{
     future::pending,
@@ -53,7 +53,7 @@ async fn rejected_effect_is_parked_and_its_key_continues() {
     );
     assert_eq!(relay.status.borrow().parked, 1);
 
-    // The cause is repaired. An unparked effect has all its attempts again.
+    // The cause is repaired now. The test retries the effect, which again has all its attempts.
     let mut left = 3;
     broker.rule(move |_| {
         left -= 1;
@@ -68,8 +68,8 @@ async fn rejected_effect_is_parked_and_its_key_continues() {
     assert_eq!((summary.published, summary.parked), (2, 1));
 }
 
-/// Goal: an unparked effect has all its attempts again, even if its batch ended with an unavailable
-/// broker and an expired lease.
+/// Goal: after `relay_unpark`, an effect has all its attempts again, even if its batch ended with
+/// an unavailable broker and an expired lease.
 #[tokio::test]
 async fn unparked_effect_has_all_its_attempts_again() {
     let db = Database::create();
@@ -142,8 +142,8 @@ async fn blocked_database_does_not_delay_the_shutdown() {
     assert_eq!(stopped.expect("the relay does not stop").published, 0);
 }
 
-/// Goal: the broker is unavailable for longer than a lease, and publishing fails more often than an
-/// effect may fail.
+/// Goal: no effect is parked or lost when the broker is unavailable for longer than a lease, and
+/// for more attempts than the limit of an effect.
 #[tokio::test]
 async fn unavailable_broker_parks_and_loses_no_effect() {
     let db = Database::create();
@@ -259,7 +259,7 @@ async fn database_crash_loses_no_effect_and_no_order() {
     until_acknowledged(&client, "split").await;
     relay.stop().await;
     for key in keys {
-        // If the crash loses an acknowledgement, at most its batch is published again.
+        // If the crash loses an acknowledgement, only the effects of its batch are published again.
         let taken = broker.of_key(key);
         let mut firsts: Vec<String> = Vec::new();
         for payload in taken {
@@ -279,7 +279,7 @@ async fn invalid_setting_ends_the_relay() {
     assert_eq!(too_many.failed().await.kind(), ErrorKind::Invalid);
 }
 
-/// Goal: the functions that `idem_grant` permits for the kind relay are sufficient to run a relay.
+/// Goal: `idem_grant` with the kind `relay` permits all functions that a relay needs.
 #[tokio::test]
 async fn role_of_kind_relay_can_run_a_relay() {
     let db = Database::create();
@@ -290,7 +290,7 @@ async fn role_of_kind_relay_can_run_a_relay() {
         .await
         .unwrap();
     let pool = || {
-        // The proxy does not know the role.
+        // Connect directly, because the proxy has no login for the role.
         let mut config: tokio_postgres::Config = db.direct_url().parse().unwrap();
         config.user(&role);
         Pool::builder(Manager::new(config, NoTls))
@@ -309,14 +309,15 @@ async fn role_of_kind_relay_can_run_a_relay() {
     for payload in ["a", "poison", "slow"] {
         say(&client, None, payload).await;
     }
-    // The effect takes longer than the lease, so the lease is extended.
+    // Publishing one effect takes longer than the lease, so the relay has to extend the lease.
     let relay = Running::start(quick(pool(), broker.clone()).lease(Duration::from_millis(200)));
     until_acknowledged(&client, "default").await;
     let summary = relay.stop().await;
     assert_eq!((summary.published, summary.parked), (2, 1));
 }
 
-/// Goal: parked effects are retried in bulk, parked again, and discarded.
+/// Goal: one function retries all parked effects. Effects that are parked again can be discarded,
+/// singly and all together.
 #[tokio::test]
 async fn parked_effects_are_retried_and_discarded_in_bulk() {
     let db = Database::create();

@@ -1,4 +1,4 @@
-//! Effects for handlers in the same database.
+//! Tests of `Local`: effects for handlers in the same database.
 
 use std::{
     sync::{
@@ -47,7 +47,7 @@ async fn seen(client: &Client) -> Vec<String> {
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// Goal: two relays deliver the same effects at the same time.
+/// Goal: when two relays deliver the same effects at the same time, each effect is handled once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_relays_handle_an_effect_once() {
     const EFFECTS: usize = 60;
@@ -78,7 +78,7 @@ async fn concurrent_relays_handle_an_effect_once() {
     second.stop().await;
     let once: Vec<_> = (0..EFFECTS).map(|n| format!("{n:02}")).collect();
     assert_eq!(seen(&client).await, once);
-    // Each relay publishes the resulting effects once.
+    // Each relay publishes, exactly once, the effects that the handlers returned.
     for broker in [one, two] {
         let mut facts = broker.of_key("facts");
         facts.sort();
@@ -92,8 +92,8 @@ async fn concurrent_relays_handle_an_effect_once() {
     assert_eq!(parked(&client).await, []);
 }
 
-/// A publisher that runs the handler and never returns, like a process that crashes between the
-/// commit and the acknowledgement.
+/// A publisher that runs the handler and then never completes, like a process that crashes between
+/// the commit and the acknowledgement.
 struct Mute(Local);
 
 impl Publisher for Mute {
@@ -178,7 +178,7 @@ async fn failed_handler_is_retried_and_terminal_error_is_parked() {
         parked.iter().map(|(id, _)| *id).collect::<Vec<_>>(),
         [hopeless, unknown]
     );
-    // The terminal error parks the effect at once, and not after all its attempts.
+    // The terminal error parks the effect at its first attempt.
     assert!(
         parked[0].1.starts_with("the effect cannot be published: "),
         "{parked:?}"
@@ -220,8 +220,8 @@ async fn handler_that_breaks_its_connections_is_rejected() {
     assert!(matches!(error, PublishError::Rejected(_)), "{error:?}");
 }
 
-/// Goal: a missing table or a failing API makes the topic unavailable. Other topics continue, and
-/// no effect is parked. Invariant: I4.
+/// Goal: a missing table or a failing API makes the topic of the handler unavailable. The relay
+/// continues with other topics and parks no effect. Invariant: I4.
 #[tokio::test]
 async fn i4_failing_environment_of_a_handler_is_waited_for() {
     let db = Database::create();

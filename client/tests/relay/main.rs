@@ -1,4 +1,4 @@
-//! The relay on a real server, with an in-memory broker that can fail in every way.
+//! Tests of the relay on a real server. An in-memory broker can fail in every way.
 
 mod broker;
 mod bytes;
@@ -12,7 +12,7 @@ mod order;
 mod preflight;
 mod probes;
 mod processes;
-// These tests use only a part of it.
+// The tests of this program use only a part of the module `queue`.
 #[allow(dead_code)]
 #[path = "../consumer/broker.rs"]
 mod queue;

@@ -1,4 +1,4 @@
-//! All effects are published, and those of one key in their order.
+//! The relay publishes all effects, and publishes the effects of one key in their order.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -71,7 +71,7 @@ async fn rejected_effect_delays_only_its_key() {
     let broker = Broker::default();
     let mut others = 0;
     broker.rule(move |payload| {
-        // The effect is rejected until the last effect of the other key is being published.
+        // The effect `a-0` is rejected until the last effect of the key `b` is being published.
         others += usize::from(payload.starts_with('b'));
         match payload {
             "a-0" if others < 3 => Fate::Reject,
@@ -90,7 +90,8 @@ async fn rejected_effect_delays_only_its_key() {
     assert_eq!(parked(&client).await, []);
 }
 
-/// Goal: effects of different keys overlap within a batch. A batch of one byte contains one effect.
+/// Goal: a limit in bytes ends a batch. Effects of different keys overlap within a batch, so a
+/// batch of one byte, which contains one effect, has no overlap.
 #[tokio::test]
 async fn batch_of_the_relay_is_bounded_in_bytes() {
     let db = Database::create();

@@ -1,4 +1,5 @@
-//! I4: the status names what the database lacks for this relay, and the relay waits for it.
+//! I4: the status shows what is missing in the database for this relay. The relay waits until it is
+//! repaired.
 
 use deadpool_postgres::{Manager, Pool};
 use tokio_postgres::NoTls;
@@ -9,8 +10,8 @@ use crate::{
     world::{Running, quick, say},
 };
 
-/// Asserts that the relay waits, that its status contains these words, and that it publishes its
-/// effect after the SQL `repair`.
+/// Asserts that the relay waits and that its status contains these words. Then executes the SQL
+/// `repair`, and asserts that the relay publishes its effect.
 async fn waits_and_names(db: &Database, pool: Pool, words: &[&str], repair: &str) {
     let client = db.connect().await;
     let broker = Broker::default();

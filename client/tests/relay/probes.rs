@@ -12,7 +12,8 @@ use crate::{
     world::{Running, parked, quick, say_rounds, until_acknowledged},
 };
 
-/// Goal: the broker becomes unavailable while effects wait for a topic. Invariant: I4.
+/// Goal: no effect is lost when the broker becomes unavailable while effects wait for a topic.
+/// Invariant: I4.
 #[tokio::test]
 async fn i4_waiting_effects_survive_probes_without_a_result() {
     const KEYS: [&str; 4] = ["a", "b", "c", "d"];
@@ -31,7 +32,7 @@ async fn i4_waiting_effects_survive_probes_without_a_result() {
             _ => Fate::Take,
         }
     });
-    // The lease is an hour, so no other batch contains the effects that this one may lose.
+    // The lease is an hour, so no other batch could publish the effects if this batch lost them.
     let relay = Running::start(quick(db.pool(2), broker.clone()));
     broker.until_taken(2 * KEYS.len()).await;
     until_acknowledged(&client, "default").await;
@@ -52,7 +53,8 @@ async fn say_to(client: &Client, topic: &str, payload: &str) {
     send(client, &effect).await.unwrap();
 }
 
-/// Goal: the topic becomes available, and rejects each effect that has waited for it.
+/// Goal: when a topic becomes available and rejects all effects that have waited for it, the topic
+/// no longer counts as unavailable.
 #[tokio::test]
 async fn topic_without_remaining_effects_is_not_unavailable() {
     let db = Database::create();
@@ -92,8 +94,8 @@ async fn topic_without_remaining_effects_is_not_unavailable() {
     relay.stop().await;
 }
 
-/// Goal: another process publishes the batch of a process that cannot reach its broker. Invariant:
-/// I4.
+/// Goal: a process cannot reach its broker, and another process publishes the batch. The state of
+/// the broker is then unknown for the first process. Invariant: I4.
 #[tokio::test]
 async fn lost_broker_is_unknown_after_another_process_published() {
     let (log, _guard) = crate::log::Log::keep();
@@ -127,8 +129,8 @@ async fn lost_broker_is_unknown_after_another_process_published() {
     second.stop().await;
 }
 
-/// Goal: the broker becomes available without the exchange of the publisher, while no effect waits
-/// in this process. Invariant: I4.
+/// Goal: the broker becomes available again, but the exchange of the publisher is missing. The
+/// status shows this although no effect waits in this process. Invariant: I4.
 #[tokio::test]
 async fn i4_broker_without_its_exchange_is_named_in_the_status() {
     const LACKS: &str = "NOT_FOUND - no exchange 'events'";
@@ -185,8 +187,8 @@ async fn i4_broker_without_its_exchange_is_named_in_the_status() {
     first.stop().await;
 }
 
-/// Goal: an effect of one key finds the broker unavailable on every attempt, and effects of other
-/// keys do not. Invariant: I4.
+/// Goal: an effect that finds the broker unavailable on every attempt does not stop effects of
+/// other keys, for which the broker is available. Invariant: I4.
 #[tokio::test]
 async fn i4_effect_without_a_response_is_not_the_only_probe() {
     let db = Database::create();
@@ -211,7 +213,8 @@ async fn i4_effect_without_a_response_is_not_the_only_probe() {
     relay.stop().await;
 }
 
-/// Goal: many topics wait for the same missing exchange. Invariant: I4.
+/// Goal: when many topics wait for the same missing exchange, the relay logs one warning.
+/// Invariant: I4.
 #[tokio::test]
 async fn i4_many_topics_with_one_cause_log_one_warning() {
     const TOPICS: usize = 40;
@@ -238,8 +241,8 @@ async fn i4_many_topics_with_one_cause_log_one_warning() {
     relay.stop().await;
 }
 
-/// Goal: two topics are unavailable for the same reason, and one of them recovers. The log names
-/// the other one. Invariant: I4.
+/// Goal: two topics are unavailable for the same reason, and one of them recovers. The log then
+/// names the topic that stays unavailable. Invariant: I4.
 #[tokio::test]
 async fn i4_topic_that_stays_unavailable_is_logged() {
     let (log, _guard) = crate::log::Log::keep();

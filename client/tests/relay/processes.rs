@@ -1,4 +1,5 @@
-//! Several processes of one relay: they share its partitions and replace each other after a crash.
+//! Several processes of one relay share its partitions, and another process continues after a
+//! crash.
 
 use std::{
     sync::{
@@ -55,13 +56,15 @@ async fn processes_share_partitions_and_replace_a_crashed_process() {
     say_rounds(&mut client, &KEYS, ROUNDS).await;
     let first = relay(&dying);
     dying.until_taken(7).await;
-    // Wait before the second process starts: it would drain a partition, and that ends its lease.
+    // Wait before the start of the second process. It would otherwise complete a partition, and a
+    // completed partition has no lease.
     until_leased(&client).await;
     let second = relay(&broker);
     first.kill().await;
     until_acknowledged(&client, "split").await;
 
-    // Two processes run at the same time, until each has published effects.
+    // The second and a third process run at the same time, until each of them has published
+    // effects.
     let third_broker = Broker::default();
     for broker in [&broker, &third_broker] {
         broker.rule(|_| Fate::Slowly(Duration::from_millis(20)));
@@ -80,18 +83,19 @@ async fn processes_share_partitions_and_replace_a_crashed_process() {
     third.stop().await;
     second.stop().await;
 
-    // The effects that the killed process had published and not acknowledged were published again,
-    // and none is missing.
+    // Effects that the killed process published but did not acknowledge were published again. No
+    // effect is missing.
     let rounds_in_all = sent.load(Ordering::SeqCst);
     for key in KEYS {
         let dead = dying.of_key(key);
         assert_eq!(dead, rounds(key, dead.len()), "of the first process");
-        // On a busy machine the lease of one of the two other processes can expire before it has
-        // acknowledged a batch. Then the other process publishes the same effects again.
+        // On a busy machine, the lease of the second or the third process can expire before the
+        // process has acknowledged a batch. Then the other of these two processes publishes the
+        // same effects again.
         let mut living = first_occurrences([broker.of_key(key), third_broker.of_key(key)].concat());
         living.sort_by_key(|payload| payload[2..].parse::<usize>().unwrap());
         assert_eq!(living, rounds(key, rounds_in_all));
-        // Each process publishes in order.
+        // Each process publishes the effects of a key in order.
         for broker in [&broker, &third_broker] {
             let of_one = broker.of_key(key);
             assert!(
@@ -113,7 +117,7 @@ async fn until_leased(client: &tokio_postgres::Client) {
     .await;
 }
 
-/// Goal: the lease of a batch moves between processes while the broker is unavailable, and no
+/// Goal: the lease of a batch moves between two processes while the broker is unavailable. No
 /// process reports in between that the broker is available. Invariant: I4.
 #[tokio::test]
 async fn i4_unavailable_broker_is_reported_without_flapping() {
@@ -140,7 +144,7 @@ async fn i4_unavailable_broker_is_reported_without_flapping() {
         });
         running.push((relay, seen));
     }
-    // The lease has one holder at a time, and each holder tries its broker.
+    // Only one process has the lease at a time, and it tries its broker.
     let holders = "SELECT count(*) >= 4 FROM idem.progress WHERE leased_until IS NOT NULL";
     until("the lease has moved between the processes", async || {
         brokers.iter().all(|broker| broker.attempts("a") >= 3)
@@ -168,8 +172,8 @@ async fn i4_unavailable_broker_is_reported_without_flapping() {
         relay.stop().await;
         let seen = seen.await.unwrap();
         assert_eq!(seen[..2], [None, Some(false)], "{seen:?}");
-        // The state becomes unknown when the other process gets the batch, and available when this
-        // one gets it again.
+        // The state becomes unknown when the other process gets the batch. It becomes available
+        // when this process gets the batch again.
         assert!(
             seen.len() > 2 && !seen[2..].contains(&Some(false)),
             "{seen:?}"
@@ -177,8 +181,9 @@ async fn i4_unavailable_broker_is_reported_without_flapping() {
     }
 }
 
-/// Goal: one effect takes longer than the lease and the back-off of the other process together, and
-/// the other process publishes nothing.
+/// Goal: the lease of a batch is extended while the batch is published. Publishing one effect takes
+/// longer than the lease and the back-off of the second process together, and the second process
+/// publishes nothing.
 #[tokio::test]
 async fn lease_is_extended_while_its_batch_is_published() {
     let db = Database::create();
@@ -210,7 +215,7 @@ async fn stopping_relay_finishes_and_acknowledges_its_batch() {
     say_rounds(&mut client, &["a", "b"], 3).await;
     let broker = Broker::default();
     broker.rule(|_| Fate::Slowly(Duration::from_millis(100)));
-    // The lease is an hour, so no other process can publish the batch if it is not acknowledged.
+    // The lease is an hour. If the batch were not acknowledged, no other process could publish it.
     let relay = Running::start(quick(db.pool(2), broker.clone()));
     until("the batch has begun", async || broker.attempts("a-0") == 1).await;
     let summary = relay.stop().await;
@@ -236,7 +241,7 @@ async fn stopping_relay_releases_the_unfinished_batch() {
     broker.until_taken(2).await;
     relay.stop().await;
 
-    // A broker that never responds delays the stop by the grace period only.
+    // A broker that never responds delays the stop, but only by the grace period.
     broker.rule(|_| Fate::Silence);
     let relay = Running::start(quick(db.pool(2), broker.clone()).grace(Duration::from_millis(50)));
     until("the batch has begun", async || broker.attempts("b-0") == 2).await;
@@ -251,8 +256,8 @@ async fn stopping_relay_releases_the_unfinished_batch() {
     assert_eq!(parked(&client).await, []);
 }
 
-/// Goal: an idle relay polls every 0.5 to 1 seconds. Without a notification an effect would wait
-/// for at least a quarter of a second on average.
+/// Goal: a notification of a new effect wakes an idle relay. Without it, an effect would wait for
+/// at least a quarter of a second on average, because an idle relay polls every 0.5 to 1 seconds.
 #[tokio::test]
 async fn idle_relay_is_woken_by_an_effect() {
     const EFFECTS: u32 = 8;
@@ -262,7 +267,7 @@ async fn idle_relay_is_woken_by_an_effect() {
     let relay = Running::start(quick(db.pool(2), broker.clone()));
     let mut waited = Duration::ZERO;
     for n in 1..=EFFECTS {
-        // The delays between the polls have reached their maximum.
+        // After this time, the delays between the polls are at their maximum.
         tokio::time::sleep(Duration::from_millis(1500)).await;
         let sent = Instant::now();
         say(&client, None, &n.to_string()).await;

@@ -1,4 +1,5 @@
-//! I4: a relay that is dropped and created again in one transaction keeps its processes working.
+//! I4: when a relay is dropped and created again in one transaction, its running processes continue
+//! to work.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use crate::{
 
 const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
-/// Drops the relay and creates it again in one transaction, so that no process finds it missing.
+/// Drops the relay and creates it again in one transaction, so that each process sees a relay at
+/// any time.
 async fn create_again(client: &mut Client, partitions: i32) {
     let tx = client.transaction().await.unwrap();
     drop_relay(tx.client(), "again").await.unwrap();
@@ -23,7 +25,8 @@ async fn create_again(client: &mut Client, partitions: i32) {
     tx.commit().await.unwrap();
 }
 
-/// Goal: the relay has more partitions, and is never missing. Invariant: I4.
+/// Goal: when a relay is created again with more partitions, its process serves all of them. The
+/// relay is never missing. Invariant: I4.
 #[tokio::test]
 async fn i4_relay_recreated_with_more_partitions_serves_all() {
     let db = Database::create();
@@ -43,8 +46,9 @@ async fn i4_relay_recreated_with_more_partitions_serves_all() {
     relay.stop().await;
 }
 
-/// Goal: the relay has fewer partitions. The default interval is sufficient, because error 22023
-/// reports that the number has changed. Invariant: I4.
+/// Goal: when a relay is created again with fewer partitions, its process continues. Error 22023
+/// tells the process that the number has changed, so the test does not shorten the interval of the
+/// check. Invariant: I4.
 #[tokio::test]
 async fn i4_relay_recreated_with_fewer_partitions_continues() {
     let db = Database::create();

@@ -1,4 +1,4 @@
-//! The functions of the extension in a separate schema.
+//! Tests of the functions of the extension in a separate schema.
 
 use deadpool_postgres::Pool;
 use idem_brokers::PgBouncer;
@@ -25,7 +25,8 @@ async fn setting(pool: &Pool, name: &str) -> String {
     client.query_one(&setting, &[]).await.unwrap().get(0)
 }
 
-/// Goal: names that need quotes in SQL and in the startup packet are found.
+/// Goal: the client finds the functions in schemas with names that need quotes in SQL and in the
+/// startup packet.
 #[tokio::test]
 async fn functions_are_found_in_the_configured_schema() {
     for schema in [
@@ -61,8 +62,8 @@ async fn functions_are_found_in_the_configured_schema() {
     }
 }
 
-/// Goal: a name cannot break out of its quotes and become SQL or another option. No extension can
-/// be in such a schema.
+/// Goal: a schema name cannot end its quotes and inject SQL or another option. No such schema
+/// exists, so the functions are not found.
 #[tokio::test]
 async fn hostile_schema_name_cannot_inject_sql_or_options() {
     let db = Database::create();
@@ -82,7 +83,7 @@ async fn hostile_schema_name_cannot_inject_sql_or_options() {
     }
 }
 
-/// Goal: options of the connection string stay in effect together with the schema.
+/// Goal: the options of the connection string still apply when a schema is set.
 #[tokio::test]
 async fn connection_options_stay_in_effect_with_a_schema() {
     let db = Database::create();
@@ -109,8 +110,8 @@ fn invalid_or_second_schema_fails() {
     assert!(error.contains("search_path"), "{error}");
 }
 
-/// Goal: a pooler that does not support the setting rejects the first connection. `SET` would
-/// change the sessions of other clients.
+/// Goal: a pooler that does not support the option rejects the first connection. The client does
+/// not use `SET` instead, because it would change sessions that other clients use too.
 #[tokio::test]
 async fn pgbouncer_in_transaction_mode_rejects_the_schema() {
     let install = Install::from_env().unwrap();
@@ -133,7 +134,7 @@ async fn pgbouncer_in_transaction_mode_rejects_the_schema() {
     let error = idem_client::Error::from(error).to_string();
     assert!(error.contains("startup parameter"), "{error}");
 
-    // With PgBouncer, set the search path of the role.
+    // With PgBouncer, the search path must be set for the role.
     cluster
         .psql(
             "postgres",

@@ -1,4 +1,4 @@
-//! I4: a consumer and a relay in one process.
+//! I4: tests of a consumer and a relay in one process.
 
 use std::{future::pending, sync::Arc};
 
@@ -20,7 +20,7 @@ fn message(id: &str) -> Message {
     Message::new("queue", "{}").with_message_id(id)
 }
 
-/// A handler that returns one effect with the id of its message as payload.
+/// A handler that returns one effect. The payload of the effect is the id of the message.
 async fn forward(_: Tx, message: Message) -> Handled {
     Ok(vec![
         Effect::json("things", &message.message_id())?.key("k"),
@@ -65,8 +65,8 @@ async fn relays_stop_after_the_last_commit_of_the_consumers() {
     let held = Arc::new(Notify::new());
     let (requested, is_requested) = watch::channel(false);
     let published = outgoing.clone();
-    // The first message commits an effect after the shutdown was requested. The second message
-    // waits until that effect is published.
+    // The handler of the first message commits an effect after the shutdown was requested. The
+    // handler of the second message waits until that effect is published.
     let first = incoming.clone();
     let holds = Arc::clone(&held);
     let handler = move |_: Tx, message: Message| {

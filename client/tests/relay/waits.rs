@@ -1,4 +1,4 @@
-//! A step in the database without a response is abandoned.
+//! The relay abandons a database statement that does not respond in time.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::{
     world::{Running, quick, say, until_acknowledged},
 };
 
-/// Goal: a step that waits for a lock does not hold its connection and its partition for ever. It
-/// is shown in the status, and leaves no running statement.
+/// Goal: a statement that waits for a lock does not hold its connection and its partition forever.
+/// The status shows the wait, and no statement continues to run at the server.
 #[tokio::test]
 async fn step_without_a_response_is_abandoned_and_repeated() {
     let db = Database::create();
@@ -19,7 +19,7 @@ async fn step_without_a_response_is_abandoned_and_repeated() {
         .await
         .unwrap();
     let broker = Broker::default();
-    // A response after the lease, or after 5 s, is useless.
+    // The relay waits at most for the lease time or for 5 s, because a later response is useless.
     let relay = quick(db.pool(2), broker.clone()).lease(Duration::from_secs(1));
     let relay = Running::start(relay);
     until("the status shows the reason", async || {

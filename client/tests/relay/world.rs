@@ -49,7 +49,7 @@ impl Running {
             .unwrap()
     }
 
-    /// Stops the relay like a process that is killed.
+    /// Stops the relay as a kill of its process would.
     pub async fn kill(self) {
         self.task.abort();
         assert!(self.task.await.unwrap_err().is_cancelled());
@@ -92,7 +92,7 @@ pub async fn say_rounds(client: &mut Client, keys: &[&str], rounds: usize) {
     tx.commit().await.unwrap();
 }
 
-/// Returns the payloads of [`say_rounds`] for one key.
+/// Returns the payloads that [`say_rounds`] sends for one key.
 pub fn rounds(key: &str, rounds: usize) -> Vec<String> {
     (0..rounds).map(|round| format!("{key}-{round}")).collect()
 }

@@ -1,4 +1,4 @@
-//! The lines that the library logs on the thread of a test.
+//! Records the lines that the library logs on the thread of a test.
 
 use std::{
     cell::RefCell,
@@ -12,7 +12,7 @@ thread_local! {
     static KEPT_HERE: RefCell<Option<Log>> = const { RefCell::new(None) };
 }
 
-/// The lines of the log at INFO and above. Cheap to clone.
+/// The recorded log lines, at INFO and above. Clones share the lines.
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -22,8 +22,9 @@ pub struct Guard(());
 impl Log {
     /// Records the lines that this thread logs until the guard is dropped.
     ///
-    /// The subscriber serves the whole process. With one for each thread, tracing disables a line
-    /// for all threads when a thread without a subscriber reaches the line first.
+    /// One subscriber serves all threads of the process. With a subscriber for each thread, tracing
+    /// would disable a log statement for all threads if a thread without a subscriber reached it
+    /// first.
     pub fn keep() -> (Self, Guard) {
         static SUBSCRIBER: Once = Once::new();
         SUBSCRIBER.call_once(|| {

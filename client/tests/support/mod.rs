@@ -21,7 +21,7 @@ use tokio_postgres::{Client, NoTls};
 
 pub use server::Server;
 
-/// The longest time that a test waits for one state. Nothing takes this long, even on a busy
+/// The longest time that a test waits for one state. Each state is reached earlier, even on a busy
 /// machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -50,7 +50,8 @@ impl Database {
         Self { name, server }
     }
 
-    /// Returns the connection URL of the program under test. It may lead through PgBouncer.
+    /// Returns the URL through which the program under test connects. The URL may lead to
+    /// PgBouncer.
     pub fn url(&self) -> String {
         self.server.url(&self.name)
     }
@@ -94,8 +95,8 @@ pub async fn in_time<T>(what: impl Future<Output = T>) -> T {
         .expect("timed out")
 }
 
-/// Returns the summary of a consumer that stopped because its source ended. That is an error, since
-/// no shutdown was requested.
+/// Returns the summary of a consumer that stopped because its source ended. This end is an error,
+/// because no shutdown was requested.
 #[cfg(feature = "runtime")]
 pub fn source_ended(
     ended: Result<idem_client::Summary, idem_client::Error>,

@@ -1,4 +1,4 @@
-//! Drops futures at one of their await points.
+//! Helpers that drop a future at one of its await points.
 
 use std::{
     future::{Future, poll_fn},
@@ -6,7 +6,7 @@ use std::{
     task::Poll,
 };
 
-/// When the future is dropped after its last poll.
+/// The time at which the future is dropped after its last poll.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Moment {
     /// Immediately, while the future is still pending.

@@ -11,7 +11,7 @@ const THROUGH_PGBOUNCER: &str = "IDEM_TEST_PGBOUNCER";
 
 /// A cluster, and the optional proxy in front of it.
 pub struct Server {
-    // Declared before the cluster, so that the proxy is dropped first.
+    // This field is declared before the cluster, so that the proxy is dropped first.
     proxy: Option<PgBouncer>,
     cluster: Cluster,
 }
@@ -23,8 +23,8 @@ impl Server {
         let is_proxied = std::env::var_os(THROUGH_PGBOUNCER).is_some();
         let mut cluster = Cluster::builder(&install).name(name);
         if is_proxied {
-            // PgBouncer does not cancel the statement of a client that has disconnected. The guide
-            // recommends this setting.
+            // PgBouncer does not cancel the statement of a disconnected client. The guide
+            // recommends this setting, with which the server ends the statement.
             cluster = cluster.setting("client_connection_check_interval", "1s");
         }
         let cluster = cluster.start().unwrap();
@@ -57,7 +57,8 @@ impl Server {
         PgBouncer::start_with_pool(&self.cluster, "postgres", size).unwrap()
     }
 
-    /// Returns the connection URL of the program under test: through the proxy, if there is one.
+    /// Returns the URL through which the program under test connects: the URL of the proxy, if
+    /// there is one.
     pub fn url(&self, database: &str) -> String {
         match &self.proxy {
             Some(proxy) => proxy.connection_string_to(database),
@@ -75,7 +76,7 @@ impl Server {
         self.cluster.psql(database, sql).unwrap()
     }
 
-    /// Returns the server log, over all databases.
+    /// Returns the log of the server for all its databases.
     pub fn log(&self) -> String {
         self.cluster.log().unwrap()
     }

@@ -1,7 +1,8 @@
-//! A server with an unreachable synchronous standby, so that no commit ends.
+//! A server with an unreachable synchronous standby, so that commits do not complete.
 //!
-//! When a waiting commit is cancelled, other sessions see its changes although a promotion can lose
-//! them. A duplicate would then be acknowledged, and its message would be lost.
+//! Such a commit must not be cancelled: other sessions would see its changes, although a promotion
+//! of the standby can lose them. A duplicate would then be acknowledged, and its message would be
+//! lost.
 
 use std::future::Future;
 
@@ -20,7 +21,7 @@ const ACTIVE: &str = "SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND backend_type = 'client backend'
     AND pid <> pg_backend_pid() AND state = 'active'";
 
-/// The number of sessions in which the client library looks for statements to cancel.
+/// Counts the sessions in which the client library looks for statements to cancel.
 const CANCELLERS: &str = "SELECT count(*) FROM pg_stat_activity
     WHERE pid <> pg_backend_pid() AND query LIKE '%pg_cancel_backend%'";
 
@@ -73,7 +74,8 @@ impl<'d> Standby<'d> {
             self.count(CANCELLERS).await > 0 || self.count(COMMITTING).await < committing
         })
         .await;
-        // Behind a pooler the session stays open, and its last query stays visible.
+        // Behind a pooler, the session stays open and its last query stays visible, so the test
+        // cannot wait for it.
         if !self.database.server.is_proxied() {
             until("the client library has ended its search", async || {
                 self.count(CANCELLERS).await == 0
@@ -87,7 +89,7 @@ impl<'d> Standby<'d> {
         );
     }
 
-    /// Brings the standby back, and waits until all commits have ended.
+    /// Makes commits independent of the standby again, and waits until all commits have ended.
     pub async fn returns(self) {
         self.first.abort();
         let sql = "ALTER SYSTEM RESET synchronous_standby_names; SELECT pg_reload_conf()";

@@ -1,6 +1,6 @@
-//! Observability: traces that continue from message to message, and metrics.
+//! Tests of observability: traces that continue from message to message, and metrics.
 //!
-//! All of a test runs on one thread, and its subscriber and recorder are those of this thread.
+//! Each test runs on one thread. Its subscriber and its recorder are set for this thread only.
 
 mod metrics;
 mod traces;
@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use idem_client::{OutgoingMessage, PublishError, Publisher};
 use tokio::sync::mpsc;
 
-/// Confirms effects, or fails if the topic requests a failure.
+/// A publisher that confirms an effect, or fails if the topic requests a failure.
 struct Broker(Mutex<mpsc::UnboundedSender<OutgoingMessage>>);
 
 impl Broker {

@@ -1,4 +1,4 @@
-//! The metrics of messages, consumers and relays.
+//! Tests of the metrics of messages, consumers and relays.
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     os::unix::fs::symlink,
@@ -28,11 +28,11 @@ use crate::{
     support::{Database, source_ended, until},
 };
 
-/// Returns what was measured since the last reading, as lines such as
+/// Returns the measurements since the last call of this function, as lines such as
 /// `idem_in_flight{destination=orders} 1`.
 ///
-/// Each reading resets all values to zero, gauges too. A gauge that was incremented before a
-/// reading is then decremented from zero.
+/// Each reading resets all values to zero, also those of gauges. So if a gauge is incremented
+/// before a reading and decremented after it, its next value is -1.
 fn measurements(snapshotter: &Snapshotter) -> BTreeSet<String> {
     let measured = snapshotter.snapshot().into_vec().into_iter();
     let lines = measured.filter_map(|(key, _, _, value)| {
@@ -40,7 +40,7 @@ fn measurements(snapshotter: &Snapshotter) -> BTreeSet<String> {
             DebugValue::Counter(0) => return None,
             DebugValue::Counter(count) => count.to_string(),
             DebugValue::Gauge(value) => format!("{value}"),
-            // Durations vary, so count them.
+            // Durations vary, so the line contains the number of measurements instead.
             DebugValue::Histogram(values) if values.is_empty() => return None,
             DebugValue::Histogram(values) => {
                 assert!(values.iter().all(|value| value.0 >= 0.0));
@@ -99,8 +99,8 @@ async fn outcomes_and_messages_in_flight_are_measured() {
     };
     let _ = idem.process(&pool, &message("m-1"), handler).await.unwrap();
     assert_eq!(attempts.load(Ordering::Relaxed), 2);
-    // The reading in the first attempt saw the increment of the gauge, and this reading sees the
-    // decrement.
+    // The handler read the measurements once, so that reading contains the increment of the gauge.
+    // This reading contains only the decrement.
     assert_eq!(
         measurements(&seen),
         lines([
@@ -267,12 +267,12 @@ async fn consumer_gauge_shows_an_unavailable_database() {
     let recorder = Watcher::default();
     let _guard = metrics::set_default_local_recorder(&recorder);
 
-    // The socket directory is a link that does not exist yet.
+    // The socket directory is a link. The link does not exist yet, so the database is unavailable.
     let direct: tokio_postgres::Config = database.direct_url().parse().unwrap();
     let [Host::Unix(directory)] = direct.get_hosts() else {
         panic!("the cluster does not listen on one socket");
     };
-    // The link is in a directory that is removed with the server.
+    // Create the link in a directory that is removed together with the server.
     let link = directory.join(format!("{}-away", database.name));
     let mut config = tokio_postgres::Config::new();
     config
@@ -308,7 +308,7 @@ async fn consumer_gauge_shows_an_unavailable_database() {
     assert_eq!(summary.unwrap().handled, 1);
 }
 
-/// A source that delivers the messages of a channel.
+/// A source that delivers the messages that it receives from a channel.
 struct Live(
     mpsc::UnboundedReceiver<Message>,
     mpsc::UnboundedSender<(String, Settlement)>,
@@ -348,7 +348,7 @@ async fn relay_counts_the_results_of_its_broker() {
             status.borrow().parked == 2
         })
         .await;
-        // Wait for the acknowledgement, too.
+        // Also wait until the effects are acknowledged.
         until("the relay has no lag", async || {
             let waiting = client
                 .query_one("SELECT sum(lag_messages)::bigint FROM idem.relays", &[])
@@ -382,7 +382,7 @@ async fn relay_counts_the_results_of_its_broker() {
     );
 }
 
-/// A publisher with a failing environment: publishing fails twice for each topic.
+/// A publisher with a failing environment: the first two attempts fail for each topic.
 #[derive(Default)]
 struct Environment(Mutex<HashMap<String, u32>>);
 
@@ -399,7 +399,8 @@ impl Publisher for Environment {
     }
 }
 
-/// Goal: each reason for which a relay waits can raise an alarm.
+/// Goal: for each reason for which a relay waits, there is a gauge, so that each reason can raise
+/// an alarm.
 #[tokio::test]
 async fn gauges_show_what_a_relay_waits_for() {
     let database = Database::create();
@@ -455,7 +456,7 @@ async fn relay_measures_its_lag() {
     send(&client, &Effect::bytes("taken", [], "x"))
         .await
         .unwrap();
-    // The effect waits for more than a second before the relay starts.
+    // Let the effect wait for more than a second before the relay starts.
     let aged = "SELECT now() - recorded_at > interval '1 second' FROM idem.outbox";
     until("the effect is a second old", async || {
         client.query_one(aged, &[]).await.unwrap().get(0)
@@ -478,7 +479,7 @@ async fn relay_measures_its_lag() {
     assert_eq!(summary.unwrap().published, 1);
 }
 
-/// Records which metrics are described, and every value to which a gauge is set.
+/// A recorder of the described metrics and of every value to which a gauge is set.
 #[derive(Default)]
 struct Watcher {
     described: Mutex<BTreeSet<String>>,

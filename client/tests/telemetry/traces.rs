@@ -1,4 +1,4 @@
-//! The spans of messages and effects.
+//! Tests of the spans of messages and effects.
 use std::sync::LazyLock;
 
 use idem_client::{Effect, Idem, Message, Processed, Relay, Tx};
@@ -14,13 +14,13 @@ use crate::{Broker, support::Database};
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const SENDER: &str = "00f067aa0ba902b7";
 
-/// All spans of this program. Each test finds its spans by the names of its destinations.
+/// All spans of this program. Each test finds its own spans by the names of its destinations.
 struct Spans(InMemorySpanExporter);
 
 impl Spans {
     fn collect() -> &'static Self {
-        // One subscriber for all threads: tracing decides once whether a span is recorded, when the
-        // first thread reaches the span.
+        // Use one subscriber for all threads: tracing decides only once whether a span is recorded,
+        // when the first thread reaches the span.
         static SPANS: LazyLock<(Spans, SdkTracerProvider)> = LazyLock::new(|| {
             let (spans, provider, subscriber) = Spans::all_down_to(LevelFilter::TRACE);
             tracing::subscriber::set_global_default(subscriber).unwrap();
@@ -46,7 +46,7 @@ impl Spans {
         self.0.get_finished_spans().unwrap()
     }
 
-    /// Returns the only span of this name.
+    /// Returns the span with this name. Panics unless there is exactly one.
     fn one(&self, name: &str) -> SpanData {
         let all = self.all();
         let mut found = all.iter().filter(|span| span.name == name);
@@ -286,13 +286,14 @@ async fn failure_sets_the_span_status_and_a_duplicate_does_not() {
     }
 }
 
-/// Goal: if the spans of function calls are not recorded, their outcome does not appear in the span
-/// of the message.
+/// Goal: the outcome of a function call is an attribute of its own span. If this span is not
+/// recorded, the outcome does not appear in the span of the message.
 #[tokio::test]
 async fn outcome_is_only_in_its_own_span() {
     let database = Database::create();
     let pool = database.pool(2);
-    // With a second subscriber, tracing decides for each subscriber whether a span is recorded.
+    // Now there are two subscribers, so tracing decides for each of them whether a span is
+    // recorded.
     Spans::collect();
     let (spans, _provider, subscriber) = Spans::all_down_to(LevelFilter::INFO);
     let _guard = tracing::subscriber::set_default(subscriber);

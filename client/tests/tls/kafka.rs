@@ -1,5 +1,5 @@
-//! Kafka: the mock cluster of librdkafka behind a proxy with TLS. SASL is not tested, because the
-//! mock does not support it.
+//! Tests of Kafka over TLS. The server is the mock cluster of librdkafka behind a proxy with TLS.
+//! SASL is not tested, because the mock does not support it.
 
 use idem_brokers::{Authority, Validity};
 use idem_client::{
@@ -40,7 +40,7 @@ async fn kafka_over_tls_publishes_and_delivers() {
     let brokers = proxy::start(&mock.bootstrap_servers(), &server).await;
     let config = config(&brokers, &authority);
     publish(&config).await.unwrap();
-    // `message.timeout.ms` is a property of producers only.
+    // Remove `message.timeout.ms`, because it is a property of producers only.
     let mut consumer = config;
     consumer.properties.remove("message.timeout.ms");
     let mut source =

@@ -1,5 +1,5 @@
-//! TLS and logins of every connection, on real servers with certificates of an authority that the
-//! test creates.
+//! Tests of TLS and logins for every connection, on real servers. The test creates the authority of
+//! their certificates.
 
 mod kafka;
 mod nats;
@@ -15,12 +15,12 @@ use idem_client::{OutgoingMessage, PublishError};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-/// The longest time that a test waits for one state. Nothing takes this long, even on a busy
+/// The longest time that a test waits for one state. Each state is reached earlier, even on a busy
 /// machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The texts of rustls for a certificate of an unknown authority, of another host, and for an
-/// expired one.
+/// The error texts of rustls for a certificate of an unknown authority, for a certificate of
+/// another host, and for an expired certificate.
 const UNKNOWN: &str = "UnknownIssuer";
 const OTHER_HOST: &str = "not valid for name";
 const EXPIRED: &str = "expired";
@@ -29,7 +29,7 @@ fn effect(topic: &str) -> OutgoingMessage {
     OutgoingMessage::new(Uuid::new_v4(), topic, "1")
 }
 
-/// Returns the text of an error with all its causes.
+/// Returns the text of an error together with the texts of all its causes.
 fn chain(error: &dyn Error) -> String {
     let mut text = format!("{error} {error:?}");
     let mut source = error.source();
@@ -40,7 +40,7 @@ fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Asserts that publishing failed because the broker could not be reached, for this reason.
+/// Asserts that publishing failed with `Unavailable`, and that the error contains this reason.
 fn assert_unavailable(published: Result<(), PublishError>, reason: &str) {
     match published {
         Err(PublishError::Unavailable(error)) => {

@@ -1,4 +1,4 @@
-//! TLS and logins of NATS.
+//! Tests of TLS and logins of NATS.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ fn url(server: &Nats, host: &str) -> String {
     format!("tls://{host}:{}", server.port())
 }
 
-/// Publishes to a subject without a stream. The result depends only on the connection.
+/// Publishes to a subject without a stream. The error shows whether the connection succeeded.
 async fn reach(config: NatsConfig) -> Result<(), PublishError> {
     NatsPublisher::new(config).publish(&effect("nowhere")).await
 }
@@ -50,7 +50,8 @@ async fn nats_publisher_verifies_the_server() {
     assert_unavailable(reach(config.ca(unrelated.ca())).await, UNKNOWN);
     let other = NatsConfig::new(url(&server, "localhost")).ca(authority.ca());
     assert_unavailable(reach(other).await, OTHER_HOST);
-    // The server requires TLS and the URL does not mention it. The authorities of the system apply.
+    // The URL does not mention TLS, but the server requires it. The client then uses the
+    // authorities of the system.
     let plain = NatsConfig::new(format!("nats://127.0.0.1:{}", server.port()));
     assert_unavailable(reach(plain).await, UNKNOWN);
 }
@@ -71,8 +72,8 @@ async fn nats_without_tls_fails_with_a_tls_url() {
     let authority = Authority::create().unwrap();
     let config = NatsConfig::new(url(&server, "127.0.0.1")).ca(authority.ca());
     assert_unavailable(reach(config).await, "");
-    // The client receives the reply of the server or the end of the connection. The log of the
-    // server shows the handshake.
+    // The client receives either the reply of the server or the end of the connection, so its error
+    // is not checked. The log of the server shows the failed handshake.
     until("the server has rejected the handshake", || {
         server.log().unwrap().contains("Client parser ERROR")
     })
@@ -100,7 +101,7 @@ async fn client_certificate_is_presented_to_nats() {
     until(rejection, || server.log().unwrap().contains(rejection)).await;
 }
 
-/// Goal: the login of a URL reaches the server. The client library ignores it.
+/// Goal: the login in a URL reaches the server. The NATS library would ignore this login.
 #[tokio::test(flavor = "multi_thread")]
 async fn login_of_a_url_reaches_nats() {
     let server = Nats::start_with("authorization { user: ann, password: \"p@ss\" }").unwrap();
@@ -130,7 +131,7 @@ async fn nkey_logs_in_to_nats() {
     assert_unavailable(reach(config).await, "authorization");
 }
 
-/// Returns a signed token as NATS uses it.
+/// Returns a signed token in the format of NATS.
 fn jwt(issuer: &KeyPair, subject: &str, nats: Value) -> String {
     let header = json!({"typ": "JWT", "alg": "ed25519-nkey"});
     let claims = json!({"jti": "1", "iat": 1, "iss": issuer.public_key(), "name": "test",
@@ -192,8 +193,8 @@ async fn credentials_file_logs_in_to_nats() {
     assert_unavailable(reach(config).await, "authorization");
 }
 
-/// A proxy in front of a server. It adds another server to the greeting, which is sent in
-/// plaintext.
+/// A proxy in front of a server. It adds the address of another server to the greeting of the first
+/// server, which is sent in plaintext.
 struct Forger {
     port: u16,
     /// The number of accepted connections.
@@ -238,8 +239,8 @@ async fn start_forger(server: &Nats, added: String) -> Forger {
     }
 }
 
-/// Starts a server that sends the greeting of a server without TLS. Returns its port, and the first
-/// line of each client.
+/// Starts a server with the greeting of a server without TLS. Returns its port, and a channel with
+/// the first line that each client sends.
 async fn start_plaintext_server() -> (u16, mpsc::UnboundedReceiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -259,9 +260,9 @@ async fn start_plaintext_server() -> (u16, mpsc::UnboundedReceiver<String>) {
     (port, received)
 }
 
-/// Goal: the greeting precedes TLS, so the client never connects to a server that only the greeting
-/// names, neither in plaintext nor with another host name to verify. The login is sent only to
-/// servers of the URL.
+/// Goal: the greeting precedes TLS, so an attacker can change it. The client never connects to a
+/// server that only the greeting names, neither in plaintext nor with another host name to verify.
+/// It sends the login only to servers of the URL.
 #[tokio::test(flavor = "multi_thread")]
 async fn server_of_a_forged_greeting_is_not_reached() {
     let authority = Authority::create().unwrap();
@@ -275,8 +276,8 @@ async fn server_of_a_forged_greeting_is_not_reached() {
         let publisher = NatsPublisher::new(NatsConfig::new(url).ca(authority.ca()).timeout_s(2));
         assert_reached(publisher.publish(&effect("nowhere")).await);
         forger.close.send(()).unwrap();
-        // The client prefers servers with fewer failures, so by now it has tried all servers that
-        // it knows.
+        // The client prefers servers with fewer failures. After this number of connections, it has
+        // therefore tried all servers of its list.
         let again = forger.accepted.wait_for(|count| *count > 4);
         timeout(DEADLINE, again).await.unwrap().unwrap();
         assert_eq!(received.try_recv(), Err(TryRecvError::Empty), "{scheme:?}");

@@ -1,4 +1,4 @@
-//! TLS and logins of PostgreSQL.
+//! Tests of TLS and logins of PostgreSQL.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::{EXPIRED, OTHER_HOST, UNKNOWN, chain, until};
 
-/// A server over TCP with a certificate for `db.test`, and the authority of the certificate.
+/// A server over TCP. It has a certificate for `db.test` from `authority`.
 struct Server {
     authority: Authority,
     cluster: Cluster,
@@ -59,7 +59,7 @@ impl Server {
     }
 }
 
-/// Connects and returns whether the connection uses TLS, or the error.
+/// Connects. Returns whether the connection uses TLS, or the error.
 async fn uses_tls(connection: &str) -> Result<bool, String> {
     let pool = PoolConfig::parse(connection)
         .and_then(|config| config.max_size(1).build())
@@ -151,7 +151,8 @@ async fn expired_certificate_of_the_server_is_an_error() {
     );
 }
 
-/// Goal: an address without a host name is verified as an address, and is never used in plaintext.
+/// Goal: if a connection string has an address and no host name, the certificate must contain the
+/// address. The address is never used in plaintext.
 #[tokio::test]
 async fn hostaddr_without_host_must_be_in_the_certificate() {
     let server = start(Validity::Now, None);
@@ -201,8 +202,8 @@ async fn client_certificate_logs_in_and_a_missing_one_fails() {
     );
 }
 
-/// Goal: a server without TLS is an error in every mode that requires TLS, and a socket needs no
-/// TLS. The rule applies to each host of a list.
+/// Goal: a server without TLS is an error in every mode that requires TLS. A connection over a
+/// socket needs no TLS. Both rules apply to each host of a list.
 #[tokio::test]
 async fn server_without_tls_is_reached_over_its_socket_only() {
     let builder = Cluster::builder(&install())
@@ -248,7 +249,7 @@ async fn server_without_tls_is_reached_over_its_socket_only() {
     );
 }
 
-/// Goal: a TCP host in a list with a socket uses TLS.
+/// Goal: a connection to a TCP host uses TLS also if the list of hosts contains a socket.
 #[tokio::test]
 async fn tcp_host_in_a_list_with_a_socket_uses_tls() {
     let server = start(Validity::Now, None);
@@ -281,8 +282,8 @@ async fn silent() -> SocketAddr {
     address
 }
 
-/// Goal: a server that accepts connections and never responds does not prevent the connection to
-/// the next host.
+/// Goal: if the first host accepts connections and never responds, the client connects to the next
+/// host.
 #[tokio::test]
 async fn silent_host_is_skipped_for_the_next() {
     let server = start(Validity::Now, None);
@@ -297,7 +298,7 @@ async fn silent_host_is_skipped_for_the_next() {
         server.ca()
     );
     assert_eq!(uses_tls(&connection).await, Ok(true));
-    // The order of the hosts does not matter.
+    // The connection succeeds in any order of the hosts.
     for _ in 0..4 {
         assert_eq!(
             uses_tls(&format!("{connection} load_balance_hosts=random")).await,
@@ -321,7 +322,7 @@ async fn silent_host_alone_fails_with_the_timeout() {
     }
 }
 
-/// Goal: a `connect_timeout` that is longer than the default is used.
+/// Goal: a `connect_timeout` that is longer than the default takes effect.
 #[tokio::test]
 async fn connect_timeout_longer_than_the_default_is_used() {
     let server = start(Validity::Now, None);
@@ -330,7 +331,7 @@ async fn connect_timeout_longer_than_the_default_is_used() {
     let target = (server.address, 5432);
     tokio::spawn(async move {
         let (mut client, _) = listener.accept().await.unwrap();
-        // Longer than the default of 10 s. The test has to wait for this time.
+        // The delay is longer than the default of 10 s, and the test cannot shorten it.
         tokio::time::sleep(Duration::from_secs(12)).await;
         let mut server = TcpStream::connect(target).await.unwrap();
         let _ = copy_bidirectional(&mut client, &mut server).await;
@@ -453,11 +454,11 @@ fn unusable_file_is_named_with_the_reason() {
     }
 }
 
-/// Goal: the statement of a dropped future is cancelled over TLS, because the request contains the
-/// secret of the session.
+/// Goal: when a future is dropped, its statement is cancelled over TLS. The cancel request contains
+/// the secret of the session, so it must be encrypted.
 #[tokio::test]
 async fn statement_of_a_dropped_future_is_cancelled_over_tls() {
-    /// The first eight bytes of a client that requests TLS: a length and a code.
+    /// The first eight bytes that a client sends to request TLS: a length and a code.
     const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
     let server = start(Validity::Now, None);
     server

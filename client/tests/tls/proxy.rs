@@ -1,8 +1,8 @@
-//! TLS in front of the mock cluster of librdkafka, which does not support TLS.
+//! A proxy with TLS in front of the mock cluster of librdkafka, which does not support TLS.
 //!
 //! The mock listens on 127.0.0.1 and sends this address to its clients. The proxy listens on the
-//! same port of 127.0.0.2 and replaces the address in the replies of the mock: both have the same
-//! length.
+//! same port of 127.0.0.2, and replaces the address in the replies of the mock. This works because
+//! both addresses have the same length.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObj
 const MOCK: &[u8] = b"127.0.0.1";
 const PROXY: &[u8] = b"127.0.0.2";
 
-/// Starts a proxy that decrypts for the mock. Returns the address of the proxy.
+/// Starts a proxy that decrypts the connections to the mock. Returns the address of the proxy.
 pub async fn start(mock: &str, server: &Certified) -> String {
     let port: u16 = mock.rsplit(':').next().unwrap().parse().unwrap();
     let chain = CertificateDer::pem_file_iter(&server.certificate).unwrap();

@@ -1,4 +1,4 @@
-//! TLS and logins of RabbitMQ.
+//! Tests of TLS and logins of RabbitMQ.
 
 use idem_brokers::{Authority, Certified, RabbitMq, Validity};
 use idem_client::{
@@ -27,7 +27,7 @@ async fn publish(config: RabbitMqConfig) -> Result<(), idem_client::PublishError
         .await
 }
 
-/// Declares the queue over the listener without TLS.
+/// Declares the queue over a connection without TLS.
 async fn declare(server: &RabbitMq) {
     let url = server.url();
     let connection = Connection::connect(&url, ConnectionProperties::default())
@@ -76,7 +76,7 @@ async fn expired_certificate_of_rabbitmq_is_an_error() {
     assert_unavailable(publish(config).await, EXPIRED);
 }
 
-/// Goal: the certificate of the client is presented, and with `EXTERNAL` it determines the user.
+/// Goal: the client presents its certificate. With `EXTERNAL`, the certificate determines the user.
 #[tokio::test(flavor = "multi_thread")]
 async fn client_certificate_logs_in_to_rabbitmq() {
     let authority = Authority::create().unwrap();
@@ -87,13 +87,13 @@ async fn client_certificate_logs_in_to_rabbitmq() {
     let guest = authority.client("guest").unwrap();
     let with = |config: RabbitMqConfig| config.client_certificate(&guest.certificate, &guest.key);
     publish(with(config.clone())).await.unwrap();
-    // The client receives the alert of the server or the end of the connection. The log of the
-    // server shows the alert.
+    // The client receives either the alert of the server or the end of the connection, so its error
+    // is not checked. The log of the server shows the alert.
     assert_unavailable(publish(config).await, "");
     let rejection = "Certificate required";
     until(rejection, || server.log().unwrap().contains(rejection)).await;
 
-    // With `EXTERNAL` the login of the URL is not used.
+    // With `EXTERNAL`, the login in the URL has no effect.
     let port = server.tls_port().unwrap();
     let external = format!("amqps://unused:wrong@127.0.0.1:{port}/%2f?auth_mechanism=external");
     let external = RabbitMqConfig::new(external).ca(authority.ca());

@@ -1,4 +1,4 @@
-//! `Debug` and errors contain no secret.
+//! Tests that `Debug` output and errors contain no secret.
 
 use std::fmt::Debug;
 use std::fs;
@@ -34,7 +34,7 @@ fn configurations_show_no_secret() {
     assert_hidden(&kafka.property("ssl.key.pem", SECRET));
 }
 
-/// Goal: `Debug` of a message shows the length of its payload and none of its content.
+/// Goal: `Debug` of a message shows the length of its payload, and does not show its content.
 #[test]
 fn messages_show_no_payload() {
     let message = Message::new("orders", SECRET).with_message_id("m-1");
@@ -89,8 +89,8 @@ fn errors_of_settings_show_no_secret() {
     assert_error_hides(pool.build().err().unwrap());
 }
 
-/// Goal: errors of librdkafka contain the value of a property, even of a property with a misspelt
-/// name. The errors of the client do not.
+/// Goal: errors of the client do not contain the value of a property. The errors of librdkafka
+/// contain it, even if the name of the property is misspelt.
 #[tokio::test]
 async fn errors_of_kafka_show_no_value() {
     for (name, protocol) in [

@@ -1,7 +1,7 @@
 //! The state of an external call, computed from its journal entries.
 
-/// An entry of the journal. An entry never changes after it was written. The numbers are those in
-/// the tables.
+/// An entry of the journal. It never changes after it was written. The column `kind` of the
+/// journal's tables stores these numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallEvent {
     /// An attempt is about to send its request.
@@ -23,7 +23,7 @@ impl CallEvent {
     }
 }
 
-/// What an attempt must know before it sends a request.
+/// The state of an external call. An attempt reads it before it sends a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallState {
     /// No attempt was made, or every attempt certainly had no effect.
@@ -36,13 +36,14 @@ pub enum CallState {
     Failed,
 }
 
-/// The attempts at one external call, added in their order. Times are microseconds of any epoch.
+/// The attempts at one external call, computed from its events in their order. Times are in
+/// microseconds since any fixed time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attempts {
-    /// The start times of the attempts that were not taken back. A reported failure removes the
-    /// newest of them, because the earlier ones may have had their effect. An attempt that is
-    /// counted although it had no effect costs one inquiry; an attempt that is not counted costs a
-    /// second payment.
+    /// The start times of the attempts that may have had an effect. A reported failure removes only
+    /// the newest start time, because the earlier attempts may have had their effect. If an attempt
+    /// without an effect stays in the list, the caller inquires once without need. If an attempt
+    /// with an effect is missing, the caller may pay twice.
     unheard: Vec<i64>,
     made: i32,
     last_begun_at: Option<i64>,
@@ -81,20 +82,20 @@ impl Attempts {
     }
 
     /// Returns the start time of the first attempt that may have had an effect. If all attempts
-    /// were taken back, returns the start time of the last one.
+    /// were taken back, returns the start time of the last attempt.
     #[must_use]
     pub fn begun_at(&self) -> Option<i64> {
         self.unheard.first().copied().or(self.last_begun_at)
     }
 }
 
-/// Encodes an error for the journal: a JSON string, in the column of the responses.
+/// Encodes an error as a JSON string. The journal stores it in the column of the responses.
 #[must_use]
 pub fn error_to_json(error: &str) -> String {
     serde_json::Value::from(error).to_string()
 }
 
-/// Decodes what [`error_to_json`] returned. Returns any other text unchanged.
+/// Decodes a result of [`error_to_json`]. Returns a text that is not a JSON string unchanged.
 #[must_use]
 pub fn error_from_json(json: &str) -> String {
     serde_json::from_str(json).unwrap_or_else(|_| json.to_owned())

@@ -48,10 +48,11 @@ pub struct EffectSpec<'a> {
 pub const JSON: &str = "application/json";
 pub const OCTETS: &str = "application/octet-stream";
 
-/// Parses an array of effects, or a single effect given as an object. A payload keeps its bytes of
-/// `json`, which is the text output of a `jsonb`.
+/// Parses an array of effects, or a single effect given as an object. `json` is the text output of
+/// a `jsonb`. A JSON payload is an unchanged part of this text.
 ///
-/// Calls `tick` twice for every effect, so that the caller can check for interrupts.
+/// Calls `tick` twice for every effect of an array, and once for a single effect, so that the
+/// caller can check for interrupts.
 pub fn parse_effects(json: &str, mut tick: impl FnMut()) -> Result<Vec<EffectSpec<'_>>, Rejected> {
     if json.len() > EFFECTS_BYTES {
         return Err(Rejected::Invalid(Invalid::new(
@@ -177,8 +178,8 @@ fn parse_effect<'a>(what: &str, json: &'a str) -> Result<EffectSpec<'a>, Rejecte
     })
 }
 
-/// Checks that the headers are a JSON object and returns its traceparent, the trace context of the
-/// effect.
+/// Checks that the headers are a JSON object and returns the member `traceparent`, which is the
+/// trace context of the effect.
 pub fn traceparent(what: &str, headers: Option<&str>) -> Result<Option<String>, Invalid> {
     let Some(headers) = headers else {
         return Ok(None);
@@ -315,7 +316,7 @@ mod tests {
         assert_eq!(effects[0].key.as_deref(), Some("\u{e9}"));
     }
 
-    /// The caller can stop at every effect.
+    /// `tick` runs at every effect, so that the caller can stop there.
     #[test]
     fn every_effect_ticks() {
         let mut ticks = 0;

@@ -1,7 +1,7 @@
 use crate::memory::OutOfMemory;
 use std::borrow::Cow;
 
-/// An invalid argument: SQLSTATE 22023, with a hint that names a valid one.
+/// An invalid argument: SQLSTATE 22023, with a hint that describes a valid argument.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Invalid {

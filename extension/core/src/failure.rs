@@ -1,6 +1,6 @@
-//! The errors of a message, as stored with it: `[{"at": ..., "attempt": ..., "error": ...}]`,
-//! oldest first. `"final": true` marks an error that is not retried. `"lease_expired": true` marks
-//! an attempt that ended with an expired lease.
+//! The errors of a message, in the JSON format in which they are stored with the message: `[{"at":
+//! ..., "attempt": ..., "error": ...}]`, oldest first. `"final": true` marks an error that is not
+//! retried. `"lease_expired": true` marks an attempt that ended with an expired lease.
 
 use crate::limits::{FAILURE_BYTES, FAILURES};
 use serde_json::{Value, json};
@@ -19,8 +19,8 @@ pub enum Failure<'a> {
     LeaseExpired,
 }
 
-/// Appends an error to `errors` and drops the oldest above [`FAILURES`]. `at` is in microseconds
-/// since 1970.
+/// Appends an error to `errors`. If there are then more than [`FAILURES`] errors, drops the oldest.
+/// `at` is in microseconds since 1970.
 pub fn note_failure(errors: &str, at: i64, attempt: i32, failure: Failure) -> String {
     let mut all = read(errors);
     let moment = OffsetDateTime::from_unix_timestamp_nanos(i128::from(at) * 1_000).ok();
@@ -50,7 +50,7 @@ pub fn last_failure(errors: &str) -> Option<String> {
     last.get("error")?.as_str().map(str::to_owned)
 }
 
-/// Returns whether the newest error has this text and this attempt.
+/// Returns whether the newest error belongs to this attempt and has this text.
 pub fn is_last_failure(errors: &str, attempt: i32, error: &str) -> bool {
     read(errors).pop().is_some_and(|last| {
         last.get("error").and_then(Value::as_str) == Some(kept(error))
@@ -65,7 +65,7 @@ pub fn is_final(errors: &str) -> bool {
         .any(|error| error.get("final") == Some(&Value::Bool(true)))
 }
 
-/// Returns the part of an error that is stored.
+/// Returns the beginning of an error, which is the part that is stored.
 fn kept(error: &str) -> &str {
     let end = (0..=error.len().min(FAILURE_BYTES))
         .rev()

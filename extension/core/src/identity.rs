@@ -1,4 +1,4 @@
-//! Maps the sender's message id to the 16 bytes that are claimed.
+//! Maps the sender's message id to the 16-byte key that is claimed.
 
 use crate::error::{Invalid, check_len};
 use crate::limits::{ID_BYTES, NAME_BYTES};
@@ -34,11 +34,11 @@ impl MessageId<'static> {
 }
 
 impl<'a> MessageId<'a> {
-    /// Accepts a text of 1 to [`ID_BYTES`] bytes. A text of 8-4-4-4-12 hexadecimal digits, of
-    /// either case, is the uuid that it spells.
+    /// Accepts a text of 1 to [`ID_BYTES`] bytes. A text in the format of a uuid (8-4-4-4-12
+    /// hexadecimal digits, upper or lower case) is treated as that uuid.
     pub fn from_text(text: &'a str) -> Result<Self, Invalid> {
         check_len("the message id", text, ID_BYTES)?;
-        // Of the spellings that `try_parse` accepts, only the hyphenated one has 36 bytes.
+        // `try_parse` accepts several formats. Only the format with hyphens has 36 bytes.
         if text.len() == 36
             && let Ok(uuid) = Uuid::try_parse(text)
         {
@@ -59,8 +59,8 @@ pub fn check_destination(name: &str) -> Result<(), Invalid> {
     check_len("the destination", name, NAME_BYTES)
 }
 
-/// Returns the id of an effect for which the caller gave none, a UUIDv8. It depends only on the
-/// arguments.
+/// Returns the message id of an effect for which the caller gave no id. It is a UUIDv8 that depends
+/// only on the arguments.
 pub fn effect_message_id(destination: &str, key: &Key, ordinal: i32) -> Uuid {
     let digest = Sha256::new()
         .chain_update(b"idem effect\0")
@@ -72,8 +72,8 @@ pub fn effect_message_id(destination: &str, key: &Key, ordinal: i32) -> Uuid {
     uuid::Builder::from_custom_bytes(first_half(digest)).into_uuid()
 }
 
-/// Returns the idempotency key of an external call, a UUIDv8. It depends only on the arguments, so
-/// every attempt at the same step of the same message has the same key. `identity` is the
+/// Returns the idempotency key of an external call. It is a UUIDv8 that depends only on the
+/// arguments, so all attempts at a step of a message have the same key. `identity` is the
 /// destination, or a text that represents all destinations.
 pub fn call_key(identity: &str, key: &Key, step: &str) -> Uuid {
     let digest = Sha256::new()
@@ -86,13 +86,13 @@ pub fn call_key(identity: &str, key: &Key, step: &str) -> Uuid {
     uuid::Builder::from_custom_bytes(first_half(digest)).into_uuid()
 }
 
-/// Returns the SHA-256 of a request, by which requests are compared.
+/// Returns the SHA-256 of a request. Two requests are equal if their digests are equal.
 pub fn request_digest(request: &str) -> [u8; 32] {
     Sha256::digest(request).into()
 }
 
-/// Returns the hash that selects the partition of an effect. It is never negative and the same on
-/// every server, so that the effects of a key keep their order.
+/// Returns the hash that selects the partition of an effect. The hash is never negative. It is the
+/// same on every server, so that the effects of a key keep their order.
 pub fn partition_hash(key: Option<&str>, message_id: &Uuid) -> i32 {
     let digest = match key {
         Some(key) => Sha256::digest(key),
@@ -169,8 +169,8 @@ mod tests {
         assert_eq!(key.get_version_num(), 8);
     }
 
-    /// External systems keep idempotency keys for days. A different derivation would charge twice
-    /// after an upgrade.
+    /// External systems remember idempotency keys for days. If an upgrade changed the keys, a
+    /// retried request would charge a second time.
     #[test]
     fn call_key_derivation_is_stable() {
         let key = MessageId::from_text("order-1").unwrap().key;

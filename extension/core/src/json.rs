@@ -1,5 +1,5 @@
-//! Reads JSON piece by piece, borrowing from its text. A value is copied only when its length is
-//! known to be within a limit.
+//! Reads JSON piece by piece. The results borrow from the text. A value is copied only after its
+//! length was compared with a limit.
 
 use crate::error::{Invalid, Rejected, check_len};
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -11,7 +11,7 @@ const MEMBERS: &str = "Its members are topic, payload or payload_base64, content
                        headers, message_id and deliver_after.";
 /// The number of bytes of a name that an error message shows.
 const SHOWN_BYTES: usize = 64;
-/// The length, in bytes, of the longest escape of one byte: `\u0000`.
+/// The number of bytes of the longest escape sequence for one byte: `\u0000`.
 const ESCAPE_BYTES: usize = 6;
 
 /// Calls `each` with the JSON of every element of an array.
@@ -25,14 +25,14 @@ pub fn elements<'a>(
     })
 }
 
-/// Calls `each` with the name and the JSON of every member of an object. The name is not unescaped
-/// and has no quotes.
+/// Calls `each` with the name and the JSON of every member of an object. The name has no quotes,
+/// and its escape sequences are not decoded.
 pub fn members<'a>(
     what: &str,
     json: &'a str,
     each: impl FnMut(&'a str, &'a str) -> Result<(), Rejected>,
 ) -> Result<(), Rejected> {
-    // The parser's own error would repeat the value.
+    // Check this before parsing, because the parser's own error would repeat the value.
     if !json.starts_with('{') {
         return Err(malformed(what, "it is not an object").into());
     }
@@ -54,7 +54,8 @@ fn read<'a>(
     match (stopped, ended) {
         (Some(rejected), _) => Err(rejected),
         (None, Err(error)) => {
-            // "at line 1 column n" counts in a text that the caller never saw.
+            // Remove " at line 1 column n": the position refers to a text that the caller never
+            // saw.
             let message = error.to_string();
             Err(malformed(what, message.split(" at line ").next().unwrap_or(&message)).into())
         }
@@ -98,7 +99,7 @@ impl<'a, F: FnMut(&'a str, &'a str) -> Result<(), Rejected>> Visitor<'a> for Mem
     }
 }
 
-/// Saves the reason why the reading ends, because the parser's own error can hold only a text.
+/// Saves the error that ends the reading, because the parser's own error contains only a text.
 fn stop<E: Error>(stopped: &mut Option<Rejected>, rejected: Rejected) -> E {
     *stopped = Some(rejected);
     E::custom("stopped")

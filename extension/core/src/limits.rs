@@ -20,9 +20,10 @@ pub const HEADERS_BYTES: usize = 1024 * 1024;
 pub const TRACEPARENT_BYTES: usize = 255;
 /// The default number of attempts of a message; idem_configure_retries changes it.
 pub const MAX_ATTEMPTS: i32 = 10;
-/// The number of errors that are stored with a message, the newest.
+/// Maximum number of errors that are stored with a message. When there are more, the oldest are
+/// dropped.
 pub const FAILURES: usize = 100;
 /// Maximum bytes of the error of an external call.
 pub const ERROR_BYTES: usize = 8192;
-/// The number of bytes of an error that are stored with a pending message.
+/// Maximum bytes of an error that is stored with a pending message. A longer error is truncated.
 pub const FAILURE_BYTES: usize = 2000;

@@ -22,9 +22,9 @@ pub fn push<T>(list: &mut Vec<T>, element: T) -> Result<(), OutOfMemory> {
     Ok(())
 }
 
-/// Fails unless the given number of bytes can be allocated now. It is called before PostgreSQL code
-/// that makes many small allocations: if one of those fails, PostgreSQL has no memory left to
-/// report the error.
+/// Fails unless the given number of bytes can be allocated now. Call this function before
+/// PostgreSQL code that makes many small allocations: if one of them failed, PostgreSQL would have
+/// no memory left to report the error.
 pub fn ensure(bytes: usize) -> Result<(), OutOfMemory> {
     reserve::<u8>(bytes).map(drop)
 }

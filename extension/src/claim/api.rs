@@ -1,4 +1,4 @@
-//! SQL functions that claim. Each is overloaded for a text id and a uuid.
+//! SQL functions that claim messages. Each has a variant for text ids and a variant for uuids.
 
 use super::inspect::{claim_of, forget};
 use super::lone::{self, Needs};
@@ -118,8 +118,8 @@ fn check_batch(ids: usize) -> Result<()> {
     Ok(())
 }
 
-/// Claims in the order of the keys and returns the results in the order of the ids. The caller has
-/// checked the number of ids.
+/// Claims the ids in the order of their keys and returns the results in the order of the ids. The
+/// caller has checked the number of ids.
 fn try_claim_batch<'a>(
     given_ids: impl Iterator<Item = Result<MessageId<'a>>>,
     destination: Option<&str>,
@@ -138,7 +138,7 @@ fn try_claim_batch<'a>(
     }
     let mut order = reserve(ids.len()).map_err(Error::from)?;
     order.extend(0..ids.len());
-    // Of two equal ids the first one wins.
+    // The position is part of the sort key, so that the first of two equal ids gets the claim.
     order.sort_unstable_by_key(|&n| (ids[n].key, n));
     let mut claimed = reserve(ids.len()).map_err(Error::from)?;
     claimed.resize(ids.len(), false);

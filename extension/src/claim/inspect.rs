@@ -8,7 +8,8 @@ use crate::ring::{self, Rings};
 use idem_core::MessageId;
 use pgrx::pg_sys;
 
-/// Returns the time of the claim, if one is committed or was made by this transaction.
+/// Returns the destination and the time of the claim, if the claim is committed or this transaction
+/// made it.
 pub fn claim_of(id: &MessageId, name: &str) -> Result<Option<(Destination, pg_sys::TimestampTz)>> {
     let rings = ring::look()?;
     let Some(destination) = find(name)? else {
@@ -39,7 +40,7 @@ pub fn my_claim(
     };
     let mut keys = identity_keys(&id.key, destination.id);
     let ring = destination.ring(rings);
-    // Newest slice first: the claim is there unless the ring rotated since.
+    // Search the newest slice first, because the claim is there unless the ring has rotated since.
     for slice in [ring.current()]
         .into_iter()
         .chain(ring.sealed().into_iter().rev())
@@ -58,8 +59,8 @@ fn claimed_at(claim: &Lookup) -> pg_sys::TimestampTz {
     claim.column(2).map_or(0, |d| d.value() as i64)
 }
 
-/// Deletes the claim from every slice. Returns whether there was one. Waits for a claim in
-/// progress.
+/// Deletes the claim from every slice. Returns whether there was a claim. Waits until a claim in
+/// progress has ended.
 pub fn forget(id: &MessageId, name: &str) -> Result<bool> {
     let rings = ring::enter()?;
     let Some(destination) = find(name)? else {
@@ -73,8 +74,8 @@ pub fn forget(id: &MessageId, name: &str) -> Result<bool> {
         if lookup.hold(&mut keys, true) == Hold::Held {
             check_claim(&lookup, id, name)?;
             if lookup.is_mine() {
-                // A rollback to a savepoint removes a claim with its effects. Forgetting it is a
-                // mistake.
+                // A transaction must undo its own claim by a rollback to a savepoint, which also
+                // removes the effects of the claim.
                 return Err(Error::ForgetsOwnClaim);
             }
             lookup.delete();
@@ -84,7 +85,8 @@ pub fn forget(id: &MessageId, name: &str) -> Result<bool> {
     Ok(forgotten)
 }
 
-/// Returns every slice in which a row of this destination can be, the oldest of each ring first.
+/// Returns every slice in which a row of this destination can be. Within each ring the oldest slice
+/// comes first.
 pub fn slices_of(destination: &Destination, rings: &Rings) -> Vec<pg_sys::Oid> {
     destination
         .left_rings(rings)

@@ -1,8 +1,8 @@
-//! Lone claims: a claim that is the only thing its transaction does.
+//! Rejects lone claims. A claim is lone if its transaction does no other work.
 //!
-//! Such a claim commits by itself. If the work after it fails, the message is lost, because its
-//! redelivery is a duplicate. So a claim function fails in a statement outside a transaction block
-//! that claims and does no other work.
+//! A lone claim is committed before the message is processed. If the processing then fails, the
+//! message is lost, because its redelivery is a duplicate. So a claim function fails if its
+//! statement is outside a transaction block and does nothing but claim.
 
 use crate::errors::{Error, Result};
 use crate::pg::ensure_writable;
@@ -27,14 +27,14 @@ const READ_OR_CLAIM: [&CStr; 6] = [
 
 /// What a claim function requires of its transaction.
 pub enum Needs {
-    /// Other work in the transaction, as far as the statement shows.
+    /// The transaction does other work too. Only the present statement is examined.
     NotAlone(pg_sys::FunctionCallInfo),
-    /// A transaction block, regardless of the setting.
+    /// The claim is in a transaction block. The setting `idem.lone_claims` has no influence.
     Block,
 }
 
-/// Fails with 25006 if the server or the transaction is read-only, and with 25P01 if the claim
-/// would commit by itself.
+/// Fails with 25006 if the server or the transaction is read-only, and with 25P01 if the
+/// transaction does not fulfil `needs`.
 pub fn check(needs: &Needs, function: &'static CStr) -> Result<()> {
     ensure_writable(function);
     match needs {
@@ -59,7 +59,8 @@ fn check_not_alone(fcinfo: pg_sys::FunctionCallInfo, function: &'static CStr) ->
     Ok(())
 }
 
-/// Returns true once per statement, so that a statement that claims many messages warns once.
+/// Returns true once for each statement, so that a statement that claims many messages causes only
+/// one warning.
 fn is_first_of_statement() -> bool {
     thread_local! {
         static WARNED: Cell<pg_sys::TimestampTz> = const { Cell::new(0) };
@@ -70,14 +71,15 @@ fn is_first_of_statement() -> bool {
 }
 
 fn oid_of(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Oid {
-    // SAFETY: fcinfo is that of the running function; a direct function call has no flinfo.
+    // SAFETY: `fcinfo` belongs to the running function. Its `flinfo` is null in a direct function
+    // call.
     unsafe {
         let info = (*fcinfo).flinfo.as_ref();
         info.map_or(pg_sys::InvalidOid, |info| info.fn_oid)
     }
 }
 
-/// Returns whether the client's statement only claims, in a transaction of its own.
+/// Returns whether the client's statement does nothing but claim and is a transaction of its own.
 fn is_alone(claim_function: pg_sys::Oid) -> bool {
     // SAFETY: reads the state of the transaction and the portal that runs.
     unsafe {
@@ -105,9 +107,9 @@ fn is_alone(claim_function: pg_sys::Oid) -> bool {
     }
 }
 
-/// Returns whether the portal runs a statement of the client and is not a cursor. Some drivers name
-/// the portals of all their statements. The options of a cursor differ from those of a
-/// protocol-level portal.
+/// Returns whether the portal runs a statement of the client and is not a cursor. A portal with a
+/// name is not always a cursor, because some drivers name the portals of all their statements. A
+/// cursor has other options than a portal of the protocol.
 fn is_of_client(portal: &pg_sys::PortalData) -> bool {
     if portal.name.is_null() {
         return true;
@@ -119,7 +121,7 @@ fn is_of_client(portal: &pg_sys::PortalData) -> bool {
             && !name.starts_with(b"<unnamed portal")
 }
 
-/// The functions in the expressions of a plan.
+/// A summary of the functions that the expressions of a plan call.
 struct Calls {
     claim_function: pg_sys::Oid,
     has_claim: bool,
@@ -130,7 +132,7 @@ struct Calls {
 /// could write.
 ///
 /// # Safety
-/// The plan is that of a planned statement.
+/// The plan belongs to a planned statement.
 unsafe fn only_claims(plan: *mut pg_sys::Plan, claim_function: pg_sys::Oid) -> bool {
     let mut calls = Calls {
         claim_function,
@@ -165,11 +167,12 @@ unsafe fn only_claims(plan: *mut pg_sys::Plan, claim_function: pg_sys::Oid) -> b
     calls.has_claim && !calls.has_other_writes
 }
 
-/// Returns the node below LIMIT and set-returning functions, and notes their expressions. Query
-/// builders add LIMIT 1, and a batch is unnested.
+/// Returns the plan node below LIMIT and set-returning functions, and notes the expressions of the
+/// nodes above it. Such nodes are common: query builders add LIMIT 1, and callers unnest the result
+/// of a batch.
 ///
 /// # Safety
-/// The plan is that of a planned statement.
+/// The plan belongs to a planned statement.
 unsafe fn below_limit_and_set(mut plan: *mut pg_sys::Plan, calls: &mut Calls) -> *mut pg_sys::Plan {
     // SAFETY: guaranteed by the caller; each plan node begins with a Plan and is cast by its tag.
     unsafe {
@@ -202,7 +205,8 @@ unsafe fn note(calls: &mut Calls, node: *mut pg_sys::Node) {
 /// Visits an expression and its parts. Returns true to end the walk.
 ///
 /// # Safety
-/// PostgreSQL or `note` calls it, with a node of a planned expression or null, and a `Calls`.
+/// The node is a planned expression or null, and the context is a `Calls`. Only PostgreSQL and
+/// `note` call this function.
 #[pg_guard]
 unsafe extern "C-unwind" fn walk(node: *mut pg_sys::Node, context: *mut c_void) -> bool {
     if node.is_null() {
@@ -236,7 +240,7 @@ unsafe extern "C-unwind" fn note_function(function: pg_sys::Oid, context: *mut c
 
 /// Returns whether the function belongs to the extension and does not count as work.
 fn is_read_or_claim(function: pg_sys::Oid) -> bool {
-    // SAFETY: catalog look-ups by OID and by name; the name is a copy that ends with NUL.
+    // SAFETY: these are catalog look-ups by OID and by name. The name is a copy that ends with NUL.
     unsafe {
         let name = pg_sys::get_func_name(function);
         if name.is_null() || !READ_OR_CLAIM.contains(&CStr::from_ptr(name)) {

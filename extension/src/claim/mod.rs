@@ -1,8 +1,9 @@
-//! The claim: the right to process a message, which one transaction gets.
+//! The claim: the right to process a message. Only one transaction gets it.
 //!
-//! Sealed slices are only probed. The current slice, and the next one while the ring is opening,
-//! are probed and then written, in that order. The message is claimed when every insert succeeds,
-//! unless a lease protects it (see `pending`).
+//! A claim looks its key up in the sealed slices, in the current slice and, while the ring is
+//! opening, in the next slice. It then inserts a row into the current slice and, while the ring is
+//! opening, into the next slice. The message is claimed if every insert succeeds and no lease
+//! protects the message (see `pending`).
 
 mod api;
 mod inspect;
@@ -24,7 +25,7 @@ use idem_core::{Key, MessageId};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
-/// The outcome of a claim, with the time of the first claim if there is one.
+/// The outcome of a claim. `handled_at` is the time of the earlier claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Claimed { claimed_at: pg_sys::TimestampTz },
@@ -37,14 +38,15 @@ pub enum Outcome {
 /// The options of a claim.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms<'a> {
-    /// Wait for a concurrent claimer. If false, return `InProgress` instead.
+    /// Whether to wait for a concurrent claimer. If false, the outcome is `InProgress` instead.
     pub wait: bool,
-    /// Stored with the claim. A duplicate with another fingerprint is a `Mismatch`.
+    /// The fingerprint that is stored with the claim. A duplicate with another fingerprint is a
+    /// `Mismatch`.
     pub fingerprint: Option<&'a [u8]>,
     /// The time at which the sender sent the message. If the ring may have forgotten a claim of
     /// that time, the outcome is `Expired`.
     pub sent_at: Option<pg_sys::TimestampTz>,
-    /// This transaction holds the pending message itself and will delete it.
+    /// Whether this transaction has locked the row of the pending message and will delete it.
     pub holds_pending: bool,
 }
 
@@ -64,8 +66,8 @@ pub fn claim(id: MessageId, destination: &str, terms: Terms) -> Result<Outcome> 
     Ok(outcome)
 }
 
-/// Claims a message of which this transaction holds the pending row. Does not wait, because another
-/// claimer may wait for that row.
+/// Claims a message. This transaction has locked its pending row. Does not wait for another
+/// claimer: that claimer may wait for the row, which would be a deadlock.
 pub fn claim_leased(id: MessageId, destination: &str) -> Result<Outcome> {
     let terms = Terms {
         wait: false,
@@ -75,9 +77,9 @@ pub fn claim_leased(id: MessageId, destination: &str) -> Result<Outcome> {
     claim(id, destination, terms)
 }
 
-/// Claims messages of one destination in the given order, which must be the order of their keys:
-/// two concurrent batches then wait for each other in one direction only. The second of two equal
-/// ids is a duplicate of the first. Calls `tell` with the outcome of each message.
+/// Claims messages of one destination in the given order. It must be the order of their keys, so
+/// that two concurrent batches cannot deadlock. The second of two equal ids is a duplicate of the
+/// first. Calls `tell` with the outcome of each message.
 pub fn claim_each<'i>(
     ids: impl Iterator<Item = &'i MessageId<'i>>,
     destination: &str,
@@ -121,7 +123,7 @@ struct ClaimWriter<'a> {
     pending: Option<PendingCheck<'a>>,
 }
 
-/// The state of a key in a slice that no transaction is writing.
+/// The state of a key in a slice, when no other transaction is writing the key.
 enum KeyState {
     Free,
     Taken(Outcome),
@@ -184,15 +186,16 @@ impl<'a> ClaimWriter<'a> {
                     return Ok(outcome);
                 }
                 if n == 0 {
-                    // The other claim may have been committed with effects and then forgotten. This
-                    // claim needs a later time.
+                    // The other claim may have been committed with effects and then forgotten.
+                    // Effects belong to the claim with the same time, so this claim needs a later
+                    // time.
                     claimed_at = pg::clock();
                 }
             }
         }
         pause_point("claim: before second look");
-        // Check after the claim is written: a later writer of pending messages then finds the
-        // claim.
+        // Check the pending messages after the claim is written, so that a later writer of a
+        // pending message finds the claim.
         if let Some(outcome) = self.take_pending(id)? {
             self.retract(self.written.len(), &mut keys);
             return Ok(outcome);
@@ -200,7 +203,7 @@ impl<'a> ClaimWriter<'a> {
         Ok(Outcome::Claimed { claimed_at })
     }
 
-    /// Inserts the claim into one of the written slices; `false` when the key is taken.
+    /// Inserts the claim into one of the written slices. Returns false if the key is taken.
     fn insert(&mut self, slice: usize, id: &MessageId, claimed_at: pg_sys::TimestampTz) -> bool {
         let row = [
             uuid_datum(&id.key),
@@ -232,8 +235,8 @@ impl<'a> ClaimWriter<'a> {
         }
     }
 
-    /// Deletes the claim from the slices before `slices`, because a later slice already has the
-    /// key. A claim is in all written slices or in none.
+    /// Deletes this claim from the first `slices` written slices, because the claim failed after
+    /// these inserts. A claim is in all written slices or in none.
     fn retract(&mut self, slices: usize, keys: &mut [pg_sys::ScanKeyData]) {
         for (lookup, _) in &mut self.written[..slices] {
             if lookup.find_mine(keys) {
@@ -243,8 +246,8 @@ impl<'a> ClaimWriter<'a> {
     }
 }
 
-/// Looks the key up until it is free or taken by a finished transaction. If `terms.wait` is false,
-/// returns `InProgress` instead of waiting.
+/// Looks the key up again and again until no other transaction is writing it. If `terms.wait` is
+/// false, returns `InProgress` instead of waiting.
 fn settle(
     lookup: &mut Lookup,
     keys: &mut [pg_sys::ScanKeyData],
@@ -268,7 +271,7 @@ fn settle(
     }
 }
 
-/// Returns the outcome of a claim when the found row has its key.
+/// Returns the outcome of a claim after a row with its key was found.
 fn taken(row: &Lookup, id: &MessageId, destination: &str, terms: Terms) -> Result<Outcome> {
     check_claim(row, id, destination)?;
     row.rely();
@@ -288,8 +291,8 @@ pub fn check_claim(row: &Lookup, id: &MessageId, destination: &str) -> Result<()
     check_same_message(text, id, destination)
 }
 
-/// Fails with 23000 unless the text id of the row found under the key of a message is that of the
-/// message. Another id with the same key must never be treated as a duplicate.
+/// Fails with 23000 unless `text`, the text id of the found row, is the text id of the message. Two
+/// ids can have the same key, and the second id must never be treated as a duplicate.
 pub fn check_same_message(text: Option<String>, id: &MessageId, destination: &str) -> Result<()> {
     if text.as_deref() == id.text {
         return Ok(());
@@ -300,7 +303,7 @@ pub fn check_same_message(text: Option<String>, id: &MessageId, destination: &st
     })
 }
 
-/// Returns the scan keys of an identity: the first and second column of a slice's index.
+/// Returns the scan keys of an identity, for the first two columns of a slice's index.
 pub fn identity_keys(key: &Key, destination: i32) -> [pg_sys::ScanKeyData; 2] {
     let eq = pg_sys::BTEqualStrategyNumber as u16;
     // SAFETY: ScanKeyInit fills the zeroed keys; the uuid datum lives in the current memory

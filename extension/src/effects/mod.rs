@@ -1,5 +1,5 @@
-//! Effects: the outgoing messages of a message. They are recorded with its claim and returned to
-//! every duplicate.
+//! Effects: the outgoing messages that a consumer sends while it processes a message. They are
+//! recorded with the claim of that message and returned to every duplicate of it.
 
 mod api;
 pub mod letter;

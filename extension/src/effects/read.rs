@@ -15,13 +15,13 @@ use pgrx::pg_sys;
 const BETWEEN_CHECKS: usize = 64;
 const MARGIN_BYTES: usize = 16 * 1024 * 1024;
 
-/// Returns the rows of the effects that the execution holding the claim has recorded, by ordinal. A
+/// Returns the rows of the effects that were recorded with the present claim, ordered by ordinal. A
 /// row has all columns of the outbox; `None` is NULL. By-reference values are copies in the current
 /// memory context.
 pub fn recorded(id: &MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_sys::Datum>>>> {
     idem_core::check_destination(destination)?;
     // A claim and its effects have the same time. If an earlier claim of this message was
-    // forgotten, the effects of its execution may still be stored. They have an earlier time.
+    // forgotten, the effects of that claim may still be stored, but they have an earlier time.
     let Some((known, claimed_at)) = claim_of(id, destination)? else {
         return Ok(Vec::new());
     };

@@ -13,8 +13,8 @@ use pgrx::prelude::*;
 use uuid::Uuid;
 
 /// Records effects for a message that this transaction has claimed. Returns their message ids, in
-/// order. Repeated use in one transaction appends to the effects recorded before. Fails with 55000
-/// if this transaction does not hold the claim.
+/// order. Repeated calls in one transaction append to the effects that were recorded before. Fails
+/// with 55000 if this transaction does not hold the claim.
 pub fn record(id: MessageId, destination: &str, effects: &[EffectSpec]) -> Result<Vec<Uuid>> {
     idem_core::check_destination(destination)?;
     let rings = ring::enter()?;
@@ -65,7 +65,7 @@ pub fn since_2000(unix_microseconds: i64) -> pg_sys::TimestampTz {
 
 /// Returns one more than the last ordinal that this execution of the message has recorded. While a
 /// transaction with a claim runs, the outbox rotates at most once, so the last ordinal is in the
-/// current slice or in the one before.
+/// current slice or in the slice before it.
 fn next_ordinal(
     destination: &Destination,
     claimed_at: pg_sys::TimestampTz,

@@ -24,13 +24,13 @@ mod column {
     pub const BODY: usize = 8;
 }
 
-/// An event that was read.
+/// An event of an external call, as read from the journal.
 pub struct CallEntry {
     pub number: i32,
     pub event: CallEvent,
     pub at: pg_sys::TimestampTz,
     digest: Option<Vec<u8>>,
-    /// A `jsonb`, in the memory context of the caller.
+    /// The response or the error: a `jsonb`, in the memory context of the caller.
     pub body: Option<Datum>,
 }
 
@@ -67,7 +67,8 @@ pub struct CallHistory {
 }
 
 impl CallHistory {
-    /// Adds an event. While the ring is opening, an event is in two slices.
+    /// Adds an event, unless it was added before: while the ring is opening, an event is in two
+    /// slices.
     pub fn add(&mut self, line: CallEntry) {
         self.lines.entry(line.number).or_insert(line);
     }
@@ -84,8 +85,8 @@ impl CallHistory {
         self.lines.values().next_back()
     }
 
-    /// Returns the digest of the request of the first attempt. Returns `None` if there are no
-    /// events, because there is nothing to compare with.
+    /// Returns the digest of the request of the first attempt; `Some(None)` if that attempt had no
+    /// request. Returns `None` if there are no events.
     pub fn first_digest(&self) -> Option<Option<&[u8]>> {
         self.lines
             .values()
@@ -136,13 +137,13 @@ impl<'a> CallJournal<'a> {
         }
     }
 
-    /// Returns the events of the call when no transaction is writing one of them.
+    /// Returns the events of the call. Waits until no other transaction is writing one of them.
     pub fn read(&mut self) -> CallHistory {
         let mut looked_twice = false;
         loop {
             let Some(page) = self.look() else { continue };
             // An index scan is not a snapshot: it can miss an event and return the next one. A
-            // second scan returns both, unless the first of them is no longer stored.
+            // second scan returns both events, unless the missing event is no longer stored.
             if looked_twice || !page.has_a_gap() {
                 return page.with_attempts();
             }
@@ -150,7 +151,8 @@ impl<'a> CallJournal<'a> {
         }
     }
 
-    /// Reads the events once. Returns `None` if it waited for a transaction that was writing one.
+    /// Reads the events once. Returns `None` after a wait for a transaction that was writing an
+    /// event: the caller must read again.
     fn look(&mut self) -> Option<CallHistory> {
         let mut page = CallHistory::default();
         let looks = self
@@ -184,8 +186,8 @@ impl<'a> CallJournal<'a> {
     }
 
     /// Writes the next event. Returns false if another transaction wrote an event first; the caller
-    /// must then read again. `digest` is that of the request. The event that ends the call has it
-    /// too, because the first event may be forgotten earlier.
+    /// must then read again. `digest` is the digest of the request. The event that ends the call
+    /// stores it too, because the first event may be forgotten earlier.
     pub fn add(
         &mut self,
         page: &CallHistory,

@@ -2,10 +2,10 @@
 //! it is sent, and its result afterwards.
 //!
 //! The journal is insert-only: each row is one event of a call. Events are numbered, and the unique
-//! key of the slices accepts each number once, as it accepts a claim once. So of two attempts that
-//! begin at the same time one is the first, at every isolation level. The slices rotate with those
-//! of the claims and are written by the same rules. A call is therefore remembered as long as a
-//! claim.
+//! key of the slices accepts each number once, as it accepts a claim once. So if two attempts begin
+//! at the same time, only one of them gets the number, at every isolation level. The slices of the
+//! journal rotate with the slices of the claims and are written by the same rules. A call is
+//! therefore remembered as long as a claim.
 
 mod api;
 mod book;
@@ -162,7 +162,7 @@ fn tell(call: Call, event: CallEvent, body: Option<(&str, pg_sys::Datum)>) -> Re
     let mut book = CallJournal::new(&tables, &known, call);
     loop {
         let page = book.read();
-        // A caller that does not know whether its commit succeeded records the event again.
+        // A caller that does not know whether its commit succeeded may record the same event again.
         if page.last().is_some_and(|last| {
             last.event == event
                 && last.body_text().as_ref().map(JsonText::as_str) == body.map(|(text, _)| text)

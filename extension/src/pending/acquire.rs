@@ -1,5 +1,5 @@
-//! The lease: it is committed before the message is processed. Its token is a fencing token: every
-//! lease has a greater token than all earlier ones.
+//! Acquires leases. A lease is committed before the message is processed. Its token is a fencing
+//! token: it is greater than the tokens of all earlier leases.
 
 use super::failures::now_unix;
 use super::identity::Identity;
@@ -19,10 +19,11 @@ use pgrx::pg_sys;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Acquired {
     Leased(Lease),
-    /// The same, but no attempt is left, or an error was final.
+    /// The message is leased too, but no attempt is left, or an error was final.
     Exhausted(Lease),
     Duplicate,
-    /// Try again after this time, in microseconds.
+    /// Another transaction or lease holds the message, or it waits for a retry. Try again after
+    /// this time, in microseconds.
     InProgress {
         retry_after: i64,
     },
@@ -69,7 +70,7 @@ pub fn acquire(id: MessageId, name: &str, lease: i64) -> Result<Acquired> {
             Found::InProgress { .. } => return Ok(BUSY),
             Found::Row => {
                 identity.check_pending(&row)?;
-                // Checked before the row is locked, so that an attempt that is too early writes
+                // Check this before the row is locked, so that an attempt that is too early writes
                 // nothing.
                 if let Some(outcome) = not_due(&row, &State::read(&row)) {
                     return Ok(outcome);
@@ -87,7 +88,8 @@ pub fn acquire(id: MessageId, name: &str, lease: i64) -> Result<Acquired> {
     }
 }
 
-/// Returns the outcome when the message is claimed. A claim in progress also has precedence.
+/// Returns the outcome if a transaction has claimed the message or is claiming it. A claim takes
+/// precedence over a lease.
 fn blocked_by_claim(seen: InboxState) -> Option<Acquired> {
     match seen {
         InboxState::Free => None,
@@ -105,8 +107,8 @@ fn not_due(row: &Lookup, state: &State) -> Option<Acquired> {
     if retry_after > 0 {
         return Some(Acquired::InProgress { retry_after });
     }
-    // Only idem_next leases received messages. A claim takes such a message even from the holder of
-    // its lease, so a lease from here would protect nothing.
+    // Only idem_next leases received messages, which have a payload slice. A lease of such a
+    // message does not stop a claim, so a lease that is acquired here would protect nothing.
     state.payload_slice.is_some().then_some(BUSY)
 }
 
@@ -146,8 +148,8 @@ fn first_lease(
     })
 }
 
-/// Leases a message whose row this transaction has locked. The state is read again, because it may
-/// have changed before the row was locked.
+/// Leases a message after this transaction has locked its row. Reads the state again, because it
+/// may have changed before the row was locked.
 fn next_lease(
     identity: &Identity,
     inbox: &Inbox,

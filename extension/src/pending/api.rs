@@ -88,7 +88,7 @@ fn acquire_lease(
     )?)
 }
 
-// The default is in the SQL declaration, because pgrx has none for jsonb.
+// The default is in the SQL declaration, because pgrx cannot declare a default for jsonb.
 #[pg_extern(
     requires = ["pending"],
     sql = r#"

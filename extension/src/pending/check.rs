@@ -1,4 +1,5 @@
-//! The check of pending messages by a claim: once, after the claim is inserted.
+//! Checks whether a pending message stops a claim. A claim does this once, after its row is
+//! inserted.
 
 use super::identity::Identity;
 use super::row::{LeaseState, State, column};
@@ -9,10 +10,10 @@ use crate::ring::Rings;
 use crate::wake::messages_received;
 use std::cell::OnceCell;
 
-/// The meaning of the pending message for a claim.
+/// The result of the check for a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PendingState {
-    /// No pending message is left.
+    /// There is no pending message, or it was deleted.
     Clear,
     /// Another process holds a lease on the message, for the remaining time in microseconds.
     Leased { remaining: i64 },
@@ -46,8 +47,8 @@ impl<'a> PendingCheck<'a> {
             Hold::Nothing => Ok(PendingState::Clear),
             Hold::Busy => Ok(PendingState::InProgress),
             Hold::Held => {
-                // A rotation would copy the row as long as its deletion is not committed, so the
-                // lock is kept.
+                // Keep the lock on the table, because a rotation would copy the row as long as its
+                // deletion is not committed.
                 table.keep_lock();
                 identity.check_pending(&row)?;
                 let standing = standing(&State::read(&row));
@@ -68,8 +69,8 @@ impl<'a> PendingCheck<'a> {
     }
 }
 
-/// Deletes the held pending row, because its message is done. The next message of its key becomes
-/// available.
+/// Deletes the locked pending row, because its message is done. The next message with the same
+/// ordering key becomes available.
 pub fn delete_pending(row: &mut Lookup) {
     let has_key = row.column(column::ORDER_KEY).is_some();
     row.delete();
@@ -78,9 +79,10 @@ pub fn delete_pending(row: &mut Lookup) {
     }
 }
 
-/// Returns whether a lease stops a claim. A message that idem_next leased is completed by a claim,
-/// so its lease does not stop a claim: of two holders, one gets the claim. An expired lease, a wait
-/// for a retry and a dead message do not stop a claim either.
+/// Returns whether a lease stops a claim. The holder of a lease of idem_next completes the message
+/// with a claim, so such a lease does not stop a claim. If two consumers process the message, only
+/// one gets the claim. An expired lease, a wait for a retry and a dead message do not stop a claim
+/// either.
 fn standing(state: &State) -> PendingState {
     let remaining = state.due_at.saturating_sub(pg::clock());
     if state.lease == LeaseState::Leased && state.payload_slice.is_none() && remaining > 0 {

@@ -43,8 +43,8 @@ pub fn complete(
     if state.lease != LeaseState::Leased || state.token != token {
         return Err(lost());
     }
-    // A claim in progress began after the lease expired and will wait for the row that is held
-    // here. Waiting for it would be a deadlock.
+    // A claim in progress began after the lease expired. It will wait for the row that this
+    // transaction has locked, so waiting for the claim would be a deadlock.
     match claim_leased(id, name)? {
         Outcome::Claimed { .. } => (),
         Outcome::InProgress => {

@@ -6,13 +6,13 @@ use pgrx::prelude::*;
 use pgrx::{FromDatum, pg_sys};
 use std::collections::HashMap;
 
-/// A due message, with its key.
+/// A due message, with its ordering key.
 pub struct Due {
     pub state: State,
     pub order_key: Option<String>,
 }
 
-/// The index on (destination, due_at, seq).
+/// Scans the index on (destination, due_at, seq).
 pub struct DueIndex<'t> {
     walk: Walk<'t>,
     destination: i32,
@@ -71,16 +71,17 @@ impl<'t> DueIndex<'t> {
     }
 }
 
-/// The message of a key that is next.
+/// The head of an ordering key: the message of the key that can be leased next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyHead {
-    /// The message with this `seq`. All others of the key wait for it.
+    /// The message with this `seq`. All other messages of the key wait for it.
     Message { seq: i64, is_exhausted: bool },
-    /// No message: one is leased or waits for a retry, or none is due.
+    /// No message of the key can be leased: one is leased or waits for its retry, or no message is
+    /// due.
     Blocked,
 }
 
-/// The index on (destination, order_key, state, seq), with the heads of keys that were found.
+/// Scans the index on (destination, order_key, state, seq), and caches the heads of keys.
 pub struct KeyIndex<'t> {
     walk: Walk<'t>,
     keys: Walk<'t>,
@@ -123,7 +124,7 @@ impl<'t> KeyIndex<'t> {
         self.heads.insert(key.to_owned(), KeyHead::Blocked);
     }
 
-    /// Returns the first key after this one.
+    /// Returns the first key after `key`, or the first key of the destination if `key` is `None`.
     pub fn key_after(&mut self, key: Option<&str>) -> Option<String> {
         let destination = self.of_destination();
         let after = match key.and_then(IntoDatum::into_datum) {
@@ -161,7 +162,7 @@ impl<'t> KeyIndex<'t> {
 
     /// Finds the head of a key. A lease that has not expired blocks the key. Otherwise the head is
     /// the first of these by `seq`: an expired lease, a ready message that is due, or a message
-    /// that waits for its retry. The last one blocks the key until it is due.
+    /// that waits for its retry. A message that waits for its retry blocks the key until it is due.
     fn find_head(&mut self, key: &str) -> KeyHead {
         let mut first: Option<State> = None;
         let mut offer = |state: State| {
@@ -182,7 +183,8 @@ impl<'t> KeyIndex<'t> {
             while self.walk.next() {
                 pgrx::check_for_interrupts!();
                 let state = State::read_walked(&self.walk);
-                // A ready message with a later deliver_after does not delay the others.
+                // A ready message with a deliver_after in the future does not delay the other
+                // messages.
                 if lease == LeaseState::Waiting || state.due_at <= self.here {
                     offer(state);
                     break;

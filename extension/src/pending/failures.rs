@@ -1,4 +1,5 @@
-//! The errors of a pending message, for functions in SQL (see `idem_core::failure`).
+//! Functions for SQL that read and extend the errors of a pending message (see
+//! `idem_core::failure`).
 
 use crate::errors::given;
 use crate::pg;
@@ -67,7 +68,7 @@ fn note_expired_lease(
     ))
 }
 
-/// Returns whether the newest error has this text and this attempt.
+/// Returns whether the newest error belongs to this attempt and has this text.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"

@@ -1,4 +1,4 @@
-//! The state of an identity in the inbox, as of now.
+//! Reads the present state of an identity in the inbox.
 
 use super::identity::Identity;
 use crate::claim::{check_claim, slices_of, text_id};
@@ -22,7 +22,7 @@ pub enum InboxState {
 }
 
 impl InboxState {
-    /// Waits until the claim in progress has ended. The caller must hold nothing that the claim may
+    /// Waits until the claim in progress has ended. The caller must hold no lock that the claim may
     /// wait for.
     pub fn wait(self) {
         if let InboxState::InProgress {

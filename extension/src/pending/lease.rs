@@ -1,4 +1,4 @@
-//! Checks that all functions with leases share.
+//! Checks that all functions with leases have in common.
 
 use crate::errors::{Error, Result, invalid};
 use crate::pg::ensure_writable;
@@ -21,8 +21,8 @@ pub fn microseconds(lease: Interval) -> Result<i64> {
     Ok(microseconds as i64)
 }
 
-/// Fails with 25006 if nothing can be written, and with 25000 unless the transaction is READ
-/// COMMITTED: a part of the function is SQL, which must see the latest committed state.
+/// Fails with 25006 if the transaction cannot write, and with 25000 unless it is READ COMMITTED: a
+/// part of each function is SQL, which must see the latest committed state.
 pub fn check_transaction(function: &CStr) -> Result<()> {
     ensure_writable(function);
     // SAFETY: reads a variable of the transaction.

@@ -1,12 +1,13 @@
-//! Pending messages: identities that are not done. Each has one row, which is ready, leased,
-//! waiting for a retry, or dead.
+//! Pending messages: identities that are not done. Each identity has one row, which is ready,
+//! leased, waiting for a retry, or dead.
 //!
-//! A lease and a claim never both succeed, because each writes first and then checks the other with
-//! a dirty snapshot. A claim inserts into the inbox and then checks the pending messages. A lease
-//! or a received message inserts a pending row, or locks it, and then checks the inbox. At least
-//! the later of two sees the earlier. During the check a new pending row is still speculative: if
-//! it gives way, it is removed as if it had never existed, and a claim that waits for it continues.
-//! So this side never waits for a claim while it holds anything that the claim may wait for.
+//! A lease and a claim of a message never both succeed, because each first writes a row and then
+//! looks for the row of the other with a dirty snapshot. A claim inserts into the inbox and then
+//! checks the pending messages. A lease or a received message inserts a pending row, or locks it,
+//! and then checks the inbox. So at least the later of the two sees the row of the earlier. During
+//! the check of the inbox a new pending row is still speculative. If there is a claim, the pending
+//! row is removed as if it had never existed, and a claim that waits for the row continues. So a
+//! lease or a receiver never waits for a claim while it holds a lock that the claim may wait for.
 //!
 //! Locks are taken in this order: the claim, the pending row, the dead letter. All functions use
 //! the clock of the server and the latest committed state, at every isolation level.

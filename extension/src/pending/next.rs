@@ -181,12 +181,12 @@ impl Call<'_> {
         })
     }
 
-    /// Locks the destination's row until the end of the transaction. Messages with keys are leased
-    /// by one session of a destination at a time. Otherwise two sessions could each take a message
-    /// of the same key without seeing the other.
+    /// Locks the destination's row until the end of the transaction. Only the session with this
+    /// lock leases messages with keys. Without it two sessions could each lease a message of the
+    /// same key, because they do not see each other's leases.
     fn take_turn(&mut self) -> Result<()> {
-        // Enter the rings before locking the row: idem_configure locks idem.ring first, and gives
-        // up if it cannot.
+        // Enter the rings before locking the row, because idem_configure locks in this order too.
+        // It fails if it cannot lock idem.ring.
         ring::enter()?;
         let destinations =
             Table::for_writing(pg::relation_oid(c"destination").ok_or(Error::NotInstalled)?);
@@ -280,7 +280,7 @@ fn columns_of(message: &Taken, payload: [Option<pg_sys::Datum>; 5]) -> Columns {
     ]
 }
 
-/// Returns the id of a message that has a uuid as its id, and therefore as its key.
+/// Returns the id of a message without a text id. Its id is a uuid, which is also its key.
 fn uuid_text(key: Option<pg_sys::Datum>) -> Option<pg_sys::Datum> {
     // SAFETY: the datum is a uuid.
     let key: Uuid = unsafe { FromDatum::from_datum(key?, false)? };

@@ -6,8 +6,8 @@ use crate::ring;
 use idem_core::memory;
 use pgrx::pg_sys;
 
-/// The memory, in bytes, that must be available before a payload is read. Without it PostgreSQL
-/// could not report that it has no memory.
+/// The memory, in bytes, that must be available before a payload is read. If less memory were left,
+/// PostgreSQL might be unable to report the error.
 const MARGIN_BYTES: usize = 1024 * 1024;
 
 /// The columns of idem.payload_N, counted from 1.
@@ -16,7 +16,7 @@ mod column {
     pub const HEADERS: i32 = 5;
 }
 
-/// The slices of payloads. Each is opened when a message first refers to it.
+/// The slices of payloads. Each slice is opened when a message first refers to it.
 #[derive(Default)]
 pub struct Payloads {
     slices: Vec<(i16, Table)>,

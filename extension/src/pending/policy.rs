@@ -1,4 +1,4 @@
-//! The number of attempts of a destination.
+//! Reads the maximum number of attempts of a destination.
 
 use crate::destination::Destination;
 use crate::errors::{Error, Result};
@@ -19,7 +19,7 @@ fn default_max_attempts() -> i32 {
     MAX_ATTEMPTS
 }
 
-/// Returns the number of attempts that a message of the destination has.
+/// Returns the maximum number of attempts for a message of the destination.
 pub fn max_attempts(destination: &Destination) -> Result<i32> {
     let table = Table::for_reading(pg::relation_oid(c"retry_policy").ok_or(Error::NotInstalled)?);
     if table.is_empty() {

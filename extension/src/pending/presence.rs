@@ -1,11 +1,11 @@
-//! Whether any message is pending, known without reading the tables: most databases have claims and
-//! no pending messages.
+//! Stores in shared memory whether a message may be pending, so that most claims need not read the
+//! tables of pending messages. Most databases have claims and no pending messages.
 //!
-//! A writer locks the current table of pending messages and sets the note to `SOME` before it
-//! writes. The maintainer sets `QUIET` when it finds no pending message. At a later pass it sets
-//! `NONE`, if the note is still `QUIET` and it holds ACCESS EXCLUSIVE on both tables. A claim
-//! inserts its row first and reads the note after that; a lease sets the note first and checks the
-//! inbox after that. So at least the later of the two sees the other.
+//! The stored value is called the note. A writer locks the current table of pending messages and
+//! sets the note to `SOME` before it writes. The maintainer sets `QUIET` when it finds no pending
+//! message. In a later pass the maintainer locks both tables ACCESS EXCLUSIVE and sets `NONE`, if
+//! the note is still `QUIET`. A claim inserts its row and then reads the note. A lease sets the
+//! note and then checks the inbox. So at least the later of the two sees the earlier.
 //!
 //! The note is `SOME` after the start of the server, after a promotion and without preloading.
 
@@ -38,8 +38,8 @@ pub fn may_exist() -> bool {
     this_database().is_none_or(|database| database.pending.load(Ordering::SeqCst) != NONE)
 }
 
-/// Sets the note for rows that do not come from the functions of idem: COPY, INSERT, logical
-/// replication. The CHECK constraint of both tables calls this function before the row exists.
+/// Sets the note for rows that COPY, INSERT or logical replication write without the functions of
+/// idem. The CHECK constraint of both tables calls this function before the row is stored.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
@@ -65,8 +65,8 @@ fn pending_presence() -> &'static str {
     NAMES.get(noted as usize).copied().unwrap_or(NAMES[0])
 }
 
-/// Sets the note of the maintainer: `quiet`, or `none` if the note is `quiet`. A note that a writer
-/// sets in between is kept.
+/// Sets the note to `quiet` if it is `some`, or to `none` if it is `quiet`. Otherwise keeps the
+/// note, because a writer has set it in between. The maintainer calls this function.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"

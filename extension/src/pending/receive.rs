@@ -1,5 +1,5 @@
-//! Durable receive: the message is stored, so that its broker can remove it, and is processed
-//! later.
+//! Receives messages durably: stores a message, so that its broker can remove it. The message is
+//! processed later.
 
 use super::acquire::next_seq;
 use super::identity::Identity;
@@ -30,8 +30,8 @@ pub struct Message<'a> {
     pub deliver_after: Option<pg_sys::TimestampTz>,
 }
 
-/// Stores a message. Returns false if the message is known: received, leased, dead, or claimed.
-/// Waits for another transaction that is making it known.
+/// Stores a message. Returns false if the message is already received, leased, dead or claimed.
+/// Waits for another transaction that is writing the message.
 pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
     let rings = ring::enter()?;
     let destination = loop {
@@ -64,8 +64,8 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
                 row.rely();
                 return Ok(false);
             }
-            // A transaction that deletes the row has claimed the message, and one that changes it
-            // knows it.
+            // Another transaction is deleting or changing the committed row. If it deletes the row,
+            // it has claimed the message. In both cases the message must not be stored again.
             Found::InProgress { .. } if row.is_there() => {
                 identity.check_pending(&row)?;
                 row.rely();
@@ -95,7 +95,8 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
                         return Ok(true);
                     }
                     (Inserted::Withdrawn, InboxState::Claimed) => return Ok(false),
-                    // The row was removed, so the claim does not wait for it.
+                    // The pending row was removed, so the claim does not wait for it, and waiting
+                    // for the claim is safe.
                     (Inserted::Withdrawn, seen) => seen.wait(),
                     (Inserted::Taken, _) => (),
                 }
@@ -110,7 +111,7 @@ fn new_row<'a>(seq: i64, slice: i16, message: &Message<'a>) -> NewRow<'a> {
     NewRow {
         seq,
         token: 0,
-        // A message with a time in the past must not overtake earlier messages.
+        // A message with a deliver_after in the past must not overtake earlier messages.
         due_at: message.deliver_after.map_or(now, |after| after.max(now)),
         received_at: now,
         attempt: 0,

@@ -1,22 +1,23 @@
 //! The position at which a scan for due messages starts in this session.
 //!
-//! Finished messages leave entries at the beginning of the index, and they cannot be removed while
-//! another transaction holds an old snapshot. A scan from the beginning passes over all of them
-//! each time. So a scan starts where the previous one found its first message. A message can become
-//! due before that position only through a transaction that was open at the time. So a session
-//! scans from the beginning from time to time, and always before it returns nothing.
+//! Finished messages leave entries at the beginning of the index, and VACUUM cannot remove these
+//! entries while another transaction holds an old snapshot. A scan from the beginning reads all of
+//! them. So a scan starts where the previous scan found its first message. A due message can later
+//! appear before that position only if a transaction that was open during the previous scan writes
+//! it. So a session scans from the beginning from time to time, and always before it reports that
+//! no message is due.
 
 use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Scans from the beginning take at most one part in `SHARE` of the time, and are at least `APART`
-/// apart.
+/// Scans from the beginning take at most 1/`SHARE` of the time. Between two of them at least
+/// `APART` passes.
 const SHARE: u32 = 50;
 const APART: Duration = Duration::from_millis(50);
-/// The number of destinations of which a session keeps a position. Above it the session forgets
-/// all.
+/// The maximum number of destinations with a stored position. When it is reached, the session
+/// forgets all positions.
 const DESTINATIONS: usize = 1_000;
 
 /// The beginning of the index.

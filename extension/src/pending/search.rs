@@ -1,9 +1,10 @@
 //! The search for messages that can be leased now.
 //!
-//! Due messages are visited in the order (due_at, seq). Of the messages of one key only the head
-//! can be leased. If the first messages all wait for others of their keys, the search goes from key
-//! to key instead, regardless of how many messages wait behind each. A message with an expired
-//! lease may have crashed its consumer, so it is leased alone.
+//! Due messages are visited in the order (due_at, seq). Of the messages of one ordering key only
+//! the head can be leased. If too many messages at the beginning wait for the heads of their keys,
+//! the search goes from key to key instead. It then reads only the head of each key, however many
+//! messages wait behind it. A message with an expired lease may have crashed its consumer, so it is
+//! leased alone.
 
 use super::due::{Due, DueIndex, KeyHead, KeyIndex};
 use super::row::LeaseState;
@@ -22,8 +23,8 @@ pub struct Search {
     pub here: pg_sys::TimestampTz,
     pub max_attempts: i32,
     pub at_most: usize,
-    /// Whether the caller holds the lock on the destination's row. Without it messages with keys
-    /// are not leased.
+    /// Whether the caller holds the lock on the destination's row. Without this lock messages with
+    /// keys are not leased.
     pub has_turn: bool,
 }
 
@@ -34,8 +35,8 @@ pub enum Visit {
     Taken,
     /// Another transaction holds the message.
     Held,
-    /// The message is larger than the rest of the caller's limit. The search ends, because no later
-    /// message may overtake it in this function call.
+    /// The message is larger than the number of bytes that the caller has left. The search ends,
+    /// because no later message may overtake it in this function call.
     TooLarge,
 }
 
@@ -52,7 +53,7 @@ pub struct Found {
     pub ended: Ended,
     /// The keys (uuid) of due messages without an attempt left.
     pub exhausted: Vec<pgrx::Uuid>,
-    /// At least one message was held by another transaction.
+    /// Whether another transaction held at least one message.
     pub is_contended: bool,
 }
 
@@ -102,11 +103,11 @@ struct Run<'s, 't> {
     keys: KeyIndex<'t>,
     visit: &'s mut dyn FnMut(&Due, &mut Walk) -> Result<Visit>,
     taken: usize,
-    /// A message was too large for the rest of the caller's limit.
+    /// Whether a message was larger than the number of bytes that the caller has left.
     is_full: bool,
-    /// The number of messages that wait for others of their keys.
+    /// The number of visited messages that wait for another message of their key.
     blocked: usize,
-    /// Messages were skipped because their lease expired.
+    /// Whether messages with an expired lease were skipped.
     suspects: bool,
     found: Found,
 }
@@ -226,7 +227,8 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// Visits the messages without a key, for the case that messages with keys fill the beginning.
+    /// Visits the messages without a key, after blocked messages with keys filled the beginning of
+    /// the index.
     fn without_keys(&mut self, from: pg_sys::TimestampTz) -> Result<()> {
         if self.taken > 0 || !self.keys.any_without_key() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The current table of pending messages, locked so that it stays the current one.
+//! Opens the current table of pending messages and locks it, so that it stays the current table.
 
 use super::presence;
 use crate::errors::{Error, Result};
@@ -9,8 +9,8 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 /// Opens the current table and locks it for writing. No rotation happens while the lock is held,
-/// because a rotation locks both tables ACCESS EXCLUSIVE. The lock is released when the table is
-/// dropped, unless the caller keeps it.
+/// because a rotation locks both tables ACCESS EXCLUSIVE. The lock is released when the returned
+/// value is dropped, unless the caller keeps it.
 pub fn try_current(rings: &Rings) -> Result<Table> {
     let mut rings = *rings;
     loop {
@@ -24,8 +24,8 @@ pub fn try_current(rings: &Rings) -> Result<Table> {
     }
 }
 
-/// Opens the current table for a writer: locked until the end of the transaction, and noted as not
-/// empty.
+/// Opens the current table for a writer: locks it until the end of the transaction and notes that a
+/// message may be pending.
 pub fn current(rings: &Rings) -> Result<Table> {
     let table = try_current(rings)?;
     table.keep_lock();
@@ -33,8 +33,8 @@ pub fn current(rings: &Rings) -> Result<Table> {
     Ok(table)
 }
 
-/// Opens a table of pending messages with one of its other indexes, for look-ups. The caller must
-/// have locked the table.
+/// Opens a table of pending messages with an index other than the primary key, for look-ups. The
+/// caller must have locked the table.
 pub fn by_index(table: pg_sys::Oid, kind: IndexKind) -> Result<Table> {
     let is_first = pg::relation_oid(c"pending_0") == Some(table);
     let index = match (is_first, kind) {
@@ -56,7 +56,7 @@ pub enum IndexKind {
 }
 
 /// Returns the number of the current table and locks it for writing until the end of the
-/// transaction. For functions in SQL.
+/// transaction. Functions in SQL call it.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
@@ -65,8 +65,8 @@ LANGUAGE c AS 'MODULE_PATHNAME', 'enter_pending_wrapper';
 "#
 )]
 fn enter_pending() -> std::result::Result<i32, ErrorReport> {
-    // Enter the rings, because the fence of a rotation of payloads waits for every transaction that
-    // may write a payload.
+    // Enter the rings, because the caller may write a payload: the fence of a rotation of payloads
+    // waits for each transaction that has entered the rings.
     current(&ring::enter()?)?;
     Ok(ring::refreshed()?.pending_number() as i32)
 }

@@ -67,9 +67,9 @@ fn idem_next_wait(
 }
 
 struct Look {
-    /// idem_next would lease a message, or bury one.
+    /// Whether idem_next would lease a message or move a message to the dead letters.
     can_go: bool,
-    /// Another transaction holds a due message.
+    /// Whether another transaction holds a due message.
     is_contended: bool,
     /// The time until the next message becomes due, in milliseconds.
     due_in_ms: Option<i64>,
@@ -125,7 +125,7 @@ fn look(name: &str) -> Result<Look> {
     for key in found.exhausted {
         let mut keys = identity_keys(&MessageId::from_uuid(*key.as_bytes()).key, destination.id);
         match rows.find(&mut keys) {
-            // idem_next will bury it.
+            // idem_next will move the message to the dead letters.
             Found::Row => can_go = true,
             _ => is_contended = true,
         }
@@ -137,7 +137,8 @@ fn look(name: &str) -> Result<Look> {
     })
 }
 
-/// Returns the time, in milliseconds, until the first message becomes due that is not due yet.
+/// Returns the time, in milliseconds, until the next message becomes due. Messages that are due
+/// already are skipped.
 fn next_due(
     table: pg_sys::Oid,
     destination: i32,

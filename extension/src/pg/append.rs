@@ -1,5 +1,5 @@
-//! Appends and replaces rows with the executor's own functions: every index and constraint is
-//! maintained, without a plan and without privileges of the caller.
+//! Appends and replaces rows with the executor's own functions, which maintain every index and
+//! check every constraint. No plan and no privileges of the caller are needed.
 
 use super::scratch::within;
 use super::{Lookup, Walk};
@@ -18,14 +18,15 @@ pub struct Appender {
 
 impl Appender {
     pub fn open(table: pg_sys::Oid) -> Self {
-        // SAFETY: table_open raises an error unless the OID is a table. The functions are those of
-        // a worker that applies an insert (logical replication's apply_handle_insert_internal).
+        // SAFETY: table_open raises an error unless the OID is a table. The functions called here
+        // are those of apply_handle_insert_internal in logical replication.
         unsafe {
             let heap = pg_sys::table_open(table, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
             let estate = pg_sys::CreateExecutorState();
             let target =
                 pg_sys::palloc0(size_of::<pg_sys::ResultRelInfo>()).cast::<pg_sys::ResultRelInfo>();
-            // 0: the relation is in no range table. An update reads the changed columns from there.
+            // 0 means that the relation is in no range table, from which an update would read the
+            // changed columns.
             pg_sys::InitResultRelInfo(target, heap, 0, std::ptr::null_mut(), 0);
             pg_sys::ExecOpenIndices(target, false);
             let slot = pg_sys::MakeSingleTupleTableSlot(
@@ -42,13 +43,14 @@ impl Appender {
         }
     }
 
-    /// Appends one row: all columns of the table, in order; `None` is NULL.
+    /// Appends one row. `values` are all columns of the table, in order; `None` is NULL.
     pub fn append(&mut self, values: &[Option<Datum>]) {
         // SAFETY: the caller guarantees that the values match the columns of the table.
         unsafe {
             super::insert::fill(self.slot, values);
             (*self.slot).tts_tableOid = (*self.heap).rd_id;
-            // Data that a trigger of an administrator caches must live as long as this appender.
+            // An administrator may have added a trigger. The data that it caches must live as long
+            // as this appender.
             let context = if (*self.target).ri_TrigDesc.is_null() {
                 pg_sys::CurrentMemoryContext
             } else {
@@ -60,7 +62,7 @@ impl Appender {
         }
     }
 
-    /// Replaces the row of this table that the look-up holds.
+    /// Replaces the row of this table that the look-up has locked.
     pub fn replace(&mut self, held: &Lookup, values: &[Option<Datum>]) {
         self.replace_row(held.slot, values);
     }
@@ -71,9 +73,9 @@ impl Appender {
     }
 
     fn replace_row(&mut self, held: *mut pg_sys::TupleTableSlot, values: &[Option<Datum>]) {
-        // SAFETY: as in append; the row is locked, so no other transaction changes it. Only
-        // triggers that an administrator added use the EPQState (logical replication's
-        // apply_handle_update_internal).
+        // SAFETY: the values match the columns, as in `append`. The row is locked, so no other
+        // transaction changes it. Only triggers that an administrator added use the EPQState (as in
+        // apply_handle_update_internal of logical replication).
         unsafe {
             super::insert::fill(self.slot, values);
             (*self.slot).tts_tableOid = (*self.heap).rd_id;
@@ -101,7 +103,7 @@ impl Drop for Appender {
         if std::thread::panicking() {
             return;
         }
-        // SAFETY: all of it was created in open, and no other code uses it.
+        // SAFETY: `open` created all these objects, and no other code uses them.
         unsafe {
             pg_sys::ExecCloseIndices(self.target);
             pg_sys::ExecDropSingleTupleTableSlot(self.slot);

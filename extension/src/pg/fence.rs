@@ -1,14 +1,15 @@
-//! The fence: the transactions that may still use an earlier state.
+//! Lists the transactions that may still use an earlier state, for the fence of a rotation.
 
 use pgrx::pg_sys;
 
-/// The transactions that, at one time, held a lock on a relation that conflicts with SHARE: the
-/// transactions that were writing. This is like WaitForLockers of CREATE INDEX CONCURRENTLY, but
-/// the list can be checked again later instead of waiting.
+/// The transactions that were writing to a relation when the list was read: each held a lock that
+/// conflicts with SHARE. WaitForLockers of CREATE INDEX CONCURRENTLY waits for the same
+/// transactions. This list can be checked repeatedly without waiting.
 pub struct Lockers(Vec<pg_sys::VirtualTransactionId>);
 
 impl Lockers {
-    /// Reads the list. The caller must ensure that transactions that lock later see the new state.
+    /// Reads the list. The caller must ensure that transactions that lock the relation later see
+    /// the new state.
     pub fn of(relation: pg_sys::Oid) -> Self {
         // SAFETY: an all-zero LOCKTAG is filled as SET_LOCKTAG_RELATION does; the result is
         // palloc'd and ends with an invalid entry.
@@ -37,10 +38,11 @@ impl Lockers {
         self.0.is_empty()
     }
 
-    /// Removes the transactions that have ended. Returns true if none is left. Prepared
+    /// Removes the transactions that have ended. Returns true if no transaction is left. Prepared
     /// transactions count until they are resolved.
     pub fn have_ended(&mut self) -> bool {
-        // SAFETY: accepts any virtual transaction id and does not wait.
+        // SAFETY: VirtualXactLock accepts any virtual transaction id and, with `false`, does not
+        // wait.
         self.0
             .retain(|&vxid| unsafe { !pg_sys::VirtualXactLock(vxid, false) });
         self.0.is_empty()
@@ -50,7 +52,7 @@ impl Lockers {
 /// Sleeps for `ms` milliseconds, or until the latch of this process is set, and processes
 /// interrupts.
 pub fn sleep_ms(ms: i64) {
-    // SAFETY: MyLatch is this process's own.
+    // SAFETY: MyLatch belongs to this process.
     unsafe {
         pg_sys::WaitLatch(
             pg_sys::MyLatch,

@@ -1,13 +1,13 @@
-//! Holds one row under a unique key: it is locked at its newest version and can then be replaced or
-//! deleted, at every isolation level (like the apply worker of logical replication,
-//! `execReplication.c`).
+//! Locks the newest version of the row under a unique key, so that the caller can replace or delete
+//! the row. This works at every isolation level, as in the apply worker of logical replication
+//! (`execReplication.c`).
 
 use super::{Found, Lookup, wait_for};
 use crate::pause::pause_point;
 use pgrx::pg_sys;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 
-/// The result of holding a row.
+/// The result of an attempt to lock a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
     Nothing,
@@ -57,8 +57,8 @@ impl Lookup<'_> {
         // because the slot is filled again. The boundary turns errors (a cancel, a deadlock) into
         // unwinding.
         unsafe {
-            // A row that this command wrote can be locked only by the next command. The callers
-            // write, so this is not a parallel operation.
+            // A row that this command wrote can be locked only by the next command, so start it.
+            // That is allowed because the callers write: no parallel operation is running.
             pg_sys::CommandCounterIncrement();
             let Some(lock) = (*self.table.heap)
                 .rd_tableam

@@ -1,4 +1,5 @@
-//! Inserts without the executor: they need no plan, no search_path and no privileges of the caller.
+//! Inserts rows without the executor. Such an insert needs no plan, no search_path and no
+//! privileges of the caller.
 
 use super::scratch::within;
 use super::{Table, raise};
@@ -23,11 +24,11 @@ pub enum Inserted {
     Yes,
     /// Another transaction inserted the key first: look again.
     Taken,
-    /// The caller did not agree to the insert.
+    /// `agree` returned false, so the row was removed again.
     Withdrawn,
 }
 
-/// Repeated unique inserts into one table.
+/// Inserts rows into one table, each row only if its unique key is not taken.
 pub struct Inserter<'t> {
     table: &'t Table,
     /// Slot and index information are created for the first insert, because a duplicate inserts
@@ -125,7 +126,8 @@ impl<'t> Inserter<'t> {
         }
     }
 
-    /// Inserts into the indexes other than the deciding one. A conflict there is an error (23505).
+    /// Inserts the row into the other indexes of the table, after the unique index has accepted it.
+    /// A conflict in one of these indexes is an error (23505).
     unsafe fn insert_other_indexes(&self) {
         // SAFETY: heap is open; RelationGetIndexList returns a list of its indexes in the current
         // memory context.
@@ -171,7 +173,7 @@ impl Drop for Inserter<'_> {
         if self.slot.is_null() || std::thread::panicking() {
             return;
         }
-        // SAFETY: created in set_up, and no other code uses it.
+        // SAFETY: `set_up` created the slot, and no other code uses it.
         unsafe { pg_sys::ExecDropSingleTupleTableSlot(self.slot) };
     }
 }
@@ -179,7 +181,8 @@ impl Drop for Inserter<'_> {
 /// Fills a slot with the columns of a row.
 ///
 /// # Safety
-/// The slot has at least as many columns as there are values, of the types that the values have.
+/// The slot has at least as many columns as there are values, and each column has the type of its
+/// value.
 pub(super) unsafe fn fill(slot: *mut pg_sys::TupleTableSlot, values: &[Option<Datum>]) {
     // SAFETY: by the contract of this function.
     unsafe {
@@ -193,7 +196,7 @@ pub(super) unsafe fn fill(slot: *mut pg_sys::TupleTableSlot, values: &[Option<Da
 }
 
 /// Copies all columns of a slot into the current memory context and fetches them from TOAST,
-/// because the table may be truncated before they are used.
+/// because the table may be truncated before the values are used.
 ///
 /// # Safety
 /// The slot is full, and its table is locked.

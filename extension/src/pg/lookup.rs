@@ -4,8 +4,8 @@
 //!
 //! A dirty scan can miss a row that another transaction updates: the old version is dead when the
 //! scan reads it, and the index entry of the new version was inserted after the scan copied the
-//! index page. If a scan met a version that it could not see, and found nothing else, it is
-//! repeated with a new snapshot, which sees one version of every row.
+//! index page. So if a scan finds no row but meets a version that is not visible, it is repeated
+//! with a new snapshot, which sees exactly one version of every row.
 //!
 //! After `find` and its variants a look-up has no page pinned, so the caller may wait for another
 //! transaction.
@@ -22,7 +22,7 @@ use pgrx::pg_sys::Datum;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     Nothing,
-    /// The row is committed, or of this transaction. Its columns can be read.
+    /// The row is committed, or this transaction wrote it. Its columns can be read.
     Row,
     /// Another transaction is inserting or deleting the row. The token is not 0 while the insertion
     /// is speculative.
@@ -35,7 +35,7 @@ pub enum Found {
 /// A look-up that can be repeated with other keys. The scan and its slot are set up once.
 pub struct Lookup<'t> {
     scan: pg_sys::IndexScanDesc,
-    /// Created when the index first returns a row, because most look-ups find none. Null until
+    /// Created when the index first returns a row, because most look-ups find no row. Null until
     /// then.
     pub(super) slot: *mut pg_sys::TupleTableSlot,
     // Boxed, because the scan keeps a pointer to it.
@@ -46,7 +46,7 @@ pub struct Lookup<'t> {
     context: pg_sys::MemoryContext,
     columns: i32,
     rows_are_updated: bool,
-    /// Since the last `seek`, the index returned a version that was not visible.
+    /// Whether the index has returned an invisible version since the last `seek`.
     met_invisible: bool,
 }
 
@@ -56,8 +56,8 @@ impl<'t> Lookup<'t> {
         Self::over(table, columns, true)
     }
 
-    /// The same for a table with rows that are inserted and deleted, and never updated. A version
-    /// that is not visible there has no successor.
+    /// Prepares look-ups in a table with rows that are inserted and deleted, but never updated.
+    /// There an invisible version has no newer version, so no scan is repeated.
     pub fn insert_only(table: &'t Table, columns: i32) -> Self {
         Self::over(table, columns, false)
     }
@@ -95,8 +95,8 @@ impl<'t> Lookup<'t> {
         });
     }
 
-    /// Returns the next row under the keys, including a row that is being inserted. Its pages stay
-    /// pinned: call `seek` before waiting.
+    /// Returns the next row under the keys, including a row that is being inserted. The pages of
+    /// the row stay pinned, so call `seek` before waiting.
     pub fn next(&mut self) -> Found {
         if self.fetch_next(self.scan, pg_sys::ScanDirection::ForwardScanDirection) {
             return self.fetched();
@@ -141,9 +141,8 @@ impl<'t> Lookup<'t> {
         scan: pg_sys::IndexScanDesc,
         direction: pg_sys::ScanDirection::Type,
     ) -> bool {
-        // SAFETY: the scan has its keys; the slot is of the table's kind. A row to which several
-        // index entries point is fetched only for the first: xs_heap_continue requests more of the
-        // same chain.
+        // SAFETY: the scan has its keys; the slot is of the table's kind. xs_heap_continue means
+        // that the chain of the present index entry may contain another visible version.
         within(self.context, || unsafe {
             loop {
                 if !(*scan).xs_heap_continue && pg_sys::index_getnext_tid(scan, direction).is_null()
@@ -180,8 +179,9 @@ impl<'t> Lookup<'t> {
         self.find_by(keys, next_settled) != Found::Nothing
     }
 
-    /// Finds the row under the keys that this transaction inserted. The index entry of another
-    /// transaction that is inserting the same key, and will fail, may precede it.
+    /// Finds the row that this transaction inserted under the keys. Another transaction may be
+    /// inserting the same keys, although its insert will fail. The index entry of that insert may
+    /// come first, so it is skipped.
     pub fn find_mine(&mut self, keys: &mut [pg_sys::ScanKeyData]) -> bool {
         self.seek(keys);
         loop {
@@ -213,8 +213,9 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// Finds the only row under the keys that a new snapshot sees, and returns what the dirty
-    /// snapshot reports about it. Returns `None` if the row was changed again in between.
+    /// Finds the row under the keys with a new snapshot, which sees at most one, and returns what
+    /// the dirty snapshot reports about this row. Returns `None` if the row was changed again in
+    /// between.
     ///
     /// The scan fetches every version and tests its visibility itself: a scan with the new snapshot
     /// would take predicate locks in SERIALIZABLE.
@@ -248,8 +249,8 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// Moves to the next row that exists now, and skips those that other transactions are
-    /// inserting. A row that another transaction is deleting still exists.
+    /// Moves to the next row that exists now, and skips rows that other transactions are inserting.
+    /// A row that another transaction is deleting still exists.
     pub fn next_settled(&mut self) -> bool {
         loop {
             match self.next() {
@@ -267,7 +268,7 @@ impl<'t> Lookup<'t> {
         self.snapshot.xmin == pg_sys::InvalidTransactionId
     }
 
-    /// Releases the pages. The row becomes a copy.
+    /// Releases the pinned pages. The slot then contains a copy of the row.
     pub(super) fn unpin(&mut self, found: Found) {
         if found == Found::Nothing {
             return self.clear();
@@ -292,8 +293,8 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// Returns a column of the found row, counted from 1; `None` is NULL. A by-reference datum
-    /// lives until the next look-up.
+    /// Returns a column of the found row, counted from 1; `None` is NULL. A by-reference datum is
+    /// valid until the next look-up.
     pub fn column(&self, number: i32) -> Option<Datum> {
         debug_assert!(number >= 1);
         // SAFETY: a row was found, so the slot is full; the number is one of the table's columns.
@@ -307,7 +308,7 @@ impl<'t> Lookup<'t> {
     }
 
     /// Returns all columns of the found row, copied into the current memory context and fetched
-    /// from TOAST, because the table may be truncated before they are used.
+    /// from TOAST, because the table may be truncated before the columns are used.
     pub fn row(&self) -> Vec<Option<Datum>> {
         // SAFETY: a row was found, and its table is locked.
         unsafe { super::insert::copy_of(self.slot) }
@@ -329,16 +330,17 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// Prepares to rely on the found row. With `idem.wait_for_flush` this waits until the commit
-    /// that inserted the row is on disk: a commit with synchronous_commit = off is visible earlier.
+    /// Must be called before the caller relies on the found row. With `idem.wait_for_flush` this
+    /// function waits until the commit that inserted the row is on disk, because a commit with
+    /// synchronous_commit = off is visible before it is on disk.
     pub fn rely(&self) {
         if !WAIT_FOR_FLUSH.get() {
             return;
         }
         const FROZEN: u16 = (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMIN_INVALID) as u16;
-        // SAFETY: the header of a heap tuple. The server knows how its xmin ended, unless the row
-        // is frozen. VACUUM may freeze a row before its commit is on disk; the xmin stays in the
-        // header.
+        // SAFETY: the slot holds a heap tuple, which has a header. The server still has the status
+        // of the transaction xmin, unless the row is frozen. VACUUM may freeze a row before its
+        // commit is on disk; the xmin stays in the header.
         unsafe {
             let header = (*self.tuple()).t_data;
             let xmin = (*header).t_choice.t_heap.t_xmin;
@@ -368,7 +370,7 @@ impl<'t> Lookup<'t> {
     }
 }
 
-/// Returns whether the server still knows how this transaction ended.
+/// Returns whether the server still has the status (committed or aborted) of this transaction.
 fn is_recent(xid: pg_sys::TransactionId) -> bool {
     const EPOCH: u64 = 1 << 32;
     // SAFETY: reads a counter in shared memory.
@@ -383,7 +385,7 @@ fn is_recent(xid: pg_sys::TransactionId) -> bool {
         return false;
     };
     let xid8 = Some(pg_sys::Datum::from(full));
-    // SAFETY: its argument is an xid8, which is passed by value.
+    // SAFETY: the argument of pg_xact_status is an xid8, which is passed by value.
     unsafe { pgrx::direct_function_call_as_datum(pg_sys::pg_xact_status, &[xid8]) }.is_some()
 }
 

@@ -28,8 +28,8 @@ use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
 /// Waits until the transaction ends. With a speculative token, waits only until the speculative
 /// insertion is decided.
 pub fn wait_for(xid: pg_sys::TransactionId, speculative_token: u32) {
-    // SAFETY: both accept any xid and raise an error on cancel and lock_timeout. No relation is
-    // given, because it serves only the error context.
+    // SAFETY: both functions accept any xid and raise an error on cancel and lock_timeout. No
+    // relation is given, because it serves only the error context.
     unsafe {
         if speculative_token != 0 {
             pg_sys::SpeculativeInsertionWait(xid, speculative_token);
@@ -44,8 +44,8 @@ pub fn wait_for(xid: pg_sys::TransactionId, speculative_token: u32) {
     }
 }
 
-/// Fails with 25006 on a standby and in a read-only transaction, because no other check on these
-/// paths does. `call` is the name of the SQL function.
+/// Fails with 25006 on a standby and in a read-only transaction. The callers write without the
+/// executor, which would check this. `call` is the name of the SQL function.
 pub fn ensure_writable(call: &std::ffi::CStr) {
     // SAFETY: the functions raise an error or return; the name outlives them.
     unsafe {
@@ -72,7 +72,8 @@ fn raise(code: PgSqlErrorCode, message: String, hint: &'static str) {
 /// Runs `work` for a relation in one backend at a time. `work` must not wait for another
 /// transaction.
 pub fn with_exclusive_lock<T>(relation: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
-    /// The part in the lock tag. It differs from that of commands, which lock the whole object.
+    /// The sub-object in the lock tag. SQL commands lock the whole object, so they do not conflict
+    /// with this lock.
     const PART: u16 = 1;
     let lock = pg_sys::ExclusiveLock as pg_sys::LOCKMODE;
     // SAFETY: any object can be locked; after an error the end of the transaction unlocks it.
@@ -86,7 +87,7 @@ pub fn with_exclusive_lock<T>(relation: pg_sys::Oid, work: impl FnOnce() -> T) -
 
 /// Returns the OID of a relation of schema idem; `None` if it does not exist.
 pub fn relation_oid(name: &std::ffi::CStr) -> Option<pg_sys::Oid> {
-    // SAFETY: look-ups in the system caches by NUL-terminated names.
+    // SAFETY: these are look-ups in the system caches by NUL-terminated names.
     let oid = unsafe {
         let schema = pg_sys::get_namespace_oid(c"idem".as_ptr(), true);
         if schema == pg_sys::InvalidOid {

@@ -3,15 +3,16 @@
 use pgrx::pg_sys;
 
 /// A memory context that is reset after each element, so that a list needs only the memory of its
-/// largest element. If memory ran out during many small allocations, PostgreSQL would have none
-/// left to report the error.
+/// largest element. If memory ran out during many small allocations, PostgreSQL would have no
+/// memory left to report the error.
 pub struct Scratch(pg_sys::MemoryContext);
 
 impl Scratch {
     pub fn new() -> Self {
         const FIRST_BLOCK: usize = 8 * 1024;
         const LARGEST_BLOCK: usize = 8 * 1024 * 1024;
-        // SAFETY: the context is a child of the current one, and is deleted with it at the latest.
+        // SAFETY: the context is a child of the current context, and is deleted with it at the
+        // latest.
         Scratch(unsafe {
             pg_sys::AllocSetContextCreateInternal(
                 pg_sys::CurrentMemoryContext,
@@ -34,7 +35,7 @@ impl Scratch {
 }
 
 /// Runs `work` with `context` as the current memory context. After an error PostgreSQL itself sets
-/// another one.
+/// the current memory context.
 pub fn within<T>(context: pg_sys::MemoryContext, work: impl FnOnce() -> T) -> T {
     // SAFETY: the context exists; the previous one is restored afterwards.
     unsafe {
@@ -50,7 +51,7 @@ impl Drop for Scratch {
         if std::thread::panicking() {
             return;
         }
-        // SAFETY: created in new, and no other code uses it.
+        // SAFETY: `new` created the context, and no other code uses it.
         unsafe { pg_sys::MemoryContextDelete(self.0) };
     }
 }

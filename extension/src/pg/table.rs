@@ -5,9 +5,10 @@ use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::CStr;
 
-/// An open table with one of its indexes. Dropping it closes both and releases the lock on the
-/// index. It also releases the lock on the table, unless the table was opened for writing. After an
-/// error the resource owner releases both, as in any C function.
+/// An open table with one of its indexes. When this value is dropped, the table and the index are
+/// closed, and the lock on the index is released. The lock on the table is released too, unless the
+/// table was opened for writing. After an error the resource owner releases both locks, as in any C
+/// function.
 pub struct Table {
     pub(super) heap: pg_sys::Relation,
     pub(super) index: pg_sys::Relation,
@@ -17,9 +18,9 @@ pub struct Table {
 }
 
 impl Table {
-    /// Opens the table and its primary key for look-ups. Dropping it releases the locks: before
-    /// PostgreSQL 18 a backend has 16 fast-path lock slots, and the business transaction needs
-    /// them.
+    /// Opens the table and its primary key for look-ups. The locks are released when the value is
+    /// dropped: before PostgreSQL 18 a backend has 16 fast-path lock slots, and the business
+    /// transaction needs them.
     pub fn for_reading(table: pg_sys::Oid) -> Self {
         Self::by_primary_key(table, pg_sys::AccessShareLock as pg_sys::LOCKMODE)
     }
@@ -30,8 +31,8 @@ impl Table {
         Self::by_primary_key(table, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE)
     }
 
-    /// Like [`Table::for_writing`], but dropping it releases the lock unless [`Table::keep_lock`]
-    /// was called.
+    /// Like [`Table::for_writing`], but the lock is released when the value is dropped, unless
+    /// [`Table::keep_lock`] was called.
     pub fn for_trying(table: pg_sys::Oid) -> Self {
         let table = Self::for_writing(table);
         table.keeps_lock.set(false);
@@ -52,8 +53,8 @@ impl Table {
         };
         let lock = lock as pg_sys::LOCKMODE;
         pause_point("table: before lock");
-        // REINDEX CONCURRENTLY gives an index another OID, and drops the old index when no lock on
-        // the table is held. So the name is looked up under the lock.
+        // REINDEX CONCURRENTLY replaces an index by an index with another OID. It drops the old
+        // index when no other transaction locks the table, so look the name up under the lock.
         // SAFETY: table_open and index_open raise an error unless the OIDs are those of a table and
         // an index.
         unsafe {
@@ -68,7 +69,8 @@ impl Table {
     }
 
     fn by_primary_key(table: pg_sys::Oid, lock: pg_sys::LOCKMODE) -> Self {
-        // SAFETY: as in with_index.
+        // SAFETY: table_open and index_open raise an error unless the OIDs are those of a table and
+        // an index.
         unsafe {
             let heap = pg_sys::table_open(table, lock);
             let index = pg_sys::index_open(primary_key(heap), lock);
@@ -125,7 +127,7 @@ impl Drop for Table {
             return;
         }
         let keep = self.keeps_lock.get();
-        // SAFETY: both are open and no longer borrowed.
+        // SAFETY: the table and the index are open and no longer borrowed.
         unsafe {
             pg_sys::index_close(self.index, self.lock);
             pg_sys::table_close(

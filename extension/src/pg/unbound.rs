@@ -12,8 +12,8 @@ unsafe extern "C-unwind" {
 
 /// Returns the next value of a sequence, without a check of privileges.
 pub fn next_value(sequence: pg_sys::Oid) -> i64 {
-    // SAFETY: raises an error unless the OID is a sequence; the boundary turns errors into
-    // unwinding.
+    // SAFETY: nextval_internal raises an error unless the OID is a sequence; the boundary turns
+    // errors into unwinding.
     unsafe { pg_guard_ffi_boundary(|| nextval_internal(sequence, false)) }
 }
 

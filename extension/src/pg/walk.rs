@@ -5,12 +5,14 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 
-/// The latest snapshot, registered until it is dropped. All scans that use it see the same state.
+/// A snapshot of the latest state. It stays registered until this value is dropped. All scans that
+/// use it see the same state.
 pub struct Latest(pg_sys::Snapshot);
 
 impl Latest {
     pub fn take() -> Self {
-        // SAFETY: in a transaction. The snapshot sees the rows that this command has written.
+        // SAFETY: a transaction is open. After CommandCounterIncrement the snapshot sees the rows
+        // that this command has written.
         unsafe {
             pg_sys::CommandCounterIncrement();
             Latest(pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot()))
@@ -27,7 +29,7 @@ impl Drop for Latest {
     }
 }
 
-/// A scan of the table's index in its order.
+/// A scan of a table in the order of its index.
 pub struct Walk<'t> {
     scan: pg_sys::IndexScanDesc,
     slot: *mut pg_sys::TupleTableSlot,
@@ -61,7 +63,7 @@ impl<'t> Walk<'t> {
         }
     }
 
-    /// Starts a scan with these conditions. Their number must be the one given to `new`.
+    /// Starts a scan with these conditions. Their number must be the number given to `new`.
     pub fn seek(&mut self, conditions: &mut [pg_sys::ScanKeyData]) {
         // SAFETY: the scan is open; index_rescan copies the conditions.
         unsafe {
@@ -88,7 +90,7 @@ impl<'t> Walk<'t> {
         }
     }
 
-    /// Returns a column of the row, counted from 1; `None` is NULL. A by-reference datum lives
+    /// Returns a column of the row, counted from 1; `None` is NULL. A by-reference datum is valid
     /// until the scan moves.
     pub fn column(&self, number: i32) -> Option<Datum> {
         // SAFETY: next has returned true, so the slot is full; the number is one of the table's
@@ -96,8 +98,8 @@ impl<'t> Walk<'t> {
         unsafe { column_of(self.slot, number) }
     }
 
-    /// Locks the row until the end of the transaction. Returns false if another transaction holds
-    /// it or has changed it.
+    /// Locks the row until the end of the transaction. Returns false if another transaction has
+    /// locked or changed the row.
     pub fn lock_row(&mut self) -> bool {
         let mut failure = pg_sys::TM_FailureData::default();
         // SAFETY: the slot is full. Its TID is copied, because the slot is filled again. The
@@ -146,7 +148,7 @@ impl Drop for Walk<'_> {
         if std::thread::panicking() {
             return;
         }
-        // SAFETY: the scan and the slot were created in new, and no other code uses them.
+        // SAFETY: `new` created the scan and the slot, and no other code uses them.
         unsafe {
             pg_sys::index_endscan(self.scan);
             pg_sys::ExecDropSingleTupleTableSlot(self.slot);

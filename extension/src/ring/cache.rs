@@ -1,10 +1,10 @@
-//! The state of the rings, cached in a backend. It is read again after an invalidation of
-//! `idem.ring`.
+//! Caches the state of the rings in each backend. A backend reads the state again after an
+//! invalidation of `idem.ring` or of another table in `Tables`.
 //!
 //! A claim locks `idem.ring` ROW EXCLUSIVE. Taking that lock processes the invalidations of every
-//! rotation step that was committed before, so the state is at least as new as the lock. A rotation
-//! waits for every transaction that held the lock when it published its step. So no claim uses a
-//! state that is two steps old.
+//! rotation step that was committed before, so the cached state is at least as new as the lock.
+//! After a rotation has published a step, it waits for every transaction that held the lock at that
+//! time. So no claim uses a state that is two steps old.
 
 use super::clock::{Clock, Ran};
 use super::interval::interval;
@@ -54,8 +54,8 @@ impl Tables {
     }
 }
 
-/// Returns a number that changes whenever the rings or the destinations may have changed. A cache
-/// of either is valid for one such number.
+/// Returns a number that changes whenever the rings or the destinations may have changed. Cached
+/// rings and destinations are valid as long as the number is the same.
 pub fn generation() -> u64 {
     GENERATION.get()
 }
@@ -79,8 +79,8 @@ pub fn ring_table() -> Result<pg_sys::Oid> {
 
 fn tables() -> Result<Tables> {
     if !REGISTERED.get() {
-        // SAFETY: once per backend; the callback lives as long as the library, which is never
-        // unloaded.
+        // SAFETY: this is called once in each backend; the callback lives as long as the library,
+        // which is never unloaded.
         unsafe {
             pg_sys::CacheRegisterRelcacheCallback(Some(on_relcache_invalidation), Datum::from(0))
         };
@@ -96,14 +96,14 @@ fn tables() -> Result<Tables> {
     Ok(tables)
 }
 
-/// Enters the rings to claim: locks `idem.ring` until the end of the transaction and returns the
-/// state, which stays valid as long.
+/// Enters the rings for a claim: locks `idem.ring` until the end of the transaction and returns the
+/// state, which is valid until then.
 pub fn enter() -> Result<Rings> {
     locked(pg_sys::RowExclusiveLock as pg_sys::LOCKMODE)
 }
 
-/// Returns the state for reading. Works on a standby. No rotation waits for this reader, and none
-/// needs to: a message that is claimed during the read counts as claimed after it.
+/// Returns the state for reading. Works on a standby. Rotations do not wait for readers. This is
+/// safe, because a message that is claimed during the read counts as claimed after the read.
 pub fn look() -> Result<Rings> {
     locked(pg_sys::AccessShareLock as pg_sys::LOCKMODE)
 }
@@ -117,11 +117,11 @@ pub fn refreshed() -> Result<Rings> {
     }
 }
 
-/// Processes invalidations for a reader. Taking a lock that is already held does not process them,
-/// and no fence waits for a reader.
+/// Processes invalidations for a reader, because no fence waits for a reader. Taking a lock that
+/// the transaction already holds does not process them.
 fn accept_invalidations(mode: pg_sys::LOCKMODE) {
     if mode == pg_sys::AccessShareLock as pg_sys::LOCKMODE {
-        // SAFETY: a lock is held, in a transaction.
+        // SAFETY: a transaction is open and holds a lock.
         unsafe { pg_sys::AcceptInvalidationMessages() };
     }
 }
@@ -129,8 +129,8 @@ fn accept_invalidations(mode: pg_sys::LOCKMODE) {
 fn locked(mode: pg_sys::LOCKMODE) -> Result<Rings> {
     loop {
         let tables = tables()?;
-        // SAFETY: any OID can be locked. If its table was dropped in between, the invalidation has
-        // been counted.
+        // SAFETY: LockRelationOid accepts any OID. If the table was dropped in between, the
+        // invalidation has changed `generation`, which is checked below.
         unsafe { pg_sys::LockRelationOid(tables.ring, mode) };
         accept_invalidations(mode);
         if let Some((at, rings)) = RINGS_AT.get()
@@ -199,7 +199,8 @@ fn load(tables: &Tables) -> Result<Rings> {
     })
 }
 
-/// Returns the number of the current table of a rotation. `rotation` is the table with its state.
+/// Returns the number of the current table of a rotation. `rotation` is the table that stores the
+/// state of the rotation.
 fn current_of(rotation: pg_sys::Oid) -> Result<usize> {
     /// The column `current` of idem.pending_rotation and of idem.payload_rotation.
     const CURRENT: i32 = 2;

@@ -1,10 +1,11 @@
 //! The clock of the rings: `ran`, the time that has certainly passed since the extension was
 //! created.
 //!
-//! All times that are compared across rotations are readings of this clock. It counts what the
-//! monotonic clock counts between two readings in the same run of the server, and nothing across a
-//! restart. A jump of the wall clock does not move it, and downtime only lengthens the time that a
-//! ring remembers. `idem.tick` (sql/12_clock.sql) stores it.
+//! All times that are compared across rotations are readings of this clock. While the server runs,
+//! it advances with the monotonic clock. It does not count the time from the last stored reading
+//! before a restart to the first reading after it. So a jump of the wall clock does not change it,
+//! and after downtime a ring only remembers its claims for longer. `idem.tick` (sql/12_clock.sql)
+//! stores the readings.
 
 use super::interval::interval;
 use crate::errors::Error;
@@ -47,7 +48,7 @@ impl Clock {
     }
 
     fn now(&self) -> Ran {
-        // SAFETY: set once, when the server starts.
+        // SAFETY: PgStartTime is set once, when the server starts.
         let this_run = unsafe { pg_sys::PgStartTime };
         if self.server_started != this_run {
             return self.ran;
@@ -86,7 +87,7 @@ pub fn monotonic_us() -> i64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: fills the struct; every system that the server runs on has this clock.
+    // SAFETY: clock_gettime fills the struct. Every system that the server runs on has this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     now.tv_sec * 1_000_000 + now.tv_nsec / 1_000
 }

@@ -1,4 +1,5 @@
-//! The fence of a rotation step: it has passed when no transaction uses the state before the step.
+//! The fence of a rotation step. A fence has passed when no transaction can still use the state
+//! before the step.
 
 use super::cache::ring_table;
 use super::version::check_version;
@@ -13,16 +14,16 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 thread_local! {
-    /// The fence of each ring's last step. A fence is kept between calls, even after it has passed.
-    /// If its list of transactions were read anew each time, it might never become empty when there
-    /// are many long transactions.
+    /// The fence of the last step of each ring. A fence keeps its list of transactions from the
+    /// first check of the step. If each check read a new list, the list might never become empty
+    /// while there are many long transactions. A fence that has passed is kept too.
     static FENCES: RefCell<HashMap<Ring, Fence>> = RefCell::default();
-    /// This transaction has changed the state that claims use.
+    /// Whether this transaction has changed the state that claims use.
     static PUBLISHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A ring by name. The table is part of the key: when the extension is created again, its rotations
-/// are counted from the start.
+/// A ring, identified by the OID of the table `idem.ring` and by its name. The OID is needed
+/// because the names of steps repeat after the extension was dropped and created again.
 type Ring = (pg_sys::Oid, String);
 
 struct Fence {
@@ -30,15 +31,17 @@ struct Fence {
     step: String,
     /// The transactions that have not ended; empty if the fence has passed.
     lockers: Lockers,
-    /// The fence was requested since the last `fences_pending`.
+    /// Whether `idem.fence` was called for this step since the last call of `fences_pending`.
     asked_for: bool,
 }
 
-/// Returns true when every transaction that held a claim when this step was first requested has
-/// ended. Fails with 25001 in the transaction that published a step.
+/// Returns true when the fence of a step has passed. The fence waits for each transaction that held
+/// a claim at the first check of the step. Fails with 25001 in the transaction that published a
+/// step.
 ///
-/// `step` names the published step and is different for each step; its first word is the ring. If
-/// `wait` is true, the function waits for at most `idem.fence_wait`.
+/// `step` names the published step and is different for each step; its first word names what
+/// rotates, a ring or `payloads`. If `wait` is true, the function waits for at most
+/// `idem.fence_wait`.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"
@@ -64,8 +67,8 @@ fn fence(step: Option<&str>, wait: Option<bool>) -> Result<bool, ErrorReport> {
     Ok(true)
 }
 
-/// Checks the fence of a step and creates it at the first check. The fence is kept while the caller
-/// waits, so a cancelled wait loses nothing.
+/// Checks the fence of a step and creates it at the first check. The fence is stored between
+/// checks, so that a cancelled wait can be continued.
 fn has_passed(table: pg_sys::Oid, step: &str) -> bool {
     let ring = step.split(' ').next().unwrap_or_default().to_owned();
     FENCES.with_borrow_mut(|fences| {
@@ -85,8 +88,8 @@ fn has_passed(table: pg_sys::Oid, step: &str) -> bool {
 }
 
 /// Fails in the transaction that published a step. The invalidation is sent when that transaction
-/// commits: transactions that claim until then do not know the step, and a fence created here would
-/// not list them.
+/// commits: until then other transactions begin to claim with the old state, and a fence that is
+/// created now would not list them.
 fn not_in_the_transaction_that_published() -> Result<(), ErrorReport> {
     if !PUBLISHED.get() {
         return Ok(());
@@ -104,8 +107,9 @@ pub fn transaction_ended() {
     PUBLISHED.set(false);
 }
 
-/// Returns whether a rotation waits at its fence in this backend. Forgets fences that were not
-/// requested since the last check, because another maintainer has completed their steps.
+/// Returns whether a rotation waits at its fence in this backend. Forgets each fence for which
+/// `idem.fence` was not called since the last check, because another maintainer has completed the
+/// step.
 pub fn fences_pending() -> bool {
     FENCES.with_borrow_mut(|fences| {
         fences.retain(|_, fence| std::mem::take(&mut fence.asked_for));

@@ -1,4 +1,4 @@
-//! Intervals in the tables of the rings.
+//! Reads intervals from the tables of the rings.
 
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;

@@ -1,4 +1,5 @@
-//! The rings: their slices, which slice takes claims and which slices are probed.
+//! The rings: the slices of each ring, which slice takes claims, and in which slices a claim looks
+//! its key up.
 
 mod cache;
 mod clock;
@@ -14,7 +15,7 @@ pub use version::check_version;
 
 use pgrx::pg_sys;
 
-/// The number of slices of a ring: two sealed, current, next.
+/// The number of slices of a ring: two sealed slices, the current slice and the next slice.
 pub const SLICES: usize = 4;
 /// The number of rings of the inbox: short, standard, long.
 pub const RINGS: usize = 3;
@@ -23,12 +24,14 @@ pub const RINGS: usize = 3;
 #[derive(Debug, Clone, Copy)]
 pub struct Ring {
     current: usize,
-    /// A rotation has begun: claims are written to current and next.
+    /// Whether a rotation has begun and claims are written to the current slice and to the next
+    /// slice.
     opening: bool,
     /// Every claim made since this time is found. `Ran::MIN` means every claim.
     pub remembers_since: Ran,
     slices: [pg_sys::Oid; SLICES],
-    /// The slices of the journal, which rotate with those of the claims. The outbox has none.
+    /// The slices of the journal, which rotate with the slices of the claims. The outbox has no
+    /// such slices.
     calls: [pg_sys::Oid; SLICES],
 }
 
@@ -65,17 +68,17 @@ impl Ring {
     }
 }
 
-/// All rings, as of one point in time.
+/// The state of all rings at one point in time.
 #[derive(Debug, Clone, Copy)]
 pub struct Rings {
     pub inbox: [Ring; RINGS],
     pub outbox: Ring,
     /// The wall-clock time at which the clock of the rings was zero.
     zero_at: pg_sys::TimestampTz,
-    /// The two tables of pending messages, and the number of the current one.
+    /// The two tables of pending messages, and the number of the current table.
     pending: [pg_sys::Oid; 2],
     pending_current: usize,
-    /// The slices of payloads, and the number of the one that takes new payloads.
+    /// The slices of payloads, and the number of the slice that takes new payloads.
     payloads: [pg_sys::Oid; SLICES],
     payload_current: usize,
 }
@@ -113,8 +116,8 @@ impl Rings {
         self.zero_at.saturating_add(at)
     }
 
-    /// Returns the same rings with the slices of the journal. Insert, look-up and retention of
-    /// external calls are those of claims.
+    /// Returns these rings with the slices of the journal instead of those of the inbox. External
+    /// calls are inserted, looked up and forgotten by the rules of claims.
     pub fn with_journal_slices(&self) -> Rings {
         Rings {
             inbox: self.inbox.map(|ring| Ring {

@@ -1,8 +1,9 @@
-//! The version check between the library and the SQL of the extension. A server that was updated
-//! loads the new library while a database still has the old SQL, and the other way round.
+//! Checks that the library supports the version of the extension's SQL. The two can differ: an
+//! updated server loads the new library while a database still has the old SQL, or the SQL is newer
+//! than the library.
 //!
 //! The check is done whenever the state of the rings is read, and by each function that takes the
-//! name of a relay. `idem_relay_wait` takes none and does not check. A script of ALTER EXTENSION
+//! name of a relay. `idem_relay_wait` takes no name and does not check. A script of ALTER EXTENSION
 //! UPDATE ends with `SELECT idem.invalidate('idem.ring'::regclass)`, so that sessions that have
 //! cached the rings check again.
 
@@ -13,8 +14,8 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 const LIBRARY: &str = env!("CARGO_PKG_VERSION");
-/// The SQL versions that this library supports: its own, and the previous one if it can support
-/// one.
+/// The SQL versions that this library supports: its own version and, if possible, the previous
+/// version.
 const SERVED: &[&str] = &[LIBRARY];
 
 /// Fails with 58000 unless the library supports the version that is installed in this database.
@@ -31,7 +32,7 @@ pub fn check_version() -> errors::Result<()> {
     })
 }
 
-/// The same check for functions in PL/pgSQL, which do not read the rings.
+/// Does the same check for functions in PL/pgSQL, because these do not read the rings.
 #[pg_extern(
     requires = ["schema"],
     sql = r#"

@@ -1,5 +1,5 @@
-//! The launcher: one process without a database, which starts a maintainer for each database in
-//! turn.
+//! The launcher: one process that is not connected to a database. It starts a maintainer for one
+//! database after another.
 
 use super::end_on_sigterm;
 use crate::pg::sleep_ms;
@@ -19,18 +19,18 @@ const RESTART: Duration = Duration::from_secs(5);
 /// The least time between two passes over a database in which no backend has used idem yet. A pass
 /// finds out whether the extension has been created.
 const DISCOVERY: Duration = Duration::from_secs(60);
-/// The number of maintainers that work at the same time.
+/// The maximum number of maintainers that work at the same time.
 const MAX_WORKING: usize = 2;
-/// The time after which a running maintainer is assumed to wait at a fence. It does no work then,
-/// and other databases must not wait for it.
+/// The time after which a running maintainer is assumed to wait at a fence. Such a maintainer does
+/// no work, so other databases do not wait for it.
 const PASS_TIME: Duration = Duration::from_secs(1);
 /// The interval, in milliseconds, at which the launcher checks whether a maintainer has ended.
 const WATCH_MS: i64 = 100;
 
 /// Registers the launcher. Called from `_PG_init` while libraries are preloaded.
 pub fn register() {
-    // pg_upgrade reads files while the server runs, so no worker may truncate one.
-    // SAFETY: set by the postmaster's command line before libraries are loaded.
+    // pg_upgrade reads files while the server runs, so no worker may truncate a file.
+    // SAFETY: the postmaster sets IsBinaryUpgrade from its command line before it loads libraries.
     if unsafe { pg_sys::IsBinaryUpgrade } {
         return;
     }
@@ -39,7 +39,7 @@ pub fn register() {
         .set_library("idem")
         .set_function("idem_launcher_main")
         .enable_spi_access()
-        // Not on a standby; the postmaster starts it there after promotion.
+        // The launcher does not run on a standby. The postmaster starts it after promotion.
         .set_start_time(BgWorkerStartTime::RecoveryFinished)
         .set_restart_time(Some(RESTART))
         .load();
@@ -52,8 +52,9 @@ struct DatabaseState {
 }
 
 impl DatabaseState {
-    /// Returns the time at which the next maintainer is due. It is computed at each use, because a
-    /// database becomes known while its maintainer runs, or when the extension is created.
+    /// Returns the time at which the next maintainer is due. It is computed at each use and not
+    /// stored, because the interval becomes shorter when the database becomes known: while its
+    /// maintainer runs, or when the extension is created.
     fn next_pass(&self, database: pg_sys::Oid) -> Option<Instant> {
         let naptime = Duration::from_millis(settings::NAPTIME_MS.get() as u64);
         let pause = if shared::is_known(database) {
@@ -79,11 +80,11 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
     BackgroundWorker::attach_signal_handlers(SignalWakeFlags::SIGHUP);
     BackgroundWorker::connect_worker_to_spi(None, None);
     let mut sites: HashMap<pg_sys::Oid, DatabaseState> = HashMap::new();
-    // The handles of maintainers are not freed individually, but together when none is in use.
+    // The handles of maintainers are not freed individually, but together when no maintainer runs.
     let mut handles = PgMemoryContexts::new("idem maintainers");
     loop {
         if BackgroundWorker::sighup_received() {
-            // SAFETY: outside a transaction, in a process that has loaded its settings.
+            // SAFETY: the process is outside a transaction and has loaded its settings.
             unsafe { pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP) };
         }
         let databases = databases();
@@ -137,10 +138,10 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
     }
 }
 
-/// Returns the maximum number of maintainers, including those that wait. They share
-/// max_worker_processes with all other background workers.
+/// Returns the maximum number of maintainers, including maintainers that wait at a fence. All
+/// background workers of the server share max_worker_processes.
 fn most_at_once() -> usize {
-    // SAFETY: set once, when the server starts.
+    // SAFETY: max_worker_processes is set once, when the server starts.
     let all_workers = unsafe { pg_sys::max_worker_processes };
     (all_workers as usize / 2).max(MAX_WORKING)
 }
@@ -180,11 +181,12 @@ fn databases() -> Vec<pg_sys::Oid> {
         .map(str::trim)
         .filter(|name| !name.is_empty())
         .collect();
-    // Read before the scan, so that a database created meanwhile is not taken for a dropped one.
+    // Read this list before the scan, so that a database that is created in between does not count
+    // as dropped.
     let mut dropped = shared::known_databases();
     let mut found = Vec::new();
-    // SAFETY: a transaction of its own around a scan of a shared catalog, as in the autovacuum
-    // launcher.
+    // SAFETY: the scan reads a shared catalog in a transaction of its own, as the autovacuum
+    // launcher does.
     unsafe {
         pg_sys::SetCurrentStatementStartTimestamp();
         pg_sys::StartTransactionCommand();

@@ -1,4 +1,4 @@
-//! The maintainer: one pass over one database.
+//! The maintainer: a process that runs the due maintenance steps of one database and then ends.
 
 use super::end_on_sigterm;
 use crate::pg::sleep_ms;
@@ -30,10 +30,10 @@ pub extern "C-unwind" fn idem_maintainer_main(database: pg_sys::Datum) {
         (c"default_transaction_isolation", c"read committed"),
         (c"default_transaction_read_only", c"off"),
         (c"search_path", c"pg_catalog"),
-        // As in idem_maintain.
+        // The commit of a step does not wait for a standby, as in idem_maintain.
         (c"synchronous_commit", c"local"),
     ] {
-        // SAFETY: names and values are NUL-terminated and those of built-in settings.
+        // SAFETY: the names and values are NUL-terminated and belong to built-in settings.
         unsafe {
             pg_sys::SetConfigOption(
                 name.as_ptr(),
@@ -120,8 +120,9 @@ fn wait_at_the_fence() {
     }
 }
 
-/// Runs one transaction. Returns `None` if the extension does not exist or is being dropped. A
-/// schema named idem can exist without the extension.
+/// Runs one transaction. Returns `None` if the extension does not exist or is being dropped. It
+/// checks the extension and not the schema, because a schema named idem can exist without the
+/// extension.
 fn transaction<T: Default>(
     work: impl FnOnce() -> spi::Result<Option<T>> + UnwindSafe + RefUnwindSafe,
 ) -> Option<T> {
@@ -135,20 +136,22 @@ fn transaction<T: Default>(
             Err(e) => pgrx::error!("idem maintenance: {e}"),
         }
     });
-    // SAFETY: outside a transaction. Without this report, the statistics, and therefore autovacuum,
-    // would miss the changes of the transaction.
+    // SAFETY: the process is outside a transaction. Without this report, the statistics, and
+    // therefore autovacuum, would miss the changes of the transaction.
     unsafe { pg_sys::pgstat_report_stat(true) };
     report_activity(pg_sys::BackendState::STATE_IDLE, c"");
     result
 }
 
 /// Locks the extension until the transaction ends. DROP EXTENSION locks the extension before it
-/// locks tables, so it waits here. If it waited for the tables of a step, the two could deadlock.
+/// locks tables, so it waits for this lock. If DROP EXTENSION waited for the tables of a step
+/// instead, the two could deadlock.
 ///
 /// Returns false if the extension does not exist, or if a DROP holds or awaits its lock.
 fn hold_extension() -> bool {
     let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
-    // SAFETY: look-ups by a NUL-terminated name, and a lock that the transaction releases.
+    // SAFETY: these are look-ups by a NUL-terminated name, and a lock that the transaction
+    // releases.
     unsafe {
         let extension = pg_sys::get_extension_oid(c"idem".as_ptr(), true);
         extension != pg_sys::InvalidOid

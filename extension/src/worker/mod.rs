@@ -1,9 +1,9 @@
 //! The worker: it does what `CALL idem_maintain()` does, in every database that has the extension.
 //!
 //! The launcher starts with the server and is not connected to a database. For each database it
-//! starts, one pass after another, a maintainer that connects, runs the due steps and ends: a
-//! permanent connection would block DROP DATABASE. A maintainer stays connected only while a
-//! rotation waits at its fence, and then the transaction that it waits for is in that database too.
+//! repeatedly starts a maintainer that connects, runs the due steps and ends: a permanent
+//! connection would block DROP DATABASE. A maintainer stays connected only while a rotation waits
+//! at its fence, and at that time the transaction that it waits for blocks DROP DATABASE too.
 //! Launcher and maintainers run on the primary only.
 
 mod launcher;

@@ -1,4 +1,4 @@
-//! Helpers of the test programs: the program idem-relay as a process, and a stream of NATS.
+//! Helpers of the test programs: idem-relay as a process, and a NATS stream.
 
 // Not every test program uses all helpers.
 #![allow(dead_code)]
@@ -37,7 +37,7 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Returns a port that was free during this function.
+/// Returns a port that was free when this function tried it.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -46,7 +46,8 @@ fn free_port() -> u16 {
         .port()
 }
 
-/// A running relay. It is killed when this is dropped, and when this process is killed.
+/// A running relay. It is killed when this value is dropped, and also when the test process is
+/// killed.
 pub struct Running {
     process: Process,
     port: u16,
@@ -59,7 +60,7 @@ impl Running {
         Self::start_command(cluster, command)
     }
 
-    /// Starts a relay with these arguments and with its log in a file.
+    /// Starts a relay with these arguments. The relay writes its log to `log`.
     pub fn start_with(cluster: &Cluster, arguments: &[&str], log: File) -> Self {
         let mut command = program();
         command.args(arguments);
@@ -83,8 +84,8 @@ impl Running {
         Self { process, port }
     }
 
-    /// Returns the status line and the body of a GET request, or `None` while the relay does not
-    /// listen.
+    /// Returns the status line and the body of the response to a GET request, or `None` while the
+    /// relay does not listen.
     pub fn get(&self, path: &str) -> Option<(String, String)> {
         let mut connection = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         write!(

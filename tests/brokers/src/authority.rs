@@ -13,7 +13,7 @@ use rcgen::{
 };
 use time::{Duration, OffsetDateTime};
 
-/// A certificate authority with its own directory, which is removed when this is dropped.
+/// A certificate authority with its own directory, which is removed when this value is dropped.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     home: Home,
@@ -43,8 +43,8 @@ impl Authority {
     /// # Errors
     /// Fails when its files cannot be written.
     pub fn create() -> Result<Self> {
-        // The names differ: of two authorities with one name, a client would try the key of the
-        // wrong one.
+        // Each authority has a different name: if two authorities had the same name, a client could
+        // check a certificate with the key of the wrong authority.
         static NUMBER: AtomicU32 = AtomicU32::new(1);
         let name = format!(
             "idem test authority {}",

@@ -2,8 +2,8 @@
 //! `target/`.
 //!
 //! The programs are those of Debian's packages, which `cargo xtask setup` installs. A server is
-//! started, used and removed: nothing of it outlives its owner, however the owner ends. The error
-//! of a server that cannot start ends with the last lines of its log.
+//! started, used and removed: no process of the server outlives its owner, however the owner ends.
+//! The error of a server that cannot start ends with the last lines of its log.
 //!
 //! ```no_run
 //! use idem_brokers::Nats;

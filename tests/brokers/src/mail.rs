@@ -55,8 +55,8 @@ impl Program for Aiosmtpd {
 
     fn command(&self, home: &Home) -> Result<Command> {
         let mails = home.dir().join("mails");
-        // The program makes the mailbox only when the first mail arrives. An empty mailbox must
-        // exist as well.
+        // The program makes the mailbox only when the first mail arrives, but `mails` also reads an
+        // empty mailbox.
         for part in ["tmp", "new", "cur"] {
             fs::create_dir_all(mails.join(part))
                 .with_context(|| format!("cannot create {}", mails.display()))?;

@@ -12,11 +12,12 @@ use crate::server::{Program, Server};
 
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
 
-/// The number in the name of the socket. The socket is in its own directory, so that any number is
+/// The number in the name of the socket. The socket is in its own directory, so every number is
 /// free.
 const PORT: u16 = 6432;
 
-/// The connections of a pool. They are more than the tests of one database use at a time.
+/// The number of connections of a pool. It is higher than the number that the tests of one database
+/// use at a time.
 const POOL_SIZE: u32 = 30;
 
 /// A proxy that assigns a session of the server to a client for one transaction.
@@ -46,7 +47,7 @@ impl PgBouncer {
     /// Fails when the proxy does not start. The message ends with the last lines of its log.
     pub fn start_with_pool(cluster: &Cluster, database: &str, pool_size: u32) -> Result<Self> {
         let home = Home::create(Proxy::NAME)?;
-        // PgBouncer does not run as root, as PostgreSQL does not.
+        // Like PostgreSQL, PgBouncer does not run as root.
         let user = ServerUser::choose(Path::new(PROGRAM), home.dir())?;
         user.own(home.socket_dir())?;
         let program = Proxy {
@@ -80,9 +81,9 @@ impl Program for Proxy {
             home.dir().join("pgbouncer.ini"),
             home.dir().join("users.txt"),
         );
-        // PgBouncer looks up users that the file does not name in the server, as `auth_user`. Idle
-        // connections of one database close soon, so that the next database has connections: the
-        // server accepts a hundred.
+        // If the file does not name a user, PgBouncer connects to the server as `auth_user` and
+        // looks up the user. Idle connections of a database close soon, so that the next database
+        // gets connections: the server accepts only a hundred.
         let text = format!(
             "[databases]\n\
              * = host={upstream} port=5432\n\

@@ -1,4 +1,5 @@
-//! Ports that no other process takes, also while their server is stopped.
+//! Reserves ports. No other process takes a reserved port, even while the server of the port is
+//! stopped.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
@@ -15,7 +16,8 @@ const LAST: u16 = 31_999;
 /// A loopback port that is reserved as long as this value lives.
 pub struct Port {
     number: u16,
-    /// A name that only one process of the machine can hold. It is released with the process.
+    /// A name that only one process of the machine can hold. The system releases the name when the
+    /// process ends.
     _claim: UnixListener,
 }
 

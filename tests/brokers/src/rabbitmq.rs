@@ -31,8 +31,9 @@ pub struct RabbitMqServer {
     epmd: Epmd,
 }
 
-/// Erlang's name server. A node would start one for the whole machine, as a daemon that stays. So
-/// each server has its own name server, which the node finds running.
+/// Erlang's name server. Without a running name server, a node would start one as a daemon for the
+/// whole machine, and the daemon would not end. So each server starts its own name server before
+/// the node.
 struct Epmd {
     port: Port,
     _process: Process,
@@ -129,7 +130,8 @@ impl RabbitMq {
         self.url_of("guest")
     }
 
-    /// Returns the URL for another user with a password that is its name.
+    /// Returns the URL for another user. The password of the user must be the same as the user
+    /// name.
     #[must_use]
     pub fn url_of(&self, user: &str) -> String {
         format!(
@@ -144,7 +146,7 @@ impl RabbitMq {
     /// Fails when the command fails. The message contains its output.
     pub fn control(&self, arguments: &[&str]) -> Result<String> {
         let mut command = self.program().program("rabbitmqctl", self.home());
-        // Erlang writes UTF-8 only with a locale that has it, and prints a warning with any other.
+        // Erlang writes UTF-8 only with a UTF-8 locale, and prints a warning with any other locale.
         command
             .env("LC_ALL", "C.UTF-8")
             .arg("--quiet")
@@ -169,7 +171,8 @@ fn version_of(folder: &str) -> Option<(u32, u32)> {
 impl RabbitMqServer {
     /// Returns a command for one of RabbitMQ's programs, for this server.
     fn program(&self, name: &str, home: &Home) -> Command {
-        // The program in the search path becomes the user of the machine's own server.
+        // The program in the search path is not used, because it switches to the user of the
+        // machine's own server.
         let mut command = Command::new(Path::new("/usr/lib/rabbitmq/bin").join(name));
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy();
@@ -217,7 +220,7 @@ impl Program for RabbitMqServer {
         };
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
         fs::write(&plugins, enabled)?;
-        // The secret that the nodes share.
+        // The cookie is the secret that all Erlang nodes of this server share.
         if !cookie.exists() {
             let mut random = [0; 16];
             File::open("/dev/urandom")?.read_exact(&mut random)?;
@@ -227,8 +230,8 @@ impl Program for RabbitMqServer {
 
         let mut command = self.program("rabbitmq-server", home);
         command
-            // The script becomes the server, and does not wait for it, so that signals reach the
-            // right process.
+            // With this variable the script replaces itself by the server instead of waiting for
+            // the server, so that signals reach the server.
             .env("RUNNING_UNDER_SYSTEMD", "true")
             .env("RABBITMQ_MNESIA_BASE", dir.join("data"))
             .env("RABBITMQ_LOG_BASE", dir.join("logs"))
@@ -244,7 +247,8 @@ impl Program for RabbitMqServer {
     }
 
     /// The server is ready when it replies to the header of AMQP 0-9-1 with a frame of the type
-    /// *method*, and when it has booted: a stop between the two hangs.
+    /// *method*, and when it has booted. The second condition is needed because a stop before the
+    /// end of the boot hangs.
     fn is_ready(&self, home: &Home) -> bool {
         let reply = || {
             let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number()))?;

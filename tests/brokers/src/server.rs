@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail};
 use idem_cluster::{Home, Process, Stops, wait_for};
 use nix::sys::signal::Signal;
 
-/// The longest time for a start or a stop. A healthy one is faster, also on a busy machine.
+/// The longest time for a start or a stop. A healthy server needs less time, also on a busy
+/// machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The part that differs from server to server.
@@ -27,7 +28,7 @@ pub trait Program {
 ///
 /// When a test panics, the data is kept and the path of the log is printed.
 pub struct Server<P: Program> {
-    // The order matters: the server is stopped before its directories are removed.
+    // The order of the fields matters: the server is stopped before its directories are removed.
     process: Option<Process>,
     program: P,
     home: Home,

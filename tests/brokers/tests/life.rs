@@ -71,7 +71,8 @@ async fn rabbitmq_keeps_confirmed_messages_when_killed_or_stopped() {
     let mut broker = RabbitMq::start().unwrap();
     let url = broker.url();
     declare_queue(&url).await.unwrap();
-    // RabbitMQ can confirm a declaration before it is on disk. A clean stop writes it.
+    // RabbitMQ can confirm a declaration before it is on disk. A clean stop writes the declaration
+    // to disk.
     broker.stop().unwrap();
     broker.start_again().unwrap();
     fill_queue(&url, 200).await.unwrap();
@@ -126,7 +127,7 @@ fn accepted_mail_is_stored_and_survives_a_kill() {
     let text = "Subject: one\r\n\r\nhello\r\n.";
     let replies = speak_smtp(&sink, &[envelope.as_slice(), &[text]].concat()).unwrap();
     assert!(replies.last().unwrap().starts_with("250"), "{replies:?}");
-    // A client that disconnects before the text has sent no mail.
+    // A client that disconnects before it sends the text of the mail has sent no mail.
     speak_smtp(&sink, &envelope).unwrap();
 
     sink.kill().unwrap();
@@ -218,8 +219,8 @@ fn dropped_server_leaves_no_process() {
     assert_eq!(left, [0; 0]);
 }
 
-/// A test process cannot be killed, so that the owner is another process: this binary with this one
-/// test and a variable.
+/// The test cannot kill its own process, so the owner is a child process: the same binary, which
+/// runs only this test and has a variable set.
 #[test]
 fn servers_do_not_outlive_their_killed_owner() {
     const ROLE: &str = "IDEM_BROKERS_TEST_OWNER";
@@ -263,7 +264,7 @@ fn servers_do_not_outlive_their_killed_owner() {
     .unwrap();
 }
 
-/// Returns those of the given processes and their descendants that run.
+/// Returns the processes that run among `roots` and their descendants.
 fn processes_of(roots: &[u32]) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in Path::new("/proc").read_dir().unwrap() {
@@ -284,8 +285,8 @@ fn processes_of(roots: &[u32]) -> Vec<u32> {
     found
 }
 
-/// Returns whether the process runs. In a container with a first process that reaps no children, an
-/// orphan may stay a zombie.
+/// Returns whether the process runs. A zombie counts as ended, because an orphan may stay a zombie
+/// in a container with a first process that reaps no children.
 fn is_running(pid: u32) -> bool {
     stat_of(pid).is_some_and(|(state, _)| state != 'Z')
 }

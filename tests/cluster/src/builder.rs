@@ -1,4 +1,4 @@
-//! Makes a running server from an empty directory or from another cluster.
+//! Creates a cluster in an empty directory or as a standby of another cluster, and starts it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -19,19 +19,19 @@ use crate::user::ServerUser;
 /// PostgreSQL's default for the reason that is given. None of them changes how a statement is
 /// planned or executed, so that tests and benchmarks show what users get.
 const DEFAULTS: [(&str, &str); 9] = [
-    // Tests kill processes and not machines, so that written data is kept without fsync. Benchmarks
-    // set it on.
+    // Tests kill processes and not machines, so written data is kept without fsync. Benchmarks set
+    // fsync to on.
     ("fsync", "off"),
     // Every test binary starts servers, and the tables of a test are small.
     ("shared_buffers", "256MB"),
     // Prepared transactions are a feature under test.
     ("max_prepared_transactions", "20"),
-    // The WAL of other tests must not begin a checkpoint in the middle of a test.
+    // The WAL that other tests write must not cause a checkpoint in the middle of a test.
     ("max_wal_size", "4GB"),
     // Sockets only, because servers of several runs share a machine.
     ("listen_addresses", ""),
     ("log_line_prefix", "%m [%p] %q%a "),
-    // Tests read the log.
+    // Tests read the log, so it has no lines about checkpoints, and its messages are in English.
     ("log_checkpoints", "off"),
     ("lc_messages", "C"),
     ("timezone", "UTC"),
@@ -42,7 +42,7 @@ const DEFAULTS: [(&str, &str); 9] = [
 pub(crate) enum Source {
     /// A new data directory.
     Initdb,
-    /// A base backup of a running cluster, which the new server then follows.
+    /// A base backup of a running cluster. The new server then follows this cluster.
     StandbyOf { connection: String },
 }
 
@@ -81,8 +81,8 @@ impl Builder {
         }
     }
 
-    /// Returns the builder of a standby. A standby needs at least the limits of its primary, so
-    /// that it begins with the same settings.
+    /// Returns the builder of a standby. The limits of a standby must be at least those of its
+    /// primary, so the standby begins with the settings of the primary.
     pub(crate) fn standby_of(primary: &Cluster) -> Self {
         Self {
             install: primary.install().clone(),

@@ -23,14 +23,15 @@ use crate::shutdown::Shutdown;
 use crate::user::{ServerUser, clear_environment};
 use crate::wait::wait_for;
 
-/// The longest time for a start or a stop. A healthy one is faster, also on a busy machine.
+/// The longest time for a start or a stop. A healthy server needs less time, also on a busy
+/// machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A PostgreSQL server with its data. Dropping it stops the server and removes the data.
 ///
 /// When a test panics, the data is kept and the path of the log is printed.
 pub struct Cluster {
-    // The order matters: the server is stopped before its directories are removed.
+    // The order of the fields matters: the server is stopped before its directories are removed.
     postmaster: Option<Process>,
     install: Install,
     name: String,
@@ -214,8 +215,8 @@ impl Cluster {
         self.running()?;
         kill(Pid::from_raw(pid), Signal::SIGKILL)
             .with_context(|| format!("cannot kill backend {pid}"))?;
-        // The process disappears when the server reaps it. Between that and its recovery the server
-        // accepts no sessions.
+        // The process disappears when the server reaps it. From then until the end of the recovery
+        // the server accepts no sessions.
         let process = PathBuf::from(format!("/proc/{pid}"));
         wait_for("the server notices a crash", TIMEOUT, || {
             Ok(!process.exists())
@@ -261,8 +262,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Changes a line of `postgresql.conf`, or removes it. The server reads it at the next reload,
-    /// or at the next restart if the setting needs one.
+    /// Changes a line of `postgresql.conf`, or removes it. The server reads the line at the next
+    /// reload, or at the next restart if the setting needs one.
     ///
     /// # Errors
     /// Fails when the file cannot be written.
@@ -378,10 +379,11 @@ fn finish(mut command: Command, input: Option<&str>) -> Result<String> {
         .with_context(|| format!("cannot run {}", name.display()))?;
     let stdin = child.stdin.take();
     let output = thread::scope(|scope| {
-        // Another thread writes: a program that prints while it reads would otherwise wait for this
-        // process, and this process for the program.
+        // The input is written by another thread. Otherwise this process and a program that prints
+        // while it reads could wait for each other.
         if let (Some(mut stdin), Some(input)) = (stdin, input) {
-            // A program that ends early reports the reason itself.
+            // Errors of the write are ignored, because a program that ends early reports the reason
+            // itself.
             scope.spawn(move || stdin.write_all(input.as_bytes()));
         }
         child.wait_with_output()

@@ -1,4 +1,4 @@
-//! The directories of a server, and their removal.
+//! Creates and removes the directories of a server.
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::Write;
@@ -8,19 +8,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-/// The parent of the socket directories. The path of a socket has at most 107 bytes, and every user
-/// can reach this directory.
+/// The parent of the socket directories. It has a short path, because the path of a socket has at
+/// most 107 bytes, and every user can reach it.
 const SOCKET_PARENT: &str = "/tmp";
 
 /// The file with the path of the socket directory. It is locked as long as the owner lives.
 const LOCK_FILE: &str = "owner.lock";
 
-/// A directory for data and log, and a directory for the socket. Dropping this removes both.
+/// A directory for data and log, and a directory for the socket. Both directories are removed when
+/// this value is dropped.
 pub struct Home {
     dir: TempDir,
     socket_dir: TempDir,
-    /// The lock is released with the process, however the process ends. The next process therefore
-    /// knows which directories are left behind.
+    /// The lock is released with the process, however the process ends. The next process can
+    /// therefore recognize directories of owners that have ended.
     _lock: File,
 }
 
@@ -63,7 +64,8 @@ impl Home {
         self.dir.path()
     }
 
-    /// Returns a directory with a path that is short enough for sockets, for its owner only.
+    /// Returns the directory for the socket. Its path is short enough for sockets, and only its
+    /// owner can enter it.
     #[must_use]
     pub fn socket_dir(&self) -> &Path {
         self.socket_dir.path()
@@ -124,8 +126,8 @@ fn remove_orphans(parent: &Path) -> Result<()> {
             Err(TryLockError::WouldBlock) => continue,
             Err(TryLockError::Error(error)) => return Err(error.into()),
         }
-        // Two owners that start at the same time may both be here. A directory that is already
-        // removed is no error.
+        // Two owners that start at the same time may both remove this directory. A directory that
+        // is already removed is no error.
         if let Ok(socket_dir) = fs::read_to_string(dir.join(LOCK_FILE))
             && Path::new(&socket_dir).parent() == Some(Path::new(SOCKET_PARENT))
         {

@@ -26,7 +26,7 @@ impl Install {
     /// The default is `target/pg/15`.
     ///
     /// # Errors
-    /// Fails when there is none. `cargo xtask setup` makes it.
+    /// Fails when this install does not exist. `cargo xtask setup` makes it.
     pub fn from_env() -> Result<Self> {
         let version = match std::env::var("IDEM_PG_VERSION") {
             Ok(text) => text
@@ -111,7 +111,7 @@ impl Install {
         self.version
     }
 
-    /// Returns the directory that stands for `/`.
+    /// Returns the root directory of the tree, which corresponds to `/`.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
@@ -161,8 +161,8 @@ impl Install {
             .join(self.version.to_string())
     }
 
-    /// Fails when the copy looks for files in the machine's own directories. It would load another
-    /// extension than the one under test.
+    /// Fails when the copy looks for files in the machine's own directories. Such a copy would not
+    /// load the extension under test.
     fn check_relocated(&self) -> Result<()> {
         let output = Command::new(self.program("pg_config")?)
             .arg("--sharedir")
@@ -182,8 +182,8 @@ impl Install {
     }
 }
 
-/// Returns whether a running server may open the file. It opens the bitcode, because compiled plans
-/// inline functions from it.
+/// Returns whether a running server may open the file. A server also opens the bitcode files,
+/// because compiled plans inline functions from them.
 fn is_needed(path: &Path) -> bool {
     let name = path
         .file_name()
@@ -205,7 +205,8 @@ fn copy_tree(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> Result<(
             continue;
         };
         let target = to.join(name);
-        // Some of Debian's links point to dictionaries that are not installed.
+        // Some of Debian's links point to dictionaries that are not installed. These links are
+        // skipped.
         let Ok(metadata) = fs::metadata(&source) else {
             continue;
         };

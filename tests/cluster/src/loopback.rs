@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
-/// Returns an address of 127.0.0.0/8 on which this port is free. Two processes begin at different
-/// addresses.
+/// Returns an address of 127.0.0.0/8 on which this port is free. Different processes begin the
+/// search at different addresses.
 ///
 /// # Errors
 /// Fails when none of a thousand addresses is free.

@@ -20,9 +20,9 @@ use nix::unistd::{Pid, getppid};
 
 use crate::wait::wait_for;
 
-/// A running server. It is a direct child of its own thread, and the kernel sends it the first of
-/// its [`Stops`] when that thread ends. The thread ends only after the server, or with the whole
-/// process, also when the process is killed.
+/// A running server. It is a direct child of its own thread, and the kernel sends the server the
+/// first of its [`Stops`] when that thread ends. The thread ends only after the server has ended,
+/// or together with the whole process, also when the process is killed.
 pub struct Process {
     pid: Pid,
     exit: Arc<Exit>,
@@ -36,8 +36,8 @@ pub type Stops = &'static [Signal];
 /// The time that a dropped server has to end after each of its signals.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The exit status, set when the process has been reaped. A pid is signalled only under this lock
-/// and before that time, so that the signal cannot hit another process with the same number.
+/// The exit status, which is set when the process is reaped. A signal is sent only under this lock
+/// and before the status is set, so that it cannot reach another process that has got the same pid.
 #[derive(Default)]
 struct Exit {
     status: Mutex<Option<ExitStatus>>,
@@ -65,8 +65,8 @@ impl Process {
             .stderr(log);
         // Ctrl-C on the terminal is for this process or for psql, and not for the server.
         command.process_group(0);
-        // SAFETY: between fork and exec only system calls are made. std has already changed the
-        // user, which would have cleared the setting.
+        // SAFETY: between fork and exec the closure makes only system calls. std changes the user
+        // before it runs the closure. A later change of the user would clear the setting.
         unsafe { command.pre_exec(move || die_with(owner, at_death)) };
 
         let exit = Arc::new(Exit::default());
@@ -122,7 +122,8 @@ impl Process {
     /// # Errors
     /// Fails when a process of the server still exists at the deadline.
     pub fn kill(&self, deadline: Duration) -> Result<()> {
-        // A stopped server cannot start another child that would be missed here.
+        // The server is paused first, so that it cannot start another child that would be missed
+        // here.
         self.signal(Signal::SIGSTOP)?;
         let descendants = descendants_of(self.pid)?;
         self.signal(Signal::SIGKILL)?;
@@ -166,17 +167,19 @@ impl Drop for Process {
     }
 }
 
-/// Runs in the child. From here on the kernel ends the server when the thread that started it ends.
+/// Runs in the child process. Makes the kernel send `signal` to the server when the thread that
+/// started the server ends.
 fn die_with(owner: Pid, signal: Signal) -> io::Result<()> {
     set_pdeathsig(signal)?;
-    // The owner may have died before the line above.
+    // If the owner died before the line above, the kernel does not send the signal.
     if getppid() != owner {
         return Err(io::ErrorKind::BrokenPipe.into());
     }
     Ok(())
 }
 
-/// Waits for the end of the child. Returns the pid to the system only under the lock.
+/// Waits for the end of the child. The system can reuse the pid only after `Child::wait`, which is
+/// called under the lock.
 fn reap(mut child: Child, exit: &Exit) {
     let pid = Pid::from_raw(child.id().cast_signed());
     while waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT)

@@ -9,7 +9,8 @@ use crate::process::Stops;
 pub enum Shutdown {
     /// Sessions are ended and everything is written. The next start needs no recovery.
     Fast,
-    /// Everything is dropped. The next start recovers from the WAL, as after a crash.
+    /// All processes end at once, and nothing is written. The next start recovers from the WAL, as
+    /// after a crash.
     Immediate,
 }
 

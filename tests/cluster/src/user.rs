@@ -1,5 +1,5 @@
-//! The user of the server programs. PostgreSQL and PgBouncer do not run as root, so that root must
-//! run them as another user.
+//! The user of the server programs. PostgreSQL and PgBouncer do not run as root, so root must run
+//! them as another user.
 
 use std::fs;
 use std::io;
@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{User, geteuid};
 
-/// The system user that Debian's packages create; its name is needed even where its rights are not
-/// (see [`ServerUser::Mapped`]).
+/// The system user that Debian's packages create; its name is needed even where its privileges are
+/// not (see [`ServerUser::Mapped`]).
 const NAME: &str = "postgres";
 
 /// The identity of the server programs.
@@ -40,11 +40,11 @@ pub enum ServerUser {
 }
 
 impl ServerUser {
-    /// Tries to find the identity that can run `program` and write to `dir`, which exists.
+    /// Finds an identity that can run `program` and write to the existing directory `dir`.
     /// `program` must accept `--version`.
     ///
     /// # Errors
-    /// Fails when there is none. The message contains the remedies.
+    /// Fails when there is no such identity. The message contains the remedies.
     pub fn choose(program: &Path, dir: &Path) -> Result<Self> {
         if !geteuid().is_root() {
             return Ok(Self::Myself);
@@ -76,8 +76,8 @@ impl ServerUser {
         );
     }
 
-    /// Tries the identity. Rights cannot be computed, because they depend on mount options, ACLs
-    /// and namespaces.
+    /// Tests the identity by running commands. Its privileges cannot be computed, because they
+    /// depend on mount options, ACLs and namespaces.
     fn try_out(self, program: &Path, dir: &Path) -> Result<()> {
         self.own(dir)?;
         let probe = dir.join(".probe");

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// The pause between two checks of the state. It is short against the start of a server, and long
-/// against the cost of a check.
+/// The pause between two checks of the state. It is short compared with the start of a server, and
+/// long compared with a check.
 const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Checks again and again until `reached` returns true.

@@ -8,7 +8,7 @@ use idem_cluster::{Builder, Cluster, Install, Shutdown, wait_for};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// These tests do not need the extension.
+/// Returns the builder of a small cluster without the extension, which these tests do not need.
 fn plain(name: &str) -> Builder {
     let install = Install::from_env().expect("no install: run cargo xtask setup");
     Cluster::builder(&install)
@@ -198,8 +198,8 @@ fn programs_find_the_server_by_their_environment() {
     assert!(cluster.run("no_such_program", [""; 0], &[]).is_err());
 }
 
-/// A test process cannot be killed, so that the owner is another process: this binary with this one
-/// test and a variable.
+/// The test cannot kill its own process, so the owner is a child process: the same binary, which
+/// runs only this test and has a variable set.
 #[test]
 fn server_does_not_outlive_its_killed_owner() {
     const ROLE: &str = "IDEM_CLUSTER_TEST_OWNER";
@@ -246,8 +246,8 @@ fn process(pid: u32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }
 
-/// Returns whether the process runs. In a container with a first process that reaps no children, an
-/// orphan may stay a zombie.
+/// Returns whether the process runs. A zombie counts as ended, because an orphan may stay a zombie
+/// in a container with a first process that reaps no children.
 fn is_running(process: &Path) -> bool {
     let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
     stat.rsplit_once(") ")

@@ -29,7 +29,7 @@ pub struct Given {
     pub idem: Idem,
     /// The policies from which the client is built.
     pub policies: Policies,
-    /// Completes when a process must stop.
+    /// A future that completes when a process must stop.
     pub shutdown: std::future::Ready<()>,
 }
 

@@ -108,7 +108,8 @@ fn open(cluster: &Cluster, side: Side) -> Result<Session> {
     Ok(session)
 }
 
-/// Returns claims per second in batches of new ids. Fails unless every claim is won.
+/// Makes claims in batches of new ids, and returns the number of claims per second. Fails unless
+/// every claim is won.
 fn batch_rate(
     session: &mut Session,
     batches: usize,

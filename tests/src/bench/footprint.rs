@@ -24,8 +24,8 @@ const WARM_UP: usize = 2;
 const STEPS: u64 = 10;
 /// The steps between two rotations. The ring rotates twice in one retention.
 const STEPS_OF_A_SLICE: u64 = STEPS / 2;
-/// The number of clients. The machine has at least as many cores. Many more clients would extend a
-/// small table in strides that it never fills.
+/// The number of clients. The machine has at least as many cores. With many more clients,
+/// PostgreSQL would extend a small table by many pages at a time, which the table would never fill.
 const CLIENTS: usize = 2;
 /// The fixed part of autovacuum's default threshold, in dead rows. The other part is a fifth of the
 /// table.
@@ -145,7 +145,7 @@ fn periods(cluster: &Cluster, side: Side, claims: u64) -> Result<Vec<Period>> {
             let (done, _) = load.run_with(|progress| match side {
                 Side::Idem if step.is_multiple_of(STEPS_OF_A_SLICE) => idem::turn(&mut session),
                 Side::Idem => Ok(()),
-                // In the first period no row is old enough.
+                // In the first period no row is old enough to be deleted.
                 Side::HandWritten if number == 0 => Ok(()),
                 Side::HandWritten => keep_retention(&mut session, progress),
             })?;

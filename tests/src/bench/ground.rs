@@ -17,8 +17,8 @@ const SETTINGS: [(&str, &str); 4] = [
     // Large enough for the tables of both sides, so that the queues are measured and not the disk.
     ("shared_buffers", "1GB"),
     ("max_wal_size", "8GB"),
-    // Claims are also measured alone, each in its own transaction. Any value costs the same to
-    // check.
+    // Claims are also measured alone, each in its own transaction. The check of this setting costs
+    // the same with any value.
     ("idem.lone_claims", "allow"),
 ];
 

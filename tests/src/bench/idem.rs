@@ -1,5 +1,4 @@
-//! The ring of the measured claims: it is filled as in the middle of its life, and rotated on
-//! demand.
+//! Fills the ring of the measured claims as in the middle of its life, and rotates it on demand.
 
 use std::time::{Duration, Instant};
 
@@ -57,8 +56,8 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// The middle of the life of a ring with `retained` claims in one retention: both sealed slices
-    /// are full, and the current slice is half full.
+    /// Returns the numbers for a ring with `retained` claims in one retention, in the middle of its
+    /// life: both sealed slices are full, and the current slice is half full.
     pub fn mid_life(retained: u64) -> Self {
         Self {
             sealed: retained / 2,
@@ -66,7 +65,7 @@ impl Fill {
         }
     }
 
-    /// Exactly `claims` claims in the same proportion.
+    /// Returns the numbers for exactly `claims` claims, in the same proportion.
     pub fn exactly(claims: u64) -> Self {
         Self {
             sealed: claims * 2 / 5,
@@ -75,7 +74,7 @@ impl Fill {
     }
 }
 
-/// Creates the destination with a first claim.
+/// Creates the destination by making a first claim for it.
 pub fn create(session: &mut Session) -> Result<()> {
     session.run(&format!(
         "BEGIN; SELECT idem_try_claim(gen_random_uuid(), '{DESTINATION}'); COMMIT"
@@ -83,7 +82,7 @@ pub fn create(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Adds random claims to each slice until it holds the number in `fill`. The rows are inserted
+/// Adds random claims to each slice until the slice has the number in `fill`. The rows are inserted
 /// directly, because no function makes claims in the past.
 pub fn top_up(session: &mut Session, fill: Fill) -> Result<()> {
     let ring = Ring::steady(session)?;
@@ -95,8 +94,8 @@ pub fn top_up(session: &mut Session, fill: Fill) -> Result<()> {
             continue;
         }
         // Claims are added to the current slice while it is measured, so its index must look as
-        // after random inserts. The sealed slices are only read, and sorted rows are inserted
-        // faster.
+        // after random inserts. The sealed slices are only read, so they get sorted rows, which are
+        // inserted faster.
         let order = if distance == 0 { "" } else { "ORDER BY key" };
         session.run(&format!(
             "INSERT INTO {slice} (key, claimed_at, destination)
@@ -108,7 +107,7 @@ pub fn top_up(session: &mut Session, fill: Fill) -> Result<()> {
     Ok(())
 }
 
-/// Returns ids that are retained now and after the next rotation: none is in the oldest slice.
+/// Returns ids that are retained now and after the next rotation. They are not in the oldest slice.
 pub fn sample(session: &mut Session, ids: u64) -> Result<Vec<String>> {
     let ring = Ring::steady(session)?;
     session.column(&format!(
@@ -121,7 +120,8 @@ pub fn sample(session: &mut Session, ids: u64) -> Result<Vec<String>> {
     ))
 }
 
-/// Makes the ring due and rotates it while claims are made: open, fence, rotate, fence, truncate.
+/// Makes a rotation of the ring due, and rotates the ring while claims are made: open, fence,
+/// rotate, fence, truncate.
 pub fn turn(session: &mut Session) -> Result<()> {
     let before = Ring::steady(session)?;
     session.run(&format!(
@@ -130,7 +130,8 @@ pub fn turn(session: &mut Session) -> Result<()> {
     let started = Instant::now();
     loop {
         session.run("CALL idem_maintain()")?;
-        // The background worker may have done a step of this rotation.
+        // The state is read again, because the background worker may have done a step of this
+        // rotation.
         if let Ok(ring) = Ring::steady(session)
             && ring.turns > before.turns
         {

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use super::side::DESTINATION;
 use super::wire::Session;
 
-/// The rows of one DELETE. The number is small, so that no lock is held for long.
+/// The number of rows of one DELETE. It is small, so that locks are held only for a short time.
 const DELETE_ROWS: u64 = 1_000;
 
 /// Creates the table and its indexes.
@@ -34,7 +34,8 @@ pub fn fill(session: &mut Session, claims: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns ids that are retained now and for some more time: none is in the oldest quarter.
+/// Returns ids that are retained now and for some more time. They are not in the oldest quarter of
+/// the inbox.
 pub fn sample(session: &mut Session, ids: u64) -> Result<Vec<String>> {
     session.column(&format!(
         "SELECT message_id FROM inbox TABLESAMPLE SYSTEM (10)
@@ -46,8 +47,8 @@ pub fn sample(session: &mut Session, ids: u64) -> Result<Vec<String>> {
 
 /// Deletes the `claims` oldest rows in batches, each in its own transaction.
 ///
-/// While as many claims are made as expire, the expired rows are the oldest rows. The number of
-/// retained rows therefore stays the same, whatever the rate of the run is.
+/// The caller passes the number of new claims, so the number of retained rows stays the same at any
+/// rate of the run. When as many claims expire as are made, the expired rows are these oldest rows.
 pub fn forget_oldest(session: &mut Session, claims: u64) -> Result<()> {
     let mut left = claims;
     while left > 0 {

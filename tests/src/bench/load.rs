@@ -18,8 +18,8 @@ use super::wire::Session;
 
 /// The number of its own ids that a client remembers to deliver again.
 const RECENT: usize = 1_000;
-/// The longest time that a client remembers an id. It is shorter than any measured retention, so
-/// that such an id must be a duplicate.
+/// The longest time that a client remembers an id. It is shorter than any measured retention, so a
+/// claim of such an id must return a duplicate.
 const RECENT_FOR: Duration = Duration::from_secs(5);
 
 /// The content of one transaction.
@@ -69,7 +69,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// Transactions per second.
+    /// Returns the number of transactions per second.
     pub fn rate(&self) -> f64 {
         self.transactions as f64 / self.seconds
     }

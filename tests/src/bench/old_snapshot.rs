@@ -1,8 +1,8 @@
 //! Measures the same load with and without a transaction in another session that has been open for
 //! a long time.
 //!
-//! Two clusters differ in nothing else. Both carry the same load while the transaction is held.
-//! Then they are measured alternately while the transaction is still held.
+//! Two clusters differ only in this transaction. First both clusters run the same load while the
+//! transaction is held. Then they are measured alternately while the transaction is still held.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     let free = prepare(install, "bench-d-free", retention)?;
 
     let mut holder = Session::connect(&held, Side::Idem.database())?;
-    // The transaction reads and writes, so that it holds both the oldest snapshot and the oldest
+    // The transaction reads and writes, so that it has both the oldest snapshot and the oldest
     // transaction id.
     holder.run("BEGIN ISOLATION LEVEL REPEATABLE READ")?;
     holder.run("UPDATE account SET balance = balance + 1 WHERE id = 0")?;
@@ -73,7 +73,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         }
     }
     let held_for = held_since.elapsed();
-    // This fails unless the transaction was open all the time.
+    // This query fails unless the transaction was open all the time.
     holder.run("SELECT count(*) FROM account")?;
     holder.run("ROLLBACK")?;
 

@@ -141,7 +141,7 @@ fn pgbench(cluster: &Cluster, statement: &str, time: Duration) -> Result<Bench> 
     })
 }
 
-/// Compares a relay with a worker that marks rows.
+/// Compares a relay with a worker that marks the published rows of a hand-written outbox.
 fn draining(cluster: &Cluster, session: &mut Session, options: &Options) -> Result<Table> {
     let effects = options.sized(100_000, 10_000);
     let mut relay = Relay::connect(cluster)?;
@@ -204,7 +204,7 @@ fn draining(cluster: &Cluster, session: &mut Session, options: &Options) -> Resu
     Ok(table)
 }
 
-/// Creates a hand-written outbox with the same rows.
+/// Creates a hand-written outbox with the same rows as the outbox of idem after `after`.
 fn make_marked(session: &mut Session, worker: &mut Session, after: u64) -> Result<()> {
     session.run("DROP TABLE IF EXISTS marked_outbox")?;
     session.run(&format!(

@@ -20,7 +20,7 @@ use super::report::{Rounds, Table, Target};
 use super::side::Side;
 use super::wire::Session;
 
-/// The number of connections. Each has a task that is never idle.
+/// The number of connections. Each connection is used by a task that is never idle.
 const CONNECTIONS: usize = 8;
 
 /// The business update of both sides.
@@ -128,7 +128,7 @@ where
 }
 
 async fn protected(pool: Pool, account: i32) -> Result<()> {
-    // An application has one instance.
+    // All messages use one instance, as in an application.
     static IDEM: LazyLock<Idem> = LazyLock::new(Idem::default);
     let message = Message::new("bench.process", "{}").with_message_id(Uuid::new_v4().to_string());
     let processed = IDEM

@@ -13,7 +13,7 @@ const BATCH: &str = "1000";
 /// The time, in milliseconds, that the relay waits for effects beside a load that is not measured.
 const WAIT_MS: u32 = 100;
 
-/// The relay `default`.
+/// A session that reads as the relay `default`.
 pub struct Relay {
     session: Session,
 }
@@ -90,8 +90,8 @@ impl Relay {
         Ok(all)
     }
 
-    /// Drains beside a load until the load has ended and no effect is left. Returns the number of
-    /// effects that were read.
+    /// Drains the outbox while a load runs, until the load has ended and no effect is left. Returns
+    /// the number of effects that were read.
     pub fn accompany(&mut self, progress: &Progress) -> Result<u64> {
         let mut effects = 0;
         loop {

@@ -15,7 +15,7 @@ use super::{ground, idem, inbox};
 
 /// The number of ids to deliver again. They are sampled before each measurement.
 const KNOWN: u64 = 20_000;
-/// How often the hand-written inbox deletes expired rows.
+/// The interval at which the hand-written inbox deletes expired rows.
 const DELETE_EVERY: Duration = Duration::from_secs(1);
 
 /// One line of the table.
@@ -158,7 +158,7 @@ fn measure(cluster: &Cluster, side: Side, setup: Setup, options: &Options) -> Re
     );
     let share = 100.0 * (1.0 - done.won as f64 / done.transactions as f64);
     let wanted = f64::from(setup.duplicates);
-    // Four standard deviations of independent draws.
+    // The tolerance is four standard deviations of independent draws.
     let tolerance = 4.0 * (wanted * (100.0 - wanted) / done.transactions as f64).sqrt();
     ensure!(
         (share - wanted).abs() <= tolerance,
@@ -167,8 +167,8 @@ fn measure(cluster: &Cluster, side: Side, setup: Setup, options: &Options) -> Re
     Ok(done)
 }
 
-/// Deletes every second as many rows as were won since the last pass. The last pass runs after the
-/// load has ended, when nothing is measured.
+/// Once per second, deletes as many rows as claims were won since the last pass. The last pass runs
+/// after the load has ended, and is not measured.
 pub fn keep_retention(session: &mut Session, progress: &Progress) -> Result<()> {
     let mut deleted = 0;
     let mut pass = DELETE_EVERY;

@@ -147,7 +147,8 @@ impl Session {
         self.round_trip(|_| Ok(())).with_context(|| sql.to_owned())
     }
 
-    /// Sends statements as one pipeline. They run one after the other, up to a single Sync.
+    /// Sends statements as one pipeline. PostgreSQL runs the statements one after the other. The
+    /// pipeline ends with a single Sync.
     pub fn pipeline(&mut self, statements: &[&str]) -> Result<Answer> {
         for sql in statements {
             self.send_statement("", sql)?;

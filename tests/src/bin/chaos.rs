@@ -16,7 +16,8 @@ struct Arguments {
 
 fn main() -> Result<ExitCode> {
     let Arguments { config } = Arguments::parse();
-    // Only threads that start later are in the new mount namespace.
+    // This must come before any thread is started: only threads that start later are in the new
+    // mount namespace.
     chaos::campaign::prepare()?;
     let mut worker = std::env::current_exe()?;
     worker.set_file_name("range-worker");

@@ -1,5 +1,5 @@
-//! The program that runs the shooting range: `cargo xtask demo`, or with any database that has the
-//! extension.
+//! The program that runs the shooting range. `cargo xtask demo` starts it, and it can also run with
+//! any database that has the extension.
 
 use std::{io::IsTerminal, process::ExitCode, time::Duration};
 

@@ -1,4 +1,5 @@
-//! Runs a campaign: first processes with kills and faults, then the drain, then the ledger.
+//! Runs a campaign: kills processes and injects faults, then drains the queues, and then makes the
+//! ledger.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -56,7 +57,8 @@ const LOOKS_PER_CYCLE: u64 = 30;
 /// The interval between two checks of the processes.
 const BEAT: Duration = Duration::from_millis(50);
 
-/// The longest time that the processes may take to end after they were killed at the end.
+/// The longest time for the removal of the directory of a campaign. Killed processes must end in
+/// this time.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The results of the fault injection.
@@ -82,7 +84,7 @@ impl Injected {
 ///
 /// # Errors
 /// When this process is not permitted to mount disks, when a server or a process fails repeatedly,
-/// or at the deadline. Errors that idem made are not errors here but rows of the ledger.
+/// or at the deadline. Errors of idem are not returned here: they are rows of the ledger.
 pub fn run(config: &CampaignConfig, worker: &Path) -> Result<Option<Ledger>> {
     let parent = workspace_root().join("target/chaos");
     fs::create_dir_all(&parent)?;
@@ -96,7 +98,8 @@ pub fn run(config: &CampaignConfig, worker: &Path) -> Result<Option<Ledger>> {
         .enable_all()
         .build()?;
     let ended = runtime.block_on(until_ended(config, worker, &dir));
-    // The tasks of the runtime own the servers. The drop waits for tasks that block.
+    // Drop the runtime to stop the servers, which its tasks own. The drop waits until blocking
+    // tasks have ended.
     drop(runtime);
     let is_kept = match &ended {
         Ok(Some(ledger)) => !ledger.is_green() && config.flaw.is_none(),
@@ -155,7 +158,8 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
     );
     let mut crew = Crew::with(worker, dir, arguments, &STRENGTH);
     if config.flaw == Some(Flaw::StuckObserver) {
-        // A kill between the loss of its connection and the end of the fault would repair it.
+        // With this bug the observer hangs after its connection was lost. A kill would replace the
+        // process and hide the bug.
         crew.spare(Role::Observer);
     }
     crew.start_all()?;
@@ -295,8 +299,8 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
     })
 }
 
-/// Kills processes and injects faults until the minutes are over and each fault has met its
-/// minimum.
+/// Kills processes and injects faults until the configured minutes are over and each fault has
+/// happened its minimum number of times.
 async fn attack(
     config: &CampaignConfig,
     site: &Site,
@@ -305,14 +309,16 @@ async fn attack(
 ) -> Result<Injected> {
     let mut dice = StdRng::seed_from_u64(config.seed);
     let mut next_kill = Instant::now() + KILL_EVERY;
-    // A kill would repair a process that hangs after a fault, so none happens during a recovery.
+    // During a recovery no process is killed: a kill would replace a process that hangs after a
+    // fault, and hide the hang.
     let is_recovering = Cell::new(true);
     let mut faults = std::pin::pin!(inject(config, site, dir, &is_recovering));
     loop {
         tokio::select! {
             injected = &mut faults => {
                 let injected = injected?;
-                // Some roles may not have met their minimum of kills yet.
+                // Continue until the processes of each role were killed their minimum number of
+                // times.
                 let enough = u32::try_from(config.cycles() * KILLS_PER_CYCLE)?;
                 while crew.killed_roles().any(|role| crew.tally().kills_of(role) < enough) {
                     tend(crew)?;
@@ -334,8 +340,8 @@ async fn attack(
 
 /// Restarts processes that have ended by themselves.
 ///
-/// Returns an error when the producer has sent all its messages. It has more of them than it can
-/// send during the faults.
+/// Returns an error when the producer has sent all its messages. This must not happen, because the
+/// traffic has more messages than the producer can send during the faults.
 fn tend(crew: &mut Crew) -> Result<()> {
     if crew.tend()? {
         bail!("the producer sent all its messages before the faults and kills were complete");

@@ -10,28 +10,30 @@ use crate::range::live::{Field, Flaw, Kind, place::nats::OLDEST_MESSAGE};
 pub const SENDS_PER_SECOND: u32 = 60;
 
 /// The retention of the claims of the range. Every duplicate should be delivered within this time.
-/// The checker reports a later one separately from a message that was handled twice.
+/// The checker reports a duplicate that was delivered later as late, and not as a message that was
+/// handled twice.
 pub const RETENTION: Duration = Duration::from_secs(300);
 const _: () = assert!(OLDEST_MESSAGE.as_secs() < RETENTION.as_secs());
 
 /// The share of commands that are sent twice.
 const DUPLICATES: f64 = 0.30;
 
-/// The largest number of other sends between a command and its duplicate: 10 seconds, plus the
-/// outages in that time.
+/// The largest number of other sends between a command and its duplicate. The producer makes this
+/// number of sends in 10 seconds, plus the outages in that time.
 const FARTHEST_SENDS: u32 = 600;
 
 /// Mean time between two kills of a process.
 pub const KILL_EVERY: Duration = Duration::from_millis(2_500);
 
-/// The longest campaign in minutes. Every process holds all commands in memory, which limits it.
+/// The longest campaign, in minutes. There is a limit because every process has all commands in
+/// memory.
 const MOST_MINUTES: i64 = 240;
 
 /// The longest time of a fault, including the recovery and the kills after it.
 const LONGEST_FAULT: Duration = Duration::from_secs(300);
 
 /// The length of a cycle in minutes. Each fault happens at least once per cycle, and at least once
-/// in a shorter campaign.
+/// in a campaign that is shorter than a cycle.
 const MINUTES_PER_CYCLE: u32 = 6;
 
 /// The settings of a campaign.
@@ -65,8 +67,8 @@ impl CampaignConfig {
         Duration::from_secs(60) * self.minutes
     }
 
-    /// Returns the maximum time for which faults are injected. A minimum that is not met by then
-    /// makes the ledger red.
+    /// Returns the maximum time for which faults are injected. If a fault has not met its minimum
+    /// by then, the campaign ends and its ledger does not pass.
     #[must_use]
     pub fn longest(&self) -> Duration {
         self.duration().mul_f64(1.5) + Duration::from_secs(600)

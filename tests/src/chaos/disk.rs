@@ -18,7 +18,7 @@ use nix::sched::{CloneFlags, unshare};
 const SIZE: &str = "size=1500m,mode=755";
 
 /// Moves this process into a new mount namespace. Threads that were started before stay in the old
-/// one.
+/// namespace.
 ///
 /// # Errors
 /// When this process does not run as root.
@@ -36,7 +36,7 @@ pub fn unshare_mounts() -> Result<()> {
     .context("cannot make the mounts private")
 }
 
-/// A mounted disk, which is unmounted when this is dropped.
+/// A mounted disk, which is unmounted when this value is dropped.
 pub struct Disk {
     dir: PathBuf,
 }
@@ -97,7 +97,8 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // If a server still uses the disk, a detached mount disappears when that server ends.
+        // Detach the mount, because a server may still use the disk: the mount then disappears when
+        // that server ends.
         if let Err(error) = umount2(&self.dir, MntFlags::MNT_DETACH) {
             eprintln!("cannot unmount {}: {error}", self.dir.display());
         }

@@ -1,5 +1,5 @@
-//! The drain at the end of a campaign: all messages are handled, and the processes stop in the
-//! order of the message flow.
+//! The drain at the end of a campaign: waits until all messages are handled, and stops the
+//! processes in the order of the message flow.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ use crate::range::live::{
 /// The interval between two checks.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// The time without progress after which the drain is stalled. Messages that are missing then are
-/// lost.
+/// The time without progress after which the drain counts as stalled. Messages that are not handled
+/// by then are lost.
 const STANDSTILL: Duration = Duration::from_secs(60);
 
 /// Numbers that change as long as messages are handled.
@@ -52,8 +52,9 @@ pub async fn drain(site: &Site, crew: &mut Crew) -> Result<u64> {
     let poison = site.poison();
     let requeued = poison.iter().filter(|sent| sent.repaired).count();
     let letters = poison.len() - requeued;
-    // A stopped process loses its count of failed deliveries. A requeued message is redelivered
-    // through the outbox, so the queue of the targets may be empty before it arrives.
+    // Wait for dead letters and requeued messages before the targets stop: a stopped process loses
+    // its count of failed deliveries, and a requeued message is redelivered through the outbox, so
+    // the queue of the targets may be empty before the message arrives.
     drain
         .until(async |seen| Ok(seen[LETTERS] >= letters as i64 && seen[MENDED] >= requeued as i64))
         .await?;

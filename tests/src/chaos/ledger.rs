@@ -25,12 +25,13 @@ pub struct FaultRow {
     pub name: String,
     /// The number of times that the fault happened.
     pub count: u64,
-    /// The minimum of this number in a campaign of this length.
+    /// The minimum of `count` in a campaign of this length.
     pub minimum: u64,
 }
 
 impl Ledger {
-    /// Returns whether every fault has met its minimum, every error was checked, and none happened.
+    /// Returns whether the campaign has passed: every fault has met its minimum, every error was
+    /// checked, and no error happened.
     #[must_use]
     pub fn is_green(&self) -> bool {
         self.errors.len() == Violation::ALL.len()
@@ -118,7 +119,7 @@ mod tests {
         }
     }
 
-    /// Each error makes the ledger red and is shown in exactly one row.
+    /// A ledger with an error does not pass, and shows the error in exactly one row.
     #[test]
     fn each_error_row_turns_the_ledger_red() {
         assert!(green().is_green());
@@ -138,7 +139,7 @@ mod tests {
         }
     }
 
-    /// A ledger is not green when a row was not checked.
+    /// A ledger does not pass when a row was not checked.
     #[test]
     fn unchecked_row_is_an_error() {
         let mut ledger = green();
@@ -147,7 +148,7 @@ mod tests {
         assert!(ledger.to_string().contains("ERROR"));
     }
 
-    /// A ledger is not green when a fault happened too rarely.
+    /// A ledger does not pass when a fault happened too rarely.
     #[test]
     fn fault_below_its_minimum_turns_the_ledger_red() {
         let mut ledger = green();

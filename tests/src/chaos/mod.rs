@@ -25,9 +25,9 @@
 //! | [`server_log`] | the format of the server logs, and the maintenance processes in them |
 //! | [`watch`](mod@watch) | observations during the run: maintenance processes and statistics |
 //!
-//! The processes, the messages and the verdict about shots and facts are those of
-//! [`range::live`](crate::range::live). A campaign adds clients that need no broker: concurrent
-//! claims of the same ids, leases that are too short, and numbered steps.
+//! A campaign uses the processes, the messages, and the checks of shots and facts of
+//! [`range::live`](crate::range::live). It adds clients that need no broker: they claim the same
+//! ids concurrently, hold leases that are too short, and record numbered steps.
 
 pub mod campaign;
 pub mod checker;

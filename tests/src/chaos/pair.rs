@@ -1,11 +1,11 @@
 //! The primary and its synchronous standby.
 //!
 //! A commit is acknowledged after the standby has flushed it, so a promotion loses no acknowledged
-//! commit. Two kinds of commits are visible without being acknowledged: those of a session that
-//! ended while it waited for the standby, and those that a restarted primary finds in its WAL. A
-//! duplicate of such a message may be acknowledged, and `idem.wait_for_flush` covers only the disk
-//! of the primary. Therefore an operator must promote only a standby that has all WAL of the
-//! primary, and [`Pair::promote`] does the same.
+//! commit. But two kinds of commits are visible although the standby may not have them: commits of
+//! a session that ended while it waited for the standby, and commits that a restarted primary
+//! recovers from its WAL. A duplicate of such a message may be acknowledged, because
+//! `idem.wait_for_flush` waits only for the disk of the primary. Therefore an operator must promote
+//! only a standby that has all WAL of the primary. [`Pair::promote`] waits for such a standby.
 
 use std::fs;
 use std::io::Write;
@@ -33,7 +33,7 @@ struct Node {
     disk: Disk,
 }
 
-/// Both servers.
+/// The primary and its standby.
 pub struct Pair {
     primary: Node,
     standby: Node,
@@ -163,7 +163,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Rebuilds the old primary as the standby of the new one, after [`promote`](Self::promote).
+    /// Rebuilds the old primary as the standby of the new primary, after
+    /// [`promote`](Self::promote).
     ///
     /// # Errors
     /// When the new standby does not start or is not in sync within 120 seconds.
@@ -179,8 +180,8 @@ impl Pair {
         self.synchronize()
     }
 
-    /// Restarts the primary if it has ended. With a full disk it ends when it cannot create the
-    /// next WAL file.
+    /// Restarts the primary if it has ended. When the disk is full, the primary ends as soon as it
+    /// cannot create the next WAL file.
     ///
     /// # Errors
     /// When the primary does not start.
@@ -216,7 +217,7 @@ const SETTINGS: [(&str, &str); 11] = [
     ("wal_keep_size", "128MB"),
     ("max_connections", "80"),
     ("idem.naptime", "200ms"),
-    // Long timeouts, so that a standby that is slow on a busy machine is not disconnected.
+    // The timeouts are long, so that a standby that is slow on a busy machine is not disconnected.
     ("wal_sender_timeout", "300s"),
     ("wal_receiver_timeout", "300s"),
     ("wal_retrieve_retry_interval", "200ms"),

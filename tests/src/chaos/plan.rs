@@ -62,7 +62,7 @@ mod tests {
         )
     }
 
-    /// A round has each kind once, the first one begins with poison, and the seed determines the
+    /// A round has each kind once, the first round begins with poison, and the seed determines the
     /// order.
     #[test]
     fn round_has_each_fault_once_in_seeded_order() {

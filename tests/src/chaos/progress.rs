@@ -15,10 +15,11 @@ const RECOVERY: Duration = Duration::from_secs(60);
 /// The interval between two reads of the progress.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// The longest time of one read. A read that takes longer has failed, because its connection hangs.
+/// The longest time of one read. A longer read counts as failed, because its connection hangs.
 const LONGEST_LOOK: Duration = Duration::from_secs(10);
 
-/// The names of the streams, one for each role. "facts received" also covers the relays.
+/// The names of the streams, one for each role. The stream "facts received" continues only when the
+/// relays work.
 const STREAMS: [&str; 8] = [
     "commands sent",
     "commands handled",
@@ -30,7 +31,7 @@ const STREAMS: [&str; 8] = [
     "steps sent",
 ];
 
-/// The query for the progress of all streams but the first, in the order of [`STREAMS`].
+/// The query for the progress of all streams except the first, in the order of [`STREAMS`].
 const IN_DATABASE: &str = "SELECT (SELECT count(*) FROM shot) + (SELECT count(*) FROM moved),
     (SELECT count(*) FROM heard), (SELECT count(*) FROM counted),
     (SELECT coalesce(max(seq), 0) FROM idem.outbox_row WHERE topic = 'range.letters'),
@@ -67,8 +68,8 @@ impl Progress {
     }
 }
 
-/// Waits up to 60 seconds until every stream has continued, and returns those that have not. The
-/// progress is compared with the first successful read.
+/// Waits up to 60 seconds until every stream has continued, and returns the streams that have not.
+/// A stream has continued when its progress is larger than in the first successful read.
 pub async fn stuck_streams(site: &Site, dir: &Path) -> Vec<&'static str> {
     let began = Instant::now();
     let mut before = None;

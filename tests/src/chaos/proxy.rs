@@ -38,15 +38,15 @@ enum Mode {
     HalfOpen,
 }
 
-/// The state of the network that all connections observe. A connection is reset when the epoch
-/// changes after its start.
+/// The state of the network that all connections observe. A change of the epoch resets all existing
+/// connections.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     mode: Mode,
     epoch: u64,
 }
 
-/// A running proxy, which is stopped when this is dropped.
+/// A running proxy, which is stopped when this value is dropped.
 pub struct Proxy {
     port: u16,
     target: Arc<Mutex<Target>>,
@@ -90,7 +90,7 @@ impl Proxy {
         self.port
     }
 
-    /// Connects new connections to this target from now on, and resets the existing ones.
+    /// Forwards new connections to this target from now on, and resets the existing connections.
     pub fn switch(&self, target: Target) {
         *self.target.lock().unwrap_or_else(PoisonError::into_inner) = target;
         self.cut(Cut::Reset);
@@ -190,7 +190,8 @@ async fn carry(client: TcpStream, wire: Wire) {
                 _ = passed => false,
                 cut = halves.wait_for(|line| line.mode == Mode::HalfOpen) => cut.is_ok(),
             };
-            // The server side is closed by now, and the client side stays open.
+            // The end of `passed` has closed the server side. The client side stays open until the
+            // proxy is healed.
             if is_cut {
                 wire.note_hit();
                 let _ = halves.wait_for(is_open).await;
@@ -209,7 +210,7 @@ async fn carry(client: TcpStream, wire: Wire) {
     }
 }
 
-/// Forwards bytes in both directions until one of them ends.
+/// Forwards bytes in both directions until one direction ends.
 async fn both(
     from_client: &mut (impl AsyncRead + Unpin),
     to_client: &mut (impl AsyncWrite + Unpin),
@@ -331,7 +332,8 @@ mod tests {
     async fn cut_without_a_connection_hits_nothing() -> Result<()> {
         let (proxy, client) = echo().await?;
         drop(client);
-        // When the proxy has noticed the end of the connection, its task drops its receivers.
+        // Wait until the proxy has noticed the end of the connection. The task of the connection
+        // then drops its receivers.
         while proxy.line.receiver_count() > 1 {
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! The tables of a campaign that the live range does not have.
+//! Creates the tables of a campaign: those of the live range, and those that only a campaign needs.
 
 use anyhow::Result;
 use tokio_postgres::Client;
@@ -72,8 +72,8 @@ pub async fn set_up(
             client
                 .batch_execute(&TURN_AT_ONCE.replace("'standard'", "'short'"))
                 .await?;
-            // A long retention keeps the worker from rotating the ring, so that only rotations with
-            // the bug happen.
+            // A long retention keeps the worker from rotating the ring, so all rotations are those
+            // with the bug.
             client
                 .batch_execute("SELECT idem_set_retention('short', '2 minutes')")
                 .await?;

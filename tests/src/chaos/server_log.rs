@@ -1,13 +1,14 @@
 //! The logs of the servers: their format, and the maintenance processes in them.
 //!
-//! The log of a wait for a lock names the holder by its process id (PID) only, and the system
-//! reuses the PIDs of ended processes. The log contains the connection and the disconnection of
-//! each client, which gives the client of a PID at any line. All other PIDs are background
-//! processes.
+//! A log line about a wait for a lock names the holder only by its process id (PID), and the
+//! operating system reuses the PIDs of ended processes. The log also contains the connection and
+//! the disconnection of each client. They show which client has a PID at any line of the log. A PID
+//! without a client is a background process.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The server settings that the checker needs for the log. The faults need `%e`, the SQLSTATE.
+/// The server settings for a log that the checker can read. The faults search the log for SQLSTATEs
+/// (`%e`).
 pub const SETTINGS: [(&str, &str); 5] = [
     ("log_line_prefix", "%m [%p] %e (%b) %q(%a) "),
     ("log_connections", "on"),

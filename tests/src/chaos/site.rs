@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The interval between two checks of a condition.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
-/// All servers of a campaign, which are stopped when this is dropped.
+/// All servers of a campaign, which are stopped when this value is dropped.
 pub struct Site {
     pair: Arc<Mutex<Pair>>,
     broker: Arc<Mutex<Broker>>,
@@ -112,7 +112,8 @@ impl Site {
         let mut config: tokio_postgres::Config = url.parse()?;
         config.user(role);
         let (client, connection) = config.connect(NoTls).await?;
-        // When the connection ends with an error, the next statement of the client returns it.
+        // When the connection ends with an error, the next statement of the client fails, so the
+        // error is ignored here.
         tokio::spawn(connection);
         Ok(client)
     }
@@ -142,7 +143,7 @@ impl Site {
     /// Directs the proxy and new connections to the server that is the primary now.
     ///
     /// # Errors
-    /// It returns no error at present.
+    /// This function returns no error at present.
     pub async fn follow_primary(&self) -> Result<()> {
         let (url, socket) = self
             .with_pair(|pair| Ok((pair.connection_string(), pair.socket())))
@@ -212,8 +213,8 @@ impl Site {
         }
     }
 
-    /// Executes statements that need a lock for which the load competes. Retries after a lock
-    /// timeout (55P03) or a deadlock (40P01).
+    /// Executes statements that need a lock. The running processes compete for the same lock.
+    /// Retries after a lock timeout (55P03) or a deadlock (40P01).
     ///
     /// # Errors
     /// When a statement fails with another SQLSTATE, or when the lock is not acquired within two

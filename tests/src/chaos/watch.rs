@@ -19,14 +19,14 @@ use crate::range::live::Flaw;
 /// The interval between two reads of the statistics, and between two runs of the maintenance.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Counts missing claims among those with an age just below the retention. The row of the effect is
-/// written after the claim, in the same transaction, so its time is a little later.
+/// Counts missing claims among the 500 oldest rows that are younger than 95 % of the retention. The
+/// transaction writes the row after the claim, so the claim is a little older than the row.
 const FORGOTTEN: &str = "
     SELECT count(*) FILTER (WHERE NOT idem_is_claimed(attempt, 'range.targets'))
       FROM (SELECT attempt FROM shot
              WHERE at_s > monotonic_s() - 0.95 * $1::float8 ORDER BY at_s LIMIT 500) old";
 
-/// The observations.
+/// The observations during a campaign.
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
     /// The PIDs of the background workers of idem.
@@ -68,7 +68,7 @@ impl Watched {
     }
 }
 
-/// The running observation, which stops when this is dropped.
+/// The running observation, which stops when this value is dropped.
 pub struct Watch {
     watched: Arc<Mutex<Watched>>,
     tasks: JoinSet<()>,
@@ -90,7 +90,7 @@ impl Watch {
         Self { watched, tasks }
     }
 
-    /// Stops all tasks and returns the observations. No task uses the site after that.
+    /// Stops all tasks and returns the observations. After that no task uses the site.
     pub async fn stop(mut self) -> Watched {
         self.tasks.shutdown().await;
         self.watched
@@ -100,8 +100,8 @@ impl Watch {
     }
 }
 
-/// Reads the statistics every second. After an error, for example of a primary that is down, it
-/// connects again.
+/// Reads the statistics every second. After an error, for example while the primary is down, this
+/// function connects again.
 async fn look(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
     loop {
         if let Ok(client) = site.connect_as("postgres", LOOK).await {
@@ -154,9 +154,9 @@ async fn forgotten(client: &Client) -> Result<u64> {
     Ok(u64::try_from(row.try_get::<_, i64>(0)?)?)
 }
 
-/// Records the PIDs of the workers and raises their priority. Workers are short-lived, but a worker
-/// that blocks another process until the wait is logged lives longer than the pause between two
-/// queries. Clients that run the maintenance are identified by the log instead.
+/// Records the PIDs of the workers and raises their priority. A worker that ends between two
+/// queries is missed, which is harmless: a worker that blocks another process until the wait is
+/// logged lives longer. Clients that run the maintenance are recognized in the log instead.
 async fn look_for_workers(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
     let sql = "SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'idem%'";
     loop {
@@ -169,7 +169,7 @@ async fn look_for_workers(site: Arc<Site>, watched: Arc<Mutex<Watched>>) {
                 let pids: BTreeSet<i32> =
                     rows.iter().filter_map(|row| row.try_get(0).ok()).collect();
                 for new in pids.difference(&raised) {
-                    // The worker may have ended in the meantime.
+                    // The result is ignored, because the worker may have ended in the meantime.
                     let _ = prioritize(*new);
                 }
                 raised.clone_from(&pids);
@@ -218,7 +218,7 @@ async fn raise_priority(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// The planted bug: rotates the ring without an opening and without a fence, at the normal rate.
+/// Plants the bug: rotates the ring without an opening and without a fence, at the normal rate.
 async fn rotate_at_once(site: Arc<Site>) {
     loop {
         if let Ok(client) = site.connect().await {

@@ -9,8 +9,8 @@ use tempfile::TempDir;
 const FILE: &str = "wrong-by";
 
 /// The wall clock of the processes that are started with its [environment](Self::environment). The
-/// clock can jump while they run. Their monotonic clocks stay right, because a real jump of the
-/// wall clock does not change those either.
+/// clock can jump while the processes run. Their monotonic clocks stay correct, as with a real jump
+/// of the wall clock.
 ///
 /// The processes read the clock through a preloaded library (`wrong_clock.c`). libfaketime is not
 /// used: PostgreSQL reads the clock in signal handlers, and libfaketime allocates memory there,

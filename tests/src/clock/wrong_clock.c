@@ -3,7 +3,7 @@
  *
  * PostgreSQL reads the clock in its signal handlers, so these functions may only use functions that
  * POSIX defines as async-signal-safe. They must not allocate memory, open a file or take a lock.
- * Monotonic clocks stay right, because a jump of the wall clock does not change them.
+ * Monotonic clocks stay correct, because a jump of the wall clock does not change them.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

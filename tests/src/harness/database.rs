@@ -10,8 +10,8 @@ use super::session::Session;
 use super::shared::{keep_the_log, shared_cluster};
 use super::until::until;
 
-/// A database of one test in a cluster. It is dropped at the end of the test. When the test panics,
-/// the database and the server's log are kept.
+/// A database of one test in a cluster. The database is dropped at the end of the test. When the
+/// test panics, the database and the server's log are kept.
 pub struct Database {
     cluster: Arc<Cluster>,
     name: String,
@@ -56,8 +56,8 @@ impl Database {
         let name = format!("{name}_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         Session::connect(&cluster, "postgres", "postgres")
             .await?
-            // No session can be connected to template0. A session in the template would make this
-            // fail.
+            // CREATE DATABASE fails while a session is connected to the template. No session can
+            // connect to template0.
             .run(&format!("CREATE DATABASE {name} TEMPLATE template0"))
             .await?;
         Ok(Self { cluster, name })
@@ -114,8 +114,8 @@ impl Database {
         Ok(role)
     }
 
-    /// Waits until the backend waits for a lock that another session holds. This is the only proof
-    /// that a session is waiting.
+    /// Waits until the backend waits for a lock that another session holds. A pause would not prove
+    /// that the backend is waiting.
     ///
     /// # Errors
     /// Fails when the backend does not wait before the deadline.
@@ -143,9 +143,11 @@ impl Drop for Database {
             keep_the_log(&self.cluster);
             return;
         }
-        // When the test has stopped the cluster, its databases are removed with it.
+        // If the test has stopped the cluster, the databases are removed together with its
+        // directory.
         if self.cluster.pid().is_some() {
-            // The roles of the database are dropped with it: see `Database::role`.
+            // The roles of the database are dropped after it. Their names begin with its name: see
+            // `Database::role`.
             let name = &self.name;
             let sql = format!(
                 "DROP DATABASE IF EXISTS {name} WITH (FORCE);

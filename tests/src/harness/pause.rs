@@ -6,15 +6,15 @@ use super::database::Database;
 use super::session::Session;
 use super::until::until;
 
-/// A pause point that is held. Sessions that opted in wait there until [`Pause::release`], or until
-/// this value is dropped.
+/// A pause point that stops sessions. Sessions that called [`Pause::arm`] wait at this point until
+/// [`Pause::release`], or until this value is dropped.
 pub struct Pause {
     holder: Session,
     name: String,
 }
 
 impl Pause {
-    /// Holds the pause point `name` in a database.
+    /// Makes sessions wait at the pause point `name` in a database.
     ///
     /// # Errors
     /// Fails when the server returns an error, or when the extension was built without pause
@@ -34,7 +34,7 @@ impl Pause {
         })
     }
 
-    /// Makes a session pause at this point, and at no other.
+    /// Makes a session pause at this point, and at no other point.
     ///
     /// # Errors
     /// Fails when the connection is lost.

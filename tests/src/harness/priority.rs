@@ -7,8 +7,8 @@ use std::process::Command;
 /// A nice value. A process with a lower value gets more processor time.
 const PRIORITY: &str = "-15";
 
-/// Raises the priority of this process of a server, and returns whether this was possible. It
-/// requires `CAP_SYS_NICE`, and a process that has not ended.
+/// Raises the priority of a process of a server. Returns false when this is not possible: this
+/// process needs `CAP_SYS_NICE`, and the process of the server must not have ended.
 ///
 /// A process that holds a lock for some milliseconds of processor time holds it for hundreds of
 /// milliseconds when sixty other processes are ready to run. A test of locks raises the priority of

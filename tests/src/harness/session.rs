@@ -34,9 +34,10 @@ pub struct Refusal {
 }
 
 /// The settings that the sessions of tests change:
-/// - `statement_timeout`: a statement that is never woken fails, and does not block the tests.
-/// - `idem.lone_claims`: tests run one function at a time. A separate test checks that a lone claim
-///   fails by default, and the examples of the documentation run with the default.
+/// - `statement_timeout`: a statement that would wait forever fails, and does not block the tests.
+/// - `idem.lone_claims`: many tests run a claim function without other work in its transaction,
+///   which fails by default. A separate test checks the default, and the examples of the
+///   documentation run with the default.
 const SETTINGS: &str = "-c statement_timeout=120s -c idem.lone_claims=allow";
 
 impl Session {
@@ -48,7 +49,8 @@ impl Session {
         Self::connect_with(cluster, database, role, SETTINGS).await
     }
 
-    /// Connects with these settings only. They are written as command line options of the server.
+    /// Connects with these settings only. `settings` has the form of command line options of the
+    /// server.
     ///
     /// # Errors
     /// Fails when the server rejects the connection.
@@ -68,8 +70,7 @@ impl Session {
         let notices = Arc::new(Mutex::new(Vec::new()));
         let recorder = Arc::clone(&notices);
         tokio::spawn(async move {
-            // An error here is the end of the connection. The next user of the client gets the
-            // error.
+            // An error ends the connection and this loop. The next statement of the client fails.
             while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
                 if let AsyncMessage::Notice(notice) = message {
                     recorder
@@ -195,8 +196,8 @@ impl From<&DbError> for Refusal {
     }
 }
 
-/// Returns an error with all parts of the server's error. The message of the client library for it
-/// is only "db error".
+/// Returns an error with all parts of the server's error, because the client library prints only
+/// "db error".
 fn explained(error: Error) -> anyhow::Error {
     match error.as_db_error().map(Refusal::from) {
         Some(r) => anyhow::anyhow!(

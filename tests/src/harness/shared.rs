@@ -10,7 +10,8 @@ static SHARED: Mutex<Option<Arc<Cluster>>> = Mutex::new(None);
 static FAILED: AtomicBool = AtomicBool::new(false);
 
 /// Returns the shared cluster. The first use starts it, with the library preloaded. The cluster is
-/// stopped when the process ends. When a test failed, its log is kept until the next run.
+/// stopped when the process ends. When a test has failed, the log of the server is kept until the
+/// next run.
 ///
 /// # Errors
 /// Fails when the cluster cannot be started. `cargo xtask build` makes the files that it needs.
@@ -23,8 +24,8 @@ pub fn shared_cluster() -> Result<Arc<Cluster>> {
         .name("shared")
         .start()?;
     let cluster = Arc::clone(shared.insert(Arc::new(cluster)));
-    // SAFETY: the function takes no argument, returns and does not unwind. Statics have no
-    // destructors, so that an exit handler must remove the directories of the cluster.
+    // SAFETY: `stop` takes no argument, returns and does not unwind. An exit handler is needed to
+    // remove the directories of the cluster, because a static is never dropped.
     let status = unsafe { libc::atexit(stop) };
     ensure!(status == 0, "atexit cannot register another function");
     Ok(cluster)
@@ -41,8 +42,8 @@ pub(super) fn keep_the_log(cluster: &Cluster) {
 
 extern "C" fn stop() {
     if FAILED.load(Ordering::SeqCst) {
-        // The server ends with the process, and the next cluster that starts removes its
-        // directories.
+        // The log must be kept, so nothing is removed here. The server ends with this process, and
+        // the next cluster that starts removes the directories.
         return;
     }
     let cluster = SHARED.lock().unwrap_or_else(PoisonError::into_inner).take();

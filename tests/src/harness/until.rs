@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// The longest time that [`until`] waits. On a busy machine every state that these tests wait for
-/// is reached earlier.
+/// The longest time that [`until`] waits. Even on a busy machine, every state that the tests wait
+/// for is reached earlier.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
 /// The pause between two checks.

@@ -1,5 +1,5 @@
-//! A consumer: it handles deliveries until none is left. A fault can kill it, and then it is
-//! restarted with a new connection.
+//! A consumer, which handles deliveries until none is left. A fault can kill the consumer. It then
+//! restarts with a new connection.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{
 
 /// Handles deliveries until the transport is drained or paused.
 ///
-/// Returns an error, which ends the trial, when a redelivery cannot succeed either.
+/// Returns an error, which ends the trial, when a redelivery would also fail.
 pub async fn run(world: Arc<World>) -> Result<()> {
     let mut session = Session::open(&world).await?;
     while let Some(delivery) = world.transport.next().await {
@@ -33,7 +33,8 @@ pub async fn run(world: Arc<World>) -> Result<()> {
             Ok(()) => world.transport.acknowledge(delivery),
             Err(error) if comes_again(&error) => {
                 world.transport.give_back(delivery);
-                // A killed process leaves no connection and rolls back no transaction itself.
+                // A killed process loses its connection and does not send a rollback, so the
+                // connection is aborted here.
                 session.line.abort();
                 session = Session::open(&world).await?;
             }

@@ -8,7 +8,8 @@ use super::{Rates, message::Message};
 /// The time between two commands that are sent one after the other, in units of virtual time.
 pub const STEP: u64 = 1_000;
 
-/// The last delivery of a message that can have a fault. The limit makes every run end.
+/// The number of the last delivery of a message in which a fault can happen. With this limit every
+/// run ends.
 const LAST_FAULTY_DELIVERY: u16 = 3;
 
 /// Draws the faults of one run.
@@ -41,7 +42,7 @@ pub enum Kill {
 }
 
 impl Fates {
-    /// Creates the faults of this seed with these rates.
+    /// Creates a value that draws the faults of this seed with these rates.
     #[must_use]
     pub fn new(seed: u64, rates: Rates) -> Self {
         Self { seed, rates }

@@ -1,4 +1,4 @@
-//! Kills a consumer at the points of its transaction where this does the most harm.
+//! Kills a consumer at the points of its transaction where a kill does the most harm.
 
 use std::{fmt, sync::atomic::Ordering};
 
@@ -7,8 +7,9 @@ use tokio::task::AbortHandle;
 
 use super::{fate::Kill, session::Session, world::World};
 
-/// The fault of one delivery. Handlers call its functions at two points of their transaction, and
-/// the fault happens at the point that was drawn for it.
+/// The fault of one delivery. Handlers call the functions of this type at two points: in the
+/// transaction, and after its commit. The fault happens at one of these points, which the seed
+/// determines.
 pub struct Hazard<'a> {
     kill: Option<Kill>,
     backend: i32,
@@ -16,7 +17,8 @@ pub struct Hazard<'a> {
     world: &'a World,
 }
 
-/// The error of a consumer that was killed. Nothing after this point was executed.
+/// The error of a handler when its consumer was killed. The handler executed nothing after the
+/// kill.
 #[derive(Debug)]
 pub struct Killed;
 
@@ -32,8 +34,8 @@ impl<'a> Hazard<'a> {
         }
     }
 
-    /// The point between the first and the last statement. When the consumer is killed here, its
-    /// next statement fails because the connection is closed.
+    /// Executes a fault between the first and the last statement. When the consumer is killed here,
+    /// its next statement fails because the connection is closed.
     pub async fn mid_transaction(&self) -> Result<()> {
         match self.kill {
             Some(Kill::BackendTerminated) => {
@@ -65,7 +67,7 @@ impl<'a> Hazard<'a> {
         Ok(())
     }
 
-    /// The point after the commit, before the consumer publishes or acknowledges anything.
+    /// Executes a fault after the commit, before the consumer publishes or acknowledges anything.
     pub fn after_commit(&self) -> Result<(), Killed> {
         if self.kill == Some(Kill::AfterCommit) {
             self.world.kills.fetch_add(1, Ordering::Relaxed);

@@ -7,7 +7,7 @@
 //! board counts the hits.
 //!
 //! The same [`traffic`] goes through the same faulty [`transport`] to three [`System`]s, which
-//! differ only in their [`handlers`]. The [`verdict`] counts the errors of each.
+//! differ only in their [`handlers`]. The [`verdict`] counts the errors of each system.
 //!
 //! ```no_run
 //! # async fn range() -> anyhow::Result<()> {
@@ -50,7 +50,8 @@ pub use verdict::Verdict;
 
 use anyhow::Result;
 
-/// Runs the whole traffic on every system, one after the other so that none slows another down.
+/// Runs the whole traffic on every system, one after the other, so that the systems do not slow
+/// each other down.
 pub async fn run(config: &Config) -> Result<Report> {
     run_watched(config, drop).await
 }

@@ -1,5 +1,5 @@
-//! The relay of the range: it publishes effects from the outbox to the transport. A fault can stop
-//! it before it acknowledges a batch.
+//! The relay of the range, which publishes effects from the outbox to the transport. A fault can
+//! stop the relay before it acknowledges a batch.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,19 +18,20 @@ const LEASE: Duration = Duration::from_millis(100);
 /// The pause after the outbox was empty.
 const IDLE: Duration = Duration::from_millis(2);
 
-/// Publishes effects until no consumer can record any more, or until the transport is paused.
+/// Publishes effects until no consumer can record another effect, or until the transport is paused.
 /// `death` is the share of batches, from 0 to 1, that are published and not acknowledged.
 pub async fn run(world: Arc<World>, seed: u64, death: f64) -> Result<()> {
     let mut dice = StdRng::seed_from_u64(seed);
     let mut session = Session::open(&world).await?;
-    // Until this moment a killed relay, also one of an earlier part of the trial, can hold a lease
-    // on effects that this relay cannot read.
+    // A relay that was killed, also in an earlier part of the trial, can hold a lease on effects.
+    // This relay cannot read these effects until this moment.
     let mut leased_until = Instant::now() + LEASE;
     loop {
         if world.transport.has_paused() {
             return Ok(());
         }
-        // Read before the batch is fetched, so that the batch has all effects of earlier commits.
+        // `is_quiet` is read before the batch is fetched. If it is true, all effects are committed,
+        // so an empty batch means that no effect is left.
         let is_quiet = world.transport.is_quiet();
         let dies = dice.random_bool(death);
         match publish_batch(&world, &session, dies).await {
@@ -74,7 +75,8 @@ async fn publish_batch(world: &World, session: &Session, dies: bool) -> Result<B
         return Ok(Batch::Empty);
     };
     for effect in &batch {
-        // A relay reads every effect of the database. The transport takes those of this trial only.
+        // A relay reads every effect of the database. Only the effects of this trial are published
+        // to the transport.
         if effect.try_get::<_, &str>("topic")? == world.topic {
             let id: Uuid = effect.try_get("message_id")?;
             world.publish(Fact::published(id, effect.try_get("payload")?)?);
@@ -94,7 +96,7 @@ async fn publish_batch(world: &World, session: &Session, dies: bool) -> Result<B
         .map_err(idem_client::Error::from);
     match acknowledged {
         Ok(_) => Ok(Batch::Acknowledged),
-        // The lease has expired, so the same effects are delivered again.
+        // The lease has expired, so a relay reads the same effects again.
         Err(error) if error.kind() == ErrorKind::NotClaimed => Ok(Batch::Forgotten),
         Err(error) => Err(error.into()),
     }

@@ -47,8 +47,8 @@ impl Report {
             .is_some_and(|report| report.verdict.is_right())
     }
 
-    /// Returns whether all other systems made errors. If not, the run had too few faults to show a
-    /// difference.
+    /// Returns whether all systems except idem made errors. If not, the run had too few faults to
+    /// show a difference.
     #[must_use]
     pub fn others_are_wrong(&self) -> bool {
         self.systems

@@ -46,7 +46,8 @@ impl Session {
 
     async fn connect(world: &World) -> Result<Self, idem_client::Error> {
         let (client, connection) = tokio_postgres::connect(&world.database_url, NoTls).await?;
-        // When the connection ends with an error, the next statement of the client returns it.
+        // When the connection ends with an error, the next statement of the client returns the
+        // error.
         let line = tokio::spawn(async move {
             let _ = connection.await;
         })

@@ -106,7 +106,7 @@ mod tests {
         traffic.commands.into_iter().map(|m| m.body).collect()
     }
 
-    /// The same seed gives the same commands, and another seed gives others.
+    /// The same seed gives the same commands, and another seed gives other commands.
     #[test]
     fn seed_determines_the_traffic() {
         assert_eq!(bodies(7), bodies(7));

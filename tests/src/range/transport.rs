@@ -53,7 +53,7 @@ pub struct Counts {
     pub lost_acks: u64,
     /// The deliveries that were returned because the consumer was killed.
     pub returned: u64,
-    /// The messages that are queued or in the hands of a consumer now.
+    /// The messages that are queued now, or delivered to a consumer and not settled.
     pub waiting: usize,
 }
 
@@ -211,7 +211,8 @@ impl Transport {
         state.is_paused() && state.in_flight == 0
     }
 
-    /// Declares that the relay publishes no more. The consumers end when the queue is empty.
+    /// Declares that the relay will not publish another message. The consumers end when the queue
+    /// is empty.
     pub fn relay_is_done(&self) {
         self.state().awaits_relay = false;
         self.changed.notify_waiters();
@@ -353,7 +354,7 @@ mod tests {
         assert_eq!(drain(&first).await, drain(&second).await);
     }
 
-    /// A pause stops deliveries, and the others follow after the pause.
+    /// A pause stops deliveries. The remaining messages are delivered after the pause.
     #[tokio::test]
     async fn pause_keeps_undelivered_messages() {
         let (transport, sent) = transport(Config::new("").rates);

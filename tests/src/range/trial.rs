@@ -1,4 +1,4 @@
-//! A trial: the traffic runs on one system, at once or in parts.
+//! A trial, which runs the traffic on one system, in one part or in several.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -116,8 +116,8 @@ impl Trial {
         Ok(())
     }
 
-    /// Returns the recorded effects of every attempt, which are what a duplicate reads. Empty for
-    /// systems other than idem.
+    /// Returns the recorded effects of every attempt, as a duplicate would read them. The result is
+    /// empty for systems other than idem.
     pub async fn recorded(&self) -> Result<Facts> {
         if self.world.system != System::Idem {
             return Ok(Facts::new());

@@ -77,7 +77,8 @@ pub async fn judge(
             verdict.contradictions += 1;
         }
         if truth.hit {
-            // What remains at the end is the number of hits that the board has too many or too few.
+            // After the loop, the number of a player is the difference between the board and the
+            // real hits.
             *board.entry(*player).or_default() -= 1;
             if !counted.contains(attempt) {
                 verdict.lost_messages += 1;

@@ -1,4 +1,4 @@
-//! Runs a story repeatedly, and kills the worker at another point each time.
+//! Runs a story repeatedly, and kills the worker at a different point each time.
 
 use std::{fmt, net::SocketAddr, path::Path, sync::Arc, time::Instant};
 
@@ -14,8 +14,8 @@ use super::{
 };
 use crate::harness::Database;
 
-/// The number of messages in progress at the same time. Most of the time they wait until the lease
-/// of a killed worker expires.
+/// The number of messages in progress at the same time. It can be high, because most of the time a
+/// message waits until the lease of a killed worker expires.
 const AT_ONCE: usize = 12;
 
 /// The largest number of redeliveries of a message before the drill fails.
@@ -45,15 +45,15 @@ pub struct Outcome {
     pub point: Option<Point>,
     /// The names of the requests of the first worker, in order.
     pub turns: Vec<String>,
-    /// Whether the requests of the first worker, up to the kill, are those of a worker that is not
-    /// killed. A slow worker also renews its lease, so it can be killed at another request.
+    /// Whether the requests of the first worker up to the kill are the same as in a run without a
+    /// kill. A slow worker also renews its lease, so the kill can happen at a different request.
     pub is_regular: bool,
 }
 
 impl Drill<'_> {
     /// Processes one message without a kill, and then one message for each point of that run.
-    /// Returns the results of all messages: the one without a kill first, then the others in the
-    /// order of their points.
+    /// Returns the results of all messages: the message without a kill first, then the other
+    /// messages in the order of their points.
     ///
     /// # Errors
     /// When a worker fails, or when a message is not done after 20 redeliveries.
@@ -72,8 +72,8 @@ impl Drill<'_> {
         Ok([vec![undisturbed], killed].concat())
     }
 
-    /// Processes a message without a kill. A slow worker also renews its lease, which is not a
-    /// request of the story. Then the run is repeated with another message.
+    /// Processes a message without a kill. A run is repeated with another message if it was so slow
+    /// that the worker may have renewed its lease, because a renewal is not a request of the story.
     async fn undisturbed(&self) -> Result<Outcome> {
         for number in 1..=MOST_REPEATS {
             let started = Instant::now();

@@ -29,7 +29,8 @@ pub enum Moment {
     Heard,
 }
 
-/// The planned kill of one worker and its requests so far. The proxies of the worker share it.
+/// The planned kill of one worker, and the requests of that worker so far. All proxies of the
+/// worker share this value.
 #[derive(Default)]
 pub struct Fate {
     point: Option<Point>,
@@ -81,7 +82,7 @@ impl Fate {
         self.struck.notified().await;
     }
 
-    /// Returns whether the proxies forward nothing any more.
+    /// Returns whether the proxies have stopped forwarding data.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.story().is_over

@@ -1,5 +1,5 @@
-//! The proxy between a worker and a server. It counts requests, and stops at the point where the
-//! worker is killed.
+//! The proxy between a worker and a server. The proxy counts requests, and stops forwarding at the
+//! point where the worker is killed.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -57,7 +57,8 @@ impl Line {
                     ear: Ear::new(tongue),
                     fate: Arc::clone(&fate),
                 };
-                // After an error both sides of the connection are closed.
+                // The result is ignored: an error closes both sides of the connection, which the
+                // worker sees.
                 tokio::spawn(call.pass(client, server.clone()));
             }
         });
@@ -114,7 +115,8 @@ impl Call {
                     }
                     for piece in self.ear.ask(bytes) {
                         if piece.begins.is_some() && death.is_some() || self.fate.is_over() {
-                            // The worker is killed at the response to its previous request.
+                            // The worker is killed at the response to its previous request, so
+                            // later requests are not forwarded.
                             break;
                         }
                         if let Some(name) = &piece.begins {
@@ -134,7 +136,7 @@ impl Call {
                 read = server.read(&mut responses) => {
                     let bytes = &responses[..read?];
                     self.ear.answer(bytes);
-                    // A server that closes the connection on request has responded, too.
+                    // The end of the connection also counts as a response of the server.
                     let is_answered = self.ear.is_answered() || bytes.is_empty();
                     match death {
                         Some(_) if is_answered => self.fate.seal(),
@@ -156,7 +158,7 @@ impl Call {
 }
 
 /// Reads and drops data until the worker is killed, so that the worker does not see the end of the
-/// connection before.
+/// connection before it is killed.
 async fn drain(mut client: TcpStream) -> std::io::Result<()> {
     tokio::io::copy(&mut client, &mut tokio::io::sink()).await?;
     Ok(())

@@ -1,13 +1,13 @@
-//! The hard stories: tests of work outside the business transaction, by processes that are killed
-//! at every request.
+//! The hard stories: tests of work outside the business transaction. The worker processes are
+//! killed at every request.
 //!
 //! A worker process connects to the database and to an external service through one proxy each
 //! ([`Line`]). The proxies parse the protocols and count each request, and in a pipeline to the
 //! database each statement. At one request the worker is killed with SIGKILL: before the request is
 //! forwarded, after half of it, before the response is forwarded, or after the response. The worker
-//! contains no fault injection. No request is omitted, because requests are counted and not listed.
-//! Then the message is redelivered until a worker has finished it, and the test reads from the
-//! external service how often it executed the request.
+//! contains no fault injection. The tests have no list of requests. They count the requests of a
+//! worker, so no request is omitted. Then the message is redelivered until a worker has finished
+//! it, and the test reads from the external service how often the service executed the request.
 //!
 //! ```text
 //!            ┌──proxy──► PostgreSQL

@@ -20,7 +20,7 @@ pub(super) struct Ear {
     responses: Messages,
     /// The shortened texts of prepared statements, by statement name.
     statements: HashMap<Vec<u8>, String>,
-    /// Whether the last message was in the middle of a statement.
+    /// Whether the statement of the last message continues with the next message.
     is_in_statement: bool,
     /// The number of responses that the server has not sent yet.
     missing: usize,
@@ -32,7 +32,7 @@ pub(super) struct Piece {
     pub bytes: Vec<u8>,
     /// The name of the request that begins with this piece. `None` if no request begins here.
     pub begins: Option<String>,
-    /// The number of responses that the server will send to this piece.
+    /// The number of responses that the server will send for this piece.
     responses: usize,
 }
 
@@ -119,8 +119,9 @@ impl Ear {
             b'X' => "terminate".to_owned(),
             _ => "other".to_owned(),
         };
-        // A statement consists of the messages up to a Sync. The other kinds are one message each.
-        // The response to a Terminate is the end of the connection.
+        // A statement consists of the messages up to a Sync. A connection request, a simple query
+        // and a Terminate are one message each. The response to a Terminate is the end of the
+        // connection.
         let is_last = matches!(kind, CONNECT | b'Q' | b'S' | b'X');
         let was_in_statement = std::mem::replace(&mut self.is_in_statement, !is_last);
         Piece {

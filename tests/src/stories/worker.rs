@@ -24,18 +24,18 @@ use crate::clock::Clock;
 /// The longest time for one step of a worker, with a margin for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A worker process, which is killed when this is dropped. It prints its progress to its standard
-/// output, line by line, and may wait for a line on its standard input.
+/// A worker process, which is killed when this value is dropped. The worker prints its progress to
+/// its standard output, line by line, and may wait for a line on its standard input.
 pub struct Worker {
     child: Child,
     /// The worker ends when this pipe is closed, so that it does not outlive this process.
     stdin: ChildStdin,
     stdout: Lines<BufReader<ChildStdout>>,
-    /// Kept, because the worker opens the file of its clock when it starts.
+    /// The clock is kept alive here, because the worker opens the file of the clock when it starts.
     _clock: Option<Clock>,
 }
 
-/// The ways in which a worker ended.
+/// The way in which a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The worker exited with success.
@@ -64,7 +64,7 @@ impl Worker {
         let mut child = Command::new(program)
             .args(arguments)
             .envs(clock.iter().flat_map(Clock::environment))
-            // Without a backtrace, an error message is a few lines.
+            // Without a backtrace, an error message has only a few lines.
             .env_remove("RUST_BACKTRACE")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -153,8 +153,8 @@ impl Worker {
         Ok(self.child.kill().await?)
     }
 
-    /// Waits until the worker has ended. Kills it with SIGKILL at the point of its fate, if there
-    /// is one. Returns how the worker ended.
+    /// Waits until the worker has ended. If `fate` plans a kill, kills the worker with SIGKILL at
+    /// the planned point. Returns how the worker ended.
     ///
     /// # Errors
     /// When the worker does not end within a minute.
@@ -179,7 +179,8 @@ impl Worker {
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        // The process id cannot be reused, because the process has not been waited for.
+        // The system cannot reuse the process id, because this process has not waited for the end
+        // of the worker.
         let pid = self.child.id().context("the worker has ended")?;
         Ok(kill(Pid::from_raw(pid.cast_signed()), signal)?)
     }

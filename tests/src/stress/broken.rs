@@ -88,7 +88,7 @@ pub const STALE_CLAIM: &str = "claim_by_own_snapshot";
 /// The function of the third variant that completes a lease.
 pub const UNFENCED_COMPLETE: &str = "complete_unfenced";
 
-/// Rotates without opening and fence, once in each `period`, until the arena closes.
+/// Rotates without opening and fence, once in each `period`, until the run ends.
 pub(super) async fn turn(arena: &Arena, period: Duration) -> Result<()> {
     let client = connect(&arena.url).await?;
     client.batch_execute("SET lock_timeout = '1s'").await?;
@@ -97,8 +97,8 @@ pub(super) async fn turn(arena: &Arena, period: Duration) -> Result<()> {
         rhythm.tick().await;
         match client.batch_execute("SELECT turn_at_once()").await {
             Ok(()) => {}
-            // A reader holds the slice that would be truncated: the rotation is rolled back and
-            // retried.
+            // A reader holds a lock on the slice that would be truncated. The rotation is rolled
+            // back and retried.
             Err(error) if error.code().is_some_and(|code| code.code() == "55P03") => {}
             Err(error) => expect_kill(error)?,
         }

@@ -14,7 +14,7 @@ use super::run::Arena;
 
 /// The mean time between two faults, most of which are terminations.
 const BETWEEN_FAULTS: Duration = Duration::from_millis(300);
-/// Every fault with a number that is a multiple of this is a crash.
+/// Every fault with a number that is a multiple of this value is a crash.
 const CRASH_EVERY: u64 = 15;
 /// The longest time that a recovery may take.
 const RECOVERY: Duration = Duration::from_secs(60);
@@ -22,12 +22,12 @@ const RECOVERY: Duration = Duration::from_secs(60);
 /// The time between two moves of the destination.
 const BETWEEN_MOVES: Duration = Duration::from_millis(1_000);
 
-/// A random session of the clients, or a random process of the worker.
+/// Selects a random session of a client or a random process of the worker.
 const VICTIM: &str = "SELECT pid FROM pg_stat_activity \
     WHERE pid <> pg_backend_pid() AND (datname = current_database() OR backend_type LIKE 'idem%') \
     ORDER BY random() LIMIT 1";
 
-/// Injects faults until the arena closes.
+/// Injects faults until the run ends.
 pub async fn strike(arena: Arc<Arena>) -> Result<()> {
     let mut rng = SmallRng::seed_from_u64(!arena.config.seed);
     let mut faults = 0;
@@ -84,8 +84,7 @@ async fn crash(arena: &Arc<Arena>, client: &tokio_postgres::Client) -> Result<()
     Ok(())
 }
 
-/// Moves the destination back and forth between the rings `standard` and `long` until the arena
-/// closes.
+/// Moves the destination back and forth between the rings `standard` and `long` until the run ends.
 pub async fn move_destination(arena: Arc<Arena>) -> Result<()> {
     let retention = arena.config.retention;
     let mut keep = [retention, retention.mul_f64(1.2)];
@@ -104,7 +103,8 @@ pub async fn move_destination(arena: Arc<Arena>) -> Result<()> {
                     arena.counts.moved.fetch_add(1, Ordering::Relaxed);
                     keep.reverse();
                 }
-                // `idem_configure` waits only briefly for running claims. The next move retries.
+                // `idem_configure` waits only briefly for running claims, and then fails. The next
+                // move tries again.
                 Err(error) if error.code().is_some_and(|code| code.code() == "55P03") => {}
                 Err(error) => {
                     expect_kill(error)?;

@@ -2,8 +2,8 @@
 //! table.
 //!
 //! All times are the server's clock in microseconds, taken before and after a claim in one
-//! statement, so that the claim was made between the two. Every check uses the end of that interval
-//! that favours the system under test. A reported violation is therefore certain.
+//! statement, so that the claim was made between these two times. Every check uses the one of these
+//! two times that favours the system under test. A reported violation is therefore certain.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -21,7 +21,7 @@ pub struct Handled {
     pub after: i64,
 }
 
-/// The end of the transaction (or savepoint) of a claim, as far as the client knows it.
+/// How the transaction (or savepoint) of a claim ended, as the client observed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The server reported the commit.
@@ -39,7 +39,7 @@ pub struct Answer {
     pub claim: Handled,
     /// The result of the claim function.
     pub claimed: bool,
-    /// The end of its transaction.
+    /// How the transaction of the claim ended.
     pub fate: Fate,
 }
 
@@ -69,7 +69,8 @@ pub struct Verdict {
     pub unfounded: Vec<Handled>,
     /// Look-ups that did not find a claim within the retention although its commit was reported.
     pub forgotten: Vec<Look>,
-    /// The number of claims that repeat a claim after the retention: the ring does forget.
+    /// The number of claims that repeat an older claim after its retention. They prove that the
+    /// ring forgets claims.
     pub claimed_again: usize,
     /// The number of look-ups within the retention.
     pub telling_looks: usize,
@@ -102,7 +103,7 @@ impl fmt::Display for Verdict {
             self.telling_looks,
             self.claimed_again,
         )?;
-        // One example of each kind shows where to look.
+        // One example of each kind of violation is printed.
         if let Some((first, second)) = self.doubled.first() {
             write!(f, "\n  twice: {first:?} and {second:?}")?;
         }
@@ -164,7 +165,7 @@ pub fn check(handled: &[Handled], results: &[Answer], looks: &[Look], retention:
 }
 
 /// Returns the pairs of claims of one message that are certainly closer together than the
-/// retention, and the number of the other pairs.
+/// retention, and the number of pairs that may be further apart.
 #[must_use]
 pub fn repeated(handled: &[Handled], retention: i64) -> (Vec<(Handled, Handled)>, usize) {
     let mut by_identity: BTreeMap<i64, Vec<Handled>> = BTreeMap::new();
@@ -176,7 +177,7 @@ pub fn repeated(handled: &[Handled], retention: i64) -> (Vec<(Handled, Handled)>
     for claims in by_identity.values_mut() {
         claims.sort_by_key(|h| h.before);
         for pair in claims.windows(2) {
-            // If the claims were made in the other order, they are even closer together.
+            // If the second claim was in fact made first, the two claims are even closer together.
             if pair[1].after - pair[0].before < retention {
                 doubled.push((pair[0], pair[1]));
             } else {

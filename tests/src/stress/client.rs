@@ -1,5 +1,5 @@
-//! One client: transactions of claims and business writes at every isolation level. Some of them
-//! are rolled back.
+//! One client. It runs transactions with claims and business writes at every isolation level, and
+//! rolls some of them back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,10 +13,12 @@ use super::checker::{Answer, Fate, Handled};
 use super::line::{connect, expect_kill, is_kill};
 use super::run::Arena;
 
-/// Reads that have no relation to the claims: a few milliseconds of real load, in round trips.
+/// A read that has no relation to the claims. A transaction repeats it to last some milliseconds
+/// and several round trips, as real transactions do.
 const WORK: &str = "SELECT pg_catalog.sum(weight) FROM work WHERE place = $1";
 
-/// Returns a claim between two reads of the clock. The target list is evaluated from left to right.
+/// Returns a statement that reads the clock, claims, and reads the clock again. PostgreSQL
+/// evaluates the target list from left to right.
 fn claim_sql(function: &str) -> String {
     format!(
         "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, \
@@ -28,7 +30,7 @@ fn claim_sql(function: &str) -> String {
 const HANDLE: &str = "INSERT INTO handled (attempt, identity, before, after, xid) \
     VALUES ($1, $2, $3, $4, pg_current_xact_id())";
 
-/// Claims until the arena closes. Returns the results of all claims.
+/// Claims until the run ends. Returns the results of all claims.
 pub async fn work(arena: Arc<Arena>, number: i64) -> Result<Vec<Answer>> {
     let mut worker = Worker {
         rng: SmallRng::seed_from_u64(arena.config.seed.wrapping_add(number as u64)),
@@ -68,7 +70,7 @@ struct Statements {
 }
 
 impl Worker {
-    /// Runs transactions until the session is lost or the arena closes.
+    /// Runs transactions until the session is lost or the run ends.
     async fn session(&mut self, mut client: Client) -> Result<(), Error> {
         let statements = Statements {
             claim: client
@@ -104,7 +106,8 @@ impl Worker {
             .start()
             .await?;
         if self.rng.random_bool(0.5) {
-            // The first statement takes the snapshot. The claims follow some milliseconds later.
+            // The first statement takes the snapshot, so the snapshot is some milliseconds older
+            // than the claims.
             tx.batch_execute("SELECT 1").await?;
             let round_trips = self
                 .rng
@@ -214,8 +217,9 @@ impl Worker {
     }
 }
 
-/// Returns whether the error is one that the variant with the snapshot of the transaction cannot
-/// avoid: 40001, or a deadlock of its plain inserts.
+/// Returns whether the error is 40001 or a deadlock. The broken variant that reads the ring with
+/// the snapshot of its transaction cannot avoid these errors. Its deadlocks come from its plain
+/// inserts.
 fn is_conflict(error: &Error) -> bool {
     error
         .as_db_error()

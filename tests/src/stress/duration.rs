@@ -5,11 +5,11 @@ use std::time::Duration;
 /// The variable that overrides the duration. `cargo xtask test everything` sets it for long stress.
 const VARIABLE: &str = "IDEM_TEST_STRESS_SECONDS";
 
-/// The duration in CI. The coverage that the stress tests require is reached within it.
+/// The duration in CI. The stress tests reach the coverage that they require within this time.
 const DEFAULT: Duration = Duration::from_secs(15);
 
 /// The time that a run may need beyond its duration. The longest run that was measured took 80 s,
-/// beside seven busy processes for each processor.
+/// while each processor also had seven other busy processes.
 const PATIENCE: Duration = Duration::from_secs(185);
 
 /// Returns the duration of one stress test: `IDEM_TEST_STRESS_SECONDS`, or 15 seconds.

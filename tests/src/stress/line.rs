@@ -17,7 +17,8 @@ pub async fn connect(url: &str) -> Result<Client> {
     loop {
         match tokio_postgres::connect(url, NoTls).await {
             Ok((client, connection)) => {
-                // The user of the client sees how its connection ends.
+                // The error of the connection is ignored here, because the next statement of the
+                // client fails.
                 tokio::spawn(async move {
                     let _ = connection.await;
                 });
@@ -32,7 +33,7 @@ pub async fn connect(url: &str) -> Result<Client> {
 }
 
 /// Returns whether the error is one of a killed session or of a server in recovery. Any other error
-/// is a finding.
+/// is a bug that the run has found.
 pub fn is_kill(error: &Error) -> bool {
     match error.as_db_error() {
         // admin_shutdown, crash_shutdown, cannot_connect_now, too_many_connections (not all killed

@@ -1,8 +1,8 @@
 //! The rotation under stress: clients claim, roll back and are killed while the ring rotates, and a
 //! checker reports whether any message was handled twice or lost.
 //!
-//! A checker that cannot fail proves nothing: [`broken`] holds variants of the protocol that it
-//! must catch.
+//! A checker that cannot fail proves nothing: [`broken`] has variants of the protocol that the
+//! checker must catch.
 
 pub mod broken;
 mod chaos;

@@ -1,6 +1,6 @@
-//! Clients that work outside the transaction, beside clients that claim, and the check of their
-//! results. They acquire, complete, release and abandon leases, make external calls, and receive
-//! messages and process them.
+//! Clients that work outside the transaction, and the check of their results. They run at the same
+//! time as the clients that claim. They acquire, complete, release and abandon leases, make
+//! external calls, and receive messages and process them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,8 +23,8 @@ const CLOCK: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 const HANDLE: &str = "INSERT INTO handled (attempt, identity, before, after, xid) \
     VALUES ($1, $2, $3, $4, pg_current_xact_id())";
 
-/// Lets the pending messages rotate in a run of seconds, and lets the destination retry without
-/// end.
+/// Makes the pending messages rotate at a small size, so that they rotate within a run of seconds.
+/// Also gives the destination 1,000 attempts, so that retries practically do not end.
 pub(super) const SCHEMA: &str = "
 CREATE OR REPLACE FUNCTION idem.pending_is_large(rotation idem.pending_rotation) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -86,13 +86,15 @@ impl Told {
 pub struct Verdict {
     /// Two leases of one message that were valid at the same time.
     pub two_holders: Vec<(Leased, Leased)>,
-    /// A later lease with a token that is not greater.
+    /// An earlier and a later lease of one message, when the token of the later lease is not
+    /// greater.
     pub token_order: Vec<(Leased, Leased)>,
     /// A completion with a token that was certainly lost, and the newer lease.
     pub zombies: Vec<(Completed, Leased)>,
     /// Two beginnings of one call that returned `new` within the retention.
     pub asked_twice: Vec<(Handled, Handled)>,
-    /// Calls that were recorded as finished and returned another state within the retention.
+    /// Calls that returned another state than `done` within the retention, although their result
+    /// was recorded.
     pub unfinished: Vec<Handled>,
     /// Messages that were received and never handled.
     pub lost: Vec<Handled>,
@@ -228,7 +230,7 @@ pub fn check(told: &Told, handled: &[Handled], retention: i64) -> Verdict {
     verdict
 }
 
-/// Works until the arena closes. Returns the results.
+/// Works until the run ends. Returns the results.
 pub(super) async fn work(arena: Arc<Arena>, number: i64) -> Result<Told> {
     let mut worker = Worker {
         rng: SmallRng::seed_from_u64(arena.config.seed.wrapping_add(number as u64)),
@@ -262,7 +264,8 @@ pub(super) async fn work(arena: Arc<Arena>, number: i64) -> Result<Told> {
     Ok(worker.told)
 }
 
-/// Returns whether another client holds the lease by now, or a claim is in progress.
+/// Returns whether the error means that another client holds the lease by now, or that a claim is
+/// in progress.
 fn is_lost(error: &Error) -> bool {
     error
         .as_db_error()
@@ -530,7 +533,7 @@ pub(super) struct Turns {
     pub bodies: AtomicU64,
 }
 
-/// Rotates the pending messages and the payloads until the arena closes.
+/// Rotates the pending messages and the payloads until the run ends.
 pub(super) async fn turn(arena: Arc<Arena>) -> Result<()> {
     while arena.is_open() {
         let client = connect(&arena.url).await?;

@@ -20,8 +20,8 @@ use super::{broken, chaos, client, outside};
 /// The time between two checks of the business table during a run.
 const BETWEEN_CHECKS: Duration = Duration::from_secs(1);
 
-/// The retention of the broken variants. They fail at rotations, so that frequent rotations catch
-/// them sooner.
+/// The retention of the broken variants. It is short, because the variants fail at rotations:
+/// frequent rotations make them fail sooner.
 const BROKEN_RETENTION: Duration = Duration::from_millis(300);
 
 /// The process that rotates the ring.
@@ -38,13 +38,14 @@ pub enum Rotation {
 /// The condition that ends a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Goal {
-    /// The duration is over, and the run has reached its coverage. A busy machine takes longer.
+    /// The run has lasted for `run_for` and has reached the coverage `least`. On a busy machine the
+    /// coverage takes longer.
     Covered { run_for: Duration, least: Coverage },
     /// A message was handled twice.
     Double,
 }
 
-/// The events that a run has met.
+/// The numbers of events during a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     /// Rotations of the ring.
@@ -115,7 +116,7 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// The result of the check of the clients outside the transaction.
     pub outside: outside::Verdict,
-    /// The events that the run has met.
+    /// The numbers of events during the run.
     pub coverage: Coverage,
     /// The number of rows of the business table.
     pub handled: usize,
@@ -327,7 +328,7 @@ async fn rotate(arena: Arc<Arena>) -> Result<()> {
     Ok(())
 }
 
-/// Looks up claims that were reported committed, until the arena closes.
+/// Looks up claims that were reported committed, until the run ends.
 async fn audit(arena: Arc<Arena>) -> Result<Vec<Look>> {
     let mut rng = SmallRng::seed_from_u64(arena.config.seed ^ 0xA0D1);
     let mut looks = Vec::new();
@@ -354,7 +355,7 @@ async fn audit(arena: Arc<Arena>) -> Result<Vec<Look>> {
                     break;
                 }
             }
-            // The auditor must not be busier than one client.
+            // This pause limits the auditor to the load of one client.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -445,7 +446,7 @@ async fn handled(client: &tokio_postgres::Client) -> Result<Vec<Handled>, Error>
 }
 
 impl Config {
-    /// The unchanged protocol.
+    /// Returns the settings of a run with the unchanged protocol.
     #[must_use]
     pub fn healthy(goal: Goal) -> Self {
         Self {
@@ -466,7 +467,8 @@ impl Config {
         }
     }
 
-    /// The unchanged protocol, with about half of the clients outside the transaction.
+    /// Returns the settings of a run with the unchanged protocol. About half of the clients work
+    /// outside the transaction.
     #[must_use]
     pub fn outside(goal: Goal) -> Self {
         Self {
@@ -478,7 +480,7 @@ impl Config {
         }
     }
 
-    /// Completions that do not check the token of the lease.
+    /// Returns the settings of a run with completions that do not check the token of the lease.
     #[must_use]
     pub fn without_tokens() -> Self {
         Self {
@@ -495,8 +497,8 @@ impl Config {
         }
     }
 
-    /// Rotation without opening and fence. It fails when the ring rotates between two claims of a
-    /// transaction.
+    /// Returns the settings of a run that rotates without opening and fence. This variant fails
+    /// when the ring rotates between two claims of a transaction.
     #[must_use]
     pub fn without_fence() -> Self {
         Self {
@@ -510,9 +512,10 @@ impl Config {
         }
     }
 
-    /// A claim that reads the state of the ring with the snapshot of its transaction. It fails when
-    /// the ring rotates between the snapshot and the first claim. The ring rotates only while no
-    /// claim of another transaction blocks the rotation.
+    /// Returns the settings of a run with a claim that reads the state of the ring with the
+    /// snapshot of its transaction. This variant fails when the ring rotates between the snapshot
+    /// and the first claim. At that moment no other transaction with a claim may block the
+    /// rotation.
     #[must_use]
     pub fn by_own_snapshot() -> Self {
         Self {
@@ -542,7 +545,7 @@ impl Config {
             .setting("idem.naptime", "100ms");
         let builder = match self.rotation {
             Rotation::WorkerAndCalls => builder,
-            // No database has this name, so that there is no worker.
+            // No database has this name, so no worker starts.
             Rotation::Calls | Rotation::AtOnce => {
                 builder.setting("idem.databases", "no_such_database")
             }

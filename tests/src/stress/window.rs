@@ -7,8 +7,8 @@ use rand::{Rng, RngExt};
 
 /// The mean number of deliveries of a message.
 const DELIVERIES: f64 = 6.0;
-/// The share of the youngest messages. They receive half of the deliveries, so that clients meet at
-/// the same message.
+/// The share of the youngest messages. They receive half of the deliveries, so that several clients
+/// often claim the same message at the same time.
 const YOUNGEST: f64 = 0.1;
 
 /// The window of messages that are delivered. The number of new messages grows with the number of

@@ -1,16 +1,17 @@
-//! Concurrent claims: an index entry that another backend has inserted for a moment must not count.
+//! Tests of concurrent claims: the index entry of a losing claimer, which inserts its row only for
+//! a moment, must not count as a claim.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Pause, Session};
 use tokio::task::JoinHandle;
 
-/// Runs the statements on the session, in a task of its own.
+/// Starts a task that runs the statements on the session.
 pub fn start(session: Session, sql: &'static str) -> JoinHandle<Result<String>> {
     tokio::spawn(async move { session.text(sql).await })
 }
 
-/// Starts a claimer that will lose. The claimer pauses twice: when its row is in the table and not
-/// in the index, and when the row is in both.
+/// Starts a claimer that will not get the claim. The claimer pauses twice: when its row is in the
+/// table and not in the index, and when the row is in both.
 async fn loser(db: &Database) -> Result<(Pause, Pause, i32, JoinHandle<Result<String>>)> {
     db.connect()
         .await?
@@ -33,8 +34,8 @@ async fn loser(db: &Database) -> Result<(Pause, Pause, i32, JoinHandle<Result<St
     Ok((in_table, in_index, pid, claim))
 }
 
-/// I1: the index entry of a losing claimer precedes that of the claim, and the claim is found all
-/// the same.
+/// I1: the claim is found although the index entry of a losing claimer precedes the index entry of
+/// the claim.
 #[tokio::test]
 async fn i1_index_entry_of_a_loser_does_not_hide_the_claim() -> Result<()> {
     let db = Database::with_idem("loser").await?;
@@ -62,8 +63,8 @@ async fn i1_index_entry_of_a_loser_does_not_hide_the_claim() -> Result<()> {
     Ok(())
 }
 
-/// I4: a claim that is taken back behind the index entry of a losing claimer leaves no row, so the
-/// message is not lost.
+/// I4: a claim that finds a lease is taken back. It leaves no row, also when the index entry of a
+/// losing claimer precedes its index entry, so the message is not lost.
 #[tokio::test]
 async fn i4_claim_is_taken_back_behind_a_losers_index_entry() -> Result<()> {
     let db = Database::with_idem("taken_back").await?;
@@ -108,8 +109,8 @@ async fn i4_claim_is_taken_back_behind_a_losers_index_entry() -> Result<()> {
     Ok(())
 }
 
-/// Two sessions forget one claim. The first deletes it. The second waits, finds no claim and
-/// returns false.
+/// Two sessions forget the same claim. The first session deletes the claim. The second session then
+/// finds no claim and returns false.
 #[tokio::test]
 async fn second_concurrent_forget_returns_false() -> Result<()> {
     let db = Database::with_idem("forget").await?;

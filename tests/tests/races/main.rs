@@ -1,5 +1,5 @@
-//! Races, made deterministic with pause points: one session pauses inside a function while other
-//! sessions run.
+//! Tests of races, which pause points make deterministic: one session pauses inside a function
+//! while other sessions run.
 //!
 //! The tests need the extension that `cargo xtask test races` builds with the feature
 //! `pause-points`.

@@ -4,7 +4,7 @@ use anyhow::Result;
 use idem_tests::harness::{Database, Pause};
 
 /// A session that has enabled the pause point pauses there and continues when the test releases it.
-/// Another session does not pause.
+/// A session that has not enabled the pause point does not pause.
 #[tokio::test]
 async fn session_waits_at_its_pause_point_until_it_is_released() -> Result<()> {
     let db = Database::with_idem("pause").await?;

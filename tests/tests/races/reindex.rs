@@ -1,12 +1,12 @@
-//! An index is rebuilt while a backend is about to use it.
+//! Tests of an index that is rebuilt while a backend is about to use it.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Pause};
 
 use super::claims::start;
 
-/// I3: REINDEX CONCURRENTLY replaces and drops an index between the start of the function and its
-/// lock on the table. The effects are found.
+/// I3: REINDEX CONCURRENTLY replaces and drops an index between the start of `idem_effects` and its
+/// lock on the table. The function still finds the effects.
 #[tokio::test]
 async fn i3_effects_are_found_while_their_index_is_replaced() -> Result<()> {
     let db = Database::with_idem("reindex").await?;
@@ -23,7 +23,7 @@ async fn i3_effects_are_found_while_their_index_is_replaced() -> Result<()> {
                SELECT idem_is_claimed('m', 'orders')"#,
         )
         .await?;
-    // The snapshot of this session keeps the rebuild from replacing the index.
+    // While this session has its snapshot, the rebuild cannot replace the index.
     old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
         .await?;
     let pid = admin.pid().await?;

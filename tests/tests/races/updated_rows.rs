@@ -1,5 +1,5 @@
-//! A dirty scan during an update: the old version is dead, and the index entry of the new version
-//! was inserted after the scan copied the page.
+//! Tests of a dirty scan during an update: the old version of the row is dead, and the index entry
+//! of the new version was inserted after the scan copied the page.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Pause, Session, until};
@@ -21,7 +21,7 @@ async fn ended_lease(session: &Session) -> Result<()> {
 }
 
 /// I1: a lease is renewed after the claimer has copied the index page and before it reads the row.
-/// Either the lease or the claim holds the message, and not both.
+/// Only the lease succeeds, and the claim returns `in_progress`.
 #[tokio::test]
 async fn i1_claim_finds_a_lease_that_is_renewed_meanwhile() -> Result<()> {
     let db = Database::with_idem("renewed").await?;
@@ -57,8 +57,8 @@ async fn i1_claim_finds_a_lease_that_is_renewed_meanwhile() -> Result<()> {
     Ok(())
 }
 
-/// A lease is extended between the copy of the index page and the read of the row. Its holder still
-/// completes the message.
+/// A lease is extended between the copy of the index page and the read of the row. The holder of
+/// the lease can still complete the message.
 #[tokio::test]
 async fn completion_finds_a_lease_that_is_extended_meanwhile() -> Result<()> {
     let db = Database::with_idem("extended").await?;
@@ -66,7 +66,7 @@ async fn completion_finds_a_lease_that_is_extended_meanwhile() -> Result<()> {
     let token = holder
         .text("SELECT token FROM idem_acquire('m', 'orders', '1 hour')")
         .await?;
-    // From here on the session has cached the destination, so its first look-up is that of the row.
+    // Let the session cache the destination, so that its next look-up is the look-up of the row.
     assert_eq!(
         holder.text("SELECT idem_is_claimed('m', 'orders')").await?,
         "f"
@@ -92,14 +92,14 @@ async fn completion_finds_a_lease_that_is_extended_meanwhile() -> Result<()> {
     Ok(())
 }
 
-/// I1: a destination is configured between the copy of the index page and the read of the row. Its
-/// claims are found.
+/// I1: a destination is configured between the copy of the index page and the read of the row. The
+/// claims of the destination are still found.
 #[tokio::test]
 async fn i1_lookup_finds_a_destination_configured_meanwhile() -> Result<()> {
     let db = Database::with_idem("configured").await?;
     let (other, reader) = (db.connect().await?, db.connect().await?);
-    // With an index on a changed column, as with a full page, the new version has index entries of
-    // its own.
+    // An index on a changed column gives the new version its own index entries, as a full page
+    // would.
     other
         .run(
             "CREATE INDEX ON idem.destination (ring); BEGIN; \

@@ -1,5 +1,5 @@
-//! Claims during other activity: index rebuilds, sessions of replication tools, long reading
-//! transactions.
+//! Tests of claims during other activity: index rebuilds, sessions of replication tools, long
+//! reading transactions.
 
 use anyhow::{Result, ensure};
 use idem_tests::harness::Database;
@@ -56,8 +56,8 @@ async fn i1_claims_continue_while_an_index_is_rebuilt() -> Result<()> {
 }
 
 /// A claim fails with 0A000 when a slice has an index with an expression or a predicate: claims
-/// write without the executor, which alone can evaluate an expression. The backend continues to
-/// run.
+/// insert rows without the executor, and only the executor can evaluate an expression. The backend
+/// continues to run.
 #[tokio::test]
 async fn index_with_expression_or_predicate_makes_claims_fail() -> Result<()> {
     let db = Database::with_idem("expression").await?;
@@ -82,8 +82,8 @@ async fn index_with_expression_or_predicate_makes_claims_fail() -> Result<()> {
     Ok(())
 }
 
-/// I1: replication tools disable ordinary triggers. A rotation step in such a session must still
-/// reach the claims of other sessions.
+/// I1: the sessions of replication tools disable ordinary triggers. After a rotation step in such a
+/// session, the claims of other sessions must still use the new state of the ring.
 #[tokio::test]
 async fn i1_rotation_in_a_replica_session_reaches_claims() -> Result<()> {
     let db = Database::with_idem("replica").await?;
@@ -111,8 +111,8 @@ async fn i1_rotation_in_a_replica_session_reaches_claims() -> Result<()> {
     Ok(())
 }
 
-/// I3: a reader blocks no claim, so no fence waits for it. The reader itself must notice a
-/// rotation, in the middle of its transaction.
+/// I3: the fence of a rotation does not wait for a transaction that only reads. The reading
+/// transaction must itself notice a rotation that happens before its next statement.
 #[tokio::test]
 async fn i3_long_reading_transaction_notices_a_rotation() -> Result<()> {
     let db = Database::with_idem("reading").await?;
@@ -125,11 +125,11 @@ async fn i3_long_reading_transaction_notices_a_rotation() -> Result<()> {
         .run("PREPARE facts AS SELECT count(*) FROM idem_effects('m', 'd')")
         .await?;
     reader.run("BEGIN").await?;
-    // Both statements are planned before the rotation: the locks that planning takes would process
-    // the invalidations.
+    // Plan both statements before the rotation. Planning takes locks, and taking a lock would
+    // process the invalidations.
     assert_eq!(reader.text("EXECUTE facts").await?, "0");
     assert_eq!(reader.text("EXECUTE claimed").await?, "f");
-    // Exactly one rotation: the claim goes into the slice that the old state does not probe.
+    // Rotate exactly once, so that the claim goes into a slice that the old state does not probe.
     writer
         .run(
             "UPDATE idem.ring SET turned_at = turned_at - interval '30 days'

@@ -1,4 +1,4 @@
-//! The SQL in the documentation is executed without changes.
+//! Executes the SQL in the documentation without changes.
 //!
 //! Each file has its own database with the extension, and its ```` ```sql ```` blocks are executed
 //! in order. A block that psql cannot execute is marked ```` ```sql,ignore ````.
@@ -53,12 +53,12 @@ async fn every_sql_block_in_the_documentation_runs() -> Result<()> {
 async fn run(cluster: &Arc<Cluster>, file: &str, blocks: &[Block]) -> Result<()> {
     let db = Database::with_idem_in(Arc::clone(cluster), "docs").await?;
     for Block { line, sql } in blocks {
-        // With psql, statement by statement, as a reader would execute it.
+        // psql executes the block statement by statement, as a reader would.
         cluster
             .psql(db.name(), sql)
             .with_context(|| format!("{file}:{line}:\n{sql}"))?;
     }
-    // The next file must not see the settings and roles of this file.
+    // Remove the settings and roles of this file, so that the next file does not see them.
     let admin = Session::connect(cluster, "postgres", "postgres").await?;
     admin.run("ALTER SYSTEM RESET ALL").await?;
     drop(db);

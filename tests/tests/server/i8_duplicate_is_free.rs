@@ -1,5 +1,5 @@
-//! I8: a duplicate is an outcome, not an error. It aborts nothing, logs nothing above DEBUG,
-//! assigns no transaction id and writes no WAL.
+//! Tests of I8: a duplicate is an outcome, not an error. A duplicate aborts nothing, logs nothing
+//! above DEBUG, assigns no transaction id and writes no WAL.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ const DUPLICATES: [(&str, &str); 15] = [
         "f",
     ),
     ("(idem_effects('m2', 'orders')).topic", "t"),
-    // The messages are claimed, received and waiting, or leased.
+    // The messages of the remaining functions are claimed, waiting or leased.
     ("idem_receive('m1', 'orders', '1'::jsonb)", "f"),
     ("idem_receive('waiting', 'orders', '1'::jsonb)", "f"),
     ("idem_receive('leased', 'orders', '1'::jsonb)", "f"),
@@ -46,7 +46,7 @@ const DUPLICATES: [(&str, &str); 15] = [
     ("(idem_begin_call('m1', 'orders', 'charge')).response", "7"),
 ];
 
-/// Starts a server without workers, on which nothing else writes, and creates the messages of
+/// Starts a server without workers, on which only the test writes, and creates the messages of
 /// [`DUPLICATES`].
 async fn quiet() -> Result<(Database, Session)> {
     let cluster = Cluster::builder(&Install::from_env()?)
@@ -124,8 +124,8 @@ async fn i8_duplicate_assigns_no_xid_and_writes_no_wal() -> Result<()> {
         }
     }
 
-    // The measurement works: the first claim of an id assigns a transaction id and writes a record
-    // or two of WAL.
+    // Check that the measurement works: the first claim of an id assigns a transaction id and
+    // writes one or two WAL records.
     let claim = async |round: usize| {
         let output = session
             .text(&format!(
@@ -176,7 +176,8 @@ async fn i8_duplicate_after_a_wait_assigns_no_xid() -> Result<()> {
 async fn i8_duplicate_aborts_nothing_and_logs_nothing() -> Result<()> {
     let (db, session) = quiet().await?;
     session.run("SET client_min_messages = debug5").await?;
-    // The first execution loads everything that a session loads once, and logs that.
+    // Execute each function once before the test. The first execution fills the caches of the
+    // session and logs messages about it.
     for (call, _) in DUPLICATES {
         session.run(&format!("SELECT {call}")).await?;
     }

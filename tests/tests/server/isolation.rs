@@ -1,5 +1,5 @@
-//! I1 and I3 at every isolation level: what sessions see of each other's claims. PostgreSQL's own
-//! isolation tester executes the specs.
+//! Tests of I1 and I3 at every isolation level: which claims of other sessions a session sees.
+//! PostgreSQL's own isolation tester executes the specs.
 //!
 //! The specs are in `tests/isolation/specs`, their expected output is in
 //! `tests/isolation/expected`.
@@ -35,7 +35,8 @@ async fn i1_i3_specs_pass_at_every_isolation_level() -> Result<()> {
     let env = [
         // The longest time, in seconds, that a step may wait for something that no spec expects.
         ("PGISOLATIONTIMEOUT", "20"),
-        // Steps are single statements; some of them claim outside a transaction block.
+        // Some steps are a single statement that claims outside a transaction block, which is an
+        // error by default.
         ("PGOPTIONS", "-c idem.lone_claims=allow"),
     ];
     db.cluster()

@@ -1,7 +1,8 @@
-//! I1 with leases: a lease and a claim never both win, while the tables of pending messages rotate
-//! and sessions are killed.
+//! Tests of I1 with leases: a lease and a claim of the same message never both win, also while the
+//! tables of pending messages rotate and sessions are killed.
 //!
-//! The same checker must detect a lease that reads the inbox only before it writes.
+//! The checker of this test must detect a broken variant: a lease that reads the inbox only before
+//! it writes.
 
 use anyhow::Result;
 use idem_tests::stress::lease::{Config, LEAST_TERMINATED, LEAST_TURNS, run};

@@ -1,5 +1,5 @@
-//! The tests that need a PostgreSQL server: one module per idea. The name of a test states the
-//! property that it checks.
+//! The tests that need a PostgreSQL server: one module for each topic. The name of a test states
+//! the property that it checks.
 //!
 //! All tests share one cluster and each test has its own database. A test that needs its own server
 //! starts one. `cargo xtask build` builds the programs and the extension.

@@ -1,5 +1,5 @@
-//! I1 and I6 across restarts: the state of a rotation is in `idem.ring`, so the rotation continues
-//! with the step that a restart interrupted.
+//! Tests of I1 and I6 with restarts: the state of a rotation is in `idem.ring`, so the rotation
+//! continues with the step that a restart interrupted.
 
 use std::time::{Duration, Instant};
 
@@ -33,9 +33,9 @@ async fn new_database(cluster: &Cluster, name: &str) -> Result<Session> {
 /// The moment at which a rotation is interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
-    /// The step has been executed and its transaction is not committed.
+    /// The opening step has been executed, and its transaction is not committed.
     Opening,
-    /// The step is committed, and a running claim holds back the fence after it.
+    /// The opening step is committed, and the fence after this step waits for a running claim.
     Opened,
     Turning,
     Turned,
@@ -89,7 +89,7 @@ async fn finish(session: &Session, ring: &str) -> Result<Vec<String>> {
     }
 }
 
-/// Claims an id and returns whether it was new.
+/// Claims an id. Returns true if the id was not claimed before.
 async fn claim(session: &Session, id: &str) -> Result<bool> {
     let result = session
         .text(&format!("SELECT idem_try_claim('{id}', 'orders')"))
@@ -97,7 +97,7 @@ async fn claim(session: &Session, id: &str) -> Result<bool> {
     Ok(result == "t")
 }
 
-/// Claims an id with an effect and returns whether it was new.
+/// Claims an id with an effect. Returns true if the id was not claimed before.
 async fn record(session: &Session, id: &str) -> Result<bool> {
     let result = session
         .text(&format!(
@@ -141,7 +141,8 @@ async fn interrupted(
         recorded.push(effects(&maintainer, id).await?);
     }
 
-    // A claim in a running transaction: after a committed step it holds back the rotation.
+    // Make a claim in a transaction that stays open. After a committed step the rotation waits for
+    // this transaction.
     let consumer = session(cluster, database).await?;
     consumer.run("BEGIN").await?;
     ensure!(record(&consumer, "running").await?);
@@ -237,7 +238,7 @@ async fn i1_i6_restart_in_each_step_loses_and_duplicates_nothing() -> Result<()>
     Ok(())
 }
 
-/// I1: a claim in a prepared transaction holds back the fence, before and after a restart.
+/// I1: the fence waits for a claim in a prepared transaction, before and after a restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_prepared_claim_holds_back_the_fence_across_a_restart() -> Result<()> {
     let mut cluster = server("prepared")?;

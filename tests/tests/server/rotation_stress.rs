@@ -1,7 +1,7 @@
-//! I1 during rotation: a message is claimed once while the ring rotates, sessions are killed and
-//! the server crashes.
+//! Tests of I1 during rotation: a message is claimed once while the ring rotates, sessions are
+//! killed and the server crashes.
 //!
-//! The same checker must detect the broken variants of the protocol.
+//! The checker of these tests must detect broken variants of the protocol.
 
 use std::sync::Arc;
 
@@ -98,7 +98,7 @@ async fn i1_checker_detects_lease_without_token_check() -> Result<()> {
     let outcome = run(cluster, config).await?;
     report("without tokens", &outcome);
     assert!(!outcome.outside.zombies.is_empty(), "{}", outcome.outside);
-    // The lease is the only failure: each message is still claimed once.
+    // Only the leases fail: each message is still claimed once.
     assert!(outcome.verdict.is_clean(), "{}", outcome.verdict);
     Ok(())
 }

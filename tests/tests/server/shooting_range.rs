@@ -1,5 +1,5 @@
-//! I2 and I3 when the state changes between deliveries: a duplicate of a shot is delivered after
-//! the target has moved and after the server has been restarted.
+//! Tests of I2 and I3 when the state changes between deliveries: a duplicate of a shot is delivered
+//! after the target has moved and after the server has been restarted.
 
 use anyhow::{Context, Result};
 use idem_cluster::{Cluster, Install};
@@ -14,7 +14,7 @@ fn server() -> Result<Cluster> {
 }
 
 /// I2, I3: each attempt has one fact, and every duplicate gets the same fact. The server is
-/// restarted between two phases and killed during one.
+/// restarted after the first phase and killed during the second phase.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i2_i3_duplicates_get_the_same_fact_across_restarts() -> Result<()> {
     let mut cluster = server()?;
@@ -85,8 +85,8 @@ async fn i2_i3_duplicates_get_the_same_fact_across_restarts() -> Result<()> {
         "too few facts were published again"
     );
 
-    // The same traffic without restarts: a system that decides again for a duplicate contradicts
-    // itself.
+    // Send the same traffic, without restarts, to systems that decide again for a duplicate. Such a
+    // system publishes facts that contradict each other.
     for system in [System::Nothing, System::ById] {
         let mut trial = Trial::prepare(&config, system).await?;
         trial.play(Until::Drained).await?;

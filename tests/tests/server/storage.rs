@@ -1,5 +1,5 @@
-//! I7: retention is free. Claims and effects are insert-only, TRUNCATE removes the old ones, and a
-//! transaction that stays open does not change this.
+//! Tests of I7: retention leaves no dead rows. Claims and effects are only inserted, TRUNCATE
+//! removes old claims and effects, and a transaction that stays open does not change this.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -111,7 +111,8 @@ async fn publish(session: Session, all_recorded: Arc<AtomicBool>) -> Result<i64>
         .await?;
     let wait = session.prepare("SELECT idem_relay_wait(200)").await?;
     loop {
-        // Read before the batch is leased: an empty batch after that is final.
+        // Read the flag before the batch is leased: if the flag is set, an empty batch means that
+        // no effect is left.
         let last_look = all_recorded.load(Ordering::Relaxed);
         let row = session.query_one(&next, &[]).await?;
         let (count, token): (i64, Option<i64>) = (row.get(0), row.get(1));
@@ -193,8 +194,9 @@ async fn ten_periods(db: &Database) -> Result<()> {
         db.name()
     );
 
-    // Without TRUNCATE the size would be more than three times as large. Within a period the size
-    // changes by one slice.
+    // Without TRUNCATE the size in the tenth period would be more than three times the size in the
+    // third period. With TRUNCATE the size changes only by one slice, so a factor of 1.5 is
+    // allowed.
     let (third, tenth) = (most[2], most[PERIODS - 1]);
     ensure!(
         third > 500_000,
@@ -207,8 +209,8 @@ async fn ten_periods(db: &Database) -> Result<()> {
         claimed / BATCH
     );
 
-    // A session reports its statistics when it ends. They are complete when they include every
-    // claim.
+    // A session reports its statistics when it ends. The statistics are complete when they include
+    // every claim and effect.
     until(
         "the statistics include every claim and effect",
         async || {
@@ -252,7 +254,8 @@ async fn i7_storage_is_bounded_and_has_no_dead_rows() -> Result<()> {
     let cluster = server()?;
     let free = Database::with_idem_in(Arc::clone(&cluster), "free").await?;
     let held = Database::with_idem_in(Arc::clone(&cluster), "held").await?;
-    // The snapshot holds back only its own database. The database `free` runs without one.
+    // The snapshot of an open transaction keeps dead rows only in its own database. In the database
+    // `free` no transaction stays open.
     let holder = held.connect().await?;
     holder.run("CREATE TABLE held (n integer)").await?;
     holder
@@ -305,7 +308,8 @@ async fn i7_progress_is_bounded_and_rotation_keeps_cursor_and_lease() -> Result<
     assert_eq!(payload, "1");
 
     let size = async || -> Result<i64> {
-        // The other table keeps the rows that older snapshots must find, until the next rotation.
+        // Measure only the current table. The second table keeps the rows that older snapshots must
+        // find, until the next rotation.
         let sql = "SELECT pg_total_relation_size(format('idem.progress_%s', current)::regclass)
                      FROM idem.progress_turn";
         Ok(session.text(sql).await?.parse()?)
@@ -315,8 +319,8 @@ async fn i7_progress_is_bounded_and_rotation_keeps_cursor_and_lease() -> Result<
            FROM idem.progress ORDER BY pos DESC LIMIT 1";
     let before = session.text(state).await?;
     for _ in 0..3 {
-        // Old rows of progress, as a relay leaves them behind by the thousand, below the newest
-        // one.
+        // Insert thousands of old rows of progress below the newest row, as a relay does in the
+        // course of time.
         session
             .run(
                 "DO $$

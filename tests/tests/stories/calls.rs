@@ -1,4 +1,5 @@
-//! External calls by workers that are killed at every step.
+//! Tests of external calls. A run handles one message for each step of a worker, and kills the
+//! worker at that step.
 
 use std::{collections::BTreeSet, net::SocketAddr, path::Path};
 
@@ -21,7 +22,7 @@ struct MessageState {
     outcome: Outcome,
     /// The number of times that the external action was done.
     deeds: usize,
-    /// The notes that its workers have written.
+    /// The notes that the workers of the message have written.
     notes: Vec<String>,
     /// The number of recorded effects.
     effects: i64,
@@ -29,12 +30,13 @@ struct MessageState {
     is_dead: bool,
 }
 
-/// The messages of a run: first the undisturbed message, then one for each kill point, in order.
+/// The messages of a run: first the message without a kill, and then one message for each kill
+/// point, in the order of the kill points.
 struct Run(Vec<MessageState>);
 
 impl Run {
-    /// Runs the workers. `deeds` returns how often the external action was done for a message. It
-    /// is executed after all workers have ended.
+    /// Runs the workers. The function `deeds` returns the number of times that the external action
+    /// was done for a message. It is called after all workers have ended.
     async fn execute(
         role: Role,
         database: &Database,
@@ -82,8 +84,8 @@ impl Run {
         Ok(Self(run))
     }
 
-    /// Asserts that a worker was killed at every moment of these requests, and of the requests with
-    /// which they took effect.
+    /// Asserts that workers were killed at all four moments of each request in `said`, and at all
+    /// four moments of the request with which it takes effect (see [`effective_turn`]).
     fn assert_cut(&self, said: &[&str]) {
         let turns = &self.0[0].outcome.turns;
         for said in said {
@@ -109,7 +111,8 @@ impl Run {
         }
     }
 
-    /// Asserts that every message was done once and has one effect, wherever the worker was killed.
+    /// Asserts that the external action of every message was done once and that every message has
+    /// one effect, wherever its worker was killed.
     fn assert_once(&self) {
         for state in &self.0 {
             assert_eq!(
@@ -147,8 +150,8 @@ impl MessageState {
         })
     }
 
-    /// Returns true if the kill alone decides the result of the message. A slow worker has also
-    /// renewed its lease, or has lost it.
+    /// Returns true if the result of the message depends on the kill point only. This is false when
+    /// a slow worker has renewed its lease or has lost it.
     fn is_predictable(&self) -> bool {
         self.outcome.is_regular && !self.notes.iter().any(|note| note == "lost")
     }
@@ -280,8 +283,8 @@ async fn parcel_is_booked_twice_without_a_journal() -> Result<()> {
 }
 
 /// A mail server accepts no idempotency key and cannot be queried, so exactly-once is not possible.
-/// A second mail is sent only after a kill between sending and recording, and the handler knows
-/// that it may be sending a second mail.
+/// A second mail is sent only after a kill between sending and recording, and the journal has then
+/// told the handler that the result of the first attempt is unknown.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn second_mail_follows_only_a_kill_before_recording() -> Result<()> {
     let (database, sink) = (Database::with_idem("mail").await?, MailSink::start()?);
@@ -360,7 +363,7 @@ async fn handler_that_gives_up_unknown_calls_sends_no_second_mail() -> Result<()
     Ok(())
 }
 
-/// Without a journal a second mail is sent, and the handler does not know it.
+/// Without a journal a second mail is sent, and the handler gets no sign of the first attempt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mail_is_sent_twice_without_a_journal() -> Result<()> {
     let (database, sink) = (Database::with_idem("mail_bare").await?, MailSink::start()?);

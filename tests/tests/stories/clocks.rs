@@ -1,5 +1,5 @@
-//! Workers with a clock that is wrong by an hour. Only the clock of the server counts, so the
-//! results are the same.
+//! Tests of workers with a clock that is wrong by an hour. Leases, back-offs and delays use the
+//! clock of the database server only, so the results are the same as with a correct clock.
 
 use std::{
     path::Path,
@@ -36,8 +36,8 @@ fn start(role: Role, database: &Database, wish: &Wish, wrong_by: i64) -> Result<
     )
 }
 
-/// Returns the next report of the worker on its deliveries, except for deliveries that came too
-/// early.
+/// Returns the next report of the worker about a delivery. Skips the report `leased`, which means
+/// that the message was still leased at its delivery.
 async fn says(worker: &mut Worker) -> Result<String> {
     loop {
         let said = worker.says().await?;
@@ -80,8 +80,9 @@ async fn worker_reads_the_wrong_clock() -> Result<()> {
     Ok(())
 }
 
-/// No other worker gets the message while its worker is alive. Every worker can get it when its
-/// worker is dead, whatever the clocks of the workers.
+/// While a worker is alive, no other worker gets its message. After the death of the worker and the
+/// end of its lease, another worker gets the message. Wrong clocks of the workers do not change
+/// this.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lease_has_the_same_length_with_a_wrong_clock() -> Result<()> {
     for wrong_by in [-HOUR, HOUR] {
@@ -138,7 +139,8 @@ async fn attempts_and_backoff_are_the_same_with_a_wrong_clock() -> Result<()> {
         }
         let failed = "SELECT at FROM note WHERE text = 'attempt 1'";
         let first = client.text(failed).await?;
-        // The set-up configures a back-off of 50 ms that doubles.
+        // The set-up configures a back-off of 50 ms that doubles, so attempt 3 begins at least 150
+        // ms after attempt 1.
         for (attempt, at_least) in [(2, 0.050), (3, 0.150)] {
             let waited = attempt_after(&client, &first, attempt).await?;
             assert!(

@@ -1,4 +1,4 @@
-//! Functions that these tests share.
+//! Functions that the tests in this directory share.
 
 use std::path::Path;
 
@@ -28,12 +28,12 @@ pub async fn set_up(database: &Database, role: Role) -> Result<Session> {
     Ok(client)
 }
 
-/// Starts a worker on a message.
+/// Starts a worker that handles a message.
 pub fn start(role: Role, database: &Database, message: &str) -> Result<Worker> {
     start_with(role, database, message, &Wish::default())
 }
 
-/// Starts a worker on a message with this payload.
+/// Starts a worker that handles a message with this payload.
 pub fn start_with(role: Role, database: &Database, message: &str, wish: &Wish) -> Result<Worker> {
     Worker::start(Path::new(WORKER), arguments(role, database, message, wish)?)
 }

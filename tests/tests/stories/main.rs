@@ -1,5 +1,5 @@
-//! Work outside the transaction, done by processes that are killed, that are paused, and that have
-//! a wrong clock.
+//! Tests of worker processes that do work outside the database transaction. The processes are
+//! killed or paused, or have a wrong clock.
 
 mod calls;
 mod clocks;

@@ -1,4 +1,4 @@
-//! Messages that crash the workers that handle them.
+//! Tests of messages that crash the workers that handle them.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -13,7 +13,7 @@ use idem_tests::{
 
 use crate::{WORKER, ground};
 
-/// The maximum of attempts that the set-up configures.
+/// The maximum number of attempts that the set-up configures.
 const MAX_ATTEMPTS: usize = 3;
 
 const POISON: &str = "poison";
@@ -25,8 +25,8 @@ fn wish_of(message: &str) -> Wish {
     }
 }
 
-/// Asserts that the poison message is dead after exactly [`MAX_ATTEMPTS`] attempts, with its
-/// payload and its errors, and that all other messages were handled once.
+/// Asserts that the poison message is a dead letter after exactly [`MAX_ATTEMPTS`] attempts, with
+/// its payload and its errors, and that all other messages were handled once.
 async fn assert_poison_alone_is_dead(
     client: &Session,
     role: Role,
@@ -58,8 +58,8 @@ fn good_ones() -> Vec<String> {
     (10..30).map(|number| format!("good-{number}")).collect()
 }
 
-/// A message of the inbox that crashes its consumer is dead after its attempts, and every other
-/// message is handled.
+/// A message of the inbox that crashes its consumer becomes a dead letter after its last attempt,
+/// and all good messages are handled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn inbox_poison_dies_after_its_attempts_others_are_handled() -> Result<()> {
     let database = Database::with_idem("poison").await?;
@@ -85,8 +85,8 @@ async fn inbox_poison_dies_after_its_attempts_others_are_handled() -> Result<()>
     assert_poison_alone_is_dead(&client, Role::Durable, &good).await
 }
 
-/// A broker holds the message and redelivers it after each crash. The message is dead after its
-/// attempts, and every other message is handled.
+/// A broker holds the message and redelivers it after each crash. The message becomes a dead letter
+/// after its last attempt, and all good messages are handled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn broker_poison_dies_after_its_attempts_others_handled() -> Result<()> {
     let database = Database::with_idem("poison").await?;

@@ -1,4 +1,4 @@
-//! The server is killed while messages are pending.
+//! Tests that kill the database server while messages are pending.
 
 use std::path::Path;
 
@@ -51,7 +51,8 @@ async fn server_crash_keeps_pending_messages_and_journal() -> Result<()> {
     let tired = client
         .text("SELECT token FROM idem_acquire('tired', 'shop')")
         .await?;
-    // The time is read before the back-off of 3 s begins, so the message is due then or later.
+    // The time is read before the back-off of 3 s begins, so the message is not due before this
+    // time.
     let due = client.text("SELECT clock_timestamp() + '3 s'").await?;
     client
         .run(&format!(
@@ -126,7 +127,8 @@ async fn workers_handle_messages_once_despite_server_crashes() -> Result<()> {
     let client = connect(&cluster).await?;
     notes::make_table(&client).await?;
     let inbox = Role::Durable.destination();
-    // A crash can cost each message that is being handled an attempt.
+    // A crash can use up an attempt of each message that is being handled, so many attempts are
+    // allowed.
     client
         .run(&format!(
             "SELECT idem_configure_retries('{inbox}', max_attempts => 20, base => '20 ms')"

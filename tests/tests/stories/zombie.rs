@@ -1,5 +1,5 @@
-//! Consumers that are paused until another consumer has handled their message, and that then
-//! continue without knowing it.
+//! Tests of consumers that are paused until another consumer has handled their message. The paused
+//! consumers then continue as if they still held the message.
 
 use anyhow::Result;
 use idem_tests::{
@@ -12,11 +12,12 @@ use idem_tests::{
 
 use crate::ground;
 
-/// The message of all these tests.
+/// The id of the message in all these tests.
 const MESSAGE: &str = "m1";
 
-/// Pauses a consumer that uses SQL alone, with its business transaction open. Asserts that every
-/// function that the consumer executes later fails.
+/// Pauses a consumer that uses SQL only, while its business transaction is open and until another
+/// consumer has completed the message. Asserts that every function that the paused consumer
+/// executes afterwards fails.
 async fn assert_fenced_off(role: Role, database: &Database) -> Result<()> {
     let client = ground::set_up(database, role).await?;
     client
@@ -61,21 +62,22 @@ async fn assert_done_once(client: &Session, role: Role) -> Result<()> {
     Ok(())
 }
 
-/// A holder that is paused beyond its lease can neither extend the lease nor complete the message
-/// nor record effects.
+/// A consumer that is paused until its lease has expired cannot extend the lease, complete the
+/// message or record effects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paused_holder_cannot_write_after_its_lease() -> Result<()> {
     assert_fenced_off(Role::Holder, &Database::with_idem("zombie").await?).await
 }
 
-/// The same for a message of the inbox.
+/// A consumer of an inbox message that is paused until its lease has expired cannot extend the
+/// lease, complete the message or record effects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paused_holder_of_an_inbox_message_cannot_write() -> Result<()> {
     assert_fenced_off(Role::Fetcher, &Database::with_idem("zombie").await?).await
 }
 
-/// The process of the handler is paused while it works, so the handler does not know that its lease
-/// has expired.
+/// The process of a handler is paused while it works, and continues after its lease has expired and
+/// another handler has handled the message. The paused handler has no effect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paused_leased_handler_has_no_effect() -> Result<()> {
     let database = Database::with_idem("zombie").await?;
@@ -104,7 +106,8 @@ async fn paused_leased_handler_has_no_effect() -> Result<()> {
     assert_done_once(&client, Role::Leased).await
 }
 
-/// The same for a consumer of the inbox, which is a whole runtime with its own renewal of leases.
+/// A consumer of the inbox that is paused until its lease has expired has no effect. This consumer
+/// is a complete runtime that renews its leases itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paused_consumer_of_the_inbox_has_no_effect() -> Result<()> {
     let database = Database::with_idem("zombie").await?;
@@ -125,7 +128,7 @@ async fn paused_consumer_of_the_inbox_has_no_effect() -> Result<()> {
 
     zombie.go_on().await?;
     zombie.thaw()?;
-    // The worker has finished with the message when it ends after the request to stop.
+    // A worker that is asked to stop ends only after it has finished its message.
     zombie.dismiss().await?;
     successor.dismiss().await?;
     assert_eq!(attempts(&client).await?, ["attempt 1", "attempt 2"]);

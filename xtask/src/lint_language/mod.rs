@@ -1,7 +1,7 @@
 //! `cargo xtask lint-language`: measures the language of comments and documentation.
 //!
-//! `text` finds what a person reads in a file, `rules` holds the words and their limits, `names`
-//! finds the names of tests. A file that breaks a rule is listed with its line.
+//! `text` finds the text that a person reads in a file, `rules` has the words and their limits, and
+//! `names` finds the names of tests. A file that breaks a rule is listed with its line.
 
 mod names;
 mod rules;
@@ -29,7 +29,7 @@ struct Finding {
     text: String,
 }
 
-/// What was counted in some files.
+/// The counts and the findings of the checked files.
 struct Report {
     rules: Vec<Rule>,
     words: usize,
@@ -116,7 +116,7 @@ impl Report {
         })
     }
 
-    /// Counts a file.
+    /// Adds the words and the findings of a file.
     fn add(&mut self, path: &str, kind: Kind, content: &str) {
         let (words, findings) = check(&self.rules, kind, content);
         self.words += words;
@@ -126,7 +126,7 @@ impl Report {
         self.findings.extend(located);
     }
 
-    /// The number of findings of each rule.
+    /// Returns the number of findings of each rule.
     fn counts(&self) -> BTreeMap<&'static str, usize> {
         let mut counts = BTreeMap::new();
         for (_, finding) in &self.findings {
@@ -135,14 +135,14 @@ impl Report {
         counts
     }
 
-    /// Findings of a rule per 1,000 words.
+    /// Returns the number of findings per 1,000 words.
     fn per_thousand_words(&self, count: usize) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "a repository has fewer words")]
         let rate = 1000.0 * count as f64 / self.words.max(1) as f64;
         rate
     }
 
-    /// The rules whose limit is exceeded.
+    /// Returns the rules with an exceeded limit.
     fn failed(&self) -> Vec<&'static str> {
         let counts = self.counts();
         let count = |rule| counts.get(rule).copied().unwrap_or_default();
@@ -230,7 +230,7 @@ mod tests {
         );
     }
 
-    /// The same words, ten in a line.
+    /// Returns the same words, ten in a line.
     fn wrapped(text: &str) -> String {
         let words: Vec<_> = text.split_whitespace().collect();
         let lines: Vec<_> = words.chunks(10).map(|line| line.join(" ")).collect();

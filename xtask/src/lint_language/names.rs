@@ -2,7 +2,8 @@
 
 use rustc_lexer::{FrontmatterAllowed, TokenKind, tokenize};
 
-/// The name of each function with an attribute that ends in `test`, with its line.
+/// Returns the line and the name of each function that has an attribute with a path that ends in
+/// `test`.
 pub fn tests(content: &str) -> Vec<(usize, &str)> {
     let mut names = Vec::new();
     let mut is_test = false;
@@ -40,12 +41,13 @@ pub fn tests(content: &str) -> Vec<(usize, &str)> {
 struct Attribute {
     depth: u32,
     has_arguments: bool,
-    /// The last segment of its path.
+    /// Whether the last segment of the path is `test`.
     name_is_test: bool,
 }
 
 impl Attribute {
-    /// Takes the next token. At the end of the attribute returns whether it marks a test.
+    /// Reads the next token. At the end of the attribute, returns whether the attribute marks a
+    /// test.
     fn push(&mut self, kind: TokenKind, text: &str) -> Option<bool> {
         match kind {
             TokenKind::OpenBracket => self.depth += 1,

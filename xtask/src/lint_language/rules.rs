@@ -16,13 +16,13 @@ pub const LONG_TEST_NAME: &str = "long test name";
 /// Words and constructions that are counted together.
 pub struct Rule {
     pub name: &'static str,
-    /// More findings per 1,000 words than this fail.
+    /// The highest accepted number of findings per 1,000 words.
     pub limit_per_thousand_words: f64,
     words: Regex,
 }
 
 impl Rule {
-    /// Each place in a passage that has one of the words.
+    /// Returns the text of each place in a passage that has one of the words.
     pub fn find(&self, passage: &str) -> Vec<String> {
         self.words
             .find_iter(passage)
@@ -50,7 +50,7 @@ const RULES: [(&str, f64, &str); 6] = [
     ),
 ];
 
-/// All rules. Fails when the words of a rule are no regular expression.
+/// Returns all rules. Fails when the words of a rule are not a valid regular expression.
 pub fn rules() -> Result<Vec<Rule>> {
     RULES
         .into_iter()

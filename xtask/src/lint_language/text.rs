@@ -1,4 +1,4 @@
-//! What a person reads in a file: comments and prose, without code.
+//! Finds the text that a person reads in a file: comments and prose, without code.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use rustc_lexer::{FrontmatterAllowed, TokenKind, tokenize};
 
 use super::rules::MAX_COLUMNS;
 
-/// How the text of a file is found.
+/// The kind of a file. It decides how the text of the file is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Rust,
@@ -18,7 +18,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind by the extension of the file; `None` for data and generated files.
+    /// Returns the kind by the extension of the file, or `None` for data and generated files.
     pub fn of(path: &Path) -> Option<Self> {
         if path.starts_with("sql/install") {
             return None;
@@ -33,7 +33,7 @@ impl Kind {
     }
 }
 
-/// Comments and prose with the number of their line.
+/// Returns comments and prose with the number of their line.
 pub fn passages(kind: Kind, content: &str) -> Vec<(usize, String)> {
     match kind {
         Kind::Rust => rust_comments(content),
@@ -43,8 +43,8 @@ pub fn passages(kind: Kind, content: &str) -> Vec<(usize, String)> {
     }
 }
 
-/// Lines above [`MAX_COLUMNS`] with their length. Rows of tables and code blocks in Markdown may be
-/// longer, and so may a line that has no space at which it can be broken.
+/// Returns the lines above [`MAX_COLUMNS`] with their length. Rows of tables and code blocks in
+/// Markdown may be longer, and so may a line that has no space at which it can be broken.
 pub fn long_lines(kind: Kind, content: &str) -> Vec<(usize, usize)> {
     let mut is_code = false;
     let mut lines = Vec::new();
@@ -84,7 +84,7 @@ fn line_comments(content: &str, mark: &str) -> Vec<(usize, String)> {
     lines
         .filter_map(|(number, line)| {
             let (code, comment) = line.split_once(mark)?;
-            // An odd number of quotes: the mark stands in a string.
+            // After an odd number of quotes, the comment mark is inside a string.
             let is_comment = code.matches(['\'', '"']).count() % 2 == 0;
             is_comment.then(|| (number, comment.trim().to_owned()))
         })

@@ -101,8 +101,8 @@ impl KafkaConfig {
     }
 }
 
-/// Returns the error for a client that cannot be created. It names a property without its value,
-/// which can be a password or a key, also if the name is misspelt.
+/// Returns the error for a client that cannot be created. The error names a property but not its
+/// value, because the value can be a password or a key, even if the name is misspelt.
 pub(super) fn not_created(error: KafkaError) -> Error {
     Error::Invalid(match error {
         KafkaError::ClientConfig(_, reason, name, value) => {
@@ -134,16 +134,16 @@ impl fmt::Debug for KafkaConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct KafkaSubscription {
-    /// The name of the consumer group. Its members share the partitions, and the source commits its
-    /// offsets.
+    /// The name of the consumer group. The members of the group share the partitions, and the
+    /// source commits the offsets of the group.
     pub group: String,
     /// The names of the topics.
     pub topics: Vec<String>,
     /// The treatment of rejected messages. Default: [`DeadLetter::Database`].
     #[serde(default)]
     pub dead_letter: DeadLetter,
-    /// The number of unsettled messages at which the source stops fetching until one is settled.
-    /// Default: 1,000.
+    /// The number of unsettled messages at which the source stops fetching until a message is
+    /// settled. Default: 1,000.
     #[serde(default = "max_unsettled")]
     pub max_unsettled: usize,
 }
@@ -174,7 +174,7 @@ impl KafkaSubscription {
         self
     }
 
-    /// Sets the number of unsettled messages at which the source stops fetching until one is
+    /// Sets the number of unsettled messages at which the source stops fetching until a message is
     /// settled.
     #[must_use]
     pub fn max_unsettled(mut self, messages: usize) -> Self {

@@ -1,4 +1,4 @@
-//! The destination of rejected messages.
+//! Publishes rejected records to the dead-letter topic, or discards them.
 
 use rdkafka::{
     message::{Header, Headers as _, OwnedHeaders},
@@ -83,7 +83,7 @@ impl DeadLetters {
 fn headers_of(record: &Record, source: &str, reason: &str) -> OwnedHeaders {
     let added = [(headers::DEAD_LETTER_REASON, reason), (SOURCE, source)];
     let all = record.headers.iter().flat_map(|headers| headers.iter());
-    // Headers of an earlier dead letter are out of date.
+    // Headers of an earlier dead letter are out of date, so leave them out.
     let kept = all.filter(|header| added.iter().all(|(name, _)| *name != header.key));
     let headers = kept.fold(OwnedHeaders::new(), |headers, header| {
         headers.insert(header)

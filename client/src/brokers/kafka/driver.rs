@@ -25,16 +25,17 @@ use super::{
 };
 use crate::{Message, TransportError};
 
-/// The longest time that a poll waits for a message. A redelivery and the end of the source wait at
-/// most this long.
+/// The longest time that a poll waits for a message. It delays a redelivery and the end of the
+/// source by at most this time.
 const POLL: Duration = Duration::from_millis(50);
 
 /// The interval between two commits while messages are unsettled.
 const COMMIT_EVERY: Duration = Duration::from_secs(1);
 
-/// The longest time without a poll while too many messages are unsettled. Pausing the partitions
-/// discards prefetched messages, so a short wait does not pause them. A longer time without a poll
-/// would end the membership in the group.
+/// The longest time without a poll while too many messages are unsettled. After this time the
+/// partitions are paused and the polls continue, because a longer time without a poll would end the
+/// membership in the group. During a shorter wait the partitions are not paused, because a pause
+/// discards prefetched messages.
 const FULL_BEFORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The differences from librdkafka's defaults. A configuration cannot change the automatic commits,
@@ -44,7 +45,8 @@ const DEFAULTS: [(&str, &str); 4] = [
     ("enable.auto.offset.store", "false"),
     // A new group begins with the oldest messages, so that it misses none.
     ("auto.offset.reset", "earliest"),
-    // The limit for each partition, instead of 64 MB: prefetched messages are in memory.
+    // The limit for each partition. It is lower than the default of 64 MB, because prefetched
+    // messages are in memory.
     ("queued.max.messages.kbytes", "16384"),
 ];
 
@@ -67,7 +69,7 @@ struct State {
     ledger: Ledger<Fetched>,
     /// The number of receipts that exist.
     receipts: usize,
-    /// Whether the source has not yet returned an error that was sent to it.
+    /// Whether the source still has to return an error that was sent to it.
     has_unheard_error: bool,
     /// Whether the source is stopped. Then the thread fetches no more messages, and ends after the
     /// last receipt.
@@ -103,9 +105,9 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Has a message redelivered after this time.
+    /// Schedules the redelivery of a message after this time.
     pub(super) fn come_again(&self, fetched: Fetched, after: Duration) {
-        // A time that the clock cannot represent: the message is redelivered only after a restart.
+        // The clock cannot represent this time, so the message is redelivered only after a restart.
         let Some(due) = Instant::now().checked_add(after) else {
             return;
         };
@@ -211,7 +213,7 @@ impl Driver {
         drop(state);
         self.hand_on(Ok(fetched));
         if self.is_paused {
-            // The message is from a partition that was assigned after the pause.
+            // The message is from a partition that was assigned after the pause, so pause again.
             self.pause();
         }
     }
@@ -234,12 +236,12 @@ impl Driver {
         let _ = self.fetched.send(fetched);
     }
 
-    /// Commits the offsets of settled messages: in an interval, and at once if no message arrives
-    /// and none is unsettled.
+    /// Commits the offsets of settled messages: at a fixed interval, and at once when no message
+    /// arrives and all messages are settled.
     ///
-    /// The offsets are stored in the client, and the client commits those that the broker has not
-    /// confirmed. The failure of an asynchronous commit with explicit offsets would not be
-    /// reported.
+    /// The offsets are stored in the client, and the client commits the stored offsets that the
+    /// broker has not confirmed. An asynchronous commit with explicit offsets is not used, because
+    /// its failure would not be reported.
     fn commit(&mut self) {
         let now = Instant::now();
         let mut state = self.shared.state();
@@ -260,13 +262,13 @@ impl Driver {
             }
         }
         drop(state);
-        // The error means that there is no offset to commit.
+        // This error only means that there is no offset to commit.
         let _ = self.consumer.commit_consumer_state(CommitMode::Async);
     }
 
-    /// Returns whether the consumer may be polled. While too many messages are unsettled, it first
-    /// waits until one is settled. After a time it pauses the partitions, and then allows polls, so
-    /// that the consumer stays in the group.
+    /// Returns whether the consumer may be polled. While too many messages are unsettled, this
+    /// function first waits until a message is settled. After [`FULL_BEFORE_PAUSE`] it pauses the
+    /// partitions and then allows polls, so that the consumer stays in the group.
     fn may_poll(&mut self) -> bool {
         let state = self.shared.state();
         if !state.is_stopped && state.ledger.unsettled() < self.max_unsettled {
@@ -328,8 +330,8 @@ impl Driver {
     fn report(&self, error: &KafkaError) -> bool {
         let is_fatal = matches!(error, KafkaError::MessageConsumptionFatal(_));
         match error.rdkafka_error_code() {
-            // The client recovers from these errors itself. If all brokers are down, it reports
-            // another error.
+            // The client recovers from these errors itself. If all brokers are down, the client
+            // reports another error.
             Some(
                 RDKafkaErrorCode::BrokerTransportFailure
                 | RDKafkaErrorCode::Resolve
@@ -337,7 +339,8 @@ impl Driver {
                 | RDKafkaErrorCode::PartitionEOF,
             ) if !is_fatal => tracing::debug!(%error, "Kafka"),
             _ => {
-                // One at a time: the source may not read them, and errors repeat.
+                // Send at most one error at a time, because errors repeat and the source may not
+                // read them.
                 let mut state = self.shared.state();
                 let is_news = is_fatal || !state.has_unheard_error;
                 state.has_unheard_error = true;
@@ -351,7 +354,8 @@ impl Driver {
     }
 }
 
-/// The callbacks of the consumer. They run in its thread, inside a poll or its drop.
+/// The callbacks of the consumer. They run in the thread of the consumer, during a poll or while
+/// the consumer is dropped.
 pub(super) struct Member(Arc<Shared>);
 
 impl ClientContext for Member {}
@@ -362,8 +366,9 @@ impl ConsumerContext for Member {
             return;
         };
         let revoked = places(partitions);
-        // This is the last commit before the next owner of the partitions reads the offsets.
-        // Messages that are not committed are redelivered to it, and the claims find duplicates.
+        // This is the last commit before the next owner of the partitions reads the offsets. The
+        // next owner receives the messages that are not committed, and the claims find the
+        // duplicates.
         let offsets = self.0.state().ledger.committable(&revoked);
         if !offsets.is_empty()
             && let Err(error) =

@@ -1,5 +1,5 @@
-//! The meaning of a Kafka error for the effect that was to be published, according to the table in
-//! `docs/relays.md`.
+//! Converts a Kafka error to the error of the effect that was to be published, according to the
+//! table in `docs/relays.md`.
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
@@ -14,7 +14,7 @@ impl From<KafkaError> for PublishError {
             // The producer was dropped, or a name contains a zero byte.
             None if error == KafkaError::Canceled => Self::Unavailable(error.into()),
             None => Self::Permanent(error.into()),
-            // All other errors: the attempts of the effect are counted.
+            // For all other errors the attempts of the effect are counted.
             Some(_) => Self::Rejected(error.into()),
         }
     }
@@ -51,7 +51,7 @@ fn is_of_the_topic(code: Code) -> bool {
 fn is_unavailable(code: Code) -> bool {
     matches!(
         code,
-        // The producer.
+        // Errors of the producer.
         Code::QueueFull
             | Code::PurgeQueue
             | Code::PurgeInflight
@@ -59,7 +59,7 @@ fn is_unavailable(code: Code) -> bool {
             | Code::Fenced
             | Code::DestroyBroker
             | Code::BrokerDestroy
-            // The connection.
+            // Errors of the connection.
             | Code::BrokerTransportFailure
             | Code::AllBrokersDown
             | Code::Resolve
@@ -71,7 +71,7 @@ fn is_unavailable(code: Code) -> bool {
             | Code::OperationTimedOut
             | Code::RequestTimedOut
             | Code::TimedOutQueue
-            // The cluster.
+            // Errors of the cluster.
             | Code::BrokerNotAvailable
             | Code::LeaderNotAvailable
             | Code::NotLeaderForPartition
@@ -83,8 +83,8 @@ fn is_unavailable(code: Code) -> bool {
             | Code::NotCoordinator
             | Code::KafkaStorageError
             | Code::ThrottlingQuotaExceeded
-            // The idempotent producer lost its sequence: it starts a new one, and the effect is
-            // sent again.
+            // The idempotent producer lost its sequence: it starts a new sequence, and the effect
+            // is sent again.
             | Code::OutOfOrderSequenceNumber
             | Code::UnknownProducerId
             | Code::InvalidProducerEpoch

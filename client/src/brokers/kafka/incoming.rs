@@ -11,12 +11,12 @@ use time::OffsetDateTime;
 use crate::{Coordinates, Message, brokers::headers};
 
 /// The parts of a record that a [`Message`] cannot represent exactly: bytes that are not text, and
-/// headers that occur more than once. A dead letter has the record's own key, payload and headers.
+/// headers that occur more than once. A dead letter is published with these original parts.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) key: Option<Vec<u8>>,
-    /// The payload. A record without a payload differs from a record with an empty payload: it
-    /// deletes its key from a compacted topic.
+    /// The payload. A record without a payload deletes its key from a compacted topic. A record
+    /// with an empty payload does not.
     pub(super) payload: Option<Bytes>,
     pub(super) headers: Option<OwnedHeaders>,
 }
@@ -40,7 +40,8 @@ pub(super) fn read(borrowed: &BorrowedMessage<'_>) -> (Message, Record) {
     if let Some(key) = &record.key {
         message = message.with_key(text(key));
     }
-    // The timestamp of the broker's log is not the time when the record was sent.
+    // Only this kind of timestamp is the time when the record was sent. The other kind is the time
+    // of the broker's log.
     if let Timestamp::CreateTime(ms) = borrowed.timestamp()
         && let Ok(sent_at) = OffsetDateTime::from_unix_timestamp_nanos(i128::from(ms) * 1_000_000)
     {

@@ -1,4 +1,4 @@
-//! The deliveries that are not settled, in all partitions that are assigned to this consumer.
+//! Records the unsettled deliveries in all partitions that are assigned to this consumer.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,7 +20,7 @@ pub(super) struct Ticket {
     pub(super) place: Place,
     pub(super) offset: i64,
     /// The number of the assignment. A partition that is revoked and assigned again has a new
-    /// number: the same offset is then redelivered.
+    /// number, because the same offset is then delivered a second time.
     assignment: u64,
 }
 
@@ -67,8 +67,8 @@ impl<T> Ledger<T> {
                 assignment,
             };
         }
-        // This is the first message of the partition, or its offsets went backwards. In that case
-        // older tickets must not settle new deliveries with the same offset.
+        // This is the first message of the partition, or its offsets went backwards. If they went
+        // backwards, older tickets must not settle new deliveries with the same offset.
         self.counter += 1;
         let assignment = self.counter;
         let mut tracker = OffsetTracker::default();
@@ -125,7 +125,7 @@ impl<T> Ledger<T> {
             .map(|entry| entry.remove())
     }
 
-    /// Returns the number of unsettled deliveries, including those that wait for a redelivery.
+    /// Returns the number of unsettled deliveries, including deliveries that wait for a redelivery.
     pub(super) fn unsettled(&self) -> usize {
         self.partitions
             .values()

@@ -1,4 +1,4 @@
-//! The delivered offsets of one partition, and which of them are settled.
+//! Tracks the delivered offsets of one partition, and which of them are settled.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,8 @@ pub(super) struct OffsetTracker {
 
 impl OffsetTracker {
     /// Records a delivery. Returns false, and records nothing, if the offset is not above all
-    /// earlier ones: the log was truncated or the group's offset was reset, and the state of this
-    /// tracker is no longer valid.
+    /// earlier offsets. In this case the log was truncated or the group's offset was reset, and the
+    /// state of this tracker is no longer valid.
     #[must_use]
     pub(super) fn deliver(&mut self, offset: i64) -> bool {
         if self.end.is_some_and(|end| offset < end) {
@@ -27,7 +27,7 @@ impl OffsetTracker {
         true
     }
 
-    /// Settles an offset. Returns false if it was not unsettled.
+    /// Settles an offset. Returns false if the offset was not delivered or is already settled.
     pub(super) fn settle(&mut self, offset: i64) -> bool {
         self.unsettled.remove(&offset)
     }
@@ -98,7 +98,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// Deliver the offset that is this much above the last.
+        /// Deliver the offset that is above the last offset by this number.
         Deliver(i64),
         /// Settle the nth of all delivered offsets, settled or not.
         Settle(prop::sample::Index),
@@ -113,8 +113,8 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: the tracker agrees with a model, a list of all delivered offsets that is searched
-        /// from its beginning.
+        /// Goal: the tracker agrees with a simple model, a list of all delivered offsets that is
+        /// searched from its beginning.
         #[test]
         fn tracker_agrees_with_the_model(steps in steps()) {
             let mut tracker = OffsetTracker::default();

@@ -26,13 +26,13 @@ const TOPIC_PATIENCE: Duration = Duration::from_secs(5);
 const DEFAULTS: [(&str, &str); 4] = [
     // The retries of the client then write no duplicates and keep the order of a partition.
     ("enable.idempotence", "true"),
-    // Instead of five minutes: a relay holds a lease while it publishes.
+    // Shorter than the default of five minutes, because a relay holds a lease while it publishes.
     ("message.timeout.ms", "20000"),
-    // Shorter than the timeout above: otherwise a missing topic would look like a broker that is
+    // Shorter than `message.timeout.ms`: otherwise a missing topic would look like a broker that is
     // not available.
     ("topic.metadata.propagation.max.ms", "5000"),
-    // No delay: idempotence allows five requests in flight, and records are batched while these
-    // are in flight.
+    // No delay is needed: idempotence allows five requests in flight, and more records are batched
+    // while these requests are in flight.
     ("linger.ms", "0"),
 ];
 
@@ -94,8 +94,9 @@ impl Producer {
         }
     }
 
-    /// Returns the meaning of a record that was not confirmed in time. The client itself retries
-    /// errors such as too few replicas in sync, and then reports the timeout instead of the error.
+    /// Finds the cause for a record that was not confirmed in time, and returns the error. The
+    /// client itself retries errors such as too few replicas in sync, and then reports the timeout
+    /// instead of the error.
     pub(super) async fn unconfirmed(&self, topic: &str, error: KafkaError) -> PublishError {
         let producer = self.current().producer;
         let name = topic.to_owned();
@@ -121,11 +122,11 @@ impl Producer {
             .clone()
     }
 
-    /// Replaces the producer with this number after a fatal error, after which it accepts no more
-    /// records.
+    /// Replaces the producer with this number after a fatal error. After such an error the producer
+    /// accepts no more records.
     fn replace(&self, number: u64) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        // The first of several failed records replaces the producer.
+        // If several records failed, only the first of them replaces the producer.
         if current.number != number {
             return;
         }

@@ -14,14 +14,15 @@ use crate::{OutgoingMessage, PublishError, Publisher, TransportError, brokers::h
 /// The topic of an effect is the Kafka topic. An effect is published when all in-sync replicas have
 /// confirmed its record.
 ///
-/// The key of the record is the key of the effect, or its message id if it has no key. Effects of
-/// one key are in one partition and keep their order. The headers are `message-id`, `message-type`,
-/// `content-type`, `traceparent`, `idem-source-destination`, and the headers of the effect. A
-/// header that is not a string is sent as JSON. The timestamp of the record is the time when the
-/// effect was recorded.
+/// The key of the record is the key of the effect, or the message id if the effect has no key.
+/// Effects of one key are in one partition and keep their order. The headers are `message-id`,
+/// `message-type`, `content-type`, `traceparent`, `idem-source-destination`, and the headers of the
+/// effect. A header that is not a string is sent as JSON. The timestamp of the record is the time
+/// when the effect was recorded.
 ///
-/// The producer is idempotent, so its own retries write no duplicates. A relay that died can cause
-/// duplicates. Kafka does not recognize duplicates by message id, so consumers claim by it.
+/// The producer is idempotent, so its own retries write no duplicates. But a relay that crashed can
+/// cause duplicates. Kafka does not recognize duplicates by message id, so consumers must claim by
+/// message id.
 ///
 /// # Errors
 ///

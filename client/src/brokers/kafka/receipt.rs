@@ -1,4 +1,5 @@
-//! The receipt of a delivery, which settles it in the ledger. The offset is committed from there.
+//! The receipt of a delivery. It settles the delivery in the ledger, and the driver commits the
+//! offset from there.
 
 use std::{sync::Arc, time::Duration};
 
@@ -51,8 +52,8 @@ impl KafkaReceipt {
         let Some(fetched) = &self.fetched else {
             return Ok(());
         };
-        // If the partition was revoked, its new owner rejects the message too: publish one dead
-        // letter only.
+        // If the partition was revoked, its new owner rejects the message too: publish only one
+        // dead letter.
         if self.shared.is_current(&fetched.ticket) {
             self.dead_letters
                 .take(&fetched.ticket, &fetched.record, reason)

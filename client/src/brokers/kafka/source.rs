@@ -21,11 +21,11 @@ use crate::{Closed, Delivery, Source, TransportError};
 ///
 /// The id of a message is its header `message-id`. For messages without this header use
 /// [`IdStrategy::Coordinates`](crate::IdStrategy) or a business id. Keys and headers that are not
-/// UTF-8 are encoded as base64. If a header occurs more than once, the last one counts.
+/// UTF-8 are encoded as base64. If a header occurs more than once, the last value counts.
 ///
 /// Messages of one key within a partition are handled one after the other, unless
-/// [`ordered_by_key`](crate::Consumer::ordered_by_key) disables this. Kafka delivers them in order,
-/// but without this a message that fails would be redelivered after its successors.
+/// [`ordered_by_key`](crate::Consumer::ordered_by_key) disables this. Kafka delivers messages in
+/// order, but without this rule a failed message would be redelivered after its successors.
 ///
 /// A new group begins with the oldest messages. The property `auto.offset.reset` changes this.
 ///
@@ -69,7 +69,8 @@ impl KafkaSource {
         subscription.check()?;
         let dead_letters = Arc::new(DeadLetters::new(config, &subscription.dead_letter)?);
         let shared = Arc::new(Shared::default());
-        // `max_unsettled` limits its length, because the messages in it are unsettled.
+        // `max_unsettled` limits the length of this channel, because the messages in it are
+        // unsettled.
         let (sender, fetched) = mpsc::unbounded_channel();
         let driver = Driver::new(config, subscription, Arc::clone(&shared), sender)?;
         let ended = CancellationToken::new();

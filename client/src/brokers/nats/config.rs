@@ -24,7 +24,7 @@ pub struct NatsConfig {
     /// announces the other servers of its cluster before TLS begins: list all servers of the
     /// cluster.
     pub url: String,
-    /// A PEM file of the certificate authorities to trust. Default: those of the system.
+    /// A PEM file of the certificate authorities to trust. Default: the authorities of the system.
     #[serde(default)]
     pub ca: Option<PathBuf>,
     /// A PEM file of the client's certificate.
@@ -72,7 +72,7 @@ impl NatsConfig {
         }
     }
 
-    /// Trusts the certificate authorities in this PEM file instead of those of the system.
+    /// Trusts the certificate authorities in this PEM file instead of the system's authorities.
     #[must_use]
     pub fn ca(mut self, file: impl Into<PathBuf>) -> Self {
         self.ca = Some(file.into());

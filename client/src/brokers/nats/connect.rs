@@ -54,13 +54,13 @@ impl NatsConfig {
                 "the NATS settings name certificate files, but no URL is tls://".into(),
             ));
         }
-        // Also without `tls://`: a server can require TLS, and then the default of the client
-        // library panics.
+        // Set this also without `tls://`, because a server can require TLS, and then the default of
+        // the client library panics.
         let options = options
             .require_tls(servers.has_tls)
             .tls_client_config(files.verify_full()?);
         // A server announces other servers before TLS begins. An attacker on the network can add
-        // servers to this list, also ws:// ones.
+        // servers to this list, also ws:// servers, so ignore the list.
         let options = if servers.has_tls {
             options.ignore_discovered_servers()
         } else {
@@ -73,7 +73,8 @@ impl NatsConfig {
             (None, Some(file), None) => options.nkey(seed(file)?),
             (None, None, Some(file)) => {
                 let text = read(file)?;
-                // The error of the client library could contain a part of the file.
+                // The error of the client library could contain a part of the file, so it is not
+                // used.
                 let options = options.credentials(&text);
                 options.map_err(|_| unusable(file, "it has no JWT and no seed of a NATS user"))?
             }
@@ -96,7 +97,7 @@ fn seed(file: &Path) -> Result<String, Error> {
         .lines()
         .map(str::trim)
         .find(|line| line.starts_with("SU"));
-    // The client library parses the seed only when it connects.
+    // The client library parses the seed only when it connects, so check the seed here.
     seed.filter(|seed| KeyPair::from_seed(seed).is_ok())
         .map(str::to_owned)
         .ok_or_else(|| {

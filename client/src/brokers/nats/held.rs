@@ -23,8 +23,8 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// The delay before another attempt, without a connection or while the client library accepts no
-/// more messages.
+/// The delay before progress is reported again when there is no connection or the client library
+/// accepts no more messages.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 pub(super) struct Held {
@@ -87,7 +87,8 @@ impl Held {
         }
     }
 
-    /// Returns whether this delivery is held, and its message has not been redelivered since.
+    /// Returns whether this delivery is held and has not been replaced by a redelivery of its
+    /// message.
     pub(super) fn has(&self, place: i64, reply: &Subject) -> bool {
         self.state()
             .deliveries
@@ -95,8 +96,8 @@ impl Held {
             .is_some_and(|held| held.reply == *reply)
     }
 
-    /// Removes a delivery, so that the task reports no more progress of it. Returns false if the
-    /// message has been redelivered since.
+    /// Removes a delivery, so that the task reports no more progress of it. Returns false if a
+    /// redelivery of its message has replaced it.
     pub(super) fn remove(&self, place: i64, reply: &Subject) -> bool {
         let mut state = self.state();
         let is_held = state
@@ -120,8 +121,8 @@ impl Held {
                 if held.due > now + held.every / 2 {
                     return true;
                 }
-                // Under the lock and without waiting: a report after the settlement of the delivery
-                // would delay a redelivery.
+                // Publish under the lock and without waiting: a report that is sent after the
+                // settlement of the delivery would delay a redelivery.
                 let progress = self
                     .client
                     .publish(held.reply.clone(), AckKind::Progress.into());

@@ -72,9 +72,9 @@ fn received(subject: &str, payload: Bytes, map: Option<&HeaderMap>) -> Message {
     }
 }
 
-/// Returns the headers of a dead letter: those of the rejected message, and the reason.
+/// Returns the headers of a dead letter: the headers of the rejected message, and the reason.
 ///
-/// The stream that takes the dead letter can be the stream of the message, which would drop a
+/// The stream that takes the dead letter can be the stream of the message. This stream would drop a
 /// letter with the message's id as a duplicate. So the `Nats-Msg-Id` of the letter is made from the
 /// message's place and its consumer: a letter is a duplicate only if the same consumer rejects the
 /// same message again.

@@ -34,7 +34,8 @@ impl Prefetched {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a message. After the close its receipt is dropped, which returns the message.
+    /// Adds a message. After the close, the receipt is dropped instead, which returns the message
+    /// to the server.
     pub(super) fn add(&self, message: Message, receipt: NatsReceipt) {
         let mut state = self.state();
         if state.is_closed {
@@ -59,8 +60,8 @@ impl Prefetched {
             {
                 let mut state = self.state();
                 while let Some((message, receipt)) = state.waiting.pop_front() {
-                    // Skip a delivery if NATS has redelivered its message: the later delivery
-                    // follows.
+                    // Skip a delivery if NATS has redelivered its message, because the later
+                    // delivery follows.
                     if receipt.is_usable() {
                         return Ok((message, receipt));
                     }
@@ -88,7 +89,7 @@ impl Prefetched {
         self.taken.notified().await;
     }
 
-    /// Stops accepting messages. Returns the receipts of those that wait.
+    /// Stops accepting messages. Returns the receipts of the waiting messages.
     pub(super) fn close(&self) -> Vec<NatsReceipt> {
         let mut state = self.state();
         state.is_closed = true;

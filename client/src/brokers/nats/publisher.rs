@@ -52,7 +52,8 @@ const STREAM_NAMES: &str = "$JS.API.STREAM.NAMES";
 /// The longest time to wait for the response to this request.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
-/// The largest number of server errors that a publish has not read yet. It misses older ones.
+/// The number of server errors that are kept until a publish reads them. A publish misses older
+/// errors.
 const ERRORS: usize = 256;
 
 /// Publishes effects to NATS JetStream.
@@ -97,7 +98,7 @@ impl NatsPublisher {
             let errors = self.errors.clone();
             let options = ConnectOptions::new().event_callback(move |event| {
                 if let Event::ServerError(ServerError::Other(error)) = event {
-                    // Fails if no publish is in progress.
+                    // This fails if no publish is in progress. No publish needs the error then.
                     let _ = errors.send(error);
                 }
                 std::future::ready(())
@@ -106,7 +107,7 @@ impl NatsPublisher {
         });
         let context = connecting.await.map_err(PublishError::Unavailable)?;
         // Without a connection the client library would keep the effect until it has reconnected,
-        // for an unknown time.
+        // for an unknown time. So fail at once.
         if is_connected(context) {
             Ok(context)
         } else {
@@ -145,8 +146,8 @@ impl Publisher for NatsPublisher {
 
     async fn check(&self) -> Result<(), PublishError> {
         let context = self.context().await?;
-        // Another server of the cluster may have JetStream. This request needs a permission, so it
-        // is sent only to a server without JetStream.
+        // This server has no JetStream, but another server of the cluster may have it. The request
+        // needs a permission, so it is sent only in this case.
         if !context.client().server_info().jetstream {
             let account = context.query_account().await;
             account.map_err(|error| PublishError::Unavailable(error.into()))?;
@@ -155,9 +156,9 @@ impl Publisher for NatsPublisher {
     }
 }
 
-/// Waits until the server denies the permission to publish to this subject, and returns its error.
-/// Waits without end if the server does not deny it. The server sends this error instead of a
-/// reply.
+/// Waits until the server denies the permission to publish to this subject, and returns the
+/// server's error. The server sends this error instead of a reply. Waits without end if the server
+/// does not deny the permission.
 async fn refusal_of(mut errors: broadcast::Receiver<String>, subject: &str) -> String {
     loop {
         match errors.recv().await {
@@ -169,7 +170,7 @@ async fn refusal_of(mut errors: broadcast::Receiver<String>, subject: &str) -> S
 }
 
 impl NatsPublisher {
-    /// Returns the meaning of an error of NATS, according to the table in `docs/relays.md`.
+    /// Converts an error of NATS to a [`PublishError`], according to the table in `docs/relays.md`.
     async fn classify(
         &self,
         context: &Context,
@@ -199,9 +200,9 @@ impl NatsPublisher {
         }
     }
 
-    /// Returns the meaning of a missing reply. There are three causes: no stream takes the subject,
-    /// its stream has no leader, or JetStream is not available. In the last case there is no reply
-    /// to the request of this function either.
+    /// Finds the cause of a missing reply, and returns the error. There are three causes: no stream
+    /// takes the subject, its stream has no leader, or JetStream is not available. If JetStream is
+    /// not available, the request of this function also receives no reply.
     async fn unconfirmed(
         &self,
         context: &Context,
@@ -209,8 +210,8 @@ impl NatsPublisher {
         error: jetstream::context::PublishError,
     ) -> PublishError {
         let errors = self.errors.subscribe();
-        // Shorter than the timeout of the client library, so that it ends within the time limit of
-        // a relay.
+        // The limit is shorter than the timeout of the client library, so that the request ends
+        // within the time limit of a relay.
         let limit = LOOK_UP.min(Duration::from_secs(self.config.timeout_s.into()) / 2);
         let found = select! {
             found = timeout(limit, context.stream_by_subject(subject)) => found,

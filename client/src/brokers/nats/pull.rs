@@ -1,9 +1,8 @@
 //! Fetches messages ahead: sends one request after the other, and holds each message that arrives.
 //!
-//! Every request names an inbox, a subscription of the connection that the request is sent over.
-//! After a loss of the connection, and when the server has been silent for too long, the task
-//! creates a new inbox and a new request. The server drops a request if its inbox has no
-//! subscriber.
+//! Every request names an inbox, which is a subscription on the same connection. After a loss of
+//! the connection, and when the server has been silent for too long, the task creates a new inbox
+//! and a new request. The server drops a request if its inbox has no subscriber.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -51,7 +50,7 @@ pub(super) struct Pull {
 struct Inbox {
     subject: Subject,
     subscriber: Subscriber,
-    /// The number of losses of the connection before the subscription.
+    /// The number of times that the connection was lost before the subscription.
     losses: u64,
     /// The number of messages that are requested and have not arrived.
     asked: usize,
@@ -85,7 +84,8 @@ impl Pull {
     }
 
     async fn inbox(&self) -> Result<Inbox, TransportError> {
-        // Read before the subscription: its messages then arrive after at least this many losses.
+        // Read the number before the subscription, so that its messages arrive after at least this
+        // many losses.
         let losses = self.session.link.losses();
         let client = self.session.link.context.client();
         let subject = Subject::from(client.new_inbox());
@@ -97,10 +97,10 @@ impl Pull {
         })
     }
 
-    /// Replaces the request that is still open at the server with a short one, and waits until that
-    /// one ends. NATS 2.9 assigns a returned message to an open request even if the request's inbox
-    /// has no subscriber any more, and then delivers the message to no other request before
-    /// `ack_wait` is over.
+    /// Replaces the request that is still open at the server with a short request, and waits until
+    /// the short request ends. NATS 2.9 assigns a returned message to an open request even if the
+    /// request's inbox has no subscriber any more. It then delivers the message to no other request
+    /// before `ack_wait` is over.
     async fn sweep(&self) {
         let swept = async {
             let mut inbox = self.inbox().await?;

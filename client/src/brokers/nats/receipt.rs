@@ -1,4 +1,4 @@
-//! The receipt of a delivery, which settles it at the server.
+//! The receipt of a delivery. It settles the delivery at the server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -40,13 +40,13 @@ const UNCONFIRMED: &str = "the connection of the delivery was lost, and the serv
 
 pub(super) struct NatsReceipt {
     session: Arc<Session>,
-    /// The smallest possible number of losses of the connection before the delivery.
+    /// The smallest possible number of times that the connection was lost before the delivery.
     losses: u64,
     /// The place of the message in its stream.
     place: i64,
     /// The subject for the settlement. `None` after the settlement.
     reply: Option<Subject>,
-    /// The delay before the server redelivers the message when this is dropped.
+    /// The delay before the server redelivers the message when this receipt is dropped.
     again_after: Option<Duration>,
     message: Message,
     /// Whether the server counts each return and stops delivering the message at a limit.
@@ -57,7 +57,7 @@ pub(super) struct NatsReceipt {
 }
 
 impl NatsReceipt {
-    /// Holds a delivery that arrived after at least this many losses of the connection.
+    /// Holds a delivery that arrived after the connection was lost at least `losses` times.
     pub(super) fn hold(
         session: Arc<Session>,
         losses: u64,
@@ -103,9 +103,9 @@ impl NatsReceipt {
         session.withheld.add(message, self, due, None)
     }
 
-    /// Has the message redelivered after its dead letter could not be published. If the durable
-    /// consumer has a limit of deliveries, the message is withheld: the server counts a return, and
-    /// does not redeliver the message after the last one.
+    /// Causes the redelivery of the message after its dead letter could not be published. If the
+    /// durable consumer has a limit of deliveries, the message is withheld, because the server
+    /// counts a return and does not redeliver the message after the last delivery.
     fn ask_again(mut self) {
         // If the message is not withheld, dropping the receipt returns it to the server.
         self.again_after = Some(AGAIN_AFTER);
@@ -124,7 +124,8 @@ impl NatsReceipt {
         self.is_last && self.is_usable()
     }
 
-    /// Settles the delivery. A return does nothing if the message has been redelivered since.
+    /// Settles the delivery. A return does nothing if the message has been redelivered in the
+    /// meantime.
     async fn finish(&mut self, kind: AckKind) -> Result<(), TransportError> {
         let Some(reply) = self.reply.take() else {
             return Ok(());
@@ -140,7 +141,7 @@ impl NatsReceipt {
     ///
     /// When the connection is lost, the settlement can be lost with it, so it is sent again. A
     /// server that was restarted can forget the delivery, and then it never confirms the
-    /// settlement.
+    /// settlement. So the second attempt has a time limit.
     async fn confirm(&self, reply: Subject, kind: AckKind) -> Result<(), TransportError> {
         let client = self.context().client();
         let settlement = Bytes::from(kind);
@@ -243,10 +244,10 @@ impl Receipt for NatsReceipt {
         self.is_near_limit
     }
 
-    /// Returns false for a last delivery: if this process ended, the message would be lost, so it
-    /// must be kept in the database.
+    /// Returns false for a last delivery. If this process ended, the message would be lost, so the
+    /// consumer must keep it in the database.
     fn is_safe_to_release(&self) -> bool {
-        // A return does nothing if the message has been redelivered since.
+        // A return does nothing if the message has been redelivered in the meantime.
         !self.is_usable() || self.is_limited && !self.is_last && self.session.withheld.is_open()
     }
 
@@ -260,9 +261,10 @@ fn nak(after: Duration) -> AckKind {
     AckKind::Nak((!after.is_zero()).then_some(after))
 }
 
-/// Returns an unsettled message to the server, which would otherwise redeliver it only after
-/// `ack_wait`. A message at its last delivery is withheld, so that the source redelivers it. After
-/// the end of the source such a message is not redelivered, and it stays in the stream.
+/// Returns an unsettled message to the server. Without this return, the server would redeliver the
+/// message only after `ack_wait`. A message at its last delivery is withheld, so that the source
+/// redelivers it. After the end of the source such a message is not redelivered, and it stays in
+/// the stream.
 impl Drop for NatsReceipt {
     fn drop(&mut self) {
         let is_lost_when_returned = self.is_lost_when_returned();
@@ -285,7 +287,7 @@ impl Drop for NatsReceipt {
             return;
         }
         if !self.session.held.remove(self.place, &reply) {
-            // The message has been redelivered since.
+            // The message has been redelivered in the meantime, so there is nothing to return.
             return;
         }
         let (client, again_after) = (self.context().client(), self.again_after);

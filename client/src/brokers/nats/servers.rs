@@ -1,4 +1,4 @@
-//! The servers and the login in the URL setting.
+//! Parses the servers and the login in the URL setting.
 
 use async_nats::{ConnectOptions, ServerAddr};
 

@@ -33,8 +33,8 @@ use crate::{
 /// The largest number of messages that are returned to the server at the same time.
 const RETURNS: usize = 64;
 
-/// The longest time that a source takes to end. A consumer waits longer than this for the messages
-/// at their last delivery, because it keeps those messages afterwards.
+/// The longest time that a source takes to end. The limit of a consumer is longer, because the
+/// consumer must afterwards keep the messages that were at their last delivery.
 const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 
 pub(super) struct Session {
@@ -82,13 +82,14 @@ impl Session {
         }
     }
 
-    /// Ends the session and returns the undelivered messages to the server, except those at their
-    /// last delivery. These are in the result.
+    /// Ends the session and returns the undelivered messages to the server. Messages at their last
+    /// delivery are not returned to the server but to the caller, in the result.
     pub(super) fn end(
         self: Arc<Self>,
         pulling: Option<Pulling>,
     ) -> impl Future<Output = Closed> + Send + 'static {
-        // Before the future is polled: the withheld receipts and the session hold each other.
+        // Close this before the future is polled: the withheld receipts and the session hold each
+        // other, and the future may be dropped without a poll.
         let withheld = self.withheld.close();
         let ended = Ended(self);
         async move {

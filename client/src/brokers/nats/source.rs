@@ -46,7 +46,7 @@ use crate::{Closed, Delivery, Source, TransportError};
 /// If the durable consumer has a `max_deliver`, NATS does not redeliver a message after this number
 /// of deliveries. Then a released message stays with this source, and the source redelivers it
 /// itself. The same applies to a message if its receipt is dropped at its last delivery. The
-/// consumer rejects a message that fails at its last delivery or at the one before it.
+/// consumer rejects a message that fails at its last delivery or at the delivery before it.
 ///
 /// # Connections and the end
 ///
@@ -118,7 +118,7 @@ impl Source for NatsSource {
         match came {
             Ok((message, receipt)) => Ok(Some(Delivery::new(message, receipt))),
             Err(error) => {
-                // The next `next` starts a new task.
+                // The next use of `next` starts a new task.
                 self.pulling = None;
                 Err(error)
             }

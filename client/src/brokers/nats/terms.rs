@@ -20,7 +20,7 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) struct Terms {
     /// The times that the server waits for a settlement, by the number of the delivery. The last
-    /// one is for all further deliveries.
+    /// time applies to all further deliveries.
     waits: Vec<Duration>,
     max_deliver: Option<u32>,
     max_batch: Option<usize>,
@@ -64,13 +64,13 @@ impl Terms {
         self.max_deliver.is_some()
     }
 
-    /// Returns whether this delivery is the last, or the one before the last.
+    /// Returns whether this delivery is the last delivery or the delivery before it.
     pub(super) fn is_near_limit(&self, delivery: u32) -> bool {
         self.max_deliver
             .is_some_and(|max| delivery.saturating_add(1) >= max)
     }
 
-    /// Returns whether this delivery is the last.
+    /// Returns whether this delivery is the last delivery.
     pub(super) fn is_last(&self, delivery: u32) -> bool {
         self.max_deliver.is_some_and(|max| delivery >= max)
     }
@@ -80,8 +80,8 @@ impl Terms {
         self.max_batch.map_or(messages, |max| max.min(messages))
     }
 
-    /// Returns the time that a request waits at the server: this time, reduced to the limit of the
-    /// durable consumer.
+    /// Returns the time that a request waits at the server: `unless_limited`, reduced to the limit
+    /// of the durable consumer.
     pub(super) fn expires(&self, unless_limited: Duration) -> Duration {
         self.max_expires
             .map_or(unless_limited, |max| max.min(unless_limited))
@@ -118,8 +118,8 @@ pub(super) async fn consumer(
     Ok((consumer, terms))
 }
 
-/// Whether the log contains the warning about a limit of deliveries. At this limit the server keeps
-/// no dead letter.
+/// Ensures that the warning about a limit of deliveries is logged once. The warning says that the
+/// server keeps no dead letter at this limit.
 #[derive(Default)]
 pub(super) struct LimitWarning {
     is_given: bool,

@@ -24,7 +24,7 @@ pub struct RabbitMqConfig {
     /// the server. With `?auth_mechanism=external` the client logs in as the user that its
     /// certificate names.
     pub url: String,
-    /// A PEM file of the certificate authorities to trust. Default: those of the system.
+    /// A PEM file of the certificate authorities to trust. Default: the authorities of the system.
     #[serde(default)]
     pub ca: Option<PathBuf>,
     /// A PEM file of the client's certificate.
@@ -43,7 +43,7 @@ pub struct RabbitMqConfig {
     pub max_unconfirmed: u16,
     /// The longest time to wait for the broker, in seconds: for a connection, and for a
     /// confirmation. Default: 20. When a confirmation is missing, the publisher takes up to 5 s to
-    /// find the cause. This time and the 5 s together must be less than the relay's
+    /// find the cause. `timeout_s` and these 5 s together must be less than the relay's
     /// [`publish_timeout`](crate::Relay::publish_timeout).
     #[serde(default = "timeout_s")]
     pub timeout_s: u16,
@@ -72,7 +72,7 @@ impl RabbitMqConfig {
         }
     }
 
-    /// Trusts the certificate authorities in this PEM file instead of those of the system.
+    /// Trusts the certificate authorities in this PEM file instead of the system's authorities.
     #[must_use]
     pub fn ca(mut self, file: impl Into<PathBuf>) -> Self {
         self.ca = Some(file.into());
@@ -137,12 +137,12 @@ pub struct RabbitMqSubscription {
     /// The name of the queue. The queue must exist.
     pub queue: String,
     /// The largest number of unsettled messages: the broker delivers this many, and then waits
-    /// until one is settled. Default: 100. With 0 there is no limit.
+    /// until a message is settled. Default: 100. With 0 there is no limit.
     #[serde(default = "prefetch")]
     pub prefetch: u16,
     /// Whether the queue has a dead-letter exchange, which keeps rejected messages. Default: false;
-    /// the consumer keeps rejected messages in `idem.dead_letter`. Set this only if the exchange
-    /// exists: without one RabbitMQ deletes rejected messages.
+    /// the consumer then keeps rejected messages in `idem.dead_letter`. Set this only if the
+    /// exchange exists: otherwise RabbitMQ deletes rejected messages.
     #[serde(default)]
     pub dead_letter_exchange: bool,
     /// The longest time, in seconds, that this process withholds a message that did not fail, if
@@ -194,7 +194,7 @@ impl RabbitMqSubscription {
     }
 
     /// Sets the largest number of unsettled messages: the broker delivers this many, and then waits
-    /// until one is settled.
+    /// until a message is settled.
     #[must_use]
     pub fn prefetch(mut self, messages: u16) -> Self {
         self.prefetch = messages;

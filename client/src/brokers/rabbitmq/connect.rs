@@ -13,9 +13,9 @@ use tokio::time::timeout;
 use super::RabbitMqConfig;
 use crate::{Error, TransportError, tls::Files};
 
-/// The longest time to wait for a server to open a connection or a channel, which needs no disk. A
-/// server that is starting can accept a connection and then never reply to it. Another attempt
-/// solves this.
+/// The longest time to wait until a server opens a connection or a channel. The server needs no
+/// disk for this. A server that is starting can accept a connection and then never reply to it.
+/// Another attempt solves this.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Connects. RabbitMQ shows the name of the connection, which contains `role`, in its lists.
@@ -62,8 +62,8 @@ enum Host {
     Address(Ipv6Addr),
 }
 
-/// Returns the host of a URL, or `None` if it has none. lapin replaces an IPv6 address and a
-/// missing host with `localhost`.
+/// Returns the host of a URL, or `None` if the URL has no host. This is checked here, because lapin
+/// replaces an IPv6 address and a missing host with `localhost`.
 fn host(url: &str) -> Option<Host> {
     // lapin also removes these characters, and white space around the URL.
     let url: String = url
@@ -92,7 +92,7 @@ impl RabbitMqConfig {
 
     /// Returns the address of the server, and its TLS connector if the URL begins with `amqps://`.
     fn server(&self) -> Result<(AMQPUri, Option<RustlsConnector>), Error> {
-        // The error of lapin can contain the URL with its password.
+        // The error of lapin can contain the URL with its password, so it is not used.
         let mut uri: AMQPUri = self.url.parse().map_err(|_| {
             Error::Invalid("the URL of RabbitMQ is not an amqp:// or amqps:// URL".into())
         })?;

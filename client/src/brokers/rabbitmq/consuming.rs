@@ -1,4 +1,4 @@
-//! A consumer and its channel.
+//! Consumes a queue with a consumer on its own channel.
 
 use std::sync::Arc;
 
@@ -61,8 +61,8 @@ pub(super) struct Consuming {
 }
 
 impl Consuming {
-    /// Starts a consumer of this queue. The broker may send messages before its confirmation
-    /// arrives.
+    /// Starts a consumer of this queue. The broker may send messages before it confirms the
+    /// consumer.
     pub(super) async fn start(
         session: Session,
         queue: ShortString,
@@ -120,7 +120,7 @@ impl Consuming {
     }
 
     /// Cancels the consumer, so that the broker does not send returned messages to it. Returns the
-    /// messages that the broker sent before, also if the broker does not reply.
+    /// messages that the broker sent before the cancellation, even if the broker does not reply.
     pub(super) async fn cancel(
         mut self,
         subscription: &RabbitMqSubscription,
@@ -139,7 +139,7 @@ impl Consuming {
             );
         }
         let mut ahead = Vec::new();
-        // After this time the loop still takes the messages that have already arrived.
+        // Even after `until`, the loop takes the messages that have already arrived.
         while let Ok(Some(Ok(delivery))) = timeout_at(until, self.consumer.next()).await {
             ahead.push(self.receive(subscription, withheld, delivery));
         }
@@ -147,9 +147,9 @@ impl Consuming {
     }
 }
 
-/// Returns whether a quorum queue of RabbitMQ 4 may delete the message when it is returned: near
-/// its delivery limit, unless the queue has a dead-letter exchange. A consumer cannot read the
-/// limit from the broker.
+/// Returns whether a quorum queue of RabbitMQ 4 may delete the message when it is returned. This
+/// can happen near the delivery limit, unless the queue has a dead-letter exchange. A consumer
+/// cannot read the limit from the broker.
 fn is_near_limit(subscription: &RabbitMqSubscription, delivery: &message::Delivery) -> bool {
     let counted = properties::near_limit(delivery).filter(|_| !subscription.dead_letter_exchange);
     if let Some(counted) = counted {

@@ -12,7 +12,8 @@ use time::OffsetDateTime;
 
 use crate::{Message, OutgoingMessage, TransportError, brokers::headers};
 
-/// The delivery mode of a message that a durable queue writes to disk before it confirms it.
+/// The delivery mode of a persistent message. A durable queue writes such a message to disk before
+/// it confirms the message.
 const PERSISTENT: u8 = 2;
 
 /// The size, in bytes, of the other parts of the frame that contains the properties: the head and
@@ -76,7 +77,7 @@ pub(super) fn frame_bytes(properties: &BasicProperties) -> usize {
     REST_OF_FRAME + names.sum::<usize>() + 4 + headers.sum::<usize>()
 }
 
-/// Returns a short string of AMQP, which names and ids are. Fails if the text is too long.
+/// Converts a name or an id to a short string of AMQP. Fails if the text is too long.
 pub(super) fn short(text: impl Into<String>) -> Result<ShortString, TransportError> {
     Ok(ShortString::try_new(text)?)
 }
@@ -118,7 +119,7 @@ fn table(properties: &BasicProperties) -> impl Iterator<Item = (&ShortString, &A
 }
 
 /// The header that a quorum queue adds to a message that was delivered before, since RabbitMQ 4.3.
-/// It counts these deliveries with and without a failure.
+/// The header counts the earlier deliveries with and without a failure.
 const ACQUIRED: &str = "x-acquired-count";
 
 /// The header that a quorum queue adds to a message that was delivered before. Since RabbitMQ 4.3
@@ -151,13 +152,14 @@ pub(super) fn near_limit(delivery: &Delivery) -> Option<u32> {
     count(counted.1).filter(|counted| NEAR_LIMIT.contains(counted))
 }
 
-/// Returns the number of deliveries of a message, including this one, or `None` if it is unknown.
+/// Returns the number of deliveries of a message, including this delivery, or `None` if the number
+/// is unknown.
 ///
 /// Quorum queues count earlier deliveries in `x-delivery-count`. Since RabbitMQ 4.3 they count
 /// failures only, and add no header before the first failure. A classic queue only marks a message
-/// that was delivered before. The number is then unknown: a number that never grows would let the
-/// message fail without end. The header `x-death` counts how many times the message left this queue
-/// as a dead letter.
+/// that was delivered before. The number of deliveries is then unknown, because a number that never
+/// grows would let the message fail without end. The header `x-death` counts how many times the
+/// message left this queue as a dead letter.
 fn deliveries(queue: &str, delivery: &Delivery) -> Option<u32> {
     let find = |wanted: &str| {
         table(&delivery.properties)
@@ -295,7 +297,7 @@ mod tests {
             counts_returns(&delivery)
         };
         assert_eq!(of(&[], false), None);
-        // The sender set this header.
+        // On a first delivery this header comes from the sender, so it shows nothing.
         assert_eq!(of(&["x-delivery-count"], false), None);
         assert_eq!(of(&["x-delivery-count"], true), Some(true));
         assert_eq!(

@@ -37,12 +37,12 @@ const PROBE: Duration = Duration::from_secs(5);
 /// that it was routed to has confirmed it.
 ///
 /// The property *message id* is the id of the effect, *timestamp* is the time when it was recorded
-/// in whole seconds, and *type* and *content type* are those of the effect. The header
+/// in whole seconds, and *type* and *content type* come from the effect. The header
 /// `correlation-id` of the effect becomes the property *correlation id*. The other headers of the
 /// effect are sent as text, together with `idem-key`, `idem-source-destination` and `traceparent`.
 ///
-/// The publisher connects at the first publish, and reconnects at the next one after the connection
-/// was lost.
+/// The publisher connects at the first publish. When the connection is lost, it reconnects at the
+/// next publish.
 ///
 /// # Errors
 ///
@@ -56,20 +56,21 @@ const PROBE: Duration = Duration::from_secs(5);
 ///   the connection.
 pub struct RabbitMqPublisher {
     config: RabbitMqConfig,
-    /// The connection. It is locked while one effect connects for all. Effects hold a reference to
-    /// it, so that a cancelled effect does not close the connection of the others.
+    /// The connection. The lock is held while one effect connects on behalf of all effects. Each
+    /// effect holds a reference to the connection, so that a cancelled effect does not close the
+    /// connection of other effects.
     connection: tokio::sync::Mutex<Option<Arc<Connection>>>,
-    /// The channels that no effect uses. A channel transports one effect at a time. Only then is it
-    /// certain which effect the broker returns or closes the channel for.
+    /// The channels that no effect uses. A channel transports one effect at a time. So it is
+    /// certain which effect the broker returned, or which effect caused the close of a channel.
     idle: Mutex<Vec<Channel>>,
     channels: Semaphore,
     /// The largest frame of the last connection, in bytes. Before the first connection it has no
     /// limit.
     frame_max: AtomicU32,
-    /// The state of the last connection. `None` before the first one.
+    /// The state of the last connection. `None` before the first connection.
     status: Mutex<Option<ConnectionStatus>>,
-    /// The end and the result of the last probe. It is locked during a probe, so that there is one
-    /// probe at a time.
+    /// The end and the result of the last probe. The lock is held during a probe, so that there is
+    /// one probe at a time.
     probed: tokio::sync::Mutex<Option<(Instant, bool)>>,
 }
 
@@ -122,9 +123,9 @@ impl RabbitMqPublisher {
         }
     }
 
-    /// Returns the longest time to wait for a new channel. It is shorter than the timeout around
-    /// it: that timeout would end the wait before the connection is recognized as dead, and the
-    /// next effect would wait for the same connection again.
+    /// Returns the longest time to wait for a new channel. It is shorter than the timeout in
+    /// `channel`. Otherwise that timeout would end the wait before the connection is recognized as
+    /// dead, and the next effect would wait for the same connection again.
     fn patience(&self) -> Duration {
         PATIENCE.min(self.config.timeout() / 2)
     }
@@ -145,8 +146,8 @@ impl RabbitMqPublisher {
         Ok(Arc::clone(connection.insert(connected)))
     }
 
-    /// Removes a connection that may be dead. The effects that are sent over it keep it until they
-    /// are confirmed or cancelled.
+    /// Removes a connection that may be dead. The connection stays open until the effects that are
+    /// sent over it are confirmed or cancelled.
     async fn leave(&self, left: &Arc<Connection>) {
         let mut connection = self.connection.lock().await;
         connection.take_if(|connection| Arc::ptr_eq(connection, left));
@@ -184,8 +185,8 @@ impl RabbitMqPublisher {
         }
     }
 
-    /// Returns whether the server opens a channel on its connection. A server with an alarm does
-    /// not. Effects that need this at the same time share one probe.
+    /// Returns whether the server opens a channel on its connection. A server with an alarm opens
+    /// no channel. Effects that need the result at the same time share one probe.
     async fn serves(&self) -> bool {
         let asked = Instant::now();
         let mut probed = self.probed.lock().await;
@@ -312,8 +313,7 @@ impl Publisher for RabbitMqPublisher {
     }
 }
 
-/// Returns the meaning of RabbitMQ's reply to an effect, according to the table in
-/// `docs/relays.md`.
+/// Converts RabbitMQ's reply to an effect to a result, according to the table in `docs/relays.md`.
 fn judge(sent: Result<Confirmation, TransportError>) -> Result<(), PublishError> {
     match sent {
         Ok(Confirmation::Ack(None)) => Ok(()),
@@ -338,7 +338,8 @@ fn judge(sent: Result<Confirmation, TransportError>) -> Result<(), PublishError>
     }
 }
 
-/// Returns the meaning of an error. The broker closes a channel with a code that names the cause.
+/// Converts an error to a [`PublishError`]. When the broker closes a channel, the code names the
+/// cause.
 fn classify(error: TransportError) -> PublishError {
     let kind = match error.downcast_ref::<lapin::Error>().map(lapin::Error::kind) {
         Some(ErrorKind::ProtocolError(reply)) => reply.kind(),

@@ -1,4 +1,4 @@
-//! The receipt of a delivery, which settles it at the broker.
+//! The receipt of a delivery. It settles the delivery at the broker.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,11 +32,11 @@ const NO_DEAD_LETTER_EXCHANGE: &str = "the subscription names no dead-letter exc
 pub(super) struct RabbitMqReceipt {
     /// Settles the delivery. `None` after the settlement.
     acker: Option<Acker>,
-    /// The data to withhold the message. `None` if the message is returned instead. Every message
-    /// near its limit has it.
+    /// The data to withhold the message. `None` if the message is returned instead. It is always
+    /// set for a message near its limit.
     hold: Option<Hold>,
     counts_releases: bool,
-    /// Whether the queue does not count a return. It always counts the end of the connection.
+    /// Whether the queue counts no returns. Even then it counts the end of the connection.
     returns_are_free: bool,
     /// Whether the queue may delete the message when it counts another delivery.
     is_near_limit: bool,
@@ -114,8 +114,8 @@ impl RabbitMqReceipt {
         let due = now
             .checked_add(after)
             .unwrap_or(until.max(now + LONGEST_PAUSE));
-        // A message near its limit is never returned at the end of its hold. The source redelivers
-        // it then, so that the consumer can keep it.
+        // A message near its limit is never returned when the time to withhold it is over. Instead
+        // the source redelivers it, so that the consumer can keep it.
         let (due, until) = match (self.is_near_limit, is_over) {
             (false, _) => (due, Some(until)),
             (true, false) => (due.min(until), None),
@@ -159,7 +159,7 @@ impl Receipt for RabbitMqReceipt {
             && receipt.is_near_limit
             && !receipt.is_usable()
         {
-            // The queue may have deleted the message at the end of the connection.
+            // The queue may have deleted the message at the end of the connection, so withhold it.
             settlement = Settlement::Release { after };
         }
         if let Settlement::Release { after } = settlement {
@@ -172,7 +172,8 @@ impl Receipt for RabbitMqReceipt {
                 return Box::pin(async { Err(NOT_RETURNED.into()) });
             }
             if receipt.hold.is_some() {
-                // The source has ended, or the time to withhold the message is over.
+                // The source has ended, or the time to withhold the message is over, so return it
+                // at once.
                 settlement = Settlement::RELEASE;
             }
         }
@@ -196,7 +197,7 @@ impl Receipt for RabbitMqReceipt {
     }
 
     fn counts_releases(&self) -> bool {
-        // Also for withheld messages: a shutdown returns them.
+        // This includes withheld messages, because a shutdown returns them.
         self.counts_releases
     }
 
@@ -214,9 +215,10 @@ impl Receipt for RabbitMqReceipt {
     }
 }
 
-/// Returns an unsettled message to its queue: otherwise it would take one of the `prefetch` places
-/// until the channel is closed. A message near its limit is withheld, so that the source redelivers
-/// it. After the end of the source such a message stays unsettled if its queue counts returns.
+/// Returns an unsettled message to its queue. Without this return, the message would take one of
+/// the `prefetch` places until the channel is closed. A message near its limit is withheld, so that
+/// the source redelivers it. After the end of the source such a message stays unsettled if its
+/// queue counts returns.
 impl Drop for RabbitMqReceipt {
     fn drop(&mut self) {
         let Some(mut acker) = self.acker.take() else {
@@ -274,7 +276,7 @@ async fn requeue(
     if after.is_zero() {
         return put_back.await;
     }
-    // If this process ends before, the broker redelivers the message at once.
+    // If this process ends before this time, the broker redelivers the message at once.
     tokio::spawn(async move {
         sleep(after.min(LONGEST_PAUSE)).await;
         if let Err(error) = put_back.await {

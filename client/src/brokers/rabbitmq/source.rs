@@ -18,9 +18,9 @@ use crate::{
 };
 
 /// The longest time to wait at the end of a source: for a consumer that is still being started, or
-/// for the return of all messages. After such a consumer half of this time remains for the returns.
-/// Both together take at most 4.5 s, less than the 5 s that a stop allows for the close of a
-/// source.
+/// for the return of all messages. After the wait for such a consumer, half of this time is allowed
+/// for the returns. Both waits together take at most 4.5 s, which is less than the 5 s that a stop
+/// allows for the close of a source.
 const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 
 /// A source of messages: one queue of RabbitMQ.
@@ -50,7 +50,7 @@ const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 ///   then the source assumes that it does.
 /// - [`Reject`](crate::Settlement::Reject) moves a message to the dead-letter exchange of the
 ///   queue, if the subscription states that there
-///   [is one](RabbitMqSubscription::dead_letter_exchange). Otherwise a
+///   [is an exchange](RabbitMqSubscription::dead_letter_exchange). Otherwise a
 ///   [`Consumer`](crate::Consumer) keeps the message in `idem.dead_letter` and acknowledges it,
 ///   while a direct settlement returns an error and the message is redelivered.
 ///
@@ -67,21 +67,21 @@ const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 /// - A source that is dropped without a close does not return the message. The queue then counts
 ///   the end of the connection, and can delete the message.
 ///
-/// If the queue has a dead-letter exchange, the source returns such a message like any other.
+/// If the queue has a dead-letter exchange, the source returns such a message as usual.
 ///
 /// # Connections and the end
 ///
-/// The source connects in the first [`next`](Source::next), and reconnects in the next one after
-/// the connection was lost. When the connection ends, every quorum queue counts each message that
-/// was delivered over it and not settled. [`close`](Source::close) returns the undelivered messages
-/// to the queue.
+/// The source connects in the first [`next`](Source::next). When the connection is lost, it
+/// reconnects in the following `next`. When the connection ends, every quorum queue counts each
+/// message that was delivered over it and not settled. [`close`](Source::close) returns the
+/// undelivered messages to the queue.
 pub struct RabbitMqSource {
     config: RabbitMqConfig,
     subscription: RabbitMqSubscription,
     starting: Starting,
     consuming: Option<Consuming>,
-    /// The withheld messages, also those of consumers that have ended: a message can be settled as
-    /// long as its channel is open.
+    /// The withheld messages, including messages of consumers that have ended: a message can be
+    /// settled as long as its channel is open.
     withheld: Arc<Withheld<RabbitMqReceipt>>,
     /// The task that returns withheld messages at the end of their time.
     expiring: Option<JoinHandle<()>>,
@@ -103,10 +103,11 @@ impl RabbitMqSource {
         }
     }
 
-    /// Ends the source and returns the undelivered messages to the queue, except those near their
-    /// delivery limit. These are in the result.
+    /// Ends the source and returns the undelivered messages to the queue. Messages near their
+    /// delivery limit are not returned to the queue but to the caller, in the result.
     fn end(&mut self) -> impl Future<Output = Closed> + Send + 'static {
-        // Before the future is polled: each withheld receipt holds the set that contains it.
+        // Close this before the future is polled: each withheld receipt holds the set that contains
+        // it, and the future may be dropped without a poll.
         let withheld = self.withheld.close();
         let (keep, give_back): (Vec<_>, Vec<_>) = withheld
             .into_iter()
@@ -153,7 +154,7 @@ impl RabbitMqSource {
 impl Drop for RabbitMqSource {
     fn drop(&mut self) {
         let ending = self.end();
-        // Without a runtime the source has fetched no message.
+        // Without a runtime the source has fetched no message, so nothing must be returned.
         if let Some(runtime) = self.runtime.take() {
             runtime.spawn(async move { drop(ending.await) });
         }
@@ -180,8 +181,8 @@ impl Source for RabbitMqSource {
         };
         let consuming = self.consuming.insert(consuming);
         loop {
-            // Polled in random order, so that a queue that always has messages does not delay the
-            // withheld ones without end.
+            // `select!` polls in random order, so that a queue that always has messages does not
+            // delay the withheld messages without end.
             let delivered = tokio::select! {
                 (message, receipt) = withheld.next() => {
                     return Ok(Some(Delivery::new(message, receipt)));

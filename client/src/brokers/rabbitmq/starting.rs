@@ -1,4 +1,4 @@
-//! The start of a consumer.
+//! Starts a consumer in several steps.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use super::{
 };
 use crate::TransportError;
 
-/// The state of the start of a consumer. The steps run in tasks, so that a source that delivers a
-/// withheld message during the start does not have to start again.
+/// The current step of the start of a consumer. The steps run in tasks, so that a source that
+/// delivers a withheld message during the start does not have to repeat the start.
 #[derive(Default)]
 pub(super) enum Starting {
     /// No consumer is being started.
@@ -21,12 +21,14 @@ pub(super) enum Starting {
     /// A connection and a channel are being opened. This can be aborted.
     Opening(JoinHandle<Result<Session, TransportError>>),
     /// The consumer is requested, and the broker may have sent messages. The queue counts these
-    /// when the connection ends, and a quorum queue may delete a message at its delivery limit.
+    /// messages when the connection ends, and a quorum queue may delete a message at its delivery
+    /// limit.
     Asked(JoinHandle<Result<Consuming, TransportError>>),
 }
 
 impl Starting {
-    /// Starts a consumer, and waits for it. Cancel safe: the next `consumer` continues the start.
+    /// Starts a consumer, and waits for it. Cancel safe: when this is used again, it continues the
+    /// start.
     pub(super) async fn consumer(
         &mut self,
         config: &RabbitMqConfig,

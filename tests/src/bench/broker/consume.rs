@@ -24,9 +24,9 @@ use crate::bench::wire::Session;
 
 /// The number of messages that share a transaction.
 const BATCH: usize = 100;
-/// The longest time that the first message of a batch waits for the others.
+/// The longest time that the first message of a batch waits for further messages.
 const LINGER: Duration = Duration::from_millis(10);
-/// Publishes in flight while a queue or stream is filled.
+/// The number of publishes in flight while a queue or stream is filled.
 const FILLERS: usize = 500;
 
 const BUSINESS: &str = "UPDATE account SET balance = balance + 1 WHERE id = $1";
@@ -162,8 +162,8 @@ async fn unprotected(pool: &Pool, source: AnySource, count: u32) -> Result<f64> 
     Ok(f64::from(count) / start.elapsed().as_secs_f64())
 }
 
-/// Returns the next deliveries, at most one batch. Returns none when all messages have been
-/// delivered.
+/// Returns the next deliveries, at most one batch. Returns an empty list when all messages have
+/// been delivered.
 async fn collect((source, left): &mut (AnySource, u32)) -> Result<Vec<Delivery>> {
     let mut batch = Vec::new();
     let mut until = None;

@@ -17,7 +17,7 @@ use crate::bench::report::{Rounds, Table, Target};
 use crate::bench::side::Side;
 use crate::bench::wire::Session;
 
-/// Publishes in flight, on both sides.
+/// The number of publishes in flight, on both sides.
 const IN_FLIGHT: usize = 256;
 /// The number of effects in one lease. It is large because few publishes are in flight at the end
 /// of a lease, when its last confirmations arrive, and because each lease ends with a commit.
@@ -95,8 +95,8 @@ async fn from_outbox(pool: &Pool, publisher: AnyPublisher, line: &str, count: u3
     Ok(f64::from(count) / seconds)
 }
 
-/// Polls until the relay has published `count` effects. A wake-up for every effect would cost the
-/// relay a tenth of the machine.
+/// Polls until the relay has published `count` effects. It does not wait for changes of the status,
+/// because a wake-up for every effect would take a tenth of the machine from the relay.
 async fn has_published(status: watch::Receiver<RelayStatus>, count: u32) {
     while status.borrow().published < u64::from(count) {
         tokio::time::sleep(Duration::from_millis(1)).await;

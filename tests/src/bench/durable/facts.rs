@@ -45,7 +45,7 @@ impl Facts {
     }
 }
 
-/// Returns the n-th message. `job.mjs` makes the same one.
+/// Returns the n-th message. `job.mjs` makes the same message.
 pub fn message(n: u64) -> serde_json::Value {
     serde_json::json!({
         "job": n,
@@ -74,8 +74,8 @@ impl Cpu {
         let postmaster = cluster.pid().context("the server is not running")?;
         let mut ticks = 0;
         for entry in fs::read_dir("/proc")? {
-            // A process may end while /proc is read. Its time is then part of the time of the
-            // children of its parent.
+            // A process may end while /proc is read, and is then skipped. The postmaster counts its
+            // time as the time of a child that has ended.
             let Ok(stat) = fs::read_to_string(entry?.path().join("stat")) else {
                 continue;
             };

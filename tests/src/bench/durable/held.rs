@@ -1,8 +1,8 @@
 //! Measures the durable inbox with and without another transaction that stays open.
 //!
-//! The two databases of one server differ in nothing else. Both process messages alternately. The
-//! first rounds are not measured, so that the open snapshot holds back tens of thousands of dead
-//! rows.
+//! One server has two databases, which differ only in this transaction. They process messages
+//! alternately. The first rounds are not measured. They leave tens of thousands of dead rows that
+//! cannot be removed because of the open snapshot.
 
 use anyhow::{Result, ensure};
 use idem_cluster::{Cluster, Install};
@@ -20,7 +20,8 @@ const WAYS: [(Way, &str); 2] = [
     (Way::InBatches, "a transaction per 100 jobs"),
 ];
 
-/// Jobs per second in one round: processed and completed only, and including the sending.
+/// The rates of one round, in jobs per second: `processed` covers only the processing and
+/// completion of the jobs, and `whole` also covers the sending.
 struct Rates {
     processed: f64,
     whole: f64,
@@ -29,7 +30,7 @@ struct Rates {
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     let cluster = ground::start(install, "bench-held", &[])?;
     let jobs = options.sized(20_000, 1_000);
-    // 40,000 messages in a full run.
+    // In a full run, these rounds process 40,000 messages.
     let unmeasured = 2;
     let mut table = Table::new(
         "(j) The durable inbox with and without a transaction held open in another session: jobs/s",
@@ -105,7 +106,7 @@ fn compare(
             }
         }
     }
-    // This fails unless the transaction was open all the time.
+    // This query fails unless the transaction was open all the time.
     holder.run("SELECT count(*) FROM holder")?;
     holder.run("ROLLBACK")?;
     Ok([processed, whole])

@@ -1,4 +1,4 @@
-//! Measures the durable inbox against the queues of npm: the same jobs are sent, processed and
+//! Measures the durable inbox against job queues from npm: the same jobs are sent, processed and
 //! completed, on the same server in one run.
 //!
 //! Each system has its own database, with the same business table in it. A job is done when its row
@@ -111,11 +111,11 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         .collect::<Result<Vec<_>>>()?;
     eprintln!("holding a transaction open in each database");
     // The first rounds are not counted: tens of thousands of jobs run before the measurement, so
-    // that it shows what the open transactions cost.
+    // that the measurement shows the cost of the open transactions.
     let warm = options.sized(2, 1);
     let held = bench.rounds(warm + options.rounds())?;
     for mut holder in holders {
-        // This fails unless the transaction was open all the time.
+        // This query fails unless the transaction was open all the time.
         holder.run("SELECT count(*) FROM holder")?;
         holder.run("ROLLBACK")?;
     }
@@ -173,8 +173,8 @@ impl Bench<'_> {
         let mut all = vec![Vec::new(); SYSTEMS.len()];
         for round in 0..rounds {
             for turn in 0..SYSTEMS.len() {
-                // The order rotates, so that no system always runs on the state that the same other
-                // system has left.
+                // The order rotates. In a fixed order a system would always run on the state that
+                // the system before it has left.
                 let index = (turn + round) % SYSTEMS.len();
                 let figures = self
                     .round(SYSTEMS[index])

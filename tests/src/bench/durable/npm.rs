@@ -38,7 +38,8 @@ impl Npm {
                 dir.join(path.file_name().context("a file without a name")?),
             )?;
         }
-        // The file is written after the installation is complete, because npm may fail half way.
+        // `installed.json` is written after the installation is complete, because npm may fail half
+        // way.
         let installed = dir.join("installed.json");
         let lock = fs::read(source.join("package-lock.json"))?;
         if fs::read(&installed).ok().as_ref() != Some(&lock) {

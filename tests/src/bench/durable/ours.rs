@@ -201,8 +201,9 @@ fn business(payload: &Value) -> [String; 3] {
     ["job", "account", "amount"].map(|name| payload[name].to_string())
 }
 
-/// Runs `step` again and again on every session, each in its own thread, until it returns false.
-/// Returns the seconds until all threads have ended. When one thread fails, the others end too.
+/// Runs `step` again and again on every session, each in its own thread, until `step` returns
+/// false. Returns the seconds until all threads have ended. When a thread fails, the other threads
+/// end too.
 fn run_in_parallel(
     sessions: Vec<Session>,
     step: impl Fn(&mut Session) -> Result<bool> + Sync,

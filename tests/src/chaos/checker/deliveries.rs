@@ -13,7 +13,9 @@ use crate::range::{
     verdict,
 };
 
-/// Counts the effects that were repeated, by the time since the previous effect of the same id.
+/// Counts the effects that repeat an effect of the same id: those within the retention (`$1`) after
+/// the previous effect, and those that are later. Also returns the shortest and the longest time
+/// between two effects of an id.
 const GAPS: &str = "
     SELECT count(*) FILTER (WHERE NOT is_hit AND gap < $1),
            count(*) FILTER (WHERE gap >= $1),
@@ -31,8 +33,9 @@ const GAPS: &str = "
 
 pub(super) async fn check(client: &Client, traffic: &Traffic, errors: &mut Errors) -> Result<()> {
     let facts = business::heard(client).await?;
-    // Claims beyond the retention have no recorded effects. A ring may rotate between the two
-    // statements: a claim that exists after its effects were read also existed during that read.
+    // Only claims that are still found are checked for their recorded effects. The claims are read
+    // after the effects, because a ring may rotate in between: a claim that exists now also existed
+    // when its effects were read.
     let recorded = verdict::recorded(client, &work::targets()?, &traffic.attempts).await?;
     let mut retained = traffic.attempts.clone();
     let claimed = claimed(
@@ -95,7 +98,7 @@ pub(super) async fn check(client: &Client, traffic: &Traffic, errors: &mut Error
     Ok(())
 }
 
-/// Returns the attempts with a claim that is still found.
+/// Returns those of the attempts that still have a claim.
 async fn claimed(client: &Client, attempts: &[Uuid]) -> Result<std::collections::HashSet<Uuid>> {
     let rows = client
         .query_typed(

@@ -7,10 +7,10 @@ use super::{Errors, Violation};
 use crate::chaos::server_log::{LOOK, Processes};
 use crate::chaos::watch::Watched;
 
-/// Adds the counts of these errors. `relations` contains the OIDs of the relations in schema
-/// `idem`.
+/// Adds the counts of the errors in the log and in the statistics. `relations` contains the OIDs of
+/// the relations in schema `idem`.
 pub(super) fn check(log: &str, relations: &BTreeSet<u32>, watched: &Watched, errors: &mut Errors) {
-    // A row that was not checked is missing here, which makes the ledger red.
+    // When a condition was not checked, its row is missing, so the ledger does not pass.
     errors.extend(
         watched
             .forgotten
@@ -38,9 +38,9 @@ pub(super) fn check(log: &str, relations: &BTreeSet<u32>, watched: &Watched, err
     ]);
 }
 
-/// Returns the waits for a lock on a relation of idem that maintenance held. Sessions that read
-/// sizes and progress are not counted: unlike claims, leases, relays and producers, they open every
-/// table.
+/// Returns the log lines about a wait for a lock that maintenance held on a relation of idem. Waits
+/// of sessions that read sizes and progress are omitted: these sessions open every table, which
+/// claims, leases, relays and producers do not.
 fn waits(log: &str, relations: &BTreeSet<u32>, workers: &BTreeSet<i32>) -> Vec<String> {
     let looks = format!("({LOOK}) LOG:");
     let mut processes = Processes::new(workers);
@@ -101,8 +101,8 @@ fn deadlocks(log: &str, workers: &BTreeSet<i32>) -> u64 {
 }
 
 /// Counts the server processes that were terminated by a signal. Signal 9 is not counted, because
-/// the campaign sends it. A process that logged a PANIC before, as with a full disk, is not counted
-/// either.
+/// the campaign sends it. A process that has logged a PANIC, for example because the disk was full,
+/// is not counted either.
 fn crashes(log: &str) -> u64 {
     let mut panicked = BTreeSet::new();
     let mut found = 0;
@@ -219,7 +219,8 @@ mod tests {
         assert_eq!(deadlocks(DEADLOCK, &BTreeSet::from([6])), 0);
     }
 
-    /// A process that ended by a signal is a crash, except after SIGKILL or its own PANIC.
+    /// A process that was terminated by a signal is a crash, unless the signal was SIGKILL or the
+    /// process has logged a PANIC.
     #[test]
     fn signalled_process_counts_unless_killed() {
         let ended = |signal: &str| {
@@ -235,11 +236,12 @@ mod tests {
         let panic =
             "2026 [7] 53100 (walwriter) () PANIC:  could not write: No space left on device\n";
         assert_eq!(crashes(&format!("{panic}{}", ended("6: Aborted"))), 0);
-        // A later process has the same process id.
+        // A PANIC excuses only one process: a later process with the same process id is counted.
         assert_eq!(crashes(&format!("{panic}{0}{0}", ended("6: Aborted"))), 1);
     }
 
-    /// A row that was not checked is not in the ledger as zero.
+    /// A row that was not checked is missing in the ledger. It does not appear with a count of
+    /// zero.
     #[test]
     fn unchecked_rows_are_missing() {
         let mut errors = Errors::new();

@@ -20,8 +20,8 @@ use crate::range::live::{
 };
 use crate::stress::checker::{Handled, repeated};
 
-/// Checks the claims of the same ids: no id was claimed twice within the retention, and no
-/// acknowledged commit was lost.
+/// Checks the concurrent claims of the same ids: no id may be claimed twice within the retention,
+/// and no acknowledged commit may be lost.
 pub(super) async fn claims(client: &Client, dir: &Path, errors: &mut Errors) -> Result<()> {
     let rows = client
         .query(
@@ -55,8 +55,8 @@ pub(super) async fn claims(client: &Client, dir: &Path, errors: &mut Errors) -> 
     Ok(())
 }
 
-/// Returns the number of attempts in these lines that have no row. The last line is ignored if it
-/// is incomplete, because a kill may have interrupted the write.
+/// Returns the number of attempts in the lines of `committed` that have no row in `handled`. The
+/// last line is ignored if it is incomplete, because a kill may have interrupted the write.
 fn lost(committed: &str, handled: &[Handled]) -> u64 {
     let there: HashSet<i64> = handled.iter().map(|row| row.attempt).collect();
     let whole = committed.rsplit_once('\n').map_or("", |(whole, _)| whole);
@@ -66,8 +66,8 @@ fn lost(committed: &str, handled: &[Handled]) -> u64 {
         .count() as u64
 }
 
-/// Checks the leases: a completion that started after another session had acquired the lease used
-/// an invalid token.
+/// Checks the leases. Counts completions that started after another session had acquired the lease,
+/// because their token was no longer valid, and ids that were completed twice.
 pub(super) async fn leases(client: &Client, errors: &mut Errors) -> Result<()> {
     let row = client
         .query_one(
@@ -91,8 +91,8 @@ pub(super) async fn leases(client: &Client, errors: &mut Errors) -> Result<()> {
     Ok(())
 }
 
-/// Checks the log: it has one letter for each hit, and every committed step in the order within its
-/// key.
+/// Checks the log: it must have one letter for each hit, and every committed step. The steps of a
+/// key must be in order.
 pub(super) async fn log(logged: &[Logged], client: &Client, errors: &mut Errors) -> Result<()> {
     let rows = client
         .query("SELECT DISTINCT attempt FROM heard WHERE hit", &[])
@@ -106,9 +106,9 @@ pub(super) async fn log(logged: &[Logged], client: &Client, errors: &mut Errors)
         .iter()
         .map(|row| anyhow::Ok((row.try_get(0)?, row.try_get(1)?)))
         .collect::<Result<_>>()?;
-    // The letters of one hit are compared by message id and execution: the letters of two
-    // executions can have the same message id. A relay can publish the same letter twice, which is
-    // no error.
+    // Letters are compared by message id and execution. Equal letters are no error, because a relay
+    // can publish a letter twice. The message id is not enough, because the letters of two
+    // executions can have the same message id.
     let (mut letters, mut steps) = (HashMap::<Uuid, HashSet<(&str, Uuid)>>::new(), Vec::new());
     for Logged {
         topic,
@@ -143,8 +143,8 @@ pub(super) async fn log(logged: &[Logged], client: &Client, errors: &mut Errors)
 }
 
 /// Returns the number of steps that were never published, and the number of steps that were first
-/// published after a later step of their key. `last` is the last committed step of each key. A
-/// relay may publish a step again.
+/// published after a later step of their key. `last` is the last committed step of each key. A step
+/// that a relay publishes again is no error.
 fn order(steps: &[Step], last: &BTreeMap<i32, i64>) -> (u64, u64) {
     let mut seen: BTreeMap<i32, HashSet<i64>> = BTreeMap::new();
     let mut highest: BTreeMap<i32, i64> = BTreeMap::new();

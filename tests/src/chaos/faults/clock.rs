@@ -1,8 +1,8 @@
 //! The wall clock jumps and is set back later.
 //!
-//! The clock is that of the servers. A jump makes leases and due times end early, or late by the
-//! jump, and must not affect the rings. The clocks of the clients do not jump, because idem does
-//! not read them.
+//! Only the clock of the servers jumps, because idem does not read the clocks of the clients. After
+//! a jump, leases and due times end earlier or later by the size of the jump. The rings must not be
+//! affected.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use rand::{RngExt, rngs::StdRng};
 use super::{Fault, Kind, hold};
 use crate::chaos::site::Site;
 
-/// The largest jump, in seconds. A lease that is acquired while the clock is ahead lasts longer by
-/// the jump.
+/// The largest jump, in seconds. The limit is low because a lease that is acquired while the clock
+/// is ahead lasts longer by the size of the jump.
 const LARGEST_JUMP_S: i64 = 15;
 
 /// The clock jumps in either direction and is set back.
@@ -38,7 +38,8 @@ impl Fault for ClockJump {
             );
             hold(dice, 2.0..5.0).await;
             site.clock.set(0)?;
-            // Leases that were acquired before the clock was set back keep their deadlines.
+            // Setting the clock back is a jump as well: leases that were acquired before it keep
+            // their deadlines.
             tokio::time::sleep(Duration::from_secs(1)).await;
             Ok(true)
         }

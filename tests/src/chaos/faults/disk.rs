@@ -1,4 +1,4 @@
-//! The disk of the primary, which also has its log, is full.
+//! Fills the disk of the primary. The log of the primary is on the same disk.
 
 use anyhow::Result;
 use futures_util::{FutureExt, future::BoxFuture};

@@ -94,10 +94,11 @@ impl Fault for StatementTimeout {
             let role = format!("ALTER ROLE {CONSUMER_ROLE}");
             site.insist(&format!("{role} SET statement_timeout = '500ms'"))
                 .await?;
-            // The setting applies to new sessions only.
+            // The setting applies to new sessions only, so the connections are reset.
             site.database_proxy.cut(Cut::Reset);
             let client = site.connect().await?;
-            // The server may cancel this session to resolve a deadlock.
+            // The server may cancel this statement to resolve a deadlock. Then the lock is
+            // requested again.
             while let Err(error) = client.batch_execute("BEGIN; LOCK TABLE shot").await {
                 anyhow::ensure!(
                     error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED),
@@ -126,8 +127,8 @@ impl Fault for NoConnections {
             let refused = with_state("53300");
             let mut taken = Vec::new();
             site.database_proxy.cut(Cut::Reset);
-            // Opens all connections that the processes do not have, including those that they
-            // close meanwhile.
+            // Opens all connections that are free, including those that the processes close
+            // meanwhile.
             let ends = tokio::time::Instant::now() + Duration::from_secs(3);
             while tokio::time::Instant::now() < ends {
                 match site.connect_as(RELAY_ROLE, "campaign").await {
@@ -139,7 +140,8 @@ impl Fault for NoConnections {
                 !taken.is_empty(),
                 "the processes already use all connections"
             );
-            // From here on only the processes try to open connections.
+            // From here on only the processes try to open connections, so a new refusal in the log
+            // is one of a process.
             let before = site.count_in_log(&refused).await?;
             site.database_proxy.cut(Cut::Reset);
             let was_refused = hold_until_logged(site, dice, 1.0..3.0, &refused, before).await;

@@ -1,5 +1,5 @@
-//! The faults. Each is injected, held for some seconds, and healed. The campaign continues with the
-//! next one when messages are handled again.
+//! The faults. A fault is injected, held for some seconds, and healed. The campaign injects the
+//! next fault when messages are handled again.
 
 pub mod clock;
 pub mod crash;
@@ -93,7 +93,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
 
 /// Holds a fault for a random time in this range of seconds, and then until the log of the primary
-/// has more than `before` lines with this text. Returns whether it has.
+/// has more than `before` lines with this text, for at most 20 seconds more. Returns whether the
+/// log has these lines.
 async fn hold_until_logged(
     site: &Site,
     dice: &mut StdRng,
@@ -107,7 +108,8 @@ async fn hold_until_logged(
         if began.elapsed() > PATIENCE {
             return Ok(false);
         }
-        // A fixed pause: random ones would make all later random choices depend on the timing.
+        // The pause is fixed. With random pauses, the number of random values that this loop takes,
+        // and so all later random choices, would depend on the timing.
         tokio::time::sleep(BETWEEN_LOOKS).await;
     }
     Ok(true)

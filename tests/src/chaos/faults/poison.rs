@@ -37,7 +37,8 @@ pub struct SentPoison {
     pub repaired: bool,
 }
 
-/// Sends messages of each kind, those with an id twice, and repairs those that can be repaired.
+/// Sends poison messages of each kind, and repairs and requeues those that can be repaired. Each
+/// message with an id is sent twice.
 pub struct PoisonBurst;
 
 impl Fault for PoisonBurst {
@@ -87,8 +88,8 @@ async fn send(site: &Site, burst: &[SentPoison]) -> Result<()> {
     }
 }
 
-/// Sends each message, and then those that have an id a second time. Two messages without an id
-/// would be two different messages.
+/// Sends each message, and then sends the messages with an id a second time. A message without an
+/// id is sent only once, because a second copy would be a different message.
 async fn send_through(publisher: &impl Publisher, site: &Site, burst: &[SentPoison]) -> Result<()> {
     let again = burst.iter().filter(|sent| sent.poison != Poison::WithoutId);
     for sent in burst.iter().chain(again) {
@@ -115,8 +116,8 @@ async fn repair(site: &Site, ids: &[Uuid]) -> Result<bool> {
         "SELECT count(*) = {count} FROM idem.dead_letters
           WHERE destination = '{targets}' AND id IN ({list})"
     );
-    // With a planted bug a message can be lost and never become a dead letter. The checker reports
-    // it.
+    // A missing dead letter does not end the campaign: with a planted bug a message can be lost,
+    // and the checker must report it.
     let died = site
         .until("the poison becomes dead letters", PATIENCE, &letters)
         .await;

@@ -3,16 +3,19 @@
 //! **The state changes once per id** (`fire`, `move_target`): a unique key turns the second write
 //! into a no-op, in the same transaction as the business writes. But the fact is published after
 //! the commit, and the consumer can be killed before it publishes. So a duplicate must publish the
-//! fact again, because it cannot know whether the first execution did. It computes the fact from
-//! the position that the target has *now*. The state is right, and the messages contradict it.
+//! fact again, because the handler cannot find out whether the first execution published it. The
+//! handler computes the fact from the position that the target has *now*. So the state is right,
+//! but the published facts can contradict it.
 //!
 //! **A filter in front of the handler** (`count`): middleware stores the ids of the messages that
 //! it has seen and drops duplicates. The middleware does not know the handler, so it has its own
 //! store and its own transaction. To be correct for two concurrent duplicates it must mark the id
-//! *before* the handler runs (`SET NX`, `INSERT ON CONFLICT`). When the consumer is killed between
-//! the two, the id is marked and the message was never handled: the message is lost.
+//! *before* the handler runs (`SET NX`, `INSERT ON CONFLICT`). When the consumer is killed after
+//! the mark and before the end of the handler, the redelivery is dropped as a duplicate: the
+//! message is lost.
 //!
-//! The ids are the best possible ones: the id of the attempt is also the message id of its facts.
+//! These handlers get the best possible ids: the id of the attempt is also the message id of its
+//! facts.
 
 use anyhow::Result;
 use tokio_postgres::{Client, GenericClient, types::Type};
@@ -24,7 +27,8 @@ use crate::range::{
     message::{Fact, FireAt, MoveTarget},
 };
 
-/// Adds the unique keys that these handlers need to the tables that all systems have.
+/// Adds a unique key to a table that all systems have, and a table of processed ids. These handlers
+/// need both.
 pub async fn add_keys(client: &Client) -> Result<()> {
     client
         .batch_execute(

@@ -1,7 +1,7 @@
 //! Handlers that use idem: the claim, the business writes and the facts commit in one transaction.
 //!
-//! A duplicate finds the claim and the fact that the first execution recorded. It does not decide
-//! again.
+//! A duplicate finds the claim and the fact that the first execution recorded. The duplicate does
+//! not decide again whether the shot hit.
 
 use anyhow::{Result, ensure};
 use idem_client::{Claim, Effect, MessageId, commit, effects, try_claim};

@@ -5,7 +5,7 @@ use idem_brokers::{Nats, RabbitMq};
 
 use super::Kind;
 
-/// A running broker, which is stopped when this is dropped.
+/// A running broker, which is stopped when this value is dropped.
 pub enum Broker {
     /// RabbitMQ.
     RabbitMq(RabbitMq),

@@ -1,4 +1,5 @@
-//! The tables of a range over a broker that the range in memory does not have.
+//! Creates, writes and reads the tables of a range over a broker: those of the range in memory, and
+//! further tables for the verdict.
 
 use std::collections::BTreeMap;
 
@@ -101,9 +102,9 @@ pub struct Progress {
     pub handled: u64,
     /// The number of effects that are recorded but not published, in all partitions.
     pub unpublished: u64,
-    /// The number of attempts of which the observer received a fact.
+    /// The number of attempts about which the observer received a fact.
     pub heard: u64,
-    /// The number of attempts of which the observer received both a hit and a miss.
+    /// The number of attempts about which the observer received both a hit and a miss.
     pub contradictions: u64,
 }
 

@@ -109,7 +109,7 @@ impl LiveConfig {
 }
 
 impl Field {
-    /// Returns the traffic: the same generator as for the range in memory.
+    /// Returns the traffic. The generator of the range in memory makes it.
     pub fn traffic(&self) -> Result<Traffic> {
         let config = Config {
             players: self.players,
@@ -122,7 +122,8 @@ impl Field {
         Ok(Traffic::generate(&config)?.first(self.messages as usize))
     }
 
-    /// Returns the position of the command of each send, duplicates included.
+    /// Returns the commands in the order in which they are sent, duplicates included, as positions
+    /// in the traffic.
     #[must_use]
     pub fn plan(&self) -> Vec<usize> {
         plan::sends(

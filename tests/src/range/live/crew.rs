@@ -1,4 +1,4 @@
-//! The processes of a run: they are started, killed and restarted, and stopped at the end.
+//! Starts, kills and restarts the processes of a run, and stops them at the end.
 
 use std::{
     collections::BTreeMap,
@@ -34,7 +34,7 @@ pub const STRENGTH: [Strength; 5] = [
 const LAST_WORK: Duration = Duration::from_secs(60);
 
 /// The number of processes that may end by themselves in a run. Up to this limit they are
-/// restarted, as a supervisor would do. More of them mean that a program is broken.
+/// restarted, as a supervisor would do. A higher number means that a program is broken.
 const MOST_ENDS: u32 = 60;
 
 /// All processes of a run.
@@ -44,7 +44,8 @@ pub struct Crew {
     arguments: Vec<String>,
     strength: &'static [Strength],
     members: Vec<Member>,
-    /// The processes to kill next, from the end. Each is killed once before any is killed again.
+    /// The processes to kill next, beginning at the end of the list. Every process is killed once
+    /// before a process is killed a second time.
     next_kills: Vec<(Role, usize)>,
     /// The role that is exempt from kills.
     spared: Option<Role>,
@@ -67,7 +68,8 @@ struct Member {
 }
 
 /// A process, and the write end of the pipe to its standard input. The process ends when the pipe
-/// is closed. The pipe is not in the child handle, because that closes it when it waits.
+/// is closed. The pipe is not in the child handle, because a wait for the child would close the
+/// pipe.
 struct Process {
     child: Child,
     _lifeline: Option<ChildStdin>,
@@ -75,7 +77,7 @@ struct Process {
 
 impl Crew {
     /// Creates the processes of a live range without starting them. `program` is the binary
-    /// `range-worker`, `dir` the directory for notes and logs, `url` that of the broker, and
+    /// `range-worker`, `dir` the directory for notes and logs, `url` the URL of the broker, and
     /// `database` a connection string.
     pub fn new(program: &Path, dir: &Path, config: &LiveConfig, url: &str, database: &str) -> Self {
         let mut arguments = vec![
@@ -158,9 +160,11 @@ impl Crew {
         let mut child = Command::new(&self.program)
             .arg(role.argument())
             .args(&self.arguments)
-            // A backtrace would push the error message out of the quoted end of the log.
+            // Errors quote only the end of the log. With a backtrace the error message would not be
+            // in it.
             .env_remove("RUST_BACKTRACE")
-            // The process ends when this pipe is closed, so that it does not outlive this process.
+            // The child ends when this pipe is closed, so that the child does not outlive this
+            // process.
             .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
             .stderr(log)

@@ -19,7 +19,8 @@ pub struct Mishaps {
     dice: StdRng,
     every: Duration,
     next_strike: Instant,
-    /// The remaining crashes. Each happens when this share of the commands is handled.
+    /// The remaining crashes. A crash happens when its share of the commands, from 0 to 1, is
+    /// handled.
     to_come: VecDeque<(f64, Server)>,
     under_way: Option<(Server, Crash)>,
     crashed: Vec<Server>,

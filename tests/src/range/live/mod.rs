@@ -6,9 +6,9 @@
 //!                                                                                    └─► observer
 //! ```
 //!
-//! Every process uses only what a user of idem has: the consumer runtime, the relay, and the broker
-//! adapters. A process that is killed is restarted. It continues from the state in the broker and
-//! in the database; the producer also has a note in a file. At the end the
+//! Every process uses only parts of idem that every user can use: the consumer runtime, the relay,
+//! and the broker adapters. A process that is killed is restarted. It continues from the state in
+//! the broker and in the database; the producer also has a note in a file. At the end the
 //! [`verdict`](mod@verdict) compares the tables with the facts that the observer received.
 //!
 //! The targets can also run without idem ([`LiveConfig::unprotected`]). Then the verdict must

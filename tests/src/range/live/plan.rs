@@ -10,12 +10,14 @@ const NEAR: usize = 100;
 /// moved by then.
 pub const FAR: u32 = 4_000;
 
-/// Returns the positions of the commands in the order in which they are sent: each once in order,
-/// and a share of them, `duplicates`, a second time at most `far` sends later.
+/// Returns the positions of the commands in the order in which they are sent. Each command is sent
+/// once, in order. The share `duplicates` of the commands is sent a second time, at most `far`
+/// sends later.
 #[must_use]
 pub fn sends(commands: usize, duplicates: f64, far: usize, seed: u64) -> Vec<usize> {
     let mut dice = StdRng::seed_from_u64(seed ^ 0x0D0B_1E5E);
-    // Commands have even positions and duplicates odd ones, so no two of them collide.
+    // Commands have even times and duplicates have odd times, so a command and a duplicate never
+    // have the same time.
     let mut timed: Vec<(usize, usize)> = (0..commands)
         .map(|command| (2 * command, command))
         .collect();
@@ -37,8 +39,8 @@ mod tests {
 
     use super::*;
 
-    /// Each command is sent once in order, a share of them again later, and the seed determines
-    /// which.
+    /// Each command is sent once, in order. A share of the commands is sent again later, and the
+    /// seed determines these commands.
     #[test]
     fn sends_are_in_order_with_later_duplicates() {
         let plan = sends(1_000, 0.3, 4_000, 1);

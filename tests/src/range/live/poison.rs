@@ -1,5 +1,5 @@
-//! Poison messages, which a handler cannot handle, or cannot handle before they are repaired: their
-//! payloads, and the handler for them.
+//! The payloads and the handler of poison messages. A handler cannot handle a poison message, or
+//! cannot handle it before the message is repaired.
 
 use anyhow::Result;
 use idem_client::{Handled, HandlerError, Message, Tx};
@@ -12,7 +12,8 @@ use uuid::Uuid;
 pub enum Poison {
     /// The handler fails at each attempt.
     AlwaysFails,
-    /// The handler returns a terminal error until the message is repaired. Then it is requeued.
+    /// The handler returns a terminal error until the message is repaired. The repaired message is
+    /// requeued.
     Repairable,
     /// The message type is unknown.
     UnknownType,
@@ -72,7 +73,8 @@ impl Poison {
     }
 }
 
-/// Returns an error until the message is repaired. Then it records that the message was handled.
+/// Returns an error until the message is repaired. Afterwards, the handler records that the message
+/// was handled.
 pub async fn handle(tx: &Tx, message: &Message) -> Handled {
     if message.message_type() == Some(Poison::AlwaysFails.message_type()) {
         return Err("the handler always fails".into());

@@ -15,7 +15,7 @@ use super::{
     work::{RELAY, RELAY_PARTITIONS},
 };
 
-/// The database and the broker of a run, which are stopped when this is dropped.
+/// The database and the broker of a run, which are stopped when this value is dropped.
 pub struct Servers {
     cluster: Arc<Mutex<Cluster>>,
     broker: Arc<Mutex<Broker>>,
@@ -76,7 +76,8 @@ impl Servers {
     /// Opens a connection to the database.
     pub async fn connect(&self) -> Result<Client> {
         let (client, connection) = tokio_postgres::connect(&self.database, NoTls).await?;
-        // When the connection ends with an error, the next statement of the client returns it.
+        // When the connection ends with an error, the next statement of the client returns the
+        // error.
         tokio::spawn(connection);
         Ok(client)
     }
@@ -107,7 +108,8 @@ fn start_cluster() -> Result<Cluster> {
     let cluster = Cluster::builder(&Install::from_env()?)
         .name("live-range")
         .setting("shared_buffers", "64MB")
-        // Batches update targets in different orders, so deadlocks are frequent.
+        // Batches update targets in different orders, so deadlocks are frequent and must be
+        // detected early.
         .setting("deadlock_timeout", "50ms")
         .start()?;
     cluster.psql("postgres", "CREATE EXTENSION idem")?;

@@ -1,4 +1,4 @@
-//! One run from the start of the servers to the verdict.
+//! Executes one run, from the start of the servers to the verdict.
 
 use std::{
     fs,
@@ -27,7 +27,8 @@ const BEAT: Duration = Duration::from_millis(50);
 /// The interval between two reads of the progress in the database.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
 
-/// The time without progress after which a run is stalled. Messages that are missing then are lost.
+/// The time without progress after which a run is stalled. Messages that are not handled by then
+/// are lost.
 const STANDSTILL: Duration = Duration::from_secs(40);
 
 /// A snapshot of the progress of a run.
@@ -48,7 +49,8 @@ pub struct Look {
 ///
 /// # Errors
 /// When a server or a process cannot be started, when too many processes end by themselves, when a
-/// process does not stop, or at the deadline. Errors that idem made are part of the report.
+/// process does not stop, or at the deadline. Errors of idem are not returned here: they are part
+/// of the report.
 pub async fn run(
     config: &LiveConfig,
     program: &Path,
@@ -98,7 +100,7 @@ pub async fn run(
 
 struct Stage<'r, S> {
     traffic: Traffic,
-    // Dropped before the servers, so that no process runs without them.
+    // The processes are dropped before the servers, so that no process runs without servers.
     crew: Crew,
     mishaps: Mishaps,
     servers: Servers,

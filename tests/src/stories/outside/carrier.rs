@@ -23,7 +23,7 @@ pub struct Booking {
     pub reference: String,
 }
 
-/// The carrier. Every booking is another parcel, even with the same reference.
+/// The carrier. Every booking creates a new parcel, even with a reference that was already used.
 pub struct Carrier {
     books: Books,
     web: Web,
@@ -33,7 +33,7 @@ type Books = Arc<Mutex<Vec<Booking>>>;
 
 impl Carrier {
     /// Starts the service: `POST /bookings` creates a booking, and `GET /bookings/{reference}`
-    /// returns one.
+    /// returns a booking.
     pub async fn open() -> Result<Self> {
         let books = Books::default();
         let app = Router::new()

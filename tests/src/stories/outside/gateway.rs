@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::web::Web;
 
-/// The request of a charge.
+/// The request for a charge.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
     /// The reference that the customer has chosen.

@@ -6,7 +6,7 @@ use anyhow::Result;
 use axum::Router;
 use tokio::{net::TcpListener, task::JoinHandle};
 
-/// An HTTP server that stops when this is dropped.
+/// An HTTP server that stops when this value is dropped.
 pub(super) struct Web {
     pub address: SocketAddr,
     serving: JoinHandle<()>,

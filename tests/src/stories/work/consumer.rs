@@ -1,4 +1,4 @@
-//! Handlers with a behaviour that the payload of the message determines.
+//! Handlers that behave as the payload of the message requests.
 
 use std::{process, sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 
 use super::{Ears, LEASE, Post, Role, notes};
 
-/// The payload of a message: the behaviour of its handler.
+/// The payload of a message. It determines the behaviour of the handler.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Wish {

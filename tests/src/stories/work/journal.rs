@@ -1,4 +1,5 @@
-//! Three external calls with a journal: to charge a card, to book a parcel, and to send a mail.
+//! Handlers that make external calls with a journal: they charge a card, book a parcel, or send a
+//! mail.
 
 use anyhow::Result;
 use deadpool_postgres::Pool;
@@ -11,7 +12,8 @@ use idem_client::{
 use super::{Post, Role, notes, outside::Outside};
 use crate::stories::outside::{Booking, Order};
 
-/// The note that a handler takes when the result of an earlier external call is unknown.
+/// The text of the note that a handler writes when the result of an earlier external call is
+/// unknown.
 pub const UNKNOWN: &str = "unknown";
 
 /// The context of the handlers.

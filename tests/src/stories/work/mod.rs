@@ -1,4 +1,5 @@
-//! The code of the workers of the hard stories. It uses only what every user of idem has.
+//! The code of the workers of the hard stories. It uses only functions that every user of idem can
+//! use.
 
 mod bare;
 mod consumer;
@@ -30,7 +31,7 @@ pub use self::{
 };
 
 /// The lease of a message. The client renews it after a third of this time. A renewal is not a
-/// request of a story, so a worker that is not killed must finish before.
+/// request of a story, so a worker that is not killed must finish before its first renewal.
 pub const LEASE: Duration = Duration::from_secs(3);
 
 /// The role of a worker.

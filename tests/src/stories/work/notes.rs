@@ -1,4 +1,4 @@
-//! The notes of the workers in the database. Each note is a separate transaction.
+//! The notes of the workers in the database. Each note is written in a separate transaction.
 
 use anyhow::Result;
 use deadpool_postgres::Pool;

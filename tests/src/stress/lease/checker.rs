@@ -1,4 +1,4 @@
-//! The conditions that a run must meet.
+//! Counts the violations of a run with leases, in SQL.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub struct Verdict {
     pub received_twice: i64,
     /// Messages that were received, and are neither handled nor pending.
     pub lost: i64,
-    /// Claims that left their pending message behind.
+    /// Claims that did not remove the pending message of their identity.
     pub left_behind: i64,
     /// Identities that were handled by a claim.
     pub claimed: i64,
@@ -50,7 +50,8 @@ impl fmt::Display for Verdict {
 
 /// The leases, each with a time until which it was certainly valid: the time of the request for the
 /// lease plus the length of the lease, because a lease begins after the request for it. If the
-/// client requested the release of the lease earlier, it is the time of that request.
+/// client requested the release of the lease earlier, the lease was certainly valid until that
+/// request.
 const LIVED_UNTIL: &str = "(SELECT l.identity, l.token, l.told,
              least(l.asked + l.lease, min(r.asked)) AS lived_until
         FROM leased l LEFT JOIN released r USING (identity, token)
@@ -59,7 +60,7 @@ const LIVED_UNTIL: &str = "(SELECT l.identity, l.token, l.told,
 /// Returns the number of leases that were valid when another client handled their identity.
 ///
 /// Every lease of an identity is acquired before the identity is handled, and must have ended by
-/// then. The client that handled the identity had its result by `told`.
+/// then. `told` is the time at which the client that handled the identity had its result.
 pub async fn two_have_won(client: &Client) -> Result<i64, Error> {
     let sql = format!(
         "SELECT count(*) FROM {LIVED_UNTIL} l JOIN handled h USING (identity)

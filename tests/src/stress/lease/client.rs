@@ -87,7 +87,8 @@ async fn pause(rng: &mut SmallRng, most_ms: u64) {
     }
 }
 
-/// Returns whether the error is an expected result: the lease is lost, or another client holds one.
+/// Returns whether the error is an expected result: the lease is lost, or another client holds a
+/// lease of the message.
 fn is_expected(error: &Error) -> bool {
     error
         .code()
@@ -130,8 +131,8 @@ async fn lease(
         .await
     {
         Ok(row) => row,
-        // The broken variant writes with its snapshot, so that it may fail with 40001. This is not
-        // the fault that the run must catch.
+        // The broken variant writes with the snapshot of its transaction, so it may fail with
+        // 40001. This is not the bug that the run must catch.
         Err(error)
             if acquire != "idem_acquire"
                 && error.code() == Some(&SqlState::T_R_SERIALIZATION_FAILURE) =>
@@ -154,7 +155,7 @@ async fn lease(
     if !end(transaction, rng).await? {
         return Ok(());
     }
-    // This is sometimes longer than the lease.
+    // The pause is sometimes longer than the lease.
     pause(rng, 60).await;
     match rng.random_range(0..10) {
         0..2 => Ok(()),

@@ -2,8 +2,8 @@
 //! pending messages rotate and sessions are killed. A checker reports whether two clients ever won
 //! the same identity, and whether a message was lost.
 //!
-//! All data of the checker is written in the transaction that it describes, with the server's
-//! clock.
+//! Each transaction writes the data that the checker needs about this transaction. The times are
+//! the server's clock.
 
 pub mod checker;
 mod client;
@@ -36,7 +36,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The unchanged protocol.
+    /// Returns the settings of a run with the unchanged protocol.
     #[must_use]
     pub fn healthy() -> Self {
         Self {
@@ -48,8 +48,9 @@ impl Config {
         }
     }
 
-    /// A lease that looks at the inbox before it writes, and not after: it misses a claim in
-    /// progress.
+    /// Returns the settings of a run with a broken variant. This variant looks for a claim in the
+    /// inbox before it writes the lease, but it does not look again after the write. So it misses a
+    /// claim in progress.
     #[must_use]
     pub fn looks_before_only() -> Self {
         Self {
@@ -82,7 +83,7 @@ struct Arena {
     url: String,
     open: AtomicBool,
     /// The number of operations that the clients have begun. The window of identities moves with
-    /// it.
+    /// this number.
     begun: AtomicI64,
     turns: AtomicU64,
     terminated: AtomicU64,

@@ -1,5 +1,5 @@
-//! CREATE EXTENSION does not check the bodies of PL/pgSQL functions: without this test the first
-//! use of a function would find that it does not compile.
+//! Compiles every PL/pgSQL function. CREATE EXTENSION does not check function bodies, so without
+//! this test an error in a body would appear only at the first use of the function.
 
 use anyhow::Result;
 use idem_tests::harness::Database;

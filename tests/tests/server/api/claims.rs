@@ -210,7 +210,7 @@ async fn other_fingerprint_is_a_mismatch() -> Result<()> {
     Ok(())
 }
 
-/// A message that was sent before the time that its ring remembers is `expired` and is not claimed.
+/// A message that was sent before `remembers_since` of its ring is `expired` and is not claimed.
 #[tokio::test]
 async fn message_older_than_the_ring_is_expired_and_not_claimed() -> Result<()> {
     let db = Database::with_idem("expired").await?;
@@ -261,8 +261,8 @@ async fn message_older_than_the_ring_is_expired_and_not_claimed() -> Result<()> 
     );
     assert_eq!(session.text(&claim("'-infinity'")).await?, "expired|t");
     assert_eq!(session.text(&claim("now()")).await?, "claimed|f");
-    // Both claims in one transaction: on a slow machine the pause between two transactions can be
-    // longer than the retention.
+    // Both claims are in one transaction, because on a slow machine the pause between two
+    // transactions can be longer than the retention.
     assert_eq!(
         session
             .text(&format!(
@@ -312,7 +312,7 @@ async fn is_claimed_sees_committed_and_own_claims() -> Result<()> {
 }
 
 /// A forgotten message can be claimed again, and the next execution does not have the effects of
-/// the first one.
+/// the first execution.
 #[tokio::test]
 async fn forgotten_message_is_claimed_again_without_old_effects() -> Result<()> {
     let db = Database::with_idem("forget").await?;
@@ -392,8 +392,9 @@ async fn rolled_back_forget_keeps_the_claim() -> Result<()> {
     Ok(())
 }
 
-/// A UUID that equals the key of a text id is another message. Each function fails with 23000,
-/// because it cannot return the state of that message.
+/// The key of a text id can be equal to a UUID, although the two ids are different messages. For
+/// the second of these ids each function fails with 23000, because it finds the row of the first
+/// id.
 #[tokio::test]
 async fn key_of_another_id_is_an_error_and_not_a_duplicate() -> Result<()> {
     let db = Database::with_idem("collision").await?;
@@ -471,7 +472,7 @@ async fn claimer_that_stops_waiting_leaves_no_claim() -> Result<()> {
         db.connect().await?,
     );
     // A transaction that creates a destination blocks the first claims of other transactions for
-    // it, so the destination is created before.
+    // this destination, so the test creates the destination first.
     first
         .run("SELECT idem_configure('orders', '1 day')")
         .await?;

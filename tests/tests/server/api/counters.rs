@@ -6,7 +6,7 @@ use idem_tests::harness::Database;
 const COUNTED: &str =
     "SELECT string_agg(name || ' ' || value, ', ' ORDER BY name) FROM idem.stats WHERE value > 0";
 
-/// The counters include committed transactions and no rolled back ones.
+/// The counters include committed transactions and do not include rolled back transactions.
 #[tokio::test]
 async fn counters_include_committed_transactions_only() -> Result<()> {
     let db = Database::with_idem("counters").await?;

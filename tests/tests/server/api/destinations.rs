@@ -12,7 +12,8 @@ const RING: &str = "SELECT r.name FROM idem.destination d JOIN idem.ring r ON r.
 #[tokio::test]
 async fn i6_move_between_rings_keeps_claims() -> Result<()> {
     let db = Database::with_idem("moves").await?;
-    // Two sessions: the consumer does not configure, so it has the old state in its cache.
+    // The test uses two sessions. The consumer does not configure the destination, so its cache
+    // contains the state before the move.
     let (admin, consumer) = (db.connect().await?, db.connect().await?);
     let mut claimed = Vec::new();
     for (n, (retention, ring)) in [
@@ -101,8 +102,9 @@ async fn destination_can_be_configured_before_its_first_claim() -> Result<()> {
     Ok(())
 }
 
-/// I6: a retention that is shorter than a destination needs, or that is out of the order of the
-/// rings, fails with 22023. The outbox keeps effects longer than every ring keeps claims.
+/// I6: a retention fails with 22023 when it is shorter than a destination needs, when it would
+/// change the order of the rings, or when no ring is long enough for it. The outbox keeps effects
+/// longer than every ring keeps claims.
 #[tokio::test]
 async fn i6_settings_keep_configured_retentions() -> Result<()> {
     let db = Database::with_idem("promised").await?;
@@ -189,8 +191,8 @@ async fn i1_rolled_back_destination_is_in_no_cache() -> Result<()> {
     Ok(())
 }
 
-/// Rolled back transactions use up no number, in one session or in several, with savepoints or
-/// without.
+/// Rolled back transactions use up no destination number, in one session or in several, with
+/// savepoints or without.
 #[tokio::test]
 async fn rolled_back_destinations_use_up_no_numbers() -> Result<()> {
     let db = Database::with_idem("numbers").await?;
@@ -322,8 +324,8 @@ async fn destination_is_removed_when_nothing_refers_to_it() -> Result<()> {
             .await?,
         "0"
     );
-    // Both sessions had cached the destination in ring `short`. A new claim goes into the default
-    // ring of a new destination.
+    // Both sessions had cached the destination in ring `short`. A new claim creates the destination
+    // again, so the claim goes into the default ring.
     other
         .run("BEGIN; SELECT idem_try_claim('m', 'unused'); COMMIT")
         .await?;

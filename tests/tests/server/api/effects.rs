@@ -105,7 +105,8 @@ async fn i3_message_ids_depend_on_destination_id_and_ordinal() -> Result<()> {
         Database::with_idem("ids_here").await?,
         Database::with_idem("ids_there").await?,
     );
-    // The destination has another number in this database, and the ids must be the same.
+    // In the second database the destination has a different number. The message ids must not
+    // depend on this number.
     there
         .connect()
         .await?
@@ -361,8 +362,8 @@ async fn i3_large_payloads_are_returned_unchanged() -> Result<()> {
     Ok(())
 }
 
-/// I3: a message that was forgotten and claimed again in one round trip, with one `now()`, has only
-/// the effects of its second execution.
+/// I3: a message is claimed, forgotten and claimed again in one query string, so both transactions
+/// have the same `now()`. The message has only the effects of its second execution.
 #[tokio::test]
 async fn i3_execution_after_idem_forget_has_its_own_effects() -> Result<()> {
     let db = Database::with_idem("again").await?;
@@ -386,7 +387,7 @@ async fn i3_execution_after_idem_forget_has_its_own_effects() -> Result<()> {
         .await?;
     assert_eq!(session.text(facts).await?, "0|second\n1|third");
 
-    // Effects of a rolled back savepoint do not belong to the execution after it.
+    // Effects of a rolled back savepoint do not belong to the claim that follows the rollback.
     session
         .run(&format!(
             "BEGIN; SELECT idem_forget('m', 'orders'); SAVEPOINT s;

@@ -1,5 +1,5 @@
-//! Lone claims: a claim that is alone in its transaction would commit before the message is
-//! processed.
+//! Tests of lone claims. A lone claim is alone in its transaction. It fails, because it would
+//! commit before the message is processed.
 
 use anyhow::{Context, Result, ensure};
 use idem_tests::bench::wire;
@@ -53,8 +53,8 @@ const USER_OBJECTS: &str = "
         RETURN false;
     END $$;";
 
-/// Statements with a transaction that can also process the message; each claims message m and
-/// writes it to table work.
+/// Statements that claim message m and process it in the same transaction: they write the message
+/// to table work.
 const WORKING: &[&str] = &[
     "BEGIN; SELECT idem_try_claim('m', 'd'); INSERT INTO work VALUES ('m'); COMMIT",
     "SELECT idem_try_claim('m', 'd'); INSERT INTO work VALUES ('m')",
@@ -70,8 +70,8 @@ const WORKING: &[&str] = &[
     "DO $$ BEGIN PERFORM idem_try_claim('m', 'd'); INSERT INTO work VALUES ('m'); END $$",
 ];
 
-/// Statements that write nothing to table work and are accepted, because they could process the
-/// message or record that it is to be processed; each claims message m.
+/// Statements that claim message m and write nothing to table work. They are accepted, because such
+/// a statement could process the message or record it for later processing.
 const ACCEPTED: &[&str] = &[
     "SELECT idem_try_claim(id, 'd') FROM incoming",
     "SELECT idem_try_claim('m', 'd') WHERE EXISTS (SELECT FROM incoming)",
@@ -152,7 +152,8 @@ async fn i10_claim_that_shares_its_transaction_succeeds() -> Result<()> {
     Ok(())
 }
 
-/// Checks that one message is claimed and that table work has `rows` rows, and removes both.
+/// Checks that one message is claimed and that table work has `rows` rows. Removes the claim and
+/// the rows.
 async fn is_done(session: &Session, sql: &str, rows: &str) -> Result<()> {
     assert_eq!(claims(session).await?, "1", "{sql}");
     assert_eq!(
@@ -182,7 +183,8 @@ async fn i10_lone_claim_in_a_named_portal_fails() -> Result<()> {
     Ok(())
 }
 
-/// I10: an error that BEGIN does not correct has its own SQLSTATE in autocommit mode too.
+/// I10: when a lone claim also has an error that BEGIN would not correct, it fails with the
+/// SQLSTATE of that error.
 #[tokio::test]
 async fn i10_invalid_argument_of_a_lone_claim_is_reported_first() -> Result<()> {
     let (_db, session) = on_defaults("lone_invalid").await?;
@@ -221,7 +223,8 @@ async fn i10_claim_inside_a_pipeline_succeeds() -> Result<()> {
         assert_eq!(claims(&session).await?, "1", "{pipeline:?}");
         session.run("SELECT idem_forget('m', 'd')").await?;
     }
-    // No statement before this claim shows that the transaction has more statements.
+    // This claim is the first statement of the pipeline. Nothing shows at this time that the
+    // transaction has more statements, so the claim fails.
     let Err(error) = client.pipeline(&[claim, work]) else {
         anyhow::bail!("a claim that opens a pipeline without BEGIN did not fail");
     };

@@ -1,5 +1,5 @@
-//! Large arguments in a backend with limited memory: each statement succeeds or fails with an
-//! error, and the server continues to run.
+//! Tests of large arguments in a backend with limited memory: each statement succeeds or fails with
+//! an error, and the server continues to run.
 
 use anyhow::{Context, Result, bail, ensure};
 use idem_cluster::{Cluster, Install};
@@ -38,7 +38,7 @@ const LARGE: &str = r#"
     SELECT idem_begin_call('kept', 'orders', 'ask');
     CREATE TABLE lease AS SELECT token FROM idem_acquire('leased', 'orders', '1 day');"#;
 
-/// The statements under test. Each runs in a transaction that is rolled back.
+/// The statements under test. Each statement runs in a transaction that is rolled back.
 const STATEMENTS: &[&str] = &[
     "SELECT cardinality(idem_try_claim_batch(ids, 'orders')) FROM large",
     "SELECT cardinality(idem_try_claim_uuid_batch(uuids, 'orders')) FROM large",
@@ -127,7 +127,8 @@ async fn out_of_memory_is_an_error_and_the_server_continues() -> Result<()> {
     for statement in STATEMENTS {
         let session = db.connect().await?;
         let pid = session.pid().await?;
-        // Once without a limit, so that memory that the backend keeps is already allocated.
+        // Execute the statement once without a limit, so that the memory that the backend keeps is
+        // allocated before the measurement.
         survives(&session, statement).await?;
         let used = used(pid)?;
         let mut failed = 0;

@@ -1,4 +1,5 @@
-//! `idem.message_identity`: whether the destination is a part of the identity of a message.
+//! Tests of `idem.message_identity`, which sets whether the destination is a part of the identity
+//! of a message.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The results of the API functions with valid use.
+//! Tests of the results of the API functions when they are used correctly.
 
 mod bodies;
 mod claims;

@@ -1,5 +1,5 @@
-//! The resources of a running function: memory after errors, interrupts in long lists, pinned pages
-//! during a wait.
+//! Tests of the resources that a function uses: memory after errors, the time until a cancel ends a
+//! statement with a long list, and pinned pages during a wait.
 
 use std::time::{Duration, Instant};
 
@@ -20,9 +20,9 @@ fn resident_kb(pid: i32) -> Result<u64> {
         .parse()?)
 }
 
-/// Returns a session in a SERIALIZABLE transaction in which every insert fails (40001): this and
-/// another transaction each read the row that the other one writes, and the other one has
-/// committed.
+/// Returns a session in a SERIALIZABLE transaction in which every insert fails (40001). Two
+/// transactions have each read the row that the other transaction writes, and the second
+/// transaction has committed.
 async fn doomed(db: &Database) -> Result<Session> {
     let (first, second) = (db.connect().await?, db.connect().await?);
     first
@@ -91,8 +91,8 @@ async fn long_lists(session: &Session) -> Result<()> {
         .await
 }
 
-/// Executes a statement completely, and again with a statement timeout of a tenth of its time.
-/// Fails unless it ends soon after the timeout.
+/// Executes a statement completely, and then again with a statement timeout of a tenth of its
+/// duration. Fails if the last execution does not end soon after the timeout.
 async fn ends_when_cancelled(session: &Session, before: &str, call: &str) -> Result<()> {
     let timed = async |timeout: Duration| {
         session.run("BEGIN").await?;
@@ -117,7 +117,7 @@ async fn ends_when_cancelled(session: &Session, before: &str, call: &str) -> Res
     ensure!(failed.is_none(), "{call}: {failed:?}");
     let (cancelled, code) = timed(full / 10).await?;
     assert_eq!(code.as_deref(), Some("57014"), "{call}");
-    // On a busy machine the signal itself can be late.
+    // On a busy machine the signal itself can be late, so the limit is longer than the timeout.
     ensure!(
         cancelled < full / 10 + Duration::from_millis(100).max(full / 2),
         "{call}: takes {full:?} and was cancelled after {:?}, but ended after {cancelled:?}",
@@ -175,7 +175,8 @@ async fn i11_vacuum_does_not_wait_for_a_waiting_function() -> Result<()> {
         db.connect().await?,
         db.connect().await?,
     );
-    // More rows than fit on one page, and dead rows, so that VACUUM reads every page of the index.
+    // Create more rows than fit on one page, and dead rows, so that VACUUM reads every page of the
+    // index.
     holder
         .run(
             "ALTER TABLE idem.pending_0 SET (autovacuum_enabled = false);

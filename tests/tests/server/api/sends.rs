@@ -1,4 +1,5 @@
-//! Messages that are sent without a claim, the time of their delivery, and their trace context.
+//! Tests of messages that are sent without a claim, of the time of delivery, and of the trace
+//! context.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, until};
@@ -56,7 +57,7 @@ async fn sent_message_is_in_the_outbox_after_commit() -> Result<()> {
     Ok(())
 }
 
-/// An effect without a `traceparent` has the one of the session.
+/// An effect without a `traceparent` gets the `traceparent` of its session.
 #[tokio::test]
 async fn effect_without_trace_has_the_trace_of_the_session() -> Result<()> {
     let db = Database::with_idem("trace").await?;

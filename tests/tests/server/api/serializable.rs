@@ -1,5 +1,5 @@
-//! SERIALIZABLE: the functions that consumers use do not read by the snapshot of the transaction,
-//! so they must not cause serialization failures between transactions.
+//! Tests of SERIALIZABLE: the functions that consumers use do not read by the snapshot of the
+//! transaction, so they must not cause serialization failures between transactions.
 
 use anyhow::Result;
 use idem_tests::harness::Database;
@@ -28,7 +28,7 @@ const STATEMENTS: &[&str] = &[
 async fn i1_claims_take_no_predicate_locks() -> Result<()> {
     let db = Database::with_idem("serializable").await?;
     let (session, reader) = (db.connect().await?, db.connect().await?);
-    // The snapshot of the reader keeps the row versions that become dead below.
+    // The snapshot of the reader prevents the removal of the row versions that become dead below.
     reader
         .run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
         .await?;
@@ -43,7 +43,7 @@ async fn i1_claims_take_no_predicate_locks() -> Result<()> {
         .run("SELECT idem_forget('again ' || n, 'work') FROM generate_series(1, 7) n")
         .await?;
     for sql in STATEMENTS {
-        // The statement must also load the state of the rings.
+        // Invalidate the cached state of the rings, so that the statement must also load it.
         session
             .run("SELECT idem.invalidate('idem.ring'::regclass)")
             .await?;

@@ -1,8 +1,8 @@
-//! Invalid arguments: for each invalid argument of each function, the SQLSTATE and the hint of the
-//! error. The error leaves every table unchanged and the session usable.
+//! Tests of invalid arguments: each invalid argument of each function fails with the documented
+//! SQLSTATE and a hint. The error leaves every table unchanged and the session usable.
 //!
-//! [`table`] is data. The test [`invalid_arguments_fail_as_documented`] fails for a function with
-//! an argument that [`table`] does not list.
+//! [`table`] contains the arguments. The test [`invalid_arguments_fail_as_documented`] fails for a
+//! function with an argument that [`table`] does not list.
 
 mod table;
 
@@ -152,7 +152,7 @@ fn check(statement: &str, refusal: &Refusal, sqlstate: &str) -> Result<()> {
             "{statement}: no hint: {refusal:?}"
         );
     }
-    // The message is one of idem, and not the text of a panic in its code.
+    // The message must be an error message of idem and not the text of a Rust panic.
     ensure!(
         !refusal.message.contains("unwrap") && !refusal.message.contains(".rs:"),
         "{statement}: {refusal:?}"
@@ -227,7 +227,8 @@ async fn invalid_arguments_fail_as_documented() -> Result<()> {
     Ok(())
 }
 
-/// The valid arguments succeed. Otherwise the errors of the invalid arguments would prove nothing.
+/// The valid arguments succeed. This shows that the errors in the test of invalid arguments are
+/// caused by the invalid arguments.
 #[tokio::test]
 async fn valid_arguments_are_accepted() -> Result<()> {
     let (_db, session) = fixture("usual_input").await?;
@@ -327,8 +328,8 @@ async fn unknown_destination_or_id_has_no_state() -> Result<()> {
     Ok(())
 }
 
-/// A transaction that continues after ROLLBACK TO SAVEPOINT keeps nothing of the failed statements
-/// and everything of the others.
+/// A transaction that continues after ROLLBACK TO SAVEPOINT keeps the results of the successful
+/// statements and no result of the failed statements.
 #[tokio::test]
 async fn error_after_a_savepoint_keeps_the_transaction() -> Result<()> {
     let (_db, session) = fixture("savepoint").await?;

@@ -1,4 +1,5 @@
-//! The valid and the invalid arguments of the API functions, and the SQLSTATE of each invalid one.
+//! The valid and the invalid arguments of the API functions, and the SQLSTATE of each invalid
+//! argument.
 
 /// The state before each test: claims, effects, two relays and a leased batch; two messages that
 /// are leased with one token, and two dead letters. Each line is a transaction.
@@ -52,8 +53,8 @@ const BEGIN_CALLS: &str = "SELECT idem_begin_call('m1'::text, 'orders', 'charge'
 
 type Argument = (&'static str, &'static str, &'static str);
 
-/// Valid arguments: name, type, value. The arguments of a named function come before those of `any`
-/// function.
+/// Valid arguments: name, type, value. The arguments of a named function take precedence over the
+/// arguments of `any` function.
 pub const VALID: &[(&str, &[Argument])] = &[
     ("idem_create_relay", &[("name", "text", "'new'")]),
     ("idem_extend", HELD),
@@ -535,7 +536,7 @@ pub const BAD: &[Bad] = &[
         "'superuser'",
         "22023",
     ),
-    // the other limits
+    // further limits
     bad("any", "max_effects", "integer", "10001", "22023"),
     bad("any", "lease", "interval", "'25 hours'", "22023"),
     bad("any", "lease", "interval", "'-1 second'", "22023"),

@@ -1,4 +1,5 @@
-//! Payloads are truncated when no message refers to them, and never before.
+//! Tests of the rotation of payloads: a slice is truncated only when no message refers to its
+//! payloads.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ async fn rotate(session: &Session, rest: &str) -> Result<bool> {
         == "t")
 }
 
-/// Runs steps until none is left.
+/// Runs steps of the rotation until no step is left.
 async fn rotate_through(session: &Session, rest: &str) -> Result<()> {
     for _ in 0..50 {
         if !rotate(session, rest).await? {
@@ -79,7 +80,7 @@ async fn waiting_message_keeps_its_payload_over_all_rotations() -> Result<()> {
              UPDATE idem.pending_1 SET due_at = clock_timestamp()",
         )
         .await?;
-    // `next` compares the payload.
+    // `next` also checks that the payload is unchanged.
     assert_eq!(ids(&next(&session, 10).await?), ["old"]);
     assert!(claim(&session, "old").await?);
     rotate_through(&session, "0").await?;
@@ -115,7 +116,7 @@ async fn unused_payload_slice_is_emptied_in_a_later_pass() -> Result<()> {
 
 /// I4, I11: a receiver that began before the rotation still writes into the old slice, so that
 /// slice is not emptied before the receiver has committed. The rotation itself does not wait for
-/// it.
+/// the receiver.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i4_open_receiver_keeps_its_payload_slice_from_emptying() -> Result<()> {
     let db = database("writer").await?;
@@ -148,7 +149,8 @@ async fn i4_open_receiver_keeps_its_payload_slice_from_emptying() -> Result<()> 
     .await
 }
 
-/// I4: the same for a requeue, which writes a payload, too.
+/// I4: a requeue also writes a payload. A slice that an open requeue may use is not emptied before
+/// the requeue has committed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i4_open_requeue_keeps_its_payload_slice_from_emptying() -> Result<()> {
     let db = database("requeuer").await?;
@@ -176,8 +178,8 @@ async fn i4_open_requeue_keeps_its_payload_slice_from_emptying() -> Result<()> {
     Ok(())
 }
 
-/// A dump reads by its snapshot, and TRUNCATE hides rows from that snapshot. A slice that the dump
-/// has locked is not truncated.
+/// A dump reads by its snapshot, and TRUNCATE would hide rows from that snapshot. A slice is
+/// therefore not truncated while a dump has locked it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dump_that_has_begun_finds_every_payload() -> Result<()> {
     let db = database("dumped").await?;
@@ -207,7 +209,8 @@ async fn dump_that_has_begun_finds_every_payload() -> Result<()> {
          IN ACCESS SHARE MODE",
     )
     .await?;
-    // From here on no slice can be emptied, however late it is.
+    // From here on the locks of the dump prevent the emptying of every slice, even with a `rest` of
+    // 0.
     rotate_through(&session, "0").await?;
     let found = "SELECT count(*) FROM idem.pending_0 w \
                  JOIN idem.payload_row b ON b.slice = w.payload_slice AND b.seq = w.seq";

@@ -1,4 +1,5 @@
-//! One execution of `idem_next` returns at most `max_bytes` bytes of payloads and headers.
+//! Tests of `max_bytes`: one execution of `idem_next` returns at most `max_bytes` bytes of payloads
+//! and headers.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session};
@@ -78,7 +79,7 @@ async fn headers_count_towards_max_bytes() -> Result<()> {
     Ok(())
 }
 
-/// A small message is not handed out before a large message that did not fit.
+/// When a large message does not fit, a later small message is not returned before it.
 #[tokio::test]
 async fn small_message_waits_behind_one_that_does_not_fit() -> Result<()> {
     let db = Database::with_idem("behind").await?;
@@ -91,13 +92,13 @@ async fn small_message_waits_behind_one_that_does_not_fit() -> Result<()> {
     Ok(())
 }
 
-/// Goal: the search from key to key has the same limit.
+/// Goal: `max_bytes` also limits the search from key to key.
 #[tokio::test]
 async fn messages_of_many_keys_stay_within_max_bytes() -> Result<()> {
     let db = Database::with_idem("keys").await?;
     let session = db.connect().await?;
-    // The first messages wait for the head of their key, and a search skips fewer messages than
-    // these.
+    // The first 700 messages wait for the head of their key. A search skips fewer messages than
+    // these, so it continues from key to key.
     session
         .run(
             "SELECT idem_receive_bytes('m' || n, 'mail', '\\x01', key => 'full') \

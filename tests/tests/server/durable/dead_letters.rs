@@ -1,5 +1,5 @@
-//! Dead letters: a message that has used up its attempts is kept with every error, is redelivered
-//! when it is requeued, and is dropped only by an operator.
+//! Tests of dead letters: a message that has used up its attempts is kept with every error, is
+//! redelivered when it is requeued, and is dropped only by an operator.
 
 use anyhow::{Result, ensure};
 use idem_tests::harness::{Database, Session};
@@ -277,7 +277,8 @@ async fn discarded_message_stays_known() -> Result<()> {
     Ok(())
 }
 
-/// A broker holds the message, and its runtime counts the attempts with leases.
+/// A broker holds the message, and the consumer counts the attempts with leases. After the last
+/// attempt a lease is `exhausted`, and the consumer buries the message.
 #[tokio::test]
 async fn broker_message_is_exhausted_after_its_attempts() -> Result<()> {
     let db = Database::with_idem("broker").await?;

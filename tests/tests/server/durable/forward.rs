@@ -1,4 +1,5 @@
-//! A dead letter is forwarded to a broker: it becomes an effect of its message.
+//! Tests of forwarding. A dead letter that is forwarded to a broker becomes an effect of its
+//! message.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session};
@@ -116,7 +117,7 @@ async fn i4_dead_letters_are_forwarded_in_bulk_by_error() -> Result<()> {
     Ok(())
 }
 
-/// I1: two operators forward the same dead letter. One of them succeeds, and one effect is
+/// I1: two operators forward the same dead letter. One operator succeeds, and one effect is
 /// recorded.
 #[tokio::test]
 async fn i1_dead_letter_is_forwarded_once_by_two_sessions() -> Result<()> {
@@ -139,7 +140,8 @@ async fn i1_dead_letter_is_forwarded_once_by_two_sessions() -> Result<()> {
     Ok(())
 }
 
-/// The message was redelivered and handled after the cause of its failure had been removed.
+/// A message can be redelivered and handled after it has become a dead letter. Its dead letter is
+/// then not forwarded.
 #[tokio::test]
 async fn dead_letter_of_a_claimed_message_is_not_forwarded() -> Result<()> {
     let db = Database::with_idem("forward_claimed").await?;

@@ -1,4 +1,5 @@
-//! From the outbox to the inbox: exactly once, however many relays run at the same time.
+//! Tests of `idem_hand_over`, which moves effects from the outbox to the inbox: each effect arrives
+//! exactly once, however many relays run at the same time.
 
 use std::sync::Arc;
 
@@ -17,7 +18,8 @@ async fn send(session: &Session, says: &str) -> Result<()> {
         .await
 }
 
-/// Every role can set the trace context, and a relay cannot skip an effect that is not received.
+/// Every role can set a trace context that is too long for the inbox. The hand-over drops it,
+/// because a relay cannot skip an effect that the inbox does not accept.
 #[tokio::test]
 async fn too_long_trace_context_stops_no_relay() -> Result<()> {
     let db = Database::with_idem("long_trace").await?;
@@ -123,8 +125,8 @@ async fn concurrent_relays_hand_over_each_effect_once() -> Result<()> {
     Ok(())
 }
 
-/// Lease, receipt and acknowledgement are one transaction. A crash in between hands over nothing,
-/// and the next hand-over delivers all effects.
+/// A hand-over leases, receives and acknowledges effects in one transaction. A crash before the
+/// commit hands over nothing, and the next hand-over delivers all effects.
 #[tokio::test]
 async fn crash_during_hand_over_hands_over_nothing() -> Result<()> {
     let db = Database::with_idem("crash").await?;
@@ -169,7 +171,7 @@ async fn crash_during_hand_over_hands_over_nothing() -> Result<()> {
     Ok(())
 }
 
-/// A hand-over skips effects that are parked or delayed, and messages that are handled already.
+/// A hand-over skips effects that are not due yet, and messages that are handled already.
 #[tokio::test]
 async fn hand_over_waits_until_due_and_skips_handled_messages() -> Result<()> {
     let db = Database::with_idem("later").await?;

@@ -1,11 +1,12 @@
-//! A lease is extended, released or expires. Its token is valid for one holder.
+//! Tests of leases: a lease is extended, is released or expires, and its token is valid for one
+//! holder only.
 
 use anyhow::{Result, ensure};
 use idem_tests::harness::{Database, Session, until};
 
 use super::{Handed, claim, fail, ids, next, next_for, receive};
 
-/// Waits until the current leases have expired. Returns the messages that are handed out then.
+/// Waits until leases have expired and `idem_next` returns messages again. Returns these messages.
 async fn next_after_expiry(session: &Session) -> Result<Vec<Handed>> {
     let mut handed = Vec::new();
     until("the lease has expired", async || {
@@ -278,8 +279,8 @@ async fn backoff_grows_within_its_jitter_and_cap() -> Result<()> {
     Ok(())
 }
 
-/// One of the messages can have crashed the consumer. The others must not be leased together with
-/// it again.
+/// When the leases of several messages expire, one of the messages can have crashed the consumer.
+/// These messages are therefore leased again one by one.
 #[tokio::test]
 async fn messages_with_expired_leases_are_redelivered_alone() -> Result<()> {
     let db = Database::with_idem("alone").await?;

@@ -1,5 +1,5 @@
-//! The durable inbox: received messages are handed out in order, are redelivered until they are
-//! done, become dead letters after their attempts, and are never dropped.
+//! Tests of the durable inbox: received messages are returned in order, are redelivered until they
+//! are done, become dead letters after their last attempt, and are never dropped.
 
 mod bodies;
 mod bytes;

@@ -1,4 +1,5 @@
-//! The order of messages: by due time and arrival, one message of a key at a time.
+//! Tests of the order of messages: `idem_next` returns messages by due time and arrival, and leases
+//! only one message of a key at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -114,7 +115,7 @@ async fn message_that_is_not_due_delays_no_other_message() -> Result<()> {
         "t",
         "the message is not handed out before it is due"
     );
-    // The overtaken message becomes due while the other message of its key is leased.
+    // The message `later` becomes due while the message `now` of the same key is leased.
     session
         .run("UPDATE idem.pending_0 SET due_at = clock_timestamp() WHERE id = 'later'")
         .await?;
@@ -151,8 +152,8 @@ async fn message_that_another_session_leases_is_skipped() -> Result<()> {
     Ok(())
 }
 
-/// Two messages of a key are due. Neither session sees that the other session is leasing one of
-/// them.
+/// Two messages of a key are due. A session cannot see the uncommitted lease of another session, so
+/// it waits for that session and then leases no message of the key.
 #[tokio::test]
 async fn two_sessions_do_not_lease_two_messages_of_a_key() -> Result<()> {
     let db = Database::with_idem("race").await?;
@@ -166,7 +167,7 @@ async fn two_sessions_do_not_lease_two_messages_of_a_key() -> Result<()> {
     receive(&first, "late", ", key => 'k'").await?;
     first.run("BEGIN").await?;
     assert_eq!(ids(&next(&first, 1).await?), ["late"]);
-    // The early message becomes due meanwhile.
+    // The early message becomes due while the late message is being leased.
     second
         .run("UPDATE idem.pending_0 SET due_at = clock_timestamp() WHERE id = 'early'")
         .await?;
@@ -250,8 +251,8 @@ async fn eight_consumers_keep_the_order_of_every_key() -> Result<()> {
                         held.lock().map(|mut held| held.remove(&key)).is_ok()
                     };
                     let id = &message.id;
-                    // Remove the message from `held` before another consumer can lease one of its
-                    // key.
+                    // Remove the message from `held` before another consumer can lease the next
+                    // message of its key.
                     if (round + message.token) % 5 == 0 {
                         free(&held);
                         fail(&session, &message, "again").await?;

@@ -1,5 +1,6 @@
-//! Poison and good messages together. Poison messages are dead after exactly their attempts, good
-//! messages are handled once and in order, and requeued messages are redelivered once.
+//! Tests with poison and good messages together. Each poison message is dead after exactly its
+//! allowed attempts, good messages are handled once and in order, and requeued messages are
+//! redelivered once.
 
 use std::sync::Arc;
 
@@ -58,7 +59,8 @@ async fn consume(db: &Arc<Database>, broken: bool) -> Result<()> {
         .context("the consumers do not finish in time")?
 }
 
-/// A poison message is dead after exactly its attempts, and every good message is handled once.
+/// Each poison message is dead after exactly its allowed attempts, and every good message is
+/// handled once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn poison_dies_after_its_attempts_others_are_handled_once() -> Result<()> {
     let db = Arc::new(Database::with_idem("poison").await?);
@@ -111,7 +113,7 @@ async fn poison_dies_after_its_attempts_others_are_handled_once() -> Result<()> 
         "the messages of every key are handled in order"
     );
 
-    // The cause is removed: the dead letters are redelivered once.
+    // The cause of the failures is removed. Each requeued dead letter is then redelivered once.
     assert_eq!(
         session
             .text("SELECT idem_requeue_all('mail', 'poison')")

@@ -1,4 +1,5 @@
-//! Leases, back-offs, schedules and dead letters are rows: a restart, a crash and a dump keep them.
+//! Tests that a restart, a crash and a dump keep leases, back-offs, schedules and dead letters,
+//! because these are rows of tables.
 
 use anyhow::Result;
 use idem_cluster::{Cluster, Install, Shutdown};

@@ -1,4 +1,5 @@
-//! A consumer that waits for messages is woken by a commit or by the clock.
+//! Tests of waiting: a consumer that waits for messages is woken by a commit, or when a message is
+//! due.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,7 +29,8 @@ async fn waits(db: &Database) -> Result<(i32, tokio::task::JoinHandle<Result<Str
     ))
 }
 
-/// Otherwise the tables of pending messages would grow for as long as a consumer waits.
+/// A lock of a waiting consumer would prevent rotations, and the tables of pending messages would
+/// grow for as long as the consumer waits.
 #[tokio::test]
 async fn waiting_consumer_holds_no_lock_on_pending_tables() -> Result<()> {
     let db = Database::with_idem("no_lock").await?;
@@ -120,7 +122,7 @@ async fn waiting_consumer_is_woken_by_release_and_requeue() -> Result<()> {
             until_waiting(&session, given.0).await?;
             fail(&session, &held, "again").await?;
             if step == 2 {
-                // The message is dead, so the consumer is not woken.
+                // The message is dead, so the consumer is not woken. Cancel its wait.
                 session
                     .run(&format!("SELECT pg_cancel_backend({})", given.0))
                     .await?;
@@ -133,8 +135,8 @@ async fn waiting_consumer_is_woken_by_release_and_requeue() -> Result<()> {
     Ok(())
 }
 
-/// A message is free when its predecessor of the same key is done. The waiting consumer gets it,
-/// not at once but soon, although no message is received.
+/// A message can be leased when its predecessor of the same key is done. No new message wakes the
+/// waiting consumer, but the consumer gets the message after a short time.
 #[tokio::test]
 async fn waiting_consumer_gets_successor_of_finished_message() -> Result<()> {
     let db = Arc::new(Database::with_idem("successor").await?);

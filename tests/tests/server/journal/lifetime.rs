@@ -1,5 +1,5 @@
-//! A call is kept as long as its claim: over rotations, moves and dumps, and on standbys. It is
-//! removed as cheaply as a claim.
+//! Tests of the lifetime of external calls. A call is kept as long as its claim: over rotations,
+//! dumps and moves between rings, and on standbys. TRUNCATE removes calls, as it removes claims.
 
 use anyhow::{Result, ensure};
 use idem_cluster::{Cluster, Install};
@@ -7,8 +7,8 @@ use idem_tests::harness::{Session, until};
 
 use super::{begin, calls, finish};
 
-/// Starts a server on which only the test rotates the rings. Returns it, and a session in one of
-/// its databases.
+/// Starts a server on which only the test rotates the rings. Returns the server, and a session in
+/// one of its databases.
 async fn server(name: &str) -> Result<(Cluster, Session)> {
     let cluster = Cluster::builder(&Install::from_env()?)
         .name(name)
@@ -70,7 +70,8 @@ async fn i6_i7_call_is_kept_with_its_claim_and_truncated() -> Result<()> {
 
         make_due(&session, "standard").await?;
         rotate(&session, "opened").await?;
-        // This call is in both slices, and is returned once.
+        // This call begins while the ring is opening, so it is in two slices. It must be returned
+        // once.
         let id = format!("opening {rotation}");
         session
             .text(&format!("SELECT idem_try_claim('{id}', 'orders')"))
@@ -131,8 +132,9 @@ async fn i6_i7_call_is_kept_with_its_claim_and_truncated() -> Result<()> {
     Ok(())
 }
 
-/// I1: a transaction that entered while the ring was opening writes two slices, and a transaction
-/// that enters after the rotation writes one of them. They do not both begin a call.
+/// I1: a transaction that began while the ring was opening writes into two slices, and a
+/// transaction that begins after the rotation writes into one of these slices. Only one of the two
+/// transactions gets the state `new` for a call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_old_and_new_ring_state_do_not_both_begin_a_call() -> Result<()> {
     for old_first in [true, false] {
@@ -142,7 +144,7 @@ async fn i1_old_and_new_ring_state_do_not_both_begin_a_call() -> Result<()> {
             connect(&cluster, "journal").await?,
             connect(&cluster, "journal").await?,
         ];
-        // The destination exists, so no session waits for the transaction that creates it.
+        // Create the destination first, so that no session waits for a transaction that creates it.
         begin(&session, "first of all").await?;
         pin.run("BEGIN; SELECT idem_try_claim('pin', 'orders')")
             .await?;
@@ -272,7 +274,8 @@ async fn dump_keeps_every_call() -> Result<()> {
         let begin = format!("SELECT * FROM idem_begin_call('{id}', 'orders', 'charge', {request})");
         let (here, there) = (session.text(&begin).await?, restored.text(&begin).await?);
         if id == "new" {
-            // Both calls began just now.
+            // This statement begins a new attempt in each database at a different time, so the test
+            // compares only the first four columns.
             assert_eq!(
                 here.split('|').take(4).collect::<Vec<_>>(),
                 there.split('|').take(4).collect::<Vec<_>>()

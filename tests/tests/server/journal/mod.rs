@@ -1,5 +1,5 @@
-//! The journal of external calls: a call is begun before its request, is finished or failed after
-//! it, and no request is repeated without the knowledge of the handler.
+//! Tests of the journal of external calls: a call begins before its request and is finished or
+//! failed after the request, and before a request is repeated, the journal informs the handler.
 
 mod lifetime;
 mod races;

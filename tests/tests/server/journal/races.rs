@@ -1,4 +1,5 @@
-//! Two sessions at the same call, and a session that is killed during a call.
+//! Tests of sessions that use the same call at the same time, and of a session that is killed
+//! during a call.
 
 use anyhow::{Context, Result, ensure};
 use idem_tests::harness::{Database, until};
@@ -158,8 +159,8 @@ async fn rolled_back_savepoint_removes_its_calls() -> Result<()> {
     Ok(())
 }
 
-/// A process that has lost its lease begins no call, so idem_begin_call returns `new` to the holder
-/// of the lease.
+/// A process that has lost its lease cannot begin a call. `idem_begin_call` therefore returns `new`
+/// to the next holder of the lease.
 #[tokio::test]
 async fn call_under_a_lost_lease_is_not_begun() -> Result<()> {
     let db = Database::with_idem("fenced").await?;

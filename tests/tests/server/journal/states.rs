@@ -1,4 +1,4 @@
-//! Every state of a call and every transition between states.
+//! Tests of every state of a call and of every transition between states.
 
 use anyhow::{Result, ensure};
 use idem_cluster::{Cluster, Install};
@@ -11,9 +11,9 @@ use super::{LEVELS, begin, calls, fail, finish};
 enum Act {
     Begin,
     Finish,
-    /// The attempt certainly had no effect.
+    /// Takes back an attempt that certainly had no effect.
     TakeBack,
-    /// The attempt failed permanently.
+    /// Records that the attempt failed permanently.
     Refuse,
 }
 use Act::*;
@@ -29,8 +29,8 @@ async fn act(session: &Session, act: Act) -> Result<()> {
 
 #[tokio::test]
 async fn call_changes_its_state_at_every_isolation_level() -> Result<()> {
-    // The operations, the result of the next begin, and the call as idem_calls returns it before
-    // that begin.
+    // Each entry has the operations, the result of the next begin, and the call as `idem_calls`
+    // returns it before that begin.
     let histories: &[(&[Act], &str, &str)] = &[
         (&[], "new|1", ""),
         (&[Begin], "unknown|2", "charge|unknown|1|NULL|NULL"),
@@ -96,7 +96,8 @@ async fn call_changes_its_state_at_every_isolation_level() -> Result<()> {
             "unknown|3",
             "charge|unknown|2|NULL|NULL",
         ),
-        // The second attempt is taken back twice, as after a commit with an unknown result.
+        // The second attempt is taken back twice, as by a client that does not know whether its
+        // first commit succeeded.
         (
             &[Begin, Begin, TakeBack, TakeBack],
             "unknown|3",
@@ -337,7 +338,7 @@ async fn idempotency_key_depends_on_step_and_not_on_attempt() -> Result<()> {
             ))
             .await
     };
-    // Every release has derived this key.
+    // Every release must derive this key.
     assert_eq!(
         key("'order-1'", "orders", "charge").await?,
         "b99d2fd5-d251-8b70-a345-14ef6b41fd87"
@@ -444,8 +445,8 @@ async fn ended_call_is_returned_without_a_transaction_id() -> Result<()> {
     Ok(())
 }
 
-/// With idem.message_identity = id both destinations have the same identity: the second destination
-/// must not repeat a request of the first.
+/// With `idem.message_identity = id` a message has the same identity in both destinations, so the
+/// second destination must not repeat a request of the first destination.
 #[tokio::test]
 async fn message_identity_id_gives_destinations_one_journal() -> Result<()> {
     let cluster = Cluster::builder(&Install::from_env()?)

@@ -1,5 +1,5 @@
-//! Attempts are counted when the lease begins, so an attempt that crashes its consumer is counted,
-//! too.
+//! Tests of the count of attempts. An attempt is counted when its lease begins, so an attempt that
+//! crashes its consumer is counted, too.
 
 use anyhow::{Context, Result};
 use idem_tests::harness::{Database, until};

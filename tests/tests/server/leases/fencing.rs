@@ -1,4 +1,4 @@
-//! The fencing token: a consumer that has lost its lease writes nothing.
+//! Tests of the fencing token: a consumer that has lost its lease writes nothing.
 
 use anyhow::{Context, Result, ensure};
 use idem_tests::harness::{Database, Session};
@@ -67,7 +67,7 @@ async fn lost_lease_fails_and_writes_nothing() -> Result<()> {
         ))
         .await?;
     assert_eq!(state(&first).await?, "1|1|0");
-    // The message is done: it cannot be completed twice, also not by the session that completed it.
+    // A completed message cannot be completed again, even by the session that completed it.
     let again = second
         .refused(&format!("SELECT idem_complete('m', 'work', {new})"))
         .await?;
@@ -113,7 +113,8 @@ async fn complete_commits_with_the_writes_of_the_caller() -> Result<()> {
     Ok(())
 }
 
-/// The clock of the transaction does not advance, and that of the server does.
+/// Leases use the clock of the server, which advances during a transaction, and not `now()`, which
+/// does not.
 #[tokio::test]
 async fn lease_uses_the_clock_of_the_server() -> Result<()> {
     let db = Database::with_idem("clock").await?;
@@ -143,7 +144,8 @@ async fn lease_uses_the_clock_of_the_server() -> Result<()> {
     Ok(())
 }
 
-/// No other consumer has begun the message of the expired lease, so it can be completed.
+/// The holder of an expired lease can complete its message as long as no other consumer has leased
+/// or claimed the message.
 #[tokio::test]
 async fn expired_lease_can_complete_while_message_is_not_taken() -> Result<()> {
     let db = Database::with_idem("late").await?;

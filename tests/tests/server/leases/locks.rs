@@ -1,5 +1,5 @@
-//! I11: the rotation of pending messages delays no claim, and functions on one message take their
-//! locks in one order.
+//! I11: the rotation of pending messages delays no claim, and all functions on a message take their
+//! locks in the same order, so they do not deadlock.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use idem_tests::harness::{DEADLINE, Database, until};
 
 use super::fencing::acquire;
 
-/// I11: a maintainer that waits for a lock holds no other lock on the tables. Otherwise claims
-/// would wait behind it or deadlock with it.
+/// I11: while a maintainer waits for a lock on a table of pending messages, it holds no lock on the
+/// other table. Otherwise claims would wait for the maintainer or deadlock with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_rotation_waits_for_no_lock_while_it_holds_one() -> Result<()> {
     let db = Database::with_idem("no_wait").await?;
@@ -19,7 +19,8 @@ async fn i11_rotation_waits_for_no_lock_while_it_holds_one() -> Result<()> {
         db.connect().await?,
     );
     super::turns::churn(&session, 0).await?;
-    // A dump locks all tables. The rotation can lock the current table and not the other one.
+    // The reader locks the table that is not current, as a dump does. The rotation can then lock
+    // only the current table.
     let other = "SELECT 1 - current FROM idem.pending_rotation";
     let other = session.text(other).await?;
     reader
@@ -87,8 +88,8 @@ async fn i11_large_backlog_is_not_copied() -> Result<()> {
     Ok(())
 }
 
-/// I4: one session buries a message, another discards its older dead letter, and a third claims it.
-/// None of them deadlocks.
+/// I4: one session buries a message, a second session discards its older dead letter, and a third
+/// session claims the message. The three sessions do not deadlock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i4_bury_discard_and_claim_of_one_message_do_not_deadlock() -> Result<()> {
     let db = Database::with_idem("triangle").await?;
@@ -97,7 +98,8 @@ async fn i4_bury_discard_and_claim_of_one_message_do_not_deadlock() -> Result<()
         db.connect().await?,
         db.connect().await?,
     );
-    // The dead letter is from before idem_forget, and the lease is from after it.
+    // Create the dead letter before `idem_forget` and the lease after it, so that the message has
+    // both.
     let bury = |token: &str| format!("SELECT idem_bury('m', 'work', {token}, 'payload', 'broken')");
     let token = acquire(&buries, "m", "1 hour").await?;
     buries.run(&bury(&token)).await?;

@@ -1,5 +1,5 @@
-//! Leases: messages that are processed outside the transaction of the claim, and the rotation of
-//! the tables of pending messages.
+//! Tests of leases, with which messages are processed outside the transaction of the claim, and of
+//! the rotation of the tables of pending messages.
 
 mod attempts;
 mod fencing;

@@ -1,4 +1,4 @@
-//! I1: claims skip the check for pending messages only while there is none.
+//! Tests of I1: claims skip the check for pending messages only while no message is pending.
 
 use std::sync::Arc;
 
@@ -20,7 +20,8 @@ async fn database() -> Result<Database> {
     Database::with_idem_in(Arc::new(cluster), "presence").await
 }
 
-/// Runs one pass of maintenance. Returns what is noted after it.
+/// Runs one pass of maintenance. Returns the note about pending messages (`some`, `quiet` or
+/// `none`) after the pass.
 async fn pass(session: &Session) -> Result<String> {
     session.run("CALL idem_maintain()").await?;
     session.text(PRESENCE).await
@@ -48,7 +49,7 @@ async fn i1_claim_respects_a_lease_after_quiet_passes() -> Result<()> {
         .refused("SELECT idem_try_claim('m', 'work')")
         .await?;
     assert_eq!(refusal.sqlstate, "55P03", "{refusal:?}");
-    // The note stays while a message is pending, however many passes run.
+    // The note stays `some` while a message is pending, however many passes run.
     for _ in 0..3 {
         assert_eq!(pass(&session).await?, "some");
     }
@@ -94,7 +95,8 @@ async fn i1_presence_is_cleared_only_after_a_whole_quiet_pass() -> Result<()> {
     Ok(())
 }
 
-/// I1: a restore or logical replication writes the tables without the functions of idem.
+/// I1: a restore or logical replication writes into the tables without the functions of idem. These
+/// rows must set the note, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_rows_copied_into_pending_table_are_detected() -> Result<()> {
     let db = database().await?;

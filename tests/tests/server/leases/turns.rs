@@ -6,8 +6,8 @@ use idem_tests::harness::{Database, Session};
 
 use super::fencing::acquire;
 
-/// Receives 40,000 messages. After [`churn`] has claimed them no row is alive, and an old snapshot
-/// keeps VACUUM from removing the dead rows.
+/// Receives 40,000 messages. After [`churn`] has claimed the messages, all their rows are dead, and
+/// an old snapshot prevents VACUUM from removing the dead rows.
 const CHURN: &str = "SELECT count(idem_receive(n::text, 'churn', '1'::jsonb)) \
                      FROM generate_series($1::int4, $1::int4 + 39999) n";
 
@@ -21,7 +21,7 @@ pub async fn churn(session: &Session, from: i32) -> Result<()> {
     Ok(())
 }
 
-/// Requests a rotation. The worker may have rotated before.
+/// Requests a rotation. The result is ignored, because the worker may have rotated already.
 async fn rotate(session: &Session) -> Result<()> {
     session.run("SELECT idem.rotate_pending()").await
 }
@@ -64,7 +64,8 @@ async fn i7_pending_stays_small_and_keeps_live_messages() -> Result<()> {
         rotate(&session).await?;
     }
     assert_eq!(alive(&session).await?, before);
-    // No consumer has returned for this message for longer than any claim is kept.
+    // The lease of this message expired longer ago than any claim is kept, so the next rotation
+    // drops the message.
     acquire(&session, "abandoned", "1 hour").await?;
     for slice in 0..2 {
         let long_ago = "SET due_at = clock_timestamp() - interval '1 year' WHERE id = 'abandoned'";
@@ -94,7 +95,8 @@ async fn rotation_neither_waits_for_nor_breaks_a_transaction() -> Result<()> {
     session
         .run("SELECT idem_receive('m', 'work', '1'::jsonb)")
         .await?;
-    // The deletion is not committed, so a copy would redeliver the message.
+    // The deletion of the message is not committed. A rotation would copy the message and redeliver
+    // it, so it must not happen now.
     holder
         .run("BEGIN; SELECT idem_try_claim('m', 'work')")
         .await?;

@@ -1,5 +1,5 @@
-//! I6: a jump of the wall clock forgets no claim early, stops no rotation and allows no second
-//! claim.
+//! Tests of I6: when the wall clock jumps, no claim is forgotten early, the rotations continue, and
+//! no second claim is possible.
 
 use std::time::{Duration, Instant};
 
@@ -103,8 +103,8 @@ async fn i6_ring_rotates_after_clock_jumps_back() -> Result<()> {
     .await
 }
 
-/// I1. Goal: times that a wrong clock has set do not hide the claims of a ring that a destination
-/// has left.
+/// I1. Goal: when a destination moves to another ring, its claims in the old ring are still found,
+/// although a wrong clock has set the times of the old ring.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_move_after_a_wrong_clock_allows_no_second_claim() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
@@ -154,7 +154,8 @@ async fn i6_new_message_is_not_expired_after_a_wrong_clock() -> Result<()> {
     Ok(())
 }
 
-/// Goal: health reports a clock that has jumped, a clock that is behind the last pass, and a ring
+/// Goal: health reports a clock that has jumped, a clock that is behind its reading in the last
+/// pass, and a ring
 /// that does not rotate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_reports_a_clock_that_jumped() -> Result<()> {
@@ -167,7 +168,7 @@ async fn health_reports_a_clock_that_jumped() -> Result<()> {
     jump(&clock, &session, 0, -5 * DAY).await?;
     let check = session.text(health).await?;
     ensure!(
-        check.starts_with("warning|") && check.contains("behind the last pass"),
+        check.starts_with("warning|") && check.contains("behind its reading in the last pass"),
         "{check}"
     );
     session.run("CALL idem_maintain()").await?;
@@ -188,8 +189,8 @@ async fn health_reports_a_clock_that_jumped() -> Result<()> {
     Ok(())
 }
 
-/// Goal: health reports a missing first pass as critical, although it reports no alarm for a new
-/// database.
+/// Goal: health is `ok` in a new database, and is `critical` when the first pass has not run in
+/// time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_is_critical_without_a_first_pass() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
@@ -212,7 +213,7 @@ enum Phase {
 
 const RETENTION: Duration = Duration::from_millis(1000);
 
-/// A database with a ring that is in one phase when the clock jumps.
+/// A database in which a rotation is in the step `phase` when the clock jumps.
 struct Site {
     phase: Phase,
     session: Session,
@@ -247,15 +248,16 @@ impl Site {
         Ok(())
     }
 
-    /// Holds the rotation in the phase with claims of transactions that stay open.
+    /// Stops the rotation in the phase of this database: transactions with claims stay open, and
+    /// the rotation waits for them.
     async fn freeze(&self, round: usize) -> Result<()> {
         if self.phase == Phase::Steady {
             return Ok(());
         }
         let mut tries = 0;
         until("a ring is held while it is opening", async || {
-            // A claim that begins while a slice is emptied holds that step instead. The test then
-            // tries the next rotation.
+            // A claim that begins while a slice is being emptied stops the rotation in that step
+            // instead of at the opening. The test then tries again with the next rotation.
             tries += 1;
             self.hold(0, &format!("holder-{round}-{tries}")).await?;
             until("a rotation is held", async || {
@@ -339,8 +341,8 @@ impl Site {
 }
 
 /// I1, I6. Goal: jumps of an hour, five days and a year, ahead and back, do not shorten the
-/// retention and do not stop the rings. They happen at each step of a rotation and many times in a
-/// row.
+/// retention and do not stop the rings. The clock jumps at each step of a rotation, and many times
+/// in a row.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_i6_clock_jumps_lose_no_claim_and_stop_no_rotation() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
@@ -385,7 +387,7 @@ async fn i1_i6_clock_jumps_lose_no_claim_and_stop_no_rotation() -> Result<()> {
         }
     }
 
-    // Many jumps within one retention.
+    // Let the clock jump many times within one retention.
     let claimed = Instant::now();
     for site in &sites {
         assert_eq!(claim(&site.session, "restless").await?, "t");

@@ -32,7 +32,7 @@ async fn contents(session: &Session) -> Result<String> {
 const SEQUENCES: &str =
     "SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'idem' ORDER BY 1";
 
-/// Dumps a database and restores it into a new one, which can be in another cluster. Returns a
+/// Dumps a database and restores it into a new database, which can be in another cluster. Returns a
 /// session in the new database.
 async fn dump_and_restore(
     from: &Cluster,
@@ -59,8 +59,8 @@ async fn dump_and_restore(
     connect(to, restored).await
 }
 
-/// Fills a database. One relay is behind and has leased a batch, and another relay has read
-/// nothing. The rings have retentions of their own, and one of them is at `step` of a rotation.
+/// Fills a database. Relay `mail` is behind and has leased a batch, and relay `audit` has read
+/// nothing. Each ring has a configured retention, and ring `standard` is at `step` of a rotation.
 async fn fill(session: &Session, step: &str) -> Result<()> {
     for (ring, retention) in [
         ("long", "45 days"),
@@ -109,8 +109,8 @@ async fn fill(session: &Session, step: &str) -> Result<()> {
     }
 }
 
-/// Asserts that the restored database has the claims and effects of the dumped one, and that its
-/// relays and its rotation continue.
+/// Asserts that the restored database has the claims and effects of the dumped database, and that
+/// its relays and its rotation continue.
 async fn assert_continues(restored: &Session, step: &str, recorded: &[String]) -> Result<()> {
     for (n, recorded) in recorded.iter().enumerate() {
         let id = format!("m{}", n + 1);
@@ -172,7 +172,8 @@ async fn assert_continues(restored: &Session, step: &str, recorded: &[String]) -
 }
 
 async fn dump_at(step: &str, drop_default: bool) -> Result<()> {
-    // No worker: a worker would rotate before the two databases are compared.
+    // The cluster has no worker, because a worker would rotate before the two databases are
+    // compared.
     let cluster = cluster("dumped")?
         .setting("idem.databases", "none")
         .start()?;
@@ -252,7 +253,7 @@ async fn i9_restored_database_knows_the_kinds_of_a_role() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i4_i5_restore_into_younger_cluster_is_repaired() -> Result<()> {
     let old = cluster("older")?.start()?;
-    // Use up transaction ids that the younger cluster will not reach.
+    // Use up so many transaction ids that the younger cluster does not reach them.
     connect(&old, "postgres")
         .await?
         .run(
@@ -267,7 +268,7 @@ async fn i4_i5_restore_into_younger_cluster_is_repaired() -> Result<()> {
     assert_eq!(record(&session, "m1").await?, "t");
     assert_eq!(record(&session, "m2").await?, "t");
     assert_eq!(drain(&session, "mail", 0).await?, ["m1", "m2"]);
-    // This relay is between its two snapshots.
+    // Relay `audit` has acknowledged only a part of the effects between its two snapshots.
     let token = session
         .text("SELECT token FROM idem_relay_next('audit', 0, 1)")
         .await?;
@@ -316,8 +317,9 @@ async fn i4_i5_restore_into_younger_cluster_is_repaired() -> Result<()> {
     Ok(())
 }
 
-/// I4: the younger cluster uses up the ids in between before a relay reads. The cursor was ahead of
-/// the cluster at the restore, so the relay fails all the same.
+/// I4: at the restore the cursor of the relay is ahead of the transaction ids of the younger
+/// cluster. Before the relay reads, the younger cluster assigns ids beyond those of the cursor. The
+/// relay must still fail.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i4_restore_is_detected_after_cluster_has_caught_up() -> Result<()> {
     let burn = "DO $$ BEGIN SET synchronous_commit = off; FOR n IN 1 .. 3000 LOOP \

@@ -1,4 +1,4 @@
-//! A crash after commits with synchronous_commit = off.
+//! Tests of a crash after commits with synchronous_commit = off.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use nix::unistd::Pid;
 
 use super::{cluster, connect, with_idem};
 
-/// The statement of a consumer, and the results of its duplicate.
+/// A statement of a consumer, and the results of its duplicate.
 struct Case {
-    /// The statement that is committed and on disk before.
+    /// A statement that is executed before `first`, and that is on disk when `first` is executed.
     prelude: Option<&'static str>,
     /// The statement that is committed with synchronous_commit = off.
     first: &'static str,
@@ -23,7 +23,7 @@ struct Case {
     lost: &'static str,
 }
 
-/// Creates the destinations: the first claim of a destination does that.
+/// Creates the destinations: each destination is created by its first claim.
 const CREATE_DESTINATIONS: &str = "BEGIN;
     SELECT idem_try_claim('first', name) FROM unnest('{orders,inbox,work}'::text[]) name;
     COMMIT";
@@ -71,8 +71,8 @@ const CASES: [Case; 4] = [
 ];
 
 /// I4: a commit is visible and not on disk, a duplicate is acknowledged, and the server crashes.
-/// With idem.wait_for_flush the commit exists after the crash. Without it the commit and the
-/// message are lost.
+/// With idem.wait_for_flush the commit exists after the crash. Without this setting the commit and
+/// the message are lost.
 #[tokio::test]
 async fn i4_acknowledged_duplicate_outlives_a_crash() -> Result<()> {
     let server = cluster("flush")?

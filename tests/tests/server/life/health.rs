@@ -1,4 +1,4 @@
-//! The checks of idem_health() and their advice.
+//! Tests of the checks of `idem_health()` and of their advice.
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
@@ -36,7 +36,8 @@ async fn health_is_ok_right_after_create_extension() -> Result<()> {
     Ok(())
 }
 
-/// Goal: a new retention is judged from the moment at which it was set.
+/// Goal: after a change of the retention, health measures the delay of a rotation from the time of
+/// the change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_judges_a_new_retention_from_its_start() -> Result<()> {
     let cluster = server("health-retention")?;
@@ -99,8 +100,8 @@ async fn health_advises_when_nothing_runs_a_relay() -> Result<()> {
     Ok(())
 }
 
-/// I9. Goal: the role kind monitor sees what holds up a rotation: sessions, prepared transactions,
-/// readers of the slice.
+/// I9. Goal: a role of kind monitor sees what delays a rotation: sessions, prepared transactions
+/// and readers of the slice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
     let cluster = server("health-blockers")?;
@@ -189,7 +190,7 @@ async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
     Ok(())
 }
 
-/// Goal: health reports a due time that a wrong clock has set, before its message is missed.
+/// Goal: health reports due times that are so far ahead that a wrong clock has probably set them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_reports_due_times_that_lie_far_ahead() -> Result<()> {
     let cluster = server("health-due")?;
@@ -221,8 +222,8 @@ async fn health_reports_due_times_that_lie_far_ahead() -> Result<()> {
     Ok(())
 }
 
-/// I4. Goal: dead letters do not fill the disk. Beyond the limit a rejection fails, so its message
-/// stays in the broker, and health warns before the limit is reached.
+/// I4. Goal: dead letters do not fill the disk. When the limit is reached, a rejection fails, so
+/// its message stays in the broker, and health warns before the limit is reached.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i4_rejections_beyond_the_limit_fail_and_alarm() -> Result<()> {
     let cluster = cluster("health-letters")?

@@ -1,5 +1,5 @@
-//! I11: the steps of maintenance are isolated. A step that fails does not stop another step, is
-//! logged once, and is reported by health.
+//! Tests of I11: the steps of maintenance are isolated. A step that fails does not stop another
+//! step, is logged once, and is reported by health.
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
@@ -21,7 +21,7 @@ struct Broken {
 }
 
 const BROKEN: [Broken; 4] = [
-    // A trigger that an administrator has created.
+    // A trigger that an administrator has created and that fails.
     Broken {
         step: "ring short",
         fails_with: "not today",
@@ -97,7 +97,7 @@ async fn i11_publication_for_all_tables_stops_no_step() -> Result<()> {
     session
         .run(&format!("SELECT idem_complete('m2', 'orders', {token})"))
         .await?;
-    // Make progress large enough for a rotation.
+    // Make the table of relay progress large enough for a rotation.
     session
         .run(
             "INSERT INTO idem.progress_0 (pos, relay, partition, floor_from, snapshot_from)
@@ -125,8 +125,8 @@ async fn i11_publication_for_all_tables_stops_no_step() -> Result<()> {
     Ok(())
 }
 
-/// I4. Goal: with logical replication of the whole database, PostgreSQL 18 can update and delete an
-/// effect that is set aside. It returns an error when the primary key contains a generated column.
+/// I4. Goal: with logical replication of the whole database, PostgreSQL 18 can update and delete a
+/// parked effect. PostgreSQL 18 returns an error when the primary key contains a generated column.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i4_effects_are_parked_with_publication_for_all_tables() -> Result<()> {
     let cluster = cluster("publish_parked")?
@@ -169,8 +169,8 @@ async fn i4_effects_are_parked_with_publication_for_all_tables() -> Result<()> {
     Ok(())
 }
 
-/// I11. Goal: a new table without a replica identity fails this test, before a user publishes all
-/// tables.
+/// I11. Goal: every table has a replica identity. Without one, updates and deletes of the table
+/// would fail for users that publish all tables.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_every_table_has_a_replica_identity() -> Result<()> {
     let cluster = server("identity")?;
@@ -312,7 +312,7 @@ async fn i11_worker_continues_after_a_failing_step() -> Result<()> {
 }
 
 /// I11. Goal: the list of transactions that a rotation waits for survives the failure of another
-/// step. A list that is taken again in every pass would contain the later claim, and with
+/// step. If every pass made a new list, that list would contain the later claim, and with
 /// overlapping claims the ring would never rotate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_failing_step_loses_no_fence() -> Result<()> {

@@ -1,6 +1,6 @@
-//! The life of a server: dump and restore, crashes, reinstallation, workers that are killed,
-//! standbys, a server without the library preloaded, maintenance with a step that fails, clocks
-//! that jump.
+//! Tests of events in the life of a server: dump and restore, crashes, reinstallation, killed
+//! workers, standbys, a server without the preloaded library, maintenance with a failing step, and
+//! jumps of the clock.
 
 mod clocks;
 mod dump;

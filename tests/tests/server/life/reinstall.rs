@@ -1,5 +1,5 @@
-//! DROP EXTENSION and CREATE EXTENSION again, with sessions that have cached the state of the first
-//! extension.
+//! Tests of DROP EXTENSION and a new CREATE EXTENSION, with sessions that have cached the state of
+//! the first extension.
 
 use anyhow::Result;
 use idem_tests::harness::Database;
@@ -33,7 +33,8 @@ async fn i1_sessions_use_the_new_tables_after_reinstallation() -> Result<()> {
         for session in &sessions {
             session.run("SET search_path = public, api").await?;
         }
-        // Claim in another destination first, so that it gets the old number of `orders`.
+        // Claim for the destination `invoices` first, so that `invoices` gets the old number of
+        // `orders`.
         assert_eq!(
             sessions[0]
                 .text("SELECT idem_try_claim('m1', 'invoices')")

@@ -1,5 +1,5 @@
-//! A physical standby executes functions that only read, and rejects claims. After its promotion it
-//! continues where the primary was.
+//! Tests of a physical standby: it executes functions that only read, and rejects claims. After its
+//! promotion it continues with the state of the primary.
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
@@ -57,7 +57,8 @@ async fn rejects_writes(standby: &Session) -> Result<()> {
 async fn i1_i3_standby_reads_and_continues_after_promotion() -> Result<()> {
     let mut primary: Cluster = cluster("primary")?
         .setting("idem.naptime", "100ms")
-        // The test rotates the primary. After the promotion the worker rotates the standby.
+        // The primary has no worker, because the test rotates its rings. After the promotion the
+        // worker of the standby rotates the rings.
         .setting("idem.databases", "none")
         .start()?;
     let on_primary = with_idem(&primary, "shop").await?;
@@ -84,7 +85,8 @@ async fn i1_i3_standby_reads_and_continues_after_promotion() -> Result<()> {
             >= 5
     );
 
-    // This session has cached the rings. It must learn of the rotations from the WAL.
+    // This session has cached the rings. It must notice the rotations when the standby replays the
+    // WAL.
     for rotation in 1..=2 {
         make_due(&on_primary, "standard").await?;
         on_primary.run("CALL idem_maintain()").await?;
@@ -120,7 +122,7 @@ async fn i1_i3_standby_reads_and_continues_after_promotion() -> Result<()> {
 
     for id in ["m1", "after rotation 1", "after rotation 2", "last"] {
         // m1 is at the end of its retention, and the worker of the new primary may have rotated
-        // already.
+        // already, so m1 may be forgotten.
         let forgotten = id == "m1" && turns(&reader, "standard").await? > turned;
         if !forgotten {
             assert_ne!(
@@ -156,9 +158,9 @@ async fn i1_i3_standby_reads_and_continues_after_promotion() -> Result<()> {
     standby.restart()
 }
 
-/// I11. Goal: maintenance continues while the synchronous standby is away. A step holds its locks
-/// until it has committed, so it must not wait for the standby. Otherwise sessions that only read
-/// would wait for the step.
+/// I11. Goal: maintenance continues while the synchronous standby is not connected. A step holds
+/// its locks until it has committed, so it must not wait for the standby. Otherwise sessions that
+/// only read would wait for the step.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_maintenance_continues_without_synchronous_standby() -> Result<()> {
     let server = cluster("no-standby")?

@@ -1,5 +1,5 @@
-//! Without `shared_preload_libraries` everything works except the worker, the counters and the
-//! wake-up.
+//! Tests without `shared_preload_libraries`: everything works except the worker, the counters and
+//! the wake-up.
 
 use anyhow::{Result, ensure};
 use idem_tests::harness::DEADLINE;

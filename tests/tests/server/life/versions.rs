@@ -1,5 +1,5 @@
-//! The library serves the versions of the extension that it knows. For every other version it
-//! returns an error that names both versions.
+//! Tests of the versions: the library serves the versions of the extension that it supports, and
+//! for all other versions it returns an error that names both versions.
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
@@ -42,7 +42,7 @@ fn mismatches(cluster: &Cluster) -> Result<usize> {
         .count())
 }
 
-/// Goal: a library serves no older or newer extension that it does not know.
+/// Goal: the library returns an error for an older or newer extension that it does not support.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unknown_versions_fail_and_are_named() -> Result<()> {
     let cluster = cluster("versions")?
@@ -59,7 +59,7 @@ async fn unknown_versions_fail_and_are_named() -> Result<()> {
         ("0.0.9", "ALTER EXTENSION idem UPDATE"),
         ("9.9.9", "restart"),
     ] {
-        // An update script does this, too: sessions that have cached the rings read them again.
+        // Make sessions that have cached the rings read the rings again, as an update script does.
         set_version(&old, version).await?;
         old.run("SELECT idem.invalidate('idem.ring'::regclass)")
             .await?;
@@ -89,7 +89,7 @@ async fn unknown_versions_fail_and_are_named() -> Result<()> {
     Ok(())
 }
 
-/// Goal: the worker skips an extension that it does not know, logs that once, and continues when
+/// Goal: the worker skips an extension that it does not support, logs this once, and continues when
 /// the versions match.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn worker_skips_an_unknown_version() -> Result<()> {

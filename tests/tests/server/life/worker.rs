@@ -1,4 +1,5 @@
-//! The worker rotates by itself, restarts when it is killed, and blocks no other session.
+//! Tests of the worker: it rotates the rings without a request, restarts when it is killed, and
+//! blocks no other session.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +13,8 @@ fn server(name: &str) -> Result<Cluster> {
     cluster(name)?.setting("idem.naptime", "100ms").start()
 }
 
-/// Makes the rings rotate several times a second. The launcher learns of the database with the
-/// first claim.
+/// Makes the rings rotate several times a second. The first claim tells the launcher that the
+/// database uses idem.
 async fn rotate_fast(session: &Session) -> Result<()> {
     assert_eq!(claim(session, "first").await?, "t");
     for ring in ["short", "standard", "long"] {
@@ -69,7 +70,7 @@ async fn worker_restarts_when_killed_and_delays_no_shutdown() -> Result<()> {
         "ok"
     );
 
-    // SIGTERM to the launcher.
+    // Send SIGTERM to the launcher.
     let launcher = worker_pid(&session, "launcher")
         .await?
         .context("no launcher is running")?;
@@ -84,7 +85,7 @@ async fn worker_restarts_when_killed_and_delays_no_shutdown() -> Result<()> {
     .await?;
     keeps_rotating(&session).await?;
 
-    // SIGTERM to a maintainer that waits at the fence.
+    // Send SIGTERM to a maintainer that waits at the fence.
     let holder = connect(&cluster, "shop").await?;
     pin_the_fence(&holder, &session).await?;
     let maintainer = worker_pid(&session, "maintainer")
@@ -102,7 +103,7 @@ async fn worker_restarts_when_killed_and_delays_no_shutdown() -> Result<()> {
     holder.run("COMMIT").await?;
     keeps_rotating(&session).await?;
 
-    // SIGKILL to the launcher.
+    // Send SIGKILL to the launcher.
     let launcher = worker_pid(&session, "launcher")
         .await?
         .context("no launcher is running")?;
@@ -111,7 +112,7 @@ async fn worker_restarts_when_killed_and_delays_no_shutdown() -> Result<()> {
     let session = connect(&cluster, "shop").await?;
     keeps_rotating(&session).await?;
 
-    // A fast shutdown while a maintainer waits at the fence.
+    // Stop the server with a fast shutdown while a maintainer waits at the fence.
     let holder = connect(&cluster, "shop").await?;
     pin_the_fence(&holder, &session).await?;
     let began = Instant::now();
@@ -142,7 +143,7 @@ async fn worker_blocks_no_drop_of_database_or_extension() -> Result<()> {
         rotate_fast(&session).await?;
         keeps_rotating(&session).await?;
 
-        // A pass can be running during each of these statements.
+        // A pass can be running during each of these statements and must not block it.
         session
             .run(
                 "SET lock_timeout = '2s'; CREATE FUNCTION mine() RETURNS int LANGUAGE sql RETURN 1",
@@ -159,8 +160,7 @@ async fn worker_blocks_no_drop_of_database_or_extension() -> Result<()> {
         rotate_fast(&session).await?;
         keeps_rotating(&session).await?;
 
-        // The worker waits at the fence, and another session executes the steps that the worker
-        // waits for.
+        // While the worker waits at the fence, another session executes the same maintenance steps.
         let holder = connect(&cluster, &name).await?;
         pin_the_fence(&holder, &session).await?;
         let caller = connect(&cluster, &name).await?;
@@ -176,7 +176,8 @@ async fn worker_blocks_no_drop_of_database_or_extension() -> Result<()> {
         .await?;
         holder.run("COMMIT").await?;
         calling.await??;
-        // No rotation is due from now on, so the worker must be idle.
+        // No rotation is due from now on, so the worker must be idle and must not block DROP
+        // DATABASE.
         for ring in ["long", "standard", "short"] {
             session
                 .run(&format!("SELECT idem_set_retention('{ring}', '1 hour')"))

@@ -1,5 +1,5 @@
-//! I4 for effects that are set aside: parked with a reason, delayed until they are due, or
-//! replayed.
+//! Tests of I4 for effects that are set aside: an effect is set aside when it is parked with an
+//! error, delayed until it is due, or replayed.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session, until};
@@ -141,8 +141,8 @@ async fn i4_delayed_effect_is_delivered_when_due_and_not_before() -> Result<()> 
     Ok(())
 }
 
-/// I4: an effect becomes due between the lease and the acknowledgement of its batch. It was not in
-/// the batch, so the acknowledgement does not include it.
+/// I4: an effect becomes due between the lease and the acknowledgement of a batch. The effect is
+/// not in this batch, so the acknowledgement does not include the effect.
 #[tokio::test]
 async fn i4_effect_due_after_the_lease_is_not_acknowledged() -> Result<()> {
     let db = Database::with_idem("between").await?;
@@ -218,7 +218,7 @@ async fn i4_unacknowledged_delayed_effect_is_redelivered() -> Result<()> {
     })
     .await?;
     let first = first.expect("the delayed effect was delivered");
-    // The other effect is delivered after the delayed effect and not instead of it.
+    // The effect `other` is delivered after the delayed effect and not instead of it.
     send(&relay.session, "other").await?;
     let mut second = None;
     until("the lease of the delayed effect has expired", async || {
@@ -233,8 +233,8 @@ async fn i4_unacknowledged_delayed_effect_is_redelivered() -> Result<()> {
     Ok(())
 }
 
-/// I4: an effect that is set aside is a copy. The outbox can forget the row, and also the place in
-/// which it stores the bytes of a large payload.
+/// I4: an effect that is set aside is a copy, which includes the bytes of a large payload. The
+/// effect is delivered although the outbox has forgotten the original row.
 #[tokio::test]
 async fn i4_effect_set_aside_outlives_its_outbox_row() -> Result<()> {
     let db = Database::with_idem("outlives").await?;
@@ -351,8 +351,8 @@ async fn park(session: &Session, token: i64, message: uuid::Uuid) -> Result<()> 
         .await
 }
 
-/// Claims the message and records effects. Each effect is a text and the time from now before which
-/// it must not be delivered, if any.
+/// Claims the message and records effects. Each effect has a text and, optionally, a delay, counted
+/// from now, before which the effect must not be delivered.
 async fn record(session: &Session, id: &str, effects: &[(&str, Option<&str>)]) -> Result<()> {
     let effects: Vec<String> = effects
         .iter()

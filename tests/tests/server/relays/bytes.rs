@@ -18,8 +18,8 @@ async fn send_sizes(session: &Session, sizes: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// Leases and acknowledges batches until none is left. Returns the first letters of the payloads,
-/// one string for each batch.
+/// Leases and acknowledges batches until no batch is left. Returns the first letters of the
+/// payloads, one string for each batch.
 async fn batches(session: &Session, limits: &str) -> Result<Vec<String>> {
     let mut batches = Vec::new();
     loop {
@@ -76,7 +76,7 @@ async fn batch_has_at_most_sixteen_megabytes_by_default() -> Result<()> {
     Ok(())
 }
 
-/// I4: a batch of delayed effects has the same limit in bytes, and headers count.
+/// I4: `max_bytes` also limits a batch of delayed effects, and headers count towards the limit.
 #[tokio::test]
 async fn i4_delayed_batch_is_bounded_in_bytes() -> Result<()> {
     let db = Database::with_idem("delayed_bytes").await?;
@@ -112,7 +112,7 @@ async fn i4_delayed_batch_is_bounded_in_bytes() -> Result<()> {
     Ok(())
 }
 
-/// The hand-over is one transaction for each batch, so its batches are bounded too.
+/// A hand-over processes each batch in one transaction, so `max_bytes` limits these batches, too.
 #[tokio::test]
 async fn hand_over_is_bounded_in_bytes() -> Result<()> {
     let db = Database::with_idem("hand_over_bytes").await?;

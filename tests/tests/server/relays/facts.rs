@@ -1,5 +1,5 @@
-//! I3: the effects of a claim are found as long as the claim is found, however often the outbox has
-//! rotated meanwhile.
+//! Tests of I3: as long as a claim is found, its effects are found, however often the outbox
+//! rotates.
 
 use std::collections::BTreeMap;
 
@@ -81,8 +81,9 @@ async fn i3_effects_are_found_as_long_as_claim_during_rotations() -> Result<()> 
 }
 
 /// I3: a claim that is made while the ring opens is also written into the next slice, before that
-/// slice becomes current. The outbox must therefore use the moment at which the slice was opened,
-/// and not by the moment at which it became current.
+/// slice becomes current. To decide which effects it can forget, the outbox must therefore use the
+/// time at which the slice of claims was opened, and not the time at which this slice became
+/// current.
 #[tokio::test]
 async fn i3_claim_made_while_ring_opens_keeps_its_effects() -> Result<()> {
     let db = Database::with_idem("opening").await?;
@@ -117,7 +118,7 @@ async fn i3_claim_made_while_ring_opens_keeps_its_effects() -> Result<()> {
     long.run("COMMIT").await?;
 
     // The claim is in the slice that is current from now on. Two rotations later this slice is the
-    // oldest one.
+    // oldest slice.
     for ring in ["standard", "short", "long"] {
         for _ in 0..3 {
             if turns(&session, ring).await? < 3 {
@@ -137,7 +138,7 @@ async fn i3_claim_made_while_ring_opens_keeps_its_effects() -> Result<()> {
         assert_eq!(facts(&session, 1).await?, recorded);
     }
 
-    // The claim is forgotten with its slice, and its effects are forgotten after it.
+    // The claim is forgotten with its slice, and the effects are forgotten after the claim.
     rotate(&session, &maintainer, "standard").await?;
     assert_eq!(
         session

@@ -1,5 +1,6 @@
-//! I5: a relay reads the true last number of the outbox. With a floor that is too high, a relay
-//! never sees the effects with numbers between the true last number and that floor.
+//! Tests of I5: a relay reads the true last number of the outbox and uses it as its floor. If the
+//! floor were too high, the relay would never read the effects with numbers between the true last
+//! number and the floor.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,10 +9,11 @@ use anyhow::{Result, bail};
 use idem_tests::harness::{Database, Session, until};
 use tokio::task::JoinHandle;
 
-/// How a relay reads the last number.
+/// The statement with which a relay reads the last number.
 const AS_A_RELAY: &str = "SELECT idem.last_outbox_seq() INTO now_read";
 
-/// A scan of the sequence. It can return a number that is too high: see `idem.last_outbox_seq`.
+/// A statement that scans the sequence. It can return a number that is too high: see
+/// `idem.last_outbox_seq`.
 const BY_A_SCAN: &str = "SELECT s.last_value INTO now_read FROM idem.outbox_seq s";
 
 /// The number of reads in one function call.
@@ -83,8 +85,8 @@ async fn too_high(session: &Session, name: &str) -> Result<i32> {
         .parse()?)
 }
 
-/// I5: a relay never reads a last number that is not taken yet. A scan of the sequence does, so the
-/// test can detect such a read.
+/// I5: a relay never reads a last number that is not taken yet. A scan of the sequence reads such
+/// numbers, so the test can detect them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i5_last_outbox_number_is_never_too_high() -> Result<()> {
     // The number of wrong reads by a scan after which the test ends.
@@ -108,7 +110,8 @@ async fn i5_last_outbox_number_is_never_too_high() -> Result<()> {
     taker.stop().await
 }
 
-/// I5: each reader in SQL uses the function that reads under the lock.
+/// I5: all SQL functions and views read the sequence with `idem.last_outbox_seq`, which reads it
+/// under a lock.
 #[tokio::test]
 async fn i5_one_sql_object_reads_the_outbox_sequence() -> Result<()> {
     let db = Database::with_idem("one_owner").await?;

@@ -1,10 +1,10 @@
-//! I4 for the local hand-over: an effect that its destination cannot receive does not stop its
-//! partition.
+//! Tests of I4 for the local hand-over: an effect that its destination cannot receive does not stop
+//! the partition.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session, until};
 
-/// The key of this text id is the first half of its SHA-256, which is also a valid message id.
+/// A text id. Its key, the first half of its SHA-256, is also a valid message id.
 const TEXT_ID: &str = "invoice-7";
 
 async fn colliding_id(session: &Session) -> Result<String> {
@@ -23,7 +23,7 @@ async fn send(session: &Session, n: u32) -> Result<()> {
     session.text(&sql).await.map(drop)
 }
 
-/// Hands over effects until none is left. Returns the number of effects of each hand-over.
+/// Hands over effects until no effect is left. Returns the number of effects of each hand-over.
 async fn hand_over(session: &Session, max_effects: u32) -> Result<Vec<String>> {
     let mut counts = Vec::new();
     loop {
@@ -82,8 +82,8 @@ async fn i4_colliding_effect_is_parked_alone() -> Result<()> {
     Ok(())
 }
 
-/// I4: effects that cannot be received are next to each other and at both ends, in batches of every
-/// size. Each of them is parked.
+/// I4: each effect that cannot be received is parked, also when such effects are next to each other
+/// or at an end of the outbox, with batches of several sizes.
 #[tokio::test]
 async fn i4_each_effect_that_cannot_be_received_is_parked() -> Result<()> {
     for max_effects in [1, 2, 3, 100] {
@@ -92,8 +92,8 @@ async fn i4_each_effect_that_cannot_be_received_is_parked() -> Result<()> {
         for n in 1..=9 {
             send(&session, n).await?;
         }
-        // A restore can contain such effects. No changed effect is a valid message of a
-        // destination.
+        // A restored database can contain such effects. The changed effects are not valid messages
+        // of a destination.
         session
             .run(
                 "UPDATE idem.outbox_0 SET key = repeat('k', 2000) WHERE seq IN (1, 4);
@@ -122,8 +122,8 @@ async fn i4_each_effect_that_cannot_be_received_is_parked() -> Result<()> {
     Ok(())
 }
 
-/// I4: a parked effect that is unparked without a correction is parked again, from the delayed
-/// effects.
+/// I4: an effect that is unparked without a correction becomes a delayed effect, and the next
+/// hand-over parks it again.
 #[tokio::test]
 async fn i4_unparked_effect_that_still_collides_is_parked_again() -> Result<()> {
     let db = Database::with_idem("again").await?;

@@ -1,5 +1,5 @@
-//! I5: the effects of a transaction that commits late are delivered after its commit, and they
-//! delay no other effect until then.
+//! Tests of I5: the effects of a transaction that commits late are delivered after its commit, and
+//! they delay no other effect until then.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session, until};
@@ -26,8 +26,8 @@ async fn fixture() -> Result<Fixture> {
     })
 }
 
-/// I5: a transaction takes its number first and commits last. Its effect is delivered and delays no
-/// other effect.
+/// I5: the effect of a transaction gets its number first, and the transaction commits last. The
+/// effect is delivered and delays no other effect.
 #[tokio::test]
 async fn i5_late_commit_is_delivered_and_delays_no_effect() -> Result<()> {
     let s = fixture().await?;
@@ -48,7 +48,7 @@ async fn i5_late_commit_is_delivered_and_delays_no_effect() -> Result<()> {
 }
 
 /// I5: a late effect counts as lag although its number is below the cursor of the relay. The relay
-/// has acknowledged half of the effects of its pair of snapshots.
+/// has acknowledged only a part of the effects between its two snapshots.
 #[tokio::test]
 async fn i5_late_effect_below_cursor_of_open_pair_counts_as_lag() -> Result<()> {
     let s = fixture().await?;
@@ -76,8 +76,8 @@ async fn i5_late_effect_below_cursor_of_open_pair_counts_as_lag() -> Result<()> 
     Ok(())
 }
 
-/// I5: a transaction began after the newer snapshot and took its number before the ceiling was
-/// read.
+/// I5: a transaction began after the newer snapshot, and its effect got its number before the
+/// ceiling was read. The effect counts as lag, although its number is below the cursor.
 #[tokio::test]
 async fn i5_young_effect_below_cursor_of_open_pair_counts_as_lag() -> Result<()> {
     let s = fixture().await?;
@@ -119,8 +119,9 @@ async fn i5_effect_recorded_long_after_its_xid_is_delivered() -> Result<()> {
     Ok(())
 }
 
-/// I5: the xmax of a snapshot is one above the newest transaction that has *completed*. A
-/// transaction that runs above it is in no list of the snapshot.
+/// I5: the xmax of a snapshot is one above the newest transaction that has *completed*. A running
+/// transaction with an id at or above xmax is not in the list of the snapshot, and its effects must
+/// still be delivered.
 #[tokio::test]
 async fn i5_transaction_above_xmax_of_snapshot_is_delivered() -> Result<()> {
     let s = fixture().await?;
@@ -190,8 +191,8 @@ async fn i5_prepared_transaction_is_delivered_after_its_commit() -> Result<()> {
     Ok(())
 }
 
-/// I4: an effect that a relay records in the transaction of its own batch is delivered. A snapshot
-/// never lists the transaction that takes it.
+/// I4: an effect that a relay records in the transaction in which it leases a batch is delivered,
+/// although a snapshot does not list the transaction that takes the snapshot.
 #[tokio::test]
 async fn i4_effect_recorded_with_the_lease_is_delivered() -> Result<()> {
     let s = fixture().await?;
@@ -200,7 +201,7 @@ async fn i4_effect_recorded_with_the_lease_is_delivered() -> Result<()> {
         .session
         .run("BEGIN; SELECT pg_current_xact_id()")
         .await?;
-    // The xid of the relay is now below the newest completed one.
+    // The transaction id of the relay is now below the newest completed transaction id.
     s.other.run("SELECT pg_current_xact_id()").await?;
     let batch = s.relay.batch().await?;
     assert_eq!(batch.says(), ["cause"]);

@@ -1,5 +1,5 @@
-//! I4 and I5 with processes that die: one process at a time holds the lease of a partition, the
-//! lease expires, and effects that were not acknowledged are delivered again.
+//! Tests of I4 and I5 with processes that die: one process at a time holds the lease of a
+//! partition, the lease expires, and effects that were not acknowledged are delivered again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -170,8 +170,8 @@ async fn i4_relay_that_dies_before_commit_leaves_no_lease() -> Result<()> {
     Ok(())
 }
 
-/// I5: a step is short. While a step is running, other steps of the partition wait for it and do
-/// not pass it.
+/// I5: while a step of a partition is running, other steps of this partition wait until it has
+/// ended.
 #[tokio::test]
 async fn i5_steps_of_one_partition_are_serialized() -> Result<()> {
     let db = Database::with_idem("steps").await?;
@@ -193,8 +193,8 @@ async fn i5_steps_of_one_partition_are_serialized() -> Result<()> {
     Ok(())
 }
 
-/// I5: a relay is dropped while a step waits for its lock. The step must fail and not continue
-/// without the lock.
+/// I5: a relay is dropped while a step waits for the lock of the relay. The step must fail and not
+/// continue without the lock.
 #[tokio::test]
 async fn i5_step_that_waits_for_a_dropped_relay_fails() -> Result<()> {
     let db = Database::with_idem("gone").await?;
@@ -229,7 +229,8 @@ async fn i5_one_process_holds_the_lease_of_a_partition() -> Result<()> {
     for says in &says {
         send(&session, says).await?;
     }
-    // The leases do not expire, so a process that holds one is alone until it acknowledges.
+    // The leases do not expire during the test, so a process that holds a lease is the only holder
+    // until it acknowledges its batch.
     let holders = Arc::new(AtomicUsize::new(0));
     let published: Arc<Mutex<Vec<Effect>>> = Arc::default();
     let mut workers = tokio::task::JoinSet::new();
@@ -243,7 +244,7 @@ async fn i5_one_process_holds_the_lease_of_a_partition() -> Result<()> {
                 };
                 let others = holders.fetch_add(1, Ordering::SeqCst);
                 anyhow::ensure!(others == 0, "{others} others hold the partition");
-                // Stands for a request to the broker.
+                // This statement stands for a request to the broker.
                 reader.session.run("SELECT").await?;
                 published
                     .lock()
@@ -272,8 +273,8 @@ async fn i5_one_process_holds_the_lease_of_a_partition() -> Result<()> {
     Ok(())
 }
 
-/// I5: with leases that expire all the time effects are delivered again, but never after they were
-/// acknowledged.
+/// I5: with leases that expire very early, effects are delivered again, but an acknowledged effect
+/// is never delivered again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i5_short_leases_acknowledge_each_effect_once() -> Result<()> {
     const EFFECTS: usize = 200;

@@ -1,5 +1,5 @@
-//! I4 and I5: every relay reads every committed effect, whenever it commits, and the outbox forgets
-//! no effect before that.
+//! Tests of I4 and I5: every relay reads every committed effect, however late the effect commits,
+//! and the outbox keeps each effect until all relays have read it.
 
 mod aside;
 mod bytes;

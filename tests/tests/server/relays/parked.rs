@@ -7,7 +7,8 @@ use super::reader::{Reader, send};
 
 const NOTHING: [&str; 0] = [];
 
-/// Parks five effects, three with one error and two with another. Returns the reader.
+/// Parks five effects, three effects with one error and two effects with another error. Returns the
+/// reader.
 async fn parked(db: &Database) -> Result<Reader> {
     let relay = Reader::of(db, "default").await?;
     for says in ["a", "b", "c", "d", "e"] {

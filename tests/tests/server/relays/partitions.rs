@@ -94,8 +94,9 @@ async fn i5_each_effect_is_in_one_partition_and_keys_keep_order() -> Result<()> 
     Ok(())
 }
 
-/// I5: a pair of snapshots can hold more effects than one batch. The relay then continues by `seq`
-/// inside the pair. It loses and repeats no effect, also none of a transaction that commits late.
+/// I5: there can be more effects between two snapshots than fit into one batch. The relay then
+/// continues by `seq` between the same snapshots. It loses and repeats no effect, also when a
+/// transaction commits late.
 #[tokio::test]
 async fn i5_batch_limit_inside_snapshot_pair_loses_no_effect() -> Result<()> {
     for limit in [1, 2, 3, 5] {
@@ -117,7 +118,8 @@ async fn i5_batch_limit_inside_snapshot_pair_loses_no_effect() -> Result<()> {
         }
         let first = relay.batch().await?;
         assert_eq!(first.effects.len() as i32, limit);
-        // This effect belongs to the next pair of snapshots, although this pair has effects left.
+        // This effect belongs to the next pair of snapshots, although the relay has not read all
+        // effects of the current pair.
         send(&other, "6").await?;
         relay.ack(first.token).await?;
         let mut says: Vec<_> = first.effects.into_iter().map(|e| e.says).collect();

@@ -1,4 +1,4 @@
-//! I4 for the cursors: the tables of progress rotate, and no cursor and no lease is lost.
+//! Tests of the tables of relay progress: their rotation loses no cursor and no lease (I4).
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session, until};
@@ -34,7 +34,7 @@ async fn i4_progress_rotation_keeps_cursors_and_leases() -> Result<()> {
     old.run("SELECT pg_current_snapshot()").await?;
 
     for rotation in 1..=2 {
-        // Append as many states as some hours of steps of the busy relay do.
+        // Append as many states as the busy relay appends in some hours.
         until("progress is large enough to rotate", async || {
             session
                 .run(
@@ -84,8 +84,8 @@ async fn i4_progress_rotation_keeps_cursors_and_leases() -> Result<()> {
     old.run("COMMIT").await
 }
 
-/// Returns the number of pages of the table that is appended to. The other table keeps the rows
-/// that older snapshots need, until the next rotation.
+/// Returns the number of pages of the current table of progress, to which relays append. The table
+/// that is not current keeps the rows that older snapshots need, until the next rotation.
 async fn pages(session: &Session) -> Result<i64> {
     let bytes = session
         .text(
@@ -106,7 +106,7 @@ async fn i11_progress_rotation_reads_no_old_progress() -> Result<()> {
     let append = "SELECT count(idem.append_progress(p)) \
                   FROM idem.relay r, idem.progress_of(r, 0) p, generate_series(1, 20000)";
     session.run("BEGIN").await?;
-    // The open transaction keeps the worker from rotating progress.
+    // The open transaction prevents the worker from rotating progress.
     until("progress is large enough to rotate", async || {
         session.run(append).await?;
         Ok(pages(&session).await? > 1024)
@@ -139,8 +139,8 @@ async fn rows_read(session: &Session) -> Result<i64> {
     Ok(rows.parse()?)
 }
 
-/// A cluster with many transactions has large snapshots, which are stored in the TOAST table. Their
-/// size counts as size of progress.
+/// A cluster with many transactions has large snapshots, which are stored in the TOAST table. The
+/// size of these snapshots counts as size of progress.
 #[tokio::test]
 async fn progress_rotates_when_large_snapshots_fill_toast() -> Result<()> {
     let db = Database::with_idem("toast").await?;
@@ -171,8 +171,8 @@ async fn progress_rotates_when_large_snapshots_fill_toast() -> Result<()> {
     Ok(())
 }
 
-/// A relay that is created and dropped leaves no row. The first relay is an exception: its row
-/// keeps a restore from creating the relay again.
+/// A relay that is created and dropped leaves no row. The relay `default` is an exception: its row
+/// stays, so that a restore does not create the relay again.
 #[tokio::test]
 async fn dropped_relay_leaves_no_row() -> Result<()> {
     let db = Database::with_idem("dropped").await?;
@@ -206,8 +206,8 @@ async fn dropped_relay_leaves_no_row() -> Result<()> {
     Ok(())
 }
 
-/// I11: a dump locks one table after the other. A rotation that cannot lock the second table at
-/// once releases the first.
+/// I11: a dump locks one table of progress after the other. A rotation that cannot lock the second
+/// table at once releases the first table, so that relays do not wait for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_relay_never_waits_for_progress_rotation() -> Result<()> {
     const ATTEMPTS: usize = 20;

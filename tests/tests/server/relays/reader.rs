@@ -1,4 +1,5 @@
-//! A relay as a process runs it, in three steps: next, publish, acknowledge.
+//! A relay process for tests, which works in three steps: lease the next batch, publish it,
+//! acknowledge it.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session};
@@ -47,8 +48,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Connects a reader of partition 0. It takes at most a hundred effects at a time, with a lease
-    /// that does not expire during a test.
+    /// Connects a reader of partition 0. The reader leases at most a hundred effects at a time. Its
+    /// leases are so long that no lease expires during a test.
     pub async fn of(db: &Database, relay: &str) -> Result<Self> {
         Ok(Self::with(db.connect().await?, relay))
     }
@@ -78,7 +79,7 @@ impl Reader {
         self
     }
 
-    /// Leases the next batch. Returns `None` when there is none.
+    /// Leases the next batch. Returns `None` when there is no batch.
     pub async fn next(&self) -> Result<Option<Batch>> {
         let rows = self
             .session
@@ -100,7 +101,7 @@ impl Reader {
         }))
     }
 
-    /// Leases the next batch. Fails when there is none.
+    /// Leases the next batch. Fails when there is no batch.
     pub async fn batch(&self) -> Result<Batch> {
         self.next()
             .await?
@@ -130,8 +131,8 @@ impl Reader {
         Ok(row.get(0))
     }
 
-    /// Leases and acknowledges batches until none is left. Returns the acknowledged effects, in
-    /// that order.
+    /// Leases and acknowledges batches until no batch is left. Returns the effects in the order in
+    /// which they were leased.
     pub async fn drain(&self) -> Result<Vec<Effect>> {
         let mut published = Vec::new();
         while let Some(batch) = self.next().await? {

@@ -1,4 +1,5 @@
-//! I4 across crashes and restores, where transaction ids can go backwards.
+//! Tests of I4 after crashes and restores, which can set the next transaction id back to a lower
+//! value.
 
 use anyhow::Result;
 use idem_cluster::{Cluster, Install};
@@ -6,9 +7,9 @@ use idem_tests::harness::{Database, Session, until};
 
 use super::reader::{Reader, send, send_key};
 
-/// I4: transaction ids that were assigned and have written nothing are assigned again after a
-/// crash. The cursor lists them as running, so a relay must not fail, and the effects of a
-/// transaction that gets such an id are delivered.
+/// I4: transaction ids that were assigned before a crash, and under which nothing was written, are
+/// assigned again after the crash. The cursor lists these ids as running. A relay must not fail,
+/// and must deliver the effects of a new transaction with such an id.
 #[tokio::test]
 async fn i4_relay_continues_after_a_crash_that_reuses_xids() -> Result<()> {
     let mut cluster = Cluster::builder(&Install::from_env()?)
@@ -91,7 +92,7 @@ async fn i4_relay_of_younger_cluster_fails_until_repaired() -> Result<()> {
         )
         .await?;
 
-    // Producers do not notice the restore.
+    // The restore does not affect producers, so they record effects before the repair.
     send(&session, "recorded before the repair").await?;
     let refused = relay
         .session
@@ -129,14 +130,14 @@ async fn i4_relay_of_younger_cluster_fails_until_repaired() -> Result<()> {
     Ok(())
 }
 
-/// I4: CREATE EXTENSION creates the relay `default`, and the dump contains the later state of this
-/// relay.
+/// I4: CREATE EXTENSION creates the relay `default`, and the dump contains a later state of this
+/// relay. The restored database must have the later state.
 #[tokio::test]
 async fn i4_restore_keeps_cursors_and_revives_no_dropped_relay() -> Result<()> {
     let db = Database::with_idem("dumped").await?;
     let session = db.connect().await?;
-    // The new relay takes the place of a dead row as soon as no snapshot sees that row. The new row
-    // is then the first row of the table.
+    // Repeat until the row of the new relay is the first row of the table. The row can take the
+    // place of a dead row only when no snapshot sees the dead row.
     until(
         "the new relay precedes the dropped relay in the table",
         async || {

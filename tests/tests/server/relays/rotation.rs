@@ -1,5 +1,5 @@
-//! I4: the outbox rotates when every relay has read the effects that the rotation removes, and not
-//! before.
+//! Tests of I4: the outbox rotates only after every relay has read the effects that the rotation
+//! removes.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session, until};
@@ -144,7 +144,7 @@ async fn i4_dropped_relay_does_not_block_the_outbox() -> Result<()> {
 }
 
 /// I4: the effect of a transaction that is open during a rotation is in a slice that is sealed long
-/// before the commit.
+/// before the commit. The effect is delivered before the slice is removed.
 #[tokio::test]
 async fn i4_transaction_open_across_rotation_is_delivered() -> Result<()> {
     let db = Database::with_idem("across").await?;
@@ -167,7 +167,8 @@ async fn i4_transaction_open_across_rotation_is_delivered() -> Result<()> {
     assert_eq!(relay.drained().await?, ["early"]);
     send(&long, "late too").await?;
 
-    // The open transaction holds the fence after the rotation, so the ring does not rotate again.
+    // The fence after the rotation waits for the open transaction, so the ring does not rotate
+    // again.
     for _ in 0..3 {
         make_due(&session, "outbox").await?;
         maintain(&maintainer).await?;
@@ -193,8 +194,8 @@ async fn i4_transaction_open_across_rotation_is_delivered() -> Result<()> {
     .await
 }
 
-/// I4: a leased batch is not acknowledged, so its slice is kept, also when the batch is the last
-/// one of the slice.
+/// I4: a leased batch is not acknowledged, so its slice is kept, also when it is the last batch of
+/// the slice.
 #[tokio::test]
 async fn i4_leased_batch_keeps_its_slice() -> Result<()> {
     let db = Database::with_idem("leased").await?;

@@ -1,7 +1,7 @@
-//! I4 and I5 under load. Producers pause inside transactions, roll back and run long, while relays
-//! read, and a checker compares the effects that the relays read with those that were committed. A
-//! reader that polls for `seq > last`, which is a common way to write it, loses effects of the same
-//! traffic.
+//! Tests of I4 and I5 under load. Producers pause inside transactions, roll back and run long,
+//! while relays read, and a checker compares the effects that the relays read with the committed
+//! effects. A reader that polls for `seq > last`, as many simple relays do, loses effects of the
+//! same traffic.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -281,8 +281,8 @@ async fn produce(
                 .await?;
         }
         hesitate(&mut dice).await;
-        // The row lock serializes the effects of a key, as an application does it. The rows are
-        // locked in one order, so there is no deadlock.
+        // The row lock serializes the effects of a key, as in an application. All producers lock
+        // the rows in the same order, so there is no deadlock.
         let mut keys: Vec<i32> = (0..dice.random_range(0..=2))
             .map(|_| dice.random_range(1..=KEYS))
             .collect();

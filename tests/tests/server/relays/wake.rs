@@ -1,4 +1,4 @@
-//! A waiting relay is woken by a commit, and by nothing else.
+//! Tests of waiting relays: only the commit of an effect wakes a waiting relay.
 
 use anyhow::Result;
 use idem_tests::harness::{Database, Session, until};
@@ -20,8 +20,8 @@ async fn i5_commit_wakes_a_waiting_relay_and_rollback_does_not() -> Result<()> {
         "nothing was committed"
     );
 
-    // None of these wakes the relay: an effect that is rolled back, an effect that is not committed
-    // yet, and a claim without an effect.
+    // The relay is not woken by an effect that is rolled back, by an effect that is not committed
+    // yet, or by a claim without an effect.
     let pid = waiter.pid().await?;
     let waits = tokio::spawn(async move {
         let woken = waiter.text("SELECT idem_relay_wait(60000)").await;

@@ -1,4 +1,4 @@
-//! The privileges of roles: a role has no privilege unless `idem_grant` gave it.
+//! Tests of the privileges of roles: a role has only the privileges that `idem_grant` gave it.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use idem_tests::harness::{Database, Session};
 
 use super::functions;
 
-/// The names of the functions that each kind may execute.
+/// The names of the functions that each kind of role may execute.
 const KINDS: &[(&str, &[&str])] = &[
     (
         "consumer",
@@ -137,8 +137,8 @@ fn views(kind: &str) -> &'static [&'static str] {
     }
 }
 
-/// The function that PostgreSQL executes for the CHECK constraints of the pending messages, as the
-/// role that writes. The function returns true.
+/// The function in the CHECK constraints of the pending messages. PostgreSQL executes it as the
+/// role that writes, so every role may execute it. The function returns true.
 const FOR_CONSTRAINTS: &str = "note_pending";
 
 /// I9: PUBLIC and a role without grants can execute no function and read or write no table.
@@ -184,7 +184,8 @@ async fn i9_public_has_no_privilege() -> Result<()> {
     assert_no_table_access(&session, &tried, &role, &[]).await
 }
 
-/// I9: a role of each kind can execute the functions of its kind and read its views, and no others.
+/// I9: a role of each kind can execute the functions of its kind and read the views of its kind,
+/// and no other functions and views.
 #[tokio::test]
 async fn i9_each_kind_can_execute_only_its_functions() -> Result<()> {
     let db = Database::with_idem("kinds").await?;
@@ -208,8 +209,8 @@ async fn i9_each_kind_can_execute_only_its_functions() -> Result<()> {
             .await?;
         let tried = db.connect_as(&role).await?;
         for function in &functions {
-            // A role with a view or the procedure can also execute the functions behind it, which
-            // show and do no more.
+            // A role that can use a view or the procedure can also execute the internal functions
+            // that the view or procedure uses. These functions give no further access.
             let behind_views = [
                 "waiting",
                 "relay_states",
@@ -608,8 +609,8 @@ async fn i9_revoke_of_a_kind_not_held_changes_nothing() -> Result<()> {
     Ok(())
 }
 
-/// I9: two concurrent transactions that each revoke one of the two kinds of a role leave it no
-/// privilege.
+/// I9: two concurrent transactions that each revoke one of the two kinds of a role leave the role
+/// no privilege.
 #[tokio::test]
 async fn i9_concurrent_revokes_leave_no_privilege() -> Result<()> {
     let db = Database::with_idem("two_revokes").await?;
@@ -637,8 +638,8 @@ async fn i9_concurrent_revokes_leave_no_privilege() -> Result<()> {
     Ok(())
 }
 
-/// I9: an admin can revoke although it owns no object, and an open session loses the privilege at
-/// once.
+/// I9: a role of kind admin can revoke a kind although it owns no object, and an open session loses
+/// the privilege at once.
 #[tokio::test]
 async fn i9_admin_revokes_and_an_open_session_loses_access() -> Result<()> {
     let db = Database::with_idem("revoked").await?;

@@ -1,11 +1,12 @@
-//! I9: a hostile search_path changes no result, and none of its functions is executed.
+//! Tests of I9: a hostile search_path changes no result, and no function of a hostile schema is
+//! executed.
 
 use anyhow::{Context, Result};
 use idem_tests::harness::{Database, Session, until};
 
 const TRAPS: &str = include_str!("hostile.sql");
 
-/// A search_path in which every trap comes before the original.
+/// A search_path in which every trap comes before the object that it imitates.
 const PATH: &str = "SET search_path = evil, pg_temp, pg_catalog, idem, public";
 
 /// Settings that a user may change and that break code which depends on their defaults.
@@ -80,7 +81,7 @@ impl Fixture {
     }
 }
 
-/// The traps detect a name look-up. Otherwise the tests below would prove nothing.
+/// The traps detect a name look-up. This shows that the tests below can fail.
 #[tokio::test]
 async fn traps_detect_a_name_look_up() -> Result<()> {
     let fixture = Fixture::new("traps").await?;
@@ -101,8 +102,8 @@ async fn traps_detect_a_name_look_up() -> Result<()> {
             "{careless}"
         );
     }
-    // A function of the kind that the tests must find: it runs with the rights of its owner and
-    // looks up names in the search_path of its caller.
+    // Create a careless function as an example of what the tests must find: the function runs with
+    // the rights of its owner and looks up names in the search_path of its caller.
     fixture
         .owner
         .run(
@@ -244,7 +245,8 @@ async fn i9_consumer_functions_look_up_no_name() -> Result<()> {
 }
 
 /// I9: the functions for leases, the durable inbox and dead letters look up no name in the
-/// search_path of the caller. They are SQL with the rights of the owner and execute each other.
+/// search_path of the caller. These functions are written in SQL, run with the rights of the owner
+/// and execute each other.
 #[tokio::test]
 async fn i9_lease_and_inbox_functions_look_up_no_name() -> Result<()> {
     let fixture = Fixture::new("hostile_work").await?;
@@ -539,7 +541,7 @@ async fn i9_monitor_and_admin_functions_look_up_no_name() -> Result<()> {
         "22023"
     );
 
-    // Every step of a rotation.
+    // Execute every step of a rotation.
     admin
         .run(
             "SELECT public.idem_configure('orders', '1 day');
@@ -597,8 +599,8 @@ async fn i9_security_definer_functions_have_a_fixed_path() -> Result<()> {
             .await?,
         ""
     );
-    // Functions in C look up names by schema. The procedure must be able to commit, which a fixed
-    // search_path does not allow.
+    // Functions in C need no fixed search_path, because they look up names by schema. The procedure
+    // must be able to commit, which a fixed search_path does not allow.
     assert_eq!(
         session
             .text(&format!(

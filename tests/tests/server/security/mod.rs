@@ -1,4 +1,5 @@
-//! I9: least privilege. A role needs only what `idem_grant` gives it, and gets no more than that.
+//! Tests of I9, least privilege: the privileges that `idem_grant` gives to a role are sufficient,
+//! and the role has no other privileges.
 
 mod grants;
 mod hostile;
@@ -16,8 +17,8 @@ struct Function {
     call: String,
 }
 
-/// Returns all functions and procedures of the extension that SQL can execute: the API, and those
-/// in schema idem.
+/// Returns all functions and procedures of the extension that SQL can execute: the functions of the
+/// API and the functions in schema idem.
 async fn functions(session: &Session) -> Result<Vec<Function>> {
     let rows = session
         .query(

@@ -1,4 +1,4 @@
-//! docs/roles.md lists for each kind the privileges that `idem_grant` gives.
+//! Tests that docs/roles.md lists for each kind the privileges that `idem_grant` gives.
 
 use anyhow::{Context, Result};
 use idem_cluster::workspace_root;

@@ -1,5 +1,5 @@
-//! No plan of a function is compiled (JIT). With the default settings of PostgreSQL, compilation
-//! takes a thousand times as long as the statement.
+//! Tests that no plan of a function is compiled (JIT). With the default settings of PostgreSQL, a
+//! compilation would take a thousand times as long as the statement.
 
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,8 @@ const EXPLAIN_ALL: &str = "LOAD 'auto_explain'; SET auto_explain.log_min_duratio
 
 /// The number of rounds that are timed with each setting.
 const ROUNDS: usize = 9;
-/// The largest allowed ratio of the median times with and without JIT. Compilation takes several
-/// hundred times as long; a busy machine has less effect than this.
+/// The largest allowed ratio of the median times with and without JIT. With compilation the ratio
+/// is several hundred. A busy machine changes the ratio by less than this limit.
 const FACTOR: u32 = 20;
 
 /// Takes the notices of the session and returns the number of executed plans, and the compiled
@@ -86,8 +86,8 @@ async fn function_that_disables_paths_disables_compilation() -> Result<()> {
     Ok(())
 }
 
-/// A round of a relay takes about as long with JIT as without. Each round has a new session, which
-/// makes its plans.
+/// A round of a relay takes about as long with JIT as without. Each round has a new session, so the
+/// statements are planned in each round.
 #[tokio::test]
 async fn relay_costs_the_same_with_and_without_jit() -> Result<()> {
     let db = Database::with_idem("jit_time").await?;

@@ -1,5 +1,5 @@
-//! The settings of a server, a database or a session change neither the results nor the cost of a
-//! function.
+//! Tests that the settings of a server, a database or a session do not change the results or the
+//! cost of a function.
 
 mod compiled;
 mod script;
@@ -38,7 +38,7 @@ async fn run(session: &Session) -> Result<Vec<String>> {
     Ok(results)
 }
 
-/// The script executes every function: these tests do not cover a function that it omits.
+/// The script executes every function: these tests do not cover a function that the script omits.
 #[tokio::test]
 async fn script_executes_every_function() -> Result<()> {
     let db = idem_tests::harness::Database::with_idem("script").await?;

@@ -5,7 +5,8 @@
 pub enum Needs {
     /// Any isolation level.
     Anything,
-    /// READ COMMITTED. The step runs inside a block of that level when the default is another.
+    /// READ COMMITTED. The step runs inside a block of that level when the default is another
+    /// level.
     ReadCommitted,
     /// A single statement outside a transaction block.
     NoBlock,
@@ -13,7 +14,8 @@ pub enum Needs {
 
 use Needs::{Anything, NoBlock, ReadCommitted};
 
-/// The steps in order. Each step is one transaction; several statements are one implicit block.
+/// The steps in order. Each step is one transaction. The statements of a step with several
+/// statements form one implicit transaction block.
 #[rustfmt::skip]
 pub const SCRIPT: &[(Needs, &str)] = &[
     // Set-up.

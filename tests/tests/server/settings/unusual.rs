@@ -1,4 +1,4 @@
-//! The results are the same under settings that are valid and rare.
+//! Tests that results are the same under valid settings that are rarely used.
 
 use std::sync::Arc;
 

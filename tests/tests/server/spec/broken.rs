@@ -1,5 +1,5 @@
-//! Cases that fail, and files that do not match the schema: the runner and the schema report each
-//! of them.
+//! Tests of wrong cases: the runner reports each case that fails, and the schema and the runner
+//! reject files with a wrong format.
 
 use anyhow::{Context, Result, anyhow};
 use idem_tests::harness::Database;

@@ -19,8 +19,8 @@ pub async fn uncovered(session: &Session, cases: &[Case]) -> Result<Vec<String>>
         .collect())
 }
 
-/// Returns a line for each SQLSTATE of a case that the reference does not name, and for each that
-/// the comment of the executed function does not name.
+/// Returns a line for each SQLSTATE of a case that the reference does not name, and a line for each
+/// SQLSTATE that the comment of the executed function does not name.
 pub async fn undocumented(session: &Session, cases: &[Case]) -> Result<BTreeSet<String>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference.md");
     let reference = std::fs::read_to_string(path)?;
@@ -34,7 +34,8 @@ pub async fn undocumented(session: &Session, cases: &[Case]) -> Result<BTreeSet<
             .filter(|name| functions.contains_key(*name))
             .collect();
         let mut overloads = called.iter().flat_map(|name| &functions[*name]);
-        // The input functions of PostgreSQL's types raise 22P02, before the API function runs.
+        // The input functions of PostgreSQL's types raise 22P02 before the API function runs, so
+        // the comment of the API function does not name 22P02.
         if sqlstate != "22P02"
             && !called.is_empty()
             && !overloads.any(|o| o.comment.contains(sqlstate))

@@ -60,7 +60,8 @@ fn first() -> String {
 impl TryFrom<Value> for Step {
     type Error = serde_json::Error;
 
-    // Without `#[serde(untagged)]`, because it hides the name of an unknown member.
+    // This is written by hand, because the errors of `#[serde(untagged)]` do not name an unknown
+    // member.
     fn try_from(value: Value) -> Result<Self, Self::Error> {
         match value {
             Value::String(sql) => Ok(Self::Statement(sql)),
@@ -123,7 +124,7 @@ pub fn parse(name: &str, text: &str) -> Result<Vec<Case>> {
         .collect())
 }
 
-/// Returns the cases of all files. Fails when there are fewer than 100.
+/// Returns the cases of all files. Fails when there are fewer than 100 cases.
 pub fn all() -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for (name, text) in texts()? {

@@ -1,4 +1,5 @@
-//! The specification cases of `tests/spec`, executed with literals and with untyped parameters.
+//! Tests with the specification cases of `tests/spec`, executed with literals and with untyped
+//! parameters.
 
 mod broken;
 mod coverage;

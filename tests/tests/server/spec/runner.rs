@@ -1,4 +1,4 @@
-//! Executes cases and reports those that fail.
+//! Executes cases and reports the cases that fail.
 
 use std::collections::BTreeMap;
 

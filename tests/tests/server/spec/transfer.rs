@@ -42,8 +42,8 @@ impl Transfer {
     }
 }
 
-/// Prepares the statement before it executes it: the client library reads the definitions of types
-/// that it does not know from the server, which is impossible after an error.
+/// Prepares the statement before the execution, because the client library reads the definitions of
+/// types that it does not know from the server, and it cannot do so after an error.
 async fn untyped(session: &Session, call: &Call, saved: &Saved) -> Result<Outcome> {
     let texts = call
         .arguments

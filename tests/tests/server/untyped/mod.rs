@@ -1,4 +1,4 @@
-//! I10: a driver that sends parameters without a type can execute every function.
+//! Tests of I10: a driver that sends parameters without a type can execute every function.
 //!
 //! Most drivers send text and leave the types to the server. **The rule:** the arguments are
 //! literals or parameters of unknown type. A statement that passes all arguments, omits any suffix
@@ -6,9 +6,9 @@
 //! function. It fails neither with 42725 (ambiguous) nor with 42883 (not found).
 //!
 //! The same rule holds for a driver that declares `text` for `id` and for each argument of type
-//! text, and no type for the others. A parameter declared `text` for a `jsonb` or `interval`
-//! argument fails with 42883 in any PostgreSQL, because text has no implicit cast to these types:
-//! such a driver writes `$1::jsonb`.
+//! text, and no type for the other arguments. A parameter declared `text` for a `jsonb` or
+//! `interval` argument fails with 42883 in any PostgreSQL, because text has no implicit cast to
+//! these types: such a driver writes `$1::jsonb`.
 
 pub mod catalog;
 mod checker;

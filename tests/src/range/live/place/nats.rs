@@ -16,11 +16,12 @@ use super::{COMMANDS, FACTS, LETTERS, Logged, Queue, STEPS};
 /// have been killed.
 const ACK_WAIT: Duration = Duration::from_secs(5);
 
-/// The duplicate window of streams that must not drop duplicates: the consumers have to receive
-/// those of the producer.
+/// The duplicate window of streams in which the broker must not drop duplicates: the consumers must
+/// receive the duplicates of the producer.
 const SHORTEST_WINDOW: Duration = Duration::from_millis(100);
 
-/// The duplicate window of the other streams, which may drop the duplicates of the relays.
+/// The duplicate window of the other streams, in which the broker may drop the duplicates of the
+/// relays.
 const USUAL_WINDOW: Duration = Duration::from_secs(120);
 
 /// The time for which the streams of a campaign keep commands and facts. It is shorter than the
@@ -57,8 +58,8 @@ pub async fn make(url: &str, queues: &[Queue]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of messages that the consumer of a queue has not acknowledged, including
-/// those that are delivered.
+/// Returns the number of messages that the consumer of a queue has not acknowledged, whether they
+/// are delivered or not.
 pub async fn waiting(url: &str, queue: Queue) -> Result<u64> {
     let stream = open(url).await?.get_stream(plain(queue.subject())).await?;
     let mut consumer: PullConsumer = stream
@@ -70,13 +71,15 @@ pub async fn waiting(url: &str, queue: Queue) -> Result<u64> {
 }
 
 fn stream(name: &str, subjects: &[&str], is_campaign: bool) -> stream::Config {
-    // The log of a campaign must also contain what relays publish twice.
+    // In a campaign all windows are short, because the log must also contain what relays publish
+    // twice.
     let duplicate_window = match is_campaign || name == COMMANDS {
         true => SHORTEST_WINDOW,
         false => USUAL_WINDOW,
     };
     // A killed server may lose acknowledgements and redeliver whatever is still in the stream, so
-    // the stream deletes messages before their claims expire. The log is read at the end only.
+    // the stream deletes messages before their claims expire. The log has no such limit, because it
+    // is read only at the end.
     let max_age = match name {
         COMMANDS | FACTS if is_campaign => OLDEST_MESSAGE,
         _ => Duration::ZERO,

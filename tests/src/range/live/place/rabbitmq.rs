@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The facts have their own exchange, so that one binding routes them to all consumers or to none.
-//! Removing the binding and adding it again therefore loses no fact for some of the consumers.
+//! While the binding is removed, a fact is therefore never lost for only some of the consumers.
 
 use anyhow::{Context, Result, ensure};
 use idem_brokers::RabbitMq;
@@ -78,7 +78,8 @@ fn arguments(queue: Queue, queues: &[Queue]) -> Result<FieldTable> {
             "x-queue-type".into(),
             AMQPValue::LongString("quorum".into()),
         );
-        // Since 4.0 there is a default limit, which -1 removes. Older versions take -1 as a limit.
+        // Since version 4.0 a queue has a default limit of deliveries, which -1 removes. Older
+        // versions would use -1 as the limit.
         if RabbitMq::version()?.0 >= 4 {
             arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(-1));
         }

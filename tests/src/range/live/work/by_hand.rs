@@ -1,5 +1,5 @@
 //! A consumer without the consumer runtime, as an application might write it: it handles several
-//! messages concurrently, and releases failed ones for redelivery.
+//! messages concurrently, and releases failed messages for redelivery.
 
 use std::{future::Future, time::Duration};
 

@@ -1,9 +1,9 @@
 //! Claims the same ids from several sessions concurrently, with plain transactions and without a
 //! broker.
 //!
-//! The ids follow from the time. Most claims use a new id, which other sessions claim at the same
-//! time. Some use an id that is older than the retention of the ring. Every claim is recorded with
-//! the monotonic clock before and after it, for the checker of the stress tests.
+//! The ids are computed from the time. Most claims use a new id, which other sessions claim at the
+//! same time. Some claims use an id that is older than the retention of the ring. Every claim is
+//! recorded with the monotonic clock before and after it, for the checker of the stress tests.
 
 use std::{cell::RefCell, fs::File, io::Write, rc::Rc, time::Duration};
 
@@ -81,7 +81,8 @@ async fn claim_some(client: &mut Client) -> Result<String> {
             .await?;
             attempts += &format!("{attempt}\n");
         }
-        // The ring should sometimes rotate between two claims of one transaction.
+        // This pause is needed so that the ring sometimes rotates between two claims of one
+        // transaction.
         tokio::time::sleep(Duration::from_millis(rand::rng().random_range(5..40))).await;
     }
     tx.commit().await?;
@@ -99,7 +100,8 @@ fn draw() -> Result<Vec<i64>> {
     Ok(ids)
 }
 
-/// Draws the age of an id. Most ids are among the newest four, so that sessions use the same id.
+/// Draws the age of an id. Most ids are among the newest four, so that several sessions use the
+/// same id.
 fn age(dice: &mut impl Rng) -> i64 {
     let oldest = if dice.random_bool(0.7) {
         4

@@ -16,7 +16,8 @@ impl Receipt for Acknowledged {
     }
 }
 
-/// A receipt that reports that its broker keeps rejected messages, but acknowledges them instead.
+/// A receipt that reports that its broker keeps rejected messages. When a message is rejected, the
+/// receipt acknowledges it instead.
 struct Dropping(Box<dyn Receipt>);
 
 impl Receipt for Dropping {

@@ -24,7 +24,7 @@ const SESSIONS: usize = 4;
 
 /// The time between two new ids, in microseconds.
 const NEW_ID_EVERY_US: i64 = 300_000;
-/// The number of these periods during which an id is used.
+/// An id is used during this number of periods of `NEW_ID_EVERY_US`.
 const PERIODS: i64 = 6;
 
 /// The statement that completes a lease.
@@ -94,7 +94,7 @@ async fn finish(client: &mut Client, identity: i64, token: i64, complete: &str) 
         .await;
     match completed {
         Ok(_) => {}
-        // The token is no longer valid, or another transaction claims the message.
+        // Expected errors: the token is no longer valid, or another transaction claims the message.
         Err(error)
             if error
                 .code()

@@ -34,8 +34,8 @@ const WRITING: Duration = Duration::from_millis(10);
 pub struct Letter {
     /// The attempt that hit.
     pub attempt: Uuid,
-    /// The random id of the execution that wrote the letter. Two executions have the same message
-    /// id.
+    /// The random id of the execution that wrote the letter. It distinguishes the letters of two
+    /// executions, which have the same message id.
     pub execution: Uuid,
 }
 

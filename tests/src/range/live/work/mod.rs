@@ -1,4 +1,5 @@
-//! The roles of the processes of a run. Their code uses only what every user of idem has.
+//! The roles of the processes of a run. Their code uses only functions that every user of idem can
+//! use.
 
 mod board;
 mod by_hand;

@@ -2,8 +2,8 @@
 //! has confirmed it.
 //!
 //! The only state that survives a kill is the number of commands that were sent. The producer notes
-//! it after the broker has confirmed. So a new producer sends again what the old one sent and did
-//! not note. These messages are duplicates like all others.
+//! this number after the broker has confirmed the commands. So a new producer repeats commands that
+//! the old producer sent and did not note. These messages are duplicates like all other duplicates.
 
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ use super::{
 };
 use crate::range::{live::place::COMMANDS, message::Message};
 
-/// The number of messages that are sent concurrently, and that are sent between two notes.
+/// The number of messages in a chunk. The messages of a chunk are sent concurrently, and the
+/// producer writes its note after each chunk.
 const CHUNK: usize = 40;
 
 /// The pause before a failed send is retried.

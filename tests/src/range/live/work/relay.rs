@@ -11,8 +11,8 @@ use super::{
 };
 use crate::range::live::business::RELAY_ROLE;
 
-/// The lease of a partition: after a kill, the partitions of the relay wait this long for another
-/// process.
+/// The lease of a partition. After a kill of its process, a partition is not published until this
+/// time has passed.
 const LEASE: Duration = Duration::from_secs(3);
 
 pub async fn run(post: &Post) -> Result<()> {

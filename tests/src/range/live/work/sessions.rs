@@ -15,14 +15,15 @@ use crate::range::live::business::CONSUMER_ROLE;
 /// The pause after an error, before a session is opened again.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Returns the monotonic clock of this machine in microseconds. A campaign makes wall clocks jump.
+/// Returns the monotonic clock of this machine in microseconds. The wall clock is not used, because
+/// a campaign makes wall clocks jump.
 pub fn monotonic_us() -> Result<i64> {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
     Ok(now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000)
 }
 
 /// Repeats `work` in this number of sessions until the process receives SIGTERM. `work` gets the
-/// client and the number of its session. After an error the session is closed and another one is
+/// client and the number of its session. After an error the session is closed and a new session is
 /// opened.
 pub async fn repeat<F>(post: &Post, sessions: usize, work: F) -> Result<()>
 where

@@ -10,7 +10,8 @@ use tokio_postgres::{Client, types::Type};
 use super::{Post, sessions::repeat};
 use crate::range::live::place::STEPS;
 
-/// The number of sessions. Each has its own key, so that the commits of a key are sequential.
+/// The number of sessions. Each session has its own key, so that the commits of a key are
+/// sequential.
 const SESSIONS: usize = 4;
 
 const PAUSE: Duration = Duration::from_millis(150);
@@ -35,7 +36,8 @@ pub async fn run(post: &Post) -> Result<()> {
 
 async fn take(client: &mut Client, key: i32) -> Result<()> {
     let tx = client.transaction().await?;
-    // An earlier session of this key may still be committing. The row lock waits for it.
+    // An earlier session of this key may still be committing. The UPDATE waits for the row lock of
+    // that session.
     let n: i64 = tx
         .query_typed_one(
             "UPDATE step SET n = n + 1 WHERE key = $1 RETURNING n",

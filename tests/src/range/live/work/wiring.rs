@@ -1,5 +1,5 @@
-//! The connections of a role, with the same interface for every broker. They are opened at their
-//! first use.
+//! The connections of a role, with the same interface for every broker. A connection is opened at
+//! its first use.
 
 use std::time::Duration;
 
@@ -27,7 +27,8 @@ pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest back-off of a failed message.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The largest number of unsettled messages of a process. They are redelivered when it is killed.
+/// The largest number of unsettled messages of a process. The broker redelivers them when the
+/// process is killed.
 const PREFETCH: u16 = 50;
 
 /// Creates a pool of connections to the database with a role that has only the privileges it needs.
