@@ -13,19 +13,18 @@ use crate::{
     process::back_off,
 };
 
-/// A READ COMMITTED transaction for requests that commit together: BEGIN, the requests and COMMIT
-/// are one round trip. If this value is dropped before its [end](ShortTransaction::end), its
-/// connection is closed.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
+/// A READ COMMITTED transaction for requests that commit together. If this value is dropped before
+/// its [end](ShortTransaction::end), its connection is closed.
 pub(crate) struct ShortTransaction {
     checkout: Arc<Checkout>,
 }
 
 impl ShortTransaction {
-    /// Begins without waiting for the reply to BEGIN. If the server does not execute BEGIN, each
-    /// request after it commits by itself. This is correct for a single request.
-    pub(crate) async fn begin(pool: &Pool) -> Result<Self, Error> {
+    /// Checks out a connection. [`run`](Self::run) or [`run_all`](Self::run_all) sends BEGIN.
+    pub(crate) async fn new(pool: &Pool) -> Result<Self, Error> {
         let checkout = Checkout::take(pool).await?;
-        fire_and_forget(checkout.client(), "BEGIN ISOLATION LEVEL READ COMMITTED");
         Ok(Self { checkout })
     }
 
@@ -33,21 +32,41 @@ impl ShortTransaction {
         self.checkout.client()
     }
 
-    /// Sends a request and the COMMIT after it. After [`Error::AmbiguousCommit`], or after
-    /// [`Error::Pool`] because the server is silent, the result is unknown. Any other error means a
-    /// certain rollback.
+    /// Runs a request in a transaction: BEGIN, the request and COMMIT share one round trip.
+    ///
+    /// After [`Error::AmbiguousCommit`], or after [`Error::Pool`] because the server is silent, the
+    /// result is unknown. Any other error means a certain rollback.
+    ///
+    /// If the server cancels BEGIN, the request commits by itself, which has the same effect.
     pub(crate) async fn run<'c, T>(
         &'c self,
         call: impl Future<Output = Result<T, Error>> + Send + 'c,
     ) -> Result<T, Error> {
-        self.run_all([call])
+        fire_and_forget(self.client(), BEGIN);
+        within(STATEMENT, self.send([call]))
             .await?
             .pop()
             .ok_or_else(|| Error::Unexpected("no result of a request".into()))
     }
 
-    /// Like [`run`](Self::run), with several requests in this order.
+    /// Runs several requests in one transaction, in this order. The errors are those of
+    /// [`run`](Self::run).
+    ///
+    /// This function waits for the reply to BEGIN. If the server cancels BEGIN and the connection
+    /// survives, requests that were sent behind it would commit one by one.
     pub(crate) async fn run_all<'c, T>(
+        &'c self,
+        calls: impl IntoIterator<Item = impl Future<Output = Result<T, Error>> + Send + 'c>,
+    ) -> Result<Vec<T>, Error> {
+        within(STATEMENT, async {
+            self.client().batch_execute(BEGIN).await?;
+            self.send(calls).await
+        })
+        .await
+    }
+
+    /// Sends the requests and COMMIT together.
+    async fn send<'c, T>(
         &'c self,
         calls: impl IntoIterator<Item = impl Future<Output = Result<T, Error>> + Send + 'c>,
     ) -> Result<Vec<T>, Error> {
@@ -55,7 +74,7 @@ impl ShortTransaction {
         for call in calls {
             sent.push(Pipelined::new(call).await);
         }
-        within(STATEMENT, pipeline_commit(self.checkout.client(), sent)).await
+        pipeline_commit(self.client(), sent).await
     }
 
     /// Returns the connection to its pool, unless the error means that the connection may be

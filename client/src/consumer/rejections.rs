@@ -45,7 +45,7 @@ pub(super) async fn keep(
         KeptAs::Hash => None,
     };
     let store = async |id: Option<&MessageId>| {
-        let step = ShortTransaction::begin(pool).await?;
+        let step = ShortTransaction::new(pool).await?;
         let kept = reject(
             step.client(),
             id,

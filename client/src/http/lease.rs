@@ -149,7 +149,7 @@ impl Attempt<'_> {
 
     async fn acquire(&self) -> Result<Lease, Error> {
         again(Retry::default(), || async {
-            let step = ShortTransaction::begin(&self.options.pool).await?;
+            let step = ShortTransaction::new(&self.options.pool).await?;
             let lease = acquire(
                 step.client(),
                 &self.asked.id,
@@ -171,7 +171,7 @@ impl Attempt<'_> {
             Lease::Dead => Err(Problem::Exhausted),
             Lease::Exhausted(held) => {
                 let release = async {
-                    let step = ShortTransaction::begin(&self.options.pool).await?;
+                    let step = ShortTransaction::new(&self.options.pool).await?;
                     let error = held.last_error().unwrap_or("its attempts are used up");
                     let released = step.run(held.release(step.client(), error, true)).await;
                     step.end(released)
@@ -194,7 +194,7 @@ impl Attempt<'_> {
     /// database.
     async fn begin(&self, held: &Held) -> Result<(), Problem> {
         let begun = again(Retry::default(), || async {
-            let step = ShortTransaction::begin(&self.options.pool).await?;
+            let step = ShortTransaction::new(&self.options.pool).await?;
             let begun = journal::begin(
                 step.client(),
                 &self.asked.id,
@@ -231,7 +231,7 @@ impl Attempt<'_> {
             &body,
         );
         let completed = again(Retry::default(), || async {
-            let step = ShortTransaction::begin(&options.pool).await?;
+            let step = ShortTransaction::new(&options.pool).await?;
             let client = step.client();
             let calls = [
                 held.complete(client, &[]).map_ok(drop).boxed(),
@@ -259,7 +259,7 @@ impl Attempt<'_> {
     }
 
     async fn find(&self) -> Result<Option<Recorded>, Error> {
-        let step = ShortTransaction::begin(&self.options.pool).await?;
+        let step = ShortTransaction::new(&self.options.pool).await?;
         let found = step.run(journal::find(
             step.client(),
             &self.asked.id,
@@ -273,7 +273,7 @@ impl Attempt<'_> {
     /// request waits for the end of the lease.
     async fn give_back(&self, held: &Held) {
         let released = again(Retry::default(), || async {
-            let step = ShortTransaction::begin(&self.options.pool).await?;
+            let step = ShortTransaction::new(&self.options.pool).await?;
             let released = step.run(held.give_back(step.client())).await;
             step.end(released)
         });

@@ -167,7 +167,7 @@ impl Calls {
     async fn begin(&self, step: &str, request: &(impl Serialize + ?Sized)) -> Result<Begun, Error> {
         let request = serde_json::to_value(request).map_err(Error::Encode)?;
         again(Retry::default(), || async {
-            let on = ShortTransaction::begin(&self.pool).await?;
+            let on = ShortTransaction::new(&self.pool).await?;
             let begin = begin_call(
                 on.client(),
                 &self.id,
@@ -206,7 +206,7 @@ impl Calls {
         let body =
             serde_json::to_value(&response).map_err(|error| journal(step, Error::Encode(error)))?;
         let finished = again(Retry::default(), || async {
-            let on = ShortTransaction::begin(&self.pool).await?;
+            let on = ShortTransaction::new(&self.pool).await?;
             let finished = on
                 .run(finish_call(
                     on.client(),
@@ -230,7 +230,7 @@ impl Calls {
             CallError::Uncertain(_) => return failure(step, error),
         };
         let recorded = again(Retry::default(), || async {
-            let on = ShortTransaction::begin(&self.pool).await?;
+            let on = ShortTransaction::new(&self.pool).await?;
             let failed = fail_call(
                 on.client(),
                 &self.id,

@@ -44,7 +44,7 @@ impl Held {
     }
 
     pub(crate) async fn extend_on(&self, pool: &Pool) -> Result<(), Error> {
-        let step = ShortTransaction::begin(pool).await?;
+        let step = ShortTransaction::new(pool).await?;
         let extended = step.run(self.extend(step.client(), self.lease())).await;
         step.end(extended)
     }

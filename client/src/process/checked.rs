@@ -60,7 +60,7 @@ impl Idem {
         let policy = ready.policy();
         if let Some(id) = &ready.id {
             let is_known = again(policy.retry, || async {
-                let step = ShortTransaction::begin(pool).await?;
+                let step = ShortTransaction::new(pool).await?;
                 let is_known = step
                     .run(is_claimed(step.client(), id, &ready.destination))
                     .await;

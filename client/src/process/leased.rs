@@ -159,7 +159,7 @@ impl<'w> Leases<'w> {
             return Ok(Lease::Acquired(held));
         }
         again(self.policy.retry, || async {
-            let step = ShortTransaction::begin(self.pool).await?;
+            let step = ShortTransaction::new(self.pool).await?;
             let lease = step.run(acquire(
                 step.client(),
                 self.id,
@@ -196,7 +196,7 @@ impl<'w> Leases<'w> {
     async fn complete(&self, held: &Held, recorded: &[Effect]) -> Result<Processed, Error> {
         let doubt: Mutex<Doubt> = Mutex::default();
         let completed = again(self.policy.retry, || async {
-            let step = ShortTransaction::begin(self.pool).await?;
+            let step = ShortTransaction::new(self.pool).await?;
             let completed = step.run(held.complete(step.client(), recorded)).await;
             if let Err(Error::AmbiguousCommit(cause)) = &completed {
                 *doubt.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(cause));
@@ -219,7 +219,7 @@ impl<'w> Leases<'w> {
     /// reply has completed the message, or [`Error::LeaseLost`] if another process holds it.
     pub(super) async fn not_held(&self) -> Result<Processed, Error> {
         let is_claimed = again(self.policy.retry, || async {
-            let step = ShortTransaction::begin(self.pool).await?;
+            let step = ShortTransaction::new(self.pool).await?;
             let is_claimed = step
                 .run(is_claimed(step.client(), self.id, self.destination))
                 .await;
@@ -261,7 +261,7 @@ impl<'w> Leases<'w> {
             return Err(Error::Handler(error));
         }
         let rest = again(self.policy.retry, || async {
-            let step = ShortTransaction::begin(self.pool).await?;
+            let step = ShortTransaction::new(self.pool).await?;
             let rest = step.run(held.release(step.client(), &reason, false)).await;
             step.end(rest)
         });
@@ -283,7 +283,7 @@ impl<'w> Leases<'w> {
 
     /// Releases the lease without counting the attempt.
     pub(super) async fn give_back(&self, held: &Held) -> Result<(), Error> {
-        let step = ShortTransaction::begin(self.pool).await?;
+        let step = ShortTransaction::new(self.pool).await?;
         let given = step.run(held.give_back(step.client())).await;
         step.end(given).map_err(lost)
     }
@@ -292,7 +292,7 @@ impl<'w> Leases<'w> {
         let message = self.message;
         let with = DeadLetterContent::from(message);
         let buried = again(self.policy.retry, || async {
-            let step = ShortTransaction::begin(self.pool).await?;
+            let step = ShortTransaction::new(self.pool).await?;
             let buried = step
                 .run(held.bury(step.client(), message.payload(), reason, &with))
                 .await;
@@ -335,7 +335,7 @@ pub(super) async fn duplicate(
             effects: Vec::new(),
         });
     }
-    let step = ShortTransaction::begin(pool).await?;
+    let step = ShortTransaction::new(pool).await?;
     let recorded = step.run(effects(step.client(), id, destination)).await;
     Ok(Processed::Duplicate {
         effects: step.end(recorded)?,

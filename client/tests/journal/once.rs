@@ -282,6 +282,34 @@ async fn lost_lease_prevents_the_call() {
     assert_eq!(response.unwrap(), 1);
 }
 
+/// Goal: the extension of the lease and the journal entry commit together, also if the server
+/// cancels the BEGIN in front of them. Without a lease there is no entry. Invariant: I2.
+#[tokio::test]
+async fn i2_cancelled_begin_leaves_no_entry_without_a_lease() {
+    let ground = Ground::new().await;
+    let message = message();
+    let lost = ground.acquired(&message, LONG).await;
+    ground.expire(&message).await;
+    let _held = ground.acquired_next(&message).await;
+    let proxy = Proxy::to(&ground.database).await;
+    let pool = proxy.pool(1);
+    drop(pool.get().await.unwrap());
+    proxy.cancel_begin_once();
+    let gateway = Gateway::default();
+    let late = Calls::of(&lost, &pool)
+        .once("charge", &5, |key| gateway.ask(key))
+        .await
+        .unwrap_err();
+    assert!(proxy.has_cancelled_begin());
+    assert!(matches!(&late, CallFailed::Journal { .. }), "{late:?}");
+    // A connection executes its requests in order. So all requests of the call are executed.
+    pool.get().await.unwrap().batch_execute("").await.unwrap();
+    assert_eq!(
+        (gateway.asked(), state(&ground, &message, "charge").await),
+        (0, None)
+    );
+}
+
 /// Goal: a response is recorded also if it arrives after the lease was lost, because the call has
 /// been made.
 #[tokio::test]

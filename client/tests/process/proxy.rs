@@ -1,4 +1,5 @@
-//! A proxy in front of the server. It counts round trips and can cut the connection at a COMMIT.
+//! A proxy in front of the server. It counts round trips, can cut the connection at a COMMIT, and
+//! can have the server cancel a BEGIN.
 
 use std::{
     path::{Path, PathBuf},
@@ -39,6 +40,7 @@ struct Line {
     /// True if the proxy accepts no connection after a cut.
     stays_cut: AtomicBool,
     is_cut: AtomicBool,
+    cancels_begin: AtomicBool,
 }
 
 impl Proxy {
@@ -84,9 +86,46 @@ impl Proxy {
         self.cut_once(cut);
     }
 
+    /// Makes the server cancel the next [BEGIN of a short transaction](SHORT_BEGIN). The connection
+    /// survives.
+    pub fn cancel_begin_once(&self) {
+        self.line.cancels_begin.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns whether the server was asked to cancel a BEGIN.
+    pub fn has_cancelled_begin(&self) -> bool {
+        !self.line.cancels_begin.load(Ordering::SeqCst)
+    }
+
     pub fn was_cut(&self) -> bool {
         self.line.is_cut.load(Ordering::SeqCst)
     }
+}
+
+/// The statement with which the client begins a transaction for a few requests of its own.
+const SHORT_BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
+/// A statement that the server cancels as it would cancel BEGIN.
+const CANCELLED: &str = "SELECT pg_cancel_backend(pg_backend_pid())";
+
+/// Returns the protocol message with this simple query.
+fn simple_query(sql: &str) -> Vec<u8> {
+    let length = u32::try_from(size_of::<u32>() + sql.len() + 1).unwrap();
+    let mut message = vec![b'Q'];
+    message.extend(length.to_be_bytes());
+    message.extend(sql.as_bytes());
+    message.push(0);
+    message
+}
+
+/// Replaces the first BEGIN in these messages with a statement that the server cancels.
+fn cancelled_begin(messages: &[u8]) -> Option<Vec<u8>> {
+    let begin = simple_query(SHORT_BEGIN);
+    let at = find(messages, &begin)?;
+    let mut replaced = messages[..at].to_vec();
+    replaced.extend(simple_query(CANCELLED));
+    replaced.extend(&messages[at + begin.len()..]);
+    Some(replaced)
 }
 
 async fn accept(listener: TcpListener, socket: PathBuf, line: Arc<Line>) {
@@ -116,6 +155,13 @@ async fn pass(
                 }
                 if std::mem::take(&mut server_has_sent) {
                     line.turns.fetch_add(1, Ordering::SeqCst);
+                }
+                if line.cancels_begin.load(Ordering::SeqCst)
+                    && let Some(replaced) = cancelled_begin(bytes)
+                {
+                    line.cancels_begin.store(false, Ordering::SeqCst);
+                    server.write_all(&replaced).await?;
+                    continue;
                 }
                 let commit = find(bytes, b"COMMIT\0");
                 match commit.and_then(|at| Some((at, line.cut.lock().unwrap().take()?))) {
