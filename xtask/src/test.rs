@@ -5,6 +5,7 @@
 //! suites.
 
 use std::fs;
+use std::num::NonZero;
 use std::process::Command;
 use std::time::Instant;
 
@@ -42,6 +43,13 @@ const THROUGH_PGBOUNCER: &str = "IDEM_TEST_PGBOUNCER";
 /// The variable with the duration of the stress tests. Without it they run for 15 seconds.
 const STRESS_SECONDS: &str = "IDEM_TEST_STRESS_SECONDS";
 const LONG_STRESS_SECONDS: &str = "120";
+
+/// The variable with the number of tests that run at the same time in one binary.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
+
+/// The number of tests that run at the same time, per core. Most tests wait for servers and use
+/// little of a core.
+const TESTS_PER_CORE: usize = 3;
 
 /// The test binary with the deterministic tests of races. It needs the build with pause points.
 const RACES: &str = "races";
@@ -139,6 +147,9 @@ fn steps(context: &Context, extent: Extent) -> Result<Vec<Step>> {
 fn cargo_test(context: &Context, extent: Extent, name: &str, packages: &[&str]) -> Step {
     let mut command = context.cargo(["test", "--no-fail-fast"]);
     command.args(packages);
+    if std::env::var_os(TEST_THREADS).is_none() {
+        command.env(TEST_THREADS, test_threads().to_string());
+    }
     if let Extent::Ci { filter } = extent {
         command.args(filter);
     }
@@ -146,6 +157,10 @@ fn cargo_test(context: &Context, extent: Extent, name: &str, packages: &[&str]) 
         name: name.to_owned(),
         command,
     }
+}
+
+fn test_threads() -> usize {
+    TESTS_PER_CORE * std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// Returns a run of tests of the package idem-tests, which has the stress tests and the ignored

@@ -11,6 +11,7 @@ mod dropped;
 mod ground;
 #[path = "../support/polls.rs"]
 mod polls;
+#[allow(dead_code, reason = "other test programs use more of this module")]
 mod proxy;
 mod retries;
 mod styles;
