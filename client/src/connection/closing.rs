@@ -107,7 +107,7 @@ async fn cancel_when_slow(pool: Option<&Pool>, backend: Backend) {
         Ok(End::Statement) => {}
         Ok(End::Pooler) => {
             tracing::debug!(
-                "a connection to a pooler is closed: \
+                "closed a connection to a pooler, without a cancel request: \
                  the server may still execute its last statement"
             );
         }

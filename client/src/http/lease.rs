@@ -172,7 +172,9 @@ impl Attempt<'_> {
             Lease::Exhausted(held) => {
                 let release = async {
                     let step = ShortTransaction::new(&self.options.pool).await?;
-                    let error = held.last_error().unwrap_or("its attempts are used up");
+                    let error = held
+                        .last_error()
+                        .unwrap_or("the request has no attempts left");
                     let released = step.run(held.release(step.client(), error, true)).await;
                     step.end(released)
                 };

@@ -97,7 +97,7 @@ impl Pattern {
             // A prefix must not be longer than the name of a destination can be, so the last arm
             // checks it too.
             Self::Prefix(prefix) if prefix.is_empty() => {
-                refuse("a prefix must not be empty; the default rule is for all")
+                refuse("a prefix must not be empty; the default rule applies to all destinations")
             }
             Self::Prefix(prefix) if prefix.ends_with('*') => {
                 refuse("specify a prefix without the *")

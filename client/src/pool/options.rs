@@ -136,7 +136,7 @@ impl Options {
         }
         for (number, pair) in query.split('&').filter(|pair| !pair.is_empty()).enumerate() {
             let Some((name, value)) = pair.split_once('=') else {
-                return Err(invalid(&format!("option {} has no value", number + 1)));
+                return Err(invalid(&format!("option {} has no `=`", number + 1)));
             };
             options.add(&decode(name)?, decode(value)?, number + 1)?;
         }
@@ -178,7 +178,7 @@ impl Options {
             let name = take_while(&mut rest, |c| c != '=' && !c.is_whitespace());
             skip_spaces(&mut rest);
             if rest.next() != Some('=') {
-                return Err(invalid(&format!("option {number} has no value")));
+                return Err(invalid(&format!("option {number} has no `=`")));
             }
             skip_spaces(&mut rest);
             let value = value(&mut rest)

@@ -182,7 +182,9 @@ impl<'w> Leases<'w> {
             // No attempt is left here, so the server returns `Acquired` only if the retry policy
             // was changed after the release.
             Lease::Exhausted(held) | Lease::Acquired(held) => {
-                let reason = held.last_error().unwrap_or("its attempts are used up");
+                let reason = held
+                    .last_error()
+                    .unwrap_or("the message has no attempts left");
                 self.bury(&held, reason).await
             }
         }

@@ -204,8 +204,9 @@ fn load(tables: &Tables) -> Result<Rings> {
 fn current_of(rotation: pg_sys::Oid) -> Result<usize> {
     /// The column `current` of idem.pending_rotation and of idem.payload_rotation.
     const CURRENT: i32 = 2;
-    let current = pg::latest(rotation, CURRENT)
-        .ok_or(Error::Corrupt("the state table of a rotation has no row"))?;
+    let current = pg::latest(rotation, CURRENT).ok_or(Error::Corrupt(
+        "a state table of the rotation (idem.pending_rotation or idem.payload_rotation) is empty",
+    ))?;
     Ok(current.value())
 }
 
