@@ -1,6 +1,6 @@
 //! Connects to the first host that accepts the connection.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use deadpool_postgres::Connect;
 use futures_util::{FutureExt, future::BoxFuture};
@@ -18,7 +18,7 @@ use tokio_postgres::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 use uuid::Uuid;
 
-use super::{CONNECT_TIMEOUT, silence::Silent};
+use super::{CONNECT_TIMEOUT, failing::Failing, pooler};
 
 /// The configurations to try, each with one host.
 pub(super) struct Hosts {
@@ -41,12 +41,10 @@ impl Hosts {
         };
         match timeout(limit, connecting).await {
             Ok(connected) => connected,
-            Err(_) => spawned(
-                Config::new()
-                    .user("none")
-                    .connect_raw(Silent(limit), NoTls)
-                    .await?,
-            ),
+            Err(_) => {
+                let text = format!("the server did not accept the connection within {limit:?}");
+                fail(io::ErrorKind::TimedOut, text).await
+            }
         }
     }
 
@@ -110,10 +108,15 @@ where
     T: MakeTlsConnect<Socket>,
     T::Stream: Send + 'static,
 {
-    spawned(config.connect(tls).await?)
+    let (client, connection) = config.connect(tls).await?;
+    let options = config.get_options().unwrap_or_default();
+    match pooler::mixes_up(options, |name| connection.parameter(name)) {
+        Some(text) => fail(io::ErrorKind::Unsupported, text).await,
+        None => Ok(spawned(client, connection)),
+    }
 }
 
-fn spawned<S, T>((client, connection): (Client, Connection<S, T>)) -> Result<Connected, Error>
+fn spawned<S, T>(client: Client, connection: Connection<S, T>) -> Connected
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     T: TlsStream + Unpin + Send + 'static,
@@ -123,7 +126,15 @@ where
             tracing::warn!(%error, "a connection to the database was lost");
         }
     };
-    Ok((client, tokio::spawn(running)))
+    (client, tokio::spawn(running))
+}
+
+/// Returns this error as an error of `tokio-postgres`.
+async fn fail(kind: io::ErrorKind, text: String) -> Result<Connected, Error> {
+    let mut config = Config::new();
+    let failing = Failing { kind, text };
+    let (client, connection) = config.user("none").connect_raw(failing, NoTls).await?;
+    Ok(spawned(client, connection))
 }
 
 impl Connect for Hosts {

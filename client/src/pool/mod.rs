@@ -1,9 +1,10 @@
 //! Pools of connections to PostgreSQL, over TLS unless the connection string disables it.
 
 mod connect;
+mod failing;
 mod options;
+mod pooler;
 mod schema;
-mod silence;
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
@@ -156,10 +157,13 @@ impl PoolConfig {
     /// By default the `search_path` of the role is used, and it must contain the schema of the
     /// functions.
     ///
-    /// The setting is sent as a startup parameter, which PgBouncer rejects. With PgBouncer, set the
-    /// path of the role: `ALTER ROLE app SET search_path = api, public`. Fails with
-    /// [`Error::Invalid`] if the name is not valid in PostgreSQL, or if `options` of the connection
-    /// string sets the path.
+    /// The setting is sent as a startup parameter. PgBouncer in transaction mode supports it since
+    /// PgBouncer 1.26 if PostgreSQL is version 18 or later; otherwise connecting fails. Set the
+    /// path of the role instead: `ALTER ROLE app SET search_path = api, public`. Do not add
+    /// `options` or `search_path` to `ignore_startup_parameters` of PgBouncer.
+    ///
+    /// Fails with [`Error::Invalid`] if the name is not valid in PostgreSQL, or if `options` of the
+    /// connection string sets the path.
     pub fn schema(mut self, name: &str) -> Result<Self, Error> {
         let given = self.options.get("options").unwrap_or_default();
         if given.contains("search_path") {

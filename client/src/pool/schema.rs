@@ -1,8 +1,9 @@
 //! Puts the schema of the extension into the `search_path` at the start of a session.
 //!
 //! The statement `SET` is not used. On a direct connection it would do the same, but through a
-//! pooler in transaction mode it would also change sessions of other clients. Such a pooler rejects
-//! the setting at the start.
+//! pooler in transaction mode it can also change sessions of other clients. PgBouncer before 1.26
+//! rejects the setting at the start. Later versions set the path for each client, and the module
+//! `pooler` rejects them where they would mix up the paths.
 
 use crate::{Error, pool::options::invalid};
 

@@ -1,9 +1,12 @@
 //! Tests of the functions of the extension in a separate schema.
 
+use std::collections::HashSet;
+
 use deadpool_postgres::Pool;
 use idem_brokers::PgBouncer;
 use idem_client::{ErrorKind, PoolConfig, relay_preflight};
 use idem_cluster::{Cluster, Install};
+use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::{
     broker::Broker,
@@ -110,38 +113,83 @@ fn invalid_or_second_schema_fails() {
     assert!(error.contains("search_path"), "{error}");
 }
 
-/// Goal: a pooler that does not support the option rejects the first connection. The client does
-/// not use `SET` instead, because it would change sessions that other clients use too.
-#[tokio::test]
-async fn pgbouncer_in_transaction_mode_rejects_the_schema() {
+/// Starts a cluster with the extension in the schema `api`, and with another schema.
+fn cluster_with_schemas() -> Cluster {
     let install = Install::from_env().unwrap();
     let cluster = Cluster::builder(&install)
         .name("schema")
         .preload(false)
         .start()
         .unwrap();
+    let create = "CREATE SCHEMA api; CREATE SCHEMA other; CREATE EXTENSION idem SCHEMA api";
+    cluster.psql("postgres", create).unwrap();
+    cluster
+}
+
+/// Returns the process id of the backend, and the schemas of its path that exist.
+async fn backend_and_path(client: &Client) -> (String, String) {
+    // The simple protocol prepares no statement, which PgBouncer 1.18 would not support.
+    let query = "SELECT pg_catalog.pg_backend_pid(), pg_catalog.current_schemas(false)";
+    let messages = client.simple_query(query).await.unwrap();
+    let row = messages.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    let column = |number| row.unwrap().get(number).unwrap().to_owned();
+    (column(0), column(1))
+}
+
+/// Goal: through PgBouncer in transaction mode, no session has the path of another client, although
+/// all clients share one backend. Either the first connection fails, or every session has its own
+/// path. The client does not use `SET` instead, because it would change the sessions of others.
+#[tokio::test]
+async fn pgbouncer_rejects_the_schema_or_keeps_it_per_client() {
+    let cluster = cluster_with_schemas();
+    let proxy = PgBouncer::start_with_pool(&cluster, "postgres", 1).unwrap();
+    let plain = PoolConfig::parse(&proxy.connection_string())
+        .unwrap()
+        .max_size(1);
+    let in_schema = |name: &str| plain.clone().schema(name).unwrap().build().unwrap();
+    let clients = [
+        (in_schema("api"), "{api,public}"),
+        (in_schema("other"), "{other,public}"),
+        (plain.build().unwrap(), "{public}"),
+    ];
+    let (mut backends, mut rejected) = (HashSet::new(), HashSet::new());
+    // Every path follows every other path, and the last rounds repeat the first.
+    for place in [0, 1, 2, 0, 1, 2, 1, 0, 2, 0, 1, 2] {
+        let (pool, path) = &clients[place];
+        match pool.get().await {
+            Ok(client) => {
+                let (backend, actual) = backend_and_path(&client).await;
+                assert_eq!(actual, *path, "client {place}");
+                backends.insert(backend);
+            }
+            Err(error) => {
+                let error = idem_client::Error::from(error).to_string();
+                assert!(error.contains("startup parameter"), "{error}");
+                rejected.insert(place);
+            }
+        }
+    }
+    assert_eq!(backends.len(), 1, "the clients must share one backend");
+    if rejected.is_empty() {
+        let api = clients[0].0.get().await.unwrap();
+        relay_preflight(&**api).await.unwrap();
+    } else {
+        assert_eq!(rejected, HashSet::from([0, 1]));
+    }
+}
+
+/// Goal: the path of the role applies through every PgBouncer.
+#[tokio::test]
+async fn path_of_the_role_applies_through_pgbouncer() {
+    let cluster = cluster_with_schemas();
+    let alter = "ALTER ROLE postgres SET search_path = api, public";
+    cluster.psql("postgres", alter).unwrap();
+    // PgBouncer starts after ALTER ROLE, because sessions that are open keep their path.
     let proxy = PgBouncer::start(&cluster, "postgres").unwrap();
     let config = PoolConfig::parse(&proxy.connection_string()).unwrap();
-    let error = config
-        .clone()
-        .schema("api")
-        .unwrap()
-        .build()
-        .unwrap()
-        .get()
-        .await
-        .unwrap_err();
-    let error = idem_client::Error::from(error).to_string();
-    assert!(error.contains("startup parameter"), "{error}");
-
-    // With PgBouncer, the search path must be set for the role.
-    cluster
-        .psql(
-            "postgres",
-            "CREATE SCHEMA api; CREATE EXTENSION idem SCHEMA api;
-             ALTER ROLE postgres SET search_path = api, public",
-        )
-        .unwrap();
     let pool = config.build().unwrap();
     relay_preflight(&**pool.get().await.unwrap()).await.unwrap();
 }

@@ -1,30 +1,27 @@
-//! The error for a server that accepts a connection and then sends nothing.
+//! Errors of this crate for a connection that `tokio-postgres` has not reported as failed.
 
 use std::{
     io,
     pin::Pin,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream that always fails, with an error for a server that was silent for this time. The stream
-/// is needed because `tokio-postgres` converts an I/O error into its own error only if a stream
-/// returns it.
-pub(super) struct Silent(pub(super) Duration);
+/// A stream that always fails with this error. The stream is needed because `tokio-postgres`
+/// converts an I/O error into its own error only if a stream returns it.
+pub(super) struct Failing {
+    pub(super) kind: io::ErrorKind,
+    pub(super) text: String,
+}
 
-impl Silent {
+impl Failing {
     fn error(&self) -> io::Error {
-        let text = format!(
-            "the server did not accept the connection within {:?}",
-            self.0
-        );
-        io::Error::new(io::ErrorKind::TimedOut, text)
+        io::Error::new(self.kind, self.text.clone())
     }
 }
 
-impl AsyncRead for Silent {
+impl AsyncRead for Failing {
     fn poll_read(
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
@@ -34,7 +31,7 @@ impl AsyncRead for Silent {
     }
 }
 
-impl AsyncWrite for Silent {
+impl AsyncWrite for Failing {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
         Poll::Ready(Err(self.error()))
     }
