@@ -239,7 +239,8 @@ BEGIN
     LOCK TABLE idem.progress_1, idem.progress_turn IN ACCESS EXCLUSIVE MODE NOWAIT;
     SELECT t.current INTO now_in FROM idem.progress_turn t;
     kept_in := 1 - now_in;
-    -- Use one index look-up for each partition. It must be fast, because relays wait meanwhile.
+    -- Relays wait for the locks above, so this query must be fast: it uses one index look-up for
+    -- each partition.
     newest := ARRAY(
         SELECT n.p FROM idem.relay_partition rp CROSS JOIN LATERAL (
             SELECT p FROM idem.progress p

@@ -76,7 +76,7 @@ pub enum Before {
 pub enum After {
     /// The effects are recorded unchanged.
     Continue,
-    /// These effects are recorded instead.
+    /// These effects are recorded in place of the handler's effects.
     Replace(Vec<Effect>),
     /// The attempt fails with this error, like an error of the handler: everything is rolled back.
     Stop(HandlerError),

@@ -51,8 +51,8 @@ pub enum Error {
     CallNotBegun { step: String },
     /// 55000: the external call has already ended with another result.
     CallEnded { step: String, how: &'static str },
-    /// 23000: the step was begun with another request, so its recorded response does not belong to
-    /// this request.
+    /// 23000: the external call was begun with another request, so its recorded response does not
+    /// belong to this request.
     RequestMismatch { step: String },
     /// 25000: the function requires READ COMMITTED.
     NeedsReadCommitted { function: String },

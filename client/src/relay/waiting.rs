@@ -1,5 +1,8 @@
 //! The sequences of a batch that wait for an unavailable topic. After each pause one sequence
 //! retries. When the broker accepts an effect of the topic, all sequences of the topic continue.
+//!
+//! A sequence is the effects of one ordering key in a batch, or one effect without a key: see
+//! `KeyOrder`. The sequence that retries after a pause probes the topic.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -104,7 +107,7 @@ impl<'a> Waiting<'a> {
         Some(topic.backoff.next())
     }
 
-    /// Records that the pause of a topic is over. Returns the sequence that tries.
+    /// Records that the pause of a topic is over. Returns the sequence that probes the topic.
     #[must_use = "the returned sequence no longer waits: publish it"]
     pub(super) fn pause_ends(&mut self, topic: &str) -> Option<usize> {
         let topic = self.topics.get_mut(topic)?;
@@ -112,8 +115,8 @@ impl<'a> Waiting<'a> {
         topic.sequences.pop_front()
     }
 
-    /// Records that the broker did not reply to the sequence that tried. The caller keeps that
-    /// sequence and retries it, and the other sequences keep waiting.
+    /// Records that the broker did not confirm the effect that probed the topic. The caller retries
+    /// the sequence of this effect, and the other sequences keep waiting.
     pub(super) fn unanswered(&mut self, topic: &str) {
         if let Some(topic) = self.topics.get_mut(topic)
             && topic.state == State::Trying
@@ -122,8 +125,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Records that the reply to the sequence that tried does not show whether the topic is
-    /// available. Returns the sequence that tries next.
+    /// Records that the reply to the effect that probed the topic does not show whether the topic
+    /// is available. Returns the sequence that probes next.
     #[must_use = "the returned sequence no longer waits: publish it"]
     pub(super) fn undecided(&mut self, topic: &str) -> Option<usize> {
         self.unanswered(topic);
@@ -174,7 +177,8 @@ mod tests {
         assert!(waiting.admits("t", 5));
     }
 
-    /// When the broker does not reply to the sequence that tries, the other sequences keep waiting.
+    /// If the broker does not confirm the effect that probes an unavailable topic, only the
+    /// sequence of this effect retries.
     #[test]
     fn unconfirmed_attempt_leaves_other_sequences_waiting() {
         let mut waiting = Waiting::default();

@@ -124,7 +124,8 @@ impl<'t> KeyIndex<'t> {
         self.heads.insert(key.to_owned(), KeyHead::Blocked);
     }
 
-    /// Returns the first key after `key`, or the first key of the destination if `key` is `None`.
+    /// Returns the first ordering key after `key`, or the first one of the destination if `key` is
+    /// `None`.
     pub fn key_after(&mut self, key: Option<&str>) -> Option<String> {
         let destination = self.of_destination();
         let after = match key.and_then(IntoDatum::into_datum) {
@@ -138,7 +139,7 @@ impl<'t> KeyIndex<'t> {
             .flatten()
     }
 
-    /// Returns the message of a key with this `seq`, and its row.
+    /// Returns the message with this ordering key and this `seq`, and its row.
     pub fn message(&mut self, key: &str, seq: i64) -> Option<(Due, &mut Walk<'t>)> {
         for lease in [LeaseState::Leased, LeaseState::Ready, LeaseState::Waiting] {
             self.seek(key, lease);

@@ -20,7 +20,8 @@ const APART: Duration = Duration::from_millis(50);
 /// forgets all positions.
 const DESTINATIONS: usize = 1_000;
 
-/// The beginning of the index.
+/// Lower than every `due_at`: a scan from here starts at the first entry of the destination in the
+/// index on (destination, due_at, seq).
 pub const BEGINNING: pg_sys::TimestampTz = pg_sys::TimestampTz::MIN;
 
 struct Place {

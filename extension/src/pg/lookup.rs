@@ -338,9 +338,10 @@ impl<'t> Lookup<'t> {
             return;
         }
         const FROZEN: u16 = (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMIN_INVALID) as u16;
-        // SAFETY: the slot holds a heap tuple, which has a header. The server still has the status
-        // of the transaction xmin, unless the row is frozen. VACUUM may freeze a row before its
-        // commit is on disk; the xmin stays in the header.
+        // SAFETY: the slot holds a heap tuple, whose header keeps xmin also when the row is frozen.
+        // The server has the status of xmin, unless the row was frozen long ago: `is_recent` checks
+        // this. A row that was frozen recently is checked too, because VACUUM can freeze a row
+        // before its commit is on disk.
         unsafe {
             let header = (*self.tuple()).t_data;
             let xmin = (*header).t_choice.t_heap.t_xmin;

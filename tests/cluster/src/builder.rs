@@ -15,14 +15,14 @@ use crate::install::Install;
 use crate::loopback;
 use crate::user::ServerUser;
 
-/// The settings of a new cluster, unless the caller changes them. Each of them differs from
-/// PostgreSQL's default for the reason that is given. None of them changes how a statement is
+/// The settings of a new cluster, unless the caller changes them. Most of them differ from the
+/// default of PostgreSQL for the reason beside them. None of them changes how a statement is
 /// planned or executed, so that tests and benchmarks show what users get.
 const DEFAULTS: [(&str, &str); 9] = [
     // Tests kill processes and not machines, so written data is kept without fsync. Benchmarks set
     // fsync to on.
     ("fsync", "off"),
-    // Every test binary starts servers, and the tables of a test are small.
+    // Tests and benchmarks fit into memory, and several servers share a machine.
     ("shared_buffers", "256MB"),
     // Prepared transactions are a feature under test.
     ("max_prepared_transactions", "20"),

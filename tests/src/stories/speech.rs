@@ -26,7 +26,8 @@ pub(super) struct Ear {
     missing: usize,
 }
 
-/// A piece of the data of a client.
+/// Bytes from a client: one message of the protocol of PostgreSQL, or with [`Tongue::Lines`] the
+/// bytes of one read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub bytes: Vec<u8>,

@@ -22,7 +22,7 @@ const FILES_WITH_SQL: [&str; 5] = [
     "docs/operations.md",
 ];
 
-/// A fenced block: the number of its first line, and its text.
+/// A block of SQL code in a Markdown file: the number of its first line, and its text.
 #[derive(Debug, PartialEq, Eq)]
 struct Block {
     line: usize,

@@ -34,8 +34,8 @@ impl Link {
     pub(super) async fn lost(&self, losses: u64) {
         let mut now = self.losses.clone();
         if now.wait_for(|now| *now > losses).await.is_err() {
-            // The client library has ended, so it counts no more losses. Wait without end, because
-            // the request of the caller fails.
+            // The client was shut down, so no more losses are counted. Never return here: each
+            // caller also waits for a message of the server, and that wait ends with an error.
             std::future::pending::<()>().await;
         }
     }

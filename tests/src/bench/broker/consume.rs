@@ -122,8 +122,8 @@ async fn protected(pool: &Pool, source: AnySource, line: &str, count: u32) -> Re
     Ok(f64::from(count) / seconds)
 }
 
-/// The alternative without idem: the same batches, each in one transaction that is acknowledged
-/// after its commit.
+/// The alternative without idem: the same batches. Each batch is one transaction, and its messages
+/// are acknowledged after the commit.
 async fn unprotected(pool: &Pool, source: AnySource, count: u32) -> Result<f64> {
     let source = Arc::new(Mutex::new((source, count)));
     let start = Instant::now();

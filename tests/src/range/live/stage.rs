@@ -36,7 +36,7 @@ const STANDSTILL: Duration = Duration::from_secs(40);
 pub struct Look {
     /// The number of messages that were sent, duplicates included.
     pub sent: u64,
-    /// The progress of the other processes.
+    /// The progress of the targets, the relay and the observer, read from the database.
     pub progress: Progress,
     /// The number of processes that were killed.
     pub kills: u32,

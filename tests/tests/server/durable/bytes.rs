@@ -97,8 +97,9 @@ async fn small_message_waits_behind_one_that_does_not_fit() -> Result<()> {
 async fn messages_of_many_keys_stay_within_max_bytes() -> Result<()> {
     let db = Database::with_idem("keys").await?;
     let session = db.connect().await?;
-    // The first 700 messages wait for the head of their key. A search skips fewer messages than
-    // these, so it continues from key to key.
+    // The first message of the key 'full' is leased, and 699 messages wait behind it. After 600
+    // waiting messages, a search for 10 messages stops visiting each message. From then on it
+    // visits only the first message of each key.
     session
         .run(
             "SELECT idem_receive_bytes('m' || n, 'mail', '\\x01', key => 'full') \
