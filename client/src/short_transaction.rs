@@ -4,7 +4,7 @@ use std::{future::Future, sync::Arc};
 
 use backon::Retryable;
 use deadpool_postgres::Pool;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, error::SqlState};
 
 use crate::{
     Error, Retry,
@@ -14,6 +14,7 @@ use crate::{
 };
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+const BEGIN_ATTEMPTS: u32 = 3;
 
 /// A READ COMMITTED transaction for requests that commit together. If this value is dropped before
 /// its [end](ShortTransaction::end), its connection is closed.
@@ -37,44 +38,53 @@ impl ShortTransaction {
     /// After [`Error::AmbiguousCommit`], or after [`Error::Pool`] because the server is silent, the
     /// result is unknown. Any other error means a certain rollback.
     ///
-    /// If the server cancels BEGIN, the request commits by itself, which has the same effect.
+    /// If the server cancels BEGIN, the request commits by itself, in the default isolation level
+    /// of the role.
     pub(crate) async fn run<'c, T>(
         &'c self,
         call: impl Future<Output = Result<T, Error>> + Send + 'c,
     ) -> Result<T, Error> {
-        fire_and_forget(self.client(), BEGIN);
-        within(STATEMENT, self.send([call]))
+        self.run_all([call])
             .await?
             .pop()
             .ok_or_else(|| Error::Unexpected("no result of a request".into()))
     }
 
-    /// Runs several requests in one transaction, in this order. The errors are those of
+    /// Runs one or several requests in one transaction, in this order. The errors are those of
     /// [`run`](Self::run).
     ///
-    /// This function waits for the reply to BEGIN. If the server cancels BEGIN and the connection
-    /// survives, requests that were sent behind it would commit one by one.
+    /// Before several requests, this function waits for the reply to BEGIN. If the server cancelled
+    /// BEGIN and the connection survived, requests that were sent behind it would commit one by
+    /// one.
     pub(crate) async fn run_all<'c, T>(
         &'c self,
         calls: impl IntoIterator<Item = impl Future<Output = Result<T, Error>> + Send + 'c>,
     ) -> Result<Vec<T>, Error> {
+        let calls: Vec<_> = calls.into_iter().collect();
         within(STATEMENT, async {
-            self.client().batch_execute(BEGIN).await?;
-            self.send(calls).await
+            if calls.len() > 1 {
+                self.begin().await?;
+            } else {
+                fire_and_forget(self.client(), BEGIN);
+            }
+            let mut sent = Vec::with_capacity(calls.len());
+            for call in calls {
+                sent.push(Pipelined::new(call).await);
+            }
+            pipeline_commit(self.client(), sent).await
         })
         .await
     }
 
-    /// Sends the requests and COMMIT together.
-    async fn send<'c, T>(
-        &'c self,
-        calls: impl IntoIterator<Item = impl Future<Output = Result<T, Error>> + Send + 'c>,
-    ) -> Result<Vec<T>, Error> {
-        let mut sent = Vec::new();
-        for call in calls {
-            sent.push(Pipelined::new(call).await);
+    /// Begins the transaction. Repeats a cancelled BEGIN (57014), because it has had no effect.
+    async fn begin(&self) -> Result<(), Error> {
+        for _ in 1..BEGIN_ATTEMPTS {
+            match self.client().batch_execute(BEGIN).await {
+                Err(error) if error.code() == Some(&SqlState::QUERY_CANCELED) => {}
+                begun => return Ok(begun?),
+            }
         }
-        pipeline_commit(self.client(), sent).await
+        Ok(self.client().batch_execute(BEGIN).await?)
     }
 
     /// Returns the connection to its pool, unless the error means that the connection may be

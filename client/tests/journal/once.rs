@@ -301,7 +301,16 @@ async fn i2_cancelled_begin_leaves_no_entry_without_a_lease() {
         .await
         .unwrap_err();
     assert!(proxy.has_cancelled_begin());
-    assert!(matches!(&late, CallFailed::Journal { .. }), "{late:?}");
+    assert!(
+        matches!(
+            &late,
+            CallFailed::Journal {
+                error: Error::LeaseLost,
+                ..
+            }
+        ),
+        "{late:?}"
+    );
     // A connection executes its requests in order. So all requests of the call are executed.
     pool.get().await.unwrap().batch_execute("").await.unwrap();
     assert_eq!(

@@ -41,6 +41,7 @@ struct Line {
     stays_cut: AtomicBool,
     is_cut: AtomicBool,
     cancels_begin: AtomicBool,
+    has_cancelled_begin: AtomicBool,
 }
 
 impl Proxy {
@@ -86,15 +87,14 @@ impl Proxy {
         self.cut_once(cut);
     }
 
-    /// Makes the server cancel the next [BEGIN of a short transaction](SHORT_BEGIN). The connection
-    /// survives.
+    /// Makes the server cancel the next [BEGIN](BEGIN). The connection survives.
     pub fn cancel_begin_once(&self) {
         self.line.cancels_begin.store(true, Ordering::SeqCst);
     }
 
-    /// Returns whether the server was asked to cancel a BEGIN.
+    /// Returns whether the server has cancelled a BEGIN.
     pub fn has_cancelled_begin(&self) -> bool {
-        !self.line.cancels_begin.load(Ordering::SeqCst)
+        self.line.has_cancelled_begin.load(Ordering::SeqCst)
     }
 
     pub fn was_cut(&self) -> bool {
@@ -102,8 +102,8 @@ impl Proxy {
     }
 }
 
-/// The statement with which the client begins a transaction for a few requests of its own.
-const SHORT_BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+/// The BEGIN of the client's own short transactions, and of a handler in READ COMMITTED.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
 /// A statement that the server cancels as it would cancel BEGIN.
 const CANCELLED: &str = "SELECT pg_cancel_backend(pg_backend_pid())";
@@ -120,7 +120,7 @@ fn simple_query(sql: &str) -> Vec<u8> {
 
 /// Replaces the first BEGIN in these messages with a statement that the server cancels.
 fn cancelled_begin(messages: &[u8]) -> Option<Vec<u8>> {
-    let begin = simple_query(SHORT_BEGIN);
+    let begin = simple_query(BEGIN);
     let at = find(messages, &begin)?;
     let mut replaced = messages[..at].to_vec();
     replaced.extend(simple_query(CANCELLED));
@@ -160,6 +160,7 @@ async fn pass(
                     && let Some(replaced) = cancelled_begin(bytes)
                 {
                     line.cancels_begin.store(false, Ordering::SeqCst);
+                    line.has_cancelled_begin.store(true, Ordering::SeqCst);
                     server.write_all(&replaced).await?;
                     continue;
                 }
