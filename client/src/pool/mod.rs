@@ -18,7 +18,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use self::{
     connect::Hosts,
     options::{Options, invalid},
-    schema::search_path,
+    schema::{search_path, sets_path},
 };
 use crate::{Error, tls::Files};
 
@@ -157,16 +157,17 @@ impl PoolConfig {
     /// By default the `search_path` of the role is used, and it must contain the schema of the
     /// functions.
     ///
-    /// The setting is sent as a startup parameter. PgBouncer in transaction mode supports it since
-    /// PgBouncer 1.26 if PostgreSQL is version 18 or later; otherwise connecting fails. Set the
-    /// path of the role instead: `ALTER ROLE app SET search_path = api, public`. Do not add
-    /// `options` or `search_path` to `ignore_startup_parameters` of PgBouncer.
+    /// The setting is sent as a startup parameter. PgBouncer supports it since PgBouncer 1.26 if
+    /// PostgreSQL is version 18 or later. Otherwise every connection fails with
+    /// [`ErrorKind::ConnectionLost`](crate::ErrorKind::ConnectionLost), which consumers and relays
+    /// retry. Set the path of the role instead: `ALTER ROLE app SET search_path = api, public`. Do
+    /// not add `options` or `search_path` to `ignore_startup_parameters` of PgBouncer.
     ///
     /// Fails with [`Error::Invalid`] if the name is not valid in PostgreSQL, or if `options` of the
     /// connection string sets the path.
     pub fn schema(mut self, name: &str) -> Result<Self, Error> {
         let given = self.options.get("options").unwrap_or_default();
-        if given.contains("search_path") {
+        if sets_path(given) {
             return Err(invalid(
                 "options sets search_path, and the settings name a schema",
             ));

@@ -1,15 +1,20 @@
-//! Detects a pooler that would run a session with the `search_path` of another client.
+//! Detects a pooler that can run a session with the `search_path` of another client.
 //!
-//! PgBouncer 1.26 accepts a `search_path` at the start of a session. In transaction mode it sets
-//! the path on the backend again for each client. It relies on the server to report changes of the
-//! path, which PostgreSQL does since version 18. With an older PostgreSQL, PgBouncer 1.26.1 sets
-//! the path of one client for another after a few transactions. Earlier versions of PgBouncer
-//! reject the setting.
+//! PgBouncer 1.26 accepts a `search_path` at the start of a session and sets it for each client. It
+//! relies on the server to report each change of the path, as PostgreSQL does since version 18.
+//! Before that, PgBouncer 1.26.1 sets the path of one client for another in transaction mode. In
+//! session mode it does not notice that `DISCARD ALL` resets the path. Earlier versions of
+//! PgBouncer reject the setting.
+//!
+//! Only a pooler that reports its version is detected. Paths that are equal for all clients, and a
+//! server before 18 that reports the path (Citus), would be safe and are rejected too.
+
+use super::schema::sets_path;
 
 /// The first major version of PostgreSQL that reports changes of the `search_path`.
 const REPORTS_PATH: u16 = 18;
 
-/// Returns an error text if these options set the path and the pooler mixes up the paths of its
+/// Returns an error text if these options set the path and the pooler can mix up the paths of its
 /// clients. `parameter` returns what the server reported about the session.
 pub(super) fn mixes_up<'a>(
     options: &str,
@@ -17,14 +22,14 @@ pub(super) fn mixes_up<'a>(
 ) -> Option<String> {
     let mode = parameter("pgbouncer.pool_mode")?;
     let server = parameter("server_version")?;
-    if !options.contains("search_path") || mode == "session" || major(server) >= REPORTS_PATH {
+    if !sets_path(options) || major(server) >= REPORTS_PATH {
         return None;
     }
-    let pooler = parameter("pgbouncer.version").unwrap_or_default();
+    let version = parameter("pgbouncer.version").unwrap_or_default();
     Some(format!(
-        "PgBouncer {pooler} in {mode} mode mixes up the paths of its clients with \
-         PostgreSQL {server}: do not set search_path as a startup parameter, but for the role \
-         (ALTER ROLE ... SET search_path)"
+        "PgBouncer {version} in {mode} mode with PostgreSQL {server} can run statements with the \
+         search_path of another client (the settings of the client send a search_path as a startup \
+         parameter: remove it, and set the path of the role with ALTER ROLE ... SET search_path)"
     ))
 }
 
@@ -51,7 +56,7 @@ mod tests {
 
     #[test]
     fn path_before_postgresql_18_through_pgbouncer_is_an_error() {
-        for mode in ["transaction", "statement"] {
+        for mode in ["transaction", "statement", "session"] {
             let error = found(PATH, Some(mode), "17.12 (Debian 17.12-0+deb13u1)").unwrap();
             assert!(error.contains("PgBouncer 1.26.1"), "{error}");
             assert!(
@@ -59,12 +64,14 @@ mod tests {
                 "{error}"
             );
         }
+        let upper = found("-c SEARCH_PATH=api", Some("transaction"), "15.14");
+        assert!(upper.is_some(), "PostgreSQL ignores the case of a name");
     }
 
     #[test]
     fn path_is_accepted_where_every_client_has_its_own() {
         assert_eq!(found(PATH, None, "15.14"), None);
-        assert_eq!(found(PATH, Some("session"), "15.14"), None);
+        assert_eq!(found(PATH, Some("session"), "18.6"), None);
         assert_eq!(found(PATH, Some("transaction"), "18.6"), None);
         assert_eq!(found(PATH, Some("transaction"), "19rc1"), None);
         assert_eq!(

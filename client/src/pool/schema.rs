@@ -24,6 +24,11 @@ pub(super) fn search_path(schema: &str) -> Result<String, Error> {
     Ok(format!("-c search_path={}", escape(&path)))
 }
 
+/// Returns whether these server options set the path. PostgreSQL ignores the case of a name.
+pub(super) fn sets_path(options: &str) -> bool {
+    options.to_ascii_lowercase().contains("search_path")
+}
+
 /// Escapes a value, because the server splits options at white space without a backslash before it.
 fn escape(value: &str) -> String {
     let mut escaped = String::new();

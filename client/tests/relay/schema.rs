@@ -6,6 +6,10 @@ use deadpool_postgres::Pool;
 use idem_brokers::PgBouncer;
 use idem_client::{ErrorKind, PoolConfig, relay_preflight};
 use idem_cluster::{Cluster, Install};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::{
@@ -140,8 +144,9 @@ async fn backend_and_path(client: &Client) -> (String, String) {
 }
 
 /// Goal: through PgBouncer in transaction mode, no session has the path of another client, although
-/// all clients share one backend. Either the first connection fails, or every session has its own
-/// path. The client does not use `SET` instead, because it would change the sessions of others.
+/// all clients share one backend at a time. Either the first connection fails, or every session
+/// has its own path. The client does not use `SET` instead, because it would change the sessions of
+/// others.
 #[tokio::test]
 async fn pgbouncer_rejects_the_schema_or_keeps_it_per_client() {
     let cluster = cluster_with_schemas();
@@ -155,7 +160,7 @@ async fn pgbouncer_rejects_the_schema_or_keeps_it_per_client() {
         (in_schema("other"), "{other,public}"),
         (plain.build().unwrap(), "{public}"),
     ];
-    let (mut backends, mut rejected) = (HashSet::new(), HashSet::new());
+    let (mut backends, mut accepted, mut rejected) = (HashSet::new(), Vec::new(), HashSet::new());
     // Every path follows every other path, and the last rounds repeat the first.
     for place in [0, 1, 2, 0, 1, 2, 1, 0, 2, 0, 1, 2] {
         let (pool, path) = &clients[place];
@@ -164,6 +169,7 @@ async fn pgbouncer_rejects_the_schema_or_keeps_it_per_client() {
                 let (backend, actual) = backend_and_path(&client).await;
                 assert_eq!(actual, *path, "client {place}");
                 backends.insert(backend);
+                accepted.push(place);
             }
             Err(error) => {
                 let error = idem_client::Error::from(error).to_string();
@@ -172,13 +178,65 @@ async fn pgbouncer_rejects_the_schema_or_keeps_it_per_client() {
             }
         }
     }
-    assert_eq!(backends.len(), 1, "the clients must share one backend");
+    assert!(
+        backends.len() < accepted.len(),
+        "the clients must share a backend: {backends:?}"
+    );
     if rejected.is_empty() {
         let api = clients[0].0.get().await.unwrap();
         relay_preflight(&**api).await.unwrap();
     } else {
         assert_eq!(rejected, HashSet::from([0, 1]));
+        assert!(accepted.iter().all(|place| *place == 2), "{accepted:?}");
     }
+}
+
+/// Accepts connections as a pooler of this version would in front of a server of this version. No
+/// Debian suite has PgBouncer 1.26 and a PostgreSQL before 18, so no real pooler can stand here.
+async fn accept_logins(listener: TcpListener, pooler: &str, server: &str) {
+    let mut reply = vec![b'R', 0, 0, 0, 8, 0, 0, 0, 0];
+    for (name, value) in [
+        ("server_version", server),
+        ("pgbouncer.version", pooler),
+        ("pgbouncer.pool_mode", "transaction"),
+    ] {
+        let length = u32::try_from(size_of::<u32>() + name.len() + value.len() + 2).unwrap();
+        reply.push(b'S');
+        reply.extend(length.to_be_bytes());
+        reply.extend([name.as_bytes(), b"\0", value.as_bytes(), b"\0"].concat());
+    }
+    reply.extend([b'Z', 0, 0, 0, 5, b'I']);
+    while let Ok((mut stream, _)) = listener.accept().await {
+        let mut startup = [0; 1024];
+        assert_ne!(stream.read(&mut startup).await.unwrap(), 0);
+        stream.write_all(&reply).await.unwrap();
+        // The connection stays open until the client closes it.
+        let _ = stream.read(&mut startup).await;
+    }
+}
+
+/// Goal: a pooler that can mix up the paths of its clients gets no client with a path.
+#[tokio::test]
+async fn pooler_that_can_mix_up_paths_is_rejected() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let pooler = tokio::spawn(accept_logins(listener, "1.26.1", "17.6"));
+    let url = format!("host=127.0.0.1 port={port} user=a dbname=a sslmode=disable");
+    let config = PoolConfig::parse(&url).unwrap();
+    drop(config.clone().build().unwrap().get().await.unwrap());
+
+    let options = PoolConfig::parse(&format!("{url} options='-c Search_Path=api'")).unwrap();
+    for config in [config.schema("api").unwrap(), options] {
+        let error = config.build().unwrap().get().await.unwrap_err();
+        let error = idem_client::Error::from(error);
+        let text = error.to_string();
+        assert!(
+            text.contains("PgBouncer 1.26.1 in transaction mode"),
+            "{text}"
+        );
+        assert_eq!(error.kind(), ErrorKind::ConnectionLost, "{text}");
+    }
+    pooler.abort();
 }
 
 /// Goal: the path of the role applies through every PgBouncer.
