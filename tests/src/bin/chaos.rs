@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, ensure};
 use clap::Parser;
 use idem_tests::chaos::{self, CampaignConfig};
 
@@ -21,9 +21,11 @@ fn main() -> Result<ExitCode> {
     chaos::campaign::prepare()?;
     let mut worker = std::env::current_exe()?;
     worker.set_file_name("range-worker");
-    worker
-        .try_exists()
-        .context("cannot find range-worker, which is built with this program")?;
+    ensure!(
+        worker.exists(),
+        "cannot find {}, which is built with this program",
+        worker.display()
+    );
     let Some(ledger) = chaos::run(&config, &worker)? else {
         eprintln!("a signal ended the campaign, so there is no ledger");
         return Ok(ExitCode::FAILURE);

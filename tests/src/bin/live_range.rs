@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Result, ensure};
 use clap::Parser;
 use idem_tests::range::live::{self, LiveConfig, Look};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -25,9 +25,11 @@ async fn main() -> Result<ExitCode> {
     let Arguments { config } = Arguments::parse();
     let mut program = std::env::current_exe()?;
     program.set_file_name("range-worker");
-    program
-        .try_exists()
-        .context("cannot find range-worker, which is built with this program")?;
+    ensure!(
+        program.exists(),
+        "cannot find {}, which is built with this program",
+        program.display()
+    );
 
     eprintln!("starting {} and PostgreSQL", config.broker.name());
     let mut display = Display::new();

@@ -109,7 +109,10 @@ impl Drill<'_> {
     /// Delivers a message until it is done. The first worker is killed at `point`.
     async fn process(&self, point: Option<Point>, message: &str) -> Result<Outcome> {
         let (mut ending, turns) = self.deliver(message, point).await?;
-        for _ in 0..MOST_DELIVERIES {
+        for redeliveries in 0..=MOST_DELIVERIES {
+            if redeliveries > 0 {
+                ending = self.deliver(message, None).await?.0;
+            }
             match ending {
                 Ending::Done => {
                     let message = message.to_owned();
@@ -126,7 +129,6 @@ impl Drill<'_> {
                     self.role
                 ),
             }
-            ending = self.deliver(message, None).await?.0;
         }
         bail!(
             "role {}, message {message}: not done after {MOST_DELIVERIES} redeliveries",
