@@ -51,6 +51,10 @@ const TEST_THREADS: &str = "RUST_TEST_THREADS";
 /// little of a core.
 const TESTS_PER_CORE: usize = 3;
 
+/// The largest number of tests that run at the same time, because tests of one binary share the
+/// connections of one server.
+const MAX_TESTS: usize = 8;
+
 /// The test binary with the deterministic tests of races. It needs the build with pause points.
 const RACES: &str = "races";
 
@@ -160,7 +164,8 @@ fn cargo_test(context: &Context, extent: Extent, name: &str, packages: &[&str]) 
 }
 
 fn test_threads() -> usize {
-    TESTS_PER_CORE * std::thread::available_parallelism().map_or(1, NonZero::get)
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    MAX_TESTS.min(TESTS_PER_CORE * cores)
 }
 
 /// Returns a run of tests of the package idem-tests, which has the stress tests and the ignored
