@@ -96,9 +96,9 @@ impl Pattern {
         match self {
             // A prefix must not be longer than the name of a destination can be, so the last arm
             // checks it too.
-            Self::Prefix(prefix) if prefix.is_empty() => {
-                refuse("a prefix must not be empty; the default rule applies to all destinations")
-            }
+            Self::Prefix(prefix) if prefix.is_empty() => refuse(
+                "a prefix must not be empty; use the default rule for all other destinations",
+            ),
             Self::Prefix(prefix) if prefix.ends_with('*') => {
                 refuse("specify a prefix without the *")
             }

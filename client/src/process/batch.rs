@@ -156,7 +156,9 @@ impl Idem {
                     Err(Error::AmbiguousCommit(Arc::clone(cause)))
                 }
                 (Some((_, Err(error))), None) if is_away(error, &doubt) => Err(Error::Pool(
-                    "not attempted: the database was unavailable for the message before it".into(),
+                    "the message was not attempted, because the database was unavailable for the \
+                     message before it"
+                        .into(),
                 )),
                 _ if counted::counts(&ready) => self.process_counted(pool, &ready, handler).await,
                 _ => engine::run(&self.work(pool, &ready), handler, doubt.clone()).await,

@@ -26,7 +26,7 @@ use super::{
     statements::{is_final, is_gone, worse},
     status::Status,
 };
-use crate::{Error, connection::Checkout, panics};
+use crate::{Error, connection::Checkout, describe_metrics, panics};
 
 /// The first and the longest sleep of an idle partition without a notification.
 const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
@@ -131,6 +131,7 @@ impl HandOver {
     /// waiting cannot help: a setting is out of range, or sessions are not READ COMMITTED. Dropping
     /// the future stops at once and loses nothing.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<u64, Error> {
+        describe_metrics();
         let mut shutdown = pin!(shutdown);
         let reporter = Reporter::new(&self.relay, Status::new());
         let (shared, mut passed) = (Arc::new(self), 0);

@@ -192,21 +192,21 @@ fn load(tables: &Tables) -> Result<Rings> {
         inbox: [ring(0)?, ring(1)?, ring(2)?],
         outbox: ring(3)?,
         pending: tables_of("pending")?,
-        pending_current: current_of(tables.pending_rotation)? & 1,
+        pending_current: current_of(tables.pending_rotation, "idem.pending_rotation has no row")?
+            & 1,
         payloads: tables_of("payload")?,
-        payload_current: current_of(tables.payload_rotation)? & 3,
+        payload_current: current_of(tables.payload_rotation, "idem.payload_rotation has no row")?
+            & 3,
         zero_at: Clock::read()?.zero_at,
     })
 }
 
 /// Returns the number of the current table of a rotation. `rotation` is the table that stores the
-/// state of the rotation.
-fn current_of(rotation: pg_sys::Oid) -> Result<usize> {
+/// state of the rotation, and the error `is_empty` says that it has no row.
+fn current_of(rotation: pg_sys::Oid, is_empty: &'static str) -> Result<usize> {
     /// The column `current` of idem.pending_rotation and of idem.payload_rotation.
     const CURRENT: i32 = 2;
-    let current = pg::latest(rotation, CURRENT).ok_or(Error::Corrupt(
-        "a state table of the rotation (idem.pending_rotation or idem.payload_rotation) is empty",
-    ))?;
+    let current = pg::latest(rotation, CURRENT).ok_or(Error::Corrupt(is_empty))?;
     Ok(current.value())
 }
 
