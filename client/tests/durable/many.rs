@@ -88,14 +88,8 @@ async fn good_messages_are_handled_and_poisoned_become_dead_letters() {
         .collect();
     let poison: Vec<usize> = (0..MESSAGES).filter(|n| is_poison(*n)).collect();
     let (good, bad) = (MESSAGES - poison.len(), poison.len());
-    until("all good messages are handled", async || {
-        world.count_done().await >= good
-    })
-    .await;
-    until("all poisoned messages are dead letters", async || {
-        world.dead().await.len() >= bad
-    })
-    .await;
+    until_at_least(good, || world.count_done()).await;
+    until_at_least(bad, async || world.dead().await.len()).await;
     world.until_empty().await;
     println!("{MESSAGES} messages in {:?}", started.elapsed());
     assert_eq!(world.done().await.len(), good);
@@ -130,6 +124,16 @@ async fn good_messages_are_handled_and_poisoned_become_dead_letters() {
     let done = world.done().await;
     assert_eq!((done.len(), world.dead().await.len()), (MESSAGES, 0));
     assert_in_order_and_once(&done[good..], is_poison, bad);
+}
+
+/// Waits until `count` returns at least `expected`. Fails if the count does not grow for the time
+/// limit of [`until`]. The whole wait has no limit, because it depends on the speed of the machine.
+async fn until_at_least<F: Future<Output = usize>>(expected: usize, count: impl Fn() -> F) {
+    let mut seen = count().await;
+    while seen < expected {
+        until("another message is handled", async || count().await > seen).await;
+        seen = count().await;
+    }
 }
 
 /// Asserts that `done` contains exactly `count` messages, that each of them is expected and appears
