@@ -30,6 +30,12 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// Returns whether each kind of event has happened often enough for a meaningful run.
+    #[must_use]
+    pub fn has_enough_events(&self) -> bool {
+        self.claimed > 100 && self.completed > 100 && self.taken_over > 50 && self.received > 20
+    }
+
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.handled_twice
