@@ -250,6 +250,20 @@ async fn rejected_call_makes_a_dead_letter() {
     );
 }
 
+#[track_caller]
+fn assert_lease_lost(failed: &CallFailed) {
+    assert!(
+        matches!(
+            failed,
+            CallFailed::Journal {
+                error: Error::LeaseLost,
+                ..
+            }
+        ),
+        "{failed:?}"
+    );
+}
+
 #[tokio::test]
 async fn lost_lease_prevents_the_call() {
     let ground = Ground::new().await;
@@ -262,16 +276,7 @@ async fn lost_lease_prevents_the_call() {
         .once("charge", &5, |key| gateway.ask(key))
         .await
         .unwrap_err();
-    assert!(
-        matches!(
-            &late,
-            CallFailed::Journal {
-                error: Error::LeaseLost,
-                ..
-            }
-        ),
-        "{late:?}"
-    );
+    assert_lease_lost(&late);
     assert_eq!(
         (gateway.asked(), state(&ground, &message, "charge").await),
         (0, None)
@@ -301,16 +306,7 @@ async fn i2_cancelled_begin_leaves_no_entry_without_a_lease() {
         .await
         .unwrap_err();
     assert!(proxy.has_cancelled_begin());
-    assert!(
-        matches!(
-            &late,
-            CallFailed::Journal {
-                error: Error::LeaseLost,
-                ..
-            }
-        ),
-        "{late:?}"
-    );
+    assert_lease_lost(&late);
     // A connection executes its requests in order. So all requests of the call are executed.
     pool.get().await.unwrap().batch_execute("").await.unwrap();
     assert_eq!(
