@@ -2,8 +2,8 @@
 //! remembered.
 
 use crate::errors::{Error, Result};
-use crate::pg::{self, Found, Lookup, Table, insert_unique, wait_for};
-use crate::ring::{RINGS, Ran, Ring, Rings, generation, interval};
+use crate::pg::{self, Found, Lookup, Table, Writer, condition, insert_unique, look_again};
+use crate::ring::{Entered, RINGS, Ran, Ring, Rings, generation, interval};
 use crate::settings::{MESSAGE_IDENTITY, MessageIdentity};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -58,41 +58,46 @@ thread_local! {
     static CACHE: RefCell<(u64, HashMap<String, Destination>)> = RefCell::default();
 }
 
-/// The result of interning a name.
-pub enum Interned {
-    Known(Destination),
-    /// Another transaction is creating the destination, and the caller does not wait.
-    InProgress,
+/// Returns the destination with this name and creates it if it does not exist. A rollback of the
+/// transaction also rolls back the creation. Waits for a transaction that is creating it.
+pub fn intern(name: &str, _rings: &Entered) -> Result<Destination> {
+    interned(
+        name,
+        |destination| destination,
+        |writer| {
+            writer.wait();
+            None
+        },
+    )
 }
 
-/// Returns the destination with this name and creates it if it does not exist. A rollback of the
-/// transaction also rolls back the creation. The caller must have entered the rings.
-pub fn intern(name: &str, wait: bool) -> Result<Interned> {
+/// Like [`intern`], but returns `None` if another transaction is creating the destination.
+pub fn try_intern(name: &str, _rings: &Entered) -> Result<Option<Destination>> {
+    interned(name, Some, |_| Some(None))
+}
+
+/// Returns `known` of the destination. `written` is called while another transaction is creating
+/// the destination, and returns `None` to look again.
+fn interned<T>(
+    name: &str,
+    known: impl Fn(Destination) -> T,
+    written: impl Fn(Writer) -> Option<T>,
+) -> Result<T> {
     let name = identity_name(name)?;
-    if let Some(known) = cached(name) {
-        return Ok(Interned::Known(known));
+    if let Some(destination) = cached(name) {
+        return Ok(known(destination));
     }
     let table = open(true)?;
     let mut lookup = Lookup::new(&table, 1);
-    loop {
-        match lookup.find(&mut name_key(name)) {
-            Found::Row => return Ok(Interned::Known(remember(name, &lookup))),
-            Found::InProgress { .. } if !wait => return Ok(Interned::InProgress),
-            Found::InProgress {
-                xid,
-                speculative_token,
-            } => wait_for(xid, speculative_token),
-            Found::Nothing => {
-                let created =
-                    pg::with_exclusive_lock(destination_table()?, || create(name, &table))?;
-                if let Some(destination) = created {
-                    // Not cached, because the transaction may roll back.
-                    return Ok(Interned::Known(destination));
-                }
-            }
+    look_again(|| match lookup.find(&mut name_key(name)) {
+        Found::Row => Some(Ok(known(remember(name, &lookup)))),
+        Found::InProgress(writer) => written(writer).map(Ok),
+        Found::Nothing => {
+            // Not cached, because the transaction may roll back.
+            let created = pg::with_exclusive_lock(table.oid(), || create(name, &table));
+            created.transpose().map(|created| created.map(&known))
         }
-        pgrx::check_for_interrupts!();
-    }
+    })
 }
 
 /// Returns the destination with this name, if it is committed or this transaction created it. Works
@@ -135,21 +140,13 @@ fn open(for_writing: bool) -> Result<Table> {
 }
 
 fn name_key(name: &str) -> [pg_sys::ScanKeyData; 1] {
-    // SAFETY: ScanKeyInit fills the zeroed key; the datum lives in the current memory context. The
-    // column has the collation "C", which is that of ScanKeyInit.
-    unsafe {
-        let mut key: [pg_sys::ScanKeyData; 1] = std::mem::zeroed();
-        if let Some(datum) = name.into_datum() {
-            pg_sys::ScanKeyInit(
-                &mut key[0],
-                1,
-                pg_sys::BTEqualStrategyNumber as u16,
-                pg_sys::F_TEXTEQ.into(),
-                datum,
-            );
-        }
-        key
-    }
+    let name = name.into_datum().unwrap_or(pg_sys::Datum::from(0));
+    [equals(pg_sys::F_TEXTEQ, name)]
+}
+
+/// Returns the condition on the first column of an index.
+fn equals(function: u32, value: pg_sys::Datum) -> pg_sys::ScanKeyData {
+    condition(1, pg_sys::BTEqualStrategyNumber, function, value)
 }
 
 /// Reads the found row and caches it. A row that this transaction wrote is not cached, because it
@@ -210,26 +207,10 @@ fn unused_id() -> Result<i32> {
     let mut by_id = Lookup::new(&table, 1);
     loop {
         id = id.checked_add(1).ok_or(Error::NoDestinationLeft)?;
-        let mut key = id_key(id);
-        if by_id.find(&mut key) == Found::Nothing {
+        let key = equals(pg_sys::F_INT4EQ, id.into());
+        if by_id.find(&mut [key]) == Found::Nothing {
             return Ok(id);
         }
-    }
-}
-
-fn id_key(id: i32) -> [pg_sys::ScanKeyData; 1] {
-    let eq = pg_sys::BTEqualStrategyNumber as u16;
-    // SAFETY: ScanKeyInit fills the zeroed key.
-    unsafe {
-        let mut key: [pg_sys::ScanKeyData; 1] = std::mem::zeroed();
-        pg_sys::ScanKeyInit(
-            &mut key[0],
-            1,
-            eq,
-            pg_sys::F_INT4EQ.into(),
-            pg_sys::Datum::from(id),
-        );
-        key
     }
 }
 

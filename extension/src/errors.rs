@@ -62,6 +62,14 @@ pub enum Error {
 
 pub type Result<T> = std::result::Result<T, Error>;
 
+impl Error {
+    pub fn lease_lost(destination: &str) -> Self {
+        Error::LeaseLost {
+            destination: destination.to_owned(),
+        }
+    }
+}
+
 impl From<Invalid> for Error {
     fn from(invalid: Invalid) -> Self {
         Error::Invalid(invalid)

@@ -13,9 +13,12 @@
 use pgrx::prelude::*;
 
 mod claim;
+mod complete;
 mod destination;
 mod effects;
 mod errors;
+mod identity;
+mod inbox;
 mod journal;
 mod names;
 mod outbox;
@@ -26,6 +29,7 @@ mod relay;
 mod ring;
 mod settings;
 mod shared;
+mod slices;
 mod sql_types;
 mod stats;
 mod wake;
@@ -108,7 +112,7 @@ pgrx::extension_sql_file!(
         names::intern_destination,
         wake::tell_receivers,
         pending::tables::enter_pending,
-        pending::inbox::claim_state,
+        inbox::claim_state,
         pending::failures::note_failure_sql,
         pending::failures::note_expired_lease,
         pending::failures::is_last_failure_sql,

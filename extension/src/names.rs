@@ -2,7 +2,7 @@
 //! These functions follow the rules of the claims and use the same caches.
 
 use crate::claim::text_id;
-use crate::destination::{Interned, find, intern};
+use crate::destination::{find, intern};
 use crate::errors::given;
 use crate::pg::ensure_writable;
 use crate::ring;
@@ -44,12 +44,8 @@ CREATE FUNCTION idem.intern_destination(name text) RETURNS integer
 LANGUAGE c AS 'MODULE_PATHNAME', 'intern_destination_wrapper';
 "#
 )]
-fn intern_destination(name: Option<&str>) -> Result<Option<i32>, ErrorReport> {
+fn intern_destination(name: Option<&str>) -> Result<i32, ErrorReport> {
     let name = given(name, "destination")?;
     ensure_writable(c"idem.intern_destination()");
-    ring::enter()?;
-    Ok(match intern(name, true)? {
-        Interned::Known(destination) => Some(destination.id),
-        Interned::InProgress => None,
-    })
+    Ok(intern(name, &ring::enter()?)?.id)
 }

@@ -5,6 +5,7 @@ use super::lone::{self, Needs};
 use super::{Outcome, Terms, claim, claim_each};
 use crate::errors::{Error, Result, given, invalid};
 use crate::pg::ensure_writable;
+use crate::ring;
 use crate::sql_types::CompositeDatum;
 use idem_core::memory::{push, reserve};
 use idem_core::{MessageId, check_destination, limits};
@@ -60,10 +61,9 @@ fn try_claim(
     let destination = given(destination, "destination")?;
     check_destination(destination).map_err(Error::from)?;
     lone::check(&Needs::NotAlone(fcinfo), c"idem_try_claim()")?;
-    Ok(matches!(
-        claim(id, destination, Terms::PLAIN)?,
-        Outcome::Claimed { .. }
-    ))
+    let rings = ring::enter()?;
+    let outcome = claim(id, destination, &rings, Terms::PLAIN)?;
+    Ok(matches!(outcome, Outcome::Claimed(_)))
 }
 
 #[pg_extern(
@@ -143,13 +143,15 @@ fn try_claim_batch<'a>(
     let mut claimed = reserve(ids.len()).map_err(Error::from)?;
     claimed.resize(ids.len(), false);
     let mut places = order.iter();
+    let rings = ring::enter()?;
     claim_each(
         order.iter().map(|&n| &ids[n]),
         destination,
+        &rings,
         Terms::PLAIN,
         |outcome| {
             if let Some(&place) = places.next() {
-                claimed[place] = matches!(outcome, Outcome::Claimed { .. });
+                claimed[place] = matches!(outcome, Outcome::Claimed(_));
             }
         },
     )?;
@@ -296,8 +298,9 @@ fn full_claim(
         sent_at: sent_at.map(pg_sys::TimestampTz::from),
         holds_pending: false,
     };
-    let (label, handled_at) = match claim(id, destination, terms)? {
-        Outcome::Claimed { claimed_at } => (c"claimed", Some(claimed_at)),
+    let rings = ring::enter()?;
+    let (label, handled_at) = match claim(id, destination, &rings, terms)? {
+        Outcome::Claimed(claimed) => (c"claimed", Some(claimed.claimed_at)),
         Outcome::Duplicate { handled_at } => (c"duplicate", Some(handled_at)),
         Outcome::InProgress => (c"in_progress", None),
         Outcome::Mismatch { handled_at } => (c"mismatch", Some(handled_at)),
@@ -334,7 +337,7 @@ fn idem_is_claimed_uuid(id: Option<Uuid>, destination: Option<&str>) -> Report<b
 }
 
 fn is_claimed(id: MessageId, destination: Option<&str>) -> Report<bool> {
-    Ok(claim_of(&id, given(destination, "destination")?)?.is_some())
+    Ok(claim_of(id, given(destination, "destination")?)?.is_some())
 }
 
 #[pg_extern(requires = ["schema"])]
@@ -350,5 +353,5 @@ fn idem_forget_uuid(id: Option<Uuid>, destination: Option<&str>) -> Report<bool>
 fn forget_claim(id: MessageId, destination: Option<&str>) -> Report<bool> {
     let destination = given(destination, "destination")?;
     ensure_writable(c"idem_forget()");
-    Ok(forget(&id, destination)?)
+    Ok(forget(id, destination)?)
 }

@@ -1,45 +1,47 @@
-//! Reads claims. All functions of this module work on a standby, except `forget`.
+//! Looks up claims that were made before.
 
-use super::{check_claim, identity_keys};
-use crate::destination::{Destination, find};
+use super::Claimed;
 use crate::errors::{Error, Result};
+use crate::identity::Identity;
+use crate::inbox::{claimed_at, column};
 use crate::pg::{Hold, Lookup, Table};
-use crate::ring::{self, Rings};
+use crate::ring::{self, Entered};
+use crate::slices::slices_of;
 use idem_core::MessageId;
 use pgrx::pg_sys;
 
-/// Returns the destination and the time of the claim, if the claim is committed or this transaction
-/// made it.
-pub fn claim_of(id: &MessageId, name: &str) -> Result<Option<(Destination, pg_sys::TimestampTz)>> {
+/// Returns the identity and the time of the claim, if the claim is committed or this transaction
+/// made it. Works on a standby.
+pub fn claim_of<'a>(
+    id: MessageId<'a>,
+    name: &'a str,
+) -> Result<Option<(Identity<'a>, pg_sys::TimestampTz)>> {
     let rings = ring::look()?;
-    let Some(destination) = find(name)? else {
+    let Some(identity) = Identity::find(id, name)? else {
         return Ok(None);
     };
-    let mut keys = identity_keys(&id.key, destination.id);
-    for slice in slices_of(&destination, &rings) {
+    let mut keys = identity.keys();
+    for slice in slices_of(&identity.destination, &rings) {
         let table = Table::for_reading(slice);
         let mut lookup = Lookup::insert_only(&table, 2);
         if lookup.find_settled(&mut keys) {
-            check_claim(&lookup, id, name)?;
+            identity.check(&lookup, column::ID)?;
             lookup.rely();
-            return Ok(Some((destination, claimed_at(&lookup))));
+            return Ok(Some((identity, claimed_at(&lookup))));
         }
     }
     Ok(None)
 }
 
-/// Returns the destination and the time of the claim, if this transaction made the claim of the
-/// message. The caller must have entered the rings.
-pub fn my_claim(
-    id: &MessageId,
-    name: &str,
-    rings: &Rings,
-) -> Result<Option<(Destination, pg_sys::TimestampTz)>> {
-    let Some(destination) = find(name)? else {
-        return Ok(None);
+/// Finds the claim that this transaction made in an earlier function call. Fails with 55000 if it
+/// has not claimed the message.
+pub fn held<'a>(id: MessageId<'a>, name: &'a str, rings: &'a Entered) -> Result<Claimed<'a>> {
+    let not_claimed = || Error::NotClaimed {
+        destination: name.to_owned(),
     };
-    let mut keys = identity_keys(&id.key, destination.id);
-    let ring = destination.ring(rings);
+    let identity = Identity::find(id, name)?.ok_or_else(not_claimed)?;
+    let mut keys = identity.keys();
+    let ring = identity.destination.ring(rings);
     // Search the newest slice first, because the claim is there unless the ring has rotated since.
     for slice in [ring.current()]
         .into_iter()
@@ -48,31 +50,31 @@ pub fn my_claim(
         let table = Table::for_reading(slice);
         let mut lookup = Lookup::insert_only(&table, 2);
         if lookup.find_mine(&mut keys) {
-            check_claim(&lookup, id, name)?;
-            return Ok(Some((destination, claimed_at(&lookup))));
+            identity.check(&lookup, column::ID)?;
+            return Ok(Claimed {
+                identity,
+                rings,
+                claimed_at: claimed_at(&lookup),
+            });
         }
     }
-    Ok(None)
-}
-
-fn claimed_at(claim: &Lookup) -> pg_sys::TimestampTz {
-    claim.column(2).map_or(0, |d| d.value() as i64)
+    Err(not_claimed())
 }
 
 /// Deletes the claim from every slice. Returns whether there was a claim. Waits until a claim in
 /// progress has ended.
-pub fn forget(id: &MessageId, name: &str) -> Result<bool> {
+pub fn forget(id: MessageId, name: &str) -> Result<bool> {
     let rings = ring::enter()?;
-    let Some(destination) = find(name)? else {
+    let Some(identity) = Identity::find(id, name)? else {
         return Ok(false);
     };
-    let mut keys = identity_keys(&id.key, destination.id);
+    let mut keys = identity.keys();
     let mut forgotten = false;
-    for slice in slices_of(&destination, &rings) {
+    for slice in slices_of(&identity.destination, &rings) {
         let table = Table::for_writing(slice);
         let mut lookup = Lookup::insert_only(&table, 2);
         if lookup.hold(&mut keys, true) == Hold::Held {
-            check_claim(&lookup, id, name)?;
+            identity.check(&lookup, column::ID)?;
             if lookup.is_mine() {
                 // A transaction must undo its own claim by a rollback to a savepoint, which also
                 // removes the effects of the claim.
@@ -83,14 +85,4 @@ pub fn forget(id: &MessageId, name: &str) -> Result<bool> {
         }
     }
     Ok(forgotten)
-}
-
-/// Returns every slice in which a row of this destination can be. Within each ring the oldest slice
-/// comes first.
-pub fn slices_of(destination: &Destination, rings: &Rings) -> Vec<pg_sys::Oid> {
-    destination
-        .left_rings(rings)
-        .chain([destination.ring(rings)])
-        .flat_map(|ring| ring.probed().collect::<Vec<_>>())
-        .collect()
 }

@@ -8,27 +8,36 @@
 mod api;
 mod inspect;
 mod lone;
-mod slices;
 
 pub use api::{text_id, uuid_id};
-pub use inspect::{claim_of, my_claim, slices_of};
-pub use slices::Slices;
+pub use inspect::{claim_of, held};
 
-use crate::destination::{Destination, Interned, intern};
+use crate::destination;
 use crate::errors::{Error, Result};
+use crate::identity::Identity;
+use crate::inbox::{claimed_at, column};
 use crate::pause::pause_point;
-use crate::pending::{Identity, PendingCheck, PendingState};
-use crate::pg::{self, Found, Inserter, Lookup, Scratch, wait_for};
-use crate::ring::{self, Rings};
+use crate::pending::{PendingCheck, PendingState};
+use crate::pg::{self, Inserter, Lookup, Scratch, Settled, look_again};
+use crate::ring::Entered;
+use crate::slices::Slices;
 use crate::stats::{Counter, count};
-use idem_core::{Key, MessageId};
+use idem_core::MessageId;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
+/// The proof that this transaction holds the claim of a message, and has entered the rings.
+#[derive(Clone, Copy)]
+pub struct Claimed<'a> {
+    pub identity: Identity<'a>,
+    pub rings: &'a Entered,
+    /// The time of the claim, which its effects share.
+    pub claimed_at: pg_sys::TimestampTz,
+}
+
 /// The outcome of a claim. `handled_at` is the time of the earlier claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    Claimed { claimed_at: pg_sys::TimestampTz },
+pub enum Outcome<'a> {
+    Claimed(Claimed<'a>),
     Duplicate { handled_at: pg_sys::TimestampTz },
     InProgress,
     Mismatch { handled_at: pg_sys::TimestampTz },
@@ -57,89 +66,86 @@ impl Terms<'_> {
         sent_at: None,
         holds_pending: false,
     };
-}
 
-/// Claims one message.
-pub fn claim(id: MessageId, destination: &str, terms: Terms) -> Result<Outcome> {
-    let mut outcome = Outcome::InProgress;
-    claim_each([&id].into_iter(), destination, terms, |new| outcome = new)?;
-    Ok(outcome)
-}
-
-/// Claims a message. This transaction has locked its pending row. Does not wait for another
-/// claimer: that claimer may wait for the row, which would be a deadlock.
-pub fn claim_leased(id: MessageId, destination: &str) -> Result<Outcome> {
-    let terms = Terms {
+    /// The terms of a transaction that has locked the pending row. It does not wait for another
+    /// claimer: that claimer may wait for the row, which would be a deadlock.
+    pub const LEASED: Terms<'static> = Terms {
         wait: false,
         holds_pending: true,
         ..Terms::PLAIN
     };
-    claim(id, destination, terms)
+}
+
+/// Claims one message.
+pub fn claim<'a>(
+    id: MessageId<'a>,
+    name: &'a str,
+    rings: &'a Entered,
+    terms: Terms,
+) -> Result<Outcome<'a>> {
+    let identity = if terms.wait {
+        Some(Identity::intern(id, name, rings)?)
+    } else {
+        Identity::try_intern(id, name, rings)?
+    };
+    match identity {
+        Some(identity) => claim_identity(identity, rings, terms),
+        None => {
+            count(Counter::InProgress);
+            Ok(Outcome::InProgress)
+        }
+    }
+}
+
+/// Claims one message of a destination that exists.
+pub fn claim_identity<'a>(
+    identity: Identity<'a>,
+    rings: &'a Entered,
+    terms: Terms,
+) -> Result<Outcome<'a>> {
+    let slices = Slices::open(&identity.destination, rings);
+    let mut writer = ClaimWriter::new(&slices, rings, terms);
+    writer.claim(identity)
 }
 
 /// Claims messages of one destination in the given order. It must be the order of their keys, so
 /// that two concurrent batches cannot deadlock. The second of two equal ids is a duplicate of the
 /// first. Calls `tell` with the outcome of each message.
-pub fn claim_each<'i>(
-    ids: impl Iterator<Item = &'i MessageId<'i>>,
-    destination: &str,
+pub fn claim_each<'a>(
+    ids: impl Iterator<Item = &'a MessageId<'a>>,
+    name: &'a str,
+    rings: &'a Entered,
     terms: Terms,
-    mut tell: impl FnMut(Outcome),
+    mut tell: impl FnMut(&Outcome),
 ) -> Result<()> {
-    let rings = ring::enter()?;
-    let Interned::Known(known) = intern(destination, terms.wait)? else {
-        ids.for_each(|_| {
-            count(Counter::InProgress);
-            tell(Outcome::InProgress);
-        });
-        return Ok(());
-    };
-    let slices = Slices::open(&known, &rings);
-    let mut writer = ClaimWriter::new(&slices, known, destination, &rings, terms);
+    let destination = destination::intern(name, rings)?;
+    let slices = Slices::open(&destination, rings);
+    let mut writer = ClaimWriter::new(&slices, rings, terms);
     let scratch = Scratch::new();
-    for id in ids {
+    for &id in ids {
         pgrx::check_for_interrupts!();
-        let outcome = scratch.with(|| writer.claim(id))?;
-        count(match outcome {
-            Outcome::Claimed { .. } => Counter::Claimed,
-            Outcome::Duplicate { .. } => Counter::Duplicate,
-            Outcome::InProgress => Counter::InProgress,
-            Outcome::Mismatch { .. } => Counter::Mismatch,
-            Outcome::Expired => Counter::Expired,
-        });
-        tell(outcome);
+        let identity = Identity {
+            id,
+            destination,
+            name,
+        };
+        tell(&scratch.with(|| writer.claim(identity))?);
     }
     Ok(())
 }
 
 /// Claims messages of one destination. Look-ups and inserts are set up once for a whole batch.
-struct ClaimWriter<'a> {
-    destination: Destination,
-    name: &'a str,
-    rings: &'a Rings,
-    terms: Terms<'a>,
-    sealed: Vec<Lookup<'a>>,
-    written: Vec<(Lookup<'a>, Inserter<'a>)>,
+struct ClaimWriter<'s, 'a> {
+    rings: &'a Entered,
+    terms: Terms<'s>,
+    sealed: Vec<Lookup<'s>>,
+    written: Vec<(Lookup<'s>, Inserter<'s>)>,
     pending: Option<PendingCheck<'a>>,
 }
 
-/// The state of a key in a slice, when no other transaction is writing the key.
-enum KeyState {
-    Free,
-    Taken(Outcome),
-}
-
-impl<'a> ClaimWriter<'a> {
-    fn new(
-        slices: &'a Slices,
-        destination: Destination,
-        name: &'a str,
-        rings: &'a Rings,
-        terms: Terms<'a>,
-    ) -> Self {
+impl<'s, 'a> ClaimWriter<'s, 'a> {
+    fn new(slices: &'s Slices, rings: &'a Entered, terms: Terms<'s>) -> Self {
         ClaimWriter {
-            destination,
-            name,
             rings,
             terms,
             sealed: slices
@@ -156,79 +162,105 @@ impl<'a> ClaimWriter<'a> {
         }
     }
 
-    fn claim(&mut self, id: &MessageId) -> Result<Outcome> {
-        let mut keys = identity_keys(&id.key, self.destination.id);
+    /// Claims a message and counts the outcome.
+    fn claim(&mut self, identity: Identity<'a>) -> Result<Outcome<'a>> {
+        let outcome = self.decide(identity)?;
+        count(match outcome {
+            Outcome::Claimed(_) => Counter::Claimed,
+            Outcome::Duplicate { .. } => Counter::Duplicate,
+            Outcome::InProgress => Counter::InProgress,
+            Outcome::Mismatch { .. } => Counter::Mismatch,
+            Outcome::Expired => Counter::Expired,
+        });
+        Ok(outcome)
+    }
+
+    fn decide(&mut self, identity: Identity<'a>) -> Result<Outcome<'a>> {
+        let mut keys = identity.keys();
         let looks = self
             .sealed
             .iter_mut()
             .chain(self.written.iter_mut().map(|(lookup, _)| lookup));
         for lookup in looks {
-            if let KeyState::Taken(outcome) = settle(lookup, &mut keys, id, self.name, self.terms)?
-            {
+            if let Some(outcome) = earlier_claim(lookup, &mut keys, &identity, self.terms)? {
                 return Ok(outcome);
             }
         }
         if self
             .terms
             .sent_at
-            .is_some_and(|sent_at| self.destination.may_have_forgotten(self.rings, sent_at))
+            .is_some_and(|sent_at| identity.destination.may_have_forgotten(self.rings, sent_at))
         {
             return Ok(Outcome::Expired);
         }
         pause_point("claim: before insert");
         let mut claimed_at = pg::clock();
         for n in 0..self.written.len() {
-            while !self.insert(n, id, claimed_at) {
-                // Another claimer inserted the key between the look-up and the insert.
-                let settled = settle(&mut self.written[n].0, &mut keys, id, self.name, self.terms)?;
-                if let KeyState::Taken(outcome) = settled {
-                    self.retract(n, &mut keys);
-                    return Ok(outcome);
-                }
-                if n == 0 {
-                    // The other claim may have been committed with effects and then forgotten.
-                    // Effects belong to the claim with the same time, so this claim needs a later
-                    // time.
-                    claimed_at = pg::clock();
-                }
+            if let Some(outcome) = self.insert(n, &mut keys, &identity, &mut claimed_at)? {
+                self.retract(n, &mut keys);
+                return Ok(outcome);
             }
         }
         pause_point("claim: before second look");
         // Check the pending messages after the claim is written, so that a later writer of a
         // pending message finds the claim.
-        if let Some(outcome) = self.take_pending(id)? {
+        if let Some(outcome) = self.take_pending(&identity)? {
             self.retract(self.written.len(), &mut keys);
             return Ok(outcome);
         }
-        Ok(Outcome::Claimed { claimed_at })
+        Ok(Outcome::Claimed(Claimed {
+            identity,
+            rings: self.rings,
+            claimed_at,
+        }))
     }
 
-    /// Inserts the claim into one of the written slices. Returns false if the key is taken.
-    fn insert(&mut self, slice: usize, id: &MessageId, claimed_at: pg_sys::TimestampTz) -> bool {
-        let row = [
-            uuid_datum(&id.key),
-            claimed_at.into_datum(),
-            self.destination.id.into_datum(),
-            id.text.into_datum(),
-            self.terms.fingerprint.into_datum(),
-        ];
-        self.written[slice].1.insert(&row)
+    /// Inserts the claim into one of the written slices. Returns the outcome if another claimer has
+    /// inserted the key since the look-up.
+    fn insert(
+        &mut self,
+        slice: usize,
+        keys: &mut [pg_sys::ScanKeyData],
+        identity: &Identity,
+        claimed_at: &mut pg_sys::TimestampTz,
+    ) -> Result<Option<Outcome<'static>>> {
+        let (lookup, inserter) = &mut self.written[slice];
+        let terms = self.terms;
+        look_again(|| {
+            let row = [
+                identity.key_datum(),
+                claimed_at.into_datum(),
+                identity.destination.id.into_datum(),
+                identity.id.text.into_datum(),
+                terms.fingerprint.into_datum(),
+            ];
+            if inserter.insert(&row) {
+                return Some(Ok(None));
+            }
+            match earlier_claim(lookup, keys, identity, terms) {
+                Ok(None) => {
+                    if slice == 0 {
+                        // The other claim may have been committed with effects and then forgotten.
+                        // Effects belong to the claim with the same time, so this claim needs a
+                        // later time.
+                        *claimed_at = pg::clock();
+                    }
+                    None
+                }
+                earlier => Some(earlier),
+            }
+        })
     }
 
     /// Deletes the pending message of this claim. Returns the outcome if a lease protects it.
-    fn take_pending(&self, id: &MessageId) -> Result<Option<Outcome>> {
+    fn take_pending(&self, identity: &Identity) -> Result<Option<Outcome<'static>>> {
         let Some(pending) = &self.pending else {
             return Ok(None);
         };
-        let identity = Identity {
-            id: *id,
-            destination: self.destination,
-            name: self.name,
-        };
-        match pending.take(&identity, self.terms.wait)? {
+        match pending.take(identity, self.terms.wait)? {
             PendingState::Clear => Ok(None),
             PendingState::Leased { remaining } if self.terms.wait => Err(Error::Leased {
-                destination: self.name.to_owned(),
+                destination: identity.name.to_owned(),
                 seconds: remaining as f64 / 1e6,
             }),
             PendingState::Leased { .. } | PendingState::InProgress => Ok(Some(Outcome::InProgress)),
@@ -246,83 +278,33 @@ impl<'a> ClaimWriter<'a> {
     }
 }
 
-/// Looks the key up again and again until no other transaction is writing it. If `terms.wait` is
-/// false, returns `InProgress` instead of waiting.
-fn settle(
+/// Returns the outcome if the key is taken in a slice. If `terms.wait` is true, waits until no
+/// other transaction is writing the key.
+fn earlier_claim(
     lookup: &mut Lookup,
     keys: &mut [pg_sys::ScanKeyData],
-    id: &MessageId,
-    destination: &str,
+    identity: &Identity,
     terms: Terms,
-) -> Result<KeyState> {
-    loop {
-        match lookup.find(keys) {
-            Found::Nothing => return Ok(KeyState::Free),
-            Found::Row => return taken(lookup, id, destination, terms).map(KeyState::Taken),
-            Found::InProgress { .. } if !terms.wait => {
-                return Ok(KeyState::Taken(Outcome::InProgress));
-            }
-            Found::InProgress {
-                xid,
-                speculative_token,
-            } => wait_for(xid, speculative_token),
-        }
-        pgrx::check_for_interrupts!();
+) -> Result<Option<Outcome<'static>>> {
+    match lookup.settle(keys, terms.wait) {
+        Settled::Nothing => Ok(None),
+        Settled::Row => taken(lookup, identity, terms).map(Some),
+        Settled::Busy => Ok(Some(Outcome::InProgress)),
     }
 }
 
 /// Returns the outcome of a claim after a row with its key was found.
-fn taken(row: &Lookup, id: &MessageId, destination: &str, terms: Terms) -> Result<Outcome> {
-    check_claim(row, id, destination)?;
+fn taken(row: &Lookup, identity: &Identity, terms: Terms) -> Result<Outcome<'static>> {
+    identity.check(row, column::ID)?;
     row.rely();
-    let handled_at = row.column(2).map_or(0, |d| d.value() as i64);
-    // SAFETY: column 5 of a slice is bytea; the copy is made before the next look-up.
-    let fingerprint = unsafe { row.column(5).and_then(|d| Vec::<u8>::from_datum(d, false)) };
+    let handled_at = claimed_at(row);
+    // SAFETY: the column is bytea; the copy is made before the next look-up.
+    let fingerprint = unsafe {
+        row.column(column::FINGERPRINT)
+            .and_then(|d| Vec::<u8>::from_datum(d, false))
+    };
     Ok(match (terms.fingerprint, fingerprint) {
         (Some(asked), Some(kept)) if asked != kept => Outcome::Mismatch { handled_at },
         _ => Outcome::Duplicate { handled_at },
     })
-}
-
-/// Fails with 23000 unless the row found under the key of a message belongs to that message.
-pub fn check_claim(row: &Lookup, id: &MessageId, destination: &str) -> Result<()> {
-    // SAFETY: column 4 of a slice is text; the copy is made before the next look-up.
-    let text = unsafe { row.column(4).and_then(|d| String::from_datum(d, false)) };
-    check_same_message(text, id, destination)
-}
-
-/// Fails with 23000 unless `text`, the text id of the found row, is the text id of the message. Two
-/// ids can have the same key, and the second id must never be treated as a duplicate.
-pub fn check_same_message(text: Option<String>, id: &MessageId, destination: &str) -> Result<()> {
-    if text.as_deref() == id.text {
-        return Ok(());
-    }
-    Err(Error::KeyTaken {
-        destination: destination.to_owned(),
-        taken_by: text.map_or_else(|| "a uuid".to_owned(), |text| format!("\"{text}\"")),
-    })
-}
-
-/// Returns the scan keys of an identity, for the first two columns of a slice's index.
-pub fn identity_keys(key: &Key, destination: i32) -> [pg_sys::ScanKeyData; 2] {
-    let eq = pg_sys::BTEqualStrategyNumber as u16;
-    // SAFETY: ScanKeyInit fills the zeroed keys; the uuid datum lives in the current memory
-    // context.
-    unsafe {
-        let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
-        let uuid = uuid_datum(key).unwrap_or(pg_sys::Datum::from(0));
-        pg_sys::ScanKeyInit(&mut keys[0], 1, eq, pg_sys::F_UUID_EQ.into(), uuid);
-        pg_sys::ScanKeyInit(
-            &mut keys[1],
-            2,
-            eq,
-            pg_sys::F_INT4EQ.into(),
-            pg_sys::Datum::from(destination),
-        );
-        keys
-    }
-}
-
-pub fn uuid_datum(key: &Key) -> Option<pg_sys::Datum> {
-    pgrx::Uuid::from_bytes(*key.bytes()).into_datum()
 }

@@ -2,15 +2,16 @@
 
 use super::read::recorded;
 use super::record::record;
-use crate::claim::{Outcome, Terms, claim, text_id, uuid_id};
-use crate::errors::{Result, given};
+use crate::claim::{Outcome, Terms, claim, held, text_id, uuid_id};
+use crate::errors::{Error, Result, given};
 use crate::outbox::{self, Effect, column};
 use crate::pg::{ensure_writable, return_rows, transaction_start};
 use crate::ring;
 use crate::sql_types::JsonText;
 use crate::stats::{Counter, count, count_many};
 use idem_core::{
-    EffectSpec, JSON, MessageId, OCTETS, check_len, limits, parse_effects, traceparent,
+    EffectSpec, JSON, MessageId, OCTETS, check_destination, check_len, limits, parse_effects,
+    traceparent,
 };
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -46,7 +47,9 @@ fn record_effects(
     let effects = given(effects, "effects")?;
     let effects = parse(&effects)?;
     ensure_writable(c"idem_record_effects()");
-    Ok(record(id, destination, &effects)?
+    check_destination(destination).map_err(Error::from)?;
+    let rings = ring::enter()?;
+    Ok(record(&held(id, destination, &rings)?, &effects)?
         .into_iter()
         .map(|id| Uuid::from_bytes(id.into_bytes()))
         .collect())
@@ -82,13 +85,11 @@ fn try_record(id: MessageId, destination: Option<&str>, effects: Option<JsonText
     let effects = given(effects, "effects")?;
     let effects = parse(&effects)?;
     ensure_writable(c"idem_try_record()");
-    if !matches!(
-        claim(id, destination, Terms::PLAIN)?,
-        Outcome::Claimed { .. }
-    ) {
+    let rings = ring::enter()?;
+    let Outcome::Claimed(claimed) = claim(id, destination, &rings, Terms::PLAIN)? else {
         return Ok(false);
-    }
-    record(id, destination, &effects)?;
+    };
+    record(&claimed, &effects)?;
     Ok(true)
 }
 
@@ -141,7 +142,7 @@ fn effects(
         column::DELIVER_AFTER,
         column::RECORDED_AT,
     ];
-    let rows = recorded(&id, given(destination, "destination")?)?;
+    let rows = recorded(id, given(destination, "destination")?)?;
     return_rows(
         fcinfo,
         rows.iter()
@@ -165,7 +166,7 @@ fn replay_effects(id: MessageId, destination: Option<&str>) -> Report<i32> {
     let destination = given(destination, "destination")?;
     ensure_writable(c"idem_replay_effects()");
     let rings = ring::enter()?;
-    let rows = recorded(&id, destination)?;
+    let rows = recorded(id, destination)?;
     outbox::append_again(&rings.outbox, &rows)?;
     count_many(Counter::EffectReplayed, rows.len());
     Ok(rows.len() as i32)

@@ -1,9 +1,10 @@
 //! Forwards a dead letter as an effect of its message.
 
 use super::record::record;
-use crate::claim::text_id;
+use crate::claim::{held, text_id};
 use crate::errors::{Result, given};
 use crate::pg::ensure_writable;
+use crate::ring;
 use crate::sql_types::JsonText;
 use idem_core::{EffectSpec, PayloadSpec, memory};
 use pgrx::Uuid;
@@ -50,7 +51,9 @@ pub fn record_letter(
         deliver_after: None,
     };
     ensure_writable(c"idem_forward()");
-    let message_ids = record(text_id(id)?, given(destination, "destination")?, &[effect])?;
+    let (id, destination) = (text_id(id)?, given(destination, "destination")?);
+    let rings = ring::enter()?;
+    let message_ids = record(&held(id, destination, &rings)?, &[effect])?;
     Ok(message_ids
         .first()
         .map(|id| Uuid::from_bytes(*id.as_bytes())))

@@ -1,7 +1,6 @@
 //! Reads the effects of a message from every slice, in their latest committed state. A duplicate in
 //! REPEATABLE READ must get effects that were committed after its snapshot.
 
-use super::record::source_keys;
 use crate::claim::claim_of;
 use crate::errors::Result;
 use crate::outbox::{by_source, column};
@@ -18,11 +17,11 @@ const MARGIN_BYTES: usize = 16 * 1024 * 1024;
 /// Returns the rows of the effects that were recorded with the present claim, ordered by ordinal. A
 /// row has all columns of the outbox; `None` is NULL. By-reference values are copies in the current
 /// memory context.
-pub fn recorded(id: &MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_sys::Datum>>>> {
+pub fn recorded(id: MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_sys::Datum>>>> {
     idem_core::check_destination(destination)?;
     // A claim and its effects have the same time. If an earlier claim of this message was
     // forgotten, the effects of that claim may still be stored, but they have an earlier time.
-    let Some((known, claimed_at)) = claim_of(id, destination)? else {
+    let Some((identity, claimed_at)) = claim_of(id, destination)? else {
         return Ok(Vec::new());
     };
     let rings = ring::look()?;
@@ -32,7 +31,7 @@ pub fn recorded(id: &MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_s
             continue;
         };
         let mut lookup = Lookup::insert_only(&table, 2);
-        lookup.seek(&mut source_keys(known.id, &id.key));
+        lookup.seek(&mut identity.keys());
         while lookup.next_settled() {
             pgrx::check_for_interrupts!();
             if rows.len() % BETWEEN_CHECKS == 0 {

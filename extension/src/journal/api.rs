@@ -247,7 +247,7 @@ fn idem_calls_uuid(
 }
 
 fn calls(id: MessageId, destination: Option<&str>, fcinfo: pg_sys::FunctionCallInfo) -> Report<()> {
-    let pages = calls_of(&id, given(destination, "destination")?)?;
+    let pages = calls_of(id, given(destination, "destination")?)?;
     let desc = result_row(fcinfo)?;
     let rows = pages.iter().map(|(step, page)| {
         let state = page.attempts.state();

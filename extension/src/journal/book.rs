@@ -1,18 +1,14 @@
 //! Reads and writes the events of one external call.
 
-use super::Call;
-use crate::claim::Slices;
-use crate::destination::Destination;
-use crate::pg::{Found, Inserter, Lookup, wait_for};
+use crate::identity::Identity;
+use crate::pg::{Found, Inserter, Lookup, condition, look_again};
+use crate::slices::Slices;
 use crate::sql_types::JsonText;
 use idem_core::{Attempts, CallEvent};
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::prelude::*;
 use std::collections::BTreeMap;
-
-/// The open slices of the journal in which events of a destination are read and written.
-pub type Tables = Slices;
 
 /// The columns of a slice, numbered from 1 (sql/36_journal.sql).
 mod column {
@@ -111,25 +107,26 @@ impl CallHistory {
 
 /// The journal, positioned at one call.
 pub struct CallJournal<'a> {
-    call: Call<'a>,
-    destination: i32,
+    identity: Identity<'a>,
+    step: &'a str,
     keys: [pg_sys::ScanKeyData; 3],
     sealed: Vec<Lookup<'a>>,
     written: Vec<(Lookup<'a>, Inserter<'a>)>,
 }
 
 impl<'a> CallJournal<'a> {
-    pub fn new(tables: &'a Tables, destination: &Destination, call: Call<'a>) -> Self {
+    /// `slices` are slices of the journal.
+    pub fn new(slices: &'a Slices, identity: Identity<'a>, step: &'a str) -> Self {
         CallJournal {
-            call,
-            destination: destination.id,
-            keys: call_keys(&call, destination.id),
-            sealed: tables
+            identity,
+            step,
+            keys: call_keys(&identity, step),
+            sealed: slices
                 .sealed
                 .iter()
                 .map(|table| Lookup::insert_only(table, 3))
                 .collect(),
-            written: tables
+            written: slices
                 .written
                 .iter()
                 .map(|table| (Lookup::insert_only(table, 3), Inserter::new(table)))
@@ -140,15 +137,16 @@ impl<'a> CallJournal<'a> {
     /// Returns the events of the call. Waits until no other transaction is writing one of them.
     pub fn read(&mut self) -> CallHistory {
         let mut looked_twice = false;
-        loop {
-            let Some(page) = self.look() else { continue };
+        look_again(|| {
+            let page = self.look()?;
             // An index scan is not a snapshot: it can miss an event and return the next one. A
             // second scan returns both events, unless the missing event is no longer stored.
             if looked_twice || !page.has_a_gap() {
-                return page.with_attempts();
+                return Some(page.with_attempts());
             }
             looked_twice = true;
-        }
+            None
+        })
     }
 
     /// Reads the events once. Returns `None` after a wait for a transaction that was writing an
@@ -169,14 +167,10 @@ impl<'a> CallJournal<'a> {
                             page.add(line);
                         }
                     }
-                    Found::InProgress {
-                        xid,
-                        speculative_token,
-                    } => {
+                    Found::InProgress(writer) => {
                         // Release the pinned pages before sleeping.
                         lookup.seek(&mut self.keys);
-                        wait_for(xid, speculative_token);
-                        pgrx::check_for_interrupts!();
+                        writer.wait();
                         return None;
                     }
                 }
@@ -198,19 +192,18 @@ impl<'a> CallJournal<'a> {
     ) -> bool {
         let number = page.next_number();
         let row = [
-            pgrx::Uuid::from_bytes(*self.call.id.key.bytes()).into_datum(),
+            self.identity.key_datum(),
             at.into_datum(),
-            self.destination.into_datum(),
+            self.identity.destination.id.into_datum(),
             number.into_datum(),
             (event as i16).into_datum(),
-            self.call.step.into_datum(),
+            self.step.into_datum(),
             digest.into_datum(),
             body,
         ];
         for n in 0..self.written.len() {
             if !self.written[n].1.insert(&row) {
                 self.retract(n, number);
-                pgrx::check_for_interrupts!();
                 return false;
             }
         }
@@ -236,37 +229,13 @@ impl<'a> CallJournal<'a> {
 }
 
 /// Returns the scan keys of a call: the first three columns of a slice's index.
-fn call_keys(call: &Call, destination: i32) -> [pg_sys::ScanKeyData; 3] {
-    let eq = pg_sys::BTEqualStrategyNumber as u16;
-    let [key, of] = message_keys(call.id.key.bytes(), destination);
-    // SAFETY: ScanKeyInit fills the zeroed key; the datum lives in the current memory context. The
-    // column has the collation "C", which is that of ScanKeyInit.
-    unsafe {
-        let mut step: pg_sys::ScanKeyData = std::mem::zeroed();
-        let datum = call.step.into_datum().unwrap_or(Datum::from(0));
-        pg_sys::ScanKeyInit(&mut step, 3, eq, pg_sys::F_TEXTEQ.into(), datum);
-        [key, of, step]
-    }
-}
-
-/// Returns the scan keys of all calls of a message.
-pub fn message_keys(key: &[u8; 16], destination: i32) -> [pg_sys::ScanKeyData; 2] {
-    let eq = pg_sys::BTEqualStrategyNumber as u16;
-    // SAFETY: ScanKeyInit fills the zeroed keys; the uuid datum lives in the current memory
-    // context.
-    unsafe {
-        let mut keys: [pg_sys::ScanKeyData; 2] = std::mem::zeroed();
-        let uuid = pgrx::Uuid::from_bytes(*key)
-            .into_datum()
-            .unwrap_or(Datum::from(0));
-        pg_sys::ScanKeyInit(&mut keys[0], 1, eq, pg_sys::F_UUID_EQ.into(), uuid);
-        pg_sys::ScanKeyInit(
-            &mut keys[1],
-            2,
-            eq,
-            pg_sys::F_INT4EQ.into(),
-            Datum::from(destination),
-        );
-        keys
-    }
+fn call_keys(identity: &Identity, step: &str) -> [pg_sys::ScanKeyData; 3] {
+    let [key, destination] = identity.keys();
+    let step = step.into_datum().unwrap_or(Datum::from(0));
+    let equal = pg_sys::BTEqualStrategyNumber;
+    [
+        key,
+        destination,
+        condition(3, equal, pg_sys::F_TEXTEQ, step),
+    ]
 }

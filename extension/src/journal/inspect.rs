@@ -1,24 +1,24 @@
 //! Reads the external calls of a message. Writes nothing and works on a standby.
 
-use super::book::{CallEntry, CallHistory, message_keys};
-use crate::claim::slices_of;
-use crate::destination::find;
+use super::book::{CallEntry, CallHistory};
 use crate::errors::Result;
+use crate::identity::Identity;
 use crate::pg::{Lookup, Table};
 use crate::ring;
+use crate::slices::slices_of;
 use idem_core::MessageId;
 use std::collections::BTreeMap;
 
 /// Returns the events of each external call of a message, by step. Includes committed events and
 /// those of this transaction.
-pub fn calls_of(id: &MessageId, destination: &str) -> Result<Vec<(String, CallHistory)>> {
+pub fn calls_of(id: MessageId, destination: &str) -> Result<Vec<(String, CallHistory)>> {
     let rings = ring::look()?.with_journal_slices();
-    let Some(known) = find(destination)? else {
+    let Some(identity) = Identity::find(id, destination)? else {
         return Ok(Vec::new());
     };
-    let mut keys = message_keys(id.key.bytes(), known.id);
+    let mut keys = identity.keys();
     let mut pages: BTreeMap<String, CallHistory> = BTreeMap::new();
-    for slice in slices_of(&known, &rings) {
+    for slice in slices_of(&identity.destination, &rings) {
         let table = Table::for_reading(slice);
         if table.is_empty() {
             continue;

@@ -11,13 +11,15 @@ mod api;
 mod book;
 mod inspect;
 
-use crate::destination::{Interned, find, identity_name, intern};
+use crate::destination::identity_name;
 use crate::errors::{Error, Result};
-use crate::pending::{Identity, ensure_leased};
-use crate::pg::clock;
-use crate::ring::{self, Rings};
+use crate::identity::Identity;
+use crate::pending::ensure_leased;
+use crate::pg::{clock, look_again};
+use crate::ring::{self, Entered};
+use crate::slices::Slices;
 use crate::sql_types::{JsonText, jsonb_datum};
-use book::{CallHistory, CallJournal, Tables};
+use book::{CallHistory, CallJournal};
 use idem_core::{
     CallEvent, CallState, MessageId, call_key, check_len, error_from_json, error_to_json, limits,
     request_digest,
@@ -59,76 +61,52 @@ pub struct Begun {
 /// `token` does not hold the lease.
 pub fn begin(call: Call, request: Option<&str>, token: Option<i64>) -> Result<Begun> {
     call.check()?;
-    let rings = ring::enter()?.with_journal_slices();
+    let rings = ring::enter()?;
     if let Some(token) = token {
         ensure_holder(&call, &rings, token)?;
     }
-    let Interned::Known(known) = intern(call.destination, true)? else {
-        return Err(Error::Corrupt(
-            "the destination was not found after its transaction ended",
-        ));
-    };
+    let identity = Identity::intern(call.id, call.destination, &rings)?;
     let idempotency_key = call_key(identity_name(call.destination)?, &call.id.key, call.step);
     let digest = request.map(request_digest);
-    let tables = Tables::open(&known, &rings);
-    let mut book = CallJournal::new(&tables, &known, call);
-    loop {
+    let digest = digest.as_ref().map(|digest| &digest[..]);
+    let slices = Slices::open(&identity.destination, &rings.with_journal_slices());
+    let mut book = CallJournal::new(&slices, identity, call.step);
+    let (page, state) = look_again(|| {
         let mut page = book.read();
-        if page
-            .first_digest()
-            .is_some_and(|first| first != digest.as_ref().map(|d| &d[..]))
-        {
-            return Err(Error::RequestMismatch {
+        if page.first_digest().is_some_and(|first| first != digest) {
+            return Some(Err(Error::RequestMismatch {
                 step: call.step.to_owned(),
-            });
+            }));
         }
         let state = page.attempts.state();
         if matches!(state, CallState::New | CallState::Unknown) {
             let at = clock();
-            if !book.add(
-                &page,
-                CallEvent::Begun,
-                at,
-                digest.as_ref().map(|d| &d[..]),
-                None,
-            ) {
-                continue;
+            if !book.add(&page, CallEvent::Begun, at, digest, None) {
+                return None;
             }
             page.attempts.tell(CallEvent::Begun, at);
         }
-        return Ok(Begun {
-            state,
-            idempotency_key,
-            response: page
-                .last()
-                .filter(|_| state == CallState::Done)
-                .and_then(|last| last.body),
-            attempt: page.attempts.made(),
-            begun_at: page.attempts.begun_at().unwrap_or_else(clock),
-            error: error(&page, state == CallState::Failed),
-        });
-    }
+        Some(Ok((page, state)))
+    })?;
+    Ok(Begun {
+        state,
+        idempotency_key,
+        response: page
+            .last()
+            .filter(|_| state == CallState::Done)
+            .and_then(|last| last.body),
+        attempt: page.attempts.made(),
+        begun_at: page.attempts.begun_at().unwrap_or_else(clock),
+        error: error(&page, state == CallState::Failed),
+    })
 }
 
 /// Fails unless the token holds the lease. If a consumer without the lease began an attempt, the
 /// next consumer would get the state `unknown`.
-fn ensure_holder(call: &Call, rings: &Rings, token: i64) -> Result<()> {
-    let name = call.destination;
-    let Some(destination) = find(name)? else {
-        return Err(Error::LeaseLost {
-            destination: name.to_owned(),
-        });
-    };
-    let id = call.id;
-    ensure_leased(
-        &Identity {
-            id,
-            destination,
-            name,
-        },
-        rings,
-        token,
-    )
+fn ensure_holder(call: &Call, rings: &Entered, token: i64) -> Result<()> {
+    let identity = Identity::find(call.id, call.destination)?
+        .ok_or_else(|| Error::lease_lost(call.destination))?;
+    ensure_leased(&identity, rings, token)
 }
 
 /// Records the response of an attempt. Does nothing if the same response is already the last event.
@@ -153,42 +131,39 @@ pub fn fail(call: Call, error: &str, retryable: bool) -> Result<()> {
 /// Records the end of an attempt. `body` is a `jsonb`, with its text.
 fn tell(call: Call, event: CallEvent, body: Option<(&str, pg_sys::Datum)>) -> Result<()> {
     call.check()?;
-    let rings = ring::enter()?.with_journal_slices();
+    let rings = ring::enter()?;
     let not_begun = || Error::CallNotBegun {
         step: call.step.to_owned(),
     };
-    let known = find(call.destination)?.ok_or_else(not_begun)?;
-    let tables = Tables::open(&known, &rings);
-    let mut book = CallJournal::new(&tables, &known, call);
-    loop {
+    let identity = Identity::find(call.id, call.destination)?.ok_or_else(not_begun)?;
+    let slices = Slices::open(&identity.destination, &rings.with_journal_slices());
+    let mut book = CallJournal::new(&slices, identity, call.step);
+    look_again(|| {
         let page = book.read();
         // A caller that does not know whether its commit succeeded may record the same event again.
         if page.last().is_some_and(|last| {
             last.event == event
                 && last.body_text().as_ref().map(JsonText::as_str) == body.map(|(text, _)| text)
         }) {
-            return Ok(());
+            return Some(Ok(()));
         }
-        match page.attempts.state() {
-            CallState::New => return Err(not_begun()),
+        let ended = match page.attempts.state() {
+            CallState::New => return Some(Err(not_begun())),
             CallState::Unknown => {
                 let digest = page.first_digest().flatten();
-                if book.add(&page, event, clock(), digest, body.map(|(_, datum)| datum)) {
-                    return Ok(());
-                }
+                let body = body.map(|(_, datum)| datum);
+                return book
+                    .add(&page, event, clock(), digest, body)
+                    .then_some(Ok(()));
             }
-            ended => {
-                return Err(Error::CallEnded {
-                    step: call.step.to_owned(),
-                    how: if ended == CallState::Done {
-                        "done"
-                    } else {
-                        "failed"
-                    },
-                });
-            }
-        }
-    }
+            CallState::Done => "done",
+            CallState::Failed => "failed",
+        };
+        Some(Err(Error::CallEnded {
+            step: call.step.to_owned(),
+            how: ended,
+        }))
+    })
 }
 
 fn error(page: &CallHistory, asked_for: bool) -> Option<String> {

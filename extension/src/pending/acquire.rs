@@ -2,15 +2,14 @@
 //! token: it is greater than the tokens of all earlier leases.
 
 use super::failures::now_unix;
-use super::identity::Identity;
-use super::inbox::{Inbox, InboxState};
 use super::policy::max_attempts;
 use super::row::{LeaseState, Leased, NewRow, State, column, errors};
 use super::tables;
-use crate::destination::{Interned, intern};
 use crate::errors::{Error, Result};
+use crate::identity::Identity;
+use crate::inbox::{Inbox, InboxState};
 use crate::pause::pause_point;
-use crate::pg::{self, Appender, Found, Hold, Inserted, Inserter, Lookup, Table};
+use crate::pg::{self, Appender, Hold, Inserted, Inserter, Lookup, Settled, Table, look_again};
 use crate::ring;
 use idem_core::{Failure, MessageId, is_final, last_failure, note_failure};
 use pgrx::pg_sys;
@@ -45,13 +44,8 @@ const BUSY: Acquired = Acquired::InProgress { retry_after: PAUSE };
 /// Leases a message for `lease` microseconds. Never waits for another transaction.
 pub fn acquire(id: MessageId, name: &str, lease: i64) -> Result<Acquired> {
     let rings = ring::enter()?;
-    let Interned::Known(destination) = intern(name, false)? else {
+    let Some(identity) = Identity::try_intern(id, name, &rings)? else {
         return Ok(BUSY);
-    };
-    let identity = Identity {
-        id,
-        destination,
-        name,
     };
     let inbox = Inbox::open(&identity, &rings);
     if let Some(outcome) = blocked_by_claim(inbox.look(&identity)?) {
@@ -59,32 +53,31 @@ pub fn acquire(id: MessageId, name: &str, lease: i64) -> Result<Acquired> {
     }
     let table = tables::current(&rings)?;
     let mut row = Lookup::new(&table, 2);
+    look_again(|| first_or_next_lease(&identity, &inbox, &mut row, &table, lease).transpose())
+}
+
+/// Returns `None` if another transaction inserted or deleted the row since it was looked up.
+fn first_or_next_lease(
+    identity: &Identity,
+    inbox: &Inbox,
+    row: &mut Lookup,
+    table: &Table,
+    lease: i64,
+) -> Result<Option<Acquired>> {
     let mut keys = identity.keys();
-    loop {
-        match row.find(&mut keys) {
-            Found::Nothing => {
-                if let Some(outcome) = first_lease(&identity, &inbox, &table, lease)? {
-                    return Ok(outcome);
-                }
-            }
-            Found::InProgress { .. } => return Ok(BUSY),
-            Found::Row => {
-                identity.check_pending(&row)?;
-                // Check this before the row is locked, so that an attempt that is too early writes
-                // nothing.
-                if let Some(outcome) = not_due(&row, &State::read(&row)) {
-                    return Ok(outcome);
-                }
-                match row.hold(&mut keys, false) {
-                    Hold::Nothing => (),
-                    Hold::Busy => return Ok(BUSY),
-                    Hold::Held => {
-                        return next_lease(&identity, &inbox, &mut row, table.oid(), lease);
-                    }
-                }
-            }
-        }
-        pgrx::check_for_interrupts!();
+    match row.settle(&mut keys, false) {
+        Settled::Nothing => return first_lease(identity, inbox, table, lease),
+        Settled::Busy => return Ok(Some(BUSY)),
+        Settled::Row => identity.check(row, column::ID)?,
+    }
+    // Check this before the row is locked, so that an attempt that is too early writes nothing.
+    if let Some(outcome) = not_due(row, &State::read(row)) {
+        return Ok(Some(outcome));
+    }
+    match row.hold(&mut keys, false) {
+        Hold::Nothing => Ok(None),
+        Hold::Busy => Ok(Some(BUSY)),
+        Hold::Held => next_lease(identity, inbox, row, table.oid(), lease).map(Some),
     }
 }
 
@@ -94,7 +87,7 @@ fn blocked_by_claim(seen: InboxState) -> Option<Acquired> {
     match seen {
         InboxState::Free => None,
         InboxState::Claimed => Some(Acquired::Duplicate),
-        InboxState::InProgress { .. } => Some(BUSY),
+        InboxState::InProgress(_) => Some(BUSY),
     }
 }
 

@@ -2,10 +2,10 @@
 //! uuid.
 
 use super::acquire::{Acquired, acquire};
-use super::complete::complete;
 use super::lease;
 use super::receive::{Message, receive};
 use crate::claim::{text_id, uuid_id};
+use crate::complete::complete;
 use crate::effects::parse;
 use crate::errors::{Error, given, invalid};
 use crate::pg::ensure_writable;

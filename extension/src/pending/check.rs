@@ -1,12 +1,12 @@
 //! Checks whether a pending message stops a claim. A claim does this once, after its row is
 //! inserted.
 
-use super::identity::Identity;
 use super::row::{LeaseState, State, column};
 use super::{presence, tables};
 use crate::errors::Result;
+use crate::identity::Identity;
 use crate::pg::{self, Hold, Lookup, Table};
-use crate::ring::Rings;
+use crate::ring::Entered;
 use crate::wake::messages_received;
 use std::cell::OnceCell;
 
@@ -23,12 +23,12 @@ pub enum PendingState {
 
 /// Checks the pending messages for the claims of one statement.
 pub struct PendingCheck<'a> {
-    rings: &'a Rings,
+    rings: &'a Entered,
     table: OnceCell<Table>,
 }
 
 impl<'a> PendingCheck<'a> {
-    pub fn new(rings: &'a Rings) -> Self {
+    pub fn new(rings: &'a Entered) -> Self {
         PendingCheck {
             rings,
             table: OnceCell::new(),
@@ -50,7 +50,7 @@ impl<'a> PendingCheck<'a> {
                 // Keep the lock on the table, because a rotation would copy the row as long as its
                 // deletion is not committed.
                 table.keep_lock();
-                identity.check_pending(&row)?;
+                identity.check(&row, column::ID)?;
                 let standing = standing(&State::read(&row));
                 if standing == PendingState::Clear {
                     delete_pending(&mut row);

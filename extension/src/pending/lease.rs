@@ -1,7 +1,11 @@
 //! Checks that all functions with leases have in common.
 
+use super::row::{LeaseState, State, column};
+use super::tables;
 use crate::errors::{Error, Result, invalid};
-use crate::pg::ensure_writable;
+use crate::identity::Identity;
+use crate::pg::{self, Hold, Lookup, Table, ensure_writable};
+use crate::ring::Entered;
 use pgrx::datum::Interval;
 use pgrx::pg_sys;
 use std::ffi::CStr;
@@ -32,4 +36,35 @@ pub fn check_transaction(function: &CStr) -> Result<()> {
         });
     }
     Ok(())
+}
+
+/// Locks the pending row of a message until the end of the transaction. Fails with 55000 unless the
+/// token is that of the newest lease. The lease may have expired.
+pub fn lock_leased<'t>(
+    identity: &Identity,
+    table: &'t Table,
+    token: i64,
+) -> Result<(Lookup<'t>, State)> {
+    let lost = || Error::lease_lost(identity.name);
+    let mut row = Lookup::new(table, 2);
+    if row.hold(&mut identity.keys(), true) != Hold::Held {
+        return Err(lost());
+    }
+    identity.check(&row, column::ID)?;
+    let state = State::read(&row);
+    if state.lease != LeaseState::Leased || state.token != token {
+        return Err(lost());
+    }
+    Ok((row, state))
+}
+
+/// Fails with 55000 unless this token holds the lease now. No other lease on the message can begin
+/// until the end of the transaction.
+pub fn ensure_leased(identity: &Identity, rings: &Entered, token: i64) -> Result<()> {
+    let table = tables::current(rings)?;
+    let (_, state) = lock_leased(identity, &table, token)?;
+    if state.due_at > pg::clock() {
+        return Ok(());
+    }
+    Err(Error::lease_lost(identity.name))
 }

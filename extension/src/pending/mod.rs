@@ -15,12 +15,9 @@
 pub mod acquire;
 mod api;
 mod check;
-mod complete;
 mod due;
 pub mod failures;
-mod identity;
-pub mod inbox;
-mod lease;
+pub mod lease;
 pub mod next;
 mod payloads;
 pub mod policy;
@@ -32,6 +29,5 @@ mod search;
 pub mod tables;
 pub mod wait;
 
-pub use check::{PendingCheck, PendingState};
-pub use complete::ensure_leased;
-pub use identity::Identity;
+pub use check::{PendingCheck, PendingState, delete_pending};
+pub use lease::ensure_leased;

@@ -26,19 +26,13 @@ pub fn max_attempts(destination: &Destination) -> Result<i32> {
         return Ok(MAX_ATTEMPTS);
     }
     let mut policy = Lookup::new(&table, 1);
-    // SAFETY: ScanKeyInit fills the zeroed key; the first column of the index is the destination.
-    let mut key = unsafe {
-        let mut key: [pg_sys::ScanKeyData; 1] = std::mem::zeroed();
-        pg_sys::ScanKeyInit(
-            &mut key[0],
-            1,
-            pg_sys::BTEqualStrategyNumber as u16,
-            pg_sys::F_INT4EQ.into(),
-            pg_sys::Datum::from(destination.id),
-        );
-        key
-    };
-    if !policy.find_settled(&mut key) {
+    let key = pg::condition(
+        1,
+        pg_sys::BTEqualStrategyNumber,
+        pg_sys::F_INT4EQ,
+        destination.id.into(),
+    );
+    if !policy.find_settled(&mut [key]) {
         return Ok(MAX_ATTEMPTS);
     }
     Ok(policy.column(2).map_or(MAX_ATTEMPTS, |d| d.value() as i32))

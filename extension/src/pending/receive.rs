@@ -2,13 +2,12 @@
 //! processed later.
 
 use super::acquire::next_seq;
-use super::identity::Identity;
-use super::inbox::{Inbox, InboxState};
-use super::row::{LeaseState, NewRow};
+use super::row::{LeaseState, NewRow, column};
 use super::tables;
-use crate::destination::{Interned, intern};
 use crate::errors::{Error, Result};
-use crate::pg::{self, Appender, Found, Inserted, Inserter, Lookup, wait_for};
+use crate::identity::Identity;
+use crate::inbox::{Inbox, InboxState};
+use crate::pg::{self, Appender, Found, Inserted, Inserter, Lookup, Table, look_again};
 use crate::ring;
 use crate::settings;
 use crate::sql_types::jsonb_datum;
@@ -34,75 +33,62 @@ pub struct Message<'a> {
 /// Waits for another transaction that is writing the message.
 pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
     let rings = ring::enter()?;
-    let destination = loop {
-        if let Interned::Known(destination) = intern(name, true)? {
-            break destination;
-        }
-    };
-    let identity = Identity {
-        id,
-        destination,
-        name,
-    };
+    let identity = Identity::intern(id, name, &rings)?;
     let inbox = Inbox::open(&identity, &rings);
-    let table = loop {
-        match inbox.look(&identity)? {
-            InboxState::Claimed => return Ok(false),
-            // Wait before the table is locked, so that no lock is held during the wait.
-            seen @ InboxState::InProgress { .. } => seen.wait(),
-            InboxState::Free => break tables::current(&rings)?,
-        }
-        pgrx::check_for_interrupts!();
-    };
+    // Wait before the table is locked, so that no lock is held during the wait.
+    if inbox.is_claimed(&identity)? {
+        return Ok(false);
+    }
+    let table = tables::current(&rings)?;
     let (payloads, slice) = ring::refreshed()?.new_payloads();
     let mut row = Lookup::new(&table, 2);
-    let mut keys = identity.keys();
-    loop {
-        match row.find(&mut keys) {
-            Found::Row => {
-                identity.check_pending(&row)?;
-                row.rely();
-                return Ok(false);
-            }
-            // Another transaction is deleting or changing the committed row. If it deletes the row,
-            // it has claimed the message. In both cases the message must not be stored again.
-            Found::InProgress { .. } if row.is_there() => {
-                identity.check_pending(&row)?;
-                row.rely();
-                return Ok(false);
-            }
-            Found::InProgress {
-                xid,
-                speculative_token,
-            } => {
-                row.seek(&mut keys);
-                wait_for(xid, speculative_token);
-            }
-            Found::Nothing => {
-                let seq = next_seq()?;
-                let mut seen = InboxState::Free;
-                let inserted = Inserter::new(&table).insert_if(
-                    &new_row(seq, slice, message).columns(&identity)?,
-                    || {
-                        seen = inbox.look(&identity)?;
-                        Ok::<_, Error>(seen == InboxState::Free)
-                    },
-                )?;
-                match (inserted, seen) {
-                    (Inserted::Yes, _) => {
-                        append_payload(payloads, seq, message)?;
-                        messages_received();
-                        return Ok(true);
-                    }
-                    (Inserted::Withdrawn, InboxState::Claimed) => return Ok(false),
-                    // The pending row was removed, so the claim does not wait for it, and waiting
-                    // for the claim is safe.
-                    (Inserted::Withdrawn, seen) => seen.wait(),
-                    (Inserted::Taken, _) => (),
-                }
-            }
+    let inserted = look_again(|| {
+        insert_if_unknown(&identity, &inbox, &mut row, &table, slice, message).transpose()
+    })?;
+    let Some(seq) = inserted else {
+        return Ok(false);
+    };
+    append_payload(payloads, seq, message)?;
+    messages_received();
+    Ok(true)
+}
+
+/// Inserts the pending row and returns its `seq`, or `Some(None)` if the message is known. Returns
+/// `None` if the caller must look again.
+fn insert_if_unknown(
+    identity: &Identity,
+    inbox: &Inbox,
+    row: &mut Lookup,
+    table: &Table,
+    slice: i16,
+    message: &Message,
+) -> Result<Option<Option<i64>>> {
+    match row.find(&mut identity.keys()) {
+        Found::Nothing => (),
+        // Another transaction that changes or deletes the committed row is not waited for. If it
+        // deletes the row, it has claimed the message. In both cases the message must not be stored
+        // again.
+        Found::InProgress(writer) if !row.is_there() => {
+            writer.wait();
+            return Ok(None);
         }
-        pgrx::check_for_interrupts!();
+        Found::Row | Found::InProgress(_) => {
+            identity.check(row, column::ID)?;
+            row.rely();
+            return Ok(Some(None));
+        }
+    }
+    let seq = next_seq()?;
+    let columns = new_row(seq, slice, message).columns(identity)?;
+    let inserted = Inserter::new(table).insert_if(&columns, || {
+        Ok::<_, Error>(inbox.look(identity)? == InboxState::Free)
+    })?;
+    match inserted {
+        Inserted::Yes => Ok(Some(Some(seq))),
+        Inserted::Taken => Ok(None),
+        // The pending row was removed, so the claim does not wait for it, and waiting for the claim
+        // is safe.
+        Inserted::Withdrawn => Ok(inbox.is_claimed(identity)?.then_some(None)),
     }
 }
 

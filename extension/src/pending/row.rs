@@ -1,7 +1,7 @@
 //! A pending row, as sql/32_pending.sql declares it.
 
-use super::identity::Identity;
 use crate::errors::Result;
+use crate::identity::Identity;
 use crate::pg::{Lookup, Walk};
 use crate::sql_types::{JsonText, jsonb_datum};
 use pgrx::prelude::*;

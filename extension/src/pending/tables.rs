@@ -3,7 +3,7 @@
 use super::presence;
 use crate::errors::{Error, Result};
 use crate::pg::{self, Table};
-use crate::ring::{self, Rings};
+use crate::ring::{self, Entered, Rings};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -26,7 +26,7 @@ pub fn try_current(rings: &Rings) -> Result<Table> {
 
 /// Opens the current table for a writer: locks it until the end of the transaction and notes that a
 /// message may be pending.
-pub fn current(rings: &Rings) -> Result<Table> {
+pub fn current(rings: &Entered) -> Result<Table> {
     let table = try_current(rings)?;
     table.keep_lock();
     presence::note();

@@ -3,13 +3,12 @@
 use super::policy::max_attempts;
 use super::search::{Search, Visit};
 use super::{due, lease, tables};
-use crate::claim::identity_keys;
 use crate::destination::find;
 use crate::errors::{Error, Result, given};
+use crate::identity::scan_keys;
 use crate::pg::{self, Found, Latest, Lookup, sleep_ms};
 use crate::ring;
 use crate::wake::{MESSAGES, WaiterSlot, deadline, left_ms};
-use idem_core::MessageId;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -103,19 +102,8 @@ fn look(name: &str) -> Result<Look> {
     let mut can_go = false;
     let found = search.run(&mut |_, row| {
         // A row that a running transaction has leased or deleted is not available.
-        let key = row
-            .column(super::row::column::KEY)
-            .unwrap_or(pg_sys::Datum::from(0));
-        let mut keys = [
-            pg::condition(1, pg_sys::BTEqualStrategyNumber, pg_sys::F_UUID_EQ, key),
-            pg::condition(
-                2,
-                pg_sys::BTEqualStrategyNumber,
-                pg_sys::F_INT4EQ,
-                destination.id.into(),
-            ),
-        ];
-        if rows.find(&mut keys) == Found::Row {
+        let key = row.column(super::row::column::KEY);
+        if rows.find(&mut scan_keys(key, destination.id)) == Found::Row {
             can_go = true;
             return Ok(Visit::Taken);
         }
@@ -123,8 +111,7 @@ fn look(name: &str) -> Result<Look> {
     })?;
     let mut is_contended = found.is_contended;
     for key in found.exhausted {
-        let mut keys = identity_keys(&MessageId::from_uuid(*key.as_bytes()).key, destination.id);
-        match rows.find(&mut keys) {
+        match rows.find(&mut scan_keys(key.into_datum(), destination.id)) {
             // idem_next will move the message to the dead letters.
             Found::Row => can_go = true,
             _ => is_contended = true,

@@ -2,7 +2,7 @@
 //! the row. This works at every isolation level, as in the apply worker of logical replication
 //! (`execReplication.c`).
 
-use super::{Found, Lookup, wait_for};
+use super::{Found, Lookup, Settled, look_again};
 use crate::pause::pause_point;
 use pgrx::pg_sys;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
@@ -21,29 +21,22 @@ pub enum Hold {
 impl Lookup<'_> {
     /// Locks the only row under a unique key. The table must be open for writing.
     pub fn hold(&mut self, keys: &mut [pg_sys::ScanKeyData], wait: bool) -> Hold {
-        loop {
-            match self.find(keys) {
-                Found::Nothing => return Hold::Nothing,
-                Found::InProgress { .. } if !wait => return Hold::Busy,
-                Found::InProgress {
-                    xid,
-                    speculative_token,
-                } => wait_for(xid, speculative_token),
-                Found::Row => {
-                    pause_point("hold: before lock");
-                    match self.lock_found(wait) {
-                        pg_sys::TM_Result::TM_Ok => {
-                            self.unpin(Found::Row);
-                            return Hold::Held;
-                        }
-                        pg_sys::TM_Result::TM_WouldBlock => return Hold::Busy,
-                        // The row was changed since it was found: look it up again.
-                        _ => (),
+        look_again(|| match self.settle(keys, wait) {
+            Settled::Nothing => Some(Hold::Nothing),
+            Settled::Busy => Some(Hold::Busy),
+            Settled::Row => {
+                pause_point("hold: before lock");
+                match self.lock_found(wait) {
+                    pg_sys::TM_Result::TM_Ok => {
+                        self.unpin(Found::Row);
+                        Some(Hold::Held)
                     }
+                    pg_sys::TM_Result::TM_WouldBlock => Some(Hold::Busy),
+                    // The row was changed since it was found.
+                    _ => None,
                 }
             }
-            pgrx::check_for_interrupts!();
-        }
+        })
     }
 
     fn lock_found(&mut self, wait: bool) -> pg_sys::TM_Result::Type {

@@ -10,9 +10,9 @@
 //! After `find` and its variants a look-up has no page pinned, so the caller may wait for another
 //! transaction.
 
-use super::Table;
 use super::now::is_visible;
 use super::scratch::within;
+use super::{Table, Writer, look_again};
 use crate::pause::pause_point;
 use crate::settings::WAIT_FOR_FLUSH;
 use pgrx::pg_sys;
@@ -24,12 +24,8 @@ pub enum Found {
     Nothing,
     /// The row is committed, or this transaction wrote it. Its columns can be read.
     Row,
-    /// Another transaction is inserting or deleting the row. The token is not 0 while the insertion
-    /// is speculative.
-    InProgress {
-        xid: pg_sys::TransactionId,
-        speculative_token: u32,
-    },
+    /// Another transaction is inserting or deleting the row.
+    InProgress(Writer),
 }
 
 /// A look-up that can be repeated with other keys. The scan and its slot are set up once.
@@ -121,16 +117,16 @@ impl<'t> Lookup<'t> {
     /// Returns what the dirty snapshot reported about the row in the slot.
     fn fetched(&self) -> Found {
         if self.snapshot.xmin != pg_sys::InvalidTransactionId {
-            return Found::InProgress {
+            return Found::InProgress(Writer {
                 xid: self.snapshot.xmin,
                 speculative_token: self.snapshot.speculativeToken,
-            };
+            });
         }
         if self.snapshot.xmax != pg_sys::InvalidTransactionId {
-            return Found::InProgress {
+            return Found::InProgress(Writer {
                 xid: self.snapshot.xmax,
                 speculative_token: 0,
-            };
+            });
         }
         Found::Row
     }
@@ -198,19 +194,15 @@ impl<'t> Lookup<'t> {
         keys: &mut [pg_sys::ScanKeyData],
         next: impl Fn(&mut Self) -> Found,
     ) -> Found {
-        loop {
+        look_again(|| {
             self.seek(keys);
             let mut found = next(self);
             if found == Found::Nothing && self.met_invisible && self.rows_are_updated {
-                let Some(latest) = self.find_latest(keys) else {
-                    pgrx::check_for_interrupts!();
-                    continue;
-                };
-                found = latest;
+                found = self.find_latest(keys)?;
             }
             self.unpin(found);
-            return found;
-        }
+            Some(found)
+        })
     }
 
     /// Finds the row under the keys with a new snapshot, which sees at most one, and returns what
@@ -256,8 +248,8 @@ impl<'t> Lookup<'t> {
             match self.next() {
                 Found::Nothing => return false,
                 Found::Row => return true,
-                Found::InProgress { .. } if self.is_there() => return true,
-                Found::InProgress { .. } => (),
+                Found::InProgress(_) if self.is_there() => return true,
+                Found::InProgress(_) => (),
             }
         }
     }

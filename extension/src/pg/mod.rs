@@ -7,6 +7,7 @@ mod insert;
 mod lookup;
 mod now;
 mod scratch;
+mod settle;
 mod table;
 mod unbound;
 mod walk;
@@ -18,31 +19,13 @@ pub use insert::{Inserted, Inserter, insert_unique};
 pub use lookup::{Found, Lookup};
 pub use now::{for_each_row, latest};
 pub use scratch::Scratch;
+pub use settle::{Settled, Writer, look_again};
 pub use table::Table;
 pub use unbound::next_value;
 pub use walk::{Latest, Walk, condition, null_condition};
 
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
-
-/// Waits until the transaction ends. With a speculative token, waits only until the speculative
-/// insertion is decided.
-pub fn wait_for(xid: pg_sys::TransactionId, speculative_token: u32) {
-    // SAFETY: both functions accept any xid and raise an error on cancel and lock_timeout. No
-    // relation is given, because it serves only the error context.
-    unsafe {
-        if speculative_token != 0 {
-            pg_sys::SpeculativeInsertionWait(xid, speculative_token);
-        } else {
-            pg_sys::XactLockTableWait(
-                xid,
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-                pg_sys::XLTW_Oper::XLTW_None,
-            );
-        }
-    }
-}
 
 /// Fails with 25006 on a standby and in a read-only transaction. The callers write without the
 /// executor, which would check this. `call` is the name of the SQL function.

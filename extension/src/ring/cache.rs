@@ -17,6 +17,7 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::prelude::*;
 use std::cell::Cell;
+use std::ops::Deref;
 
 thread_local! {
     static GENERATION: Cell<u64> = const { Cell::new(1) };
@@ -96,10 +97,21 @@ fn tables() -> Result<Tables> {
     Ok(tables)
 }
 
-/// Enters the rings for a claim: locks `idem.ring` until the end of the transaction and returns the
-/// state, which is valid until then.
-pub fn enter() -> Result<Rings> {
-    locked(pg_sys::RowExclusiveLock as pg_sys::LOCKMODE)
+/// The state of the rings for a transaction that has entered them: it holds the lock on `idem.ring`
+/// until it ends, and the state is valid until then.
+pub struct Entered(Rings);
+
+impl Deref for Entered {
+    type Target = Rings;
+
+    fn deref(&self) -> &Rings {
+        &self.0
+    }
+}
+
+/// Enters the rings: locks `idem.ring` ROW EXCLUSIVE until the end of the transaction.
+pub fn enter() -> Result<Entered> {
+    locked(pg_sys::RowExclusiveLock as pg_sys::LOCKMODE).map(Entered)
 }
 
 /// Returns the state for reading. Works on a standby. Rotations do not wait for readers. This is

@@ -7,7 +7,7 @@ mod fence;
 mod interval;
 mod version;
 
-pub use cache::{enter, generation, look, refreshed};
+pub use cache::{Entered, enter, generation, look, refreshed};
 pub use clock::{Ran, monotonic_us};
 pub use fence::{fence_passed, fences_pending, transaction_ended};
 pub use interval::interval;

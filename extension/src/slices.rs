@@ -3,6 +3,7 @@
 use crate::destination::Destination;
 use crate::pg::Table;
 use crate::ring::{Ring, Rings};
+use pgrx::pg_sys;
 
 /// The slices of one destination: of the inbox, or with [`Rings::with_journal_slices`] of the
 /// journal.
@@ -30,4 +31,14 @@ impl Slices {
                 .collect(),
         }
     }
+}
+
+/// Returns every slice in which a row of this destination can be. Within each ring the oldest slice
+/// comes first.
+pub fn slices_of(destination: &Destination, rings: &Rings) -> Vec<pg_sys::Oid> {
+    destination
+        .left_rings(rings)
+        .chain([destination.ring(rings)])
+        .flat_map(|ring| ring.probed().collect::<Vec<_>>())
+        .collect()
 }

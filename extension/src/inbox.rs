@@ -1,46 +1,42 @@
 //! Reads the present state of an identity in the inbox.
 
-use super::identity::Identity;
-use crate::claim::{check_claim, slices_of, text_id};
-use crate::destination::find;
+use crate::claim::text_id;
 use crate::errors::{Result, given};
-use crate::pg::{Found, Lookup, Table, wait_for};
-use crate::ring::{self, Rings};
+use crate::identity::Identity;
+use crate::pg::{Found, Lookup, Table, Writer, look_again};
+use crate::ring::{self, Entered};
+use crate::slices::slices_of;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
+
+/// The columns of a slice of the inbox, counted from 1.
+pub mod column {
+    pub const CLAIMED_AT: i32 = 2;
+    pub const ID: i32 = 4;
+    pub const FINGERPRINT: i32 = 5;
+}
+
+/// Returns the time of the found claim.
+pub fn claimed_at(claim: &Lookup) -> pg_sys::TimestampTz {
+    claim
+        .column(column::CLAIMED_AT)
+        .map_or(0, |d| d.value() as i64)
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InboxState {
     Free,
     Claimed,
     /// Claimed by a running transaction.
-    InProgress {
-        xid: pg_sys::TransactionId,
-        speculative_token: u32,
-    },
-}
-
-impl InboxState {
-    /// Waits until the claim in progress has ended. The caller must hold no lock that the claim may
-    /// wait for.
-    pub fn wait(self) {
-        if let InboxState::InProgress {
-            xid,
-            speculative_token,
-        } = self
-        {
-            wait_for(xid, speculative_token);
-        }
-    }
+    InProgress(Writer),
 }
 
 /// The slices in which a claim can be, open for look-ups.
 pub struct Inbox(Vec<Table>);
 
 impl Inbox {
-    /// Opens the slices. The caller must have entered the rings.
-    pub fn open(identity: &Identity, rings: &Rings) -> Self {
+    pub fn open(identity: &Identity, rings: &Entered) -> Self {
         Inbox(
             slices_of(&identity.destination, rings)
                 .into_iter()
@@ -57,22 +53,26 @@ impl Inbox {
             match lookup.find(&mut keys) {
                 Found::Nothing => (),
                 Found::Row => {
-                    check_claim(&lookup, &identity.id, identity.name)?;
+                    identity.check(&lookup, column::ID)?;
                     lookup.rely();
                     return Ok(InboxState::Claimed);
                 }
-                Found::InProgress {
-                    xid,
-                    speculative_token,
-                } => {
-                    return Ok(InboxState::InProgress {
-                        xid,
-                        speculative_token,
-                    });
-                }
+                Found::InProgress(writer) => return Ok(InboxState::InProgress(writer)),
             }
         }
         Ok(InboxState::Free)
+    }
+
+    /// Returns whether the message is claimed. Waits until a claim in progress has ended. The
+    /// caller must hold no lock that the claim may wait for.
+    pub fn is_claimed(&self, identity: &Identity) -> Result<bool> {
+        look_again(|| match self.look(identity) {
+            Ok(InboxState::InProgress(writer)) => {
+                writer.wait();
+                None
+            }
+            seen => Some(seen.map(|seen| seen == InboxState::Claimed)),
+        })
     }
 }
 
@@ -90,17 +90,12 @@ fn claim_state(
 ) -> std::result::Result<&'static str, ErrorReport> {
     let (id, name) = (text_id(id)?, given(destination, "destination")?);
     let rings = ring::enter()?;
-    let Some(destination) = find(name)? else {
+    let Some(identity) = Identity::find(id, name)? else {
         return Ok("free");
-    };
-    let identity = Identity {
-        id,
-        destination,
-        name,
     };
     Ok(match Inbox::open(&identity, &rings).look(&identity)? {
         InboxState::Free => "free",
         InboxState::Claimed => "claimed",
-        InboxState::InProgress { .. } => "in_progress",
+        InboxState::InProgress(_) => "in_progress",
     })
 }

@@ -1,0 +1,39 @@
+//! Completes a leased message: the lease becomes a claim with its effects, in one transaction with
+//! the caller's other writes.
+
+use crate::claim::{Outcome, Terms, claim_identity};
+use crate::effects::record;
+use crate::errors::{Error, Result};
+use crate::identity::Identity;
+use crate::pending::{delete_pending, lease, tables};
+use crate::ring;
+use idem_core::{EffectSpec, MessageId};
+use uuid::Uuid;
+
+/// Completes a message and returns the message ids of the effects. An expired lease can be
+/// completed as long as no other consumer has leased or claimed the message. Fails with 55000 if
+/// the lease is lost, and with 55P03 if another transaction is claiming the message.
+pub fn complete(
+    id: MessageId,
+    name: &str,
+    token: i64,
+    effects: &[EffectSpec],
+) -> Result<Vec<Uuid>> {
+    let rings = ring::enter()?;
+    let identity = Identity::find(id, name)?.ok_or_else(|| Error::lease_lost(name))?;
+    let table = tables::current(&rings)?;
+    let (mut row, _) = lease::lock_leased(&identity, &table, token)?;
+    let claimed = match claim_identity(identity, &rings, Terms::LEASED)? {
+        Outcome::Claimed(claimed) => claimed,
+        // The claim in progress began after the lease expired. It will wait for the row that this
+        // transaction has locked, so waiting for the claim would be a deadlock.
+        Outcome::InProgress => {
+            return Err(Error::ClaimInProgress {
+                destination: name.to_owned(),
+            });
+        }
+        _ => return Err(Error::lease_lost(name)),
+    };
+    delete_pending(&mut row);
+    record(&claimed, effects)
+}
