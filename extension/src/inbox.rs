@@ -1,14 +1,11 @@
 //! Reads the present state of an identity in the inbox.
 
-use crate::claim::text_id;
-use crate::errors::{Result, given};
+use crate::errors::Result;
 use crate::identity::Identity;
 use crate::pg::{Found, Lookup, Table, Writer, look_again};
-use crate::ring::{self, Entered};
+use crate::ring::Entered;
 use crate::slices::slices_of;
 use pgrx::pg_sys;
-use pgrx::pg_sys::panic::ErrorReport;
-use pgrx::prelude::*;
 
 /// The columns of a slice of the inbox, counted from 1.
 pub mod column {
@@ -74,28 +71,4 @@ impl Inbox {
             seen => Some(seen.map(|seen| seen == InboxState::Claimed)),
         })
     }
-}
-
-/// Returns the state of a message in the inbox, for functions in SQL.
-#[pg_extern(
-    requires = ["schema"],
-    sql = r#"
-CREATE FUNCTION idem.claim_state(id text, destination text) RETURNS text
-LANGUAGE c AS 'MODULE_PATHNAME', 'claim_state_wrapper';
-"#
-)]
-fn claim_state(
-    id: Option<&str>,
-    destination: Option<&str>,
-) -> std::result::Result<&'static str, ErrorReport> {
-    let (id, name) = (text_id(id)?, given(destination, "destination")?);
-    let rings = ring::enter()?;
-    let Some(identity) = Identity::find(id, name)? else {
-        return Ok("free");
-    };
-    Ok(match Inbox::open(&identity, &rings).look(&identity)? {
-        InboxState::Free => "free",
-        InboxState::Claimed => "claimed",
-        InboxState::InProgress(_) => "in_progress",
-    })
 }

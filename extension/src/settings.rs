@@ -44,7 +44,7 @@ pub fn traceparent() -> Option<String> {
         .then(|| inherited.to_owned())
 }
 
-/// Defines the settings. Called once, from `_PG_init`, before the prefix is reserved.
+/// Defines the settings and reserves their prefix. Called once, from `_PG_init`.
 pub fn define() {
     GucRegistry::define_enum_guc(
         c"idem.message_identity",
@@ -130,4 +130,9 @@ pub fn define() {
         GucFlags::default(),
     );
     crate::pause::define();
+    // SAFETY: all settings of the prefix are defined.
+    #[cfg(not(any(feature = "pg13", feature = "pg14")))]
+    unsafe {
+        pgrx::pg_sys::MarkGUCPrefixReserved(c"idem".as_ptr())
+    };
 }

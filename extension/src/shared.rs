@@ -75,6 +75,12 @@ impl Default for Shared {
 static SHARED: PgAtomic<Shared> = unsafe { PgAtomic::new(c"idem") };
 static PRELOADED: AtomicBool = AtomicBool::new(false);
 
+/// Returns whether the postmaster is preloading libraries.
+pub fn is_preloading() -> bool {
+    // SAFETY: reads a variable of the process.
+    unsafe { pg_sys::process_shared_preload_libraries_in_progress }
+}
+
 /// Requests the shared memory. Called from `_PG_init` while libraries are preloaded.
 pub fn init() {
     pg_shmem_init!(SHARED);

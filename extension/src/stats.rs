@@ -3,7 +3,6 @@
 use crate::ring;
 use crate::shared::{COUNTERS, this_database};
 use crate::wake;
-use pgrx::iter::TableIterator;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::cell::Cell;
@@ -91,27 +90,15 @@ unsafe extern "C-unwind" fn on_transaction_end(
     }
 }
 
-/// Returns the counters of this database. Returns no row if the library is not preloaded.
-#[pg_extern(
-    requires = ["schema"],
-    sql = r#"
-CREATE FUNCTION idem.counters() RETURNS TABLE (name text, value bigint)
-LANGUAGE c AS 'MODULE_PATHNAME', 'counters_wrapper';
-"#
-)]
-fn counters() -> TableIterator<'static, (name!(name, &'static str), name!(value, i64))> {
-    let rows: Vec<_> = this_database()
-        .map(|database| {
-            NAMES
-                .into_iter()
-                .zip(
-                    database
-                        .counters
-                        .iter()
-                        .map(|n| n.load(Ordering::Relaxed) as i64),
-                )
-                .collect()
-        })
-        .unwrap_or_default();
-    TableIterator::new(rows)
+/// Returns the counters of this database by name. The list is empty if the library is not
+/// preloaded.
+pub fn counters() -> Vec<(&'static str, i64)> {
+    let Some(database) = this_database() else {
+        return Vec::new();
+    };
+    let values = database.counters.iter();
+    NAMES
+        .into_iter()
+        .zip(values.map(|n| n.load(Ordering::Relaxed) as i64))
+        .collect()
 }

@@ -6,8 +6,6 @@ use crate::pg::sleep_ms;
 use crate::shared::{Waiter, shared, this_database};
 use crate::stats::watch_transactions;
 use pgrx::pg_sys;
-use pgrx::pg_sys::panic::ErrorReport;
-use pgrx::prelude::*;
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -144,44 +142,30 @@ pub fn left_ms(deadline: Instant) -> i64 {
         .as_millis() as i64
 }
 
-/// Waits until new effects are committed, at most `timeout_ms` milliseconds. Effects are new if
-/// they were committed after the previous wait of this session. Returns true if there are new
-/// effects: the relay then reads them with `idem_relay_next`. Returns false if no new effects are
-/// known: the relay should still read from time to time.
+/// Waits until new effects are committed, but not after the deadline. Effects are new if they were
+/// committed after the previous wait of this session. Returns true if there are new effects: the
+/// relay then reads them with `idem_relay_next`. Returns false if no new effects are known: the
+/// relay should still read from time to time.
 ///
 /// Without preloading the function only sleeps. Each sleep of the session is longer than the one
 /// before, up to a limit.
-#[pg_extern(requires = ["schema"])]
-fn idem_relay_wait(timeout_ms: default!(Option<i32>, "1000")) -> Result<bool, ErrorReport> {
-    let deadline = deadline(timeout_ms)?;
+pub fn wait_for_effects(deadline: Instant) -> bool {
     let place = WaiterSlot::take(EFFECTS);
     let Some(database) = this_database().filter(|_| place.is_some()) else {
         let idle = IDLE_MS.get();
         IDLE_MS.set((idle * 2).min(POLL_MS.1));
         sleep_ms(idle.min(left_ms(deadline)).max(1));
-        return Ok(false);
+        return false;
     };
     loop {
         let recordings = database.recordings.load(Ordering::SeqCst);
         if recordings != SEEN_RECORDINGS.replace(recordings) {
-            return Ok(true);
+            return true;
         }
         let left = left_ms(deadline);
         if left <= 0 {
-            return Ok(false);
+            return false;
         }
         sleep_ms(left);
     }
-}
-
-/// Wakes the consumers that wait for messages, when this transaction commits.
-#[pg_extern(
-    requires = ["schema"],
-    sql = r#"
-CREATE FUNCTION idem.tell_receivers() RETURNS void
-LANGUAGE c AS 'MODULE_PATHNAME', 'tell_receivers_wrapper';
-"#
-)]
-fn tell_receivers() {
-    messages_received();
 }

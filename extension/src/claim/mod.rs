@@ -5,20 +5,19 @@
 //! opening, into the next slice. The message is claimed if every insert succeeds and no lease
 //! protects the message (see `pending`).
 
-mod api;
+mod batch;
 mod inspect;
-mod lone;
+pub mod lone;
 
-pub use api::{text_id, uuid_id};
-pub use inspect::{claim_of, held};
+pub use batch::claim_batch;
+pub use inspect::{claim_of, forget, held};
 
-use crate::destination;
 use crate::errors::{Error, Result};
 use crate::identity::Identity;
 use crate::inbox::{claimed_at, column};
 use crate::pause::pause_point;
 use crate::pending::{PendingCheck, PendingState};
-use crate::pg::{self, Inserter, Lookup, Scratch, Settled, look_again};
+use crate::pg::{self, Inserter, Lookup, Settled, look_again};
 use crate::ring::Entered;
 use crate::slices::Slices;
 use crate::stats::{Counter, count};
@@ -106,32 +105,6 @@ pub fn claim_identity<'a>(
     let slices = Slices::open(&identity.destination, rings);
     let mut writer = ClaimWriter::new(&slices, rings, terms);
     writer.claim(identity)
-}
-
-/// Claims messages of one destination in the given order. It must be the order of their keys, so
-/// that two concurrent batches cannot deadlock. The second of two equal ids is a duplicate of the
-/// first. Calls `tell` with the outcome of each message.
-pub fn claim_each<'a>(
-    ids: impl Iterator<Item = &'a MessageId<'a>>,
-    name: &'a str,
-    rings: &'a Entered,
-    terms: Terms,
-    mut tell: impl FnMut(&Outcome),
-) -> Result<()> {
-    let destination = destination::intern(name, rings)?;
-    let slices = Slices::open(&destination, rings);
-    let mut writer = ClaimWriter::new(&slices, rings, terms);
-    let scratch = Scratch::new();
-    for &id in ids {
-        pgrx::check_for_interrupts!();
-        let identity = Identity {
-            id,
-            destination,
-            name,
-        };
-        tell(&scratch.with(|| writer.claim(identity))?);
-    }
-    Ok(())
 }
 
 /// Claims messages of one destination. Look-ups and inserts are set up once for a whole batch.

@@ -7,7 +7,6 @@
 //! journal rotate with the slices of the claims and are written by the same rules. A call is
 //! therefore remembered as long as a claim.
 
-mod api;
 mod book;
 mod inspect;
 
@@ -19,7 +18,10 @@ use crate::pg::{clock, look_again};
 use crate::ring::{self, Entered};
 use crate::slices::Slices;
 use crate::sql_types::{JsonText, jsonb_datum};
-use book::{CallHistory, CallJournal};
+pub use book::CallHistory;
+pub use inspect::calls_of;
+
+use book::CallJournal;
 use idem_core::{
     CallEvent, CallState, MessageId, call_key, check_len, error_from_json, error_to_json, limits,
     request_digest,
@@ -166,7 +168,8 @@ fn tell(call: Call, event: CallEvent, body: Option<(&str, pg_sys::Datum)>) -> Re
     })
 }
 
-fn error(page: &CallHistory, asked_for: bool) -> Option<String> {
+/// Returns the error of the last event, if `asked_for` is true.
+pub fn error(page: &CallHistory, asked_for: bool) -> Option<String> {
     let last = page.last().filter(|_| asked_for)?;
     last.body_text().map(|body| error_from_json(body.as_str()))
 }

@@ -13,7 +13,6 @@
 //! the clock of the server and the latest committed state, at every isolation level.
 
 pub mod acquire;
-mod api;
 mod check;
 mod due;
 pub mod failures;
@@ -22,7 +21,7 @@ pub mod next;
 mod payloads;
 pub mod policy;
 pub mod presence;
-mod receive;
+pub mod receive;
 mod row;
 mod scan_start;
 mod search;

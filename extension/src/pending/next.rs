@@ -7,91 +7,20 @@ use super::payloads::Payloads;
 use super::policy::max_attempts;
 use super::row::{LeaseState, Leased, column, errors};
 use super::search::{Ended, Found, Search, Visit};
-use super::{lease, tables};
+use super::tables;
 use crate::destination::{Destination, find};
-use crate::errors::{Error, Result, given, invalid};
-use crate::pg::{self, Appender, Hold, Lookup, Table, Walk, condition, return_rows};
+use crate::errors::{Error, Result};
+use crate::pg::{self, Appender, Hold, Lookup, Table, Walk, condition};
 use crate::ring;
 use idem_core::{Failure, last_failure, note_failure};
-use pgrx::datum::Interval;
-use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use pgrx::{FromDatum, Uuid, pg_sys};
 
-/// Maximum number of messages in one function call.
-const MAX_MESSAGES: i32 = 10_000;
-
-/// Maximum bytes of payloads and headers in one function call, as for a batch of a relay.
-const MAX_BYTES: i64 = 1024 * 1024 * 1024;
-
 type Columns = [Option<pg_sys::Datum>; 13];
-
-#[pg_extern(
-    requires = ["pending"],
-    sql = r#"
-CREATE FUNCTION idem_next(
-    destination  text,
-    max_messages integer  DEFAULT 1,
-    lease        interval DEFAULT '30 seconds',
-    max_bytes    bigint   DEFAULT 16777216
-)
-RETURNS TABLE (
-    token         bigint,
-    seq           bigint,
-    id            text,
-    key           text,
-    type          text,
-    payload       bytea,
-    content_type  text,
-    headers       jsonb,
-    traceparent   text,
-    attempt       integer,
-    received_at   timestamptz,
-    last_error    text,
-    lease_expired boolean
-)
-LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS 'MODULE_PATHNAME', 'idem_next_wrapper';
-"#
-)]
-fn idem_next(
-    destination: Option<&str>,
-    max_messages: Option<i32>,
-    lease: Option<Interval>,
-    max_bytes: Option<i64>,
-    fcinfo: pg_sys::FunctionCallInfo,
-) -> std::result::Result<(), ErrorReport> {
-    let max_messages = given(max_messages, "max_messages")?;
-    if !(1..=MAX_MESSAGES).contains(&max_messages) {
-        invalid(
-            format!("max_messages is {max_messages}"),
-            format!("It must be between 1 and {MAX_MESSAGES}."),
-        )?;
-    }
-    let lease = lease::microseconds(given(lease, "lease")?)?;
-    let max_bytes = given(max_bytes, "max_bytes")?;
-    if !(1..=MAX_BYTES).contains(&max_bytes) {
-        invalid(
-            format!("max_bytes is {max_bytes}"),
-            format!("It must be between 1 and {MAX_BYTES} (1 GB)."),
-        )?;
-    }
-    let destination = given(destination, "destination")?;
-    idem_core::check_destination(destination).map_err(Error::from)?;
-    lease::check_transaction(c"idem_next()")?;
-    let messages = next(
-        destination,
-        lease,
-        max_messages as usize,
-        max_bytes as usize,
-    )?;
-    return_rows(fcinfo, messages.into_iter());
-    Ok(())
-}
 
 /// Leases at most `at_most` messages for `lease` microseconds. They have at most `max_bytes` bytes
 /// in total, but the first message is returned regardless of its size.
-fn next(name: &str, lease: i64, at_most: usize, max_bytes: usize) -> Result<Vec<Columns>> {
+pub fn next(name: &str, lease: i64, at_most: usize, max_bytes: usize) -> Result<Vec<Columns>> {
     let rings = ring::look()?;
     let Some(destination) = find(name)? else {
         return Ok(Vec::new());

@@ -5,19 +5,6 @@ use crate::errors::{Error, Result};
 use crate::pg::{self, Lookup, Table};
 use idem_core::limits::MAX_ATTEMPTS;
 use pgrx::pg_sys;
-use pgrx::prelude::*;
-
-/// Returns the default of `max_attempts`, for idem.default_policy.
-#[pg_extern(
-    requires = ["schema"],
-    sql = r#"
-CREATE FUNCTION idem.default_max_attempts() RETURNS integer
-LANGUAGE c IMMUTABLE AS 'MODULE_PATHNAME', 'default_max_attempts_wrapper';
-"#
-)]
-fn default_max_attempts() -> i32 {
-    MAX_ATTEMPTS
-}
 
 /// Returns the maximum number of attempts for a message of the destination.
 pub fn max_attempts(destination: &Destination) -> Result<i32> {

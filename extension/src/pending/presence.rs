@@ -9,10 +9,7 @@
 //!
 //! The note is `SOME` after the start of the server, after a promotion and without preloading.
 
-use crate::errors::{given, invalid};
 use crate::shared::this_database;
-use pgrx::pg_sys::panic::ErrorReport;
-use pgrx::prelude::*;
 use std::sync::atomic::{Ordering, fence};
 
 const SOME: u32 = 0;
@@ -38,52 +35,27 @@ pub fn may_exist() -> bool {
     this_database().is_none_or(|database| database.pending.load(Ordering::SeqCst) != NONE)
 }
 
-/// Sets the note for rows that COPY, INSERT or logical replication write without the functions of
-/// idem. The CHECK constraint of both tables calls this function before the row is stored.
-#[pg_extern(
-    requires = ["schema"],
-    sql = r#"
-CREATE FUNCTION idem.note_pending(seq bigint) RETURNS boolean
-LANGUAGE c AS 'MODULE_PATHNAME', 'note_pending_wrapper';
-"#
-)]
-fn note_pending(_seq: Option<i64>) -> bool {
-    note();
-    true
-}
-
-/// Returns the present note.
-#[pg_extern(
-    requires = ["schema"],
-    sql = r#"
-CREATE FUNCTION idem.pending_presence() RETURNS text
-LANGUAGE c AS 'MODULE_PATHNAME', 'pending_presence_wrapper';
-"#
-)]
-fn pending_presence() -> &'static str {
+/// Returns the present note, as SQL names it.
+pub fn name() -> &'static str {
     let noted = this_database().map_or(SOME, |database| database.pending.load(Ordering::SeqCst));
     NAMES.get(noted as usize).copied().unwrap_or(NAMES[0])
 }
 
-/// Sets the note to `quiet` if it is `some`, or to `none` if it is `quiet`. Otherwise keeps the
-/// note, because a writer has set it in between. The maintainer calls this function.
-#[pg_extern(
-    requires = ["schema"],
-    sql = r#"
-CREATE FUNCTION idem.set_pending_presence(note text) RETURNS void
-LANGUAGE c AS 'MODULE_PATHNAME', 'set_pending_presence_wrapper';
-"#
-)]
-fn set_pending_presence(note: Option<&str>) -> std::result::Result<(), ErrorReport> {
-    let (from, to) = match given(note, "note")? {
-        "quiet" => (SOME, QUIET),
-        "none" => (QUIET, NONE),
-        other => invalid(format!("note is \"{other}\""), "Give quiet or none.")?,
-    };
+/// Sets the note to `quiet` if it is `some`. The maintainer calls this function.
+pub fn set_quiet() {
+    replace(SOME, QUIET);
+}
+
+/// Sets the note to `none` if it is `quiet`. Otherwise keeps the note, because a writer has set it
+/// in between. The maintainer calls this function.
+pub fn set_none() {
+    replace(QUIET, NONE);
+}
+
+fn replace(from: u32, to: u32) {
     if let Some(database) = this_database() {
         let _ = database
             .pending
             .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
     }
-    Ok(())
 }

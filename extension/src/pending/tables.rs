@@ -5,8 +5,6 @@ use crate::errors::{Error, Result};
 use crate::pg::{self, Table};
 use crate::ring::{self, Entered, Rings};
 use pgrx::pg_sys;
-use pgrx::pg_sys::panic::ErrorReport;
-use pgrx::prelude::*;
 
 /// Opens the current table and locks it for writing. No rotation happens while the lock is held,
 /// because a rotation locks both tables ACCESS EXCLUSIVE. The lock is released when the returned
@@ -53,20 +51,4 @@ pub enum IndexKind {
     Due,
     /// On (destination, order_key, state, seq).
     Order,
-}
-
-/// Returns the number of the current table and locks it for writing until the end of the
-/// transaction. Functions in SQL call it.
-#[pg_extern(
-    requires = ["schema"],
-    sql = r#"
-CREATE FUNCTION idem.enter_pending() RETURNS integer
-LANGUAGE c AS 'MODULE_PATHNAME', 'enter_pending_wrapper';
-"#
-)]
-fn enter_pending() -> std::result::Result<i32, ErrorReport> {
-    // Enter the rings, because the caller may write a payload: the fence of a rotation of payloads
-    // waits for each transaction that has entered the rings.
-    current(&ring::enter()?)?;
-    Ok(ring::refreshed()?.pending_number() as i32)
 }

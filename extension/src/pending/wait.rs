@@ -2,16 +2,16 @@
 
 use super::policy::max_attempts;
 use super::search::{Search, Visit};
-use super::{due, lease, tables};
+use super::{due, tables};
 use crate::destination::find;
-use crate::errors::{Error, Result, given};
+use crate::errors::Result;
 use crate::identity::scan_keys;
 use crate::pg::{self, Found, Latest, Lookup, sleep_ms};
 use crate::ring;
-use crate::wake::{MESSAGES, WaiterSlot, deadline, left_ms};
+use crate::wake::{MESSAGES, WaiterSlot, left_ms};
+use pgrx::IntoDatum;
 use pgrx::pg_sys;
-use pgrx::pg_sys::panic::ErrorReport;
-use pgrx::prelude::*;
+use std::time::Instant;
 
 /// The first and the longest sleep, in milliseconds, of a waiter that no other backend can wake.
 const POLL_MS: (i64, i64) = (10, 1_000);
@@ -19,25 +19,11 @@ const POLL_MS: (i64, i64) = (10, 1_000);
 /// no waiter.
 const CONTENDED_MS: i64 = 100;
 
-/// Waits until `idem_next` can return a message of the destination, at most `timeout_ms`
-/// milliseconds. Returns true if it can.
+/// Waits until `idem_next` can return a message of the destination, but not after the deadline.
+/// Returns true if it can.
 ///
 /// Without preloading no other backend wakes the waiter: it polls at growing intervals.
-#[pg_extern(
-    requires = ["schema"],
-    sql = r#"
-CREATE FUNCTION idem_next_wait(destination text, timeout_ms integer DEFAULT 1000) RETURNS boolean
-LANGUAGE c AS 'MODULE_PATHNAME', 'idem_next_wait_wrapper';
-"#
-)]
-fn idem_next_wait(
-    destination: Option<&str>,
-    timeout_ms: Option<i32>,
-) -> std::result::Result<bool, ErrorReport> {
-    let destination = given(destination, "destination")?;
-    idem_core::check_destination(destination).map_err(Error::from)?;
-    let deadline = deadline(timeout_ms)?;
-    lease::check_transaction(c"idem_next_wait()")?;
+pub fn wait(destination: &str, deadline: Instant) -> Result<bool> {
     // Take the slot before the first search, so that a later commit wakes this backend.
     let place = WaiterSlot::take(MESSAGES);
     let mut poll_ms = POLL_MS.0;

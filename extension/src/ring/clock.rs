@@ -11,10 +11,7 @@ use super::interval::interval;
 use crate::errors::Error;
 use crate::pg;
 use crate::pg::for_each_row;
-use pgrx::datum::Interval;
 use pgrx::pg_sys;
-use pgrx::pg_sys::panic::ErrorReport;
-use pgrx::prelude::*;
 
 /// A time on the clock of the rings, in microseconds.
 pub type Ran = i64;
@@ -58,30 +55,12 @@ impl Clock {
 }
 
 /// Returns the present reading of the clock. Works on a standby, where the clock does not advance.
-#[pg_extern(
-    requires = ["schema"],
-    sql = r#"
-CREATE FUNCTION idem.ran() RETURNS interval LANGUAGE c AS 'MODULE_PATHNAME', 'ran_wrapper';
-"#
-)]
-fn ran() -> Result<Interval, ErrorReport> {
-    Ok(Interval::from_micros(Clock::read()?.now()))
+pub fn ran() -> Result<Ran, Error> {
+    Ok(Clock::read()?.now())
 }
 
-/// Returns the system's monotonic clock. Two readings can be compared if both were taken in the
-/// same run of the server.
-#[pg_extern(
-    requires = ["schema"],
-    sql = r#"
-CREATE FUNCTION idem.monotonic() RETURNS interval
-LANGUAGE c AS 'MODULE_PATHNAME', 'monotonic_wrapper';
-"#
-)]
-fn monotonic() -> Interval {
-    Interval::from_micros(monotonic_us())
-}
-
-/// Returns the system's monotonic clock, in microseconds.
+/// Returns the system's monotonic clock, in microseconds. Two readings can be compared if both were
+/// taken in the same run of the server.
 pub fn monotonic_us() -> i64 {
     let mut now = libc::timespec {
         tv_sec: 0,

@@ -3,7 +3,6 @@
 
 use super::cache::ring_table;
 use super::version::check_version;
-use crate::errors::given;
 use crate::pg::{Lockers, sleep_ms};
 use crate::settings;
 use crate::stats::watch_transactions;
@@ -31,7 +30,7 @@ struct Fence {
     step: String,
     /// The transactions that have not ended; empty if the fence has passed.
     lockers: Lockers,
-    /// Whether `idem.fence` was called for this step since the last call of `fences_pending`.
+    /// Whether `pass_fence` was called for this step since the last call of `fences_pending`.
     asked_for: bool,
 }
 
@@ -42,16 +41,7 @@ struct Fence {
 /// `step` names the published step and is different for each step; its first word names what
 /// rotates, a ring or `payloads`. If `wait` is true, the function waits for at most
 /// `idem.fence_wait`.
-#[pg_extern(
-    requires = ["schema"],
-    sql = r#"
-CREATE FUNCTION idem.fence(step text, wait boolean) RETURNS boolean
-LANGUAGE c AS 'MODULE_PATHNAME', 'fence_wrapper';
-"#
-)]
-fn fence(step: Option<&str>, wait: Option<bool>) -> Result<bool, ErrorReport> {
-    let step = given(step, "step")?;
-    let wait = given(wait, "wait")?;
+pub fn pass_fence(step: &str, wait: bool) -> Result<bool, ErrorReport> {
     not_in_the_transaction_that_published()?;
     check_version()?;
     let table = ring_table()?;
@@ -108,7 +98,7 @@ pub fn transaction_ended() {
 }
 
 /// Returns whether a rotation waits at its fence in this backend. Forgets each fence for which
-/// `idem.fence` was not called since the last check, because another maintainer has completed the
+/// `pass_fence` was not called since the last check, because another maintainer has completed the
 /// step.
 pub fn fences_pending() -> bool {
     FENCES.with_borrow_mut(|fences| {
@@ -128,15 +118,7 @@ pub fn fence_passed() -> bool {
 
 /// Makes every backend read this table's state again at its next claim. The invalidation is sent
 /// when the transaction commits.
-#[pg_extern(
-    requires = ["schema"],
-    sql = r#"
-CREATE FUNCTION idem.invalidate(relation oid) RETURNS void
-LANGUAGE c AS 'MODULE_PATHNAME', 'invalidate_wrapper';
-"#
-)]
-fn invalidate(relation: Option<pg_sys::Oid>) -> Result<(), ErrorReport> {
-    let relation = given(relation, "relation")?;
+pub fn invalidate(relation: pg_sys::Oid) {
     watch_transactions();
     PUBLISHED.set(true);
     // SAFETY: relation_open raises an error unless the OID is that of a relation.
@@ -145,5 +127,4 @@ fn invalidate(relation: Option<pg_sys::Oid>) -> Result<(), ErrorReport> {
         pg_sys::CacheInvalidateRelcache(rel);
         pg_sys::relation_close(rel, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
     }
-    Ok(())
 }

@@ -8,8 +8,8 @@ mod interval;
 mod version;
 
 pub use cache::{Entered, enter, generation, look, refreshed};
-pub use clock::{Ran, monotonic_us};
-pub use fence::{fence_passed, fences_pending, transaction_ended};
+pub use clock::{Ran, monotonic_us, ran};
+pub use fence::{fence_passed, fences_pending, invalidate, pass_fence, transaction_ended};
 pub use interval::interval;
 pub use version::check_version;
 

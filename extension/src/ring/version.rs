@@ -10,7 +10,6 @@
 use crate::errors::{self, Error};
 use crate::pg::for_each_row;
 use pgrx::pg_sys;
-use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
 const LIBRARY: &str = env!("CARGO_PKG_VERSION");
@@ -30,20 +29,6 @@ pub fn check_version() -> errors::Result<()> {
         installed_is_older,
         library: LIBRARY,
     })
-}
-
-/// Does the same check for functions in PL/pgSQL, because these do not read the rings.
-#[pg_extern(
-    requires = ["schema"],
-    sql = r#"
-CREATE FUNCTION idem.check_version() RETURNS void
-LANGUAGE c AS 'MODULE_PATHNAME', 'check_version_for_sql_wrapper';
-COMMENT ON FUNCTION idem.check_version() IS
-    'Errors: 58000 (the library does not support this version of the extension).';
-"#
-)]
-fn check_version_for_sql() -> Result<(), ErrorReport> {
-    check_version().map_err(ErrorReport::from)
 }
 
 /// Returns the latest committed value of `pg_extension.extversion`.

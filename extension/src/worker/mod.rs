@@ -11,14 +11,7 @@ mod maintainer;
 
 pub use launcher::register;
 
-use crate::ring::monotonic_us;
-use crate::settings;
-use crate::shared::{preloaded, this_database};
-use pgrx::datum::Interval;
-use pgrx::iter::TableIterator;
 use pgrx::pg_sys;
-use pgrx::prelude::*;
-use std::sync::atomic::Ordering;
 
 /// Lets SIGTERM end the process at the next interrupt check, even in the middle of a statement. The
 /// handler of pgrx only sets a flag: fast shutdown would then wait for the statement, and a normal
@@ -35,30 +28,4 @@ fn end_on_sigterm() {
         #[cfg(feature = "pg18")]
         pg_sys::pqsignal_be(pg_sys::SIGTERM as i32, Some(postgres_die));
     }
-}
-
-/// Returns the state of the worker for the health check.
-#[pg_extern(
-    requires = ["schema"],
-    sql = r#"
-CREATE FUNCTION idem.worker_state(
-    
-) RETURNS TABLE (
-    preloaded boolean, since_pass interval, naptime_ms integer
-) LANGUAGE c AS 'MODULE_PATHNAME', 'worker_state_wrapper';
-"#
-)]
-#[allow(clippy::type_complexity)]
-fn worker_state() -> TableIterator<
-    'static,
-    (
-        name!(preloaded, bool),
-        name!(since_pass, Option<Interval>),
-        name!(naptime_ms, i32),
-    ),
-> {
-    let last_pass =
-        this_database().map_or(0, |database| database.last_pass.load(Ordering::Relaxed));
-    let since_pass = (last_pass != 0).then(|| Interval::from_micros(monotonic_us() - last_pass));
-    TableIterator::once((preloaded(), since_pass, settings::NAPTIME_MS.get()))
 }

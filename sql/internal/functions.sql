@@ -1,0 +1,125 @@
+-- The functions in Rust that only the extension's own SQL calls. They are in
+-- extension/src/sql_api/internal.rs and extension/src/sql_api/maintenance.rs.
+
+CREATE FUNCTION idem.key_of(id text) RETURNS uuid
+LANGUAGE c IMMUTABLE AS 'MODULE_PATHNAME', 'key_of_wrapper';
+COMMENT ON FUNCTION idem.key_of(text) IS 'Returns the key of a message id. Errors: 22004, 22023.';
+
+CREATE FUNCTION idem.find_destination(name text) RETURNS integer
+LANGUAGE c AS 'MODULE_PATHNAME', 'find_destination_wrapper';
+COMMENT ON FUNCTION idem.find_destination(text) IS
+    'Returns the id of a destination; null if it was never used. Errors: 22004, 22023.';
+
+CREATE FUNCTION idem.intern_destination(name text) RETURNS integer
+LANGUAGE c AS 'MODULE_PATHNAME', 'intern_destination_wrapper';
+COMMENT ON FUNCTION idem.intern_destination(text) IS
+    'Returns the id of a destination, which is created if it is new. Errors: 22004, 22023, 25006.';
+
+CREATE FUNCTION idem.claim_state(id text, destination text) RETURNS text
+LANGUAGE c AS 'MODULE_PATHNAME', 'claim_state_wrapper';
+COMMENT ON FUNCTION idem.claim_state(text, text) IS
+    'Returns free, claimed, or in_progress if a running transaction is claiming the message.';
+
+CREATE FUNCTION idem.enter_pending() RETURNS integer
+LANGUAGE c AS 'MODULE_PATHNAME', 'enter_pending_wrapper';
+COMMENT ON FUNCTION idem.enter_pending() IS
+    'Returns the number of the current table of pending messages, and locks it for writing until '
+    'the end of the transaction.';
+
+CREATE FUNCTION idem.note_pending(seq bigint) RETURNS boolean
+LANGUAGE c AS 'MODULE_PATHNAME', 'note_pending_wrapper';
+COMMENT ON FUNCTION idem.note_pending(bigint) IS
+    'Records in shared memory that a message may be pending. Always returns true, for the CHECK '
+    'constraints of the tables.';
+
+CREATE FUNCTION idem.pending_presence() RETURNS text
+LANGUAGE c AS 'MODULE_PATHNAME', 'pending_presence_wrapper';
+COMMENT ON FUNCTION idem.pending_presence() IS
+    'Returns what shared memory records about pending messages: some, quiet (the last pass found '
+    'none) or none.';
+
+CREATE FUNCTION idem.set_pending_presence(note text) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'set_pending_presence_wrapper';
+COMMENT ON FUNCTION idem.set_pending_presence(text) IS
+    'Records quiet, or none after quiet. The caller of none must hold ACCESS EXCLUSIVE on both '
+    'tables.';
+
+CREATE FUNCTION idem.tell_receivers() RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'tell_receivers_wrapper';
+COMMENT ON FUNCTION idem.tell_receivers() IS
+    'Wakes the sessions that wait for messages when the current transaction commits.';
+
+CREATE FUNCTION idem.default_max_attempts() RETURNS integer
+LANGUAGE c IMMUTABLE AS 'MODULE_PATHNAME', 'default_max_attempts_wrapper';
+COMMENT ON FUNCTION idem.default_max_attempts() IS
+    'Returns the number of attempts of a message, unless idem_configure_retries sets another '
+    'number.';
+
+CREATE FUNCTION idem.note_failure(
+    errors jsonb, attempt integer, error text, final boolean
+) RETURNS text
+LANGUAGE c AS 'MODULE_PATHNAME', 'note_failure_sql_wrapper';
+COMMENT ON FUNCTION idem.note_failure(jsonb, integer, text, boolean) IS
+    'Returns the errors of a message with another error at the end. The newest 100 errors are '
+    'kept, with at most 2,000 bytes each.';
+
+CREATE FUNCTION idem.note_expired_lease(errors jsonb, attempt integer) RETURNS text
+LANGUAGE c AS 'MODULE_PATHNAME', 'note_expired_lease_wrapper';
+COMMENT ON FUNCTION idem.note_expired_lease(jsonb, integer) IS
+    'Returns the errors of a message with the error of an attempt that ended because its lease '
+    'expired.';
+
+CREATE FUNCTION idem.is_last_failure(errors jsonb, attempt integer, error text) RETURNS boolean
+LANGUAGE c AS 'MODULE_PATHNAME', 'is_last_failure_sql_wrapper';
+COMMENT ON FUNCTION idem.is_last_failure(jsonb, integer, text) IS
+    'Returns whether the newest error of a message is this error of this attempt.';
+
+CREATE FUNCTION idem.record_letter(
+    id text, destination text, topic text, payload bytea, key text, type text, headers jsonb,
+    traceparent text, content_type text
+) RETURNS uuid
+LANGUAGE c AS 'MODULE_PATHNAME', 'record_letter_wrapper';
+COMMENT ON FUNCTION idem.record_letter(text, text, text, bytea, text, text, jsonb, text, text) IS
+    'Records a dead letter as an effect of its message, which the current transaction has '
+    'claimed, and returns the message id of the effect. Errors: 22004, 22023, 23000, 25006, 55000 '
+    '(no claim).';
+
+CREATE FUNCTION idem.ran() RETURNS interval
+LANGUAGE c AS 'MODULE_PATHNAME', 'ran_wrapper';
+COMMENT ON FUNCTION idem.ran() IS
+    'Returns the current reading of the clock of the rings: see idem.clock.';
+
+CREATE FUNCTION idem.monotonic() RETURNS interval
+LANGUAGE c AS 'MODULE_PATHNAME', 'monotonic_wrapper';
+COMMENT ON FUNCTION idem.monotonic() IS 'Returns the monotonic clock of the system.';
+
+CREATE FUNCTION idem.fence(step text, wait boolean) RETURNS boolean
+LANGUAGE c AS 'MODULE_PATHNAME', 'fence_wrapper';
+COMMENT ON FUNCTION idem.fence(text, boolean) IS
+    'Returns true when every transaction that held a claim when this step was first checked has '
+    'ended. wait: wait for these transactions for some time before returning false.';
+
+CREATE FUNCTION idem.invalidate(relation oid) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'invalidate_wrapper';
+COMMENT ON FUNCTION idem.invalidate(oid) IS
+    'Makes every backend read this table again at its next claim.';
+
+CREATE FUNCTION idem.check_version() RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'check_version_for_sql_wrapper';
+COMMENT ON FUNCTION idem.check_version() IS
+    'Errors: 58000 (the library does not support this version of the extension).';
+
+CREATE FUNCTION idem.next_xid() RETURNS xid8
+LANGUAGE c AS 'MODULE_PATHNAME', 'next_xid_wrapper';
+COMMENT ON FUNCTION idem.next_xid() IS
+    'Returns the next transaction id. All running transactions have lower ids.';
+
+CREATE FUNCTION idem.counters() RETURNS TABLE (name text, value bigint)
+LANGUAGE c AS 'MODULE_PATHNAME', 'counters_wrapper';
+COMMENT ON FUNCTION idem.counters() IS 'Returns the rows of the view idem.stats.';
+
+CREATE FUNCTION idem.worker_state() RETURNS TABLE (
+    preloaded boolean, since_pass interval, naptime_ms integer
+)
+LANGUAGE c AS 'MODULE_PATHNAME', 'worker_state_wrapper';
+COMMENT ON FUNCTION idem.worker_state() IS 'Returns the state of the worker for idem_health.';
