@@ -115,7 +115,7 @@ pub fn append_again(outbox: &Ring, rows: &[Vec<Option<pg_sys::Datum>>]) -> Resul
     Ok(())
 }
 
-/// The columns of a slice, by number (sql/20_outbox.sql).
+/// The columns of a slice, by number (sql/schema/outbox.sql).
 pub mod column {
     pub const SEQ: i32 = 1;
     pub const TX: i32 = 2;

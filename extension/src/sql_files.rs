@@ -1,17 +1,60 @@
-//! The order of the SQL files.
+//! The SQL files of the install script, in their order. A file may use the types and tables of the
+//! files before it. The bodies of functions are not checked at installation, so they may also use
+//! what follows.
 
-/// Puts SQL files into the install script, in the given order: each after the file before it. The
-/// last file comes after everything else.
+/// Puts SQL files into the install script: each after the file before it, the last one after
+/// everything else.
 macro_rules! sql_files {
     ($name:tt $path:tt, $($rest:tt)+) => {
         pgrx::extension_sql_file!($path, name = $name, bootstrap);
         sql_files!(after $name; $($rest)+);
     };
-    (after $before:tt; $name:tt $path:tt $(,)?) => {
+    (after $before:tt; $name:tt $path:tt,) => {
         pgrx::extension_sql_file!($path, name = $name, finalize);
     };
     (after $before:tt; $name:tt $path:tt, $($rest:tt)+) => {
         pgrx::extension_sql_file!($path, name = $name, requires = [$before]);
         sql_files!(after $name; $($rest)+);
     };
+}
+
+sql_files! {
+    "schema_database" "../../sql/schema/database.sql",
+    "internal_functions" "../../sql/internal/functions.sql",
+    "schema_triggers" "../../sql/schema/triggers.sql",
+    "schema_inbox" "../../sql/schema/inbox.sql",
+    "schema_clock" "../../sql/schema/clock.sql",
+    "schema_outbox" "../../sql/schema/outbox.sql",
+    "api_types" "../../sql/api/types.sql",
+    "schema_pending" "../../sql/schema/pending.sql",
+    "schema_journal" "../../sql/schema/journal.sql",
+    "schema_relays" "../../sql/schema/relays.sql",
+    "schema_maintenance" "../../sql/schema/maintenance.sql",
+    "schema_roles" "../../sql/schema/roles.sql",
+    "internal_clock" "../../sql/internal/clock.sql",
+    "internal_rotation" "../../sql/internal/rotation.sql",
+    "internal_rotate_pending" "../../sql/internal/rotate_pending.sql",
+    "internal_payloads" "../../sql/internal/payloads.sql",
+    "internal_progress" "../../sql/internal/progress.sql",
+    "internal_batches" "../../sql/internal/batches.sql",
+    "internal_relays" "../../sql/internal/relays.sql",
+    "internal_leases" "../../sql/internal/leases.sql",
+    "internal_dead_letters" "../../sql/internal/dead_letters.sql",
+    "internal_destinations" "../../sql/internal/destinations.sql",
+    "internal_maintenance" "../../sql/internal/maintenance.sql",
+    "internal_views" "../../sql/internal/views.sql",
+    "schema_views" "../../sql/schema/views.sql",
+    "internal_checks" "../../sql/internal/checks.sql",
+    "internal_roles" "../../sql/internal/roles.sql",
+    "api_claim" "../../sql/api/claim.sql",
+    "api_effects" "../../sql/api/effects.sql",
+    "api_leases" "../../sql/api/leases.sql",
+    "api_inbox" "../../sql/api/inbox.sql",
+    "api_journal" "../../sql/api/journal.sql",
+    "api_dead_letters" "../../sql/api/dead_letters.sql",
+    "api_relays" "../../sql/api/relays.sql",
+    "api_retention" "../../sql/api/retention.sql",
+    "api_maintenance" "../../sql/api/maintenance.sql",
+    "api_roles" "../../sql/api/roles.sql",
+    "grants" "../../sql/grants.sql",
 }

@@ -1,4 +1,4 @@
--- Leases. The functions are in extension/src/sql_api/leases.rs.
+-- Leases. The functions in Rust are in extension/src/sql_api/leases.rs.
 
 CREATE FUNCTION idem_acquire(
     id text, destination text, lease interval DEFAULT '30 seconds', OUT outcome idem_lease_outcome,
@@ -47,3 +47,122 @@ COMMENT ON FUNCTION idem_complete(uuid, text, bigint, jsonb) IS
     '22023 (invalid argument), 23000 (another id has the same key), 25006 (standby or read-only '
     'transaction), 55000 (the lease is lost; nothing is written), 55P03 (the lease expired, and a '
     'running transaction has claimed the message).';
+
+CREATE FUNCTION idem_extend(
+    id          text,
+    destination text,
+    token       bigint,
+    lease       interval DEFAULT '30 seconds'
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    slice integer;
+    p     idem.pending_0;
+BEGIN
+    PERFORM idem.check_lease(lease);
+    PERFORM idem.check_lease_transaction();
+    slice := idem.enter_pending();
+    p := idem.held_pending(slice, idem_extend.id, idem_extend.destination, idem_extend.token);
+    p.due_at := clock_timestamp() + lease;
+    PERFORM idem.write_pending(slice, p);
+END
+$$;
+COMMENT ON FUNCTION idem_extend(text, text, bigint, interval) IS
+    'Extends the lease that the token proves: it ends after the interval lease (1 millisecond to '
+    '1 day) from now. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id '
+    'has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
+    '55000 (the lease is lost).';
+
+CREATE FUNCTION idem_extend(
+    id          uuid,
+    destination text,
+    token       bigint,
+    lease       interval DEFAULT '30 seconds'
+) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN @extschema@.idem_extend(id::text, destination, token, lease);
+COMMENT ON FUNCTION idem_extend(uuid, text, bigint, interval) IS
+    'Extends the lease that the token proves: it ends after the interval lease (1 millisecond to '
+    '1 day) from now. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id '
+    'has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
+    '55000 (the lease is lost).';
+
+CREATE FUNCTION idem_release(
+    id          text,
+    destination text,
+    token       bigint,
+    error       text    DEFAULT NULL,
+    final       boolean DEFAULT false
+) RETURNS interval
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    slice  integer;
+    p      idem.pending_0;
+    policy idem.retry_policy;
+    pause  interval;
+BEGIN
+    IF idem_release.final IS NULL THEN
+        RAISE EXCEPTION 'final must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF idem_release.final AND idem_release.error IS NULL THEN
+        RAISE EXCEPTION 'error must not be null when final is true'
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Give the reason why the message must not be retried.';
+    END IF;
+    PERFORM idem.check_lease_transaction();
+    slice := idem.enter_pending();
+    p := idem.held_pending(slice, idem_release.id, idem_release.destination, idem_release.token);
+    IF idem_release.error IS NULL THEN
+        -- The message was not processed, so the attempt does not count.
+        p.attempt := p.attempt - 1;
+        p.state := 'r';
+        pause := '0';
+    ELSE
+        policy := idem.policy_of(p.destination);
+        final := idem_release.final OR idem_release.error LIKE ANY (policy.final_errors);
+        p.errors := idem.note_failure(p.errors, p.attempt, idem_release.error, final);
+        p.state := 'w';
+        pause := CASE WHEN NOT final AND p.attempt < policy.max_attempts
+                      THEN idem.pause_after(policy, p.attempt) END;
+    END IF;
+    IF pause IS NULL AND p.payload_slice IS NOT NULL THEN
+        PERFORM idem.die(slice, p);
+    ELSE
+        -- A message without a payload is at its broker: the next idem_acquire returns 'exhausted',
+        -- and the consumer calls idem_bury.
+        p.due_at := clock_timestamp() + coalesce(pause, '0');
+        PERFORM idem.write_pending(slice, p);
+    END IF;
+    PERFORM idem.tell_receivers();
+    RETURN pause;
+END
+$$;
+COMMENT ON FUNCTION idem_release(text, text, bigint, text, boolean) IS
+    'Releases the lease that the token proves. Returns the time until the next attempt, or null '
+    'if there is none. Without an error the attempt does not count and the message is due at '
+    'once. With an error the attempt counts, and the message waits for its back-off. A received '
+    'message moves to the dead letters if no attempt is left, if final is true, or if the error '
+    'matches a pattern of final_errors; for a message of a broker the next idem_acquire then '
+    'returns exhausted. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another '
+    'id has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
+    '55000 (the lease is lost).';
+
+CREATE FUNCTION idem_release(
+    id          uuid,
+    destination text,
+    token       bigint,
+    error       text    DEFAULT NULL,
+    final       boolean DEFAULT false
+) RETURNS interval
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN @extschema@.idem_release(id::text, destination, token, error, final);
+COMMENT ON FUNCTION idem_release(uuid, text, bigint, text, boolean) IS
+    'Releases the lease that the token proves. Returns the time until the next attempt, or null '
+    'if there is none. Without an error the attempt does not count and the message is due at '
+    'once. With an error the attempt counts, and the message waits for its back-off. A received '
+    'message moves to the dead letters if no attempt is left, if final is true, or if the error '
+    'matches a pattern of final_errors; for a message of a broker the next idem_acquire then '
+    'returns exhausted. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another '
+    'id has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
+    '55000 (the lease is lost).';

@@ -10,7 +10,7 @@ use pgrx::pg_sys::Datum;
 use pgrx::prelude::*;
 use std::collections::BTreeMap;
 
-/// The columns of a slice, numbered from 1 (sql/36_journal.sql).
+/// The columns of a slice, numbered from 1 (sql/schema/journal.sql).
 mod column {
     pub const AT: usize = 2;
     pub const EVENT: usize = 4;

@@ -1,4 +1,4 @@
-//! A pending row, as sql/32_pending.sql declares it.
+//! A pending row, as sql/schema/pending.sql declares it.
 
 use crate::errors::Result;
 use crate::identity::Identity;

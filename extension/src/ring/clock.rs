@@ -4,8 +4,8 @@
 //! All times that are compared across rotations are readings of this clock. While the server runs,
 //! it advances with the monotonic clock. It does not count the time from the last stored reading
 //! before a restart to the first reading after it. So a jump of the wall clock does not change it,
-//! and after downtime a ring only remembers its claims for longer. `idem.tick` (sql/12_clock.sql)
-//! stores the readings.
+//! and after downtime a ring only remembers its claims for longer. `idem.tick`
+//! (sql/internal/clock.sql) stores the readings.
 
 use super::interval::interval;
 use crate::errors::Error;

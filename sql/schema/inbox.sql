@@ -69,20 +69,6 @@ COMMENT ON COLUMN idem.ring.opened IS
 COMMENT ON COLUMN idem.ring.started IS
     'The time at which each slice last became current, by slice number + 1.';
 
--- CREATE EXTENSION inserts the first state, and pg_restore inserts the state of the dump. This
--- trigger lets the later row replace the earlier row.
-CREATE FUNCTION idem.replace_row_by_id() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    EXECUTE pg_catalog.format('DELETE FROM %I.%I WHERE id = $1', TG_TABLE_SCHEMA, TG_TABLE_NAME)
-      USING NEW.id;
-    RETURN NEW;
-END
-$$;
-COMMENT ON FUNCTION idem.replace_row_by_id() IS
-    'Trigger function: deletes the row with the id of the new row, so that pg_restore replaces '
-    'the rows that CREATE EXTENSION inserted.';
 CREATE TRIGGER replace_row BEFORE INSERT ON idem.ring
     FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
 ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER replace_row;
@@ -128,3 +114,12 @@ $$;
 
 SELECT pg_catalog.pg_extension_config_dump('idem.destination', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.ring', '');
+
+-- The triggers are ENABLE ALWAYS, because backends must also see a step that is done with
+-- session_replication_role = replica.
+CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.ring
+    FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
+ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER publish;
+CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.destination
+    FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
+ALTER TABLE idem.destination ENABLE ALWAYS TRIGGER publish;

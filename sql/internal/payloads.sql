@@ -5,15 +5,6 @@
 -- Each execution of idem.rotate_payloads does at most one short step. No step waits for a lock of a
 -- claimer.
 
-CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.pending_rotation
-    FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
-ALTER TABLE idem.pending_rotation ENABLE ALWAYS TRIGGER publish;
--- Only a change of the current slice is published. Backends do not use the other columns, which are
--- for maintenance.
-CREATE TRIGGER publish AFTER INSERT OR UPDATE OF current OR DELETE OR TRUNCATE
-    ON idem.payload_rotation FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
-ALTER TABLE idem.payload_rotation ENABLE ALWAYS TRIGGER publish;
-
 CREATE FUNCTION idem.payload_table(slice integer) RETURNS regclass
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN pg_catalog.format('idem.payload_%s', slice)::pg_catalog.regclass;

@@ -1,5 +1,5 @@
--- Functions for leases: idem_extend, idem_release, and the functions that move messages to the dead
--- letters. idem_acquire, idem_next and idem_complete are written in Rust (extension/src/pending).
+-- What the functions of leases have in common: the pending message, the retry policy, and how a
+-- message becomes a dead letter.
 
 CREATE FUNCTION idem.check_lease_transaction() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -23,16 +23,6 @@ $$;
 COMMENT ON FUNCTION idem.check_lease_transaction() IS
     'Checks that the current transaction can change a lease. Errors: 25000 (not READ COMMITTED), '
     '25006 (a standby or a read-only transaction).';
-
-CREATE VIEW idem.payload_row AS
-    SELECT 0::int2 AS slice, b.* FROM idem.payload_0 b
-    UNION ALL
-    SELECT 1::int2, b.* FROM idem.payload_1 b
-    UNION ALL
-    SELECT 2::int2, b.* FROM idem.payload_2 b
-    UNION ALL
-    SELECT 3::int2, b.* FROM idem.payload_3 b;
-COMMENT ON VIEW idem.payload_row IS 'All slices of payloads as one relation.';
 
 -- The row type of idem.pending_0 is used for both tables.
 CREATE FUNCTION idem.find_pending(
@@ -260,122 +250,3 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION idem.write_letter(idem.pending_0, bytea, text, text, jsonb, text) IS
     'Writes the dead letter of a pending message.';
-
-CREATE FUNCTION idem_extend(
-    id          text,
-    destination text,
-    token       bigint,
-    lease       interval DEFAULT '30 seconds'
-) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    slice integer;
-    p     idem.pending_0;
-BEGIN
-    PERFORM idem.check_lease(lease);
-    PERFORM idem.check_lease_transaction();
-    slice := idem.enter_pending();
-    p := idem.held_pending(slice, idem_extend.id, idem_extend.destination, idem_extend.token);
-    p.due_at := clock_timestamp() + lease;
-    PERFORM idem.write_pending(slice, p);
-END
-$$;
-COMMENT ON FUNCTION idem_extend(text, text, bigint, interval) IS
-    'Extends the lease that the token proves: it ends after the interval lease (1 millisecond to '
-    '1 day) from now. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id '
-    'has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
-    '55000 (the lease is lost).';
-
-CREATE FUNCTION idem_extend(
-    id          uuid,
-    destination text,
-    token       bigint,
-    lease       interval DEFAULT '30 seconds'
-) RETURNS void
-LANGUAGE sql SET search_path = pg_catalog, pg_temp
-RETURN @extschema@.idem_extend(id::text, destination, token, lease);
-COMMENT ON FUNCTION idem_extend(uuid, text, bigint, interval) IS
-    'Extends the lease that the token proves: it ends after the interval lease (1 millisecond to '
-    '1 day) from now. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id '
-    'has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
-    '55000 (the lease is lost).';
-
-CREATE FUNCTION idem_release(
-    id          text,
-    destination text,
-    token       bigint,
-    error       text    DEFAULT NULL,
-    final       boolean DEFAULT false
-) RETURNS interval
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    slice  integer;
-    p      idem.pending_0;
-    policy idem.retry_policy;
-    pause  interval;
-BEGIN
-    IF idem_release.final IS NULL THEN
-        RAISE EXCEPTION 'final must not be null' USING ERRCODE = 'null_value_not_allowed';
-    ELSIF idem_release.final AND idem_release.error IS NULL THEN
-        RAISE EXCEPTION 'error must not be null when final is true'
-            USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'Give the reason why the message must not be retried.';
-    END IF;
-    PERFORM idem.check_lease_transaction();
-    slice := idem.enter_pending();
-    p := idem.held_pending(slice, idem_release.id, idem_release.destination, idem_release.token);
-    IF idem_release.error IS NULL THEN
-        -- The message was not processed, so the attempt does not count.
-        p.attempt := p.attempt - 1;
-        p.state := 'r';
-        pause := '0';
-    ELSE
-        policy := idem.policy_of(p.destination);
-        final := idem_release.final OR idem_release.error LIKE ANY (policy.final_errors);
-        p.errors := idem.note_failure(p.errors, p.attempt, idem_release.error, final);
-        p.state := 'w';
-        pause := CASE WHEN NOT final AND p.attempt < policy.max_attempts
-                      THEN idem.pause_after(policy, p.attempt) END;
-    END IF;
-    IF pause IS NULL AND p.payload_slice IS NOT NULL THEN
-        PERFORM idem.die(slice, p);
-    ELSE
-        -- A message without a payload is at its broker: the next idem_acquire returns 'exhausted',
-        -- and the consumer calls idem_bury.
-        p.due_at := clock_timestamp() + coalesce(pause, '0');
-        PERFORM idem.write_pending(slice, p);
-    END IF;
-    PERFORM idem.tell_receivers();
-    RETURN pause;
-END
-$$;
-COMMENT ON FUNCTION idem_release(text, text, bigint, text, boolean) IS
-    'Releases the lease that the token proves. Returns the time until the next attempt, or null '
-    'if there is none. Without an error the attempt does not count and the message is due at '
-    'once. With an error the attempt counts, and the message waits for its back-off. A received '
-    'message moves to the dead letters if no attempt is left, if final is true, or if the error '
-    'matches a pattern of final_errors; for a message of a broker the next idem_acquire then '
-    'returns exhausted. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another '
-    'id has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
-    '55000 (the lease is lost).';
-
-CREATE FUNCTION idem_release(
-    id          uuid,
-    destination text,
-    token       bigint,
-    error       text    DEFAULT NULL,
-    final       boolean DEFAULT false
-) RETURNS interval
-LANGUAGE sql SET search_path = pg_catalog, pg_temp
-RETURN @extschema@.idem_release(id::text, destination, token, error, final);
-COMMENT ON FUNCTION idem_release(uuid, text, bigint, text, boolean) IS
-    'Releases the lease that the token proves. Returns the time until the next attempt, or null '
-    'if there is none. Without an error the attempt does not count and the message is due at '
-    'once. With an error the attempt counts, and the message waits for its back-off. A received '
-    'message moves to the dead letters if no attempt is left, if final is true, or if the error '
-    'matches a pattern of final_errors; for a message of a broker the next idem_acquire then '
-    'returns exhausted. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another '
-    'id has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
-    '55000 (the lease is lost).';

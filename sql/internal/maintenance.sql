@@ -2,19 +2,6 @@
 -- does not stop the other steps. Its error is stored until the step succeeds, and is logged when it
 -- is new.
 
-CREATE TABLE idem.maintenance_error (
-    since    timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-    step     text        NOT NULL,
-    sqlstate text        NOT NULL,
-    message  text        NOT NULL,
-    CONSTRAINT maintenance_error_pkey PRIMARY KEY (step)
-);
-COMMENT ON TABLE  idem.maintenance_error IS
-    'The maintenance steps that currently fail: see idem_health.';
-COMMENT ON COLUMN idem.maintenance_error.since IS
-    'The time since which the step has failed in every pass.';
-COMMENT ON COLUMN idem.maintenance_error.message IS 'The last error of the step.';
-
 CREATE FUNCTION idem.maintenance_steps() RETURNS text[]
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN ARRAY['clock', 'ring short', 'ring standard', 'ring long', 'ring outbox',
@@ -112,30 +99,3 @@ COMMENT ON FUNCTION idem.maintain_step(text, boolean) IS
     'Runs one maintenance step. Returns true if the step may have more to do: commit, and call '
     'the function again. An error of the step is reported as a warning. Error: 25000 (not READ '
     'COMMITTED).';
-
--- This procedure has neither SECURITY DEFINER nor a SET clause, because a procedure with one of
--- them cannot commit. All names are qualified instead.
-CREATE PROCEDURE idem_maintain()
-LANGUAGE plpgsql
-AS $$
-DECLARE
-    step pg_catalog.text;
-    done boolean;
-BEGIN
-    FOREACH step IN ARRAY idem.maintenance_steps() LOOP
-        FOR n IN 1 .. 64 LOOP
-            -- A step holds its locks until its commit has ended, so the commit does not wait for a
-            -- standby. This loses nothing: a standby that has the commit of a client also has each
-            -- step that the client has seen.
-            SET LOCAL synchronous_commit = local;
-            done := idem.maintain_step(step, true);
-            COMMIT;
-            EXIT WHEN NOT done;
-        END LOOP;
-    END LOOP;
-END
-$$;
-COMMENT ON PROCEDURE idem_maintain() IS
-    'Runs one maintenance pass, as the worker does, with each step in a transaction of its own. A '
-    'step that fails is reported as a warning, and the other steps continue. Errors: 25000 (not '
-    'READ COMMITTED), 2D000 (inside a transaction block).';

@@ -1,4 +1,4 @@
--- Configuration: the retention of a destination and of a ring.
+-- The retention of a destination and of a ring.
 
 CREATE FUNCTION idem_configure(destination text, retention interval) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -61,24 +61,6 @@ COMMENT ON FUNCTION idem_configure(text, interval) IS
     '(invalid argument), 25006 (standby or read-only transaction), 40001 (the destination was '
     'created after the snapshot of this transaction), 55P03 (claims ran for more than 2 seconds).';
 
-CREATE FUNCTION idem.lock_out_claims() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
-AS $$
-BEGIN
-    -- This lock conflicts with the lock of every claim, and with itself, so that two transactions
-    -- that create destinations are serialized.
-    LOCK TABLE idem.ring IN SHARE ROW EXCLUSIVE MODE;
-EXCEPTION
-    WHEN lock_not_available THEN
-        RAISE EXCEPTION 'transactions with claims have not ended within 2 seconds'
-            USING ERRCODE = 'lock_not_available',
-                  HINT = 'Try again, or find the long transaction in pg_stat_activity. New claims '
-                         'wait behind this function, so it does not wait longer.';
-END
-$$;
-COMMENT ON FUNCTION idem.lock_out_claims() IS
-    'Prevents claims of other transactions until the end of the transaction. Error: 55P03.';
-
 CREATE FUNCTION idem_set_retention(ring text, retention interval) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -133,3 +115,56 @@ COMMENT ON FUNCTION idem_set_retention(text, interval) IS
     'to 10 years. A shorter retention takes effect at the next rotation, also for existing '
     'claims. Errors: 22004 (null argument), 22023 (invalid argument), 25006 (standby or read-only '
     'transaction).';
+
+CREATE FUNCTION idem_remove_destination(name text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    number integer;
+    used   text;
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'cannot remove a destination in a % transaction',
+            upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'invalid_transaction_state',
+                  HINT = 'Remove it in a READ COMMITTED transaction: the current rows that refer '
+                         'to it must be read.';
+    ELSIF current_setting('transaction_read_only')::boolean THEN
+        RAISE EXCEPTION 'cannot execute idem_remove_destination() in a read-only transaction'
+            USING ERRCODE = 'read_only_sql_transaction';
+    ELSIF name IS NULL THEN
+        RAISE EXCEPTION 'name must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF octet_length(name) NOT BETWEEN 1 AND 255 THEN
+        RAISE EXCEPTION 'the destination has % bytes', octet_length(name)
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'It must have 1 to 255 bytes.';
+    END IF;
+    SELECT d.id INTO number FROM idem.destination d WHERE d.name = idem_remove_destination.name;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    -- Check without the lock first, so that claims do not have to wait if the destination is in
+    -- use.
+    used := idem.use_of_destination(number);
+    IF used IS NULL THEN
+        PERFORM idem.lock_out_claims();
+        used := idem.use_of_destination(number);
+    END IF;
+    IF used IS NOT NULL THEN
+        RAISE EXCEPTION 'destination "%" is in use', name
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  DETAIL = format('A row of %s refers to it.', used),
+                  HINT = 'Wait until its claims and effects are forgotten; process or discard its '
+                         'messages.';
+    END IF;
+    DELETE FROM idem.retry_policy p WHERE p.destination = number;
+    DELETE FROM idem.destination d WHERE d.id = number;
+    PERFORM idem.invalidate('idem.destination'::regclass);
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION idem_remove_destination(text) IS
+    'Removes a destination and its retry policy. No claim, external call, effect, message or dead '
+    'letter may refer to it. Returns false if there is no such destination. Blocks claims while '
+    'it reads all slices. Errors: 22004 (null argument), 22023 (invalid argument), 25000 (not '
+    'READ COMMITTED), 25006 (standby or read-only transaction), 55000 (the destination is in '
+    'use), 55P03 (claims ran for more than 2 seconds).';

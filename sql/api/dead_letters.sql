@@ -1,21 +1,5 @@
 -- Failed messages: the retry policy of a destination, and the dead letters.
 
-CREATE FUNCTION idem.check_error_like(pattern text, what text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF pattern IS NULL THEN
-        RAISE EXCEPTION '% must not be null', what USING ERRCODE = 'null_value_not_allowed';
-    -- The pattern is correct with both values of standard_conforming_strings of the caller.
-    ELSIF pattern ~ E'^([^\\\\]|\\\\.)*\\\\$' THEN
-        RAISE EXCEPTION '% ends with the escape character', what
-            USING ERRCODE = 'invalid_parameter_value', HINT = E'Write \\\\ for a backslash.';
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION idem.check_error_like(text, text) IS
-    'Checks a LIKE pattern; what is its name in the error message. Errors: 22004, 22023.';
-
 CREATE FUNCTION idem_configure_retries(
     destination  text,
     max_attempts integer  DEFAULT NULL,
@@ -81,35 +65,6 @@ COMMENT ON FUNCTION idem_configure_retries(
     '0.2). final_errors: LIKE patterns (default none); a message is not retried after an error '
     'that matches one of them. An argument that is null or omitted gets its default. Errors: '
     '22004 (null argument), 22023 (invalid argument), 25006 (standby or read-only transaction).';
-
-CREATE FUNCTION idem.check_letter_room(destination text, payload bytea) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
-AS $$
-DECLARE
-    d    integer := idem.find_destination(check_letter_room.destination);
-    most integer := current_setting('idem.max_dead_letters')::integer;
-    n    bigint;
-BEGIN
-    IF octet_length(payload) > 64 * 1024 * 1024 THEN
-        RAISE EXCEPTION 'payload has % bytes', octet_length(payload)
-            USING ERRCODE = 'program_limit_exceeded',
-                  HINT = 'The payload of a dead letter has at most 64 MiB: store the message '
-                         'elsewhere.';
-    END IF;
-    SELECT count(*) INTO n
-      FROM (SELECT FROM idem.dead_letter l WHERE l.destination = d LIMIT most) l;
-    IF n >= most THEN
-        RAISE EXCEPTION 'destination "%" has reached the limit of % dead letters',
-            check_letter_room.destination, n
-            USING ERRCODE = 'configuration_limit_exceeded',
-                  HINT = 'Requeue or discard dead letters of this destination, or raise '
-                         'idem.max_dead_letters.';
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION idem.check_letter_room(text, bytea) IS
-    'Checks that a message of a broker can become a dead letter. Errors: 53400 '
-    '(idem.max_dead_letters), 54000 (the payload is too large).';
 
 CREATE FUNCTION idem_bury(
     id           text,
@@ -191,26 +146,6 @@ COMMENT ON FUNCTION idem_bury(uuid, text, bigint, bytea, text, jsonb, text, text
     '22023 (invalid argument), 23000 (another id has the same key), 25000 (not READ COMMITTED), '
     '25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), 54000 (the payload '
     'is too large), 55000 (the lease is lost).';
-
--- The hash does not contain anything that differs between two deliveries of a message, so a
--- redelivered message has the same dead letter.
-CREATE FUNCTION idem.hash_of_message(
-    source  text,
-    headers jsonb,
-    key     text,
-    type    text,
-    payload bytea
-) RETURNS uuid
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN substr(
-           encode(sha256(sha256(convert_to(
-                             jsonb_build_array(source, coalesce(headers, '{}'), key, type)::text,
-                             'UTF8'))
-                         || sha256(payload)),
-                  'hex'),
-           1, 32)::uuid;
-COMMENT ON FUNCTION idem.hash_of_message(text, jsonb, text, text, bytea) IS
-    'Returns the key of the dead letter of a message without an id.';
 
 -- One statement writes the lease and the dead letter. If it fails, no attempt is counted.
 CREATE FUNCTION idem_reject(
@@ -301,113 +236,6 @@ COMMENT ON FUNCTION idem_reject(uuid, text, bytea, text, jsonb, text, text, text
     'COMMITTED), 25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), 54000 '
     '(the payload is too large), 55P03 (the message is in progress).';
 
--- All functions lock first the claim, then the pending message and then the dead letter, so that
--- two functions never deadlock over one message. Functions for many messages skip rows that another
--- transaction has locked.
-
--- Writes the pending message first and then looks for a claim, as idem_receive does.
-CREATE FUNCTION idem.requeue_letter(
-    slice  integer,
-    p      idem.pending_0,
-    letter idem.dead_letter
-) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    payload_slice integer;
-    claim         text;
-BEGIN
-    IF p.state <> 'd' THEN
-        RETURN false;  -- the message was received again and is pending
-    END IF;
-    SELECT r.current INTO payload_slice FROM idem.payload_rotation r WHERE r.id = 1;
-    IF p.key IS NOT NULL THEN
-        PERFORM idem.delete_pending(slice, p);
-    END IF;
-    p.seq := nextval('idem.pending_seq');
-    p.token := 0;
-    p.due_at := clock_timestamp();
-    p.received_at := letter.received_at;
-    p.key := letter.key;
-    p.destination := letter.destination;
-    p.attempt := 0;
-    p.payload_slice := payload_slice;
-    p.state := 'r';
-    p.id := letter.id;
-    p.order_key := letter.order_key;
-    p.errors := '[]';
-    EXECUTE format('INSERT INTO %s SELECT ($1).*', idem.pending_table(slice)) USING p;
-    claim := idem.claim_state(
-        coalesce(letter.id, letter.key::text),
-        (SELECT d.name FROM idem.destination d WHERE d.id = letter.destination));
-    IF claim = 'in_progress' THEN
-        RAISE EXCEPTION 'another transaction is claiming message "%"',
-            coalesce(letter.id, letter.key::text)
-            USING ERRCODE = 'lock_not_available',
-                  HINT = 'Try again when that transaction has ended.';
-    END IF;
-    DELETE FROM idem.dead_letter l WHERE l.key = letter.key AND l.destination = letter.destination;
-    IF claim = 'claimed' THEN
-        PERFORM idem.delete_pending(slice, p);
-        RETURN false;
-    END IF;
-    EXECUTE format('INSERT INTO %s (seq, payload, content_type, type, headers, traceparent) '
-                   'VALUES ($1, $2, $3, $4, $5, $6)', idem.payload_table(payload_slice))
-      USING p.seq, letter.payload, letter.content_type, letter.type, letter.headers,
-            letter.traceparent;
-    PERFORM idem.tell_receivers();
-    RETURN true;
-END
-$$;
-COMMENT ON FUNCTION idem.requeue_letter(integer, idem.pending_0, idem.dead_letter) IS
-    'Makes a dead letter a pending message that is ready. Returns false if the message was '
-    'claimed meanwhile or was received again. The caller has locked the pending message and then '
-    'the dead letter. Error: 55P03 (another transaction is claiming the message).';
-
-CREATE FUNCTION idem.delete_pending(slice integer, p idem.pending_0) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    EXECUTE format('DELETE FROM %s x WHERE x.key = $1 AND x.destination = $2',
-                   idem.pending_table(slice))
-      USING p.key, p.destination;
-END
-$$;
-COMMENT ON FUNCTION idem.delete_pending(integer, idem.pending_0) IS 'Deletes a pending message.';
-
-CREATE FUNCTION idem.find_letter(
-    id          text,
-    destination text,
-    for_update  boolean
-) RETURNS idem.dead_letter
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    letter_key uuid := idem.key_of(find_letter.id);
-    number     integer := idem.find_destination(find_letter.destination);
-    letter     idem.dead_letter;
-BEGIN
-    IF for_update THEN
-        SELECT l.* INTO letter FROM idem.dead_letter l
-         WHERE l.key = letter_key AND l.destination = number
-           FOR UPDATE;
-    ELSE
-        SELECT l.* INTO letter FROM idem.dead_letter l
-         WHERE l.key = letter_key AND l.destination = number;
-    END IF;
-    IF letter.id <> find_letter.id THEN
-        RAISE EXCEPTION 'the key of this message id belongs to another id of destination "%"',
-            find_letter.destination
-            USING ERRCODE = 'integrity_constraint_violation',
-                  HINT = format('The other id is %s.', letter.id);
-    END IF;
-    RETURN letter;
-END
-$$;
-COMMENT ON FUNCTION idem.find_letter(text, text, boolean) IS
-    'Returns the dead letter of a message, locked if for_update is true; a row of nulls if there '
-    'is none. Errors: 22004, 22023, 23000.';
-
 CREATE FUNCTION idem_requeue(id text, destination text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -445,46 +273,6 @@ COMMENT ON FUNCTION idem_requeue(uuid, text) IS
     '25006 (standby or read-only transaction), 55P03 (another transaction is claiming the '
     'message).';
 
--- While the claim waits, another session can requeue the dead letter. The message is then pending
--- again, so the claim is undone.
-CREATE FUNCTION idem.take_letter(
-    id             text,
-    destination    text,
-    wait           boolean,
-    OUT is_claimed boolean,
-    OUT letter     idem.dead_letter
-)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    claim_outcome text;
-BEGIN
-    -- The claim is inside the block with the exception handler, so that the exception undoes it.
-    claim_outcome := (@extschema@.idem_claim(
-        take_letter.id, take_letter.destination, take_letter.wait)).outcome;
-    is_claimed := claim_outcome = 'claimed';
-    IF claim_outcome = 'in_progress' THEN
-        RETURN;
-    END IF;
-    DELETE FROM idem.dead_letter l
-     WHERE l.key = idem.key_of(take_letter.id)
-       AND l.destination = idem.find_destination(take_letter.destination)
-    RETURNING l.* INTO letter;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'ID001';
-    END IF;
-EXCEPTION
-    WHEN SQLSTATE 'ID001' THEN
-        is_claimed := false;
-        letter := NULL;
-END
-$$;
-COMMENT ON FUNCTION idem.take_letter(text, text, boolean) IS
-    'Claims the message of a dead letter, deletes the dead letter and returns it. is_claimed is '
-    'false if the message was processed meanwhile. The dead letter is null, and the message is '
-    'not claimed, if the dead letter no longer exists, or if another transaction holds the '
-    'message and wait is false.';
-
 CREATE FUNCTION idem_discard(id text, destination text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -512,67 +300,6 @@ COMMENT ON FUNCTION idem_discard(uuid, text) IS
     'processed. Returns false if there is no dead letter. Errors: 22004 (null argument), 22023 '
     '(invalid argument), 23000 (another id has the same key), 25000 (not READ COMMITTED), 25006 '
     '(standby or read-only transaction).';
-
-CREATE FUNCTION idem.some_letters(
-    destination  text,
-    error_like   text,
-    max_messages integer
-) RETURNS SETOF idem.dead_letter
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
-AS $$
-DECLARE
-    d integer := idem.find_destination(some_letters.destination);
-BEGIN
-    PERFORM idem.check_error_like(error_like, 'error_like');
-    IF max_messages IS NULL THEN
-        RAISE EXCEPTION 'max_messages must not be null' USING ERRCODE = 'null_value_not_allowed';
-    ELSIF max_messages NOT BETWEEN 1 AND 10000 THEN
-        RAISE EXCEPTION 'max_messages is %', max_messages
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 and 10000.';
-    END IF;
-    PERFORM idem.check_lease_transaction();
-    RETURN QUERY
-        SELECT l.* FROM idem.dead_letter l
-         WHERE l.destination = d AND l.errors -> -1 ->> 'error' LIKE error_like
-         ORDER BY l.seq LIMIT max_messages;
-END
-$$;
-COMMENT ON FUNCTION idem.some_letters(text, text, integer) IS
-    'Returns dead letters with a last error that matches the pattern, in the order of arrival, '
-    'without locking them. Errors: 22004, 22023, 25000, 25006.';
-
--- is_locked: whether this transaction has locked the pending message and the dead letter, or the
--- dead letter alone if no message is pending.
-CREATE FUNCTION idem.lock_letter(
-    slice         integer,
-    seen          idem.dead_letter,
-    OUT is_locked boolean,
-    OUT p         idem.pending_0,
-    OUT letter    idem.dead_letter
-)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    is_pending boolean;
-BEGIN
-    EXECUTE format('SELECT true FROM %s x WHERE x.key = $1 AND x.destination = $2',
-                   idem.pending_table(slice))
-       INTO is_pending USING seen.key, seen.destination;
-    EXECUTE format('SELECT x.* FROM %s x WHERE x.key = $1 AND x.destination = $2 '
-                   'FOR UPDATE SKIP LOCKED', idem.pending_table(slice))
-       INTO p USING seen.key, seen.destination;
-    is_locked := false;
-    IF is_pending IS NULL OR p.key IS NOT NULL THEN
-        SELECT l.* INTO letter FROM idem.dead_letter l
-         WHERE l.key = seen.key AND l.destination = seen.destination
-           FOR UPDATE SKIP LOCKED;
-        is_locked := FOUND;
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION idem.lock_letter(integer, idem.dead_letter) IS
-    'Locks the pending message and the dead letter of an identity without waiting, and returns '
-    'their current rows.';
 
 CREATE FUNCTION idem_requeue_all(
     destination  text,
@@ -642,3 +369,73 @@ COMMENT ON FUNCTION idem_discard_all(text, text, integer) IS
     'messages and returns their number. Skips a message that another transaction holds. See '
     'idem_discard. Errors: 22004 (null argument), 22023 (invalid argument), 25000 (not READ '
     'COMMITTED), 25006 (standby or read-only transaction).';
+
+CREATE FUNCTION idem_forward(id text, destination text, topic text) RETURNS uuid
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM idem.key_of(idem_forward.id),
+            idem.find_destination(idem_forward.destination),
+            idem.check_topic(idem_forward.topic);
+    PERFORM idem.check_lease_transaction(), idem.check_has_relay();
+    IF (idem.find_letter(idem_forward.id, idem_forward.destination, false)).key IS NULL THEN
+        RETURN NULL;
+    END IF;
+    RETURN idem.forward_letter(idem_forward.id, idem_forward.destination, idem_forward.topic, true);
+END
+$$;
+COMMENT ON FUNCTION idem_forward(text, text, text) IS
+    'Sends a dead letter to a topic (1 to 255 bytes): claims its message, records the dead letter '
+    'as an effect of the message, and deletes the dead letter. The effect has the payload, key, '
+    'type, content type and headers of the dead letter and a new message id, so a consumer that '
+    'identifies messages by the message id processes it as a new message. Returns the message id; '
+    'null if there is no dead letter, or if its message was processed meanwhile (then the dead '
+    'letter is deleted). Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another '
+    'id has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
+    '55000 (there is no relay), 55P03 (the message is leased).';
+
+CREATE FUNCTION idem_forward(id uuid, destination text, topic text) RETURNS uuid
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN @extschema@.idem_forward(id::text, destination, topic);
+COMMENT ON FUNCTION idem_forward(uuid, text, text) IS
+    'Sends a dead letter to a topic (1 to 255 bytes): claims its message, records the dead letter '
+    'as an effect of the message, and deletes the dead letter. The effect has the payload, key, '
+    'type, content type and headers of the dead letter and a new message id, so a consumer that '
+    'identifies messages by the message id processes it as a new message. Returns the message id; '
+    'null if there is no dead letter, or if its message was processed meanwhile (then the dead '
+    'letter is deleted). Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another '
+    'id has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
+    '55000 (there is no relay), 55P03 (the message is leased).';
+
+CREATE FUNCTION idem_forward_all(
+    destination  text,
+    topic        text,
+    error_like   text    DEFAULT '%',
+    max_messages integer DEFAULT 1000
+) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    letter    idem.dead_letter;
+    forwarded integer := 0;
+BEGIN
+    PERFORM idem.check_topic(idem_forward_all.topic), idem.check_has_relay();
+    FOR letter IN
+        SELECT l.*
+          FROM idem.some_letters(idem_forward_all.destination, error_like, max_messages) l
+    LOOP
+        IF idem.forward_letter(coalesce(letter.id, letter.key::text), idem_forward_all.destination,
+                               idem_forward_all.topic, false) IS NOT NULL THEN
+            forwarded := forwarded + 1;
+        END IF;
+    END LOOP;
+    RETURN forwarded;
+END
+$$;
+COMMENT ON FUNCTION idem_forward_all(text, text, text, integer) IS
+    'Sends dead letters of a destination to a topic, in the order of arrival and at most '
+    'max_messages (1 to 10,000): those with a last error that matches the LIKE pattern '
+    'error_like. Returns their number. Skips a message that another transaction holds. See '
+    'idem_forward. Errors: 22004 (null argument), 22023 (invalid argument), 25000 (not READ '
+    'COMMITTED), 25006 (standby or read-only transaction), 55000 (there is no relay), 55P03 (a '
+    'message is leased).';

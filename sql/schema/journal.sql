@@ -2,12 +2,6 @@
 -- begun, finished or failed. The journal is insert-only and stored in the rings of the claims: an
 -- entry is forgotten with the claim that it belongs to.
 
-CREATE TYPE idem_call_state AS ENUM ('new', 'unknown', 'done', 'failed');
-COMMENT ON TYPE idem_call_state IS
-    'What is known about an external call. new: send the request. unknown: an earlier attempt '
-    'began and its result was never recorded. done: the call succeeded, and its response is '
-    'recorded. failed: the call failed for good.';
-
 DO $$
 DECLARE
     ring  text;

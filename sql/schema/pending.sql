@@ -10,14 +10,6 @@
 CREATE SEQUENCE idem.pending_seq;
 CREATE SEQUENCE idem.lease_token_seq;
 
-CREATE TYPE idem_lease_outcome AS ENUM
-    ('acquired', 'duplicate', 'in_progress', 'exhausted', 'dead');
-COMMENT ON TYPE idem_lease_outcome IS
-    'The result of idem_acquire. acquired: process the message. duplicate: the message was '
-    'processed. in_progress: another process holds the lease, or the message waits for a retry. '
-    'exhausted: the message is leased, but no attempt is left: move it to the dead letters with '
-    'idem_bury. dead: the message is a dead letter.';
-
 DO $$
 DECLARE
     slice integer;
@@ -194,3 +186,22 @@ SELECT pg_catalog.pg_extension_config_dump('idem.pending_rotation', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.payload_rotation', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.dead_letter', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.retry_policy', '');
+
+CREATE VIEW idem.payload_row AS
+    SELECT 0::int2 AS slice, b.* FROM idem.payload_0 b
+    UNION ALL
+    SELECT 1::int2, b.* FROM idem.payload_1 b
+    UNION ALL
+    SELECT 2::int2, b.* FROM idem.payload_2 b
+    UNION ALL
+    SELECT 3::int2, b.* FROM idem.payload_3 b;
+COMMENT ON VIEW idem.payload_row IS 'All slices of payloads as one relation.';
+
+CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.pending_rotation
+    FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
+ALTER TABLE idem.pending_rotation ENABLE ALWAYS TRIGGER publish;
+-- Only a change of the current slice is published. Backends do not use the other columns, which are
+-- for maintenance.
+CREATE TRIGGER publish AFTER INSERT OR UPDATE OF current OR DELETE OR TRUNCATE
+    ON idem.payload_rotation FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
+ALTER TABLE idem.payload_rotation ENABLE ALWAYS TRIGGER publish;

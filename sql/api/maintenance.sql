@@ -1,5 +1,31 @@
--- The health check returns one row for each check, with the problem and what the operator should
--- do.
+-- Maintenance and health.
+
+-- This procedure has neither SECURITY DEFINER nor a SET clause, because a procedure with one of
+-- them cannot commit. All names are qualified instead.
+CREATE PROCEDURE idem_maintain()
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    step pg_catalog.text;
+    done boolean;
+BEGIN
+    FOREACH step IN ARRAY idem.maintenance_steps() LOOP
+        FOR n IN 1 .. 64 LOOP
+            -- A step holds its locks until its commit has ended, so the commit does not wait for a
+            -- standby. This loses nothing: a standby that has the commit of a client also has each
+            -- step that the client has seen.
+            SET LOCAL synchronous_commit = local;
+            done := idem.maintain_step(step, true);
+            COMMIT;
+            EXIT WHEN NOT done;
+        END LOOP;
+    END LOOP;
+END
+$$;
+COMMENT ON PROCEDURE idem_maintain() IS
+    'Runs one maintenance pass, as the worker does, with each step in a transaction of its own. A '
+    'step that fails is reported as a warning, and the other steps continue. Errors: 25000 (not '
+    'READ COMMITTED), 2D000 (inside a transaction block).';
 
 CREATE FUNCTION idem_health() RETURNS TABLE (check_name text, status text, detail text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp

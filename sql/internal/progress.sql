@@ -115,3 +115,60 @@ END
 $$;
 COMMENT ON FUNCTION idem.append_progress(idem.progress) IS
     'Appends a state of a partition and returns its pos, the token of a lease.';
+
+CREATE FUNCTION idem.turn_progress() RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms'
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+DECLARE
+    now_in  integer;
+    kept_in integer;
+    newest  idem.progress[];
+    bytes   bigint;
+BEGIN
+    -- Give up if another maintainer is running: two maintainers that have read the tables and wait
+    -- for each other's lock would deadlock.
+    LOCK TABLE idem.progress_turn IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+    SELECT t.current INTO now_in FROM idem.progress_turn t;
+    -- The size includes TOAST, where snapshots that list many transactions are stored. 8 MB is
+    -- large enough to make rotations rare and small enough to stay in memory.
+    bytes := pg_table_size(format('idem.progress_%s', now_in)::regclass);
+    IF bytes < 8 * 1024 * 1024 THEN
+        RETURN false;
+    -- With very many partitions, the newest states alone are large. Rotate only if that makes the
+    -- table much smaller.
+    ELSIF bytes < 4 * (SELECT sum(200 + pg_column_size(p.snapshot_from)
+                                  + coalesce(pg_column_size(p.snapshot_to), 0))
+                         FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay
+                        CROSS JOIN LATERAL idem.progress_of(r, rp.partition) p) THEN
+        RETURN false;
+    END IF;
+    -- Lock in the order in which a relay locks. While the first lock is held no relay can continue,
+    -- so the other locks are granted at once or not at all.
+    LOCK TABLE idem.progress_0 IN ACCESS EXCLUSIVE MODE;
+    LOCK TABLE idem.progress_1, idem.progress_turn IN ACCESS EXCLUSIVE MODE NOWAIT;
+    SELECT t.current INTO now_in FROM idem.progress_turn t;
+    kept_in := 1 - now_in;
+    -- Relays wait for the locks above, so this query must be fast: it uses one index look-up for
+    -- each partition.
+    newest := ARRAY(
+        SELECT n.p FROM idem.relay_partition rp CROSS JOIN LATERAL (
+            SELECT p FROM idem.progress p
+             WHERE p.relay = rp.relay AND p.partition = rp.partition
+             ORDER BY p.pos DESC LIMIT 1) n);
+    -- The previous table keeps its rows until the next rotation: TRUNCATE hides rows from older
+    -- snapshots, and a dump that began before must find the newest progress in one of the two
+    -- tables.
+    EXECUTE format('TRUNCATE idem.progress_%s', kept_in);
+    EXECUTE format('INSERT INTO idem.progress_%s SELECT * FROM unnest($1)', kept_in) USING newest;
+    UPDATE idem.progress_turn SET current = kept_in;
+    RETURN true;
+EXCEPTION
+    WHEN lock_not_available THEN
+        RETURN false;
+END
+$$;
+COMMENT ON FUNCTION idem.turn_progress() IS
+    'Maintenance step: truncates the older table of progress, copies the newest state of each '
+    'partition into it, and makes it the current one. Returns false if the table is small, if the '
+    'copy would not make it much smaller, or if a lock was not available.';

@@ -6,6 +6,20 @@
 -- their estimated cost, which is above every cost limit of JIT compilation. So each function that
 -- disables paths sets jit = off.
 
+-- A SELECT from a sequence can return a number that is up to 32 too high: nextval first writes the
+-- number for the WAL into the row and then the number that it returns, and the SELECT reads the row
+-- without the lock of the page. If a relay used such a number as its floor, it would never read the
+-- effects that later transactions record with the numbers below it.
+CREATE FUNCTION idem.last_outbox_seq() RETURNS bigint
+LANGUAGE sql VOLATILE
+BEGIN ATOMIC
+    SELECT coalesce(pg_catalog.pg_sequence_last_value('idem.outbox_seq'::pg_catalog.regclass), 0);
+END;
+COMMENT ON FUNCTION idem.last_outbox_seq() IS
+    'Returns the last number of the outbox sequence, or 0 before the first. Each number taken '
+    'before this function is at most the result, and each number taken after it is higher. The '
+    'function reads the sequence under the lock of its page.';
+
 -- The effects of new transactions are read in the order of seq, up to the limit. The transactions
 -- that were still running at the older snapshot are few but can be of any size: the effects of each
 -- of them are read in order through the index on (tx, seq). The function has no SET clause, so that

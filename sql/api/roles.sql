@@ -1,0 +1,57 @@
+-- Granting and revoking the kinds of roles.
+
+CREATE FUNCTION idem_grant(role regrole, kind text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    given record;
+BEGIN
+    PERFORM idem.check_grant(role, kind);
+    FOR given IN SELECT p.privilege, p.object FROM idem.privileges_of_kind(kind) p
+    LOOP
+        EXECUTE format('GRANT %s ON %s TO %s', given.privilege, given.object, role);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION idem_grant(regrole, text) IS
+    'Grants a role the privileges of a kind: consumer, receiver, relay, operator, monitor or '
+    'admin. These are EXECUTE on its functions and SELECT on its views; no kind has privileges on '
+    'tables. Errors: 22004 (null argument), 22023 (invalid argument), 25006 (standby or read-only '
+    'transaction), 42704 (no such role).';
+
+CREATE FUNCTION idem_revoke(role regrole, kind text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    taken record;
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'cannot revoke a kind in a % transaction',
+            upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'invalid_transaction_state',
+                  HINT = 'Revoke it in a READ COMMITTED transaction: the current kinds of the role '
+                         'must be read.';
+    END IF;
+    PERFORM idem.check_grant(role, kind);
+    -- If the role was not granted the kind, it keeps its privileges, because it has them for other
+    -- reasons.
+    IF NOT EXISTS (SELECT 1 FROM idem.kinds_of_role(role) held (kind)
+                    WHERE held.kind = idem_revoke.kind) THEN
+        RETURN;
+    END IF;
+    FOR taken IN
+        SELECT p.privilege, p.object FROM idem.privileges_of_kind(idem_revoke.kind) p
+        EXCEPT
+        SELECT p.privilege, p.object
+          FROM idem.kinds_of_role(role) other (kind), idem.privileges_of_kind(other.kind) p
+         WHERE other.kind <> idem_revoke.kind
+    LOOP
+        EXECUTE format('REVOKE %s ON %s FROM %s', taken.privilege, taken.object, role);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION idem_revoke(regrole, text) IS
+    'Revokes what idem_grant granted for a kind, except the privileges that another kind of the '
+    'role needs. Does nothing if the role was not granted the kind. Errors: 22004 (null '
+    'argument), 22023 (invalid argument), 25000 (not READ COMMITTED), 25006 (standby or read-only '
+    'transaction), 2BP01 (dependent privileges exist), 42704 (no such role).';
