@@ -174,7 +174,7 @@ async fn health_lists_worst_first_and_maintain_repairs_rotation() {
     // update and rotate the ring first.
     let tx = client.transaction().await.unwrap();
     tx.batch_execute(
-        "UPDATE idem.ring SET turned_at = turned_at - interval '1 day' WHERE name = 'short'",
+        "UPDATE idem.ring SET rotated_at = rotated_at - interval '1 day' WHERE name = 'short'",
     )
     .await
     .unwrap();

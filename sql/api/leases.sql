@@ -134,7 +134,7 @@ BEGIN
         p.due_at := clock_timestamp() + coalesce(pause, '0');
         PERFORM idem.write_pending(slice, p);
     END IF;
-    PERFORM idem.tell_receivers();
+    PERFORM idem.wake_receivers();
     RETURN pause;
 END
 $$;

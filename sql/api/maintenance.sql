@@ -52,11 +52,11 @@ BEGIN
                          'The outbox grows until the relay runs again or is dropped with '
                          'idem_drop_relay',
                          array_to_string(holders, ', '));
-    ELSIF r.emptying AND idem.ran() - r.turned_at > '5 minutes' THEN
+    ELSIF r.emptying AND idem.ran() - r.rotated_at > '5 minutes' THEN
         status := 'warning';
         detail := format('the TRUNCATE of the oldest slice has waited for %s: see '
                          'idem_rotation_blockers()',
-                         date_trunc('second', idem.ran() - r.turned_at));
+                         date_trunc('second', idem.ran() - r.rotated_at));
     ELSE
         status := 'ok';
         detail := format('size %s',

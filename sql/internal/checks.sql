@@ -132,7 +132,7 @@ AS $$
     WITH step AS (
         SELECT r.name, r.emptying, (r.current + 1) % 4 AS next,
                c.zero_at + CASE WHEN r.opening THEN r.opened[(r.current + 1) % 4 + 1]
-                                ELSE r.turned_at END AS published_at
+                                ELSE r.rotated_at END AS published_at
           FROM idem.ring r CROSS JOIN idem.clock c WHERE r.opening OR r.emptying
     ), held AS (
         SELECT l.pid, l.relation, l.mode, l.virtualtransaction FROM pg_locks l
@@ -179,7 +179,7 @@ COMMENT ON FUNCTION idem.rotation_blockers() IS 'Returns the rows of idem_rotati
 CREATE FUNCTION idem.overdue(r idem.ring) RETURNS interval
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT idem.ran() - greatest(r.turned_at + idem.period(r.retention), r.scheduled_at)
+    SELECT idem.ran() - greatest(r.rotated_at + idem.period(r.retention), r.scheduled_at)
          + CASE WHEN c.server_started = pg_postmaster_start_time() THEN '0'
                 ELSE greatest(clock_timestamp() - greatest(pg_postmaster_start_time(), c.read_at),
                               '0') END
@@ -204,7 +204,7 @@ BEGIN
                        ELSE 'ok' END;
         IF status = 'ok' THEN
             detail := format('rotates every %s, last %s ago',
-                             idem.period(r.retention), idem.ran() - r.turned_at);
+                             idem.period(r.retention), idem.ran() - r.rotated_at);
         ELSE
             SELECT string_agg(b.what, ', ') INTO holders
               FROM (SELECT DISTINCT CASE WHEN x.pid IS NULL

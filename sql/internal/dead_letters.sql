@@ -119,7 +119,7 @@ BEGIN
                    'VALUES ($1, $2, $3, $4, $5, $6)', idem.payload_table(payload_slice))
       USING p.seq, letter.payload, letter.content_type, letter.type, letter.headers,
             letter.traceparent;
-    PERFORM idem.tell_receivers();
+    PERFORM idem.wake_receivers();
     RETURN true;
 END
 $$;

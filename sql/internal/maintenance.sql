@@ -16,7 +16,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF starts_with(step, 'ring ') THEN
-        RETURN idem.rotate(substr(step, 6), wait) IN ('opened', 'turned', 'emptied');
+        RETURN idem.rotate(substr(step, 6), wait) IN ('opened', 'rotated', 'emptied');
     ELSIF step = 'clock' THEN
         PERFORM idem.keep_clock();
         RETURN false;
@@ -25,7 +25,7 @@ BEGIN
     ELSIF step = 'payloads' THEN
         RETURN idem.rotate_payloads();
     ELSIF step = 'progress' THEN
-        RETURN idem.turn_progress();
+        RETURN idem.rotate_progress();
     END IF;
     RAISE EXCEPTION 'there is no maintenance step "%"', step
         USING ERRCODE = 'invalid_parameter_value', HINT = 'See idem.maintenance_steps().';

@@ -105,7 +105,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     p.pos := nextval('idem.progress_pos_seq');
-    IF (SELECT t.current = 0 FROM idem.progress_turn t) THEN
+    IF (SELECT t.current = 0 FROM idem.progress_rotation t) THEN
         INSERT INTO idem.progress_0 VALUES (p.*);
     ELSE
         INSERT INTO idem.progress_1 VALUES (p.*);
@@ -116,7 +116,7 @@ $$;
 COMMENT ON FUNCTION idem.append_progress(idem.progress) IS
     'Appends a state of a partition and returns its pos, the token of a lease.';
 
-CREATE FUNCTION idem.turn_progress() RETURNS boolean
+CREATE FUNCTION idem.rotate_progress() RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms'
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
@@ -128,8 +128,8 @@ DECLARE
 BEGIN
     -- Give up if another maintainer is running: two maintainers that have read the tables and wait
     -- for each other's lock would deadlock.
-    LOCK TABLE idem.progress_turn IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
-    SELECT t.current INTO now_in FROM idem.progress_turn t;
+    LOCK TABLE idem.progress_rotation IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+    SELECT t.current INTO now_in FROM idem.progress_rotation t;
     -- The size includes TOAST, where snapshots that list many transactions are stored. 8 MB is
     -- large enough to make rotations rare and small enough to stay in memory.
     bytes := pg_table_size(format('idem.progress_%s', now_in)::regclass);
@@ -146,8 +146,8 @@ BEGIN
     -- Lock in the order in which a relay locks. While the first lock is held no relay can continue,
     -- so the other locks are granted at once or not at all.
     LOCK TABLE idem.progress_0 IN ACCESS EXCLUSIVE MODE;
-    LOCK TABLE idem.progress_1, idem.progress_turn IN ACCESS EXCLUSIVE MODE NOWAIT;
-    SELECT t.current INTO now_in FROM idem.progress_turn t;
+    LOCK TABLE idem.progress_1, idem.progress_rotation IN ACCESS EXCLUSIVE MODE NOWAIT;
+    SELECT t.current INTO now_in FROM idem.progress_rotation t;
     kept_in := 1 - now_in;
     -- Relays wait for the locks above, so this query must be fast: it uses one index look-up for
     -- each partition.
@@ -161,14 +161,14 @@ BEGIN
     -- tables.
     EXECUTE format('TRUNCATE idem.progress_%s', kept_in);
     EXECUTE format('INSERT INTO idem.progress_%s SELECT * FROM unnest($1)', kept_in) USING newest;
-    UPDATE idem.progress_turn SET current = kept_in;
+    UPDATE idem.progress_rotation SET current = kept_in;
     RETURN true;
 EXCEPTION
     WHEN lock_not_available THEN
         RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idem.turn_progress() IS
+COMMENT ON FUNCTION idem.rotate_progress() IS
     'Maintenance step: truncates the older table of progress, copies the newest state of each '
     'partition into it, and makes it the current one. Returns false if the table is small, if the '
     'copy would not make it much smaller, or if a lock was not available.';

@@ -73,7 +73,7 @@ CREATE FUNCTION idem.is_due(ring idem.ring) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN idem.ran() >= ring.turned_at + idem.period(ring.retention);
+    RETURN idem.ran() >= ring.rotated_at + idem.period(ring.retention);
 END
 $$;
 COMMENT ON FUNCTION idem.is_due(idem.ring) IS
@@ -82,7 +82,7 @@ COMMENT ON FUNCTION idem.is_due(idem.ring) IS
 -- Effects are kept longer than the claims that they belong to, so that every duplicate finds the
 -- effects of its claim. The check uses opened and not remembers_since, because the oldest slice of
 -- a ring also holds claims that were made while the ring was opening.
-CREATE FUNCTION idem.outbox_may_turn(outbox idem.ring) RETURNS boolean
+CREATE FUNCTION idem.outbox_may_rotate(outbox idem.ring) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -96,13 +96,13 @@ BEGIN
        AND cardinality(idem.relays_holding(oldest)) = 0;
 END
 $$;
-COMMENT ON FUNCTION idem.outbox_may_turn(idem.ring) IS
+COMMENT ON FUNCTION idem.outbox_may_rotate(idem.ring) IS
     'Returns whether every relay has acknowledged the oldest slice of the outbox, and the slice '
     'is older than every claim.';
 
 -- The clock is read here, after the fence has passed, because until then some transactions wrote
 -- their claims to current only. Every claim that is made after this reading is in next.
-CREATE FUNCTION idem.turn(ring idem.ring) RETURNS void
+CREATE FUNCTION idem.rotate_slices(ring idem.ring) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -115,13 +115,13 @@ BEGIN
            started[(r.current + 1) % 4 + 1] = here,
            -- From now on two slices are sealed. The older of them is current + 3, with the old
            -- value of current. The first two rotations forget nothing.
-           remembers_since = CASE WHEN r.turns >= 2 THEN r.started[(r.current + 3) % 4 + 1] END,
-           turned_at = here,
-           turns = r.turns + 1
-     WHERE r.id = (turn.ring).id;
+           remembers_since = CASE WHEN r.rotations >= 2 THEN r.started[(r.current + 3) % 4 + 1] END,
+           rotated_at = here,
+           rotations = r.rotations + 1
+     WHERE r.id = (rotate_slices.ring).id;
 END
 $$;
-COMMENT ON FUNCTION idem.turn(idem.ring) IS
+COMMENT ON FUNCTION idem.rotate_slices(idem.ring) IS
     'Rotates the slices of a ring: current becomes sealed, next becomes current.';
 
 CREATE FUNCTION idem.rotate(ring_name text, wait boolean) RETURNS text
@@ -142,7 +142,7 @@ BEGIN
     IF r.emptying THEN
         -- The time is part of the name, so that a step that is published again has a fence of its
         -- own.
-        IF NOT idem.fence(format('%s emptying %s %s', r.name, r.turns, r.turned_at), wait) THEN
+        IF NOT idem.fence(format('%s emptying %s %s', r.name, r.rotations, r.rotated_at), wait) THEN
             RETURN 'waiting';
         END IF;
         fallen := array_to_string(idem.slice_tables(r.name, (r.current + 1) % 4), ', ');
@@ -156,19 +156,19 @@ BEGIN
         UPDATE idem.ring x SET emptying = false WHERE x.id = r.id;
         RETURN 'emptied';
     ELSIF r.opening THEN
-        IF NOT idem.fence(format('%s opening %s %s', r.name, r.turns,
+        IF NOT idem.fence(format('%s opening %s %s', r.name, r.rotations,
                                  r.opened[(r.current + 1) % 4 + 1]), wait) THEN
             RETURN 'waiting';
         END IF;
-        PERFORM idem.turn(r);
-        RETURN 'turned';
+        PERFORM idem.rotate_slices(r);
+        RETURN 'rotated';
     ELSIF r.name = 'outbox' THEN
         -- Effects are looked up in all slices, so the outbox has no opening step.
-        IF NOT idem.outbox_may_turn(r) THEN
+        IF NOT idem.outbox_may_rotate(r) THEN
             RETURN 'idle';
         END IF;
-        PERFORM idem.turn(r);
-        RETURN 'turned';
+        PERFORM idem.rotate_slices(r);
+        RETURN 'rotated';
     ELSIF idem.is_due(r) THEN
         UPDATE idem.ring x
            SET opening = true, opened[(x.current + 1) % 4 + 1] = idem.tick()
@@ -182,7 +182,7 @@ EXCEPTION
 END
 $$;
 COMMENT ON FUNCTION idem.rotate(text, boolean) IS
-    'Does one step of the rotation of a ring, and returns it: opened, turned or emptied. '
+    'Does one step of the rotation of a ring, and returns it: opened, rotated or emptied. '
     'Otherwise returns why there was no step: idle (not due), waiting (for the fence), locked (a '
     'session reads the slice, or another maintainer is running), blocked (by a relay). wait: wait '
     'for the fence, as idem.fence does.';

@@ -34,8 +34,8 @@ CREATE TABLE idem.ring (
     opening         boolean     NOT NULL DEFAULT false,
     emptying        boolean     NOT NULL DEFAULT false,
     remembers_since interval,
-    turned_at       interval    NOT NULL DEFAULT '0',
-    turns           bigint      NOT NULL DEFAULT 0,
+    rotated_at      interval    NOT NULL DEFAULT '0',
+    rotations       bigint      NOT NULL DEFAULT 0,
     opened          interval[]  NOT NULL DEFAULT '{0,0,0,0}',
     started         interval[]  NOT NULL DEFAULT '{0,0,0,0}',
     scheduled_at    interval,
@@ -59,7 +59,7 @@ COMMENT ON COLUMN idem.ring.emptying IS
 COMMENT ON COLUMN idem.ring.remembers_since IS
     'Every claim made since this time is found. Null: every claim is found. All times in this '
     'table are readings of idem.clock.ran.';
-COMMENT ON COLUMN idem.ring.turned_at IS 'The time of the last rotation.';
+COMMENT ON COLUMN idem.ring.rotated_at IS 'The time of the last rotation.';
 COMMENT ON COLUMN idem.ring.scheduled_at IS
     'The time at which the retention was changed last. Under the new retention no rotation was '
     'due before this time.';

@@ -143,15 +143,15 @@ END
 $$;
 
 -- Which of the two tables stores the next row. Readers read both, so this table is not dumped.
-CREATE TABLE idem.progress_turn (
+CREATE TABLE idem.progress_rotation (
     id      int2 NOT NULL DEFAULT 1,
     current int2 NOT NULL,
-    CONSTRAINT progress_turn_pkey PRIMARY KEY (id),
-    CONSTRAINT progress_turn_is_one_row CHECK (id = 1)
+    CONSTRAINT progress_rotation_pkey PRIMARY KEY (id),
+    CONSTRAINT progress_rotation_is_one_row CHECK (id = 1)
 );
-COMMENT ON TABLE idem.progress_turn IS
-    'Which of the two tables of progress is appended to: see idem.turn_progress.';
-INSERT INTO idem.progress_turn (current) VALUES (0);
+COMMENT ON TABLE idem.progress_rotation IS
+    'Which of the two tables of progress is appended to: see idem.rotate_progress.';
+INSERT INTO idem.progress_rotation (current) VALUES (0);
 
 CREATE VIEW idem.progress AS
     SELECT * FROM idem.progress_0

@@ -70,8 +70,8 @@ CREATE VIEW idem.rings AS
            CASE WHEN (s.slice - r.current + 4) % 4 <> 1 AND r.started[s.slice + 1] > '0'
                 THEN idem.ran() - r.started[s.slice + 1] END AS age,
            r.retention,
-           r.turns,
-           (SELECT c.zero_at FROM idem.clock c WHERE c.id = 1) + r.turned_at AS turned_at,
+           r.rotations,
+           (SELECT c.zero_at FROM idem.clock c WHERE c.id = 1) + r.rotated_at AS rotated_at,
            coalesce((SELECT c.zero_at FROM idem.clock c WHERE c.id = 1) + r.remembers_since,
                     '-infinity') AS remembers_since
       FROM idem.ring r

@@ -32,14 +32,14 @@ pub fn next(name: &str, lease: i64, at_most: usize, max_bytes: usize) -> Result<
         lease,
         at_most,
         max_attempts: max_attempts(&destination)?,
-        has_turn: false,
+        holds_destination: false,
         payloads: Payloads::default(),
         bytes_left: max_bytes,
         taken: Vec::new(),
     };
     let mut found = call.search()?;
-    if found.ended == Ended::NeedsTurn {
-        call.take_turn()?;
+    if found.ended == Ended::NeedsDestination {
+        call.lock_destination()?;
         found = call.search()?;
     }
     if !found.exhausted.is_empty() {
@@ -60,7 +60,7 @@ struct Call<'a> {
     lease: i64,
     at_most: usize,
     max_attempts: i32,
-    has_turn: bool,
+    holds_destination: bool,
     payloads: Payloads,
     /// The bytes that are left for messages that are not taken yet.
     bytes_left: usize,
@@ -75,7 +75,7 @@ impl Call<'_> {
             here: pg::clock(),
             max_attempts: self.max_attempts,
             at_most: self.at_most,
-            has_turn: self.has_turn,
+            holds_destination: self.holds_destination,
         };
         let lease_until = search.here.saturating_add(self.lease);
         let Call {
@@ -113,7 +113,7 @@ impl Call<'_> {
     /// Locks the destination's row until the end of the transaction. Only the session with this
     /// lock leases messages with keys. Without it two sessions could each lease a message of the
     /// same key, because they do not see each other's leases.
-    fn take_turn(&mut self) -> Result<()> {
+    fn lock_destination(&mut self) -> Result<()> {
         // Enter the rings before locking the row, because idem_configure locks in this order too.
         // It fails if it cannot lock idem.ring.
         ring::enter()?;
@@ -130,7 +130,7 @@ impl Call<'_> {
         if row.hold(&mut key, true) != Hold::Held {
             return Err(Error::Corrupt("a destination has no row"));
         }
-        self.has_turn = true;
+        self.holds_destination = true;
         Ok(())
     }
 

@@ -25,7 +25,7 @@ pub struct Search {
     pub at_most: usize,
     /// Whether the caller holds the lock on the destination's row. Without this lock messages with
     /// keys are not leased.
-    pub has_turn: bool,
+    pub holds_destination: bool,
 }
 
 /// The result of visiting a message.
@@ -45,7 +45,7 @@ pub enum Visit {
 pub enum Ended {
     Done,
     /// A message with a key is due, and the caller does not hold the lock on the destination's row.
-    NeedsTurn,
+    NeedsDestination,
 }
 
 /// The result of a search, beside the messages that the visitor took.
@@ -154,9 +154,9 @@ impl Run<'_, '_> {
     fn in_order(&mut self, first: Due, at_most: usize) -> Result<()> {
         let mut next = Some(first);
         while let Some(message) = next {
-            if message.order_key.is_some() && !self.search.has_turn {
+            if message.order_key.is_some() && !self.search.holds_destination {
                 if self.taken == 0 {
-                    self.found.ended = Ended::NeedsTurn;
+                    self.found.ended = Ended::NeedsDestination;
                 }
                 return Ok(());
             }

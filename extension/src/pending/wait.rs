@@ -82,7 +82,7 @@ fn look(name: &str) -> Result<Look> {
         here: pg::clock(),
         max_attempts: max_attempts(&destination)?,
         at_most: 1,
-        has_turn: true,
+        holds_destination: true,
     };
     let mut rows = Lookup::new(&table, 2);
     let mut can_go = false;

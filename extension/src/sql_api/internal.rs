@@ -83,7 +83,7 @@ fn set_pending_presence(note: Option<&str>) -> Report<()> {
 }
 
 #[pg_extern(sql = false)]
-fn tell_receivers() {
+fn wake_receivers() {
     wake::messages_received();
 }
 

@@ -31,7 +31,7 @@ impl Ring {
                 "SELECT current FROM idem.ring WHERE name = '{RING}'"
             ))?,
             turns: session.value(&format!(
-                "SELECT turns FROM idem.ring WHERE name = '{RING}'"
+                "SELECT rotations FROM idem.ring WHERE name = '{RING}'"
             ))?,
         })
     }
@@ -125,7 +125,7 @@ pub fn sample(session: &mut Session, ids: u64) -> Result<Vec<String>> {
 pub fn turn(session: &mut Session) -> Result<()> {
     let before = Ring::steady(session)?;
     session.run(&format!(
-        "UPDATE idem.ring SET turned_at = turned_at - retention WHERE name = '{RING}'"
+        "UPDATE idem.ring SET rotated_at = rotated_at - retention WHERE name = '{RING}'"
     ))?;
     let started = Instant::now();
     loop {

@@ -217,7 +217,7 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
     );
     let client = site.connect().await?;
     let rotations: i64 = client
-        .query_one("SELECT sum(turns)::bigint FROM idem.ring", &[])
+        .query_one("SELECT sum(rotations)::bigint FROM idem.ring", &[])
         .await?
         .try_get(0)?;
     rows.push(row(

@@ -223,7 +223,11 @@ async fn rotate_at_once(site: Arc<Site>) {
     loop {
         if let Ok(client) = site.connect().await {
             let _ = client.batch_execute("SET lock_timeout = '500ms'").await;
-            while client.batch_execute("SELECT turn_at_once()").await.is_ok() {
+            while client
+                .batch_execute("SELECT rotate_at_once()")
+                .await
+                .is_ok()
+            {
                 tokio::time::sleep(PAUSE).await;
             }
         }

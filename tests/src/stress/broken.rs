@@ -11,12 +11,12 @@ use super::run::Arena;
 /// Rotates the ring immediately and truncates the slice that left it, without opening and without a
 /// fence. The rest of the protocol is unchanged: the backends learn of the rotation, but too late.
 pub(crate) const TURN_AT_ONCE: &str = "
-CREATE FUNCTION turn_at_once() RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION rotate_at_once() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     r idem.ring;
 BEGIN
     SELECT * INTO r FROM idem.ring x WHERE x.name = 'standard' FOR UPDATE;
-    PERFORM idem.turn(r);
+    PERFORM idem.rotate_slices(r);
     UPDATE idem.ring x SET emptying = false WHERE x.name = 'standard';
     EXECUTE format('TRUNCATE %s', idem.slice_table('standard', (r.current + 2) % 4));
 END
@@ -95,7 +95,7 @@ pub(super) async fn turn(arena: &Arena, period: Duration) -> Result<()> {
     let mut rhythm = tokio::time::interval(period);
     while arena.is_open() {
         rhythm.tick().await;
-        match client.batch_execute("SELECT turn_at_once()").await {
+        match client.batch_execute("SELECT rotate_at_once()").await {
             Ok(()) => {}
             // A reader holds a lock on the slice that would be truncated. The rotation is rolled
             // back and retried.

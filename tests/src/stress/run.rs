@@ -424,7 +424,10 @@ async fn reach_goal(arena: &Arena, began: Instant) -> Result<()> {
 
 async fn count_rotations(client: &tokio_postgres::Client) -> Result<i64, Error> {
     client
-        .query_one("SELECT turns FROM idem.ring WHERE name = 'standard'", &[])
+        .query_one(
+            "SELECT rotations FROM idem.ring WHERE name = 'standard'",
+            &[],
+        )
         .await?
         .try_get(0)
 }

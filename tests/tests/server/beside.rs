@@ -96,14 +96,14 @@ async fn i1_rotation_in_a_replica_session_reaches_claims() -> Result<()> {
     replica
         .run(
             "SET session_replication_role = replica;
-             UPDATE idem.ring SET turned_at = turned_at - interval '30 days'",
+             UPDATE idem.ring SET rotated_at = rotated_at - interval '30 days'",
         )
         .await?;
-    let turns = "SELECT turns FROM idem.ring WHERE name = 'standard'";
-    let before: i64 = replica.text(turns).await?.parse()?;
+    let rotations = "SELECT rotations FROM idem.ring WHERE name = 'standard'";
+    let before: i64 = replica.text(rotations).await?.parse()?;
     replica.run("CALL idem_maintain()").await?;
     ensure!(
-        replica.text(turns).await?.parse::<i64>()? > before,
+        replica.text(rotations).await?.parse::<i64>()? > before,
         "the ring has not rotated"
     );
     assert_eq!(other.text("SELECT idem_try_claim('once', 'd')").await?, "t");
@@ -132,14 +132,14 @@ async fn i3_long_reading_transaction_notices_a_rotation() -> Result<()> {
     // Rotate exactly once, so that the claim goes into a slice that the old state does not probe.
     writer
         .run(
-            "UPDATE idem.ring SET turned_at = turned_at - interval '30 days'
+            "UPDATE idem.ring SET rotated_at = rotated_at - interval '30 days'
               WHERE name = 'standard'",
         )
         .await?;
     writer.run("CALL idem_maintain()").await?;
     assert_eq!(
         writer
-            .text("SELECT turns FROM idem.ring WHERE name = 'standard'")
+            .text("SELECT rotations FROM idem.ring WHERE name = 'standard'")
             .await?,
         "1"
     );

@@ -37,8 +37,8 @@ enum Moment {
     Opening,
     /// The opening step is committed, and the fence after this step waits for a running claim.
     Opened,
-    Turning,
-    Turned,
+    Rotating,
+    Rotated,
     Emptying,
 }
 
@@ -49,12 +49,12 @@ impl Moment {
             (Self::Opening, _) => (&[], Some("opened")),
             (Self::Opened, _) => (&["opened"], None),
             // The outbox has no opening step.
-            (Self::Turning, "outbox") => (&[], Some("turned")),
-            (Self::Turning, _) => (&["opened"], Some("turned")),
-            (Self::Turned, "outbox") => (&["turned"], None),
-            (Self::Turned, _) => (&["opened", "turned"], None),
-            (Self::Emptying, "outbox") => (&["turned"], Some("emptied")),
-            (Self::Emptying, _) => (&["opened", "turned"], Some("emptied")),
+            (Self::Rotating, "outbox") => (&[], Some("rotated")),
+            (Self::Rotating, _) => (&["opened"], Some("rotated")),
+            (Self::Rotated, "outbox") => (&["rotated"], None),
+            (Self::Rotated, _) => (&["opened", "rotated"], None),
+            (Self::Emptying, "outbox") => (&["rotated"], Some("emptied")),
+            (Self::Emptying, _) => (&["opened", "rotated"], Some("emptied")),
         }
     }
 }
@@ -62,7 +62,7 @@ impl Moment {
 async fn make_due(session: &Session, ring: &str) -> Result<()> {
     session
         .run(&format!(
-            "UPDATE idem.ring SET turned_at = turned_at - retention WHERE name = '{ring}'"
+            "UPDATE idem.ring SET rotated_at = rotated_at - retention WHERE name = '{ring}'"
         ))
         .await
 }
@@ -82,7 +82,7 @@ async fn finish(session: &Session, ring: &str) -> Result<Vec<String>> {
             return Ok(steps);
         }
         ensure!(
-            ["opened", "turned", "emptied"].contains(&step.as_str()),
+            ["opened", "rotated", "emptied"].contains(&step.as_str()),
             "{step}"
         );
         steps.push(step);
@@ -163,9 +163,9 @@ async fn interrupted(
     let maintainer = session(cluster, database).await?;
     let rest = finish(&maintainer, ring).await?;
     let all: &[&str] = if ring == "outbox" {
-        &["turned", "emptied"]
+        &["rotated", "emptied"]
     } else {
-        &["opened", "turned", "emptied"]
+        &["opened", "rotated", "emptied"]
     };
     assert_eq!(
         rest,
@@ -217,15 +217,15 @@ async fn interrupted(
 /// I1, I6: a fast or an immediate restart in the middle of each step loses and duplicates nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_i6_restart_in_each_step_loses_and_duplicates_nothing() -> Result<()> {
-    use Moment::{Emptying, Opened, Opening, Turned, Turning};
+    use Moment::{Emptying, Opened, Opening, Rotated, Rotating};
     let mut cluster = server("restart")?;
     for how in [Shutdown::Fast, Shutdown::Immediate] {
         for (ring, moments) in [
             (
                 "standard",
-                &[Opening, Opened, Turning, Turned, Emptying][..],
+                &[Opening, Opened, Rotating, Rotated, Emptying][..],
             ),
-            ("outbox", &[Turning, Turned, Emptying][..]),
+            ("outbox", &[Rotating, Rotated, Emptying][..]),
         ] {
             for &moment in moments {
                 let database = format!("{ring}_{moment:?}_{how:?}").to_lowercase();
@@ -259,11 +259,11 @@ async fn i1_prepared_claim_holds_back_the_fence_across_a_restart() -> Result<()>
         "the prepared transaction still holds back the fence"
     );
     consumer.run("COMMIT PREPARED 'held'").await?;
-    assert_eq!(finish(&consumer, "standard").await?, ["turned", "emptied"]);
+    assert_eq!(finish(&consumer, "standard").await?, ["rotated", "emptied"]);
     make_due(&consumer, "standard").await?;
     assert_eq!(
         finish(&consumer, "standard").await?,
-        ["opened", "turned", "emptied"]
+        ["opened", "rotated", "emptied"]
     );
     ensure!(
         !claim(&consumer, "prepared").await?,

@@ -227,10 +227,12 @@ async fn ten_periods(db: &Database) -> Result<()> {
             "{slices} is insert-only; {inserted} rows were inserted"
         );
     }
-    let turns = observer.text("SELECT min(turns) FROM idem.ring").await?;
+    let rotations = observer
+        .text("SELECT min(rotations) FROM idem.ring")
+        .await?;
     ensure!(
-        turns.parse::<i64>()? >= 10,
-        "a ring has rotated only {turns} times"
+        rotations.parse::<i64>()? >= 10,
+        "a ring has rotated only {rotations} times"
     );
     Ok(())
 }
@@ -311,7 +313,7 @@ async fn i7_progress_is_bounded_and_rotation_keeps_cursor_and_lease() -> Result<
         // Measure only the current table. The second table keeps the rows that older snapshots must
         // find, until the next rotation.
         let sql = "SELECT pg_total_relation_size(format('idem.progress_%s', current)::regclass)
-                     FROM idem.progress_turn";
+                     FROM idem.progress_rotation";
         Ok(session.text(sql).await?.parse()?)
     };
     let state =
@@ -333,7 +335,7 @@ async fn i7_progress_is_bounded_and_rotation_keeps_cursor_and_lease() -> Result<
                           SELECT (q).*
                             FROM (SELECT json_populate_record($1, json_build_object(''pos'', -n)) q
                                     FROM generate_series(1, 60000) n) s',
-                         (SELECT current FROM idem.progress_turn)) USING p;
+                         (SELECT current FROM idem.progress_rotation)) USING p;
                  END $$",
             )
             .await?;

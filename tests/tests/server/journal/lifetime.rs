@@ -32,7 +32,7 @@ async fn connect(cluster: &Cluster, database: &str) -> Result<Session> {
 async fn make_due(session: &Session, ring: &str) -> Result<()> {
     session
         .run(&format!(
-            "UPDATE idem.ring SET turned_at = turned_at - retention WHERE name = '{ring}'"
+            "UPDATE idem.ring SET rotated_at = rotated_at - retention WHERE name = '{ring}'"
         ))
         .await
 }
@@ -54,7 +54,7 @@ const BYTES: &str = "SELECT sum(pg_relation_size(oid)) FROM pg_class \
 /// I6, I7: a call is kept as long as its claim, and TRUNCATE removes it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i6_i7_call_is_kept_with_its_claim_and_truncated() -> Result<()> {
-    let (_cluster, session) = server("turning").await?;
+    let (_cluster, session) = server("rotating").await?;
     let mut remembered = Vec::new();
     for rotation in 0..6 {
         let id = format!("m{rotation}");
@@ -79,7 +79,7 @@ async fn i6_i7_call_is_kept_with_its_claim_and_truncated() -> Result<()> {
         assert_eq!(begin(&session, &id).await?, "new|1");
         finish(&session, &id, "{\"n\": 1}").await?;
         remembered.push(id);
-        for step in ["turned", "emptied"] {
+        for step in ["rotated", "emptied"] {
             rotate(&session, step).await?;
         }
         let mut kept = 0;
@@ -160,7 +160,7 @@ async fn i1_old_and_new_ring_state_do_not_both_begin_a_call() -> Result<()> {
         old.run("BEGIN; SELECT idem_begin_call('other', 'orders', 'charge')")
             .await?;
         pin.run("COMMIT").await?;
-        rotate(&session, "turned").await?;
+        rotate(&session, "rotated").await?;
         if old_first {
             assert_eq!(begin(&old, "m").await?, "new|1");
             let pid = new.pid().await?;

@@ -18,7 +18,7 @@ async fn i11_rotation_waits_for_no_lock_while_it_holds_one() -> Result<()> {
         db.connect().await?,
         db.connect().await?,
     );
-    super::turns::churn(&session, 0).await?;
+    super::rotation::churn(&session, 0).await?;
     // The reader locks the table that is not current, as a dump does. The rotation can then lock
     // only the current table.
     let other = "SELECT 1 - current FROM idem.pending_rotation";

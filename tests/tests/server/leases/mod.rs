@@ -5,4 +5,4 @@ mod attempts;
 mod fencing;
 mod locks;
 mod presence;
-mod turns;
+mod rotation;

@@ -8,7 +8,7 @@ use idem_cluster::Cluster;
 use idem_tests::clock::Clock;
 use idem_tests::harness::{Session, until};
 
-use super::{claim, cluster, connect, make_due, turns, with_idem};
+use super::{claim, cluster, connect, make_due, rotations, with_idem};
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
@@ -77,7 +77,11 @@ async fn i6_clock_ahead_forgets_no_claim_early() -> Result<()> {
             "the claim is forgotten when the clock is {wrong_by} s ahead"
         );
     }
-    assert_eq!(turns(&session, "standard").await?, 1, "no rotation was due");
+    assert_eq!(
+        rotations(&session, "standard").await?,
+        1,
+        "no rotation was due"
+    );
     Ok(())
 }
 
@@ -92,12 +96,12 @@ async fn i6_ring_rotates_after_clock_jumps_back() -> Result<()> {
     make_due(&session, "standard").await?;
     session.run("CALL idem_maintain()").await?;
     jump(&clock, &session, YEAR, 0).await?;
-    let before = turns(&session, "standard").await?;
+    let before = rotations(&session, "standard").await?;
     until(
         "the ring rotates, although the clock is a year behind the last rotation",
         async || {
             session.run("CALL idem_maintain()").await?;
-            Ok(turns(&session, "standard").await? >= before + 3)
+            Ok(rotations(&session, "standard").await? >= before + 3)
         },
     )
     .await
@@ -325,11 +329,11 @@ impl Site {
     async fn rotates(&self) -> Result<()> {
         let mut before = Vec::new();
         for ring in ["short", "standard", "long"] {
-            before.push(turns(&self.session, ring).await?);
+            before.push(rotations(&self.session, ring).await?);
         }
         until("every ring rotates", async || {
             for (ring, before) in ["short", "standard", "long"].into_iter().zip(&before) {
-                if turns(&self.session, ring).await? < before + 2 {
+                if rotations(&self.session, ring).await? < before + 2 {
                     return Ok(false);
                 }
             }

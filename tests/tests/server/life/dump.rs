@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
 use idem_tests::harness::Session;
 
-use super::{claim, cluster, connect, drain, effects, make_due, record, turns, with_idem};
+use super::{claim, cluster, connect, drain, effects, make_due, record, rotations, with_idem};
 
 /// Returns every row of every table that contains state, as text.
 async fn contents(session: &Session) -> Result<String> {
@@ -13,7 +13,7 @@ async fn contents(session: &Session) -> Result<String> {
         .text(
             "SELECT relname FROM pg_class WHERE relnamespace = 'idem'::regnamespace \
              AND relkind = 'r' \
-             AND relname NOT IN ('clock', 'progress_turn', 'relay_partition') ORDER BY 1",
+             AND relname NOT IN ('clock', 'progress_rotation', 'relay_partition') ORDER BY 1",
         )
         .await?;
     let mut contents = String::new();
@@ -151,16 +151,16 @@ async fn assert_continues(restored: &Session, step: &str, recorded: &[String]) -
         "the effects of one key are in one partition, in order"
     );
 
-    let turned = turns(restored, "standard").await?;
+    let before = rotations(restored, "standard").await?;
     restored.run("CALL idem_maintain()").await?;
     assert_eq!(
-        turns(restored, "standard").await? - turned,
+        rotations(restored, "standard").await? - before,
         i64::from(step == "opened")
     );
     make_due(restored, "standard").await?;
     restored.run("CALL idem_maintain()").await?;
     assert_eq!(
-        turns(restored, "standard").await? - turned,
+        rotations(restored, "standard").await? - before,
         1 + i64::from(step == "opened")
     );
     assert_eq!(
@@ -226,7 +226,7 @@ async fn i1_i3_i4_restored_database_continues() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_i3_i4_restored_database_has_no_dropped_relay() -> Result<()> {
-    dump_at("turned", true).await
+    dump_at("rotated", true).await
 }
 
 /// I9. Goal: a dump contains the kinds that a role was granted, so `idem_revoke` can revoke one of
@@ -362,7 +362,7 @@ async fn i1_dump_during_a_rotation_keeps_every_claim() -> Result<()> {
     let dump = connect(&cluster, "busy").await?;
     assert_eq!(record(&session, "m1").await?, "t");
     make_due(&session, "standard").await?;
-    for step in ["opened", "turned"] {
+    for step in ["opened", "rotated"] {
         assert_eq!(
             session.text("SELECT idem.rotate('standard', true)").await?,
             step

@@ -44,7 +44,7 @@ async fn health_judges_a_new_retention_from_its_start() -> Result<()> {
     let session = with_idem(&cluster, "shop").await?;
     session
         .run(
-            "UPDATE idem.ring SET turned_at = turned_at - interval '3 days' \
+            "UPDATE idem.ring SET rotated_at = rotated_at - interval '3 days' \
              WHERE name = 'standard'",
         )
         .await?;
@@ -166,7 +166,7 @@ async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
         session
             .text("SELECT idem.rotate('standard', false)")
             .await?,
-        "turned"
+        "rotated"
     );
     assert_eq!(
         session

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
 use idem_tests::harness::until;
 
-use super::{claim, cluster, connect, make_due, turns, with_idem};
+use super::{claim, cluster, connect, make_due, rotations, with_idem};
 
 /// Starts a server without a worker, so the test decides when a pass runs.
 fn server(name: &str) -> Result<Cluster> {
@@ -46,9 +46,9 @@ const BROKEN: [Broken; 4] = [
     },
     Broken {
         step: "progress",
-        fails_with: "function idem.turn_progress() does not exist",
-        break_it: "ALTER FUNCTION idem.turn_progress() RENAME TO turned_progress",
-        mend_it: "ALTER FUNCTION idem.turned_progress() RENAME TO turn_progress",
+        fails_with: "function idem.rotate_progress() does not exist",
+        break_it: "ALTER FUNCTION idem.rotate_progress() RENAME TO lost_progress",
+        mend_it: "ALTER FUNCTION idem.lost_progress() RENAME TO rotate_progress",
     },
 ];
 
@@ -109,11 +109,11 @@ async fn i11_publication_for_all_tables_stops_no_step() -> Result<()> {
     }
     session.run("CALL idem_maintain()").await?;
     for ring in ["short", "standard", "long"] {
-        assert_eq!(turns(&session, ring).await?, 1, "{ring}");
+        assert_eq!(rotations(&session, ring).await?, 1, "{ring}");
     }
     assert_eq!(
         session
-            .text("SELECT current FROM idem.progress_turn")
+            .text("SELECT current FROM idem.progress_rotation")
             .await?,
         "1"
     );
@@ -233,7 +233,7 @@ async fn i11_idem_maintain_continues_after_a_failing_step() -> Result<()> {
             );
             for ring in ["standard", "long"] {
                 assert_eq!(
-                    turns(&session, ring).await?,
+                    rotations(&session, ring).await?,
                     pass,
                     "{ring} while {} fails",
                     broken.step
@@ -264,7 +264,10 @@ async fn i11_idem_maintain_continues_after_a_failing_step() -> Result<()> {
             session.text(HEALTH).await?,
             "ok|every step of the last pass succeeded"
         );
-        assert_eq!(turns(&session, "short").await?, if n == 0 { 1 } else { 3 });
+        assert_eq!(
+            rotations(&session, "short").await?,
+            if n == 0 { 1 } else { 3 }
+        );
     }
     Ok(())
 }
@@ -288,7 +291,8 @@ async fn i11_worker_continues_after_a_failing_step() -> Result<()> {
                 .await?;
         }
         until("the other rings rotate", async || {
-            Ok(turns(&session, "standard").await? >= 4 && turns(&session, "long").await? >= 4)
+            Ok(rotations(&session, "standard").await? >= 4
+                && rotations(&session, "long").await? >= 4)
         })
         .await?;
         assert_eq!(
@@ -349,7 +353,7 @@ async fn i11_failing_step_loses_no_fence() -> Result<()> {
     early.run("COMMIT").await?;
     until(
         "the ring rotates, although a later claim is open",
-        async || Ok(turns(&session, "standard").await? == 1),
+        async || Ok(rotations(&session, "standard").await? == 1),
     )
     .await?;
     late.run("COMMIT").await

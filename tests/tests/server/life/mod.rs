@@ -92,15 +92,15 @@ async fn drain(session: &Session, relay: &str, partition: i32) -> Result<Vec<Str
 async fn make_due(session: &Session, ring: &str) -> Result<()> {
     session
         .run(&format!(
-            "UPDATE idem.ring SET turned_at = turned_at - retention WHERE name = '{ring}'"
+            "UPDATE idem.ring SET rotated_at = rotated_at - retention WHERE name = '{ring}'"
         ))
         .await
 }
 
-async fn turns(session: &Session, ring: &str) -> Result<i64> {
+async fn rotations(session: &Session, ring: &str) -> Result<i64> {
     Ok(session
         .text(&format!(
-            "SELECT turns FROM idem.ring WHERE name = '{ring}'"
+            "SELECT rotations FROM idem.ring WHERE name = '{ring}'"
         ))
         .await?
         .parse()?)

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
 use idem_tests::harness::{Session, until};
 
-use super::{claim, cluster, connect, drain, effects, make_due, record, turns, with_idem};
+use super::{claim, cluster, connect, drain, effects, make_due, record, rotations, with_idem};
 
 async fn caught_up(primary: &Session, standby: &Session) -> Result<()> {
     let written = primary.text("SELECT pg_current_wal_lsn()").await?;
@@ -116,14 +116,14 @@ async fn i1_i3_standby_reads_and_continues_after_promotion() -> Result<()> {
     );
     assert_eq!(record(&on_primary, "last").await?, "t");
     caught_up(&on_primary, &reader).await?;
-    let turned = turns(&on_primary, "standard").await?;
+    let before = rotations(&on_primary, "standard").await?;
     primary.kill()?;
     standby.promote()?;
 
     for id in ["m1", "after rotation 1", "after rotation 2", "last"] {
         // m1 is at the end of its retention, and the worker of the new primary may have rotated
         // already, so m1 may be forgotten.
-        let forgotten = id == "m1" && turns(&reader, "standard").await? > turned;
+        let forgotten = id == "m1" && rotations(&reader, "standard").await? > before;
         if !forgotten {
             assert_ne!(
                 claim(&reader, id).await?,
@@ -140,8 +140,9 @@ async fn i1_i3_standby_reads_and_continues_after_promotion() -> Result<()> {
     until(
         "the worker of the new primary finishes the rotation",
         async || {
-            let state = "SELECT turns, opening OR emptying FROM idem.ring WHERE name = 'standard'";
-            Ok(reader.text(state).await? == format!("{}|f", turned + 1))
+            let state =
+                "SELECT rotations, opening OR emptying FROM idem.ring WHERE name = 'standard'";
+            Ok(reader.text(state).await? == format!("{}|f", before + 1))
         },
     )
     .await?;
@@ -187,7 +188,7 @@ async fn i11_maintenance_continues_without_synchronous_standby() -> Result<()> {
         make_due(session, "standard").await?;
     }
     until("the worker has rotated", async || {
-        Ok(turns(&served, "standard").await? > 0)
+        Ok(rotations(&served, "standard").await? > 0)
     })
     .await?;
     by_hand
@@ -195,7 +196,7 @@ async fn i11_maintenance_continues_without_synchronous_standby() -> Result<()> {
         .await?;
     until("a session has rotated", async || {
         by_hand.run("CALL idem_maintain()").await?;
-        Ok(turns(&by_hand, "standard").await? > 0)
+        Ok(rotations(&by_hand, "standard").await? > 0)
     })
     .await
 }

@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use idem_tests::harness::DEADLINE;
 
-use super::{claim, cluster, connect, drain, effects, make_due, record, turns, with_idem};
+use super::{claim, cluster, connect, drain, effects, make_due, record, rotations, with_idem};
 
 /// I1, I6: without preloading CALL idem_maintain() does what the worker does, and health names the
 /// missing line of the configuration.
@@ -58,7 +58,7 @@ async fn i1_i6_idem_maintain_replaces_worker_without_preload() -> Result<()> {
             "the claim is kept for two rotations"
         );
         session.run("CALL idem_maintain()").await?;
-        assert_eq!(turns(&session, "standard").await?, rotation);
+        assert_eq!(rotations(&session, "standard").await?, rotation);
     }
     assert_eq!(
         claim(&session, "m1").await?,

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
 use idem_tests::harness::{Session, until};
 
-use super::{claim, cluster, connect, make_due, turns, with_idem};
+use super::{claim, cluster, connect, make_due, rotations, with_idem};
 
 /// The version of the library: all crates of the workspace have one version.
 const LIBRARY: &str = env!("CARGO_PKG_VERSION");
@@ -110,19 +110,19 @@ async fn worker_skips_an_unknown_version() -> Result<()> {
     for n in 1..=3 {
         make_due(&other, "standard").await?;
         until("the other database rotates", async || {
-            Ok(turns(&other, "standard").await? == n)
+            Ok(rotations(&other, "standard").await? == n)
         })
         .await?;
     }
     assert_eq!(
-        turns(&session, "standard").await?,
+        rotations(&session, "standard").await?,
         0,
         "the worker skips the database"
     );
     assert_eq!(mismatches(&cluster)?, 1, "the mismatch is logged once");
     set_version(&session, LIBRARY).await?;
     until("the ring rotates", async || {
-        Ok(turns(&session, "standard").await? == 1)
+        Ok(rotations(&session, "standard").await? == 1)
     })
     .await
 }

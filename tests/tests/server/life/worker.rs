@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use idem_cluster::{Cluster, Shutdown};
 use idem_tests::harness::{DEADLINE, Session, until};
 
-use super::{claim, cluster, connect, turns, with_idem};
+use super::{claim, cluster, connect, rotations, with_idem};
 
 fn server(name: &str) -> Result<Cluster> {
     cluster(name)?.setting("idem.naptime", "100ms").start()
@@ -28,9 +28,9 @@ async fn rotate_fast(session: &Session) -> Result<()> {
 }
 
 async fn keeps_rotating(session: &Session) -> Result<()> {
-    let before = turns(session, "standard").await?;
+    let before = rotations(session, "standard").await?;
     until("the worker rotates the ring", async || {
-        Ok(turns(session, "standard").await? >= before + 3)
+        Ok(rotations(session, "standard").await? >= before + 3)
     })
     .await
 }

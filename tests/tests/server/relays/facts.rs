@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, ensure};
 use idem_tests::harness::{Database, Session, until};
 
-use super::rotation::{keep_for, maintain, make_due, turns};
+use super::rotation::{keep_for, maintain, make_due, rotations};
 
 #[tokio::test]
 async fn i3_effects_are_found_as_long_as_claim_during_rotations() -> Result<()> {
@@ -70,7 +70,7 @@ async fn i3_effects_are_found_as_long_as_claim_during_rotations() -> Result<()> 
             }
         }
         maintain(&maintainer).await?;
-        Ok(turns(&session, "outbox").await? >= 8)
+        Ok(rotations(&session, "outbox").await? >= 8)
     })
     .await?;
     assert!(
@@ -121,7 +121,7 @@ async fn i3_claim_made_while_ring_opens_keeps_its_effects() -> Result<()> {
     // oldest slice.
     for ring in ["standard", "short", "long"] {
         for _ in 0..3 {
-            if turns(&session, ring).await? < 3 {
+            if rotations(&session, ring).await? < 3 {
                 rotate(&session, &maintainer, ring).await?;
             }
         }
@@ -166,7 +166,7 @@ async fn facts(session: &Session, message: i32) -> Result<String> {
 
 /// Rotates the ring once, with all steps of the rotation.
 async fn rotate(session: &Session, maintainer: &Session, ring: &str) -> Result<()> {
-    let before = turns(session, ring).await?;
+    let before = rotations(session, ring).await?;
     make_due(session, ring).await?;
     until("the ring rotates", async || {
         maintain(maintainer).await?;
@@ -174,7 +174,7 @@ async fn rotate(session: &Session, maintainer: &Session, ring: &str) -> Result<(
             "SELECT NOT opening AND (NOT emptying OR name = 'outbox') \
              FROM idem.ring WHERE name = '{ring}'"
         );
-        Ok(turns(session, ring).await? > before && session.text(&settled).await? == "t")
+        Ok(rotations(session, ring).await? > before && session.text(&settled).await? == "t")
     })
     .await
 }

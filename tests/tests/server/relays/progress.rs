@@ -54,7 +54,7 @@ async fn i4_progress_rotation_keeps_cursors_and_leases() -> Result<()> {
         let current = format!("{}", rotation % 2);
         assert_eq!(
             session
-                .text("SELECT current FROM idem.progress_turn")
+                .text("SELECT current FROM idem.progress_rotation")
                 .await?,
             current
         );
@@ -90,7 +90,7 @@ async fn pages(session: &Session) -> Result<i64> {
     let bytes = session
         .text(
             "SELECT pg_relation_size(format('idem.progress_%s', current)::regclass) \
-             FROM idem.progress_turn",
+             FROM idem.progress_rotation",
         )
         .await?;
     Ok(bytes.parse::<i64>()? / 8192)
@@ -115,7 +115,7 @@ async fn i11_progress_rotation_reads_no_old_progress() -> Result<()> {
 
     let before = rows_read(&session).await?;
     until("progress rotates", async || {
-        Ok(session.text("SELECT idem.turn_progress()").await? == "t")
+        Ok(session.text("SELECT idem.rotate_progress()").await? == "t")
     })
     .await?;
     let read = rows_read(&session).await? - before;
@@ -159,7 +159,7 @@ async fn progress_rotates_when_large_snapshots_fill_toast() -> Result<()> {
     until("progress has rotated", async || {
         maintain(&maintainer).await?;
         Ok(session
-            .text("SELECT current FROM idem.progress_turn")
+            .text("SELECT current FROM idem.progress_rotation")
             .await?
             == "1")
     })
@@ -211,7 +211,7 @@ async fn dropped_relay_leaves_no_row() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_relay_never_waits_for_progress_rotation() -> Result<()> {
     const ATTEMPTS: usize = 20;
-    let db = Database::with_idem("turns").await?;
+    let db = Database::with_idem("rotations").await?;
     let (session, maintainer, dump) = (
         db.connect().await?,
         db.connect().await?,
@@ -232,7 +232,7 @@ async fn i11_relay_never_waits_for_progress_rotation() -> Result<()> {
 
     let rotating = tokio::spawn(async move {
         for _ in 0..ATTEMPTS {
-            assert_eq!(maintainer.text("SELECT idem.turn_progress()").await?, "f");
+            assert_eq!(maintainer.text("SELECT idem.rotate_progress()").await?, "f");
         }
         anyhow::Ok(maintainer)
     });
@@ -255,7 +255,7 @@ async fn i11_relay_never_waits_for_progress_rotation() -> Result<()> {
     until("progress has rotated", async || {
         maintain(&maintainer).await?;
         Ok(session
-            .text("SELECT current FROM idem.progress_turn")
+            .text("SELECT current FROM idem.progress_rotation")
             .await?
             == "1")
     })

@@ -23,7 +23,7 @@ pub async fn keep_for(session: &Session, retention: &str) -> Result<()> {
 pub async fn make_due(session: &Session, ring: &str) -> Result<()> {
     session
         .run(&format!(
-            "UPDATE idem.ring SET turned_at = turned_at - retention WHERE name = '{ring}'"
+            "UPDATE idem.ring SET rotated_at = rotated_at - retention WHERE name = '{ring}'"
         ))
         .await
 }
@@ -32,13 +32,13 @@ pub async fn maintain(session: &Session) -> Result<()> {
     session.run("CALL idem_maintain()").await
 }
 
-pub async fn turns(session: &Session, ring: &str) -> Result<i64> {
-    let turns = session
+pub async fn rotations(session: &Session, ring: &str) -> Result<i64> {
+    let rotations = session
         .text(&format!(
-            "SELECT turns FROM idem.ring WHERE name = '{ring}'"
+            "SELECT rotations FROM idem.ring WHERE name = '{ring}'"
         ))
         .await?;
-    Ok(turns.parse()?)
+    Ok(rotations.parse()?)
 }
 
 async fn outbox_bytes(session: &Session) -> Result<i64> {
@@ -93,16 +93,16 @@ async fn i4_stuck_relay_blocks_outbox_and_health_names_it() -> Result<()> {
     // The rings of the inbox continue to rotate, however long the relay is stuck, and the outbox
     // does not rotate.
     let (blocked_at, full) = (
-        turns(&session, "outbox").await?,
+        rotations(&session, "outbox").await?,
         outbox_bytes(&session).await?,
     );
-    let inbox = turns(&session, "long").await?;
+    let inbox = rotations(&session, "long").await?;
     until("the inbox has rotated five more times", async || {
         maintain(&maintainer).await?;
-        Ok(turns(&session, "long").await? >= inbox + 5)
+        Ok(rotations(&session, "long").await? >= inbox + 5)
     })
     .await?;
-    assert_eq!(turns(&session, "outbox").await?, blocked_at);
+    assert_eq!(rotations(&session, "outbox").await?, blocked_at);
     assert_eq!(outbox_bytes(&session).await?, full);
 
     let late = Reader::of(&db, "stuck").await?.drain().await?;
@@ -112,7 +112,7 @@ async fn i4_stuck_relay_blocks_outbox_and_health_names_it() -> Result<()> {
         "the outbox has rotated, and its space is free",
         async || {
             maintain(&maintainer).await?;
-            Ok(turns(&session, "outbox").await? > blocked_at
+            Ok(rotations(&session, "outbox").await? > blocked_at
                 && outbox_bytes(&session).await? < full / 4)
         },
     )
@@ -160,7 +160,7 @@ async fn i4_transaction_open_across_rotation_is_delivered() -> Result<()> {
     send(&long, "late").await?;
     until("the outbox rotates during the transaction", async || {
         maintain(&maintainer).await?;
-        Ok(turns(&session, "outbox").await? == 1)
+        Ok(rotations(&session, "outbox").await? == 1)
     })
     .await?;
     send(&session, "early").await?;
@@ -173,7 +173,7 @@ async fn i4_transaction_open_across_rotation_is_delivered() -> Result<()> {
         make_due(&session, "outbox").await?;
         maintain(&maintainer).await?;
     }
-    assert_eq!(turns(&session, "outbox").await?, 1);
+    assert_eq!(rotations(&session, "outbox").await?, 1);
     long.run("COMMIT").await?;
     until(
         "the outbox is blocked by the effects of the transaction",

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use super::reader::{Effect, Reader};
-use super::rotation::{keep_for, maintain, turns};
+use super::rotation::{keep_for, maintain, rotations};
 
 const KEYS: i32 = 6;
 
@@ -101,7 +101,7 @@ async fn i4_rotation_with_a_lagging_relay_loses_no_effect() -> Result<()> {
             blocked += 1;
             late.extend(lagging.drain().await?);
         }
-        Ok(blocked > 0 && turns(&session, "outbox").await? >= ROTATIONS)
+        Ok(blocked > 0 && rotations(&session, "outbox").await? >= ROTATIONS)
     })
     .await?;
     traffic.stop().await?;

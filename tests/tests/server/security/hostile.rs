@@ -53,7 +53,7 @@ impl Fixture {
             "relay_partition",
             "progress",
             "progress_0",
-            "progress_turn",
+            "progress_rotation",
             "delayed",
             "parked",
             "parked_effect",
@@ -553,7 +553,7 @@ async fn i9_monitor_and_admin_functions_look_up_no_name() -> Result<()> {
         Ok(fixture
             .owner
             .text(
-                "SELECT turns >= 5 AND NOT opening AND NOT emptying FROM idem.ring
+                "SELECT rotations >= 5 AND NOT opening AND NOT emptying FROM idem.ring
                   WHERE name = 'short'",
             )
             .await?

@@ -31,7 +31,7 @@ const CURRENT: &str = "SELECT current FROM idem.pending_rotation";
 /// I7: the tables of pending messages stay small under an old snapshot, and live messages are kept.
 #[tokio::test]
 async fn i7_pending_stays_small_and_keeps_live_messages() -> Result<()> {
-    let db = Database::with_idem("turns").await?;
+    let db = Database::with_idem("rotations").await?;
     let (session, old) = (db.connect().await?, db.connect().await?);
     old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
         .await?;
@@ -89,7 +89,7 @@ async fn i7_pending_stays_small_and_keeps_live_messages() -> Result<()> {
 
 #[tokio::test]
 async fn rotation_neither_waits_for_nor_breaks_a_transaction() -> Result<()> {
-    let db = Database::with_idem("turn_locks").await?;
+    let db = Database::with_idem("rotation_locks").await?;
     let (session, holder) = (db.connect().await?, db.connect().await?);
     churn(&session, 0).await?;
     session
@@ -136,7 +136,7 @@ async fn rotation_neither_waits_for_nor_breaks_a_transaction() -> Result<()> {
 
 #[tokio::test]
 async fn rolled_back_rotation_has_no_effect() -> Result<()> {
-    let db = Database::with_idem("turn_back").await?;
+    let db = Database::with_idem("rotation_back").await?;
     let session = db.connect().await?;
     session
         .run("SELECT idem_receive('m', 'work', '1'::jsonb)")
