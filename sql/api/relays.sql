@@ -135,7 +135,7 @@ COMMENT ON FUNCTION idem_relay_ack(text, integer, bigint) IS
     'Acknowledges the batch that the token leases, after its effects are published. The cursor '
     'moves behind the batch. Errors: 22004 (null argument), 22023 (invalid argument), 42704 (no '
     'such relay), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 55000 '
-    '(stale token).';
+    '(stale token, or transaction ids went backwards).';
 
 CREATE FUNCTION idem_relay_extend(
     relay     text,
@@ -169,7 +169,7 @@ COMMENT ON FUNCTION idem_relay_extend(text, integer, bigint, interval) IS
     'now. Returns the new token; the old one is no longer valid. With 1 millisecond the batch is '
     'released and returned again at once. Errors: 22004 (null argument), 22023 (invalid '
     'argument), 42704 (no such relay), 25000 (not READ COMMITTED), 25006 (standby or read-only '
-    'transaction), 55000 (stale token).';
+    'transaction), 55000 (stale token, or transaction ids went backwards).';
 
 CREATE FUNCTION idem_relay_park(
     relay      text,
@@ -207,7 +207,7 @@ COMMENT ON FUNCTION idem_relay_park(text, integer, bigint, uuid, text) IS
     'that the other effects of the partition are delivered. See the view idem.parked, '
     'idem_relay_unpark and idem_relay_discard. Errors: 22004 (null argument), 22023 (invalid '
     'argument), 42704 (no such relay), 25000 (not READ COMMITTED), 25006 (standby or read-only '
-    'transaction), 55000 (stale token).';
+    'transaction), 55000 (stale token, or transaction ids went backwards).';
 
 CREATE FUNCTION idem_relay_unpark(relay text, message_id uuid) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp

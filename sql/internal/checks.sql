@@ -97,7 +97,7 @@ AS $$
            CASE WHEN count(*) = 0 THEN 'no message is due implausibly late'
                 ELSE format('messages are due later than a lease, a back-off or a delay usually '
                             'ends, as after a wrong clock: destination %s. See due_at in '
-                            'idem.pending',
+                            'idem.pending, as the owner of the extension',
                             string_agg(format('%s (until %s)', d.name, far.due_at),
                                        ', ' ORDER BY d.name)) END
       FROM idem.destination d

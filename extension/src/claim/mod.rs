@@ -25,13 +25,28 @@ use idem_core::MessageId;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
-/// The proof that this transaction holds the claim of a message, and has entered the rings.
+/// The proof that this transaction holds the claim of a message, and has entered the rings. Only
+/// this module creates it.
 #[derive(Clone, Copy)]
 pub struct Claimed<'a> {
-    pub identity: Identity<'a>,
-    pub rings: &'a Entered,
-    /// The time of the claim, which its effects share.
-    pub claimed_at: pg_sys::TimestampTz,
+    identity: Identity<'a>,
+    rings: &'a Entered,
+    claimed_at: pg_sys::TimestampTz,
+}
+
+impl<'a> Claimed<'a> {
+    pub fn identity(&self) -> &Identity<'a> {
+        &self.identity
+    }
+
+    pub fn rings(&self) -> &'a Entered {
+        self.rings
+    }
+
+    /// Returns the time of the claim, which its effects share.
+    pub fn claimed_at(&self) -> pg_sys::TimestampTz {
+        self.claimed_at
+    }
 }
 
 /// The outcome of a claim. `handled_at` is the time of the earlier claim.

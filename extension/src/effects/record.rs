@@ -15,7 +15,7 @@ pub fn record(claimed: &Claimed, effects: &[EffectSpec]) -> Result<Vec<Uuid>> {
     if effects.is_empty() {
         return Ok(Vec::new());
     }
-    let identity = &claimed.identity;
+    let identity = claimed.identity();
     let key = &identity.id.key;
     let first = next_ordinal(claimed)?;
     let source = Some(Source {
@@ -30,7 +30,7 @@ pub fn record(claimed: &Claimed, effects: &[EffectSpec]) -> Result<Vec<Uuid>> {
         message_ids.push(message_id);
         Effect {
             source,
-            recorded_at: claimed.claimed_at,
+            recorded_at: claimed.claimed_at(),
             ordinal,
             message_id,
             topic: &effect.topic,
@@ -43,7 +43,7 @@ pub fn record(claimed: &Claimed, effects: &[EffectSpec]) -> Result<Vec<Uuid>> {
             deliver_after: effect.deliver_after.map(since_2000),
         }
     });
-    outbox::append(&claimed.rings.outbox, rows)?;
+    outbox::append(&claimed.rings().outbox, rows)?;
     count_many(Counter::EffectRecorded, effects.len());
     Ok(message_ids)
 }
@@ -58,18 +58,18 @@ pub fn since_2000(unix_microseconds: i64) -> pg_sys::TimestampTz {
 /// transaction with a claim runs, the outbox rotates at most once, so the last ordinal is in the
 /// current slice or in the slice before it.
 fn next_ordinal(claimed: &Claimed) -> Result<i32> {
-    let outbox = &claimed.rings.outbox;
+    let outbox = &claimed.rings().outbox;
     let mut next = 0;
     for slice in [outbox.current(), outbox.sealed()[1]] {
         let Some(table) = by_source(outbox, slice)?.filter(|table| !table.is_empty()) else {
             continue;
         };
         let mut lookup = Lookup::insert_only(&table, 2);
-        lookup.seek(&mut claimed.identity.keys());
+        lookup.seek(&mut claimed.identity().keys());
         while lookup.next_settled() {
             pgrx::check_for_interrupts!();
             let recorded_at = lookup.column(column::RECORDED_AT).map(|d| d.value() as i64);
-            if recorded_at == Some(claimed.claimed_at) && lookup.is_mine() {
+            if recorded_at == Some(claimed.claimed_at()) && lookup.is_mine() {
                 next = next.max(
                     lookup
                         .column(column::ORDINAL)

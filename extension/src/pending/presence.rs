@@ -41,7 +41,7 @@ pub fn name() -> &'static str {
     NAMES.get(noted as usize).copied().unwrap_or(NAMES[0])
 }
 
-/// Sets the note to `quiet` if it is `some`. The maintainer calls this function.
+/// Sets the note to `quiet` if it is `some`, and keeps `none`. The maintainer calls this function.
 pub fn set_quiet() {
     replace(SOME, QUIET);
 }

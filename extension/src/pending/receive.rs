@@ -45,7 +45,7 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
     let inserted = look_again(|| {
         insert_if_unknown(&identity, &inbox, &mut row, &table, slice, message).transpose()
     })?;
-    let Some(seq) = inserted else {
+    let Reception::Stored { seq } = inserted else {
         return Ok(false);
     };
     append_payload(payloads, seq, message)?;
@@ -53,8 +53,15 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
     Ok(true)
 }
 
-/// Inserts the pending row and returns its `seq`, or `Some(None)` if the message is known. Returns
-/// `None` if the caller must look again.
+/// The result of storing a message.
+enum Reception {
+    /// The pending row is stored under this `seq`.
+    Stored { seq: i64 },
+    /// The message is already received, leased, dead or claimed.
+    Known,
+}
+
+/// Inserts the pending row. Returns `None` if the caller must look again.
 fn insert_if_unknown(
     identity: &Identity,
     inbox: &Inbox,
@@ -62,7 +69,7 @@ fn insert_if_unknown(
     table: &Table,
     slice: i16,
     message: &Message,
-) -> Result<Option<Option<i64>>> {
+) -> Result<Option<Reception>> {
     match row.find(&mut identity.keys()) {
         Found::Nothing => (),
         // Another transaction that changes or deletes the committed row is not waited for. If it
@@ -75,7 +82,7 @@ fn insert_if_unknown(
         Found::Row | Found::InProgress(_) => {
             identity.check(row, column::ID)?;
             row.rely();
-            return Ok(Some(None));
+            return Ok(Some(Reception::Known));
         }
     }
     let seq = next_seq()?;
@@ -84,11 +91,11 @@ fn insert_if_unknown(
         Ok::<_, Error>(inbox.look(identity)? == InboxState::Free)
     })?;
     match inserted {
-        Inserted::Yes => Ok(Some(Some(seq))),
+        Inserted::Yes => Ok(Some(Reception::Stored { seq })),
         Inserted::Taken => Ok(None),
         // The pending row was removed, so the claim does not wait for it, and waiting for the claim
         // is safe.
-        Inserted::Withdrawn => Ok(inbox.is_claimed(identity)?.then_some(None)),
+        Inserted::Withdrawn => Ok(inbox.is_claimed(identity)?.then_some(Reception::Known)),
     }
 }
 

@@ -36,8 +36,8 @@ impl Writer {
     }
 }
 
-/// Calls `look` until it returns a value. `look` returns `None` if it must look again: it has
-/// waited for another transaction, or another transaction has written before it.
+/// Calls `look` until it returns a value. `look` returns `None` if what it has read may be
+/// outdated, for example because it has waited for another transaction.
 pub fn look_again<T>(mut look: impl FnMut() -> Option<T>) -> T {
     loop {
         if let Some(result) = look() {

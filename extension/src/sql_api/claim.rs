@@ -133,7 +133,7 @@ fn full_claim(
     };
     let rings = ring::enter()?;
     let (label, handled_at) = match claim(id, destination, &rings, terms)? {
-        Outcome::Claimed(claimed) => (c"claimed", Some(claimed.claimed_at)),
+        Outcome::Claimed(claimed) => (c"claimed", Some(claimed.claimed_at())),
         Outcome::Duplicate { handled_at } => (c"duplicate", Some(handled_at)),
         Outcome::InProgress => (c"in_progress", None),
         Outcome::Mismatch { handled_at } => (c"mismatch", Some(handled_at)),

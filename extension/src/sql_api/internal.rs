@@ -133,8 +133,8 @@ fn is_last_failure_sql(
     ))
 }
 
-/// The limits of [`idem_core::parse_effects`] do not apply, because a message that a broker
-/// delivered is stored and sent unchanged.
+/// Records a dead letter as an effect of its message. The limits of [`idem_core::parse_effects`] do
+/// not apply, because a message that a broker delivered is stored and sent unchanged.
 #[pg_extern(sql = false)]
 #[allow(clippy::too_many_arguments)]
 fn record_letter(
