@@ -6,13 +6,14 @@ use std::{
 };
 
 use deadpool_postgres::Pool;
+use idem_brokers::PgBouncer;
 use idem_client::{
     Destination, Effect, Error, Handled, Idem, Message, MessageId, Policies, Processed,
     RecordedEffect, Rule, Tx,
     lease::{Held, Lease, acquire},
 };
 use serde_json::json;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use crate::support::{DEADLINE, Database};
 
@@ -162,28 +163,67 @@ impl Ground {
 
     /// Waits until all sessions are idle, and all sessions except the observer's are connections of
     /// the pool. Each connection that was dropped while it was in use is closed then, and all its
-    /// statements have ended. Sessions of PgBouncer end some time after their client has
-    /// disconnected.
+    /// statements have ended.
     pub async fn until_quiet(&self) {
         self.until_quiet_beside(&self.pool).await;
     }
 
     /// Does the same as `until_quiet`, for a test that uses only the given pool.
     pub async fn until_quiet_beside(&self, pool: &Pool) {
+        let proxy = match self.database.server.proxy() {
+            Some(proxy) => Some(ProxyConsole::connect(proxy, &self.database.name).await),
+            None => None,
+        };
         until(
             "all sessions are idle connections of the pool",
             async || {
+                let pooled = pool.status().size;
+                let expected = match &proxy {
+                    None => pooled,
+                    // A statement of a dropped connection can be on its way to the proxy, and then
+                    // to the server. So the number of connections is compared on both sides.
+                    Some(proxy) if proxy.count("SHOW CLIENTS").await != pooled => return false,
+                    Some(proxy) => proxy.count("SHOW SERVERS").await,
+                };
                 let sql =
                     "SELECT count(*), count(*) FILTER (WHERE state <> 'idle') FROM pg_stat_activity
                         WHERE datname = current_database() AND backend_type = 'client backend'
                           AND pid <> pg_backend_pid()";
                 let row = self.observer.query_one(sql, &[]).await.unwrap();
-                let pooled = i64::try_from(pool.status().size).unwrap();
                 let (sessions, busy): (i64, i64) = (row.get(0), row.get(1));
-                busy == 0 && (sessions == pooled || self.database.server.is_proxied())
+                busy == 0 && sessions == i64::try_from(expected).unwrap()
             },
         )
         .await;
+    }
+}
+
+/// The console of PgBouncer, for the connections of one database.
+struct ProxyConsole {
+    client: Client,
+    database: String,
+}
+
+impl ProxyConsole {
+    async fn connect(proxy: &PgBouncer, database: &str) -> Self {
+        let (client, connection) = tokio_postgres::connect(&proxy.console(), NoTls)
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        let database = database.to_owned();
+        Self { client, database }
+    }
+
+    /// Returns the number of rows for this database. `SHOW CLIENTS` has a row for each connection
+    /// to the proxy, and `SHOW SERVERS` for each connection of the proxy to the server.
+    async fn count(&self, command: &str) -> usize {
+        let rows = self.client.simple_query(command).await.unwrap();
+        rows.iter()
+            .filter(|row| match row {
+                SimpleQueryMessage::Row(row) => row.get("database") == Some(&self.database),
+                _ => false,
+            })
+            .count()
     }
 }
 

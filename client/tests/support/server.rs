@@ -52,6 +52,11 @@ impl Server {
         self.proxy.is_some()
     }
 
+    /// Returns the proxy through which the program under test connects, if there is one.
+    pub fn proxy(&self) -> Option<&PgBouncer> {
+        self.proxy.as_ref()
+    }
+
     /// Starts a separate PgBouncer with a pool of `size` connections to this server.
     pub fn small_pooler(&self, size: u32) -> PgBouncer {
         PgBouncer::start_with_pool(&self.cluster, "postgres", size).unwrap()

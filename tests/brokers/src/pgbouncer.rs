@@ -71,6 +71,13 @@ impl PgBouncer {
         let socket_dir = self.home().socket_dir().display();
         format!("host={socket_dir} port={PORT} user=postgres dbname={database}")
     }
+
+    /// Returns the connection string of the console, in which the commands `SHOW …` work. The
+    /// console accepts only simple queries.
+    #[must_use]
+    pub fn console(&self) -> String {
+        self.connection_string_to("pgbouncer")
+    }
 }
 
 impl Program for Proxy {
@@ -94,6 +101,7 @@ impl Program for Proxy {
              auth_type = trust\n\
              auth_file = {users}\n\
              auth_user = postgres\n\
+             stats_users = postgres\n\
              pool_mode = transaction\n\
              max_client_conn = 500\n\
              default_pool_size = {pool_size}\n\
