@@ -7,8 +7,10 @@
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use idem_cluster::{Cluster, Install};
 use idem_tests::harness::{Database, Refusal, Session};
 
 use table::{
@@ -109,24 +111,27 @@ async fn functions(session: &Session) -> Result<Vec<Function>> {
         .collect())
 }
 
-/// Returns a hash of the rows of each table in schema idem, by table name. The table `clock` is left
-/// out: the worker stores a reading of the clock every ten seconds.
+/// Returns a hash of the rows of each table in schema idem, by table name.
 async fn contents(session: &Session) -> Result<BTreeMap<String, String>> {
     let rows = session
         .query(
             "SELECT relname::text, md5(query_to_xml('SELECT t::text FROM idem.' ||
                  quote_ident(relname) || ' AS t ORDER BY 1', true, false, '')::text)
-               FROM pg_class WHERE relnamespace = 'idem'::regnamespace AND relkind = 'r'
-                AND relname <> 'clock'",
+               FROM pg_class WHERE relnamespace = 'idem'::regnamespace AND relkind = 'r'",
             &[],
         )
         .await?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-/// Creates a database with the state of [`FIXTURE`].
+/// Creates a database with the state of [`FIXTURE`], in a cluster without a worker. A worker would
+/// change tables, for example store a reading of the clock, while a test compares them.
 async fn fixture(name: &str) -> Result<(Database, Session)> {
-    let db = Database::with_idem(name).await?;
+    let cluster = Cluster::builder(&Install::from_env()?)
+        .name(name)
+        .setting("idem.databases", "none")
+        .start()?;
+    let db = Database::with_idem_in(Arc::new(cluster), name).await?;
     let session = db.connect().await?;
     for transaction in FIXTURE {
         session.run(transaction).await?;
