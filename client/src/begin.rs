@@ -7,13 +7,14 @@
 
 use std::ops::Deref;
 
-use tokio_postgres::{Client, SimpleQueryMessage};
+use tokio_postgres::Client;
 use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::{
     Claim, Claimed, Destination, Effect, Error, MessageId,
     claim::record_effects,
+    escape::only_value,
     pipeline::{Pipelined, commit_alone, pipeline_commit, rollback_without_wait},
     span,
 };
@@ -70,14 +71,6 @@ async fn begin_with_claim(
     }
     .instrument(span.clone())
     .await
-}
-
-/// Returns the only value of the only row in the reply to a simple query.
-pub(crate) fn only_value(answers: &[SimpleQueryMessage]) -> Option<&str> {
-    answers.iter().find_map(|answer| match answer {
-        SimpleQueryMessage::Row(row) => row.get(0),
-        _ => None,
-    })
 }
 
 /// A transaction that began together with its claim. Rolls back when dropped.

@@ -89,7 +89,9 @@ impl<'t> Claimed<'t> {
     }
 }
 
-pub(crate) const RECORD_EFFECTS: &str = "SELECT idem_record_effects($1, $2, $3)";
+/// Records the effects of a claim: id, destination and a JSON array of effects. Returns their
+/// message ids.
+pub const RECORD_EFFECTS: &str = "SELECT idem_record_effects($1, $2, $3)";
 
 pub(crate) async fn record_effects(
     client: &Client,

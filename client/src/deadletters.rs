@@ -13,7 +13,9 @@ use tokio_postgres::{
 use tracing::Instrument;
 use uuid::Uuid;
 
-use crate::{Destination, Error, MessageId, lease::DeadLetterContent, redacted::Length, span, sql};
+use crate::{
+    Destination, Error, MessageId, escape, lease::DeadLetterContent, redacted::Length, span,
+};
 
 /// A message that has used up its attempts, or that failed with a terminal error.
 #[derive(Clone, PartialEq)]
@@ -118,7 +120,7 @@ pub async fn reject(
     let none: Option<&str> = None;
     let (id, error) = (
         id.map_or((&none as _, Type::TEXT), MessageId::parameter),
-        sql::kept(error),
+        escape::truncated_reason(error),
     );
     let row = client
         .query_typed_one(

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tokio_postgres::types::{ToSql, Type};
 
-use crate::{Error, sql};
+use crate::{Error, escape};
 
 /// The longest name, in bytes, that the server accepts.
 const LONGEST_BYTES: usize = 255;
@@ -40,11 +40,12 @@ impl Destination {
 
     /// Returns the name as a SQL literal, for a simple query. Fails with [`Error::Invalid`] if the
     /// name contains a zero byte.
-    pub(crate) fn literal(&self) -> Result<String, Error> {
-        sql::literal(&self.0)
+    pub fn literal(&self) -> Result<String, Error> {
+        escape::literal(&self.0)
     }
 
-    pub(crate) fn parameter(&self) -> (&(dyn ToSql + Sync), Type) {
+    /// Returns the name as a parameter, with its type.
+    pub fn parameter(&self) -> (&(dyn ToSql + Sync), Type) {
         (&self.0, Type::TEXT)
     }
 }

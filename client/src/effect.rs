@@ -128,8 +128,19 @@ impl Effect {
 
     /// Adds a header. Replaces an earlier header with the same name.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
-        self.headers.insert(name.into(), value.into());
+        self.insert_header(name, value);
         self
+    }
+
+    /// Returns the headers.
+    pub fn headers(&self) -> &Map<String, Value> {
+        &self.headers
+    }
+
+    /// Adds a header to an effect that another part of the program created, for example in a
+    /// filter. Replaces an earlier header with the same name.
+    pub fn insert_header(&mut self, name: impl Into<String>, value: impl Into<Value>) {
+        self.headers.insert(name.into(), value.into());
     }
 
     /// Sets the message id.

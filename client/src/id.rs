@@ -5,7 +5,7 @@ use std::fmt;
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
-use crate::{Error, sql};
+use crate::{Error, escape};
 
 /// The longest text id, in bytes, that the server accepts.
 const LONGEST_BYTES: usize = 1024;
@@ -59,7 +59,7 @@ impl MessageId {
     }
 
     /// Returns the value with its type. The type selects the overload of the SQL function.
-    pub(crate) fn parameter(&self) -> (&(dyn ToSql + Sync), Type) {
+    pub fn parameter(&self) -> (&(dyn ToSql + Sync), Type) {
         match &self.0 {
             Repr::Text(id) => (id, Type::TEXT),
             Repr::Uuid(id) => (id, Type::UUID),
@@ -68,17 +68,16 @@ impl MessageId {
 
     /// Returns the value as a SQL literal, for a simple query. Fails with [`Error::Invalid`] if the
     /// text contains a zero byte.
-    pub(crate) fn literal(&self) -> Result<String, Error> {
+    pub fn literal(&self) -> Result<String, Error> {
         match &self.0 {
-            Repr::Text(id) => Ok(format!("{}::text", sql::literal(id)?)),
+            Repr::Text(id) => Ok(format!("{}::text", escape::literal(id)?)),
             Repr::Uuid(id) => Ok(format!("'{id}'::uuid")),
         }
     }
 
     /// Returns the id as the server interprets it: a text that is a hyphenated UUID, in upper or
     /// lower case, is that UUID.
-    #[cfg(feature = "runtime")]
-    pub(crate) fn canonical(&self) -> Self {
+    pub fn canonical(&self) -> Self {
         match &self.0 {
             // Other spellings of a UUID have fewer or more characters. The server treats them as
             // texts.
@@ -129,15 +128,17 @@ impl TryFrom<String> for MessageId {
 }
 
 /// The ids of one batch, as one SQL array.
-pub(crate) enum IdArray {
+pub enum IdArray {
+    /// The ids as texts.
     Text(Vec<String>),
+    /// The ids as UUIDs.
     Uuid(Vec<Uuid>),
 }
 
 impl IdArray {
     /// Keeps UUIDs if all ids are UUIDs. Otherwise all ids are sent as texts, which the server
     /// treats as the same ids.
-    pub(crate) fn new(ids: &[MessageId]) -> Self {
+    pub fn new(ids: &[MessageId]) -> Self {
         match ids.iter().map(MessageId::as_uuid).collect() {
             Some(uuids) => Self::Uuid(uuids),
             None => Self::Text(ids.iter().map(MessageId::to_string).collect()),
@@ -145,7 +146,7 @@ impl IdArray {
     }
 
     /// Returns the name of the function that claims such a batch.
-    pub(crate) fn batch_function(&self) -> &'static str {
+    pub fn batch_function(&self) -> &'static str {
         match self {
             Self::Text(_) => "idem_try_claim_batch",
             Self::Uuid(_) => "idem_try_claim_uuid_batch",
@@ -154,12 +155,11 @@ impl IdArray {
 
     /// Returns the value as a SQL literal, for a simple query. Fails with [`Error::Invalid`] if a
     /// text contains a zero byte.
-    #[cfg(feature = "runtime")]
-    pub(crate) fn literal(&self) -> Result<String, Error> {
+    pub fn literal(&self) -> Result<String, Error> {
         let (items, array) = match self {
             Self::Text(ids) => (
                 ids.iter()
-                    .map(|id| sql::literal(id))
+                    .map(|id| escape::literal(id))
                     .collect::<Result<Vec<_>, _>>()?,
                 "text[]",
             ),
@@ -168,7 +168,8 @@ impl IdArray {
         Ok(format!("ARRAY[{}]::{array}", items.join(",")))
     }
 
-    pub(crate) fn parameter(&self) -> (&(dyn ToSql + Sync), Type) {
+    /// Returns the value as a parameter, with its type.
+    pub fn parameter(&self) -> (&(dyn ToSql + Sync), Type) {
         match self {
             Self::Text(ids) => (ids, Type::TEXT_ARRAY),
             Self::Uuid(ids) => (ids, Type::UUID_ARRAY),

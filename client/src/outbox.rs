@@ -32,14 +32,16 @@ pub async fn send(client: &impl GenericClient, effect: &Effect) -> Result<Uuid, 
 }
 
 /// An effect as the parameters of the SQL function that sends it.
-pub(crate) struct Send<'e> {
+pub struct Send<'e> {
     effect: &'e Effect,
     content_type: Option<&'e str>,
     headers: Option<Value>,
 }
 
 impl<'e> Send<'e> {
-    pub(crate) fn of(effect: &'e Effect) -> Result<Self, Error> {
+    /// Prepares an effect. Fails with [`Error::Invalid`] if it has a time from
+    /// [`Effect::deliver_after`].
+    pub fn of(effect: &'e Effect) -> Result<Self, Error> {
         if effect.deliver_after.is_some() {
             return Err(Error::Invalid(
                 "deliver_after is supported only for effects of a claim".into(),
@@ -55,7 +57,8 @@ impl<'e> Send<'e> {
         })
     }
 
-    pub(crate) fn sql(&self) -> &'static str {
+    /// Returns the statement, for [`parameters`](Self::parameters).
+    pub fn sql(&self) -> &'static str {
         match &self.effect.payload {
             Payload::Json(_) => {
                 "SELECT idem_send($1, $2, key => $3, type => $4, headers => $5, \
@@ -68,11 +71,13 @@ impl<'e> Send<'e> {
         }
     }
 
-    pub(crate) fn span(&self) -> Span {
+    /// Returns the span of the call.
+    pub fn span(&self) -> Span {
         span::of_send(&self.effect.topic)
     }
 
-    pub(crate) fn parameters(&self) -> [(&(dyn ToSql + Sync), Type); 7] {
+    /// Returns the parameters of [`sql`](Self::sql), with their types.
+    pub fn parameters(&self) -> [(&(dyn ToSql + Sync), Type); 7] {
         let effect = self.effect;
         [
             (&effect.topic, Type::TEXT),

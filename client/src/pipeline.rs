@@ -15,13 +15,14 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 use crate::Error;
 
 /// A request that was sent. Its result is awaited later.
-pub(crate) struct Pipelined<'f, T> {
+pub struct Pipelined<'f, T> {
     early: Option<T>,
     request: Pin<Box<dyn Future<Output = T> + Send + 'f>>,
 }
 
 impl<'f, T> Pipelined<'f, T> {
-    pub(crate) async fn new(request: impl Future<Output = T> + Send + 'f) -> Self {
+    /// Sends the request: polls its future once.
+    pub async fn new(request: impl Future<Output = T> + Send + 'f) -> Self {
         let mut request: Pin<Box<dyn Future<Output = T> + Send + 'f>> = Box::pin(request);
         let early = match poll!(request.as_mut()) {
             Poll::Ready(answer) => Some(answer),
@@ -43,7 +44,7 @@ impl<'f, T> Pipelined<'f, T> {
 /// `requests` must not be empty (see [`commit_alone`]), because the requests detect a transaction
 /// in which a statement has failed. When this function returns, COMMIT or ROLLBACK was sent, also
 /// after an error. An error other than [`Error::AmbiguousCommit`] means a certain rollback.
-pub(crate) async fn pipeline_commit<T>(
+pub async fn pipeline_commit<T>(
     client: &Client,
     requests: Vec<Pipelined<'_, Result<T, Error>>>,
 ) -> Result<Vec<T>, Error> {
@@ -71,7 +72,7 @@ pub(crate) async fn pipeline_commit<T>(
 /// COMMIT of a transaction in which a statement has failed is a silent ROLLBACK. So a query is sent
 /// before COMMIT in the same message: in this case the query fails, and the server skips the
 /// COMMIT.
-pub(crate) async fn commit_alone(client: &Client) -> Result<(), Error> {
+pub async fn commit_alone(client: &Client) -> Result<(), Error> {
     let mut has_asked = false;
     let ended = async {
         let mut answers = pin!(client.simple_query_raw("SELECT 1; COMMIT").await?);
@@ -96,11 +97,11 @@ async fn answers<T>(requests: Vec<Pipelined<'_, Result<T, Error>>>) -> Result<Ve
 }
 
 /// Sends ROLLBACK without waiting. A connection executes its requests in order.
-pub(crate) fn rollback_without_wait(client: &Client) {
+pub fn rollback_without_wait(client: &Client) {
     fire_and_forget(client, "ROLLBACK");
 }
 
 /// Sends a statement without waiting for its result.
-pub(crate) fn fire_and_forget(client: &Client, sql: &str) {
+pub fn fire_and_forget(client: &Client, sql: &str) {
     let _ = client.batch_execute(sql).now_or_never();
 }

@@ -5,11 +5,9 @@
 //! If something is missing, a claim or a batch would fail too, but some functions are used late:
 //! without `idem_reject` a consumer works until the first message fails.
 
-use std::fmt;
-
 use tokio_postgres::{GenericClient, Row, error::SqlState, types::Type};
 
-use crate::{Error, ErrorKind, RoleKind};
+use crate::{Error, admin::RoleKind, error::NotReady};
 
 /// The functions that the consumer runtime uses.
 const OF_CONSUMERS: &[&str] = &[
@@ -70,38 +68,7 @@ const LOOK: &str = "
       LEFT JOIN pg_catalog.pg_extension x ON x.extname = 'idem'
       LEFT JOIN pg_catalog.pg_namespace n ON n.oid = x.extnamespace";
 
-/// What the database lacks, and how to correct it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotReady {
-    state: SqlState,
-    message: String,
-    hint: String,
-}
-
-impl NotReady {
-    /// Returns the SQLSTATE that the server returns for this problem: 42883, 42501, or 58000 for
-    /// versions that do not match.
-    pub fn sqlstate(&self) -> &SqlState {
-        &self.state
-    }
-
-    pub(crate) fn kind(&self) -> ErrorKind {
-        match self.state == SqlState::INSUFFICIENT_PRIVILEGE {
-            true => ErrorKind::NotGranted,
-            false => ErrorKind::NotInstalled,
-        }
-    }
-}
-
-impl fmt::Display for NotReady {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} ({})", self.state.code(), self.message, self.hint)
-    }
-}
-
-impl std::error::Error for NotReady {}
-
-/// Checks that a [`Consumer`](crate::Consumer) can work on this connection.
+/// Checks that a consumer can work on this connection.
 ///
 /// A consumer runs this check itself before its first fetch, and after each failure of the
 /// database.
@@ -111,7 +78,7 @@ pub async fn consumer_preflight(client: &impl GenericClient) -> Result<(), Error
     preflight(client, RoleKind::Consumer, OF_CONSUMERS).await
 }
 
-/// Checks that a [`Relay`](crate::Relay) can work on this connection.
+/// Checks that a relay can work on this connection.
 ///
 /// A relay runs this check itself when it starts. `idem-relay --check` runs it too.
 ///
@@ -276,6 +243,7 @@ fn parts(version: &str) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ErrorKind;
 
     fn extension(version: &str) -> Found {
         Found {

@@ -8,11 +8,7 @@ use tracing::{Span, debug_span, field};
 use crate::{Destination, MessageId};
 
 /// Returns the span of a function for one message. `operation` is the name of the function.
-pub(crate) fn of_message(
-    operation: &'static str,
-    id: &MessageId,
-    destination: &Destination,
-) -> Span {
+pub fn of_message(operation: &'static str, id: &MessageId, destination: &Destination) -> Span {
     debug_span!(
         "idem",
         otel.name = operation,
@@ -26,7 +22,7 @@ pub(crate) fn of_message(
 }
 
 /// Returns the span of a function for many messages.
-pub(crate) fn of_batch(operation: &'static str, destination: &Destination, count: usize) -> Span {
+pub fn of_batch(operation: &'static str, destination: &Destination, count: usize) -> Span {
     debug_span!(
         "idem",
         otel.name = operation,
@@ -39,7 +35,7 @@ pub(crate) fn of_batch(operation: &'static str, destination: &Destination, count
 }
 
 /// Returns the span of a message that is sent without an incoming message.
-pub(crate) fn of_send(topic: &str) -> Span {
+pub fn of_send(topic: &str) -> Span {
     debug_span!(
         "idem",
         otel.name = "send",

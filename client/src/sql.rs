@@ -1,56 +1,15 @@
-//! Escapes values for the few statements that are sent as simple queries, and truncates texts to
-//! the length that the server stores.
+//! The statements of this crate and their parts, for callers that send them in their own way: as a
+//! simple query together with other statements, or in a pipeline.
+//!
+//! [`MessageId::parameter`](crate::MessageId::parameter),
+//! [`Destination::parameter`](crate::Destination::parameter) and the functions `literal` of both
+//! return the arguments.
 
-use postgres_protocol::escape::escape_literal;
-
-use crate::Error;
-
-/// Returns a text as a SQL literal, for any value of `standard_conforming_strings`.
-pub(crate) fn literal(text: &str) -> Result<String, Error> {
-    if text.contains('\0') {
-        // In the protocol a zero byte ends the statement.
-        return Err(Error::Invalid(
-            "a text with a zero byte cannot be sent to PostgreSQL".into(),
-        ));
-    }
-    Ok(escape_literal(text))
-}
-
-/// The longest reason or error, in bytes, that the server stores.
-const LONGEST_REASON_BYTES: usize = 8192;
-
-/// Truncates a reason or an error to what the server stores.
-pub(crate) fn kept(reason: &str) -> String {
-    // A PostgreSQL text cannot contain a zero byte.
-    let mut reason = reason.replace('\0', "\u{fffd}");
-    let mut end = reason.len().min(LONGEST_REASON_BYTES);
-    while !reason.is_char_boundary(end) {
-        end -= 1;
-    }
-    reason.truncate(end);
-    reason
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reason_is_truncated_to_what_the_server_stores() {
-        assert_eq!(kept("no route"), "no route");
-        assert_eq!(kept("a\0b"), "a\u{fffd}b");
-        let long = "é".repeat(5000);
-        assert_eq!(kept(&long).len(), LONGEST_REASON_BYTES);
-        assert_eq!(kept(&format!("x{long}")).len(), LONGEST_REASON_BYTES - 1);
-    }
-
-    #[test]
-    fn quotes_and_backslashes_are_escaped() {
-        assert_eq!(literal("o'clock").unwrap(), "'o''clock'");
-        assert_eq!(
-            literal(r"back\slash'").unwrap().trim_start(),
-            r"E'back\\slash'''"
-        );
-        assert!(literal("a\0b").is_err());
-    }
-}
+pub use crate::{
+    claim::RECORD_EFFECTS,
+    escape::{literal, only_value, truncated_reason},
+    id::IdArray,
+    lease::held::COMPLETE,
+    outbox::Send,
+    recorded::EFFECTS,
+};

@@ -1,19 +1,16 @@
 //! Tests of the client functions on a real server. `cargo xtask build` builds the programs and the
 //! extension.
 
-mod support;
-
 use futures_util::{FutureExt, future::join_all};
 use idem_client::{
     Claim, ClaimOptions, Destination, Effect, Error, ErrorKind, MessageId, begin_and_claim, claim,
     commit, effects, is_claimed, replay_effects, send, try_claim, try_claim_batch, try_record,
 };
+use idem_fixtures::Database;
 use serde_json::json;
 use time::{Duration, OffsetDateTime};
 use tokio_postgres::{Client, NoTls, error::SqlState};
 use uuid::Uuid;
-
-use support::Database;
 
 async fn connect(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();

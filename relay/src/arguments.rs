@@ -54,7 +54,7 @@ pub struct Arguments {
     #[arg(long, value_name = "ADDRESS", env = "IDEM_RELAY_LISTEN")]
     pub listen: Option<SocketAddr>,
 
-    /// The log filter: a level, or directives such as `info,idem_client=debug`. An empty filter is
+    /// The log filter: a level, or directives such as `info,idem_runtime=debug`. An empty filter is
     /// the default
     #[arg(long, value_name = "FILTER", env = "IDEM_RELAY_LOG", default_value = crate::log::DEFAULT)]
     pub log: String,

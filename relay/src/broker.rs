@@ -1,9 +1,10 @@
 //! Creates the publisher for the broker in the settings.
 
 use anyhow::{Result, anyhow};
-use idem_client::{
-    KafkaPublisher, NatsPublisher, OutgoingMessage, PublishError, Publisher, RabbitMqPublisher,
-};
+use idem_kafka::KafkaPublisher;
+use idem_nats::NatsPublisher;
+use idem_rabbitmq::RabbitMqPublisher;
+use idem_runtime::{OutgoingMessage, PublishError, Publisher};
 
 use crate::config::Broker;
 

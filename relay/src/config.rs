@@ -8,7 +8,11 @@ use std::{
 };
 
 use anyhow::{Context, Error, Result, anyhow, ensure};
-use idem_client::{KafkaConfig, NatsConfig, RabbitMqConfig, RelayDefaults, without_value};
+use idem_client::redacted::without_value;
+use idem_kafka::KafkaConfig;
+use idem_nats::NatsConfig;
+use idem_rabbitmq::RabbitMqConfig;
+use idem_runtime::RelayDefaults;
 use serde::Deserialize;
 use toml::{Table, Value};
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use deadpool_postgres::Pool;
-use idem_client::PoolConfig;
+use idem_runtime::PoolConfig;
 
 use crate::config::Database;
 

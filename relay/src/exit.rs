@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use idem_client::{Error, ErrorKind, PublishError};
+use idem_client::ErrorKind;
+use idem_runtime::{Error, PublishError};
 
 /// The exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

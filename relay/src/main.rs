@@ -13,7 +13,8 @@ use std::{convert::Infallible, io, path::Path, process::ExitCode, time::Duration
 
 use anyhow::Context;
 use clap::Parser;
-use idem_client::{Publisher, Relay, relay_partitions, relay_preflight, terminated};
+use idem_client::{preflight::relay_preflight, relay::partitions};
+use idem_runtime::{Error, Publisher, Relay, terminated};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use crate::{
@@ -46,7 +47,7 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
         let checked = tokio::time::timeout(CHECK, check(&config.relay, &pool, &publisher)).await;
         return checked.unwrap_or_else(|_| {
             let why = format!("the database and the broker did not respond within {CHECK:?}");
-            Err(idem_client::Error::Pool(why).into())
+            Err(Error::Pool(why).into())
         });
     }
 
@@ -111,9 +112,11 @@ async fn check(
     pool: &deadpool_postgres::Pool,
     publisher: &Publishers,
 ) -> Result<(), Failure> {
-    let connection = pool.get().await.map_err(idem_client::Error::from)?;
-    relay_preflight(&**connection).await?;
-    let partitions = relay_partitions(&**connection, relay).await?;
+    let connection = pool.get().await.map_err(Error::from)?;
+    relay_preflight(&**connection).await.map_err(Error::from)?;
+    let partitions = partitions(&**connection, relay)
+        .await
+        .map_err(Error::from)?;
     publisher.check().await?;
     println!("relay \"{relay}\" has {partitions} partition(s), and the broker accepts connections");
     Ok(())

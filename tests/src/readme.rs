@@ -1,7 +1,8 @@
 //! The Rust example of the README. A test compares this code with the README and runs it.
 
 use deadpool_postgres::Pool;
-use idem_client::{Delivery, Effect, Idem};
+use idem_client::Effect;
+use idem_runtime::{Delivery, Idem};
 use serde::{Deserialize, Serialize};
 
 /// The payload of a message.
@@ -18,7 +19,7 @@ pub async fn charge(
     idem: &Idem,
     pool: &Pool,
     delivery: Delivery,
-) -> Result<(), idem_client::TransportError> {
+) -> Result<(), idem_runtime::TransportError> {
     let processed = idem
         .process(pool, delivery.message(), |tx, message| async move {
             let payment: Payment = message.json()?;

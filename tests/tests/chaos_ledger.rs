@@ -10,7 +10,6 @@ use std::fs;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use idem_client::{Claim, Effect, MessageId, effects, try_claim};
 use idem_cluster::{Cluster, Install};
 use idem_tests::chaos::checker::{Errors, History, Violation};
 use idem_tests::chaos::faults::poison::SentPoison;
@@ -29,6 +28,7 @@ use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
 
 use Violation as V;
+use idem_client::{Claim, Effect, MessageId, effects, try_claim};
 
 /// The rows that are not tested, because only a running campaign can make them red.
 const NOT_RECORDED: [V; 3] = [V::NotRecovered, V::ProcessEnded, V::NotDrained];

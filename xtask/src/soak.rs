@@ -19,9 +19,15 @@ use crate::build::{self, Variant};
 use crate::context::Context;
 
 /// The packages with the tests that can be soaked.
-const PACKAGES: [&str; 5] = [
+const PACKAGES: [&str; 11] = [
     "idem-tests",
     "idem-client",
+    "idem-http",
+    "idem-integration-tests",
+    "idem-kafka",
+    "idem-nats",
+    "idem-rabbitmq",
+    "idem-runtime",
     "idem-relay",
     "idem-cluster",
     "idem-brokers",

@@ -34,8 +34,24 @@ const PLAIN: [&str; 14] = [
     "xtask",
 ];
 
-/// The client with every broker.
-const CLIENT: [&str; 3] = ["--package", "idem-client", "--all-features"];
+/// The client, the runtime and the integrations, with all features.
+const CLIENT: [&str; 15] = [
+    "--package",
+    "idem-client",
+    "--package",
+    "idem-http",
+    "--package",
+    "idem-integration-tests",
+    "--package",
+    "idem-kafka",
+    "--package",
+    "idem-nats",
+    "--package",
+    "idem-rabbitmq",
+    "--package",
+    "idem-runtime",
+    "--all-features",
+];
 
 /// The variable that makes the tests of the client connect through PgBouncer in transaction mode.
 const THROUGH_PGBOUNCER: &str = "IDEM_TEST_PGBOUNCER";

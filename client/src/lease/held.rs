@@ -14,7 +14,7 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use super::seconds;
-use crate::{Destination, Effect, Error, MessageId, span, sql};
+use crate::{Destination, Effect, Error, MessageId, escape, span};
 
 /// A lease that was acquired. It is the right to work on a message until the lease ends, and to
 /// complete or release the message. Cheap to clone.
@@ -22,15 +22,7 @@ use crate::{Destination, Effect, Error, MessageId, span, sql};
 /// After the lease is lost, all functions that write return
 /// [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed), and nothing is written.
 ///
-/// Only the server creates leases, so a message that was not leased cannot be completed:
-///
-/// ```compile_fail,E0451
-/// # fn forge(parts: std::sync::Arc<()>) {
-/// let forged = idem_client::lease::Held { parts };
-/// # }
-/// ```
-///
-/// A message that was processed before, or that another process holds, cannot be completed either:
+/// A message that was processed before, or that another process holds, cannot be completed:
 ///
 /// ```compile_fail,E0599
 /// # async fn careless(
@@ -58,10 +50,6 @@ struct Parts {
     attempt: i32,
     last_error: Option<String>,
     lease: Duration,
-    #[cfg_attr(
-        not(feature = "runtime"),
-        expect(dead_code, reason = "only renewal reads it")
-    )]
     asked_at: Instant,
 }
 
@@ -79,10 +67,14 @@ pub struct DeadLetterContent {
 }
 
 impl Held {
-    /// Creates the lease for a token that the server has just returned. `asked_at` is a time before
-    /// the request was sent, so this process never assumes a later end of the lease than the
-    /// server.
-    pub(crate) fn new(
+    /// Creates the lease for a token that the server has returned, for example from
+    /// [`inbox::next`](crate::inbox::next). [`acquire`](super::acquire) does this itself.
+    ///
+    /// `lease` is the duration of the lease. `asked_at` is a time before the request was sent, so
+    /// this process never assumes a later end of the lease than the server. The server checks the
+    /// token at each call: with a token that it did not return, all functions that write fail with
+    /// [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed).
+    pub fn new(
         id: &MessageId,
         destination: &Destination,
         token: i64,
@@ -137,8 +129,7 @@ impl Held {
 
     /// Returns when the lease ends unless it is extended. The server ends the lease at this time or
     /// later.
-    #[cfg(feature = "runtime")]
-    pub(crate) fn ends_at(&self) -> Instant {
+    pub fn ends_at(&self) -> Instant {
         let Parts {
             asked_at, lease, ..
         } = *self.parts;
@@ -206,7 +197,8 @@ impl Held {
         error: &str,
         is_final: bool,
     ) -> Result<Option<Duration>, Error> {
-        self.end(client, Some(sql::kept(error)), is_final).await
+        self.end(client, Some(escape::truncated_reason(error)), is_final)
+            .await
     }
 
     async fn end(
@@ -243,7 +235,7 @@ impl Held {
         error: &str,
         with: &DeadLetterContent,
     ) -> Result<(), Error> {
-        let (token, error) = (self.token(), sql::kept(error));
+        let (token, error) = (self.token(), escape::truncated_reason(error));
         client
             .query_typed_one(
                 "SELECT idem_bury($1, $2, $3, $4, $5, $6, $7, $8, $9)",
@@ -265,4 +257,6 @@ impl Held {
     }
 }
 
-pub(crate) const COMPLETE: &str = "SELECT idem_complete($1, $2, $3, $4)";
+/// Completes a leased message: id, destination, token and a JSON array of effects. Returns the
+/// message ids of the effects.
+pub const COMPLETE: &str = "SELECT idem_complete($1, $2, $3, $4)";

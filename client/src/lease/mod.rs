@@ -7,9 +7,8 @@
 //! complete the message. If a message is leased by one process and claimed in a transaction by
 //! another process, only one of them succeeds.
 //!
-//! [`Idem::process_leased`](crate::Idem::process_leased) and
-//! [`Consumer::handle_leased`](crate::Consumer::handle_leased) do all of this around a handler. The
-//! functions can also be used directly:
+//! `Idem::process_leased` and `Consumer::handle_leased` of the crate `idem-runtime` do all of this
+//! around a handler, and its `Keeper` renews a lease. The functions can also be used directly:
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -32,11 +31,7 @@
 //! # Ok(()) }
 //! ```
 
-mod held;
-#[cfg(feature = "runtime")]
-mod keeper;
-#[cfg(feature = "runtime")]
-mod work;
+pub(crate) mod held;
 
 use std::time::{Duration, Instant};
 
@@ -45,13 +40,7 @@ use tracing::Instrument;
 
 use crate::{Destination, Error, MessageId, span};
 
-#[cfg(feature = "runtime")]
-pub(crate) use held::COMPLETE;
 pub use held::{DeadLetterContent, Held};
-#[cfg(feature = "runtime")]
-pub use keeper::Keeper;
-#[cfg(feature = "runtime")]
-pub use work::{LeaseContext, LeasedHandler};
 
 /// The result of [`acquire`].
 #[derive(Debug)]
@@ -72,7 +61,7 @@ pub enum Lease {
     Dead,
 }
 
-/// Leases a message for the time `lease`. 30 seconds are enough for most work, and [`Held::keep`]
+/// Leases a message for the time `lease`. 30 seconds are enough for most work, and [`Held::extend`]
 /// renews the lease. The lease is effective once the transaction is committed.
 ///
 /// This function does not wait for other transactions. The result reflects the current state in

@@ -1,34 +1,324 @@
-//! The relay: leases batches of effects, publishes them, and acknowledges them.
+//! The relay: leases batches of effects, which the caller publishes and acknowledges.
 
-mod backoff;
-mod batch;
-mod calls;
-mod commit_notifier;
-mod effect_memory;
-mod erased;
-mod hand_over;
-mod key_order;
-mod local;
-mod outages;
-mod partition;
-mod publisher;
-mod recreated;
-mod reporter;
-mod runtime;
-mod statements;
-mod status;
-mod topics;
-mod waiting;
+mod outgoing_message;
 
-pub(crate) use backoff::Backoff;
-pub use calls::{
-    Batch, create_relay, drop_relay, relay_ack, relay_discard, relay_discard_all, relay_extend,
-    relay_next, relay_park, relay_partitions, relay_unpark, relay_unpark_all, relay_wait,
-    repair_relays,
-};
-pub use hand_over::{HandOver, hand_over};
-pub use local::Local;
-pub use publisher::{OutgoingMessage, PublishError, Publisher};
-pub use runtime::{Relay, RelayDefaults};
-pub use status::{RelayStatus, RelaySummary, UnavailableTopic};
-pub use topics::Topics;
+use std::time::Duration;
+
+use tokio_postgres::{GenericClient, types::Type};
+use uuid::Uuid;
+
+use crate::Error;
+
+pub use outgoing_message::OutgoingMessage;
+
+/// Effects that are leased together.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+#[must_use = "the effects stay leased until they are acknowledged or the lease expires"]
+pub struct Batch {
+    /// The token that proves the lease. It is an argument of [`extend`], [`park`] and
+    /// [`ack`].
+    pub token: i64,
+    /// The effects in their order, at least one.
+    pub messages: Vec<OutgoingMessage>,
+}
+
+/// Returns the number of partitions of a relay. They are numbered from 0. Fails with
+/// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the relay does not exist.
+pub async fn partitions(client: &impl GenericClient, relay: &str) -> Result<i32, Error> {
+    let row = client
+        .query_typed_one("SELECT idem_relay_partitions($1)", &[(&relay, Type::TEXT)])
+        .await?;
+    Ok(row.try_get(0)?)
+}
+
+/// Leases the next effects of a partition.
+///
+/// - `max_effects`: the largest number of effects, 1 to 10,000.
+/// - `lease`: how long the effects are leased, 1 ms to 1 day.
+/// - `max_bytes`: the largest total size of payloads and headers, 1 byte to 1 GB. The first effect
+///   is leased whatever its size.
+///
+/// Returns `None` if there are no effects or another process holds the lease. After a lease has
+/// expired, the same effects are leased again. The transaction must be READ COMMITTED.
+pub async fn next(
+    client: &impl GenericClient,
+    relay: &str,
+    partition: i32,
+    max_effects: i32,
+    lease: Duration,
+    max_bytes: i64,
+) -> Result<Option<Batch>, Error> {
+    let rows = client
+        .query_typed(
+            "SELECT token, seq, message_id, topic, key, type, payload, content_type, headers, \
+             traceparent, recorded_at, source_destination \
+             FROM idem_relay_next($1, $2, $3, make_interval(secs => $4), $5)",
+            &[
+                (&relay, Type::TEXT),
+                (&partition, Type::INT4),
+                (&max_effects, Type::INT4),
+                (&lease.as_secs_f64(), Type::FLOAT8),
+                (&max_bytes, Type::INT8),
+            ],
+        )
+        .await?;
+    let Some(first) = rows.first() else {
+        return Ok(None);
+    };
+    Ok(Some(Batch {
+        token: first.try_get("token")?,
+        messages: rows
+            .iter()
+            .map(OutgoingMessage::try_from)
+            .collect::<Result<_, _>>()?,
+    }))
+}
+
+/// Extends the lease of a batch: the new lease begins now and lasts for the time `lease`. Returns
+/// the new token; the old token becomes invalid.
+///
+/// A lease of 1 ms releases the batch. Fails with
+/// [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) if the token is stale.
+pub async fn extend(
+    client: &impl GenericClient,
+    relay: &str,
+    partition: i32,
+    token: i64,
+    lease: Duration,
+) -> Result<i64, Error> {
+    let row = client
+        .query_typed_one(
+            "SELECT idem_relay_extend($1, $2, $3, make_interval(secs => $4))",
+            &[
+                (&relay, Type::TEXT),
+                (&partition, Type::INT4),
+                (&token, Type::INT8),
+                (&lease.as_secs_f64(), Type::FLOAT8),
+            ],
+        )
+        .await?;
+    Ok(row.try_get(0)?)
+}
+
+/// Acknowledges the batch of this token: all its effects are published, and the cursor moves past
+/// them.
+///
+/// Fails with [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) if the token is stale,
+/// because the lease expired and another process leased the batch.
+pub async fn ack(
+    client: &impl GenericClient,
+    relay: &str,
+    partition: i32,
+    token: i64,
+) -> Result<(), Error> {
+    client
+        .query_typed_one(
+            "SELECT idem_relay_ack($1, $2, $3)",
+            &[
+                (&relay, Type::TEXT),
+                (&partition, Type::INT4),
+                (&token, Type::INT8),
+            ],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Parks one effect of a batch with the reason (at most 8,192 bytes), so that the other effects can
+/// continue.
+pub async fn park(
+    client: &impl GenericClient,
+    relay: &str,
+    partition: i32,
+    token: i64,
+    message_id: Uuid,
+    error: &str,
+) -> Result<(), Error> {
+    client
+        .query_typed_one(
+            "SELECT idem_relay_park($1, $2, $3, $4, $5)",
+            &[
+                (&relay, Type::TEXT),
+                (&partition, Type::INT4),
+                (&token, Type::INT8),
+                (&message_id, Type::UUID),
+                (&error, Type::TEXT),
+            ],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Returns a parked effect to its relay, which publishes it next. Returns false if no effect with
+/// this id is parked.
+pub async fn unpark(
+    client: &impl GenericClient,
+    relay: &str,
+    message_id: Uuid,
+) -> Result<bool, Error> {
+    let row = client
+        .query_typed_one(
+            "SELECT idem_relay_unpark($1, $2)",
+            &[(&relay, Type::TEXT), (&message_id, Type::UUID)],
+        )
+        .await?;
+    Ok(row.try_get(0)?)
+}
+
+/// Returns parked effects to their relay: the oldest effects with an error that matches the LIKE
+/// pattern `error_like` (`%` matches any text), at most `max_effects` (1 to 10,000). Returns the
+/// number of effects.
+pub async fn unpark_all(
+    client: &impl GenericClient,
+    relay: &str,
+    error_like: &str,
+    max_effects: i32,
+) -> Result<i32, Error> {
+    of_parked(
+        client,
+        "SELECT idem_relay_unpark_all($1, $2, $3)",
+        relay,
+        error_like,
+        max_effects,
+    )
+    .await
+}
+
+/// Deletes a parked effect, so that its relay never publishes it. Returns false if no effect with
+/// this id is parked.
+pub async fn discard(
+    client: &impl GenericClient,
+    relay: &str,
+    message_id: Uuid,
+) -> Result<bool, Error> {
+    let row = client
+        .query_typed_one(
+            "SELECT idem_relay_discard($1, $2)",
+            &[(&relay, Type::TEXT), (&message_id, Type::UUID)],
+        )
+        .await?;
+    Ok(row.try_get(0)?)
+}
+
+/// Deletes parked effects, selected as by [`unpark_all`]. Returns the number of effects.
+pub async fn discard_all(
+    client: &impl GenericClient,
+    relay: &str,
+    error_like: &str,
+    max_effects: i32,
+) -> Result<i32, Error> {
+    of_parked(
+        client,
+        "SELECT idem_relay_discard_all($1, $2, $3)",
+        relay,
+        error_like,
+        max_effects,
+    )
+    .await
+}
+
+async fn of_parked(
+    client: &impl GenericClient,
+    statement: &str,
+    relay: &str,
+    error_like: &str,
+    max_effects: i32,
+) -> Result<i32, Error> {
+    let row = client
+        .query_typed_one(
+            statement,
+            &[
+                (&relay, Type::TEXT),
+                (&error_like, Type::TEXT),
+                (&max_effects, Type::INT4),
+            ],
+        )
+        .await?;
+    Ok(row.try_get(0)?)
+}
+
+/// Waits until new effects are committed: effects that were not committed at the last wait of this
+/// session. Waits at most `timeout` (up to 60 s).
+///
+/// Returns true if there may be effects: call [`next`]. Returns false if the wait ended
+/// without a sign of new effects. Call [`next`] from time to time in this case too. If the
+/// library is not preloaded, this only sleeps for a short time.
+pub async fn wait(client: &impl GenericClient, timeout: Duration) -> Result<bool, Error> {
+    let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+    let row = client
+        .query_typed_one("SELECT idem_relay_wait($1)", &[(&timeout_ms, Type::INT4)])
+        .await?;
+    Ok(row.try_get(0)?)
+}
+
+/// Creates a relay with 1 to 256 partitions. It reads the effects that are recorded from now on.
+/// With `from_oldest` it also reads the effects that are still in the outbox.
+pub async fn create_relay(
+    client: &impl GenericClient,
+    name: &str,
+    partitions: i32,
+    from_oldest: bool,
+) -> Result<(), Error> {
+    client
+        .query_typed_one(
+            "SELECT idem_create_relay($1, $2, $3)",
+            &[
+                (&name, Type::TEXT),
+                (&partitions, Type::INT4),
+                (&from_oldest, Type::BOOL),
+            ],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Drops a relay and its parked effects. The outbox no longer keeps effects for this relay.
+pub async fn drop_relay(client: &impl GenericClient, name: &str) -> Result<(), Error> {
+    client
+        .query_typed_one("SELECT idem_drop_relay($1)", &[(&name, Type::TEXT)])
+        .await?;
+    Ok(())
+}
+
+/// Copies effects out of the outbox: for each relay, the effects that the relay has not
+/// acknowledged. Use this after a restore into a younger cluster. Returns the number of effects.
+/// Producers and relays must not run.
+pub async fn repair_relays(client: &impl GenericClient) -> Result<i64, Error> {
+    let row = client
+        .query_typed_one("SELECT idem_repair_relays()", &[])
+        .await?;
+    Ok(row.try_get(0)?)
+}
+
+/// Hands over the next effects of a relay in one transaction. The effects with a topic in `topics`
+/// are stored in the inbox of the destination of the same name, and the batch is acknowledged. An
+/// effect that cannot be received is parked with the reason.
+///
+/// Returns the number of effects in the batch, including effects of other topics. Returns 0 if
+/// there are no effects, or another process holds them. The limits of the arguments are the same as
+/// for [`next`].
+///
+/// The transaction must be READ COMMITTED.
+pub async fn hand_over(
+    client: &impl GenericClient,
+    relay: &str,
+    topics: &[String],
+    partition: i32,
+    max_effects: i32,
+    max_bytes: i64,
+) -> Result<i32, Error> {
+    let row = client
+        .query_typed_one(
+            "SELECT idem_hand_over($1, $2, $3, $4, $5)",
+            &[
+                (&relay, Type::TEXT),
+                (&topics, Type::TEXT_ARRAY),
+                (&partition, Type::INT4),
+                (&max_effects, Type::INT4),
+                (&max_bytes, Type::INT8),
+            ],
+        )
+        .await?;
+    Ok(row.try_get(0)?)
+}

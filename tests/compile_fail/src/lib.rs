@@ -5,9 +5,10 @@
 
 use deadpool_postgres::Pool;
 use idem_client::{
-    Claim, ClaimOptions, Destination, Effect, Error, Idem, Message, MessageId, Settlement,
-    begin_and_claim, claim, commit, try_claim, try_claim_batch, try_record,
+    Claim, ClaimOptions, Destination, Effect, MessageId, begin_and_claim, claim, commit, try_claim,
+    try_claim_batch, try_record,
 };
+use idem_runtime::{Error, Idem, Message, Settlement};
 use tokio_postgres::{Client, Transaction};
 
 /// Claims and records, in a transaction of the driver and in a transaction of idem-client.
@@ -63,7 +64,7 @@ pub async fn at_the_end(
     to: &Destination,
 ) -> Result<(), Error> {
     match try_record(&tx, id, to, &[]).await? {
-        Claim::New(()) => commit(tx).await,
+        Claim::New(()) => Ok(commit(tx).await?),
         _ => Ok(tx.rollback().await?),
     }
 }

@@ -3,7 +3,7 @@
 #![deny(unused_must_use)]
 
 use deadpool_postgres::Pool;
-use idem_client::{Error, Idem, Message};
+use idem_runtime::{Error, Idem, Message};
 
 async fn ignored(idem: &Idem, pool: &Pool, message: &Message) -> Result<(), Error> {
     idem.process(pool, message, |_, _| async { Ok(vec![]) })

@@ -6,7 +6,11 @@
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use idem_client::*;
+use idem_client::{admin::*, deadletters, relay::create_relay, *};
+use idem_kafka::*;
+use idem_nats::*;
+use idem_rabbitmq::*;
+use idem_runtime::{Error, *};
 use tower::ServiceBuilder;
 
 /// The values that the examples use without creating them.

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
-use idem_client::{Idem, Message, Processed};
 use idem_cluster::{Cluster, Install};
+use idem_runtime::{Idem, Message, Processed};
 use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
 use tokio::{runtime::Runtime, task::JoinSet};
 use tokio_postgres::{NoTls, types::Type};

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use idem_client::terminated;
 use idem_cluster::{wait_for, workspace_root};
+use idem_runtime::terminated;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::checker::{self, Violation};

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
 use futures_util::future::BoxFuture;
-use idem_client::{Delivery, Idem, Message, Receipt, Settlement, TransportError};
 use idem_cluster::{Cluster, Install, workspace_root};
+use idem_runtime::{Delivery, Idem, Message, Receipt, Settlement, TransportError};
 use idem_tests::harness::{Database, Session};
 
 /// The files that must have SQL blocks.
@@ -69,13 +69,15 @@ async fn run(cluster: &Arc<Cluster>, file: &str, blocks: &[Block]) -> Result<()>
     Ok(())
 }
 
-/// Returns README.md, ARCHITECTURE.md, client/README.md and all Markdown files in docs.
+/// Returns README.md, ARCHITECTURE.md, the READMEs of the client and the runtime, and all Markdown
+/// files in docs.
 fn files() -> Result<Vec<PathBuf>> {
     let root = workspace_root();
     let mut files = vec![
         root.join("README.md"),
         root.join("ARCHITECTURE.md"),
         root.join("client/README.md"),
+        root.join("runtime/README.md"),
     ];
     for entry in fs::read_dir(root.join("docs"))? {
         let path = entry?.path();

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, ensure};
 use deadpool_postgres::Pool;
 use futures_util::future::try_join_all;
-use idem_client::{Batches, Consumer, Delivery, Message, Settlement, Source as _, Tx};
 use idem_cluster::Install;
+use idem_runtime::{Batches, Consumer, Delivery, Message, Settlement, Source as _, Tx};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinSet;
 use tokio_postgres::types::Type;
@@ -81,7 +81,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     Ok(vec![table])
 }
 
-fn account_of(message: &Message) -> Result<i32, idem_client::Error> {
+fn account_of(message: &Message) -> Result<i32, idem_runtime::Error> {
     #[derive(serde::Deserialize)]
     struct Body {
         account: u32,

@@ -3,11 +3,9 @@
 use anyhow::{Result, anyhow};
 use async_nats::jetstream::{self, stream};
 use idem_brokers::{Nats, RabbitMq};
-use idem_client::{
-    Delivery, NatsConfig, NatsPublisher, NatsSource, NatsSubscription, OutgoingMessage,
-    PublishError, Publisher, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource,
-    RabbitMqSubscription, Source, TransportError,
-};
+use idem_nats::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription};
+use idem_rabbitmq::{RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription};
+use idem_runtime::{Delivery, OutgoingMessage, PublishError, Publisher, Source, TransportError};
 use lapin::{Connection, ConnectionProperties, options::QueueDeclareOptions, types::FieldTable};
 use uuid::Uuid;
 

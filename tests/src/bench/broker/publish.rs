@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use deadpool_postgres::Pool;
-use idem_client::{Relay, RelayStatus};
 use idem_cluster::Install;
+use idem_runtime::{Relay, RelayStatus};
 use tokio::sync::watch;
 
 use super::lines::{self, AnyPublisher, Broker};

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use futures_util::{FutureExt, future::BoxFuture};
-use idem_client::{
-    NatsConfig, NatsPublisher, OutgoingMessage, Publisher, RabbitMqConfig, RabbitMqPublisher,
-};
+use idem_nats::{NatsConfig, NatsPublisher};
+use idem_rabbitmq::{RabbitMqConfig, RabbitMqPublisher};
+use idem_runtime::{OutgoingMessage, Publisher};
 use rand::{RngExt, rngs::StdRng};
 use uuid::Uuid;
 

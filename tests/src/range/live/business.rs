@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use idem_client::RoleKind;
+use idem_client::admin::RoleKind;
 use tokio_postgres::{Client, GenericClient, types::Type};
 use uuid::Uuid;
 
@@ -44,8 +44,8 @@ pub async fn set_up(client: &Client, players: u32, positions: &[i32]) -> Result<
              GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {SCHEMA} TO {CONSUMER_ROLE};"
         ))
         .await?;
-    idem_client::grant(client, CONSUMER_ROLE, RoleKind::Consumer).await?;
-    idem_client::grant(client, RELAY_ROLE, RoleKind::Relay).await?;
+    idem_client::admin::grant(client, CONSUMER_ROLE, RoleKind::Consumer).await?;
+    idem_client::admin::grant(client, RELAY_ROLE, RoleKind::Relay).await?;
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 //! cannot handle it before the message is repaired.
 
 use anyhow::Result;
-use idem_client::{Handled, HandlerError, Message, Tx};
+use idem_runtime::{Handled, HandlerError, Message, Tx};
 use serde::{Deserialize, Serialize};
 use tokio_postgres::types::Type;
 use uuid::Uuid;

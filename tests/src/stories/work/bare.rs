@@ -2,7 +2,7 @@
 //! leaves no record of it.
 
 use anyhow::{Result, bail};
-use idem_client::{Handled, Idem, Message, Processed, Tx};
+use idem_runtime::{Handled, Idem, Message, Processed, Tx};
 use uuid::Uuid;
 
 use super::{Post, Role, outside::Outside};

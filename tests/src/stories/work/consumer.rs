@@ -4,9 +4,9 @@ use std::{process, sync::Arc, time::Duration};
 
 use anyhow::Result;
 use deadpool_postgres::Pool;
-use idem_client::{
-    Consumer, Destination, Effect, Handled, Message, durable::DurableSource, lease::LeaseContext,
-    terminated,
+use idem_client::{Destination, Effect};
+use idem_runtime::{
+    Consumer, Handled, Message, inbox::DurableSource, lease::LeaseContext, terminated,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;

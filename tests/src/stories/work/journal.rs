@@ -3,8 +3,9 @@
 
 use anyhow::Result;
 use deadpool_postgres::Pool;
-use idem_client::{
-    Effect, Handled, Message,
+use idem_client::Effect;
+use idem_runtime::{
+    Handled, Message,
     journal::{OnUnknown, UnknownCall},
     lease::LeaseContext,
 };

@@ -18,9 +18,8 @@ use std::{
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use deadpool_postgres::{Manager, Pool};
-use idem_client::{
-    Destination, Error, Handled, Idem, Message, Policies, Processed, lease::LeaseContext,
-};
+use idem_client::Destination;
+use idem_runtime::{Error, Handled, Idem, Message, Policies, Processed, lease::LeaseContext};
 use tokio::time::sleep;
 use tokio_postgres::NoTls;
 

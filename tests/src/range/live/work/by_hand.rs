@@ -4,7 +4,7 @@
 use std::{future::Future, time::Duration};
 
 use anyhow::Result;
-use idem_client::{Delivery, Message, Settlement, Source, terminated};
+use idem_runtime::{Delivery, Message, Settlement, Source, terminated};
 use tokio::task::JoinSet;
 
 /// The number of messages that are handled concurrently.

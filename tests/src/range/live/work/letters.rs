@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use idem_client::{Consumer, Effect, Handled, Message, lease::LeaseContext, terminated};
+use idem_client::Effect;
+use idem_runtime::{Consumer, Handled, Message, lease::LeaseContext, terminated};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 

@@ -25,7 +25,8 @@ use std::{
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use idem_client::{Destination, Error};
+use idem_client::Destination;
+use idem_runtime::Error;
 
 use self::note::Counter;
 use super::{
@@ -111,17 +112,17 @@ pub const RELAY_PARTITIONS: i32 = 4;
 
 /// Returns the destination that handles the commands.
 pub fn targets() -> Result<Destination, Error> {
-    Destination::new("range.targets")
+    Ok(Destination::new("range.targets")?)
 }
 
 /// Returns the destination that counts the hits.
 pub fn board() -> Result<Destination, Error> {
-    Destination::new("range.board")
+    Ok(Destination::new("range.board")?)
 }
 
 /// Returns the destination that writes the letters.
 pub fn letters() -> Result<Destination, Error> {
-    Destination::new("range.letters")
+    Ok(Destination::new("range.letters")?)
 }
 
 /// Returns the number of entries of its plan that the producer has noted as sent.

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result};
 use deadpool_postgres::Pool;
-use idem_client::Message;
+use idem_runtime::Message;
 use uuid::Uuid;
 
 use super::{

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use idem_client::{OutgoingMessage, PublishError, Publisher, terminated};
+use idem_runtime::{OutgoingMessage, PublishError, Publisher, terminated};
 use tokio::time::MissedTickBehavior;
 
 use super::{

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use idem_client::{Relay, terminated};
+use idem_runtime::{Relay, terminated};
 
 use super::{
     Post, RELAY,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use idem_client::terminated;
+use idem_runtime::terminated;
 use nix::time::{ClockId, clock_gettime};
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls};

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use idem_client::{Batches, Consumer, Effect, Handled, HandlerError, Message, Tx, terminated};
+use idem_client::Effect;
+use idem_runtime::{Batches, Consumer, Handled, HandlerError, Message, Tx, terminated};
 
 use super::{
     Post,

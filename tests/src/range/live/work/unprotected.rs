@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use deadpool_postgres::Pool;
-use idem_client::{Message, OutgoingMessage, Publisher};
+use idem_runtime::{Message, OutgoingMessage, Publisher};
 use uuid::Uuid;
 
 use super::{

@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use deadpool_postgres::{Manager, Pool};
-use idem_client::{
-    Delivery, NatsConfig, NatsPublisher, NatsSource, NatsSubscription, OutgoingMessage,
-    PublishError, Publisher, RabbitMqConfig, RabbitMqPublisher, RabbitMqSource,
-    RabbitMqSubscription, Source, TransportError,
-};
+use idem_nats::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription};
+use idem_rabbitmq::{RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription};
+use idem_runtime::{Delivery, OutgoingMessage, PublishError, Publisher, Source, TransportError};
 use tokio_postgres::NoTls;
 
 use super::{Post, flawed, note::Counter};

@@ -1,0 +1,94 @@
+//! Errors, and whether a retry can succeed.
+
+mod kind;
+mod not_ready;
+
+use std::sync::Arc;
+
+use tokio_postgres::error::SqlState;
+
+use self::kind::is_last_word;
+use crate::redacted::{describe, without_value};
+
+pub use kind::ErrorKind;
+pub use not_ready::NotReady;
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An argument is invalid. The server would reject it with 22023. Nothing was sent.
+    #[error("{0}")]
+    Invalid(String),
+    /// The payload cannot be encoded as JSON. Nothing was sent.
+    #[error("the payload cannot be written as JSON: {}", without_value(.0))]
+    Encode(#[source] serde_json::Error),
+    /// The server returned an error, or the connection failed. See [`Error::sqlstate`] and
+    /// [`Error::kind`].
+    #[error("{}", describe(.0))]
+    Database(#[source] tokio_postgres::Error),
+    /// The connection was lost during COMMIT. The transaction may or may not have committed.
+    ///
+    /// **Do not acknowledge the message.** Let it be redelivered: the next claim then returns
+    /// whether the transaction committed.
+    #[error("the connection was lost during COMMIT: the transaction may or may not have committed")]
+    AmbiguousCommit(#[source] Arc<tokio_postgres::Error>),
+    /// The database lacks something that a consumer or a relay needs: see
+    /// [`preflight`](crate::preflight).
+    #[error(transparent)]
+    NotReady(Box<NotReady>),
+    /// The server returned a result that this version of the client does not support.
+    #[error("unexpected response of the server: {0}")]
+    Unexpected(String),
+}
+
+impl Error {
+    /// Returns the kind of this error.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Invalid(_) | Self::Encode(_) => ErrorKind::Invalid,
+            Self::AmbiguousCommit(_) => ErrorKind::AmbiguousCommit,
+            Self::NotReady(lacks) => lacks.kind(),
+            Self::Unexpected(_) => ErrorKind::Other,
+            Self::Database(error) => ErrorKind::of(error),
+        }
+    }
+
+    /// Returns whether running the whole transaction again, including its claim, can succeed.
+    ///
+    /// Returns true also after an ambiguous commit: if that commit took effect, the claim of the
+    /// next run returns a duplicate.
+    pub fn is_retryable(&self) -> bool {
+        self.kind().is_retryable()
+    }
+
+    /// Returns the SQLSTATE, if this error has one.
+    pub fn sqlstate(&self) -> Option<&SqlState> {
+        match self {
+            Self::Database(error) => error.code(),
+            Self::AmbiguousCommit(error) => error.code(),
+            Self::NotReady(lacks) => Some(lacks.sqlstate()),
+            _ => None,
+        }
+    }
+
+    /// Classifies the error of a COMMIT.
+    ///
+    /// If the server returns an ERROR, the transaction is certainly rolled back. After any other
+    /// failure the result is unknown, so this function returns [`Error::AmbiguousCommit`].
+    ///
+    /// Use this for a transaction type with its own `commit`, such as the transaction of a pool:
+    /// `tx.commit().await.map_err(Error::of_commit)`.
+    pub fn of_commit(error: tokio_postgres::Error) -> Self {
+        match error.as_db_error() {
+            Some(answer) if !is_last_word(answer) => Self::Database(error),
+            _ => Self::AmbiguousCommit(Arc::new(error)),
+        }
+    }
+}
+
+impl From<tokio_postgres::Error> for Error {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Database(error)
+    }
+}

@@ -1,0 +1,53 @@
+//! Records a response as an entry in the journal of the request's identity. The entry is kept as
+//! long as the claim.
+
+use idem_client::{
+    Destination, Error, MessageId,
+    journal::{CallState, begin_call, calls, finish_call},
+};
+use tokio_postgres::GenericClient;
+
+use crate::{fingerprint::Fingerprint, recorded::Recorded};
+
+const STEP: &str = "http-response";
+
+/// Begins the journal entry. Fails with 23000 if the entry was begun for another request.
+pub(crate) async fn begin(
+    client: &impl GenericClient,
+    id: &MessageId,
+    destination: &Destination,
+    fingerprint: &Fingerprint,
+) -> Result<(), Error> {
+    // The state is not needed: the recorded response is looked up separately.
+    let begun = begin_call(client, id, destination, STEP, Some(&fingerprint.request())).await;
+    begun.map(drop)
+}
+
+/// Completes the journal entry with the response.
+pub(crate) async fn finish(
+    client: &impl GenericClient,
+    id: &MessageId,
+    destination: &Destination,
+    response: &Recorded,
+) -> Result<(), Error> {
+    let response = serde_json::to_value(response).map_err(Error::Encode)?;
+    finish_call(client, id, destination, STEP, Some(&response)).await
+}
+
+/// Returns the recorded response, or `None` if there is none.
+pub(crate) async fn find(
+    client: &impl GenericClient,
+    id: &MessageId,
+    destination: &Destination,
+) -> Result<Option<Recorded>, Error> {
+    let steps = calls(client, id, destination).await?;
+    let is_record = |state, step: &str| state == CallState::Done && step == STEP;
+    let found = steps
+        .into_iter()
+        .find(|call| is_record(call.state, &call.step));
+    let response = found.and_then(|call| call.response);
+    response
+        .map(serde_json::from_value)
+        .transpose()
+        .map_err(|error| Error::Unexpected(format!("an unreadable recorded response: {error}")))
+}

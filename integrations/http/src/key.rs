@@ -1,0 +1,147 @@
+//! The header `Idempotency-Key` as in draft-ietf-httpapi-idempotency-key-header: a string of a
+//! structured field (RFC 8941).
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::problem::Problem;
+
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// The longest key that is accepted, in bytes: the name of the caller and the key together must fit
+/// into an id.
+const LONGEST_BYTES: usize = 255;
+
+/// Returns the key of a request, or `None` if it has none.
+pub(crate) fn of(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
+    if values.next().is_some() {
+        return Err(Problem::BadKey("it occurs more than once"));
+    }
+    parse(value).map(Some).map_err(Problem::BadKey)
+}
+
+fn parse(value: &HeaderValue) -> Result<String, &'static str> {
+    let text = value
+        .to_str()
+        .map_err(|_| "it contains characters that are not ASCII")?;
+    let text = text.trim_matches([' ', '\t']);
+    let key = match text.strip_prefix('"') {
+        Some(rest) => quoted(rest)?,
+        None => bare(text)?,
+    };
+    match key.len() {
+        0 => Err("it is empty"),
+        1..=LONGEST_BYTES => Ok(key),
+        _ => Err("it has more than 255 characters"),
+    }
+}
+
+/// Parses the text after the opening quote. Parameters after the closing quote are ignored, because
+/// the draft defines none.
+fn quoted(text: &str) -> Result<String, &'static str> {
+    let mut key = String::new();
+    let mut characters = text.chars();
+    loop {
+        match characters.next() {
+            Some('"') => break,
+            Some('\\') => match characters.next() {
+                Some(escaped @ ('"' | '\\')) => key.push(escaped),
+                _ => {
+                    return Err(
+                        "it contains a backslash that escapes neither a quote nor a backslash",
+                    );
+                }
+            },
+            Some(character @ ' '..='~') => key.push(character),
+            Some(_) => return Err("it contains characters that cannot be printed"),
+            None => return Err("its closing quote is missing"),
+        }
+    }
+    match characters.as_str() {
+        "" => Ok(key),
+        parameters if parameters.starts_with(';') => Ok(key),
+        _ => Err("it has text after its closing quote"),
+    }
+}
+
+/// Parses a key without quotes, which many clients send.
+fn bare(text: &str) -> Result<String, &'static str> {
+    let is_plain =
+        |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b',' | b';');
+    match text.bytes().all(is_plain) {
+        true => Ok(text.into()),
+        false => Err(
+            "a key without quotes must not contain spaces, quotes, backslashes, \
+             commas or semicolons",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(value: &str) -> Result<String, &'static str> {
+        parse(&HeaderValue::from_bytes(value.as_bytes()).unwrap())
+    }
+
+    /// A key is a quoted string with escapes and optional parameters.
+    #[test]
+    fn key_is_a_structured_field_string() {
+        assert_eq!(
+            key(r#""8e03978e-40d5-43dd-bc93-6894a57f9324""#).unwrap(),
+            "8e03978e-40d5-43dd-bc93-6894a57f9324"
+        );
+        assert_eq!(
+            key(r#"  "a \"quoted\" \\ one" "#).unwrap(),
+            r#"a "quoted" \ one"#
+        );
+        assert_eq!(key(r#""a";version=1"#).unwrap(), "a");
+    }
+
+    /// A key without quotes is accepted, because many clients send it so.
+    #[test]
+    fn key_without_quotes_is_accepted() {
+        assert_eq!(
+            key("8e03978e-40d5-43dd-bc93-6894a57f9324").unwrap(),
+            "8e03978e-40d5-43dd-bc93-6894a57f9324"
+        );
+        assert_eq!(key("Zm9v+/==").unwrap(), "Zm9v+/==");
+    }
+
+    /// An empty, malformed or too long key is rejected.
+    #[test]
+    fn invalid_key_is_rejected() {
+        for bad in [
+            "",
+            r#""""#,
+            r#""open"#,
+            r#""a" b"#,
+            r#""a", "b""#,
+            r#""a\b""#,
+            "a b",
+            "a, b",
+            "a;b",
+            "ä",
+            "\"a\tb\"",
+        ] {
+            assert!(key(bad).is_err(), "{bad:?} is accepted");
+        }
+        assert!(key(&"x".repeat(255)).is_ok());
+        assert!(key(&"x".repeat(256)).is_err());
+    }
+
+    /// A request without the header has no key, and a request with two such headers is rejected.
+    #[test]
+    fn repeated_header_is_rejected() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(of(&headers).unwrap(), None);
+        headers.append(IDEMPOTENCY_KEY, HeaderValue::from_static("a"));
+        assert_eq!(of(&headers).unwrap().as_deref(), Some("a"));
+        headers.append(IDEMPOTENCY_KEY, HeaderValue::from_static("a"));
+        assert!(of(&headers).is_err());
+    }
+}

@@ -1,0 +1,157 @@
+//! The layer and its options.
+
+use std::{sync::Arc, time::Duration};
+
+use deadpool_postgres::Pool;
+use http::{HeaderName, Method, StatusCode};
+use idem_client::Destination;
+use idem_runtime::transaction::{LONGEST_LEASE, SHORTEST_LEASE};
+use tower::Layer;
+
+use crate::{
+    IdempotencyService, RunningRequests, Scope,
+    options::{Mode, Options},
+};
+
+/// The header that is `true` in a replayed response, which was recorded before.
+pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+
+/// A layer that makes each HTTP request with an `Idempotency-Key` take effect once. See the
+/// [module](crate::).
+///
+/// All requests of one layer have one destination, and layers of the same destination share their
+/// keys. Within a destination each caller has its own keys, as defined by the [`Scope`]. A layer
+/// without a scope does not compile, because two tenants with the same key would get each other's
+/// responses:
+///
+/// ```compile_fail
+/// # use idem_client::Destination;
+/// # use idem_http::IdempotencyLayer;
+/// fn layer(pool: deadpool_postgres::Pool, destination: Destination) -> IdempotencyLayer {
+///     IdempotencyLayer::transaction(pool, destination)
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct IdempotencyLayer {
+    options: Options,
+}
+
+impl IdempotencyLayer {
+    /// Creates a layer in which the handler works in the transaction that claims the request. The
+    /// handler takes this transaction from a [`RequestTx`](crate::RequestTx) in the
+    /// extensions of the request. The writes of the handler and the recorded response commit
+    /// together or not at all.
+    pub fn transaction(pool: Pool, destination: Destination, scope: Scope) -> Self {
+        Self {
+            options: Options::new(Mode::Transaction, pool, destination, scope),
+        }
+    }
+
+    /// Creates a layer that leases the request, for work that cannot share a transaction. The
+    /// handler finds an `Arc` of a [`LeaseContext`](idem_runtime::lease::LeaseContext) in the
+    /// extensions of the request, with the journal of its external calls. The response is recorded
+    /// when the lease is completed.
+    ///
+    /// The handler runs in a task of its own, in the tokio runtime in which the service is called.
+    /// The handler continues when the client disconnects, so wait for running handlers at a
+    /// [shutdown](Self::running).
+    pub fn lease(pool: Pool, destination: Destination, scope: Scope) -> Self {
+        Self {
+            options: Options::new(Mode::Lease, pool, destination, scope),
+        }
+    }
+
+    /// Returns the leased requests that are being processed. Wait for them at a shutdown:
+    ///
+    /// ```no_run
+    /// # async fn serve(
+    /// #     once: idem_http::IdempotencyLayer, listener: tokio::net::TcpListener,
+    /// #     service: axum::Router,
+    /// # ) -> Result<(), std::io::Error> {
+    /// use std::time::Duration;
+    ///
+    /// let running = once.running();
+    /// axum::serve(listener, service.layer(once))
+    ///     .with_graceful_shutdown(idem_runtime::terminated())
+    ///     .await?;
+    /// running.ended(Duration::from_secs(30)).await;
+    /// # Ok(()) }
+    /// ```
+    pub fn running(&self) -> RunningRequests {
+        self.options.running.clone()
+    }
+
+    /// Sets how long a request is leased: 100 milliseconds to one day; 30 seconds by default. The
+    /// lease is renewed while the handler works. After a crash of the process, a repeated request
+    /// gets status 409 until the lease ends.
+    pub fn lease_for(mut self, lease: Duration) -> Self {
+        self.options.lease = lease.clamp(SHORTEST_LEASE, LONGEST_LEASE);
+        self
+    }
+
+    /// Sets the methods of protected requests; POST and PATCH by default. Requests with other
+    /// methods pass through.
+    pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
+        self.options.methods = methods.into_iter().collect();
+        self
+    }
+
+    /// Sets whether a request with a protected method must have a key; true by default. If true, a
+    /// request without a key gets status 400. If false, such a request passes through unprotected,
+    /// and its extensions contain no transaction and no lease.
+    pub fn required(mut self, is_required: bool) -> Self {
+        self.options.is_required = is_required;
+        self
+    }
+
+    /// Sets the largest body of a protected request, in bytes; 1 MiB by default. A larger request
+    /// gets status 413. The whole body is held in memory.
+    pub fn request_limit(mut self, bytes: usize) -> Self {
+        self.options.request_limit = bytes;
+        self
+    }
+
+    /// Sets the largest body of a recorded response, in bytes; 1 MiB by default. The whole body is
+    /// held in memory and stored in the database as long as the claim. A larger response is
+    /// replaced by status 500, and nothing is recorded.
+    pub fn response_limit(mut self, bytes: usize) -> Self {
+        self.options.response_limit = bytes;
+        self
+    }
+
+    /// Sets which statuses are recorded. Only 2xx, 3xx and 4xx except 409 and 429 can be recorded,
+    /// and by default all of these are. A response with another status is not recorded: the
+    /// transaction is rolled back or the lease is released, and the next request with the same key
+    /// runs.
+    pub fn keep_statuses(
+        mut self,
+        is_kept: impl Fn(StatusCode) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.options.keep_status = Arc::new(is_kept);
+        self
+    }
+
+    /// Sets which response headers are recorded; all but `Set-Cookie` by default. Headers that
+    /// belong to one connection or one moment, such as `Connection` and `Date`, are never recorded.
+    pub fn keep_headers(
+        mut self,
+        is_kept: impl Fn(&HeaderName) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.options.keep_header = Arc::new(is_kept);
+        self
+    }
+
+    /// Sets the value of `Retry-After`, rounded up to whole seconds; one second by default.
+    pub fn retry_after(mut self, retry_after: Duration) -> Self {
+        self.options.retry_after = retry_after;
+        self
+    }
+}
+
+impl<S> Layer<S> for IdempotencyLayer {
+    type Service = IdempotencyService<S>;
+
+    fn layer(&self, inner: S) -> IdempotencyService<S> {
+        IdempotencyService::new(Arc::new(self.options.clone()), inner)
+    }
+}

@@ -1,0 +1,293 @@
+//! Processes a request under a lease, for work that cannot share a transaction.
+
+use std::{
+    error::Error as StdError,
+    panic::{self, AssertUnwindSafe},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, TryFutureExt};
+use http::{Request, Response, response::Parts};
+use idem_client::{
+    ErrorKind,
+    lease::{Held, Lease, acquire},
+};
+use idem_runtime::{
+    Error, Retry,
+    lease::{Keeper, LeaseContext},
+    transaction::{ShortTransaction, again},
+};
+use tokio_postgres::error::SqlState;
+use tower::Service;
+use tracing::Instrument;
+
+use crate::{
+    body::{self, Body},
+    journal,
+    options::Options,
+    problem::Problem,
+    recorded::Recorded,
+    service::{Asked, Failure, replay, unrecordable},
+};
+
+/// Leases the request, runs the handler, and completes the lease together with the record of the
+/// response.
+///
+/// The handler runs in a task of its own, so it continues when the client disconnects. Its response
+/// is recorded, and a repeated request gets this response.
+pub(crate) async fn answer<S, R>(
+    options: Arc<Options>,
+    asked: Asked,
+    request: Request<Body>,
+    service: S,
+) -> Result<Response<Body>, Failure<S::Error>>
+where
+    S: Service<Request<Body>, Response = Response<R>> + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<Box<dyn StdError + Send + Sync>>,
+{
+    let running = options.running.clone();
+    let task = async move {
+        let attempt = Attempt {
+            options: &options,
+            asked: &asked,
+        };
+        attempt.answer(request, service).await
+    };
+    match running.tracker().spawn(task.in_current_span()).await {
+        Ok(answer) => answer,
+        Err(ended) => match ended.try_into_panic() {
+            Ok(panic) => panic::resume_unwind(panic),
+            // The runtime shuts down, so the task was aborted.
+            Err(_) => Err(Problem::InDoubt.into()),
+        },
+    }
+}
+
+struct Attempt<'a> {
+    options: &'a Options,
+    asked: &'a Asked,
+}
+
+/// The result of a handler.
+enum Worked<E> {
+    /// A response to be recorded.
+    Response(Parts, Bytes),
+    /// A response that is not recorded. The next request with this key runs again.
+    Passed(Response<Body>),
+    Failed(Failure<E>),
+}
+
+impl Attempt<'_> {
+    async fn answer<S, R>(
+        &self,
+        mut request: Request<Body>,
+        mut service: S,
+    ) -> Result<Response<Body>, Failure<S::Error>>
+    where
+        S: Service<Request<Body>, Response = Response<R>>,
+        R: http_body::Body<Data = Bytes> + Send + 'static,
+        R::Error: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        let held = match self.acquire().await? {
+            Lease::Acquired(held) => held,
+            other => return Ok(self.not_acquired(other).await?),
+        };
+        self.begin(&held).await?;
+        let keeper = Keeper::start(&held, &self.options.pool);
+        request.extensions_mut().insert(Arc::new(LeaseContext::new(
+            &held,
+            &self.options.pool,
+            &keeper,
+        )));
+        let work = AssertUnwindSafe(self.work(request, &mut service)).catch_unwind();
+        let worked = tokio::select! {
+            biased;
+            worked = work => worked,
+            // Another process may now work on the request. A repeated request shows the result.
+            () = keeper.lost().cancelled() => return Err(Problem::InDoubt.into()),
+        };
+        drop(keeper);
+        match worked {
+            Ok(Worked::Response(parts, body)) => {
+                let completed = self.complete(&held, parts, body).await;
+                Ok(completed.map_err(Problem::after_work)?)
+            }
+            Ok(Worked::Passed(response)) => {
+                self.give_back(&held).await;
+                Ok(response)
+            }
+            Ok(Worked::Failed(failure)) => {
+                self.give_back(&held).await;
+                Err(failure)
+            }
+            Err(panic) => {
+                self.give_back(&held).await;
+                panic::resume_unwind(panic)
+            }
+        }
+    }
+
+    async fn work<S, R>(&self, request: Request<Body>, service: &mut S) -> Worked<S::Error>
+    where
+        S: Service<Request<Body>, Response = Response<R>>,
+        R: http_body::Body<Data = Bytes> + Send + 'static,
+        R::Error: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        let response = match service.call(request).await {
+            Ok(response) => response,
+            Err(error) => return Worked::Failed(Failure::Service(error)),
+        };
+        if !self.options.keeps(response.status()) {
+            return Worked::Passed(response.map(body::pass));
+        }
+        let (parts, body) = response.into_parts();
+        match body::read(body, self.options.response_limit).await {
+            Ok(body) => Worked::Response(parts, body),
+            Err(unread) => Worked::Failed(unrecordable(unread).into()),
+        }
+    }
+
+    async fn acquire(&self) -> Result<Lease, Error> {
+        again(Retry::default(), || async {
+            let step = ShortTransaction::new(&self.options.pool).await?;
+            let lease = acquire(
+                step.client(),
+                &self.asked.id,
+                &self.options.destination,
+                self.options.lease,
+            );
+            let lease = step.run(lease).await;
+            step.end(lease)
+        })
+        .await
+    }
+
+    async fn not_acquired(&self, lease: Lease) -> Result<Response<Body>, Problem> {
+        match lease {
+            Lease::Duplicate => {
+                let found = self.find().await.map_err(|error| Problem::of(&error))?;
+                replay(found, &self.asked.fingerprint)
+            }
+            Lease::Dead => Err(Problem::Exhausted),
+            Lease::Exhausted(held) => {
+                let release = async {
+                    let step = ShortTransaction::new(&self.options.pool).await?;
+                    let error = held
+                        .last_error()
+                        .unwrap_or("the request has no attempts left");
+                    let released = step.run(held.release(step.client(), error, true)).await;
+                    step.end(released)
+                };
+                if let Err(error) = release.await {
+                    tracing::debug!(
+                        %error,
+                        "cannot release an exhausted request: \
+                         it stays leased until its lease expires"
+                    );
+                }
+                Err(Problem::Exhausted)
+            }
+            Lease::InProgress { .. } | Lease::Acquired(_) => Err(Problem::InProgress),
+        }
+    }
+
+    /// Binds the key to this request. Fails with [`Problem::Mismatch`] if an attempt at another
+    /// request was begun with the key, because that attempt may have had an effect outside of the
+    /// database.
+    async fn begin(&self, held: &Held) -> Result<(), Problem> {
+        let begun = again(Retry::default(), || async {
+            let step = ShortTransaction::new(&self.options.pool).await?;
+            let begun = journal::begin(
+                step.client(),
+                &self.asked.id,
+                &self.options.destination,
+                &self.asked.fingerprint,
+            );
+            let begun = step.run(begun).await;
+            step.end(begun)
+        });
+        let Err(error) = begun.await else {
+            return Ok(());
+        };
+        self.give_back(held).await;
+        match error.sqlstate() {
+            Some(&SqlState::INTEGRITY_CONSTRAINT_VIOLATION) => Err(Problem::Mismatch),
+            _ => Err(Problem::of(&error)),
+        }
+    }
+
+    /// Records the response and completes the lease, with retries after lost connections. After an
+    /// ambiguous commit, the retry finds out with the token whether the lease is already completed.
+    async fn complete(
+        &self,
+        held: &Held,
+        parts: Parts,
+        body: Bytes,
+    ) -> Result<Response<Body>, Problem> {
+        let Self { options, asked } = self;
+        let recorded = Recorded::of(
+            &asked.fingerprint,
+            parts.status,
+            &parts.headers,
+            &*options.keep_header,
+            &body,
+        );
+        let completed = again(Retry::default(), || async {
+            let step = ShortTransaction::new(&options.pool).await?;
+            let client = step.client();
+            let calls = [
+                held.complete(client, &[]).map_ok(drop).boxed(),
+                journal::finish(client, &asked.id, &options.destination, &recorded).boxed(),
+            ];
+            let completed = step.run_all(calls).await.map(drop);
+            step.end(completed)
+        });
+        match completed.await {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::NotClaimed => {
+                // Either the reply to the commit was lost, or another process has completed the
+                // request. In the second case return the response that the other process has
+                // recorded.
+                let found = self.find().await.map_err(|error| Problem::of(&error))?;
+                match found {
+                    None => return Err(Problem::Unavailable),
+                    Some(ref stored) if *stored == recorded => {}
+                    Some(_) => return replay(found, &asked.fingerprint),
+                }
+            }
+            Err(error) => return Err(Problem::of(&error)),
+        }
+        Ok(Response::from_parts(parts, body::full(body)))
+    }
+
+    async fn find(&self) -> Result<Option<Recorded>, Error> {
+        let step = ShortTransaction::new(&self.options.pool).await?;
+        let found = step.run(journal::find(
+            step.client(),
+            &self.asked.id,
+            &self.options.destination,
+        ));
+        let found = found.await;
+        step.end(found)
+    }
+
+    /// Releases the lease, so that the next request can run at once. If this fails, the next
+    /// request waits for the end of the lease.
+    async fn give_back(&self, held: &Held) {
+        let released = again(Retry::default(), || async {
+            let step = ShortTransaction::new(&self.options.pool).await?;
+            let released = step.run(held.give_back(step.client())).await;
+            step.end(released)
+        });
+        if let Err(error) = released.await {
+            tracing::debug!(
+                %error,
+                "cannot release a request: it stays leased until its lease expires"
+            );
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! A `tower` layer for axum and hyper that reads `Idempotency-Key` and makes each request take
+//! effect once.
+//!
+//! The first request with a key runs, and its response is recorded. A repeated request with the
+//! same key gets the recorded response with the header `Idempotency-Replayed: true`. While the
+//! first request runs, a repeated request gets status 409 with `Retry-After`. A request with the
+//! same key but different content gets status 422. Statuses after which another attempt may succeed
+//! (5xx, 409 and 429) are never recorded.
+//!
+//! [In a transaction](IdempotencyLayer::transaction) the writes of the handler, the claim of the
+//! key and the response are committed together:
+//!
+//! ```
+//! use axum::{Extension, Router, http::StatusCode, routing::post};
+//! use idem_client::Destination;
+//! use idem_http::{IdempotencyLayer, RequestTx, Scope};
+//!
+//! async fn place(
+//!     Extension(tx): Extension<RequestTx>,
+//!     item: String,
+//! ) -> Result<StatusCode, StatusCode> {
+//!     let tx = tx.take().map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+//!     match tx.execute("INSERT INTO orders (item) VALUES ($1)", &[&item]).await {
+//!         Ok(_) => Ok(StatusCode::CREATED),
+//!         Err(_) => Err(StatusCode::INTERNAL_SERVER_ERROR),
+//!     }
+//! }
+//!
+//! # fn service(pool: deadpool_postgres::Pool) -> Result<Router, idem_runtime::Error> {
+//! // A real service takes the account from the authenticated user.
+//! let account =
+//!     Scope::by(|parts| Some(parts.headers.get("x-account")?.to_str().ok()?.to_owned()));
+//! let once = IdempotencyLayer::transaction(pool, Destination::new("shop.place-order")?, account);
+//! let service = Router::new().route("/orders", post(place)).layer(once);
+//! # Ok(service) }
+//! ```
+//!
+//! [With a lease](IdempotencyLayer::lease) the handler can make external calls. Its response is
+//! recorded when the handler has finished.
+
+mod body;
+mod fingerprint;
+mod journal;
+mod key;
+mod layer;
+mod lease;
+mod lent;
+mod options;
+mod problem;
+mod recorded;
+mod running;
+mod scope;
+mod service;
+mod transaction;
+
+pub use body::{Body, BodyError};
+pub use layer::{IdempotencyLayer, REPLAYED};
+pub use lent::{KeepWrites, RequestTx};
+pub use running::RunningRequests;
+pub use scope::Scope;
+pub use service::IdempotencyService;

@@ -1,0 +1,106 @@
+//! The options of a layer.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use deadpool_postgres::Pool;
+use http::{HeaderName, Method, StatusCode, header, request::Parts};
+use idem_client::{Destination, MessageId};
+
+use crate::{key, problem::Problem, running::RunningRequests, scope::Scope};
+
+/// How a request is processed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// In the transaction that claims the request and records the response.
+    Transaction,
+    /// Under a lease.
+    Lease,
+}
+
+pub(crate) type KeepStatus = Arc<dyn Fn(StatusCode) -> bool + Send + Sync>;
+pub(crate) type KeepHeader = Arc<dyn Fn(&HeaderName) -> bool + Send + Sync>;
+
+#[derive(Clone)]
+pub(crate) struct Options {
+    pub(crate) mode: Mode,
+    pub(crate) pool: Pool,
+    pub(crate) destination: Destination,
+    pub(crate) methods: Vec<Method>,
+    pub(crate) is_required: bool,
+    pub(crate) scope: Scope,
+    pub(crate) request_limit: usize,
+    pub(crate) response_limit: usize,
+    pub(crate) keep_status: KeepStatus,
+    pub(crate) keep_header: KeepHeader,
+    pub(crate) retry_after: Duration,
+    pub(crate) lease: Duration,
+    pub(crate) running: RunningRequests,
+}
+
+impl Options {
+    pub(crate) fn new(mode: Mode, pool: Pool, destination: Destination, scope: Scope) -> Self {
+        Self {
+            mode,
+            pool,
+            destination,
+            methods: vec![Method::POST, Method::PATCH],
+            is_required: true,
+            scope,
+            request_limit: 1 << 20,
+            response_limit: 1 << 20,
+            keep_status: Arc::new(|_| true),
+            // A cookie may identify a session, so it is sent only once.
+            keep_header: Arc::new(|name| name != header::SET_COOKIE),
+            retry_after: Duration::from_secs(1),
+            lease: Duration::from_secs(30),
+            running: RunningRequests::default(),
+        }
+    }
+
+    /// Returns the id of the request, or `None` if the request is not protected.
+    pub(crate) fn identify(&self, parts: &Parts) -> Result<Option<MessageId>, Problem> {
+        if !self.methods.contains(&parts.method) {
+            return Ok(None);
+        }
+        let Some(key) = key::of(&parts.headers)? else {
+            return match self.is_required {
+                true => Err(Problem::MissingKey),
+                false => Ok(None),
+            };
+        };
+        let id = self.scope.id_of(parts, key)?;
+        // The name of a caller can be any text, but PostgreSQL cannot store a zero byte.
+        if id.contains('\0') {
+            return Err(Problem::UnknownCaller);
+        }
+        MessageId::text(id)
+            .map(Some)
+            .map_err(|_| Problem::IdTooLong)
+    }
+
+    /// Returns whether a response with this status is recorded. Statuses after which another
+    /// attempt may succeed are never recorded.
+    pub(crate) fn keeps(&self, status: StatusCode) -> bool {
+        let is_final = status.is_success() || status.is_redirection() || status.is_client_error();
+        is_final
+            && status != StatusCode::CONFLICT
+            && status != StatusCode::TOO_MANY_REQUESTS
+            && (self.keep_status)(status)
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("mode", &self.mode)
+            .field("destination", &self.destination)
+            .field("methods", &self.methods)
+            .field("is_required", &self.is_required)
+            .field("scope", &self.scope)
+            .field("request_limit", &self.request_limit)
+            .field("response_limit", &self.response_limit)
+            .field("retry_after", &self.retry_after)
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,154 @@
+//! The error responses of the layer, as `application/problem+json` (RFC 9457).
+
+use std::time::Duration;
+
+use http::{HeaderValue, Response, StatusCode, header};
+use idem_client::ErrorKind;
+use idem_runtime::Error;
+use serde_json::json;
+
+use crate::body::{self, Body};
+
+/// The reason why a request gets an error response of the layer, in place of the response of its
+/// handler or a recorded response.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Problem {
+    #[error("the request has no Idempotency-Key header")]
+    MissingKey,
+    #[error("the Idempotency-Key header is invalid: {0}")]
+    BadKey(&'static str),
+    #[error("the caller of the request is not known, and each caller has its own keys")]
+    UnknownCaller,
+    #[error("the key together with the name of its caller is too long")]
+    IdTooLong,
+    #[error("the body of the request could not be read")]
+    UnreadableRequest,
+    #[error("the body of a request with an Idempotency-Key must not exceed {0} bytes")]
+    RequestTooLarge(usize),
+    #[error("a request with this key is being processed")]
+    InProgress,
+    #[error("this key was used before, but no response to it is recorded")]
+    NotRecorded,
+    #[error("this key was used before for another request: another method, path or body")]
+    Mismatch,
+    #[error("the response is too large to be recorded, so nothing was stored")]
+    ResponseTooLarge,
+    #[error("the request was not processed: its attempts are used up, and none has completed")]
+    Exhausted,
+    #[error("the request could not be processed")]
+    Failed,
+    #[error("the request could not be processed now; send it again with the same key")]
+    Unavailable,
+    #[error(
+        "it is not known whether the request took effect; \
+         send it again with the same key to find out"
+    )]
+    InDoubt,
+}
+
+impl Problem {
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::MissingKey | Self::BadKey(_) | Self::IdTooLong | Self::UnreadableRequest => {
+                StatusCode::BAD_REQUEST
+            }
+            Self::UnknownCaller => StatusCode::FORBIDDEN,
+            Self::RequestTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::InProgress | Self::NotRecorded => StatusCode::CONFLICT,
+            Self::Mismatch => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::ResponseTooLarge | Self::Exhausted | Self::Failed => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
+            Self::Unavailable | Self::InDoubt => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// Returns the last part of the problem's `type`, which programs can test.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::MissingKey => "missing-key",
+            Self::BadKey(_) => "bad-key",
+            Self::UnknownCaller => "unknown-caller",
+            Self::IdTooLong => "key-too-long",
+            Self::UnreadableRequest => "unreadable-request",
+            Self::RequestTooLarge(_) => "request-too-large",
+            Self::InProgress => "in-progress",
+            Self::NotRecorded => "not-recorded",
+            Self::Mismatch => "mismatch",
+            Self::ResponseTooLarge => "response-too-large",
+            Self::Exhausted => "exhausted",
+            Self::Failed => "failed",
+            Self::Unavailable => "unavailable",
+            Self::InDoubt => "in-doubt",
+        }
+    }
+
+    /// Returns whether the same request may soon succeed. Then the response has the header
+    /// `Retry-After`.
+    fn passes(&self) -> bool {
+        matches!(self, Self::InProgress | Self::Unavailable | Self::InDoubt)
+    }
+
+    /// Converts a problem that occurs after the handler has run. The handler may have had an effect
+    /// outside of the database, so the result of the request is not known.
+    pub(crate) fn after_work(self) -> Self {
+        match self {
+            Self::Unavailable => Self::InDoubt,
+            other => other,
+        }
+    }
+
+    /// Converts an error of the database and logs it. The text of the error is not sent to the
+    /// client.
+    pub(crate) fn of(error: &Error) -> Self {
+        tracing::warn!(%error, "a request with an idempotency key was not processed");
+        match error.kind() {
+            ErrorKind::AmbiguousCommit => Self::InDoubt,
+            kind if kind.is_retryable() => Self::Unavailable,
+            ErrorKind::ReadOnly => Self::Unavailable,
+            _ => Self::Failed,
+        }
+    }
+
+    pub(crate) fn response(&self, retry_after: Duration) -> Response<Body> {
+        let status = self.status();
+        let problem = json!({
+            "type": format!("urn:idem:{}", self.name()),
+            "title": status.canonical_reason(),
+            "status": status.as_u16(),
+            "detail": self.to_string(),
+        });
+        let mut response = Response::new(body::full(problem.to_string()));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
+        if self.passes() {
+            headers.insert(header::RETRY_AFTER, seconds(retry_after).into());
+        }
+        response
+    }
+}
+
+/// Converts to whole seconds, at least one, as the header requires.
+fn seconds(duration: Duration) -> u64 {
+    duration
+        .as_millis()
+        .div_ceil(1000)
+        .clamp(1, u128::from(u32::MAX)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `Retry-After` is rounded up to whole seconds, at least one.
+    #[test]
+    fn retry_after_is_in_whole_seconds() {
+        assert_eq!(seconds(Duration::ZERO), 1);
+        assert_eq!(seconds(Duration::from_millis(1_001)), 2);
+        assert_eq!(seconds(Duration::from_secs(30)), 30);
+    }
+}

@@ -1,0 +1,169 @@
+//! The service that processes the requests of a layer.
+
+use std::{
+    error::Error as StdError,
+    mem,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, future::BoxFuture};
+use http::{Request, Response};
+use idem_client::MessageId;
+use idem_runtime::Error;
+use tower::Service;
+
+use crate::{
+    body::{self, Body, Unread},
+    fingerprint::Fingerprint,
+    lease,
+    options::{Mode, Options},
+    problem::Problem,
+    recorded::Recorded,
+    transaction,
+};
+
+/// The service that [`IdempotencyLayer`](crate::IdempotencyLayer) creates.
+#[derive(Clone, Debug)]
+pub struct IdempotencyService<S> {
+    options: Arc<Options>,
+    inner: S,
+}
+
+impl<S> IdempotencyService<S> {
+    pub(crate) fn new(options: Arc<Options>, inner: S) -> Self {
+        Self { options, inner }
+    }
+}
+
+/// The identity of a request: its id, and the fingerprint of its content.
+pub(crate) struct Asked {
+    pub(crate) id: MessageId,
+    pub(crate) fingerprint: Fingerprint,
+}
+
+/// The reason why a request gets neither the response of its handler nor a recorded response.
+pub(crate) enum Failure<E> {
+    /// The problem becomes the response.
+    Problem(Problem),
+    /// The inner service failed.
+    Service(E),
+}
+
+impl<E> From<Problem> for Failure<E> {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+impl<E> From<Error> for Failure<E> {
+    fn from(error: Error) -> Self {
+        Self::Problem(Problem::of(&error))
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for IdempotencyService<S>
+where
+    S: Service<Request<Body>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn StdError + Send + Sync>>,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<Box<dyn StdError + Send + Sync>>,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Response<Body>, S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let later = self.inner.clone();
+        // Call the service that was polled ready. Its clone may not be ready.
+        let ready = mem::replace(&mut self.inner, later);
+        let options = Arc::clone(&self.options);
+        async move {
+            match answer(Arc::clone(&options), ready, request).await {
+                Ok(response) => Ok(response),
+                Err(Failure::Problem(problem)) => Ok(problem.response(options.retry_after)),
+                Err(Failure::Service(error)) => Err(error),
+            }
+        }
+        .boxed()
+    }
+}
+
+async fn answer<S, B, R>(
+    options: Arc<Options>,
+    mut service: S,
+    request: Request<B>,
+) -> Result<Response<Body>, Failure<S::Error>>
+where
+    S: Service<Request<Body>, Response = Response<R>> + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn StdError + Send + Sync>>,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<Box<dyn StdError + Send + Sync>>,
+{
+    let (parts, body) = request.into_parts();
+    let Some(id) = options.identify(&parts)? else {
+        let request = Request::from_parts(parts, body::pass(body));
+        let response = service.call(request).await.map_err(Failure::Service)?;
+        return Ok(response.map(body::pass));
+    };
+    let body = read(body, options.request_limit).await?;
+    let asked = Asked {
+        id,
+        fingerprint: Fingerprint::of(&parts, &body),
+    };
+    let request = Request::from_parts(parts, body::full(body));
+    match options.mode {
+        Mode::Transaction => transaction::answer(&options, asked, request, service).await,
+        Mode::Lease => lease::answer(options, asked, request, service).await,
+    }
+}
+
+async fn read<B>(body: B, limit: usize) -> Result<Bytes, Problem>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn StdError + Send + Sync>>,
+{
+    body::read(body, limit)
+        .await
+        .map_err(|unread| match unread {
+            Unread::TooLarge => Problem::RequestTooLarge(limit),
+            Unread::Broken(error) => {
+                tracing::debug!(error, "the body of a request ended early");
+                Problem::UnreadableRequest
+            }
+        })
+}
+
+/// Returns the response to a request with a key that was used before.
+pub(crate) fn replay(
+    found: Option<Recorded>,
+    fingerprint: &Fingerprint,
+) -> Result<Response<Body>, Problem> {
+    match found {
+        None => Err(Problem::NotRecorded),
+        Some(recorded) if !recorded.answers(fingerprint) => Err(Problem::Mismatch),
+        Some(recorded) => recorded.replay().map_err(|error| Problem::of(&error)),
+    }
+}
+
+/// Returns the problem of a response that cannot be recorded.
+pub(crate) fn unrecordable(unread: Unread) -> Problem {
+    match unread {
+        Unread::TooLarge => Problem::ResponseTooLarge,
+        Unread::Broken(error) => {
+            tracing::warn!(error, "the body of a response ended early");
+            Problem::Failed
+        }
+    }
+}

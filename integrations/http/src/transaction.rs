@@ -1,0 +1,177 @@
+//! Processes a request in the transaction that claims it.
+
+use std::error::Error as StdError;
+
+use bytes::Bytes;
+use http::{Request, Response, response::Parts};
+use idem_client::pipeline::{Pipelined, pipeline_commit, rollback_without_wait};
+use idem_runtime::{
+    Error, Retry,
+    transaction::{ClaimOutcome, Patience, Session, again},
+};
+use tower::Service;
+
+use crate::{
+    body::{self, Body},
+    journal,
+    lent::{KeepWrites, RequestTx},
+    options::Options,
+    problem::Problem,
+    recorded::Recorded,
+    service::{Asked, Failure, replay, unrecordable},
+};
+
+/// The savepoint after the claim and before the handler. If the handler returns status 4xx, its
+/// writes are rolled back to this savepoint.
+const SAVEPOINT: &str = "idem_http";
+const UNDO: &str = "ROLLBACK TO SAVEPOINT idem_http";
+
+/// Claims the request, runs the handler, records its response, and commits. If the future is
+/// dropped, either everything has committed or nothing has.
+pub(crate) async fn answer<S, R>(
+    options: &Options,
+    asked: Asked,
+    mut request: Request<Body>,
+    mut service: S,
+) -> Result<Response<Body>, Failure<S::Error>>
+where
+    S: Service<Request<Body>, Response = Response<R>>,
+    R: http_body::Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<Box<dyn StdError + Send + Sync>>,
+{
+    let (session, outcome) = begin(options, &asked).await?;
+    if outcome != ClaimOutcome::Claimed {
+        return Ok(not_claimed(options, &asked, session, outcome).await?);
+    }
+    let Asked { id, fingerprint } = asked;
+    let lent = RequestTx::new(session.transaction());
+    request.extensions_mut().insert(lent.clone());
+    let response = match service.call(request).await {
+        Ok(response) => response,
+        Err(error) => {
+            drop(lent.withdraw());
+            session.roll_back().await;
+            return Err(Failure::Service(error));
+        }
+    };
+    if !options.keeps(response.status()) {
+        take_back(session, &lent).await?.roll_back().await;
+        return Ok(response.map(body::pass));
+    }
+    // Read the body before the transaction is taken back: the handler may stream the body from the
+    // transaction.
+    let (parts, body) = response.into_parts();
+    let read = body::read(body, options.response_limit).await;
+    let session = take_back(session, &lent).await?;
+    let body = match read {
+        Ok(body) => body,
+        Err(unread) => {
+            session.roll_back().await;
+            return Err(unrecordable(unread).into());
+        }
+    };
+    let recorded = Recorded::of(
+        &fingerprint,
+        parts.status,
+        &parts.headers,
+        &*options.keep_header,
+        &body,
+    );
+    session.ends();
+    let committed: Result<_, Error> = async {
+        let client = session.client();
+        let mut requests = Vec::with_capacity(3);
+        if !keeps_writes(&parts) {
+            requests.push(Pipelined::new(async { Ok(client.batch_execute(UNDO).await?) }).await);
+        }
+        requests.push(
+            Pipelined::new(journal::begin(
+                client,
+                &id,
+                &options.destination,
+                &fingerprint,
+            ))
+            .await,
+        );
+        requests.push(
+            Pipelined::new(journal::finish(
+                client,
+                &id,
+                &options.destination,
+                &recorded,
+            ))
+            .await,
+        );
+        Ok(pipeline_commit(client, requests).await?)
+    }
+    .await;
+    session.finish(committed.as_ref().err()).await;
+    committed?;
+    Ok(Response::from_parts(parts, body::full(body)))
+}
+
+/// Begins a transaction with the claim. After a lost connection this is retried, because the
+/// handler has not run yet.
+async fn begin(options: &Options, asked: &Asked) -> Result<(Session, ClaimOutcome), Error> {
+    let claim = format!(
+        "SELECT outcome FROM idem_claim({}, {}, false, decode('{}', 'hex'))",
+        asked.id.literal()?,
+        options.destination.literal()?,
+        asked.fingerprint
+    );
+    let attempt = || async {
+        let session = Session::new(&options.pool, false, Patience::OfPool).await?;
+        let begun =
+            session.begin_claim_and_mark(&claim, SAVEPOINT, &options.destination, &asked.id);
+        match begun.await {
+            Ok(outcome) => Ok((session, outcome)),
+            Err(error) => {
+                session.finish(Some(&error)).await;
+                Err(error)
+            }
+        }
+    };
+    again(Retry::default(), attempt).await
+}
+
+/// Returns the response to a request that is not claimed.
+async fn not_claimed(
+    options: &Options,
+    asked: &Asked,
+    session: Session,
+    outcome: ClaimOutcome,
+) -> Result<Response<Body>, Problem> {
+    session.ends();
+    rollback_without_wait(session.client());
+    let found = match outcome {
+        ClaimOutcome::Duplicate => journal::find(session.client(), &asked.id, &options.destination)
+            .await
+            .map_err(Error::from),
+        _ => Ok(None),
+    };
+    session.finish(found.as_ref().err()).await;
+    let found = found.map_err(|error| Problem::of(&error))?;
+    match outcome {
+        ClaimOutcome::InProgress => Err(Problem::InProgress),
+        ClaimOutcome::Mismatch => Err(Problem::Mismatch),
+        _ => replay(found, &asked.fingerprint),
+    }
+}
+
+/// Takes the transaction back from the handler. Fails if the handler has kept it.
+async fn take_back(session: Session, lent: &RequestTx) -> Result<Session, Error> {
+    drop(lent.withdraw());
+    match session.ensure_transaction_returned() {
+        Ok(()) => Ok(session),
+        Err(error) => {
+            session.finish(Some(&error)).await;
+            Err(error)
+        }
+    }
+}
+
+/// Returns whether the writes of the handler are committed. They are rolled back if the status is
+/// 4xx and the response has no [`KeepWrites`].
+fn keeps_writes(parts: &Parts) -> bool {
+    !parts.status.is_client_error() || parts.extensions.get::<KeepWrites>().is_some()
+}

@@ -1,0 +1,327 @@
+//! The settings of a connection to Kafka and of a subscription to topics.
+
+use std::{collections::BTreeMap, fmt};
+
+use idem_runtime::Error;
+use rdkafka::{ClientConfig, error::KafkaError};
+use serde::Deserialize;
+
+/// The properties that exactly-once effects depend on. A configuration cannot change them.
+const RESERVED: [&str; 6] = [
+    "bootstrap.servers",
+    "metadata.broker.list",
+    "group.id",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "enable.idempotence",
+];
+
+/// The settings of a connection to a Kafka cluster.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// let config: idem_kafka::KafkaConfig = serde_json::from_str(
+///     r#"{"brokers": "kafka-1:9092,kafka-2:9092", "properties": {"compression.type": "lz4"}}"#,
+/// )?;
+/// # let _ = config;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct KafkaConfig {
+    /// The brokers, as `host:port`. Several brokers are separated by commas.
+    pub brokers: String,
+    /// Other properties of librdkafka by their names, for example `security.protocol`. The
+    /// properties that delivery depends on cannot be set: the group, automatic commits and
+    /// idempotence.
+    #[serde(default)]
+    pub properties: BTreeMap<String, String>,
+}
+
+impl KafkaConfig {
+    /// Returns the settings for the cluster with these [`brokers`](Self::brokers) and the default
+    /// properties.
+    pub fn new(brokers: impl Into<String>) -> Self {
+        Self {
+            brokers: brokers.into(),
+            properties: BTreeMap::new(),
+        }
+    }
+
+    /// Sets one property of librdkafka.
+    #[must_use]
+    pub fn property(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.properties.insert(name.into(), value.into());
+        self
+    }
+
+    /// Returns the configuration of a client: `defaults`, overridden by the properties, and the
+    /// brokers.
+    pub(super) fn client(&self, defaults: &[(&str, &str)]) -> Result<ClientConfig, Error> {
+        if let Some(name) = RESERVED
+            .into_iter()
+            .find(|name| self.properties.contains_key(*name))
+        {
+            return Err(Error::Invalid(format!(
+                "the Kafka property {name} cannot be set: delivery depends on it"
+            )));
+        }
+        self.check_security()?;
+        let mut client = ClientConfig::new();
+        client.extend(
+            defaults
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+        );
+        client.extend(self.properties.clone());
+        client.set("bootstrap.servers", &self.brokers);
+        Ok(client)
+    }
+
+    /// Fails for certificates and passwords that do not belong to `security.protocol`. librdkafka
+    /// would ignore them and could connect in plain text.
+    fn check_security(&self) -> Result<(), Error> {
+        let protocol = self.properties.get("security.protocol").map(String::as_str);
+        let protocol = protocol.unwrap_or("plaintext").to_ascii_lowercase();
+        for (prefix, protocols) in [
+            ("ssl.", ["ssl", "sasl_ssl"]),
+            ("sasl.", ["sasl_plaintext", "sasl_ssl"]),
+        ] {
+            let unused = self.properties.keys().find(|name| name.starts_with(prefix));
+            if let Some(name) = unused.filter(|_| !protocols.contains(&protocol.as_str())) {
+                let [first, second] = protocols;
+                return Err(Error::Invalid(format!(
+                    "the Kafka property {name} has no effect: set security.protocol to {first} or \
+                     {second}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the error for a client that cannot be created. The error names a property but not its
+/// value, because the value can be a password or a key, even if the name is misspelt.
+pub(super) fn not_created(error: KafkaError) -> Error {
+    Error::Invalid(match error {
+        KafkaError::ClientConfig(_, reason, name, value) => {
+            // The reason from librdkafka can contain the value.
+            let is_shown = value.is_empty() || !reason.contains(&value);
+            let reason = if is_shown {
+                reason.as_str()
+            } else {
+                "its value is not valid"
+            };
+            format!("the Kafka property {name} cannot be used: {reason}")
+        }
+        other => format!("the Kafka client cannot be created: {other}"),
+    })
+}
+
+/// Prints only the names of the properties, because their values can be passwords.
+impl fmt::Debug for KafkaConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KafkaConfig")
+            .field("brokers", &self.brokers)
+            .field("properties", &self.properties.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The settings of a subscription: the consumer group, the topics, and the place for rejected
+/// messages.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct KafkaSubscription {
+    /// The name of the consumer group. The members of the group share the partitions, and the
+    /// source commits the offsets of the group.
+    pub group: String,
+    /// The names of the topics.
+    pub topics: Vec<String>,
+    /// The treatment of rejected messages. Default: [`DeadLetter::Database`].
+    #[serde(default)]
+    pub dead_letter: DeadLetter,
+    /// The number of unsettled messages at which the source stops fetching until a message is
+    /// settled. Default: 1,000.
+    #[serde(default = "max_unsettled")]
+    pub max_unsettled: usize,
+}
+
+fn max_unsettled() -> usize {
+    1000
+}
+
+impl KafkaSubscription {
+    /// Returns the settings for all messages of these topics, shared with the other members of the
+    /// group. All other settings have their defaults.
+    pub fn new(
+        group: impl Into<String>,
+        topics: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
+        Self {
+            group: group.into(),
+            topics: topics.into_iter().map(Into::into).collect(),
+            dead_letter: DeadLetter::default(),
+            max_unsettled: max_unsettled(),
+        }
+    }
+
+    /// Sets the treatment of rejected messages.
+    #[must_use]
+    pub fn dead_letter(mut self, dead_letter: DeadLetter) -> Self {
+        self.dead_letter = dead_letter;
+        self
+    }
+
+    /// Sets the number of unsettled messages at which the source stops fetching until a message is
+    /// settled.
+    #[must_use]
+    pub fn max_unsettled(mut self, messages: usize) -> Self {
+        self.max_unsettled = messages;
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if self.group.is_empty() {
+            return Err(Error::Invalid(
+                "a Kafka subscription needs a consumer group, which stores its offsets".into(),
+            ));
+        }
+        if self.topics.is_empty() {
+            return Err(Error::Invalid(
+                "a Kafka subscription needs at least one topic".into(),
+            ));
+        }
+        if self.max_unsettled == 0 {
+            return Err(Error::Invalid(
+                "max_unsettled must be at least 1: with 0 no message would be fetched".into(),
+            ));
+        }
+        if let DeadLetter::Topic(topic) = &self.dead_letter
+            && self.topics.contains(topic)
+        {
+            return Err(Error::Invalid(format!(
+                "the topic {topic} cannot take the dead letters of its own subscription, which \
+                 would consume them again"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// The treatment of rejected messages. In a configuration file it is `"database"`, `"discard"`, or
+/// `{ topic = "orders.dead" }`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeadLetter {
+    /// The consumer keeps rejected messages in `idem.dead_letter`.
+    #[default]
+    Database,
+    /// The source publishes rejected messages to this topic, with their key, payload and headers,
+    /// and with the reason in the header `idem-dead-letter-reason`.
+    Topic(String),
+    /// The source drops rejected messages, and logs a warning with the topic, the partition and the
+    /// offset.
+    Discard,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn i4_rejected_messages_go_to_the_database_by_default() {
+        let read = serde_json::from_str::<KafkaSubscription>;
+        let default = read(r#"{"group": "g", "topics": ["t"]}"#).unwrap();
+        assert_eq!(
+            (&default, &default.dead_letter),
+            (&KafkaSubscription::new("g", ["t"]), &DeadLetter::Database)
+        );
+        let discard = read(r#"{"group": "g", "topics": ["t"], "dead-letter": "discard"}"#).unwrap();
+        assert_eq!(
+            discard,
+            KafkaSubscription::new("g", ["t"]).dead_letter(DeadLetter::Discard)
+        );
+        let topic =
+            read(r#"{"group": "g", "topics": ["t"], "dead-letter": {"topic": "dead"}}"#).unwrap();
+        assert_eq!(topic.dead_letter, DeadLetter::Topic("dead".into()));
+    }
+
+    #[test]
+    fn invalid_subscription_is_an_error() {
+        for (subscription, word) in [
+            (KafkaSubscription::new("", ["t"]), "group"),
+            (KafkaSubscription::new("g", [""; 0]), "topic"),
+            (
+                KafkaSubscription::new("g", ["t"]).max_unsettled(0),
+                "max_unsettled",
+            ),
+            (
+                KafkaSubscription::new("g", ["t"]).dead_letter(DeadLetter::Topic("t".into())),
+                "dead letters",
+            ),
+        ] {
+            let error = subscription.check().unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn property_that_delivery_depends_on_is_an_error() {
+        for name in RESERVED {
+            let config = KafkaConfig::new("localhost:9092").property(name, "true");
+            assert!(config.client(&[]).unwrap_err().to_string().contains(name));
+        }
+    }
+
+    #[test]
+    fn password_is_not_printed() {
+        let config = KafkaConfig::new("localhost:9092").property("sasl.password", "secret");
+        let printed = format!("{config:?}");
+        assert!(
+            printed.contains("sasl.password") && !printed.contains("secret"),
+            "{printed}"
+        );
+    }
+
+    #[test]
+    fn certificates_and_passwords_without_their_protocol_are_errors() {
+        let config = |properties: &[(&str, &str)]| {
+            let mut config = KafkaConfig::new("localhost:9092");
+            for (name, value) in properties {
+                config = config.property(*name, *value);
+            }
+            config.client(&[]).map(drop)
+        };
+        for properties in [
+            [("ssl.ca.location", "/ca.pem"), ("client.id", "x")],
+            [
+                ("ssl.ca.location", "/ca.pem"),
+                ("security.protocol", "plaintext"),
+            ],
+            [("sasl.password", "secret"), ("security.protocol", "ssl")],
+        ] {
+            let error = config(&properties).unwrap_err().to_string();
+            assert!(
+                error.contains("has no effect") && !error.contains("secret"),
+                "{error}"
+            );
+        }
+        config(&[("ssl.ca.location", "/ca.pem"), ("security.protocol", "SSL")]).unwrap();
+        config(&[
+            ("sasl.password", "secret"),
+            ("security.protocol", "SASL_SSL"),
+        ])
+        .unwrap();
+    }
+
+    #[test]
+    fn property_overrides_a_default() {
+        let config = KafkaConfig::new("localhost:9092").property("auto.offset.reset", "latest");
+        let client = config
+            .client(&[("auto.offset.reset", "earliest"), ("x", "y")])
+            .unwrap();
+        assert_eq!(client.get("auto.offset.reset"), Some("latest"));
+        assert_eq!(client.get("x"), Some("y"));
+    }
+}

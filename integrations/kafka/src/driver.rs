@@ -1,0 +1,400 @@
+//! The thread that runs the Kafka consumer. It fetches messages, commits offsets, and keeps its
+//! membership in the group while handlers are busy.
+//!
+//! This is a thread and not a task, because librdkafka blocks while it commits the offsets of
+//! revoked partitions and while it leaves the group.
+
+use std::{
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use idem_runtime::{Message, TransportError};
+use rdkafka::{
+    ClientContext, Offset, TopicPartitionList,
+    consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance},
+    error::{KafkaError, KafkaResult, RDKafkaErrorCode},
+    message::BorrowedMessage,
+};
+use tokio::sync::mpsc;
+
+use super::{
+    KafkaConfig, KafkaSubscription,
+    config::not_created,
+    incoming::{self, Record},
+    ledger::{Ledger, Place, Ticket},
+};
+
+/// The longest time that a poll waits for a message. It delays a redelivery and the end of the
+/// source by at most this time.
+const POLL: Duration = Duration::from_millis(50);
+
+/// The interval between two commits while messages are unsettled.
+const COMMIT_EVERY: Duration = Duration::from_secs(1);
+
+/// The longest time without a poll while too many messages are unsettled. After this time the
+/// partitions are paused and the polls continue, because a longer time without a poll would end the
+/// membership in the group. During a shorter wait the partitions are not paused, because a pause
+/// discards prefetched messages.
+const FULL_BEFORE_PAUSE: Duration = Duration::from_secs(1);
+
+/// The differences from librdkafka's defaults. A configuration cannot change the automatic commits,
+/// but it can change the other properties.
+const DEFAULTS: [(&str, &str); 4] = [
+    ("enable.auto.commit", "false"),
+    ("enable.auto.offset.store", "false"),
+    // A new group begins with the oldest messages, so that it misses none.
+    ("auto.offset.reset", "earliest"),
+    // The limit for each partition. It is lower than the default of 64 MB, because prefetched
+    // messages are in memory.
+    ("queued.max.messages.kbytes", "16384"),
+];
+
+/// A fetched record that is delivered to the source.
+pub(super) struct Fetched {
+    pub(super) ticket: Ticket,
+    pub(super) message: Message,
+    pub(super) record: Arc<Record>,
+}
+
+/// The state that the thread, the source and the receipts share.
+#[derive(Default)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    ledger: Ledger<Fetched>,
+    /// The number of receipts that exist.
+    receipts: usize,
+    /// Whether the source still has to return an error that was sent to it.
+    has_unheard_error: bool,
+    /// Whether the source is stopped. Then the thread fetches no more messages, and ends after the
+    /// last receipt.
+    is_stopped: bool,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_current(&self, ticket: &Ticket) -> bool {
+        self.state().ledger.is_current(ticket)
+    }
+
+    /// Counts a new receipt. Returns false, and counts nothing, if the delivery is no longer
+    /// current.
+    pub(super) fn hand_out(&self, ticket: &Ticket) -> bool {
+        let mut state = self.state();
+        let is_current = state.ledger.is_current(ticket);
+        state.receipts += usize::from(is_current);
+        is_current
+    }
+
+    /// Removes a dropped receipt from the count.
+    pub(super) fn hand_in(&self) {
+        self.state().receipts -= 1;
+        self.changed.notify_all();
+    }
+
+    pub(super) fn settle(&self, ticket: &Ticket) {
+        self.state().ledger.settle(ticket);
+        self.changed.notify_all();
+    }
+
+    /// Schedules the redelivery of a message after this time.
+    pub(super) fn come_again(&self, fetched: Fetched, after: Duration) {
+        // The clock cannot represent this time, so the message is redelivered only after a restart.
+        let Some(due) = Instant::now().checked_add(after) else {
+            return;
+        };
+        self.state()
+            .ledger
+            .again(fetched.ticket.clone(), fetched, due);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn error_was_heard(&self) {
+        self.state().has_unheard_error = false;
+    }
+
+    pub(super) fn stop(&self) {
+        self.state().is_stopped = true;
+        self.changed.notify_all();
+    }
+
+    fn is_over(&self) -> bool {
+        let state = self.state();
+        state.is_stopped && state.receipts == 0
+    }
+}
+
+/// The loop of the thread, which fetches messages for one source.
+pub(super) struct Driver {
+    consumer: BaseConsumer<Member>,
+    shared: Arc<Shared>,
+    fetched: mpsc::UnboundedSender<Result<Fetched, TransportError>>,
+    max_unsettled: usize,
+    is_paused: bool,
+    full_since: Option<Instant>,
+    next_commit: Instant,
+    /// Whether the last poll returned no message.
+    is_idle: bool,
+}
+
+impl Driver {
+    pub(super) fn new(
+        config: &KafkaConfig,
+        subscription: &KafkaSubscription,
+        shared: Arc<Shared>,
+        fetched: mpsc::UnboundedSender<Result<Fetched, TransportError>>,
+    ) -> Result<Self, TransportError> {
+        let mut client = config.client(&DEFAULTS)?;
+        client.set("group.id", &subscription.group);
+        let member = Member(Arc::clone(&shared));
+        let consumer: BaseConsumer<Member> =
+            client.create_with_context(member).map_err(not_created)?;
+        let topics: Vec<&str> = subscription.topics.iter().map(String::as_str).collect();
+        consumer.subscribe(&topics)?;
+        Ok(Self {
+            consumer,
+            shared,
+            fetched,
+            max_unsettled: subscription.max_unsettled,
+            is_paused: false,
+            full_since: None,
+            next_commit: Instant::now() + COMMIT_EVERY,
+            is_idle: false,
+        })
+    }
+
+    /// Runs until the source is stopped and all receipts are dropped. Dropping the consumer revokes
+    /// its partitions, which commits their offsets.
+    pub(super) fn run(mut self) {
+        while !self.shared.is_over() {
+            self.deliver_again();
+            self.commit();
+            if !self.may_poll() {
+                continue;
+            }
+            let polled = self.consumer.poll(POLL);
+            self.is_idle = polled.is_none();
+            match polled {
+                Some(Ok(message)) => self.take(&message),
+                Some(Err(error)) if self.report(&error) => return,
+                Some(Err(_)) | None => {}
+            }
+        }
+    }
+
+    /// Records a message as unsettled and sends it to the source.
+    fn take(&self, borrowed: &BorrowedMessage<'_>) {
+        let mut state = self.shared.state();
+        if state.is_stopped {
+            // The offset is not recorded, so it is not committed.
+            return;
+        }
+        let (message, record) = incoming::read(borrowed);
+        let Some(coordinates) = message.coordinates() else {
+            return;
+        };
+        let place = Place {
+            topic: coordinates.topic.clone(),
+            partition: coordinates.partition,
+        };
+        let fetched = Fetched {
+            ticket: state.ledger.deliver(place, coordinates.offset),
+            message: message.with_deliveries(1),
+            record: Arc::new(record),
+        };
+        drop(state);
+        self.hand_on(Ok(fetched));
+        if self.is_paused {
+            // The message is from a partition that was assigned after the pause, so pause again.
+            self.pause();
+        }
+    }
+
+    /// Redelivers the messages that are due.
+    fn deliver_again(&self) {
+        let now = Instant::now();
+        let take = || self.shared.state().ledger.take_due(now);
+        while let Some((_, mut fetched)) = take() {
+            let deliveries = fetched.message.deliveries().unwrap_or_default();
+            fetched.message = fetched
+                .message
+                .with_deliveries(deliveries.saturating_add(1));
+            self.hand_on(Ok(fetched));
+        }
+    }
+
+    /// Sends a message or an error to the source. Does nothing if the source is dropped.
+    fn hand_on(&self, fetched: Result<Fetched, TransportError>) {
+        let _ = self.fetched.send(fetched);
+    }
+
+    /// Commits the offsets of settled messages: at a fixed interval, and at once when no message
+    /// arrives and all messages are settled.
+    ///
+    /// The offsets are stored in the client, and the client commits the stored offsets that the
+    /// broker has not confirmed. An asynchronous commit with explicit offsets is not used, because
+    /// its failure would not be reported.
+    fn commit(&mut self) {
+        let now = Instant::now();
+        let mut state = self.shared.state();
+        let is_time = now >= self.next_commit;
+        let is_idle = self.is_idle && state.ledger.unsettled() == 0;
+        if !is_time && !is_idle {
+            return;
+        }
+        let offsets = state.ledger.unstored();
+        if offsets.is_empty() && !is_time {
+            return;
+        }
+        self.next_commit = now + COMMIT_EVERY;
+        if !offsets.is_empty() {
+            match list(&offsets).and_then(|list| self.consumer.store_offsets(&list)) {
+                Ok(()) => state.ledger.stored(&offsets),
+                Err(error) => tracing::warn!(%error, "cannot store offsets for the next commit"),
+            }
+        }
+        drop(state);
+        // This error only means that there is no offset to commit.
+        let _ = self.consumer.commit_consumer_state(CommitMode::Async);
+    }
+
+    /// Returns whether the consumer may be polled. While too many messages are unsettled, this
+    /// function first waits until a message is settled. After [`FULL_BEFORE_PAUSE`] it pauses the
+    /// partitions and then allows polls, so that the consumer stays in the group.
+    fn may_poll(&mut self) -> bool {
+        let state = self.shared.state();
+        if !state.is_stopped && state.ledger.unsettled() < self.max_unsettled {
+            drop(state);
+            self.full_since = None;
+            if self.is_paused {
+                self.is_paused = !self.resume();
+            }
+            return true;
+        }
+        if self.is_paused {
+            return true;
+        }
+        let now = Instant::now();
+        let pause_at = *self.full_since.get_or_insert(now) + FULL_BEFORE_PAUSE;
+        if now < pause_at {
+            let until = state
+                .ledger
+                .next_due()
+                .map_or(pause_at, |due| due.min(pause_at));
+            // After any change and after the timeout the loop checks everything again.
+            drop(
+                self.shared
+                    .changed
+                    .wait_timeout(state, until.saturating_duration_since(now)),
+            );
+            return false;
+        }
+        drop(state);
+        self.is_paused = self.pause();
+        true
+    }
+
+    fn pause(&self) -> bool {
+        self.on_assignment("pause", |consumer, all| consumer.pause(all))
+    }
+
+    fn resume(&self) -> bool {
+        self.on_assignment("resume", |consumer, all| consumer.resume(all))
+    }
+
+    fn on_assignment(
+        &self,
+        verb: &str,
+        call: impl FnOnce(&BaseConsumer<Member>, &TopicPartitionList) -> KafkaResult<()>,
+    ) -> bool {
+        let done = self
+            .consumer
+            .assignment()
+            .and_then(|all| call(&self.consumer, &all));
+        if let Err(error) = &done {
+            tracing::warn!(%error, "cannot {verb} the partitions");
+        }
+        done.is_ok()
+    }
+
+    /// Sends an error to the source. Returns true if the error is fatal, so that the consumer
+    /// cannot continue.
+    fn report(&self, error: &KafkaError) -> bool {
+        let is_fatal = matches!(error, KafkaError::MessageConsumptionFatal(_));
+        match error.rdkafka_error_code() {
+            // The client recovers from these errors itself. If all brokers are down, the client
+            // reports another error.
+            Some(
+                RDKafkaErrorCode::BrokerTransportFailure
+                | RDKafkaErrorCode::Resolve
+                | RDKafkaErrorCode::OperationTimedOut
+                | RDKafkaErrorCode::PartitionEOF,
+            ) if !is_fatal => tracing::debug!(%error, "Kafka"),
+            _ => {
+                // Send at most one error at a time, because errors repeat and the source may not
+                // read them.
+                let mut state = self.shared.state();
+                let is_news = is_fatal || !state.has_unheard_error;
+                state.has_unheard_error = true;
+                drop(state);
+                if is_news {
+                    self.hand_on(Err(error.clone().into()));
+                }
+            }
+        }
+        is_fatal
+    }
+}
+
+/// The callbacks of the consumer. They run in the thread of the consumer, during a poll or while
+/// the consumer is dropped.
+pub(super) struct Member(Arc<Shared>);
+
+impl ClientContext for Member {}
+
+impl ConsumerContext for Member {
+    fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        let Rebalance::Revoke(partitions) = rebalance else {
+            return;
+        };
+        let revoked = places(partitions);
+        // This is the last commit before the next owner of the partitions reads the offsets. The
+        // next owner receives the messages that are not committed, and the claims find the
+        // duplicates.
+        let offsets = self.0.state().ledger.committable(&revoked);
+        if !offsets.is_empty()
+            && let Err(error) =
+                list(&offsets).and_then(|list| consumer.commit(&list, CommitMode::Sync))
+        {
+            tracing::warn!(%error, "cannot commit the offsets of revoked partitions");
+        }
+        let mut state = self.0.state();
+        for place in &revoked {
+            state.ledger.revoke(place);
+        }
+    }
+}
+
+fn list(offsets: &[(Place, i64)]) -> KafkaResult<TopicPartitionList> {
+    let mut list = TopicPartitionList::with_capacity(offsets.len());
+    for (place, offset) in offsets {
+        list.add_partition_offset(&place.topic, place.partition, Offset::Offset(*offset))?;
+    }
+    Ok(list)
+}
+
+fn places(list: &TopicPartitionList) -> Vec<Place> {
+    let places = list.elements().into_iter().map(|element| Place {
+        topic: element.topic().to_owned(),
+        partition: element.partition(),
+    });
+    places.collect()
+}

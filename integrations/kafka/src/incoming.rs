@@ -1,0 +1,69 @@
+//! Converts a Kafka record to a message.
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use idem_runtime::{Coordinates, Message, transport::headers};
+use rdkafka::{
+    Message as _, Timestamp,
+    message::{BorrowedMessage, Headers as _, OwnedHeaders},
+};
+use time::OffsetDateTime;
+
+/// The parts of a record that a [`Message`] cannot represent exactly: bytes that are not text, and
+/// headers that occur more than once. A dead letter is published with these original parts.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) key: Option<Vec<u8>>,
+    /// The payload. A record without a payload deletes its key from a compacted topic. A record
+    /// with an empty payload does not.
+    pub(super) payload: Option<Bytes>,
+    pub(super) headers: Option<OwnedHeaders>,
+}
+
+/// Copies a record out of the memory of the client, and returns it also as a message.
+pub(super) fn read(borrowed: &BorrowedMessage<'_>) -> (Message, Record) {
+    let record = Record {
+        key: borrowed.key().map(<[u8]>::to_vec),
+        payload: borrowed.payload().map(Bytes::copy_from_slice),
+        headers: borrowed.headers().map(|headers| headers.detach()),
+    };
+    let all = record.headers.iter().flat_map(|headers| headers.iter());
+    let texts = all.filter_map(|header| Some((header.key.to_owned(), text(header.value?))));
+    let payload = record.payload.clone().unwrap_or_default();
+    let mut message = headers::incoming(borrowed.topic(), payload, texts.collect())
+        .with_coordinates(Coordinates {
+            topic: borrowed.topic().to_owned(),
+            partition: borrowed.partition(),
+            offset: borrowed.offset(),
+        });
+    if let Some(key) = &record.key {
+        message = message.with_key(text(key));
+    }
+    // Only this kind of timestamp is the time when the record was sent. The other kind is the time
+    // of the broker's log.
+    if let Timestamp::CreateTime(ms) = borrowed.timestamp()
+        && let Ok(sent_at) = OffsetDateTime::from_unix_timestamp_nanos(i128::from(ms) * 1_000_000)
+    {
+        message = message.with_sent_at(sent_at);
+    }
+    (message, record)
+}
+
+/// Returns UTF-8 text unchanged and other bytes in base64, so that different keys stay different.
+fn text(bytes: &[u8]) -> String {
+    match str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => BASE64_STANDARD.encode(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_are_not_text_stay_different() {
+        assert_eq!(text("Kürzel".as_bytes()), "Kürzel");
+        assert_ne!(text(&[0xff, 1]), text(&[0xff, 2]));
+    }
+}

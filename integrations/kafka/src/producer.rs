@@ -1,0 +1,147 @@
+//! A producer that is replaced after a fatal error of librdkafka.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use idem_runtime::{PublishError, TransportError};
+use rdkafka::{
+    ClientConfig,
+    error::KafkaError,
+    producer::{FutureProducer, FutureRecord, Producer as _},
+};
+
+use super::{KafkaConfig, config::not_created};
+use crate::errors::publish_error;
+
+/// The longest time to wait for the metadata of the cluster.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The longest time to wait for the metadata of a topic after a record was not confirmed in time.
+/// Together with `message.timeout.ms` it is shorter than the default timeout of a relay.
+const TOPIC_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The differences from librdkafka's defaults. A configuration cannot change the idempotence, but
+/// it can change the other properties.
+const DEFAULTS: [(&str, &str); 4] = [
+    // The retries of the client then write no duplicates and keep the order of a partition.
+    ("enable.idempotence", "true"),
+    // Shorter than the default of five minutes, because a relay holds a lease while it publishes.
+    ("message.timeout.ms", "20000"),
+    // Shorter than `message.timeout.ms`: otherwise a missing topic would look like a broker that is
+    // not available.
+    ("topic.metadata.propagation.max.ms", "5000"),
+    // No delay is needed: idempotence allows five requests in flight, and more records are batched
+    // while these requests are in flight.
+    ("linger.ms", "0"),
+];
+
+/// Sends records and waits until the brokers confirm them.
+pub(super) struct Producer {
+    config: ClientConfig,
+    current: Mutex<Generation>,
+}
+
+#[derive(Clone)]
+struct Generation {
+    number: u64,
+    producer: FutureProducer,
+}
+
+impl Producer {
+    /// Returns a producer, which connects and reconnects in the background.
+    pub(super) fn new(config: &KafkaConfig) -> Result<Self, TransportError> {
+        let config = config.client(&DEFAULTS)?;
+        let producer = config.create().map_err(not_created)?;
+        Ok(Self {
+            config,
+            current: Mutex::new(Generation {
+                number: 0,
+                producer,
+            }),
+        })
+    }
+
+    /// Sends a record. Returns when all in-sync replicas have stored it.
+    pub(super) async fn send(
+        &self,
+        record: FutureRecord<'_, [u8], [u8]>,
+    ) -> Result<(), KafkaError> {
+        let current = self.current();
+        let sent = match current.producer.send_result(record) {
+            Ok(report) => match report.await {
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err((error, _))) => Err(error),
+                Err(_) => Err(KafkaError::Canceled),
+            },
+            Err((error, _)) => Err(error),
+        };
+        if sent.is_err() && current.producer.client().fatal_error().is_some() {
+            self.replace(current.number);
+        }
+        sent
+    }
+
+    /// Reads the metadata of the cluster. Fails if the cluster is not available.
+    pub(super) async fn check(&self) -> Result<(), PublishError> {
+        let producer = self.current().producer;
+        let asked = tokio::task::spawn_blocking(move || {
+            producer.client().fetch_metadata(None, PATIENCE).map(drop)
+        });
+        match asked.await {
+            Ok(described) => described.map_err(publish_error),
+            Err(error) => Err(PublishError::Unavailable(error.into())),
+        }
+    }
+
+    /// Finds the cause for a record that was not confirmed in time, and returns the error. The
+    /// client itself retries errors such as too few replicas in sync, and then reports the timeout
+    /// instead of the error.
+    pub(super) async fn unconfirmed(&self, topic: &str, error: KafkaError) -> PublishError {
+        let producer = self.current().producer;
+        let name = topic.to_owned();
+        let describe = move || {
+            producer
+                .client()
+                .fetch_metadata(Some(&name), TOPIC_PATIENCE)
+                .map(drop)
+        };
+        match tokio::task::spawn_blocking(describe).await {
+            Ok(Ok(())) => PublishError::TopicUnavailable(
+                format!("the cluster replies, but does not confirm records of {topic}: {error}")
+                    .into(),
+            ),
+            _ => PublishError::Unavailable(error.into()),
+        }
+    }
+
+    fn current(&self) -> Generation {
+        self.current
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Replaces the producer with this number after a fatal error. After such an error the producer
+    /// accepts no more records.
+    fn replace(&self, number: u64) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        // If several records failed, only the first of them replaces the producer.
+        if current.number != number {
+            return;
+        }
+        match self.config.create() {
+            Ok(producer) => {
+                let number = number + 1;
+                *current = Generation { number, producer };
+            }
+            Err(error) => {
+                tracing::warn!(
+                    error = %not_created(error),
+                    "cannot replace a failed Kafka producer"
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Fetches messages ahead: sends one request after the other, and holds each message that arrives.
+//!
+//! Every request names an inbox, which is a subscription on the same connection. After a loss of
+//! the connection, and when the server has been silent for too long, the task creates a new inbox
+//! and a new request. The server drops a request if its inbox has no subscriber.
+
+use std::{future::pending, sync::Arc, time::Duration};
+
+use async_nats::{
+    StatusCode, Subject, Subscriber,
+    connection::State as Connection,
+    jetstream::{
+        self,
+        consumer::{PullConsumer, pull::BatchConfig},
+    },
+};
+use futures_util::StreamExt;
+use idem_runtime::TransportError;
+use tokio::{
+    select,
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{message, receipt::NatsReceipt, session::Session, terms::Terms};
+
+/// The time that a request waits at the server, unless the durable consumer allows less.
+const EXPIRES: Duration = Duration::from_secs(30);
+
+/// The number of heartbeats that the server sends within the time of a request.
+const HEARTBEATS: u32 = 6;
+
+/// The number of missing heartbeats after which the request counts as lost.
+const SILENCE: u32 = 3;
+
+/// The longest time to wait for the end of a subscription.
+const LAST_MESSAGES: Duration = Duration::from_secs(1);
+
+/// The time that the last request waits at the server.
+const SWEEP: Duration = Duration::from_millis(10);
+
+pub(super) struct Pull {
+    pub(super) consumer: PullConsumer,
+    pub(super) terms: Terms,
+    pub(super) session: Arc<Session>,
+    pub(super) stop: CancellationToken,
+}
+
+/// A subscription that receives the messages of requests.
+struct Inbox {
+    subject: Subject,
+    subscriber: Subscriber,
+    /// The number of times that the connection was lost before the subscription.
+    losses: u64,
+    /// The number of messages that are requested and have not arrived.
+    asked: usize,
+}
+
+/// The reason for which the task gives up an inbox.
+enum Left {
+    /// The task is stopped.
+    Stopped,
+    /// The request is lost. Another inbox follows.
+    Lost,
+}
+
+impl Pull {
+    /// Fetches messages until the task is stopped or fails.
+    pub(super) async fn run(self) {
+        loop {
+            match self.fetch().await {
+                Ok(Left::Lost) => {}
+                Ok(Left::Stopped) => return self.sweep().await,
+                Err(error) => return self.session.prefetched.end(error),
+            }
+        }
+    }
+
+    async fn fetch(&self) -> Result<Left, TransportError> {
+        let mut inbox = self.inbox().await?;
+        let left = self.receive(&mut inbox).await;
+        self.leave(inbox).await;
+        left
+    }
+
+    async fn inbox(&self) -> Result<Inbox, TransportError> {
+        // Read the number before the subscription, so that its messages arrive after at least this
+        // many losses.
+        let losses = self.session.link.losses();
+        let client = self.session.link.context.client();
+        let subject = Subject::from(client.new_inbox());
+        Ok(Inbox {
+            subscriber: client.subscribe(subject.clone()).await?,
+            subject,
+            losses,
+            asked: 0,
+        })
+    }
+
+    /// Replaces the request that is still open at the server with a short request, and waits until
+    /// the short request ends. NATS 2.9 assigns a returned message to an open request even if the
+    /// request's inbox has no subscriber any more. It then delivers the message to no other request
+    /// before `ack_wait` is over.
+    async fn sweep(&self) {
+        let swept = async {
+            let mut inbox = self.inbox().await?;
+            inbox.asked = 1;
+            let request = BatchConfig {
+                batch: inbox.asked,
+                expires: Some(SWEEP),
+                ..BatchConfig::default()
+            };
+            self.consumer
+                .request_batch(request, inbox.subject.clone())
+                .await?;
+            while inbox.asked > 0 {
+                let arrived = inbox
+                    .subscriber
+                    .next()
+                    .await
+                    .ok_or("the connection is closed")?;
+                self.take(&mut inbox, arrived)?;
+            }
+            self.leave(inbox).await;
+            Ok::<_, TransportError>(())
+        };
+        match timeout(LAST_MESSAGES, swept).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(error, "cannot end an open request: it will expire"),
+            Err(_) => tracing::debug!("cannot end an open request: it will expire"),
+        }
+    }
+
+    async fn receive(&self, inbox: &mut Inbox) -> Result<Left, TransportError> {
+        let heartbeat = self.heartbeat();
+        let mut silent = None;
+        loop {
+            if inbox.asked == 0 {
+                inbox.asked = self.terms.batch(self.session.room());
+                silent = match inbox.asked {
+                    0 => None,
+                    asked => {
+                        self.request(inbox.subject.clone(), asked).await?;
+                        Some(Instant::now() + SILENCE * heartbeat)
+                    }
+                };
+            }
+            select! {
+                biased;
+                () = self.stop.cancelled() => return Ok(Left::Stopped),
+                () = self.session.link.lost(inbox.losses) => return Ok(Left::Lost),
+                arrived = inbox.subscriber.next() => {
+                    self.take(inbox, arrived.ok_or("the connection is closed")?)?;
+                    silent = silent.map(|_| Instant::now() + SILENCE * heartbeat);
+                }
+                () = self.session.prefetched.room(), if inbox.asked == 0 => {}
+                () = at(silent) => {
+                    // Without a connection the request is not lost: the client library sends it
+                    // later.
+                    if self.session.link.context.client().connection_state()
+                        == Connection::Connected
+                    {
+                        return Ok(Left::Lost);
+                    }
+                    silent = Some(Instant::now() + SILENCE * heartbeat);
+                }
+            }
+        }
+    }
+
+    fn heartbeat(&self) -> Duration {
+        self.terms.expires(EXPIRES) / HEARTBEATS
+    }
+
+    async fn request(&self, inbox: Subject, messages: usize) -> Result<(), TransportError> {
+        let request = BatchConfig {
+            batch: messages,
+            expires: Some(self.terms.expires(EXPIRES)),
+            idle_heartbeat: self.heartbeat(),
+            ..BatchConfig::default()
+        };
+        Ok(self.consumer.request_batch(request, inbox).await?)
+    }
+
+    /// Holds a message, or processes a status of the request.
+    ///
+    /// # Errors
+    ///
+    /// The server ended the request for another reason than its expiry.
+    fn take(&self, inbox: &mut Inbox, arrived: async_nats::Message) -> Result<(), TransportError> {
+        match arrived.status {
+            None | Some(StatusCode::OK) => {
+                inbox.asked = inbox.asked.saturating_sub(1);
+                self.hold(inbox.losses, arrived)
+            }
+            Some(StatusCode::IDLE_HEARTBEAT) => Ok(()),
+            // The request has expired.
+            Some(StatusCode::TIMEOUT | StatusCode::NOT_FOUND) => {
+                inbox.asked = 0;
+                Ok(())
+            }
+            Some(status) => {
+                let description = arrived.description.unwrap_or_default();
+                Err(format!(
+                    "the server has ended the request for messages: {status} {description}"
+                )
+                .into())
+            }
+        }
+    }
+
+    fn hold(&self, losses: u64, arrived: async_nats::Message) -> Result<(), TransportError> {
+        let arrived = jetstream::Message {
+            message: arrived,
+            context: self.session.link.context.clone(),
+        };
+        let message = message::incoming(&arrived)?;
+        let Some(reply) = arrived.message.reply else {
+            return Err("a message has no reply subject for its acknowledgement".into());
+        };
+        let receipt = NatsReceipt::hold(
+            Arc::clone(&self.session),
+            losses,
+            reply,
+            &message,
+            &self.terms,
+        );
+        self.session.prefetched.add(message, receipt);
+        Ok(())
+    }
+
+    /// Ends the subscription, and holds the messages that the server sent before its end.
+    async fn leave(&self, mut inbox: Inbox) {
+        let last_messages = async {
+            inbox.subscriber.drain().await?;
+            while let Some(arrived) = inbox.subscriber.next().await {
+                if matches!(arrived.status, None | Some(StatusCode::OK)) {
+                    self.hold(inbox.losses, arrived)?;
+                }
+            }
+            Ok::<_, TransportError>(())
+        };
+        match timeout(LAST_MESSAGES, last_messages).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "the server redelivers the last messages of a subscription")
+            }
+            Err(_) => tracing::debug!(
+                "a subscription did not end in time: the server redelivers its last messages"
+            ),
+        }
+    }
+}
+
+/// Sleeps until this moment, or without end when it is `None`.
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,165 @@
+//! The session: the state that a source and its receipts share.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::{StreamExt, stream};
+use idem_runtime::{
+    Closed, TransportError,
+    transport::withheld::{Withheld, Withhold},
+};
+use tokio::{
+    runtime::Handle,
+    task::JoinHandle,
+    time::{Instant, timeout_at},
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{
+    NatsConfig, NatsSubscription,
+    held::Held,
+    link::Link,
+    prefetched::Prefetched,
+    pull::Pull,
+    receipt::NatsReceipt,
+    terms::{self, LimitWarning},
+};
+
+/// The largest number of messages that are returned to the server at the same time.
+const RETURNS: usize = 64;
+
+/// The longest time that a source takes to end. The limit of a consumer is longer, because the
+/// consumer must afterwards keep the messages that were at their last delivery.
+const RETURNED_WITHIN: Duration = Duration::from_secs(3);
+
+pub(super) struct Session {
+    pub(super) link: Link,
+    pub(super) subscription: Arc<NatsSubscription>,
+    pub(super) held: Arc<Held>,
+    pub(super) prefetched: Prefetched,
+    pub(super) withheld: Withheld<NatsReceipt>,
+    /// The runtime of the source. The source and its receipts can be dropped outside of it.
+    pub(super) runtime: Handle,
+}
+
+/// The task that fetches messages ahead. Dropping this stops the task.
+pub(super) struct Pulling {
+    stop: DropGuard,
+    task: JoinHandle<()>,
+}
+
+impl Session {
+    pub(super) async fn connect(
+        config: &NatsConfig,
+        subscription: &Arc<NatsSubscription>,
+    ) -> Result<Arc<Self>, TransportError> {
+        let link = Link::connect(config).await?;
+        Ok(Arc::new(Self {
+            held: Held::start(link.context.client()),
+            link,
+            subscription: Arc::clone(subscription),
+            prefetched: Prefetched::default(),
+            withheld: Withheld::default(),
+            runtime: Handle::current(),
+        }))
+    }
+
+    /// Returns how many messages to request: the number of free places, or 0 while more than half
+    /// of the places are taken. A withheld message takes one of the `prefetch` places.
+    pub(super) fn room(&self) -> usize {
+        let prefetch = usize::from(self.subscription.prefetch.max(1));
+        let places = prefetch.saturating_sub(self.withheld.count());
+        let waiting = self.prefetched.len();
+        if waiting <= places / 2 {
+            places.saturating_sub(waiting)
+        } else {
+            0
+        }
+    }
+
+    /// Ends the session and returns the undelivered messages to the server. Messages at their last
+    /// delivery are not returned to the server but to the caller, in the result.
+    pub(super) fn end(
+        self: Arc<Self>,
+        pulling: Option<Pulling>,
+    ) -> impl Future<Output = Closed> + Send + 'static {
+        // Close this before the future is polled: the withheld receipts and the session hold each
+        // other, and the future may be dropped without a poll.
+        let withheld = self.withheld.close();
+        let ended = Ended(self);
+        async move {
+            let deadline = Instant::now() + RETURNED_WITHIN;
+            // First stop fetching: the server would send returned messages to the open request.
+            let stopped = async {
+                if let Some(pulling) = pulling {
+                    pulling.stop().await;
+                }
+            };
+            let is_stopped = timeout_at(deadline, stopped).await.is_ok();
+            let mut undelivered: Vec<NatsReceipt> =
+                withheld.into_iter().map(|(_, receipt)| receipt).collect();
+            undelivered.extend(ended.0.prefetched.close());
+            undelivered.retain(NatsReceipt::is_usable);
+            let last = undelivered.extract_if(.., |receipt| receipt.is_last());
+            let last = last.map(NatsReceipt::into_delivery).collect();
+            let returned = AtomicU64::new(0);
+            let returns = stream::iter(undelivered).map(async |receipt| {
+                if receipt.give_back().await {
+                    returned.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let returns = returns.buffer_unordered(RETURNS).collect::<()>();
+            if timeout_at(deadline, returns).await.is_err() || !is_stopped {
+                tracing::debug!(
+                    "the server did not confirm all returned messages in time: it redelivers them \
+                     later"
+                );
+            }
+            Closed::returned(returned.into_inner()).near_limit(last)
+        }
+    }
+}
+
+/// The session of a source that has ended. Dropping this drops the prefetched messages, which hold
+/// the session.
+struct Ended(Arc<Session>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        drop(self.0.prefetched.close());
+    }
+}
+
+impl Pulling {
+    pub(super) async fn start(
+        session: &Arc<Session>,
+        limit_warning: &mut LimitWarning,
+    ) -> Result<Self, TransportError> {
+        let (consumer, terms) =
+            terms::consumer(&session.link.context, &session.subscription).await?;
+        limit_warning.give_once(&terms, &session.subscription);
+        let stop = CancellationToken::new();
+        let pull = Pull {
+            consumer,
+            terms,
+            session: Arc::clone(session),
+            stop: stop.clone(),
+        };
+        Ok(Self {
+            stop: stop.drop_guard(),
+            task: tokio::spawn(pull.run()),
+        })
+    }
+
+    async fn stop(self) {
+        drop(self.stop);
+        if let Err(error) = self.task.await {
+            tracing::debug!(%error, "the task that fetches messages ahead did not end normally");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The settings of a connection to RabbitMQ and of a subscription to a queue.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use serde::Deserialize;
+
+/// The settings of a connection to RabbitMQ, and of publishing to it.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// let config: idem_rabbitmq::RabbitMqConfig = serde_json::from_str(
+///     r#"{"url": "amqps://user:secret@rabbit/vhost", "exchange": "events"}"#,
+/// )?;
+/// # let _ = config;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RabbitMqConfig {
+    /// The URL of the server: `amqp://user:password@host:port/vhost`, or the same with `amqps://`.
+    /// The virtual host `/` is written `%2f`.
+    ///
+    /// With `amqps://` the connection uses TLS and verifies the certificate and the host name of
+    /// the server. With `?auth_mechanism=external` the client logs in as the user that its
+    /// certificate names.
+    pub url: String,
+    /// A PEM file of the certificate authorities to trust. Default: the authorities of the system.
+    #[serde(default)]
+    pub ca: Option<PathBuf>,
+    /// A PEM file of the client's certificate.
+    #[serde(default)]
+    pub client_certificate: Option<PathBuf>,
+    /// A PEM file of the private key of that certificate.
+    #[serde(default)]
+    pub client_key: Option<PathBuf>,
+    /// The exchange to which effects are published, with their topic as the routing key. Default:
+    /// the default exchange, where the topic is the name of a queue.
+    #[serde(default)]
+    pub exchange: String,
+    /// The largest number of effects that wait for their confirmation at the same time. Default:
+    /// 256. Each of them uses a channel. RabbitMQ allows 2,047 channels for a connection.
+    #[serde(default = "max_unconfirmed")]
+    pub max_unconfirmed: u16,
+    /// The longest time to wait for the broker, in seconds: for a connection, and for a
+    /// confirmation. Default: 20. When a confirmation is missing, the publisher takes up to 5 s to
+    /// find the cause. `timeout_s` and these 5 s together must be less than the relay's
+    /// [`publish_timeout`](idem_runtime::Relay::publish_timeout).
+    #[serde(default = "timeout_s")]
+    pub timeout_s: u16,
+}
+
+fn max_unconfirmed() -> u16 {
+    256
+}
+
+fn timeout_s() -> u16 {
+    20
+}
+
+impl RabbitMqConfig {
+    /// Returns the settings for the server at this [`url`](Self::url) and for its default exchange.
+    /// All other settings have their defaults.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            ca: None,
+            client_certificate: None,
+            client_key: None,
+            exchange: String::new(),
+            max_unconfirmed: max_unconfirmed(),
+            timeout_s: timeout_s(),
+        }
+    }
+
+    /// Trusts the certificate authorities in this PEM file instead of the system's authorities.
+    #[must_use]
+    pub fn ca(mut self, file: impl Into<PathBuf>) -> Self {
+        self.ca = Some(file.into());
+        self
+    }
+
+    /// Presents this certificate to the server. The certificate and its private key are PEM files.
+    #[must_use]
+    pub fn client_certificate(
+        mut self,
+        certificate: impl Into<PathBuf>,
+        key: impl Into<PathBuf>,
+    ) -> Self {
+        self.client_certificate = Some(certificate.into());
+        self.client_key = Some(key.into());
+        self
+    }
+
+    /// Publishes effects to this exchange, with their topic as the routing key.
+    #[must_use]
+    pub fn exchange(mut self, exchange: impl Into<String>) -> Self {
+        self.exchange = exchange.into();
+        self
+    }
+
+    /// Sets the largest number of effects that wait for their confirmation at the same time.
+    #[must_use]
+    pub fn max_unconfirmed(mut self, effects: u16) -> Self {
+        self.max_unconfirmed = effects;
+        self
+    }
+
+    /// Sets the longest time to wait for the broker, in seconds.
+    #[must_use]
+    pub fn timeout_s(mut self, seconds: u16) -> Self {
+        self.timeout_s = seconds;
+        self
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout_s.into())
+    }
+}
+
+/// Omits the URL, which can contain a password.
+impl fmt::Debug for RabbitMqConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RabbitMqConfig")
+            .field("ca", &self.ca)
+            .field("client_certificate", &self.client_certificate)
+            .field("exchange", &self.exchange)
+            .field("max_unconfirmed", &self.max_unconfirmed)
+            .field("timeout_s", &self.timeout_s)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The settings of a subscription to a queue.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RabbitMqSubscription {
+    /// The name of the queue. The queue must exist.
+    pub queue: String,
+    /// The largest number of unsettled messages: the broker delivers this many, and then waits
+    /// until a message is settled. Default: 100. With 0 there is no limit.
+    #[serde(default = "prefetch")]
+    pub prefetch: u16,
+    /// Whether the queue has a dead-letter exchange, which keeps rejected messages. Default: false;
+    /// the consumer then keeps rejected messages in `idem.dead_letter`. Set this only if the
+    /// exchange exists: otherwise RabbitMQ deletes rejected messages.
+    #[serde(default)]
+    pub dead_letter_exchange: bool,
+    /// The longest time, in seconds, that this process withholds a message that did not fail, if
+    /// RabbitMQ counts each return to the queue. The message stays unacknowledged, and this process
+    /// redelivers it. After this time it is returned to the queue, which counts the return.
+    /// Default: 900. The time must be shorter than the consumer timeout of the server, which is
+    /// 1,800 s by default. With 0 such messages are returned at once.
+    #[serde(default = "hold_s")]
+    pub hold_s: u16,
+}
+
+fn prefetch() -> u16 {
+    100
+}
+
+fn hold_s() -> u16 {
+    900
+}
+
+impl RabbitMqSubscription {
+    /// Returns the settings for all messages of this queue. All other settings have their defaults.
+    pub fn new(queue: impl Into<String>) -> Self {
+        Self {
+            queue: queue.into(),
+            prefetch: prefetch(),
+            dead_letter_exchange: false,
+            hold_s: hold_s(),
+        }
+    }
+
+    /// States that the queue has a dead-letter exchange. Rejected messages go there instead of into
+    /// `idem.dead_letter`. If the queue has no such exchange, RabbitMQ deletes rejected messages.
+    #[must_use]
+    pub fn dead_letter_exchange(mut self) -> Self {
+        self.dead_letter_exchange = true;
+        self
+    }
+
+    /// Sets the longest time, in seconds, that this process withholds a message that did not fail,
+    /// if RabbitMQ counts each return to the queue.
+    #[must_use]
+    pub fn hold_s(mut self, seconds: u16) -> Self {
+        self.hold_s = seconds;
+        self
+    }
+
+    pub(super) fn hold(&self) -> Duration {
+        Duration::from_secs(self.hold_s.into())
+    }
+
+    /// Sets the largest number of unsettled messages: the broker delivers this many, and then waits
+    /// until a message is settled.
+    #[must_use]
+    pub fn prefetch(mut self, messages: u16) -> Self {
+        self.prefetch = messages;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn password_is_not_printed() {
+        let config = RabbitMqConfig::new("amqp://user:secret@host/%2f");
+        assert!(!format!("{config:?}").contains("secret"));
+    }
+
+    #[test]
+    fn required_settings_suffice_and_unknown_names_fail() {
+        let read = serde_json::from_str::<RabbitMqConfig>;
+        assert_eq!(
+            read(r#"{"url": "amqp://x"}"#).unwrap(),
+            RabbitMqConfig::new("amqp://x")
+        );
+        assert!(read(r#"{"url": "amqp://x", "exchnage": "y"}"#).is_err());
+        let read = serde_json::from_str::<RabbitMqSubscription>;
+        assert_eq!(
+            read(r#"{"queue": "q"}"#).unwrap(),
+            RabbitMqSubscription::new("q")
+        );
+        let patient = read(r#"{"queue": "q", "hold-s": 60}"#).unwrap();
+        assert_eq!(patient, RabbitMqSubscription::new("q").hold_s(60));
+    }
+}

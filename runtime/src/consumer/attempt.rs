@@ -1,0 +1,99 @@
+//! One attempt to process a message, or several messages in one transaction. A panic counts as a
+//! failure of the message.
+
+use std::{future::Future, sync::Arc};
+
+use deadpool_postgres::Pool;
+use futures_util::{FutureExt, future::BoxFuture};
+
+use super::routes::{AnyHandler, Route, Work};
+use crate::{
+    Error, Handled, HandlerError, Idem, Message, Processed, Tx,
+    inbox::{store, store_batch},
+    panics::unwinding,
+};
+
+/// Processes messages of one route. Returns one result for each message, in the same order.
+pub(super) async fn attempt(
+    idem: &Idem,
+    pool: &Pool,
+    route: &Route,
+    messages: &[Message],
+) -> Vec<Result<Processed, Error>> {
+    if messages.len() > 1
+        && let Ok(results) = unwinding(batch(idem, pool, route, messages)).await
+        && results.len() == messages.len()
+    {
+        return results;
+    }
+    // A panic outside of a handler, for example in an id function, must fail only its own message,
+    // so process the messages one by one.
+    let mut results = Vec::with_capacity(messages.len());
+    for message in messages {
+        let result = unwinding(single(idem, pool, route, message)).await;
+        results.push(result.unwrap_or_else(|panic| Err(Error::Handler(HandlerError::from(panic)))));
+    }
+    results
+}
+
+/// Processes one message with the handler of its route.
+async fn single(
+    idem: &Idem,
+    pool: &Pool,
+    route: &Route,
+    message: &Message,
+) -> Result<Processed, Error> {
+    match &route.work {
+        Work::Handle(handler) => idem.process(pool, message, catching_panics(handler)).await,
+        Work::Store => store(idem, pool, &route.destination, message).await,
+        Work::Leased(handler) => {
+            let handle = |work, message| {
+                catch_panic(async move { handler.handle_boxed(work, message).await })
+            };
+            idem.process_leased(pool, message, handle).await
+        }
+        Work::Checked(handler) => {
+            let handle = |message| catch_panic(async move { handler.handle_boxed(message).await });
+            idem.process_checked(pool, message, handle).await
+        }
+    }
+}
+
+/// Processes several messages in one transaction. If this function does not return a result for
+/// every message, the caller processes the messages one by one.
+async fn batch(
+    idem: &Idem,
+    pool: &Pool,
+    route: &Route,
+    messages: &[Message],
+) -> Vec<Result<Processed, Error>> {
+    match &route.work {
+        Work::Handle(handler) => {
+            idem.process_batch(pool, messages, catching_panics(handler))
+                .await
+        }
+        Work::Store => store_batch(idem, pool, &route.destination, messages)
+            .await
+            .unwrap_or_default(),
+        Work::Leased(_) | Work::Checked(_) => Vec::new(),
+    }
+}
+
+/// Returns the handler of the route with panics converted to errors. After a panic the transaction
+/// rolls back as after any other error.
+fn catching_panics(
+    handler: &Arc<dyn AnyHandler>,
+) -> impl Fn(Tx, Message) -> BoxFuture<'static, Handled> + Send + Sync + 'static {
+    let handler = Arc::clone(handler);
+    move |tx, message| {
+        let handler = Arc::clone(&handler);
+        catch_panic(async move { handler.handle_boxed(tx, message).await }).boxed()
+    }
+}
+
+/// Runs the future of a handler and converts a panic to an error.
+async fn catch_panic(work: impl Future<Output = Handled>) -> Handled {
+    unwinding(work)
+        .await
+        .unwrap_or_else(|panic| Err(HandlerError::from(panic)))
+}

@@ -1,0 +1,322 @@
+//! Pauses the whole consumer or one destination after a failure of the environment. If only one
+//! message meets such a failure while other messages of its destination succeed, the failure counts
+//! as a failure of that message.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use deadpool_postgres::Pool;
+use idem_client::Destination;
+use moka::sync::Cache;
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    breaker::{Breaker, FIRST_PAUSE},
+    probe::probe,
+    routes::Table,
+    status::Status,
+};
+use crate::{Error, error::causes};
+
+/// The number of messages that are remembered because they met a failure of the environment.
+const SUSPECTS: u64 = 10_000;
+const SUSPECTED_FOR: Duration = Duration::from_secs(3600);
+
+/// The cause of a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    Message,
+    /// The environment. The message may be redelivered after `after`.
+    Environment {
+        after: Duration,
+    },
+}
+
+/// One attempt to process a message of a route.
+#[derive(Clone, Copy)]
+pub(super) struct Attempted<'m> {
+    /// A hash that is the same at every delivery of the message.
+    pub(super) identity: u64,
+    pub(super) message_id: Option<&'m str>,
+    pub(super) route: usize,
+}
+
+/// The circuit breaker of the database, and a circuit breaker for each destination.
+pub(super) struct Breakers {
+    all: Breaker,
+    destinations: Vec<(Destination, Breaker)>,
+    /// The index into `destinations` for each route, by route number.
+    routes: Vec<usize>,
+    /// For each message that met a failure of the environment: when it first met such a failure, or
+    /// when such a failure was last counted as a failure of the message.
+    suspects: Cache<u64, Instant>,
+    /// Whether any message has met a failure of the environment. Until then, messages are not
+    /// looked up in `suspects`, because hashing a payload takes time.
+    has_suspects: AtomicBool,
+    status: Status,
+}
+
+impl Breakers {
+    /// Creates the breakers. The breaker of the database is open until the first probe succeeds, so
+    /// nothing is fetched before that.
+    pub(super) fn new(table: &Table, status: Status) -> Self {
+        let mut destinations: Vec<(Destination, Breaker)> = Vec::new();
+        let mut routes = Vec::new();
+        for destination in table.destinations() {
+            let known = destinations
+                .iter()
+                .position(|(other, _)| other == destination);
+            routes.push(known.unwrap_or(destinations.len()));
+            if known.is_none() {
+                destinations.push((destination.clone(), Breaker::closed()));
+            }
+        }
+        Self {
+            all: Breaker::open(),
+            destinations,
+            routes,
+            suspects: Cache::builder()
+                .max_capacity(SUSPECTS)
+                .time_to_idle(SUSPECTED_FOR)
+                .build(),
+            has_suspects: AtomicBool::new(false),
+            status,
+        }
+    }
+
+    fn of_route(&self, route: usize) -> Option<&(Destination, Breaker)> {
+        self.destinations.get(*self.routes.get(route)?)
+    }
+
+    // Results of messages
+
+    /// Decides what caused an error of the environment in an attempt.
+    ///
+    /// The message is the cause if other attempts have succeeded since the time in `suspects`: an
+    /// attempt that shows that the database is available, and an attempt that handled a message of
+    /// the same destination. Only attempts that started after a probe closed the breakers count.
+    pub(super) fn judge(&self, attempted: Attempted<'_>, error: &Error) -> Cause {
+        let Some((destination, breaker)) = self.of_route(attempted.route) else {
+            return Cause::Message;
+        };
+        self.has_suspects.store(true, Ordering::Relaxed);
+        match self.suspects.get(&attempted.identity) {
+            Some(last)
+                if breaker.has_succeeded_since(last) && self.all.has_succeeded_since(last) =>
+            {
+                // The next failure of this message counts as its own only after another success.
+                self.suspects.insert(attempted.identity, Instant::now());
+                return Cause::Message;
+            }
+            Some(_) => {}
+            None => self.suspects.insert(attempted.identity, Instant::now()),
+        }
+        let pause = match error {
+            Error::Handler(_) => {
+                let (pause, is_new) = breaker.trip();
+                self.note_paused_destination(
+                    destination,
+                    attempted.message_id,
+                    error,
+                    pause,
+                    is_new,
+                );
+                pause
+            }
+            _ => self.trip_all(error),
+        };
+        // Other messages are tried first, because this message waits twice as long as the pause.
+        // Their success shows whether this message is the cause.
+        Cause::Environment {
+            after: pause.max(FIRST_PAUSE) * 2,
+        }
+    }
+
+    /// Opens the breaker of the database. Returns the pause.
+    pub(super) fn trip_all(&self, error: &Error) -> Duration {
+        let (pause, is_new) = self.all.trip();
+        self.note_paused(error, pause, is_new);
+        pause
+    }
+
+    fn note_paused_destination(
+        &self,
+        destination: &Destination,
+        message_id: Option<&str>,
+        error: &Error,
+        pause: Duration,
+        is_new: bool,
+    ) {
+        let error = causes(error);
+        if is_new {
+            tracing::warn!(
+                error,
+                %destination,
+                message_id,
+                ?pause,
+                "the environment of a destination failed: the destination is paused"
+            );
+        } else {
+            tracing::debug!(
+                error,
+                %destination,
+                message_id,
+                ?pause,
+                "the environment of a destination still fails"
+            );
+        }
+        self.status.paused_destination(destination, Some(error));
+    }
+
+    fn note_paused(&self, error: &Error, pause: Duration, is_new: bool) {
+        let error = causes(error);
+        if is_new {
+            tracing::warn!(
+                error,
+                ?pause,
+                "the database is not available: nothing is fetched until it is"
+            );
+        } else {
+            tracing::debug!(error, ?pause, "the database is still not available");
+        }
+        self.status.paused(Some(error));
+    }
+
+    /// Records that an attempt that started at `began` ended without a failure. `is_handled` is
+    /// true if its handler ran and its transaction committed.
+    pub(super) fn succeeded(&self, route: usize, began: Instant, is_handled: bool) {
+        if self.all.succeeded(began) {
+            self.status.paused(None);
+        }
+        let Some((destination, breaker)) = self.of_route(route) else {
+            return;
+        };
+        if is_handled && breaker.succeeded(began) {
+            tracing::info!(%destination, "the destination is resumed");
+            self.status.paused_destination(destination, None);
+        }
+    }
+
+    /// Forgets a message that is finished.
+    pub(super) fn forget(&self, identity: impl FnOnce() -> u64) {
+        if self.has_suspects.load(Ordering::Relaxed) {
+            self.suspects.invalidate(&identity());
+        }
+    }
+
+    // Availability
+
+    /// Returns true if no message can be tried now: the breaker of the database is open, or the
+    /// breakers of all destinations are open.
+    pub(super) fn block_all(&self) -> bool {
+        self.all.due().is_some()
+            || self
+                .destinations
+                .iter()
+                .all(|(_, breaker)| breaker.due().is_some())
+    }
+
+    /// Returns how long the destination of this route is still paused. `None` if its messages can
+    /// be tried.
+    pub(super) fn pause_of(&self, route: usize) -> Option<Duration> {
+        Some(self.of_route(route)?.1.pause()?.max(FIRST_PAUSE))
+    }
+
+    /// Waits until a message can be tried. Cancel safe. Only one worker calls this at a time.
+    pub(super) async fn wait(&self, pool: &Pool) {
+        while self.block_all() {
+            let due = self.all.due().or_else(|| self.earliest(Breaker::due));
+            sleep_until(due.unwrap_or_else(Instant::now)).await;
+            self.look(pool).await;
+        }
+    }
+
+    /// Returns when to call [`look`](Self::look) again.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        let quiet = self
+            .earliest(Breaker::quiet_at)
+            .into_iter()
+            .chain(self.all.quiet_at())
+            .min();
+        self.earliest(Breaker::due).into_iter().chain(quiet).min()
+    }
+
+    /// Returns whether it is time to call [`look`](Self::look).
+    pub(super) fn is_due(&self) -> bool {
+        self.next_look().is_some_and(|due| due <= Instant::now())
+    }
+
+    fn earliest(&self, of: impl Fn(&Breaker) -> Option<Instant>) -> Option<Instant> {
+        self.destinations
+            .iter()
+            .filter_map(|(_, breaker)| of(breaker))
+            .min()
+    }
+
+    /// Probes the database if the probe of a breaker is due, and then closes the breakers that are
+    /// due. Forgets the failures of breakers that have been closed for long enough. Cancel safe.
+    pub(super) async fn look(&self, pool: &Pool) {
+        let now = Instant::now();
+        self.forget_quiet(now);
+        let is_due = |breaker: &Breaker| breaker.due().is_some_and(|due| due <= now);
+        let due: Vec<_> = self
+            .destinations
+            .iter()
+            .filter(|(_, breaker)| is_due(breaker))
+            .collect();
+        let is_all_due = is_due(&self.all);
+        let Some((destination, _)) = due.first().copied().or(self.destinations.first()) else {
+            return;
+        };
+        if due.is_empty() && !is_all_due {
+            return;
+        }
+        let is_paused = self.block_all();
+        match probe(pool, destination, is_paused).await {
+            Ok(()) => {
+                self.status.started();
+                if self.all.close() {
+                    tracing::info!("the database is available again");
+                }
+                self.status.paused(None);
+                for (_, breaker) in due {
+                    breaker.close();
+                }
+            }
+            Err(error) => {
+                for (_, breaker) in due {
+                    breaker.probe_failed();
+                }
+                // While the consumer works, all connections of the pool may be busy, so
+                // `Error::Pool` does not show that the database has failed.
+                if is_paused || !matches!(error, Error::Pool(_)) {
+                    let is_new = self.all.probe_failed();
+                    self.note_paused(&error, self.all.pause().unwrap_or_default(), is_new);
+                } else {
+                    tracing::debug!(
+                        error = causes(&error),
+                        "the pool has no free connection for a probe"
+                    );
+                }
+            }
+        }
+    }
+
+    fn forget_quiet(&self, now: Instant) {
+        let is_quiet = |breaker: &Breaker| breaker.quiet_at().is_some_and(|at| at <= now);
+        if is_quiet(&self.all) {
+            self.all.forget();
+            self.status.paused(None);
+        }
+        for (destination, breaker) in self
+            .destinations
+            .iter()
+            .filter(|(_, breaker)| is_quiet(breaker))
+        {
+            breaker.forget();
+            self.status.paused_destination(destination, None);
+        }
+    }
+}

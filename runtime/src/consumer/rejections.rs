@@ -1,0 +1,108 @@
+//! Stores rejected messages as dead letters in the database when their broker does not keep them.
+
+use deadpool_postgres::Pool;
+use idem_client::{
+    Destination, MessageId, deadletters::reject, lease::DeadLetterContent, sql::only_value,
+};
+
+use crate::{
+    Error, Idem, Message, Retry,
+    connection::{Checkout, STATEMENT, within},
+    panics::unwinding,
+    process::{ClaimOutcome, fingerprint},
+    short_transaction::{ShortTransaction, again},
+};
+
+/// The id under which a rejected message is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeptAs {
+    /// The message's own id, as its policy reads it. A hash is used instead if the message has no
+    /// id, or if a message with another fingerprint was processed under that id.
+    Itself,
+    /// A hash of the whole message. Used for a message without a known destination, and for a
+    /// message that has the id of another message.
+    Hash,
+}
+
+/// Stores a message as a dead letter of this destination. After success the caller may acknowledge
+/// the message. Returns false when the message is a dead letter already or was processed.
+pub(super) async fn keep(
+    idem: &Idem,
+    pool: &Pool,
+    destination: &Destination,
+    message: &Message,
+    kept_as: KeptAs,
+    reason: &str,
+) -> Result<bool, Error> {
+    let with = DeadLetterContent::from(message);
+    let id = match kept_as {
+        // The user's id function may panic, perhaps as it did at the attempt. Then a hash is used.
+        KeptAs::Itself => unwinding(async { idem.id_of(message) })
+            .await
+            .ok()
+            .and_then(Result::ok)
+            .flatten(),
+        KeptAs::Hash => None,
+    };
+    let store = async |id: Option<&MessageId>| {
+        let step = ShortTransaction::new(pool).await?;
+        let kept = reject(
+            step.client(),
+            id,
+            destination,
+            message.payload(),
+            reason,
+            &with,
+        );
+        let kept = step.run(kept).await;
+        step.end(kept)
+    };
+    let mut is_new = again(Retry::default(), || store(id.as_ref())).await?;
+    let compares = idem
+        .settings()
+        .policies
+        .of(destination.as_str())
+        .policy
+        .fingerprint;
+    if let Some(id) = &id
+        && compares
+        && !is_new
+        && is_of_another(pool, id, destination, message).await?
+    {
+        is_new = again(Retry::default(), || store(None)).await?;
+    }
+    tracing::warn!(
+        reason,
+        is_new,
+        destination = destination.as_str(),
+        message_id = message.message_id(),
+        topic = message.topic(),
+        "a message is rejected: it is in idem.dead_letters unless it was processed before"
+    );
+    Ok(is_new)
+}
+
+/// Returns whether a message with another fingerprint was processed under this id. The function
+/// claims the message to find this out, and rolls the claim back.
+async fn is_of_another(
+    pool: &Pool,
+    id: &MessageId,
+    destination: &Destination,
+    message: &Message,
+) -> Result<bool, Error> {
+    let sql = format!(
+        "BEGIN ISOLATION LEVEL READ COMMITTED; \
+         SELECT outcome FROM idem_claim({}, {}, false, decode('{}', 'hex')); ROLLBACK",
+        id.literal()?,
+        destination.literal()?,
+        fingerprint(message)
+    );
+    let checkout = Checkout::take(pool).await?;
+    // After an error the connection is in a failed transaction, so it is closed.
+    let reply = within(STATEMENT, async {
+        Ok::<_, Error>(checkout.client().simple_query(&sql).await?)
+    })
+    .await?;
+    checkout.return_to_pool();
+    Ok(only_value(&reply) == Some(ClaimOutcome::Mismatch.as_str()))
+}

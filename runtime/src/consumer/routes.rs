@@ -1,0 +1,268 @@
+//! The routes of a consumer: the handler and the destination of each message.
+
+use std::sync::Arc;
+
+use deadpool_postgres::Pool;
+use futures_util::future::BoxFuture;
+use idem_client::Destination;
+
+use super::selector::Selector;
+use crate::{
+    CheckedHandler, Error, Handled, Handler, Idem, Message, Tx,
+    lease::{self, LeasedHandler},
+    policy::check_leased,
+    process::check_counted,
+};
+
+/// The routes in their order, and the fallback for messages that match no route.
+#[derive(Default)]
+pub(super) struct Routes {
+    routes: Vec<Entry>,
+    /// At most one fallback. [`check`](Self::check) returns an error if there are more.
+    fallbacks: Vec<Entry>,
+}
+
+/// A route as the user gave it. The destination is checked when the consumer starts to run.
+struct Entry {
+    selector: Option<Selector>,
+    destination: Result<Destination, Error>,
+    work: Work,
+}
+
+/// What the consumer does with the messages of a route.
+pub(super) enum Work {
+    /// Handles each message in the transaction that claims it.
+    Handle(Arc<dyn AnyHandler>),
+    /// Stores the messages in the inbox. They are handled later.
+    Store,
+    /// Handles each message without a transaction, under a lease.
+    Leased(Arc<dyn AnyLeasedHandler>),
+    /// Handles each message without a transaction, and claims it after that.
+    Checked(Arc<dyn AnyCheckedHandler>),
+}
+
+impl Work {
+    pub(super) fn handle(handler: impl Handler) -> Self {
+        Self::Handle(Arc::new(handler))
+    }
+
+    pub(super) fn leased(handler: impl LeasedHandler) -> Self {
+        Self::Leased(Arc::new(handler))
+    }
+
+    pub(super) fn checked(handler: impl CheckedHandler) -> Self {
+        Self::Checked(Arc::new(handler))
+    }
+}
+
+impl Entry {
+    fn new(selector: Option<Selector>, destination: &str, work: Work) -> Self {
+        Self {
+            selector,
+            destination: Destination::new(destination).map_err(Into::into),
+            work,
+        }
+    }
+}
+
+impl Entry {
+    /// Returns the name of the destination for an error message.
+    fn name(&self) -> String {
+        match &self.destination {
+            Ok(destination) => format!("{:?}", destination.as_str()),
+            Err(_) => "a destination without a valid name".to_owned(),
+        }
+    }
+}
+
+impl Routes {
+    pub(super) fn add(&mut self, selector: Selector, destination: &str, work: Work) {
+        self.routes
+            .push(Entry::new(Some(selector), destination, work));
+    }
+
+    pub(super) fn add_fallback(&mut self, destination: &str, work: Work) {
+        self.fallbacks.push(Entry::new(None, destination, work));
+    }
+
+    /// Checks the routes and returns the table for look-ups. Returns [`Error::Invalid`] if there is
+    /// no handler, two handlers take the same messages, a destination is invalid, or a policy does
+    /// not fit its handler.
+    pub(super) fn check(self, idem: &Idem, pool: &Pool) -> Result<Table, Error> {
+        self.check_selectors()?;
+        let routes = self.routes.into_iter().chain(self.fallbacks);
+        let table: Vec<Route> = routes
+            .enumerate()
+            .map(|(number, entry)| {
+                Ok(Route {
+                    number,
+                    selector: entry.selector,
+                    destination: entry.destination?,
+                    work: entry.work,
+                })
+            })
+            .collect::<Result<_, Error>>()?;
+        for route in &table {
+            let policy = &idem
+                .settings()
+                .policies
+                .of(route.destination.as_str())
+                .policy;
+            let checked = match route.work {
+                Work::Leased(_) => check_leased(policy),
+                Work::Handle(_) => check_counted(policy, pool),
+                Work::Store | Work::Checked(_) => Ok(()),
+            };
+            checked.map_err(|why| {
+                Error::Invalid(format!(
+                    "destination {:?}: {why}",
+                    route.destination.as_str()
+                ))
+            })?;
+        }
+        if table.is_empty() {
+            return Err(Error::Invalid(
+                "the consumer has no handler (add one with `handle` or `route`)".into(),
+            ));
+        }
+        Ok(Table(table))
+    }
+
+    /// Returns an error if two routes take the same messages: the second would never run.
+    fn check_selectors(&self) -> Result<(), Error> {
+        if let [one, other, ..] = &self.fallbacks[..] {
+            return Err(Error::Invalid(format!(
+                "two handlers take the messages that match no route: {} and {} \
+                 (add all but one of them with `route` and a selector)",
+                one.name(),
+                other.name()
+            )));
+        }
+        for (number, route) in self.routes.iter().enumerate() {
+            let Some(selector) = &route.selector else {
+                continue;
+            };
+            let is_same = |earlier: &&Entry| {
+                earlier
+                    .selector
+                    .as_ref()
+                    .is_some_and(|other| other.is_same_as(selector))
+            };
+            if let Some(earlier) = self.routes[..number].iter().find(is_same) {
+                return Err(Error::Invalid(format!(
+                    "two routes take the messages of {selector:?}: {} and {}",
+                    earlier.name(),
+                    route.name()
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+const UNROUTED: &str = ".unrouted";
+
+/// The checked routes.
+pub(super) struct Table(Vec<Route>);
+
+impl Table {
+    /// Returns the first route that takes this message. A message from a durable inbox goes only to
+    /// the handlers of the inbox's destination, if this consumer has such handlers. The headers of
+    /// the message may match other routes, but only a claim for this destination removes the
+    /// message from the inbox.
+    pub(super) fn find(&self, message: &Message) -> Option<&Route> {
+        let of_inbox: Vec<&Route> = match message.stored() {
+            Some(stored) => self
+                .handlers()
+                .filter(|route| route.destination == stored.destination)
+                .collect(),
+            None => Vec::new(),
+        };
+        match &of_inbox[..] {
+            [] => self.0.iter().find(|route| route.takes(message)),
+            [only] => Some(only),
+            routes => routes.iter().copied().find(|route| route.takes(message)),
+        }
+    }
+
+    /// Returns the destinations that have a handler in this consumer, without duplicates.
+    pub(super) fn handled(&self) -> Vec<Destination> {
+        let mut handled: Vec<Destination> = Vec::new();
+        for route in self.handlers() {
+            if !handled.contains(&route.destination) {
+                handled.push(route.destination.clone());
+            }
+        }
+        handled
+    }
+
+    /// Returns the destination of each route, ordered by route number.
+    pub(super) fn destinations(&self) -> impl Iterator<Item = &Destination> {
+        self.0.iter().map(|route| &route.destination)
+    }
+
+    fn handlers(&self) -> impl Iterator<Item = &Route> {
+        self.0
+            .iter()
+            .filter(|route| !matches!(route.work, Work::Store))
+    }
+
+    /// Returns the destination under which messages without a route are kept. This destination is
+    /// separate, so that the ids of these messages cannot conflict with ids of other destinations.
+    pub(super) fn unrouted(&self) -> Result<Destination, Error> {
+        let first = self
+            .0
+            .first()
+            .map_or("idem", |route| route.destination.as_str());
+        Ok(Destination::new(format!("{first}{UNROUTED}"))
+            .or_else(|_| Destination::new(format!("idem{UNROUTED}")))?)
+    }
+}
+
+pub(super) struct Route {
+    pub(super) number: usize,
+    selector: Option<Selector>,
+    pub(super) destination: Destination,
+    pub(super) work: Work,
+}
+
+impl Route {
+    fn takes(&self, message: &Message) -> bool {
+        self.selector
+            .as_ref()
+            .is_none_or(|selector| selector.takes(message))
+    }
+}
+
+/// A [`LeasedHandler`] as a trait object.
+pub(super) trait AnyLeasedHandler: Send + Sync {
+    fn handle_boxed(&self, work: lease::LeaseContext, message: Message) -> BoxFuture<'_, Handled>;
+}
+
+impl<H: LeasedHandler> AnyLeasedHandler for H {
+    fn handle_boxed(&self, work: lease::LeaseContext, message: Message) -> BoxFuture<'_, Handled> {
+        Box::pin(self.handle(work, message))
+    }
+}
+
+/// A [`CheckedHandler`] as a trait object.
+pub(super) trait AnyCheckedHandler: Send + Sync {
+    fn handle_boxed(&self, message: Message) -> BoxFuture<'_, Handled>;
+}
+
+impl<H: CheckedHandler> AnyCheckedHandler for H {
+    fn handle_boxed(&self, message: Message) -> BoxFuture<'_, Handled> {
+        Box::pin(self.handle(message))
+    }
+}
+
+/// A [`Handler`] as a trait object.
+pub(super) trait AnyHandler: Send + Sync {
+    fn handle_boxed(&self, tx: Tx, message: Message) -> BoxFuture<'_, Handled>;
+}
+
+impl<H: Handler> AnyHandler for H {
+    fn handle_boxed(&self, tx: Tx, message: Message) -> BoxFuture<'_, Handled> {
+        Box::pin(self.handle(tx, message))
+    }
+}

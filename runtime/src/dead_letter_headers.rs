@@ -1,0 +1,113 @@
+//! The parts of a broker message that a dead letter keeps.
+
+use idem_client::lease::DeadLetterContent;
+use serde_json::{Map, Value};
+
+use crate::{Coordinates, Message};
+
+/// The header that keeps the [topic](Message::topic), so that a requeued message has the same
+/// topic.
+pub(crate) const SOURCE_TOPIC: &str = "idem-source-topic";
+/// The header that keeps the [coordinates](Message::coordinates), as `topic/partition/offset`.
+pub(crate) const SOURCE_PLACE: &str = "idem-source-place";
+/// The header that keeps the sender's message id, which can differ from the id of the dead letter.
+pub(crate) const MESSAGE_ID: &str = "message-id";
+/// The header that keeps the correlation id, for which a dead letter has no column.
+pub(crate) const CORRELATION_ID: &str = "correlation-id";
+
+/// Headers that count deliveries. A dead letter does not keep them: a dead letter without an id is
+/// identified by its headers, which must be the same for each delivery of the message.
+const COUNTERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
+
+const LONGEST_KEY_BYTES: usize = 1024;
+const LONGEST_NAME_BYTES: usize = 255;
+
+impl From<&Message> for DeadLetterContent {
+    fn from(message: &Message) -> Self {
+        let mut headers: Map<String, Value> = message
+            .headers()
+            .iter()
+            .filter(|(name, _)| !COUNTERS.contains(&name.as_str()))
+            .map(|(name, value)| (without_zero(name), without_zero(value).into()))
+            .collect();
+        if let Some(id) = message.correlation_id() {
+            headers.insert(CORRELATION_ID.into(), without_zero(id).into());
+        }
+        if let Some(id) = message.message_id() {
+            headers.insert(MESSAGE_ID.into(), without_zero(id).into());
+        }
+        if let Some(at) = message.coordinates() {
+            let place = format!("{}/{}/{}", at.topic, at.partition, at.offset);
+            headers.insert(SOURCE_PLACE.into(), without_zero(&place).into());
+        }
+        headers.insert(SOURCE_TOPIC.into(), without_zero(message.topic()).into());
+        let mut column = |name: &str, text: Option<&str>, longest: usize| {
+            let text = without_zero(text.filter(|text| !text.is_empty())?);
+            if text.len() <= longest {
+                return Some(text);
+            }
+            // The column cannot hold the text. A header keeps it, so that nothing is lost.
+            headers.insert(name.into(), text.into());
+            None
+        };
+        let key = column("idem-key", message.key(), LONGEST_KEY_BYTES);
+        let message_type = column("message-type", message.message_type(), LONGEST_NAME_BYTES);
+        let content_type = column("content-type", message.content_type(), LONGEST_NAME_BYTES);
+        Self {
+            headers: Some(Value::Object(headers)),
+            key,
+            message_type,
+            content_type,
+        }
+    }
+}
+
+/// Parses the coordinates that [`SOURCE_PLACE`] holds.
+pub(crate) fn place(text: &str) -> Option<Coordinates> {
+    let mut parts = text.rsplitn(3, '/');
+    let (offset, partition, topic) = (parts.next()?, parts.next()?, parts.next()?);
+    Some(Coordinates {
+        topic: topic.to_owned(),
+        partition: partition.parse().ok()?,
+        offset: offset.parse().ok()?,
+    })
+}
+
+/// Replaces zero bytes, which a PostgreSQL text cannot contain.
+fn without_zero(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn dead_letter_keeps_what_the_database_can_store() {
+        let message = Message::new("queue", "{}")
+            .with_message_id("m")
+            .with_correlation_id("c")
+            .with_coordinates(Coordinates {
+                topic: "a/b".into(),
+                partition: 2,
+                offset: 7,
+            })
+            .with_key("k".repeat(2000))
+            .with_type("")
+            .with_content_type("text/plain")
+            .with_header("x-delivery-count", "3")
+            .with_header("zero", "a\0b");
+        let burial = DeadLetterContent::from(&message);
+        assert_eq!((burial.key, burial.message_type), (None, None));
+        assert_eq!(burial.content_type.as_deref(), Some("text/plain"));
+        let headers = json!({
+            "correlation-id": "c", "message-id": "m", "idem-source-place": "a/b/2/7",
+            "idem-source-topic": "queue", "idem-key": "k".repeat(2000), "zero": "a\u{fffd}b"
+        });
+        assert_eq!(burial.headers, Some(headers));
+        assert_eq!(place("a/b/2/7").as_ref(), message.coordinates());
+        assert_eq!(place("a/b"), None);
+    }
+}

@@ -1,0 +1,215 @@
+//! The error of the runtime, and whether a retry can succeed.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use idem_client::{
+    ErrorKind, NotReady,
+    redacted::{self, describe, without_value},
+};
+use tokio_postgres::error::SqlState;
+
+use crate::{HandlerError, SourceEnded, handler::Mark};
+
+/// An error of this crate.
+///
+/// An error of [`idem_client`] converts into the variant of the same name. So the causes of this
+/// error contain no [`idem_runtime::Error`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An argument is invalid. The server would reject it with 22023. Nothing was sent.
+    #[error("{0}")]
+    Invalid(String),
+    /// The payload cannot be encoded as JSON. Nothing was sent.
+    #[error("the payload cannot be written as JSON: {}", without_value(.0))]
+    Encode(#[source] serde_json::Error),
+    /// The server returned an error, or the connection failed. See [`Error::sqlstate`] and
+    /// [`Error::kind`].
+    #[error("{}", describe(.0))]
+    Database(#[source] tokio_postgres::Error),
+    /// The connection was lost during COMMIT. The transaction may or may not have committed.
+    ///
+    /// **Do not acknowledge the message.** Let it be redelivered: the next claim then returns
+    /// whether the transaction committed.
+    #[error("the connection was lost during COMMIT: the transaction may or may not have committed")]
+    AmbiguousCommit(#[source] Arc<tokio_postgres::Error>),
+    /// The payload is not JSON of the requested type. Every attempt at the same message fails with
+    /// this error.
+    #[error("the payload is not the JSON that was expected: {0}")]
+    Decode(#[source] DecodeError),
+    /// The message has no id, and the policy of its destination rejects such messages.
+    #[error(
+        "a message for {destination} has no id: {strategy} is missing \
+         (choose another id strategy for this destination, or set missing-id to unprotected)"
+    )]
+    MissingId {
+        /// The destination.
+        destination: String,
+        /// The id strategy of the destination.
+        strategy: String,
+    },
+    /// The handler failed, and everything was rolled back.
+    #[error("the handler failed: {0}")]
+    Handler(HandlerError),
+    /// The handler failed under a lease. The database has counted the attempt and scheduled the
+    /// next one.
+    #[error("the attempt failed, and the next one is due in {retry_after:?}: {error}")]
+    Attempt {
+        /// The error of the handler.
+        error: HandlerError,
+        /// The time until the next attempt.
+        retry_after: Duration,
+    },
+    /// The lease expired or was taken over during the work. The message was not completed, and
+    /// another process may be working on it.
+    #[error("the lease of the message is lost")]
+    LeaseLost,
+    /// The source of a consumer ended before a shutdown was requested.
+    #[error(transparent)]
+    SourceEnded(Box<SourceEnded>),
+    /// A task of a consumer or relay panicked before a shutdown was requested. The other tasks have
+    /// finished their work and stopped.
+    #[error("a worker panicked: {0}")]
+    WorkerPanicked(String),
+    /// The handler kept its [`Tx`](crate::Tx) after it returned. The connection was closed, which
+    /// rolls back.
+    #[error("the handler has kept its transaction: drop it before the handler ends")]
+    TransactionKept,
+    /// The pool provided no connection in time, or the pool is closed.
+    #[error("no connection from the pool: {0}")]
+    Pool(String),
+    /// The database lacks something that a consumer or a relay needs: see
+    /// [`idem_client::preflight`].
+    #[error(transparent)]
+    NotReady(Box<NotReady>),
+    /// The server returned a result that this version of the client does not support.
+    #[error("unexpected response of the server: {0}")]
+    Unexpected(String),
+}
+
+/// The reason why a payload cannot be decoded.
+///
+/// Its text and its causes contain no part of the payload.
+#[derive(Debug)]
+pub struct DecodeError(serde_json::Error);
+
+impl DecodeError {
+    /// Returns the error of the parser. Its text can contain a value of the payload.
+    pub fn of_parser(&self) -> &serde_json::Error {
+        &self.0
+    }
+}
+
+impl From<serde_json::Error> for DecodeError {
+    fn from(error: serde_json::Error) -> Self {
+        Self(error)
+    }
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&without_value(&self.0))
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+impl Error {
+    /// Returns the kind of this error.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Invalid(_) | Self::Encode(_) | Self::Decode(_) => ErrorKind::Invalid,
+            Self::MissingId { .. } => ErrorKind::MissingId,
+            Self::Handler(error) if error.is_terminal() => ErrorKind::Terminal,
+            Self::Handler(error) | Self::Attempt { error, .. } => error
+                .database_kind()
+                .filter(|kind| kind.is_retryable())
+                .unwrap_or(ErrorKind::Handler),
+            Self::Pool(_) => ErrorKind::PoolExhausted,
+            Self::TransactionKept => ErrorKind::Terminal,
+            Self::AmbiguousCommit(_) => ErrorKind::AmbiguousCommit,
+            Self::LeaseLost => ErrorKind::NotClaimed,
+            Self::SourceEnded(_) | Self::WorkerPanicked(_) => ErrorKind::Other,
+            Self::NotReady(lacks) => lacks.kind(),
+            Self::Unexpected(_) => ErrorKind::Other,
+            Self::Database(error) => ErrorKind::of(error),
+        }
+    }
+
+    /// Returns whether running the whole transaction again, including its claim, can succeed.
+    ///
+    /// Returns true also after an ambiguous commit: if that commit took effect, the claim of the
+    /// next run returns a duplicate.
+    pub fn is_retryable(&self) -> bool {
+        self.kind().is_retryable()
+    }
+
+    /// Returns the SQLSTATE, if this error has one.
+    pub fn sqlstate(&self) -> Option<&SqlState> {
+        match self {
+            Self::Database(error) => error.code(),
+            Self::AmbiguousCommit(error) => error.code(),
+            Self::NotReady(lacks) => Some(lacks.sqlstate()),
+            _ => None,
+        }
+    }
+}
+
+impl From<idem_client::Error> for Error {
+    fn from(error: idem_client::Error) -> Self {
+        use idem_client::Error as Call;
+        match error {
+            Call::Invalid(text) => Self::Invalid(text),
+            Call::Encode(error) => Self::Encode(error),
+            Call::Database(error) => Self::Database(error),
+            Call::AmbiguousCommit(error) => Self::AmbiguousCommit(error),
+            Call::NotReady(lacks) => Self::NotReady(lacks),
+            Call::Unexpected(text) => Self::Unexpected(text),
+            // The client and the runtime have the same version, but the compiler does not know it.
+            other => Self::Unexpected(other.to_string()),
+        }
+    }
+}
+
+impl From<deadpool_postgres::PoolError> for Error {
+    fn from(error: deadpool_postgres::PoolError) -> Self {
+        match error {
+            // A failure before the server replies, in TLS or in the path of a socket, is a failure
+            // of the pool and not of the caller.
+            deadpool_postgres::PoolError::Backend(error)
+                if error.as_db_error().is_none() && ErrorKind::of(&error) == ErrorKind::Other =>
+            {
+                Self::Pool(describe(&error))
+            }
+            deadpool_postgres::PoolError::Backend(error) => Self::Database(error),
+            other => Self::Pool(other.to_string()),
+        }
+    }
+}
+
+impl From<tokio_postgres::Error> for Error {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+/// Returns an error and all its causes in one line, without a value of a payload. The mark of a
+/// handler's error is not shown.
+pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    redacted::causes(error, |error| error.is::<Mark>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_of_a_decode_error_show_no_value() {
+        let error = serde_json::from_str::<u64>("\"4111\"").unwrap_err();
+        let text = causes(&Error::Decode(error.into()));
+        assert!(
+            text.contains("invalid type, expected u64 at line 1") && !text.contains("4111"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,167 @@
+//! The statements of a source. Each statement is short and uses its own connection of the pool.
+
+use std::time::Duration;
+
+use deadpool_postgres::Pool;
+use idem_client::inbox::{Received, next, next_wait};
+use idem_client::{Destination, ErrorKind, MessageId, sql::truncated_reason};
+use tokio::time::sleep;
+use tokio_postgres::{Client, types::Type};
+
+use crate::{
+    Error,
+    connection::{Checkout, STATEMENT, wait_at_server, within},
+};
+
+/// The largest `max_bytes` that `idem_next` accepts.
+const LARGEST_BYTES: i64 = 1024 * 1024 * 1024;
+
+#[derive(Debug)]
+pub(super) struct InboxClient {
+    pub(super) pool: Pool,
+    pub(super) destination: Destination,
+    pub(super) batch: i32,
+    /// The largest number of bytes of fetched messages that wait for delivery.
+    pub(super) max_bytes: usize,
+    pub(super) lease: Duration,
+    /// The interval between two fetches. `None` means that the source waits for messages on a
+    /// connection.
+    pub(super) look_every: Option<Duration>,
+    /// Whether this inbox holds messages that matched no route when they were received.
+    pub(super) is_unrouted: bool,
+}
+
+impl InboxClient {
+    pub(super) async fn next(
+        &self,
+        at_most: i32,
+        max_bytes: usize,
+    ) -> Result<Vec<Received>, Error> {
+        let max_bytes = i64::try_from(max_bytes)
+            .unwrap_or(i64::MAX)
+            .clamp(1, LARGEST_BYTES);
+        let checkout = Checkout::take(&self.pool).await?;
+        let received = next(
+            &**checkout.client(),
+            &self.destination,
+            at_most,
+            max_bytes,
+            self.lease,
+        );
+        let received = within(self.lease, received).await;
+        checkout.end(received)
+    }
+
+    /// Waits until there may be a message to lease. When the future is dropped, its connection is
+    /// closed, because the next user of the connection would have to wait for this reply.
+    pub(super) async fn wait(&self) -> Result<bool, Error> {
+        if let Some(look_every) = self.look_every {
+            sleep(look_every).await;
+            return Ok(false);
+        }
+        let checkout = Checkout::take(&self.pool).await?;
+        let waited = next_wait(
+            &**checkout.client(),
+            &self.destination,
+            wait_at_server(&self.pool),
+        );
+        let result = within(STATEMENT, waited).await;
+        checkout.end(result)
+    }
+
+    /// Renews leases. Returns for each lease whether it is still held.
+    ///
+    /// A transaction that claims a message locks the row of the message until it commits. The
+    /// renewal does not wait for this lock, because no other process gets the message in the
+    /// meantime.
+    pub(super) async fn extend(&self, leases: &[(i64, MessageId)]) -> Result<Vec<bool>, Error> {
+        let checkout = Checkout::take(&self.pool).await?;
+        // All renewals share one time limit, because leases that are not renewed within it have
+        // expired.
+        let held = within(self.lease, self.extend_on(checkout.client(), leases)).await;
+        checkout.end(held)
+    }
+
+    async fn extend_on(
+        &self,
+        client: &Client,
+        leases: &[(i64, MessageId)],
+    ) -> Result<Vec<bool>, Error> {
+        let (to, seconds) = (self.destination.literal()?, self.lease.as_secs_f64());
+        let mut held = Vec::with_capacity(leases.len());
+        for (token, id) in leases {
+            let id = id.literal()?;
+            // A simple query runs all its statements in one transaction, which SET LOCAL needs.
+            let sql = format!(
+                "SET LOCAL lock_timeout = '50ms'; \
+                 SELECT idem_extend({id}, {to}, {token}, make_interval(secs => {seconds}))"
+            );
+            held.push(
+                match client.batch_execute(&sql).await.map_err(Error::from) {
+                    Ok(()) => true,
+                    Err(error) if error.kind() == ErrorKind::Conflict => true,
+                    Err(error) if error.kind() == ErrorKind::NotClaimed => false,
+                    Err(error) => return Err(error),
+                },
+            );
+        }
+        Ok(held)
+    }
+
+    /// Completes a message that was processed without a claim of its own.
+    pub(super) async fn complete(&self, id: &MessageId, token: i64) -> Result<(), Error> {
+        let checkout = Checkout::take(&self.pool).await?;
+        let completed = async {
+            let parameters = [
+                id.parameter(),
+                self.destination.parameter(),
+                (&token as _, Type::INT8),
+            ];
+            let complete = "SELECT idem_complete($1, $2, $3)";
+            Ok::<_, Error>(
+                checkout
+                    .client()
+                    .query_typed(complete, &parameters)
+                    .await
+                    .map(drop)?,
+            )
+        };
+        let completed = within(self.lease, completed).await;
+        checkout.end(completed)
+    }
+
+    /// Ends the lease of a message. With an error, the attempt counts as failed. Without an error,
+    /// the attempt is not counted. Returns the delay until the next attempt, or `None` when the
+    /// message is now a dead letter.
+    pub(super) async fn release(
+        &self,
+        id: &MessageId,
+        token: i64,
+        error: Option<&str>,
+        is_final: bool,
+    ) -> Result<Option<Duration>, Error> {
+        let checkout = Checkout::take(&self.pool).await?;
+        let error = error.map(truncated_reason);
+        let released = async {
+            let release = "SELECT extract(epoch FROM \
+                           idem_release($1, $2, $3, error => $4, final => $5))::float8";
+            let parameters = [
+                id.parameter(),
+                self.destination.parameter(),
+                (&token as _, Type::INT8),
+                (&error as _, Type::TEXT),
+                (&is_final as _, Type::BOOL),
+            ];
+            Ok::<_, Error>(
+                checkout
+                    .client()
+                    .query_typed_one(release, &parameters)
+                    .await?,
+            )
+        };
+        let released = within(self.lease, released).await;
+        let rest: Option<f64> = checkout.end(released)?.try_get(0)?;
+        Ok(rest
+            .map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)))
+    }
+}

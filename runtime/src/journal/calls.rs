@@ -1,0 +1,272 @@
+//! Makes an external call once and records its result.
+
+use std::future::Future;
+
+use deadpool_postgres::Pool;
+use futures_util::{FutureExt, TryFutureExt};
+use idem_client::journal::{Begun, CallState, begin_call, fail_call, finish_call};
+use idem_client::{Destination, ErrorKind, MessageId, lease::Held};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::{CallError, CallFailed, OnUnknown, UnknownCall};
+use crate::{
+    Error, Retry,
+    error::causes,
+    short_transaction::{ShortTransaction, again},
+};
+
+/// The journal of one message, for the external calls of its handler. Cheap to clone.
+///
+/// For a leased message each external call is begun under the lease, which is extended at the same
+/// time. So a process that has lost the lease, for example because it was paused, makes no more
+/// calls. The result of a call that was made is recorded even after the lease is lost.
+#[derive(Clone, Debug)]
+pub struct Calls {
+    pool: Pool,
+    id: MessageId,
+    destination: Destination,
+    held: Option<Held>,
+}
+
+impl Calls {
+    /// Creates the journal of a leased message, on connections of `pool`.
+    pub fn of(held: &Held, pool: &Pool) -> Self {
+        Self {
+            pool: pool.clone(),
+            id: held.id().clone(),
+            destination: held.destination().clone(),
+            held: Some(held.clone()),
+        }
+    }
+
+    /// Creates the journal of any message. The caller must make sure that no other process works on
+    /// the message.
+    pub fn new(pool: &Pool, id: &MessageId, destination: &Destination) -> Self {
+        Self {
+            pool: pool.clone(),
+            id: id.clone(),
+            destination: destination.clone(),
+            held: None,
+        }
+    }
+
+    /// Makes an external call once. The result is recorded, and every later attempt returns the
+    /// recorded result without a call.
+    ///
+    /// Use this for an external system that honours the idempotency key, which is passed to `ask`.
+    /// If the result of an earlier attempt is not known, the call is repeated with the same key, as
+    /// with [`OnUnknown::Repeat`].
+    ///
+    /// - `step`: the name of the call, 1 to 255 bytes.
+    /// - `request`: the content of the call. It must be the same at every attempt; otherwise this
+    ///   function fails with [`CallFailed::Journal`] (SQLSTATE 23000).
+    /// - `ask`: makes the call. After an error of `ask` it is not known whether the call had an
+    ///   effect, unless the error is a [`CallError`] with more information.
+    pub async fn once<T, F, Fut, E>(
+        &self,
+        step: &str,
+        request: &(impl Serialize + ?Sized),
+        ask: F,
+    ) -> Result<T, CallFailed>
+    where
+        T: Serialize + DeserializeOwned,
+        F: FnOnce(String) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: Into<CallError>,
+    {
+        self.once_or(step, request, OnUnknown::Repeat, ask).await
+    }
+
+    /// The same as [`once`](Self::once), but `on_unknown` decides what to do when an earlier
+    /// attempt began this step and its result is not known.
+    pub async fn once_or<T, F, Fut, E>(
+        &self,
+        step: &str,
+        request: &(impl Serialize + ?Sized),
+        on_unknown: OnUnknown<'_, T>,
+        ask: F,
+    ) -> Result<T, CallFailed>
+    where
+        T: Serialize + DeserializeOwned,
+        F: FnOnce(String) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: Into<CallError>,
+    {
+        let begun = self
+            .begin(step, request)
+            .await
+            .map_err(|error| journal(step, error))?;
+        match begun.state {
+            CallState::New => {}
+            CallState::Unknown => {
+                if let Some(found) = self.find_out(step, &begun, on_unknown).await? {
+                    return Ok(found);
+                }
+            }
+            CallState::Done => return read(begun.response).map_err(|error| journal(step, error)),
+            CallState::Failed => {
+                return Err(CallFailed::Refused {
+                    step: step.into(),
+                    error: begun.error.unwrap_or_default(),
+                });
+            }
+        }
+        match ask(begun.idempotency_key).await {
+            Ok(response) => self.finish(step, response).await,
+            Err(error) => Err(self.fail(step, error.into()).await),
+        }
+    }
+
+    /// Determines the result of a step that an earlier attempt began. Returns `None` if the call is
+    /// to be made again.
+    async fn find_out<T>(
+        &self,
+        step: &str,
+        begun: &Begun,
+        on_unknown: OnUnknown<'_, T>,
+    ) -> Result<Option<T>, CallFailed>
+    where
+        T: Serialize + DeserializeOwned,
+    {
+        tracing::info!(
+            step,
+            destination = %self.destination,
+            message_id = %self.id,
+            attempt = begun.attempt,
+            ?on_unknown,
+            "an earlier attempt began an external call, and its result is not known"
+        );
+        let query = match on_unknown {
+            OnUnknown::Repeat => return Ok(None),
+            OnUnknown::Fail => {
+                return Err(CallFailed::Unknown {
+                    step: step.into(),
+                    begun_at: begun.begun_at,
+                });
+            }
+            OnUnknown::Query(query) => query,
+        };
+        let unheard = UnknownCall {
+            idempotency_key: begun.idempotency_key.clone(),
+            attempt: begun.attempt,
+            begun_at: begun.begun_at,
+        };
+        match query(unheard).await {
+            Ok(None) => Ok(None),
+            Ok(Some(response)) => self.finish(step, response).await.map(Some),
+            Err(error) => Err(self.fail(step, error).await),
+        }
+    }
+
+    // Access to the journal. A write can be repeated after a lost reply, because it writes the same
+    // values again.
+
+    async fn begin(&self, step: &str, request: &(impl Serialize + ?Sized)) -> Result<Begun, Error> {
+        let request = serde_json::to_value(request).map_err(Error::Encode)?;
+        again(Retry::default(), || async {
+            let on = ShortTransaction::new(&self.pool).await?;
+            let begin = begin_call(
+                on.client(),
+                &self.id,
+                &self.destination,
+                step,
+                Some(&request),
+            )
+            .map_ok(Some);
+            // Use a `Vec`: with a chain of two iterators, the future of a generic caller would not
+            // be `Send`.
+            let mut calls = Vec::with_capacity(2);
+            if let Some(held) = &self.held {
+                calls.push(
+                    held.extend(on.client(), held.lease())
+                        .map_ok(|()| None)
+                        .boxed(),
+                );
+            }
+            calls.push(begin.boxed());
+            let begun = on.run_all(calls).await;
+            on.end(begun)?
+                .pop()
+                .flatten()
+                .ok_or_else(|| Error::Unexpected("no row for a journal entry".into()))
+        })
+        .await
+        // Only the extension of the lease returns `NotClaimed`, so this error means that the lease
+        // is lost.
+        .map_err(|error| match error.kind() {
+            ErrorKind::NotClaimed if self.held.is_some() => Error::LeaseLost,
+            _ => error,
+        })
+    }
+
+    async fn finish<T: Serialize>(&self, step: &str, response: T) -> Result<T, CallFailed> {
+        let body =
+            serde_json::to_value(&response).map_err(|error| journal(step, Error::Encode(error)))?;
+        let finished = again(Retry::default(), || async {
+            let on = ShortTransaction::new(&self.pool).await?;
+            let finished = on
+                .run(finish_call(
+                    on.client(),
+                    &self.id,
+                    &self.destination,
+                    step,
+                    Some(&body),
+                ))
+                .await;
+            on.end(finished)
+        });
+        finished.await.map_err(|error| journal(step, error))?;
+        Ok(response)
+    }
+
+    /// Records a failure. Returns the error for the handler.
+    async fn fail(&self, step: &str, error: CallError) -> CallFailed {
+        let (text, is_retryable) = match &error {
+            CallError::Refused(error) => (causes(&**error), false),
+            CallError::NotDone(error) => (causes(&**error), true),
+            CallError::Uncertain(_) => return failure(step, error),
+        };
+        let recorded = again(Retry::default(), || async {
+            let on = ShortTransaction::new(&self.pool).await?;
+            let failed = fail_call(
+                on.client(),
+                &self.id,
+                &self.destination,
+                step,
+                &text,
+                is_retryable,
+            );
+            let failed = on.run(failed).await;
+            on.end(failed)
+        });
+        match recorded.await {
+            Ok(()) => failure(step, error),
+            Err(error) => journal(step, error),
+        }
+    }
+}
+
+fn failure(step: &str, error: CallError) -> CallFailed {
+    let step = step.to_owned();
+    match error {
+        CallError::Refused(error) => CallFailed::Refused {
+            step,
+            error: causes(&*error),
+        },
+        CallError::NotDone(error) => CallFailed::NotDone { step, error },
+        CallError::Uncertain(error) => CallFailed::Uncertain { step, error },
+    }
+}
+
+fn journal(step: &str, error: Error) -> CallFailed {
+    CallFailed::Journal {
+        step: step.to_owned(),
+        error,
+    }
+}
+
+fn read<T: DeserializeOwned>(response: Option<Value>) -> Result<T, Error> {
+    serde_json::from_value(response.unwrap_or_default())
+        .map_err(|error| Error::Decode(error.into()))
+}

@@ -1,0 +1,39 @@
+//! The journal of external calls: each call to something outside of the database is recorded before
+//! it is made and after it has returned.
+//!
+//! A call to a payment gateway, a carrier or a mail server cannot share a transaction with the
+//! message. The journal gives other guarantees instead. A call with a recorded result is never made
+//! again. Each attempt uses the same idempotency key. If the result of an earlier attempt is not
+//! known, the next attempt is informed of this ([`OnUnknown`]).
+//!
+//! ```
+//! # struct Gateway;
+//! # impl Gateway {
+//! #     async fn charge(&self, _: u32, _: String) -> Result<String, std::io::Error> {
+//! #         Ok(String::new())
+//! #     }
+//! # }
+//! use idem_client::Effect;
+//! use idem_runtime::{Handled, Message, lease::LeaseContext};
+//!
+//! # fn handler(gateway: &'static Gateway) -> impl idem_runtime::lease::LeasedHandler {
+//! let handler = move |work: LeaseContext, message: Message| async move {
+//!     let cents: u32 = message.json()?;
+//!     let receipt: String = work
+//!         .calls()
+//!         .once("charge", &cents, |key| gateway.charge(cents, key))
+//!         .await?;
+//!     Ok(vec![Effect::json("receipts", &receipt)?])
+//! };
+//! # handler }
+//! ```
+//!
+//! The journal of a message is kept as long as its claim.
+
+mod calls;
+mod error;
+mod unknown;
+
+pub use calls::Calls;
+pub use error::{CallError, CallFailed};
+pub use unknown::{OnUnknown, UnknownCall};

@@ -1,0 +1,13 @@
+//! Leases around a handler: the lease is acquired before the handler runs, renewed while it runs,
+//! and completed after it.
+//!
+//! [`Idem::process_leased`](crate::Idem::process_leased) and
+//! [`Consumer::handle_leased`](crate::Consumer::handle_leased) do all of this. A [`Keeper`] renews
+//! a lease that was acquired with [`idem_client::lease::acquire`].
+
+mod keeper;
+mod work;
+
+pub use keeper::Keeper;
+pub(crate) use keeper::extend_on;
+pub use work::{LeaseContext, LeasedHandler};

@@ -1,0 +1,96 @@
+//! Checks the policies at program start, so that a contradiction is found before the first message.
+
+use std::time::Duration;
+
+use crate::{OnDuplicate, Policy, Store, Style};
+
+/// The longest retention that the server accepts, and the longest time to live of a memory.
+const LONGEST: Duration = Duration::from_secs(10 * 366 * 86_400);
+
+/// The limits of the duration of a lease.
+/// The shortest duration of a lease.
+pub const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+/// The longest duration of a lease.
+pub const LONGEST_LEASE: Duration = Duration::from_secs(86_400);
+
+pub(super) fn check(policy: &Policy) -> Result<(), String> {
+    policy.id.check()?;
+    if let Some(retention) = policy.retention
+        && !(Duration::from_micros(1)..=LONGEST).contains(&retention)
+    {
+        return Err(format!(
+            "a retention must be between one microsecond and ten years, not {retention:?}"
+        ));
+    }
+    if policy.retry.max_attempts == 0 {
+        return Err("max-attempts must be at least 1".into());
+    }
+    if policy.retry.base > policy.retry.cap {
+        return Err(
+            "the first delay (retry.base) is longer than the longest delay (retry.cap)".into(),
+        );
+    }
+    if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&policy.lease) {
+        return Err(format!(
+            "a lease must be between 100 milliseconds and one day, not {:?}",
+            policy.lease
+        ));
+    }
+    if policy.count_attempts {
+        check_leased(policy).map_err(|why| format!("count-attempts: {why}"))?;
+    }
+    check_capacity(policy.memory_capacity)?;
+    policy.memory_ttl.map_or(Ok(()), check_time_to_live)?;
+    if policy.style == Style::CheckOnly && (policy.fingerprint || policy.expire) {
+        return Err("style check-only makes no claim, which fingerprint and expire require".into());
+    }
+    if policy.store == Store::Memory {
+        let needs_database = [
+            (policy.style == Style::Reactive, "style reactive"),
+            (policy.style == Style::CheckOnly, "style check-only"),
+            (
+                policy.on_duplicate == OnDuplicate::Effects,
+                "on-duplicate effects",
+            ),
+            (policy.fingerprint, "fingerprint"),
+            (policy.expire, "expire"),
+        ];
+        if let Some((_, what)) = needs_database.iter().find(|(is_asked, _)| *is_asked) {
+            return Err(format!(
+                "{what} needs the database, but the store is memory"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Returns an error if the policy requires something that a lease does not support.
+pub(crate) fn check_leased(policy: &Policy) -> Result<(), String> {
+    let not_with_a_lease = [
+        (policy.store == Store::Memory, "store memory"),
+        (policy.style == Style::CheckOnly, "style check-only"),
+        (policy.fingerprint, "fingerprint"),
+        (policy.expire, "expire"),
+    ];
+    match not_with_a_lease.iter().find(|(is_asked, _)| *is_asked) {
+        Some((_, what)) => Err(format!("{what} is not supported for leased messages")),
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn check_capacity(messages: u64) -> Result<(), String> {
+    match messages {
+        0 => Err("the capacity of a memory must be at least 1".into()),
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn check_time_to_live(ttl: Duration) -> Result<(), String> {
+    match ttl.is_zero() || ttl > LONGEST {
+        true => Err(format!(
+            "the time to live of a memory must be longer than zero and at most ten years, \
+             not {ttl:?}"
+        )),
+        false => Ok(()),
+    }
+}

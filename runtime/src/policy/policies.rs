@@ -1,0 +1,445 @@
+//! The rules for all destinations, from code or from a file.
+
+use std::{collections::BTreeMap, fmt};
+
+use idem_client::Destination;
+use serde::Deserialize;
+
+use crate::{Error, Rule, policy::Table};
+
+/// How messages are processed, by destination: a default rule, rules for prefixes of names, and
+/// rules for single names.
+///
+/// The more specific rule wins, member by member: an exact name over a prefix, a longer prefix over
+/// a shorter one, and any rule over the default rule.
+///
+/// ```
+/// use std::time::Duration;
+/// use idem_runtime::{Idem, OnDuplicate, Policies, Style};
+///
+/// let policies = Policies::default()
+///     .default_rule(|rule| rule.on_duplicate(OnDuplicate::Log))
+///     .prefix("orders.", |rule| rule.retention(Duration::from_secs(30 * 86_400)))
+///     .destination("orders.reserve", |rule| rule.style(Style::Reactive));
+/// let idem = Idem::builder().policies(policies).build()?;
+/// # let _ = idem;
+/// # Ok::<(), idem_runtime::Error>(())
+/// ```
+///
+/// The same in a file, here in TOML. A name that ends with `*` is a prefix:
+///
+/// ```toml
+/// [default]
+/// on-duplicate = "log"
+///
+/// [destinations."orders.*"]
+/// retention = "30 days"
+///
+/// [destinations."orders.reserve"]
+/// style = "reactive"
+/// ```
+///
+/// [`IdemBuilder::build`](crate::IdemBuilder::build) checks the rules and rejects rules that
+/// contradict each other.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(from = "File")]
+#[must_use = "policies do nothing until an `Idem` is built with them"]
+pub struct Policies {
+    default: Rule,
+    rules: Vec<(Pattern, Rule)>,
+}
+
+/// The destinations that a rule applies to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Pattern {
+    Exact(String),
+    Prefix(String),
+}
+
+impl Policies {
+    /// Changes the default rule, which provides each member that no other rule sets.
+    pub fn default_rule(mut self, change: impl FnOnce(Rule) -> Rule) -> Self {
+        self.default = change(self.default);
+        self
+    }
+
+    /// Adds a rule for one destination.
+    pub fn destination(self, name: impl Into<String>, rule: impl FnOnce(Rule) -> Rule) -> Self {
+        self.with(Pattern::Exact(name.into()), rule)
+    }
+
+    /// Adds a rule for all destinations with this prefix in their name.
+    pub fn prefix(self, prefix: impl Into<String>, rule: impl FnOnce(Rule) -> Rule) -> Self {
+        self.with(Pattern::Prefix(prefix.into()), rule)
+    }
+
+    fn with(mut self, pattern: Pattern, rule: impl FnOnce(Rule) -> Rule) -> Self {
+        self.rules.push((pattern, rule(Rule::default())));
+        self
+    }
+
+    /// Builds the table for look-ups. Fails with [`Error::Invalid`], which names the invalid rule
+    /// and the reason.
+    pub(crate) fn build(self) -> Result<Table, Error> {
+        for (n, (pattern, _)) in self.rules.iter().enumerate() {
+            pattern.check()?;
+            if self.rules[..n].iter().any(|(other, _)| other == pattern) {
+                return Err(Error::Invalid(format!("there are two rules for {pattern}")));
+            }
+        }
+        Table::new(&self.default, self.rules)
+    }
+}
+
+impl Pattern {
+    fn check(&self) -> Result<(), Error> {
+        let refuse = |why: &str| Err(Error::Invalid(format!("{self}: {why}")));
+        match self {
+            // A prefix must not be longer than the name of a destination can be, so the last arm
+            // checks it too.
+            Self::Prefix(prefix) if prefix.is_empty() => refuse(
+                "a prefix must not be empty; use the default rule for all other destinations",
+            ),
+            Self::Prefix(prefix) if prefix.ends_with('*') => {
+                refuse("specify a prefix without the *")
+            }
+            Self::Exact(name) if name.ends_with('*') && name != "*" => {
+                refuse("specify a name with * as a prefix")
+            }
+            Self::Exact(name) | Self::Prefix(name) => {
+                Destination::new(name.as_str())?;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The text as it is written in a file.
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(name) => write!(f, "destination {name:?}"),
+            Self::Prefix(prefix) => write!(f, "destinations {:?}", format!("{prefix}*")),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    default: Rule,
+    #[serde(default)]
+    destinations: BTreeMap<String, Rule>,
+}
+
+impl From<File> for Policies {
+    fn from(file: File) -> Self {
+        let pattern = |name: String| match name.strip_suffix('*') {
+            Some(prefix) => Pattern::Prefix(prefix.to_owned()),
+            None => Pattern::Exact(name),
+        };
+        Self {
+            default: file.default,
+            rules: file
+                .destinations
+                .into_iter()
+                .map(|(name, rule)| (pattern(name), rule))
+                .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{IdStrategy, Isolation, MissingId, OnDuplicate, Policy, Store, Style};
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn of(table: &Table, name: &str) -> Policy {
+        table.of(name).policy.clone()
+    }
+
+    fn refusal(policies: Policies) -> String {
+        match policies.build() {
+            Err(Error::Invalid(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn member_without_a_rule_has_its_default() {
+        let table = Policies::default().build().unwrap();
+        assert_eq!(
+            format!("{:?}", of(&table, "any")),
+            format!("{:?}", Policy::default())
+        );
+    }
+
+    #[test]
+    fn unset_member_comes_from_next_less_specific_rule() {
+        let table = Policies::default()
+            // The rules are not added in the order of their specificity.
+            .destination("orders.reserve.stock", |rule| rule.style(Style::Reactive))
+            .prefix("orders.reserve.", |rule| {
+                rule.retention(3 * DAY).wait(false)
+            })
+            .prefix("orders.", |rule| {
+                rule.retention(30 * DAY)
+                    .on_duplicate(OnDuplicate::Effects)
+                    .max_attempts(9)
+            })
+            .default_rule(|rule| {
+                rule.on_duplicate(OnDuplicate::Log)
+                    .backoff(Duration::from_secs(1), Duration::from_secs(9))
+            })
+            .build()
+            .unwrap();
+
+        let stock = of(&table, "orders.reserve.stock");
+        assert_eq!(stock.style, Style::Reactive);
+        assert_eq!(stock.retention, Some(3 * DAY));
+        assert!(!stock.wait);
+        assert_eq!(stock.on_duplicate, OnDuplicate::Effects);
+        assert_eq!(stock.retry.max_attempts, 9);
+        assert_eq!(stock.retry.cap, Duration::from_secs(9));
+
+        let other = of(&table, "orders.reserve.other");
+        assert_eq!(
+            (other.style, other.retention),
+            (Style::Eager, Some(3 * DAY))
+        );
+        assert_eq!(of(&table, "orders.ship").retention, Some(30 * DAY));
+        assert!(of(&table, "orders.ship").wait);
+        let elsewhere = of(&table, "billing");
+        assert_eq!(
+            (elsewhere.on_duplicate, elsewhere.retention),
+            (OnDuplicate::Log, None)
+        );
+        // The dot belongs to the prefix, so the prefix rule does not apply to `orders`.
+        assert_eq!(of(&table, "orders").retention, None);
+    }
+
+    #[test]
+    fn file_can_set_every_member() {
+        let policies: Policies = toml::from_str(
+            r#"
+            [default]
+            style = "eager"
+            id = "message-id"
+            missing-id = "reject"
+            on-duplicate = "acknowledge"
+            store = "database"
+            retention = "7 days"
+            memory-capacity = 1000
+            memory-ttl = "1h 30m"
+            wait = true
+            fingerprint = true
+            expire = true
+            isolation = "repeatable-read"
+            retry = { max-attempts = 3, base = "10ms", cap = "1s" }
+
+            [destinations."orders.*"]
+            id = { composite = ["correlation-id", {header = "x-step"}, {payload = "/order/id"}] }
+            retry.base = "20ms"
+
+            [destinations."orders.reserve"]
+            id = "coordinates"
+            missing-id = "unprotected"
+            on-duplicate = "log"
+            store = "memory"
+            fingerprint = false
+            expire = false
+            isolation = "serializable"
+            "#,
+        )
+        .unwrap();
+        let table = policies.build().unwrap();
+        let default = of(&table, "any");
+        assert_eq!(default.retention, Some(7 * DAY));
+        assert_eq!(default.memory_ttl, Some(Duration::from_secs(5400)));
+        assert_eq!(
+            (default.memory_capacity, default.isolation),
+            (1000, Isolation::RepeatableRead)
+        );
+        assert!(default.wait && default.fingerprint && default.expire);
+        assert_eq!(
+            (default.retry.max_attempts, default.retry.cap),
+            (3, Duration::from_secs(1))
+        );
+
+        let orders = of(&table, "orders.ship");
+        assert!(matches!(&orders.id, IdStrategy::Composite(parts) if parts.len() == 3));
+        assert_eq!(
+            orders.id.to_string(),
+            "the correlation id and the header x-step and /order/id of the payload"
+        );
+        assert_eq!(orders.retry.base, Duration::from_millis(20));
+        assert_eq!(orders.retry.max_attempts, 3);
+
+        let reserve = of(&table, "orders.reserve");
+        assert!(matches!(reserve.id, IdStrategy::Coordinates));
+        assert_eq!(reserve.missing_id, MissingId::Unprotected);
+        assert_eq!(
+            (reserve.on_duplicate, reserve.store),
+            (OnDuplicate::Log, Store::Memory)
+        );
+        assert_eq!(reserve.isolation, Isolation::Serializable);
+        assert!(table.of("orders.reserve").memory.is_some());
+        assert!(table.of("orders.ship").memory.is_none());
+    }
+
+    #[test]
+    fn unknown_text_in_a_file_is_named_in_the_error() {
+        for (file, what) in [
+            ("[defaults]", "defaults"),
+            ("[default]\nstile = 'eager'", "stile"),
+            ("[default]\nstyle = 'lazy'", "lazy"),
+            ("[default]\nretention = '7 moons'", "7 moons"),
+            ("[default]\nretention = 7", "7"),
+            ("[default]\nid = 'function'", "function"),
+            ("[default]\nid = { heder = 'x' }", "heder"),
+            ("[default.retry]\nattempts = 3", "attempts"),
+            ("[destinations.a]\n[destinations.a]", "a"),
+        ] {
+            let error = toml::from_str::<Policies>(file).unwrap_err().to_string();
+            assert!(error.contains(what), "{file}: {error}");
+        }
+    }
+
+    #[test]
+    fn contradicting_rules_are_rejected_by_name() {
+        let with = |change: fn(Rule) -> Rule| Policies::default().destination("a.b", change);
+        let memory =
+            |change: fn(Rule) -> Rule| with(change).default_rule(|rule| rule.store(Store::Memory));
+        for (policies, what) in [
+            (
+                memory(|rule| rule.on_duplicate(OnDuplicate::Effects)),
+                "on-duplicate effects",
+            ),
+            (memory(|rule| rule.style(Style::Reactive)), "style reactive"),
+            (
+                memory(|rule| rule.style(Style::CheckOnly)),
+                "style check-only",
+            ),
+            (memory(|rule| rule.fingerprint(true)), "fingerprint"),
+            (memory(|rule| rule.expire(true)), "expire"),
+            (
+                with(|rule| rule.style(Style::CheckOnly).fingerprint(true)),
+                "check-only",
+            ),
+            (with(|rule| rule.retention(Duration::ZERO)), "retention"),
+            (
+                with(|rule| rule.retention(Duration::from_secs(u64::MAX))),
+                "retention",
+            ),
+            (with(|rule| rule.memory_ttl(Duration::MAX)), "ten years"),
+            (with(|rule| rule.memory_capacity(0)), "capacity of a memory"),
+            (with(|rule| rule.max_attempts(0)), "max-attempts"),
+            (with(|rule| rule.backoff(2 * DAY, DAY)), "retry.base"),
+            (
+                with(|rule| rule.id(IdStrategy::Composite(vec![]))),
+                "no parts",
+            ),
+            (
+                with(|rule| rule.id(IdStrategy::Payload("id".into()))),
+                "JSON pointer",
+            ),
+            (
+                with(|rule| rule.id(IdStrategy::Header(String::new()))),
+                "no name",
+            ),
+            (
+                with(|rule| rule).destination("a.b", |rule| rule),
+                "two rules",
+            ),
+        ] {
+            let why = refusal(policies);
+            assert!(why.contains(what) && why.contains("a.b"), "{what}: {why}");
+        }
+        assert!(
+            refusal(Policies::default().default_rule(|rule| rule.max_attempts(0)))
+                .starts_with("default: ")
+        );
+    }
+
+    #[test]
+    fn rule_with_unusable_pattern_is_rejected() {
+        let twice = Policies::default()
+            .prefix("a.", |rule| rule)
+            .prefix("a.", |rule| rule);
+        assert!(refusal(twice).contains("two rules for destinations \"a.*\""));
+        assert!(refusal(Policies::default().prefix("", |rule| rule)).contains("empty"));
+        assert!(refusal(Policies::default().prefix("a.*", |rule| rule)).contains("without the *"));
+        assert!(refusal(Policies::default().destination("a.*", |rule| rule)).contains("prefix"));
+        assert!(refusal(Policies::default().destination("", |rule| rule)).contains("empty"));
+        assert!(
+            refusal(Policies::default().destination("x".repeat(256), |rule| rule)).contains("255")
+        );
+        let file: Policies = toml::from_str("[destinations.'*']").unwrap();
+        assert!(refusal(file).contains("default rule"));
+    }
+
+    #[test]
+    fn retentions_are_configured_for_names_and_not_prefixes() {
+        let table = Policies::default()
+            .prefix("orders.", |rule| rule.retention(30 * DAY))
+            .prefix("billing.", |rule| rule.wait(false))
+            .destination("orders.reserve", |rule| rule.wait(false))
+            .destination("orders.cached", |rule| rule.store(Store::Memory))
+            .destination("billing.charge", |rule| rule.retention(2 * DAY))
+            .destination("other", |rule| rule.wait(false))
+            .build()
+            .unwrap();
+        let named: Vec<_> = table.retentions().unwrap();
+        let named: Vec<_> = named
+            .iter()
+            .map(|(name, retention)| (name.as_str(), *retention))
+            .collect();
+        assert_eq!(
+            named,
+            [("billing.charge", 2 * DAY), ("orders.reserve", 30 * DAY)]
+        );
+        assert_eq!(table.open_retentions(), [r#"destinations "orders.*""#]);
+    }
+
+    proptest! {
+        /// Goal: the most specific rule wins. Every rule has its own number of attempts, so the
+        /// policy shows which rule has won.
+        #[test]
+        fn most_specific_rule_wins_in_any_order(
+            prefixes in prop::collection::btree_set("[ab]{1,4}", 0..6),
+            names in prop::collection::btree_set("[ab]{1,5}", 0..4),
+            asked in "[ab]{1,6}",
+            turn in 0_usize..10,
+        ) {
+            let mut rules: Vec<(bool, String)> =
+                prefixes.iter().map(|prefix| (true, prefix.clone())).collect();
+            rules.extend(names.iter().map(|name| (false, name.clone())));
+            let places = rules.len().max(1);
+            rules.rotate_left(turn % places);
+            let mut policies = Policies::default().default_rule(|rule| rule.max_attempts(1));
+            for (n, (is_prefix, name)) in rules.iter().enumerate() {
+                let attempts = n as u32 + 2;
+                policies = match is_prefix {
+                    true => policies.prefix(name.as_str(), |rule| rule.max_attempts(attempts)),
+                    false => policies
+                        .destination(name.as_str(), |rule| rule.max_attempts(attempts)),
+                };
+            }
+            let expected = rules
+                .iter()
+                .enumerate()
+                .filter(|(_, (is_prefix, name))|
+                    if *is_prefix { asked.starts_with(name.as_str()) } else { asked == *name })
+                .max_by_key(|(_, (is_prefix, name))| (!is_prefix, name.len()))
+                .map_or(1, |(n, _)| n as u32 + 2);
+            prop_assert_eq!(of(&policies.build().unwrap(), &asked).retry.max_attempts, expected);
+        }
+    }
+}

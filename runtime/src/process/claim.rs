@@ -1,0 +1,119 @@
+//! The SQL text of a claim, as the policy requires it.
+
+use idem_client::{Destination, MessageId, sql::IdArray};
+use sha2::{Digest, Sha256};
+use time::format_description::well_known::Rfc3339;
+
+use crate::{Error, Isolation, Message, process::engine::Task};
+
+/// The result of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimOutcome {
+    /// This transaction has claimed the message.
+    Claimed,
+    /// The message was processed before.
+    Duplicate,
+    /// Another transaction is claiming the message, or its lease is held.
+    InProgress,
+    /// The message was processed before with another content.
+    Mismatch,
+    /// The message was sent before the start of the retained period.
+    Expired,
+}
+
+impl ClaimOutcome {
+    /// Parses the text of a boolean or of an `idem_outcome`.
+    pub(crate) fn parse(value: Option<&str>) -> Result<Self, Error> {
+        match value {
+            Some("t" | "claimed") => Ok(Self::Claimed),
+            Some("f" | "duplicate") => Ok(Self::Duplicate),
+            Some("in_progress") => Ok(Self::InProgress),
+            Some("mismatch") => Ok(Self::Mismatch),
+            Some("expired") => Ok(Self::Expired),
+            other => Err(Error::Unexpected(format!("a claim returned {other:?}"))),
+        }
+    }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Claimed => "claimed",
+            Self::Duplicate => "duplicate",
+            Self::InProgress => "in_progress",
+            Self::Mismatch => "mismatch",
+            Self::Expired => "expired",
+        }
+    }
+}
+
+/// Returns the SQL text of a claim. [`ClaimOutcome::parse`] parses its result.
+pub(crate) fn claim(work: &Task<'_>, id: &MessageId) -> Result<String, Error> {
+    let (policy, id, destination) = (work.policy, id.literal()?, work.destination.literal()?);
+    let fingerprint = policy.fingerprint.then(|| fingerprint(work.message));
+    let sent_at = work.message.sent_at().filter(|_| policy.expire);
+    if policy.wait && fingerprint.is_none() && sent_at.is_none() {
+        return Ok(format!("SELECT idem_try_claim({id}, {destination})"));
+    }
+    let sent_at = match sent_at.map(|sent_at| sent_at.format(&Rfc3339)) {
+        Some(Ok(sent_at)) => format!("'{sent_at}'"),
+        Some(Err(error)) => {
+            return Err(Error::Invalid(format!(
+                "the time at which the message was sent cannot be formatted: {error}"
+            )));
+        }
+        None => "NULL".into(),
+    };
+    let fingerprint = fingerprint.map_or("NULL".into(), |hex| format!("decode('{hex}', 'hex')"));
+    let wait = policy.wait;
+    Ok(format!(
+        "SELECT outcome FROM idem_claim({id}, {destination}, {wait}, {fingerprint}, {sent_at})"
+    ))
+}
+
+/// Returns the SQL text of a claim of many messages. Its result is an array of booleans.
+pub(crate) fn claim_batch(ids: &[MessageId], destination: &Destination) -> Result<String, Error> {
+    let ids = IdArray::new(ids);
+    let (function, ids, destination) =
+        (ids.batch_function(), ids.literal()?, destination.literal()?);
+    Ok(format!("SELECT {function}({ids}, {destination})"))
+}
+
+/// Parses the text of an array of booleans, which says for each message of a batch whether it is
+/// claimed.
+pub(crate) fn parse_batch(value: Option<&str>, count: usize) -> Result<Vec<bool>, Error> {
+    let unexpected =
+        || Error::Unexpected(format!("a claim of {count} messages returned {value:?}"));
+    let items = value
+        .and_then(|value| value.strip_prefix('{')?.strip_suffix('}'))
+        .ok_or_else(unexpected)?;
+    let claimed: Vec<bool> = items.split(',').map(|item| item == "t").collect();
+    if claimed.len() == count {
+        Ok(claimed)
+    } else {
+        Err(unexpected())
+    }
+}
+
+pub(crate) fn is_claimed(id: &MessageId, destination: &Destination) -> Result<String, Error> {
+    Ok(format!(
+        "SELECT idem_is_claimed({}, {})",
+        id.literal()?,
+        destination.literal()?
+    ))
+}
+
+pub(crate) fn begin(isolation: Isolation) -> &'static str {
+    match isolation {
+        Isolation::Default => "BEGIN",
+        Isolation::ReadCommitted => "BEGIN ISOLATION LEVEL READ COMMITTED",
+        Isolation::RepeatableRead => "BEGIN ISOLATION LEVEL REPEATABLE READ",
+        Isolation::Serializable => "BEGIN ISOLATION LEVEL SERIALIZABLE",
+    }
+}
+
+/// Returns the SHA-256 of the payload, in hexadecimal digits.
+pub(crate) fn fingerprint(message: &Message) -> String {
+    Sha256::digest(message.payload())
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}

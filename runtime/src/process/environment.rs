@@ -1,0 +1,207 @@
+//! Finds the errors that the environment caused. Another message would get the same error.
+//!
+//! `docs/consumer-runtime.md` has the same list as a table.
+
+use std::error::Error as StdError;
+
+use deadpool_postgres::PoolError;
+use idem_client::ErrorKind;
+use tokio_postgres::error::Severity;
+
+use crate::{Error, HandlerError};
+
+/// Returns whether the environment, and not the message, caused an error.
+pub(crate) fn is_environmental(error: &Error) -> bool {
+    match error {
+        Error::Handler(error) => is_of_environment(error),
+        // The message of an ambiguous commit can be redelivered: if the commit took effect, the
+        // next delivery is a duplicate.
+        Error::AmbiguousCommit(_) | Error::Pool(_) | Error::NotReady(_) => true,
+        Error::Database(cause) => {
+            ErrorKind::of(cause) == ErrorKind::ConnectionLost || is_listed(cause)
+        }
+        _ => false,
+    }
+}
+
+/// Like [`is_environmental`], for an error of a handler.
+///
+/// A connection that the handler lost is an exception: the database could be reached at each
+/// attempt, and the handler lost its connection each time. The message may be the cause, for
+/// example because its processing takes too long.
+pub(super) fn is_of_environment(error: &HandlerError) -> bool {
+    if error.is_terminal() {
+        return false;
+    }
+    error.is_unavailable() || is_listed(error.source())
+}
+
+/// Returns whether this error, or an error among its causes, is on the list of environmental
+/// errors.
+fn is_listed(error: &(dyn StdError + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<idem_client::Error>() {
+            return is_listed_call(error);
+        }
+        match error.downcast_ref::<Error>() {
+            Some(Error::Database(cause)) => return is_listed(cause),
+            Some(error) => return is_environmental(error),
+            None => {}
+        }
+        if error.is::<PoolError>() {
+            return true;
+        }
+        // `anyhow` hides the driver error and shows only the server error inside it, so look for
+        // both.
+        let driver = error.downcast_ref::<tokio_postgres::Error>();
+        let server = error
+            .downcast_ref()
+            .or_else(|| driver.and_then(tokio_postgres::Error::as_db_error));
+        if let Some(server) = server {
+            return match server.parsed_severity() {
+                // Such an error ends a session or rejects a login. A lost session is not on the
+                // list.
+                Some(Severity::Fatal | Severity::Panic) => {
+                    ErrorKind::of_server(server) != ErrorKind::ConnectionLost
+                }
+                // An ERROR of class 08 comes from another server, for example through
+                // `postgres_fdw`.
+                _ => is_listed_state(server.code().code()),
+            };
+        }
+        if driver.is_some_and(is_unreachable) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// Like [`is_listed`], for a call of the client that a handler made itself.
+fn is_listed_call(error: &idem_client::Error) -> bool {
+    use idem_client::Error as Call;
+    match error {
+        Call::Database(cause) => is_listed(cause),
+        Call::AmbiguousCommit(_) | Call::NotReady(_) => true,
+        _ => false,
+    }
+}
+
+/// Returns whether a server could not be reached at all, for example a second database of the
+/// handler. A connection that is lost after it was established fails with other errors.
+fn is_unreachable(error: &tokio_postgres::Error) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, NotFound};
+
+    // A Unix socket that does not exist fails with `NotFound`.
+    let cause = error
+        .source()
+        .and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    cause.is_some_and(|cause| {
+        matches!(
+            cause.kind(),
+            ConnectionRefused | HostUnreachable | NetworkUnreachable | NotFound
+        )
+    })
+}
+
+/// Returns whether a SQLSTATE is on the list of environmental errors.
+fn is_listed_state(state: &str) -> bool {
+    match state {
+        // query_canceled: the message may be the cause, because its statement takes longer than
+        // `statement_timeout`.
+        "57014" => false,
+        // read_only_sql_transaction, and a role or a database that does not exist.
+        "25006" | "3D000" => true,
+        // A missing grant, table, function, schema or column: the deployment is not complete.
+        "42501" | "42P01" | "42883" | "42703" | "3F000" => true,
+        // Connection, authorization, resources (a full disk, connections, memory), the operator,
+        // and the system, which includes versions of library and SQL that do not match.
+        state => ["08", "28", "53", "57", "58"]
+            .iter()
+            .any(|class| state.starts_with(class)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listed_sqlstate_is_environmental_and_others_are_not() {
+        for state in [
+            "08006", "28P01", "53100", "57P03", "58000", "58030", "25006", "42501", "42P01",
+            "42883", "3F000",
+        ] {
+            assert!(is_listed_state(state), "{state}");
+        }
+        for state in [
+            "57014", "23505", "22P02", "40001", "42601", "55000", "P0001", "XX000",
+        ] {
+            assert!(!is_listed_state(state), "{state}");
+        }
+    }
+
+    #[tokio::test]
+    async fn unreachable_database_is_environmental() {
+        let connecting =
+            tokio_postgres::connect("host=127.0.0.1 port=1 user=none", tokio_postgres::NoTls);
+        let error = connecting.await.err().unwrap();
+        let error = Error::Database(error);
+        assert!(is_environmental(&Error::Handler(HandlerError::from(error))));
+    }
+
+    /// Goal: an error of a call that the handler made itself is classified like an error of the
+    /// runtime, also in a helper that uses `anyhow`.
+    #[tokio::test]
+    async fn error_of_a_call_of_the_handler_is_classified() {
+        let connecting =
+            tokio_postgres::connect("host=127.0.0.1 port=1 user=none", tokio_postgres::NoTls);
+        let cause = std::sync::Arc::new(connecting.await.err().unwrap());
+        let error = HandlerError::from(idem_client::Error::AmbiguousCommit(cause));
+        assert_eq!(error.database_kind(), Some(ErrorKind::AmbiguousCommit));
+        assert!(is_environmental(&Error::Handler(error)));
+
+        let invalid = || idem_client::Error::Invalid("a destination must not be empty".into());
+        for error in [
+            HandlerError::from(invalid()),
+            anyhow::Error::from(invalid()).into(),
+        ] {
+            assert_eq!(error.database_kind(), Some(ErrorKind::Invalid));
+            assert!(!is_environmental(&Error::Handler(error)));
+        }
+    }
+
+    #[test]
+    fn unavailable_api_is_environmental_and_rejection_is_not() {
+        let down = HandlerError::unavailable("the payment provider returned 503");
+        assert!(is_environmental(&Error::Handler(down)));
+        assert!(!is_environmental(&Error::Handler("a bad day".into())));
+        assert!(!is_environmental(&Error::Handler(HandlerError::terminal(
+            "no such order"
+        ))));
+    }
+
+    /// Goal: an exhausted pool of the handler's own is environmental, also in a helper that uses
+    /// `anyhow`.
+    #[test]
+    fn exhausted_pool_is_environmental_through_anyhow() {
+        let timeout = || PoolError::Timeout(deadpool_postgres::TimeoutType::Wait);
+        for (name, error) in [
+            ("pool", HandlerError::from(timeout())),
+            ("pool in anyhow", anyhow::Error::from(timeout()).into()),
+            (
+                "error in anyhow",
+                anyhow::Error::from(Error::from(timeout())).into(),
+            ),
+            (
+                "context",
+                anyhow::Error::from(timeout())
+                    .context("while booking")
+                    .into(),
+            ),
+        ] {
+            assert!(is_environmental(&Error::Handler(error)), "{name}");
+        }
+    }
+}

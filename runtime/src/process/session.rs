@@ -1,0 +1,437 @@
+//! One transaction on a pooled connection, from its BEGIN to its end.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use deadpool_postgres::Pool;
+use idem_client::{
+    Destination, Effect, ErrorKind, MessageId, RecordedEffect,
+    lease::Held,
+    pipeline::{Pipelined, commit_alone, fire_and_forget, pipeline_commit, rollback_without_wait},
+    span,
+    sql::{COMPLETE, EFFECTS, RECORD_EFFECTS, Send, only_value},
+};
+use tokio::time::timeout;
+use tokio_postgres::{
+    Row, Statement,
+    types::{Json, ToSql, Type},
+};
+use tracing::{Instrument, Span};
+use uuid::Uuid;
+
+use crate::{
+    Error, Handled, Isolation, Message, Tx,
+    connection::{Checkout, Patience},
+    process::{
+        Settings,
+        claim::{self, ClaimOutcome},
+        engine::Task,
+    },
+};
+
+/// The time limit for ROLLBACK. A server that is not busy replies much earlier.
+const ROLLBACK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A connection for one transaction. If the session is dropped before it
+/// [finishes](Session::finish), the connection is closed, which rolls back. So a future that uses a
+/// session may be dropped at any await.
+pub struct Session {
+    checkout: Arc<Checkout>,
+    uses_prepared: bool,
+}
+
+/// The value of a parameter, and its type.
+type Parameter<'p> = (&'p (dyn ToSql + Sync), Type);
+
+/// A statement that is ready to be sent.
+struct Request<'p, const N: usize> {
+    sql: &'static str,
+    /// The prepared statement of the connection. If this is `None`, `sql` is sent as text.
+    prepared: Option<Statement>,
+    parameters: [Parameter<'p>; N],
+    span: Span,
+}
+
+impl Session {
+    pub(crate) async fn borrow(pool: &Pool, settings: &Settings) -> Result<Self, Error> {
+        Self::new(pool, settings.prepared_statements, Patience::OfHandlers).await
+    }
+
+    /// Takes a connection from the pool. `patience` limits the wait for the handlers that use the
+    /// pool.
+    pub async fn new(pool: &Pool, uses_prepared: bool, patience: Patience) -> Result<Self, Error> {
+        Ok(Self {
+            checkout: Checkout::for_handler(pool, patience).await?,
+            uses_prepared,
+        })
+    }
+
+    // The beginning of the transaction. Each function sends one simple query, so that its
+    // statements succeed or fail together. If BEGIN were a separate message and were cancelled, the
+    // statements after it would commit by themselves.
+
+    pub(crate) async fn begin(&self, isolation: Isolation) -> Result<(), Error> {
+        let begin = self
+            .checkout
+            .client()
+            .batch_execute(claim::begin(isolation));
+        self.begun(async { Ok(begin.await?) }).await
+    }
+
+    pub(crate) async fn begin_and_claim(
+        &self,
+        work: &Task<'_>,
+        id: &MessageId,
+    ) -> Result<ClaimOutcome, Error> {
+        let begin = claim::begin(work.policy.isolation);
+        let sql = format!("{begin}; {}", claim::claim(work, id)?);
+        self.begun(self.outcome(&sql, work.destination, id)).await
+    }
+
+    /// Begins, executes the statement `claim`, and sets a savepoint after the claim.
+    pub async fn begin_claim_and_mark(
+        &self,
+        claim: &str,
+        savepoint: &str,
+        destination: &Destination,
+        id: &MessageId,
+    ) -> Result<ClaimOutcome, Error> {
+        let sql = format!("BEGIN; {claim}; SAVEPOINT {savepoint}");
+        self.begun(self.outcome(&sql, destination, id)).await
+    }
+
+    pub(crate) async fn begin_and_check(
+        &self,
+        work: &Task<'_>,
+        id: &MessageId,
+    ) -> Result<bool, Error> {
+        let begin = claim::begin(work.policy.isolation);
+        let sql = format!("{begin}; {}", claim::is_claimed(id, work.destination)?);
+        let check = self.checkout.client().simple_query(&sql);
+        let check = check.instrument(span::of_message("is_claimed", id, work.destination));
+        let answers = self.begun(async { Ok(check.await?) }).await?;
+        Ok(only_value(&answers) == Some("t"))
+    }
+
+    pub(crate) async fn begin_and_claim_batch(
+        &self,
+        work: &Task<'_>,
+        ids: &[MessageId],
+    ) -> Result<Vec<bool>, Error> {
+        let begin = claim::begin(work.policy.isolation);
+        let sql = format!("{begin}; {}", claim::claim_batch(ids, work.destination)?);
+        let claims = self.checkout.client().simple_query(&sql);
+        let claims = claims.instrument(span::of_batch(
+            "try_claim_batch",
+            work.destination,
+            ids.len(),
+        ));
+        let answers = self.begun(async { Ok(claims.await?) }).await?;
+        claim::parse_batch(only_value(&answers), ids.len())
+    }
+
+    /// Runs `begin`, which sends BEGIN and the statements after it. Notes the state of the
+    /// transaction before and after.
+    async fn begun<T>(&self, begin: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        self.checkout.begins();
+        let begun = begin.await?;
+        self.checkout.begun();
+        Ok(begun)
+    }
+
+    // Statements inside the transaction.
+
+    /// Claims in the transaction that is already open.
+    pub(crate) async fn claim(
+        &self,
+        work: &Task<'_>,
+        id: &MessageId,
+    ) -> Result<ClaimOutcome, Error> {
+        self.outcome(&claim::claim(work, id)?, work.destination, id)
+            .await
+    }
+
+    async fn outcome(
+        &self,
+        sql: &str,
+        destination: &Destination,
+        id: &MessageId,
+    ) -> Result<ClaimOutcome, Error> {
+        let span = span::of_message("claim", id, destination);
+        async {
+            let answers = self.checkout.client().simple_query(sql).await?;
+            let outcome = ClaimOutcome::parse(only_value(&answers))?;
+            span.record("idem.outcome", outcome.as_str());
+            Ok(outcome)
+        }
+        .instrument(span.clone())
+        .await
+    }
+
+    /// Runs the handler in the transaction.
+    pub(crate) async fn work<F, Fut>(
+        &self,
+        handler: &F,
+        message: &Message,
+    ) -> Result<Vec<Effect>, Error>
+    where
+        F: Fn(Tx, Message) -> Fut,
+        Fut: Future<Output = Handled>,
+    {
+        let handled = handler(self.transaction(), message.clone()).await;
+        self.ensure_transaction_returned()?;
+        handled.map_err(Error::Handler)
+    }
+
+    /// Returns the transaction for a handler.
+    pub fn transaction(&self) -> Tx {
+        Tx::on(&self.checkout)
+    }
+
+    /// Fails with [`Error::TransactionKept`] if a [`Tx`] of this transaction still exists.
+    pub fn ensure_transaction_returned(&self) -> Result<(), Error> {
+        if self.checkout.is_kept() {
+            // A kept `Tx` can still send statements, so close the connection at the server and do
+            // not wait until the `Tx` is dropped. If the role may not terminate the backend, the
+            // failed statement prevents a commit.
+            fire_and_forget(
+                self.checkout.client(),
+                "SELECT pg_terminate_backend(pg_backend_pid())",
+            );
+            return Err(Error::TransactionKept);
+        }
+        Ok(())
+    }
+
+    /// Returns the connection, for statements of the integration in the transaction.
+    pub fn client(&self) -> &tokio_postgres::Client {
+        self.checkout.client()
+    }
+
+    /// Returns the effects that the first execution of a message recorded.
+    pub(crate) async fn effects(
+        &self,
+        id: &MessageId,
+        destination: &Destination,
+    ) -> Result<Vec<RecordedEffect>, Error> {
+        let parameters = [id.parameter(), destination.parameter()];
+        let request = self
+            .request(
+                EFFECTS,
+                parameters,
+                span::of_message("effects", id, destination),
+            )
+            .await?;
+        let rows = self
+            .query(&request)
+            .instrument(request.span.clone())
+            .await?;
+        let effects: Result<_, idem_client::Error> =
+            rows.iter().map(RecordedEffect::try_from).collect();
+        Ok(effects?)
+    }
+
+    // The end of the transaction.
+
+    /// Records the effects of one or several messages and commits, in one round trip. Returns the
+    /// message ids of the effects of each message.
+    pub(crate) async fn record_and_commit(
+        &self,
+        destination: &Destination,
+        effects: &[(&MessageId, &[Effect])],
+    ) -> Result<Vec<Vec<Uuid>>, Error> {
+        let lists: Vec<_> = effects
+            .iter()
+            .map(|(id, effects)| (*id, Json(*effects)))
+            .collect();
+        let mut records = Vec::with_capacity(lists.len());
+        for (id, list) in lists.iter().filter(|(_, list)| !list.0.is_empty()) {
+            let parameters = [
+                id.parameter(),
+                destination.parameter(),
+                (list as _, Type::JSONB),
+            ];
+            records.push(
+                self.request(
+                    RECORD_EFFECTS,
+                    parameters,
+                    span::of_message("record_effects", id, destination),
+                )
+                .await?,
+            );
+        }
+        let mut rows = self.request_and_commit(&records).await?.into_iter();
+        let ids = effects.iter().map(|(_, effects)| match effects {
+            [] => Ok(Vec::new()),
+            _ => match rows.next().as_deref() {
+                Some([row]) => Ok(row.try_get(0)?),
+                other => Err(Error::Unexpected(format!(
+                    "recording effects returned {other:?}"
+                ))),
+            },
+        });
+        ids.collect()
+    }
+
+    /// Completes a lease with the effects and commits, in one round trip. Returns the message ids
+    /// of the effects.
+    pub(crate) async fn complete_and_commit(
+        &self,
+        held: &Held,
+        effects: &[Effect],
+    ) -> Result<Vec<Uuid>, Error> {
+        let (token, list) = (held.token(), Json(effects));
+        let (id, destination) = (held.id(), held.destination());
+        let parameters = [
+            id.parameter(),
+            destination.parameter(),
+            (&token as _, Type::INT8),
+            (&list as _, Type::JSONB),
+        ];
+        let complete = self
+            .request(
+                COMPLETE,
+                parameters,
+                span::of_message("complete", id, destination),
+            )
+            .await?;
+        let rows = self.request_and_commit(&[complete]).await?;
+        match rows.first().map(Vec::as_slice) {
+            Some([row]) => Ok(row.try_get(0)?),
+            other => Err(Error::Unexpected(format!(
+                "completing a lease returned {other:?}"
+            ))),
+        }
+    }
+
+    /// Writes effects without a claim to the outbox and commits, in one round trip. Returns the
+    /// message ids of the effects.
+    pub(crate) async fn send_and_commit(&self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
+        let sends = effects
+            .iter()
+            .map(Send::of)
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut requests = Vec::with_capacity(sends.len());
+        for send in &sends {
+            requests.push(
+                self.request(send.sql(), send.parameters(), send.span())
+                    .await?,
+            );
+        }
+        let rows = self.request_and_commit(&requests).await?;
+        rows.iter()
+            .flatten()
+            .map(|row| Ok(row.try_get(0)?))
+            .collect()
+    }
+
+    async fn request_and_commit<const N: usize>(
+        &self,
+        requests: &[Request<'_, N>],
+    ) -> Result<Vec<Vec<Row>>, Error> {
+        self.checkout.ends();
+        let client = self.checkout.client();
+        if requests.is_empty() {
+            commit_alone(client).await?;
+            Ok(Vec::new())
+        } else {
+            let mut sent = Vec::with_capacity(requests.len());
+            for request in requests {
+                sent.push(
+                    Pipelined::new(self.query(request).instrument(request.span.clone())).await,
+                );
+            }
+            Ok(pipeline_commit(client, sent).await?)
+        }
+    }
+
+    /// Notes that the caller is about to send COMMIT or ROLLBACK.
+    pub fn ends(&self) {
+        self.checkout.ends();
+    }
+
+    /// Ends the transaction if it is still open, and returns the connection to its pool if the
+    /// connection is usable.
+    pub async fn finish(self, error: Option<&Error>) {
+        match error {
+            Some(error) if !leaves_connection_sound(error) => {}
+            Some(_) if self.checkout.is_open() => self.roll_back().await,
+            None if self.checkout.is_open() => {
+                rollback_without_wait(self.checkout.client());
+                self.checkout.return_to_pool();
+            }
+            _ => self.checkout.return_to_pool(),
+        }
+    }
+
+    /// Rolls back and waits for the reply, so that this transaction has ended when the next attempt
+    /// begins.
+    pub async fn roll_back(self) {
+        let rollback = self.checkout.client().batch_execute("ROLLBACK");
+        // If the handler has dropped the future of a statement, for example after a timeout, the
+        // statement may still be running. If ROLLBACK therefore takes too long, the connection is
+        // closed, because the next user of the pool must not wait for that statement.
+        if matches!(timeout(ROLLBACK_PATIENCE, rollback).await, Ok(Ok(()))) {
+            self.checkout.return_to_pool();
+        }
+    }
+
+    // Sending statements.
+
+    /// Returns a statement that is ready to be sent. If the statement must be prepared first, that
+    /// takes a round trip.
+    async fn request<'p, const N: usize>(
+        &self,
+        sql: &'static str,
+        parameters: [Parameter<'p>; N],
+        span: Span,
+    ) -> Result<Request<'p, N>, Error> {
+        let prepared = if self.uses_prepared {
+            let types: Vec<Type> = parameters
+                .iter()
+                .map(|(_, of_type)| of_type.clone())
+                .collect();
+            Some(
+                self.checkout
+                    .client()
+                    .prepare_typed_cached(sql, &types)
+                    .await?,
+            )
+        } else {
+            None
+        };
+        Ok(Request {
+            sql,
+            prepared,
+            parameters,
+            span,
+        })
+    }
+
+    /// Sends the request at the first poll, as [`Pipelined`] requires it.
+    async fn query<const N: usize>(
+        &self,
+        request: &Request<'_, N>,
+    ) -> Result<Vec<Row>, idem_client::Error> {
+        let client = self.checkout.client();
+        Ok(match &request.prepared {
+            None => client.query_typed(request.sql, &request.parameters).await?,
+            Some(statement) => {
+                let values = request.parameters.each_ref().map(|(value, _)| *value);
+                client.query(statement, &values).await?
+            }
+        })
+    }
+}
+
+/// Returns whether the connection can be used again after this error. After an error that is not
+/// known to be harmless, the connection must not be used again.
+pub(crate) fn leaves_connection_sound(error: &Error) -> bool {
+    // A read-only server may have been replaced by another primary, which a new connection finds.
+    let is_useless = |kind| matches!(kind, ErrorKind::ConnectionLost | ErrorKind::ReadOnly);
+    match error {
+        Error::Handler(error) => !error.database_kind().is_some_and(is_useless),
+        Error::Database(answer) => answer.as_db_error().is_some() && !is_useless(error.kind()),
+        Error::Invalid(_) | Error::Encode(_) | Error::Decode(_) => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,48 @@
+//! The transaction of a handler, on a pooled connection.
+
+use std::{ops::Deref, sync::Arc};
+
+use tokio_postgres::Client;
+
+use crate::{Error, connection::Checkout, process::savepoint::Savepoint};
+
+/// The transaction in which a message is processed.
+///
+/// Dereferences to the [`Client`], which executes the business statements.
+///
+/// The caller of the handler begins and ends the transaction. Drop this value before the handler
+/// returns.
+pub struct Tx(Arc<Checkout>);
+
+impl Tx {
+    pub(crate) fn on(checkout: &Arc<Checkout>) -> Self {
+        Self(Arc::clone(checkout))
+    }
+
+    /// Begins a savepoint.
+    ///
+    /// A failure inside the savepoint can be rolled back without losing the rest of the
+    /// transaction.
+    ///
+    /// ```
+    /// # async fn handler(mut tx: idem_runtime::Tx) -> Result<(), Box<dyn std::error::Error>> {
+    /// let savepoint = tx.savepoint().await?;
+    /// match savepoint.execute_typed("INSERT INTO players VALUES (7)", &[]).await {
+    ///     Ok(_) => savepoint.release().await?,
+    ///     // The row exists already.
+    ///     Err(_) => savepoint.rollback().await?,
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn savepoint(&mut self) -> Result<Savepoint<'_>, Error> {
+        Savepoint::begin(self, 1).await
+    }
+}
+
+impl Deref for Tx {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        self.0.client()
+    }
+}

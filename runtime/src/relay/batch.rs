@@ -1,0 +1,452 @@
+//! Publishes one leased batch: many effects concurrently, and effects of one key one after the
+//! other.
+//!
+//! Everything that takes time is a future that ends with an [`Event`], and one loop handles the
+//! events. The statements in the database (extending the lease, parking) need the current token, so
+//! only one of them runs at a time.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    future::Future,
+    time::Duration,
+};
+
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use idem_client::ErrorKind;
+use idem_client::relay::{Batch, OutgoingMessage};
+use tokio::{
+    select,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, debug, warn};
+
+use super::{
+    PublishError, Publisher,
+    backoff::Backoff,
+    effect_memory::EffectMemory,
+    key_order::KeyOrder,
+    runtime::Settings,
+    statements::{RelayStatements, is_final, is_gone},
+    waiting::Waiting,
+};
+use crate::{
+    Error,
+    error::causes,
+    telemetry::{self, Publishing},
+};
+
+/// The result of a batch.
+#[derive(Debug)]
+pub(super) enum BatchOutcome {
+    /// Every effect is published or parked, so the batch can be acknowledged.
+    Done { token: i64 },
+    /// The lease has ended, or the relay stops.
+    Unfinished { token: i64 },
+}
+
+/// The state that a partition keeps from batch to batch.
+pub(super) struct Context<'a, P> {
+    pub(super) steps: &'a RelayStatements,
+    pub(super) publisher: &'a P,
+    pub(super) stop: &'a CancellationToken,
+    pub(super) memory: &'a mut EffectMemory,
+    pub(super) broker: &'a mut Broker,
+}
+
+/// Whether the broker is unavailable, and the back-off in that case.
+pub(super) struct Broker {
+    pub(super) is_away: bool,
+    pub(super) backoff: Backoff,
+}
+
+enum Event<'a> {
+    Published(usize, Result<(), PublishError>),
+    /// The pause of a sequence is over: its next effect may be retried.
+    Rested(usize),
+    /// The pause of a topic is over: one of its effects may be retried.
+    TopicRested(&'a str),
+    /// The pause of an unavailable broker is over: it may be tried again.
+    Paused,
+    /// Half of the lease has passed.
+    LeaseWanes,
+    Extended(Instant, Result<i64, Error>),
+    Parked(usize, Result<(), Error>),
+}
+
+/// Publishes a batch. `requested_at` is when its lease was requested. Returns only permanent errors
+/// and the error for a dropped relay.
+pub(super) async fn publish<P: Publisher>(
+    context: Context<'_, P>,
+    batch: &Batch,
+    requested_at: Instant,
+) -> Result<BatchOutcome, Error> {
+    let sequences = KeyOrder::new(&batch.messages, |message| {
+        context.memory.is_confirmed(message)
+    });
+    let lease = context.steps.settings.lease;
+    let mut topics = HashMap::new();
+    for place in sequences.places() {
+        *topics
+            .entry(batch.messages[place].topic.as_str())
+            .or_default() += 1;
+    }
+    context
+        .steps
+        .reporter
+        .has_batch(|topic| topics.contains_key(topic));
+    let mut work = BatchInProgress {
+        ready: sequences.all().collect(),
+        sequences,
+        topics,
+        waiting: Waiting::default(),
+        messages: &batch.messages,
+        token: batch.token,
+        leased_until: requested_at + lease,
+        events: FuturesUnordered::new(),
+        in_flight: 0,
+        is_paused: false,
+        is_stepping: false,
+        lease_wanes: false,
+        to_park: VecDeque::new(),
+        is_lost: false,
+        context,
+    };
+    work.at_half_lease(requested_at);
+    work.run().await
+}
+
+struct BatchInProgress<'a, P> {
+    context: Context<'a, P>,
+    messages: &'a [OutgoingMessage],
+    sequences: KeyOrder,
+    /// The number of effects of each topic that are not done.
+    topics: HashMap<&'a str, usize>,
+    /// The sequences with an effect that can be published now.
+    ready: VecDeque<usize>,
+    /// The sequences with an effect that waits for its topic.
+    waiting: Waiting<'a>,
+    events: FuturesUnordered<BoxFuture<'a, Event<'a>>>,
+    in_flight: usize,
+    /// True while the broker is unavailable and its pause lasts. Nothing is published then.
+    is_paused: bool,
+    token: i64,
+    leased_until: Instant,
+    lease_wanes: bool,
+    /// Whether the lease of the batch is lost. Another process may hold it.
+    is_lost: bool,
+    /// Whether a statement in the database is running.
+    is_stepping: bool,
+    to_park: VecDeque<(usize, String)>,
+}
+
+impl<'a, P: Publisher> BatchInProgress<'a, P> {
+    async fn run(mut self) -> Result<BatchOutcome, Error> {
+        let stop = self.context.stop;
+        let grace = self.context.steps.settings.grace;
+        let mut stop_at: Option<Instant> = None;
+        loop {
+            self.start();
+            self.step();
+            let is_over = self.is_lost || Instant::now() >= self.leased_until;
+            let is_quiet = self.in_flight == 0 && !self.is_stepping;
+            if is_quiet && self.sequences.is_empty() {
+                return Ok(BatchOutcome::Done { token: self.token });
+            }
+            // When the lease has ended or the relay stops, do not wait for effects that are delayed
+            // before a retry.
+            if is_quiet && (is_over || stop_at.is_some()) {
+                return Ok(BatchOutcome::Unfinished { token: self.token });
+            }
+            select! {
+                Some(event) = self.events.next() => self.take(event)?,
+                () = stop.cancelled(), if stop_at.is_none() => {
+                    stop_at = Some(Instant::now() + grace);
+                }
+                () = sleep_until(self.leased_until), if !is_over => {}
+                () = sleep_until(stop_at.unwrap_or(self.leased_until)), if stop_at.is_some() => {
+                    return Ok(BatchOutcome::Unfinished { token: self.token });
+                }
+            }
+        }
+    }
+
+    /// Starts to publish the effects that can be published now.
+    fn start(&mut self) {
+        let Context {
+            steps, publisher, ..
+        } = self.context;
+        let (messages, settings) = (self.messages, &steps.settings);
+        // An unavailable broker is probed with one effect.
+        let at_most = if self.context.broker.is_away {
+            1
+        } else {
+            settings.in_flight
+        };
+        self.ready.extend(self.waiting.turns());
+        let may_start = !self.is_lost && !self.is_paused && Instant::now() < self.leased_until;
+        while may_start && self.in_flight < at_most {
+            let Some(sequence) = self.ready.pop_front() else {
+                return;
+            };
+            let Some(place) = self.sequences.next_of(sequence) else {
+                continue;
+            };
+            if !self.waiting.admits(&messages[place].topic, sequence) {
+                continue;
+            }
+            self.in_flight += 1;
+            let patience = settings.publish_timeout;
+            let publish = async move {
+                let publishing = Publishing::begin(&settings.name, &messages[place]);
+                let result = timeout(patience, publisher.publish(&messages[place]));
+                let result = result.instrument(publishing.span().clone()).await;
+                let result = result.unwrap_or_else(|_| Err(not_confirmed(patience)));
+                publishing.end(&result);
+                Event::Published(sequence, result)
+            };
+            self.events.push(publish.boxed());
+        }
+    }
+
+    /// Starts the next statement in the database, unless one is running.
+    fn step(&mut self) {
+        let (steps, token, until) = (self.context.steps, self.token, self.leased_until);
+        if self.is_stepping || self.is_lost || Instant::now() >= until {
+            return;
+        }
+        // Do not extend the lease while the broker is unavailable, so that another process can
+        // lease the batch and try to publish it.
+        if self.lease_wanes && !self.context.broker.is_away {
+            self.lease_wanes = false;
+            self.is_stepping = true;
+            let extend = async move {
+                let requested_at = Instant::now();
+                Event::Extended(
+                    requested_at,
+                    retry_until(until, || steps.extend(token)).await,
+                )
+            };
+            self.events.push(extend.boxed());
+        } else if let Some((sequence, reason)) = self.to_park.pop_front() {
+            let Some(place) = self.sequences.next_of(sequence) else {
+                return;
+            };
+            self.is_stepping = true;
+            let id = self.messages[place].message_id;
+            let park = async move {
+                Event::Parked(
+                    sequence,
+                    retry_until(until, || steps.park(token, id, &reason)).await,
+                )
+            };
+            self.events.push(park.boxed());
+        }
+    }
+
+    fn take(&mut self, event: Event<'a>) -> Result<(), Error> {
+        match event {
+            Event::Published(sequence, result) => {
+                self.in_flight -= 1;
+                self.published(sequence, result);
+            }
+            Event::Rested(sequence) => self.ready.push_back(sequence),
+            Event::TopicRested(topic) => self.ready.extend(self.waiting.pause_ends(topic)),
+            Event::Paused => self.is_paused = false,
+            Event::LeaseWanes => self.lease_wanes = true,
+            Event::Extended(requested_at, result) => {
+                self.is_stepping = false;
+                if let Some(token) = self.unless_lease_lost(result)? {
+                    self.token = token;
+                    self.leased_until = requested_at + self.context.steps.settings.lease;
+                    self.at_half_lease(requested_at);
+                }
+            }
+            Event::Parked(sequence, result) => {
+                self.is_stepping = false;
+                if self.unless_lease_lost(result)?.is_some() {
+                    self.context.steps.reporter.status.parked();
+                    // Forget the effect now, because the lease may end before the batch is done. If
+                    // the effect is unparked later, it has all its attempts again.
+                    if let Some(place) = self.sequences.next_of(sequence) {
+                        self.context.memory.forget(&self.messages[place]);
+                    }
+                    telemetry::parked(&self.context.steps.settings.name);
+                    self.advance(sequence);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn published(&mut self, sequence: usize, result: Result<(), PublishError>) {
+        let Some(place) = self.sequences.next_of(sequence) else {
+            return;
+        };
+        let message = &self.messages[place];
+        match result {
+            Ok(()) => {
+                self.broker_answers();
+                self.context.steps.reporter.status.published();
+                self.context.memory.confirmed(message);
+                self.ready.extend(self.waiting.takes(&message.topic));
+                self.context.steps.reporter.topic_takes(&message.topic);
+                self.advance(sequence);
+            }
+            Err(error @ PublishError::Unavailable(_)) => {
+                // Put the sequence behind the other sequences: an effect that is never confirmed
+                // must not be the only probe.
+                self.ready.push_back(sequence);
+                self.waiting.unanswered(&message.topic);
+                self.broker_is_away(message, &error);
+            }
+            Err(error @ PublishError::TopicUnavailable(_)) => {
+                self.broker_answers();
+                self.context.steps.reporter.topic_fails(message, &error);
+                if let Some(pause) = self.waiting.refused(&message.topic, sequence) {
+                    self.after(pause, Event::TopicRested(&message.topic));
+                }
+            }
+            Err(error) => {
+                self.broker_answers();
+                // The error does not show whether the topic is available, so another effect of the
+                // topic is tried.
+                self.ready.extend(self.waiting.undecided(&message.topic));
+                self.failed(sequence, message, &error);
+            }
+        }
+    }
+
+    /// Handles a failure that is caused by the effect itself: the effect is retried or parked.
+    fn failed(&mut self, sequence: usize, message: &OutgoingMessage, error: &PublishError) {
+        if let PublishError::Permanent(_) = error {
+            return self.park(sequence, message, error.causes());
+        }
+        let Settings {
+            back_off,
+            max_attempts,
+            ..
+        } = self.context.steps.settings.as_ref();
+        let attempt = self.context.memory.failed(message);
+        let (id, topic, reason) = (message.message_id, &message.topic, error.causes());
+        if attempt >= *max_attempts {
+            self.park(
+                sequence,
+                message,
+                format!("after {attempt} attempts: {reason}"),
+            );
+        } else {
+            let pause = Backoff::after(back_off.0, back_off.1, attempt);
+            debug!(
+                message.id = %id,
+                topic,
+                attempt,
+                ?pause,
+                error = reason,
+                "an effect is retried"
+            );
+            self.after(pause, Event::Rested(sequence));
+        }
+    }
+
+    fn advance(&mut self, sequence: usize) {
+        if let Some(place) = self.sequences.next_of(sequence) {
+            self.effect_is_done(&self.messages[place].topic);
+        }
+        if self.sequences.advance(sequence) {
+            self.ready.push_back(sequence);
+        }
+    }
+
+    /// Records that an effect of this topic is published or parked.
+    fn effect_is_done(&mut self, topic: &str) {
+        if let Some(left) = self.topics.get_mut(topic) {
+            *left -= 1;
+            if *left == 0 {
+                self.context.steps.reporter.topic_has_no_effects(topic);
+            }
+        }
+    }
+
+    fn park(&mut self, sequence: usize, message: &OutgoingMessage, reason: String) {
+        warn!(
+            message.id = %message.message_id,
+            topic = message.topic,
+            reason,
+            "an effect is parked"
+        );
+        self.to_park.push_back((sequence, reason));
+    }
+
+    fn broker_answers(&mut self) {
+        if std::mem::take(&mut self.context.broker.is_away) {
+            self.context.broker.backoff.reset();
+        }
+        self.context.steps.reporter.broker_answers();
+    }
+
+    /// Pauses the partition. All effects that are being published share one pause.
+    fn broker_is_away(&mut self, message: &OutgoingMessage, error: &PublishError) {
+        self.context.steps.reporter.broker_fails(message, error);
+        if self.is_paused {
+            return;
+        }
+        let pause = self.context.broker.backoff.next();
+        self.context.broker.is_away = true;
+        self.is_paused = true;
+        self.after(pause, Event::Paused);
+    }
+
+    /// Returns the result of a statement under the lease, or `None` if the lease has ended or is
+    /// about to end.
+    fn unless_lease_lost<T>(&mut self, result: Result<T, Error>) -> Result<Option<T>, Error> {
+        match result {
+            Ok(result) => Ok(Some(result)),
+            Err(error) if is_final(&error) || is_gone(&error) => Err(error),
+            Err(error) => {
+                let (partition, error) = (self.context.steps.partition, causes(&error));
+                warn!(
+                    partition,
+                    error, "the lease of a batch is lost: its effects are leased again"
+                );
+                self.is_lost = true;
+                Ok(None)
+            }
+        }
+    }
+
+    fn at_half_lease(&mut self, requested_at: Instant) {
+        let half = requested_at + self.context.steps.settings.lease / 2;
+        self.events
+            .push(sleep_until(half).map(|()| Event::LeaseWanes).boxed());
+    }
+
+    fn after(&mut self, pause: Duration, event: Event<'a>) {
+        self.events.push(sleep(pause).map(|()| event).boxed());
+    }
+}
+
+/// Retries a statement while the database is unavailable, until the lease ends.
+async fn retry_until<T, F: Future<Output = Result<T, Error>>>(
+    until: Instant,
+    step: impl Fn() -> F,
+) -> Result<T, Error> {
+    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+    loop {
+        match step().await {
+            Err(error)
+                if error.kind() != ErrorKind::NotClaimed
+                    && !is_final(&error)
+                    && !is_gone(&error)
+                    && Instant::now() < until =>
+            {
+                sleep(backoff.next()).await;
+            }
+            result => return result,
+        }
+    }
+}
+
+fn not_confirmed(patience: Duration) -> PublishError {
+    PublishError::Unavailable(format!("no confirmation within {patience:?}").into())
+}

@@ -1,0 +1,109 @@
+//! Runs one or a few SQL functions in a short transaction, on a pooled connection.
+
+use std::{future::Future, sync::Arc};
+
+use backon::Retryable;
+use deadpool_postgres::Pool;
+use idem_client::pipeline::{Pipelined, fire_and_forget, pipeline_commit};
+use tokio_postgres::{Client, error::SqlState};
+
+use crate::{
+    Error, Retry,
+    connection::{Checkout, STATEMENT, within},
+    process::back_off,
+};
+
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+const BEGIN_ATTEMPTS: u32 = 3;
+
+/// A READ COMMITTED transaction for requests that commit together. If this value is dropped before
+/// its [end](ShortTransaction::end), its connection is closed.
+pub struct ShortTransaction {
+    checkout: Arc<Checkout>,
+}
+
+impl ShortTransaction {
+    /// Checks out a connection. [`run`](Self::run) or [`run_all`](Self::run_all) sends BEGIN.
+    pub async fn new(pool: &Pool) -> Result<Self, Error> {
+        let checkout = Checkout::take(pool).await?;
+        Ok(Self { checkout })
+    }
+
+    /// Returns the connection, for the requests.
+    pub fn client(&self) -> &Client {
+        self.checkout.client()
+    }
+
+    /// Runs a request in a transaction: BEGIN, the request and COMMIT share one round trip.
+    ///
+    /// After [`Error::AmbiguousCommit`], or after [`Error::Pool`] because the server is silent, the
+    /// result is unknown. Any other error means a certain rollback.
+    ///
+    /// If the server cancels BEGIN, the request commits by itself, in the default isolation level
+    /// of the role.
+    pub async fn run<'c, T>(
+        &'c self,
+        call: impl Future<Output = Result<T, idem_client::Error>> + Send + 'c,
+    ) -> Result<T, Error> {
+        self.run_all([call])
+            .await?
+            .pop()
+            .ok_or_else(|| Error::Unexpected("no result of a request".into()))
+    }
+
+    /// Runs one or several requests in one transaction, in this order. The errors are those of
+    /// [`run`](Self::run).
+    ///
+    /// Before several requests, this function waits for the reply to BEGIN. If the server cancelled
+    /// BEGIN and the connection survived, requests that were sent behind it would commit one by
+    /// one.
+    pub async fn run_all<'c, T, F>(
+        &'c self,
+        calls: impl IntoIterator<Item = F>,
+    ) -> Result<Vec<T>, Error>
+    where
+        F: Future<Output = Result<T, idem_client::Error>> + Send + 'c,
+    {
+        let calls: Vec<_> = calls.into_iter().collect();
+        within(STATEMENT, async {
+            if calls.len() > 1 {
+                self.begin().await?;
+            } else {
+                fire_and_forget(self.client(), BEGIN);
+            }
+            let mut sent = Vec::with_capacity(calls.len());
+            for call in calls {
+                sent.push(Pipelined::new(call).await);
+            }
+            Ok::<_, Error>(pipeline_commit(self.client(), sent).await?)
+        })
+        .await
+    }
+
+    /// Begins the transaction. Repeats a cancelled BEGIN (57014), because it has had no effect.
+    async fn begin(&self) -> Result<(), Error> {
+        for _ in 1..BEGIN_ATTEMPTS {
+            match self.client().batch_execute(BEGIN).await {
+                Err(error) if error.code() == Some(&SqlState::QUERY_CANCELED) => {}
+                begun => return Ok(begun?),
+            }
+        }
+        Ok(self.client().batch_execute(BEGIN).await?)
+    }
+
+    /// Returns the connection to its pool, unless the error means that the connection may be
+    /// unusable.
+    pub fn end<T>(self, answer: Result<T, Error>) -> Result<T, Error> {
+        self.checkout.end(answer)
+    }
+}
+
+/// Repeats a short transaction after a lost conflict or connection, also if the result of the
+/// transaction is unknown. So each transaction may take effect twice.
+pub async fn again<T, F, Fut>(retry: Retry, step: F) -> Result<T, Error>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T, Error>>,
+{
+    step.retry(back_off(&retry)).when(Error::is_retryable).await
+}

@@ -1,0 +1,40 @@
+//! A message of the durable inbox, with the data that its handling needs.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use idem_client::{Destination, MessageId};
+
+/// The lease under which the inbox delivered a message.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    /// The id under which the inbox stores the message. The policy derives another id only if
+    /// `was_unrouted` is true.
+    pub(crate) id: MessageId,
+    pub(crate) destination: Destination,
+    /// Whether no route accepted the message when it was received. If true, a route accepts it now,
+    /// and the policy of its destination derives the id.
+    pub(crate) was_unrouted: bool,
+    /// The token of the lease.
+    pub(crate) token: i64,
+    /// The error of the attempt before this one.
+    pub(crate) last_error: Option<String>,
+    /// Whether a claim has completed the message in the inbox, so that nothing is left to
+    /// acknowledge.
+    pub(crate) is_claimed: Arc<AtomicBool>,
+}
+
+impl Stored {
+    /// Notes that a committed transaction has claimed this identity.
+    pub(crate) fn note_claimed(&self, destination: &Destination, id: &MessageId) {
+        if *destination == self.destination && id.canonical() == self.id.canonical() {
+            self.is_claimed.store(true, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.is_claimed.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,9 @@
+//! Parts of the runtime for an integration that has transactions of its own, such as a layer for
+//! HTTP requests.
+
+pub use crate::{
+    connection::Patience,
+    policy::{LONGEST_LEASE, SHORTEST_LEASE},
+    process::{ClaimOutcome, Session},
+    short_transaction::{ShortTransaction, again},
+};

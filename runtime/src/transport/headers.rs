@@ -1,0 +1,125 @@
+//! Defines header names for the message properties that a broker does not support itself, and
+//! converts a message to headers and back.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use idem_client::relay::OutgoingMessage;
+use serde_json::Value;
+
+use crate::Message;
+
+/// The message id of the sender.
+pub const MESSAGE_ID: &str = "message-id";
+/// The id of the message that this one belongs to.
+pub const CORRELATION_ID: &str = "correlation-id";
+/// The type of the message.
+pub const MESSAGE_TYPE: &str = "message-type";
+/// The content type of the payload.
+pub const CONTENT_TYPE: &str = "content-type";
+/// The key of the message. Messages of one key keep their order.
+pub const KEY: &str = "idem-key";
+/// The W3C trace context. The W3C defines this name.
+pub const TRACEPARENT: &str = "traceparent";
+/// The destination of the message that an effect results from.
+pub const SOURCE_DESTINATION: &str = "idem-source-destination";
+/// The reason for which a message is a dead letter.
+pub const DEAD_LETTER_REASON: &str = "idem-dead-letter-reason";
+
+/// A function that sets one property of a message.
+pub type With = fn(Message, String) -> Message;
+
+/// Returns a header's value as text: a string without quotes, any other value as JSON.
+pub fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Returns the headers of an effect: first `own`, the properties that the broker does not support
+/// itself, then the headers of the effect that have other names. The effect's header `message-id`
+/// is left out: a handler may copy the headers of its message, and a consumer would then drop the
+/// effect as a duplicate of that message.
+pub fn outgoing<'a>(
+    message: &'a OutgoingMessage,
+    own: &'a [(&'a str, Option<&'a str>)],
+) -> impl Iterator<Item = (&'a str, String)> {
+    let is_free = |name: &str| {
+        name != MESSAGE_ID
+            && !own
+                .iter()
+                .any(|(own, value)| *own == name && value.is_some())
+    };
+    let free = message
+        .headers
+        .iter()
+        .filter(move |(name, _)| is_free(name));
+    own.iter()
+        .filter_map(|(name, value)| Some((*name, (*value)?.to_owned())))
+        .chain(free.map(|(name, value)| (name.as_str(), text(value))))
+}
+
+/// Returns a message with all these headers, and with the properties that are read from them.
+pub fn incoming(
+    topic: impl Into<String>,
+    payload: impl Into<Bytes>,
+    headers: BTreeMap<String, String>,
+) -> Message {
+    let mut message = Message::new(topic, payload);
+    let take: [(_, With); 5] = [
+        (MESSAGE_ID, Message::with_message_id),
+        (CORRELATION_ID, Message::with_correlation_id),
+        (KEY, Message::with_key),
+        (MESSAGE_TYPE, Message::with_type),
+        (CONTENT_TYPE, Message::with_content_type),
+    ];
+    for (name, with) in take {
+        if let Some(value) = headers.get(name) {
+            message = with(message, value.clone());
+        }
+    }
+    headers.into_iter().fold(message, |message, (name, value)| {
+        message.with_header(name, value)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn headers_round_trip() {
+        let mut effect = OutgoingMessage::new(Uuid::from_u128(1), "orders", "{}");
+        effect.headers.insert("attempt".into(), json!(3));
+        effect.headers.insert("note".into(), json!("text"));
+        effect
+            .headers
+            .insert(KEY.into(), json!("replaced by the key of the effect"));
+        let own = [
+            (MESSAGE_ID, Some("m-1")),
+            (CORRELATION_ID, Some("c-1")),
+            (KEY, Some("k-1")),
+            (MESSAGE_TYPE, Some("placed")),
+            (CONTENT_TYPE, Some("application/json")),
+            (TRACEPARENT, None),
+        ];
+        let pairs: Vec<_> = outgoing(&effect, &own)
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        assert_eq!(pairs.len(), 7, "{pairs:?}");
+
+        let message = incoming("orders", "{}", pairs.into_iter().collect());
+        assert_eq!(message.message_id(), Some("m-1"));
+        assert_eq!(message.correlation_id(), Some("c-1"));
+        assert_eq!(message.key(), Some("k-1"));
+        assert_eq!(message.message_type(), Some("placed"));
+        assert_eq!(message.content_type(), Some("application/json"));
+        assert_eq!(message.header("attempt"), Some("3"));
+        assert_eq!(message.header("note"), Some("text"));
+        assert_eq!(message.header(TRACEPARENT), None);
+    }
+}

@@ -1,0 +1,149 @@
+//! The messages of a batch share a transaction, and a poisoned message of a batch fails alone.
+
+use std::{future::pending, time::Duration};
+
+use idem_fixtures::{broker::Broker, source_ended};
+use idem_runtime::{Batches, Consumer, HandlerError, Message, Selector, Tx};
+
+use crate::ground::{Ground, in_time, message, note, noting};
+
+const BATCH: usize = 25;
+const MESSAGES: usize = 4 * BATCH;
+
+/// Only full batches. Without a time limit, a slow machine cannot end a batch early.
+const FULL: Batches = Batches {
+    max: BATCH,
+    linger: Duration::MAX,
+};
+
+fn messages() -> impl Iterator<Item = Message> {
+    (0..MESSAGES).map(|n| message(format!("m-{n}"), ""))
+}
+
+/// Returns the number of rows that each transaction has written.
+async fn rows_by_transaction(ground: &Ground) -> Vec<i64> {
+    let client = ground.pool.get().await.unwrap();
+    let sql = "SELECT count(*) FROM done GROUP BY tx ORDER BY 1 DESC";
+    let rows = client.query_typed(sql, &[]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batch_is_one_transaction() {
+    let ground = Ground::new().await;
+    let broker = Broker::with(messages()).closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("batches", noting())
+        .batches(FULL)
+        .concurrency(2);
+    let summary = source_ended(in_time(consumer.run(pending())).await);
+    assert_eq!(summary.handled, MESSAGES as u64);
+    assert_eq!(rows_by_transaction(&ground).await, [BATCH as i64; 4]);
+    assert!(broker.told().most_unsettled <= 2 * BATCH);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn incomplete_batch_is_handled_after_linger() {
+    let ground = Ground::new().await;
+    let broker = Broker::with(messages().take(3));
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("batches", noting())
+        .batches(Batches {
+            max: BATCH,
+            linger: Duration::from_millis(20),
+        });
+    let are_acknowledged = async {
+        crate::ground::until("the three messages are acknowledged", async || {
+            broker.told().acknowledged.len() == 3
+        })
+        .await;
+    };
+    let summary = in_time(consumer.run(are_acknowledged)).await.unwrap();
+    assert_eq!(summary.handled, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn poisoned_message_of_a_batch_fails_alone() {
+    let ground = Ground::new().await;
+    let broker = Broker::with(messages()).closed();
+    let handler = async |tx: Tx, message: Message| {
+        note(&tx, &message).await?;
+        match message.message_id() {
+            Some("m-7") => Err(HandlerError::terminal("poison")),
+            Some("m-33") => panic!("poison"),
+            Some("m-60") => {
+                tx.batch_execute("SELECT 1/0").await?;
+                Ok(vec![])
+            }
+            _ => Ok(vec![]),
+        }
+    };
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("batches", handler)
+        .batches(Batches {
+            linger: Duration::from_millis(50),
+            ..FULL
+        })
+        .back_off(Duration::from_millis(1), Duration::from_millis(2))
+        .max_deliveries(2)
+        .concurrency(2);
+    let summary = source_ended(in_time(consumer.run(pending())).await);
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (97, 2, 3)
+    );
+    let mut rejected: Vec<String> = broker
+        .told()
+        .rejected
+        .into_iter()
+        .map(|(id, _)| id)
+        .collect();
+    rejected.sort();
+    assert_eq!(rejected, ["m-33", "m-60", "m-7"]);
+    assert_eq!(ground.done().await.len(), 97);
+    // The batch without a poisoned message was still one transaction.
+    assert_eq!(rows_by_transaction(&ground).await[0], BATCH as i64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn duplicates_of_a_batch_take_effect_once() {
+    let ground = Ground::new().await;
+    // Some duplicates are in the same batch, and some are in another batch.
+    let twice = messages()
+        .flat_map(|message| [message.clone(), message])
+        .chain(messages());
+    let broker = Broker::with(twice).closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .handle("batches", noting())
+        .batches(Batches {
+            linger: Duration::from_millis(5),
+            ..FULL
+        });
+    let summary = source_ended(in_time(consumer.run(pending())).await);
+    assert_eq!(
+        (summary.handled as usize, summary.duplicates as usize),
+        (MESSAGES, 2 * MESSAGES)
+    );
+    assert_eq!(ground.done().await.len(), MESSAGES);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batch_uses_one_transaction_for_each_destination() {
+    let ground = Ground::new().await;
+    let broker = Broker::with(messages().enumerate().map(|(n, message)| {
+        let kind = if n % 2 == 0 { "Even" } else { "Odd" };
+        message.with_type(kind)
+    }))
+    .closed();
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .route(Selector::message_type("Even"), "batches.even", noting())
+        .handle("batches.odd", noting())
+        .batches(Batches {
+            max: MESSAGES,
+            ..FULL
+        })
+        .concurrency(1);
+    let summary = source_ended(in_time(consumer.run(pending())).await);
+    assert_eq!(summary.handled as usize, MESSAGES);
+    assert_eq!(rows_by_transaction(&ground).await, [MESSAGES as i64 / 2; 2]);
+}

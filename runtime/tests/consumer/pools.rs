@@ -1,0 +1,171 @@
+//! Services can share a small pool. A pool that is too small is an error at the start.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use deadpool_postgres::{Manager, Pool};
+use idem_client::{Effect, relay::create_relay};
+use idem_fixtures::broker::Broker;
+use idem_runtime::{
+    Consumer, Error, Idem, Local, Message, Policies, Processed, Relay, Rule, Services, Tx,
+};
+use tokio::sync::oneshot;
+use tokio_postgres::NoTls;
+
+use crate::ground::{DEADLINE, Ground, in_time, message, note, noting, until};
+
+/// The lease time of a message. Each handler runs longer than this.
+const LEASE: Duration = Duration::from_secs(2);
+const WORK: &str = "SELECT pg_sleep(2.5)";
+
+fn counting() -> Idem {
+    let rule = |rule: Rule| rule.count_attempts(true).lease(LEASE);
+    let policies = Policies::default().default_rule(rule);
+    Idem::builder().policies(policies).build().unwrap()
+}
+
+fn pool_of(ground: &Ground, connections: usize) -> Pool {
+    let manager = Manager::new(ground.url().parse().unwrap(), NoTls);
+    Pool::builder(manager)
+        .max_size(connections)
+        .build()
+        .unwrap()
+}
+
+/// Leases of running handlers are renewed and a relay with four partitions hands over the effects,
+/// although more handlers wait for a connection than the pool has connections.
+#[tokio::test(flavor = "multi_thread")]
+async fn handlers_lease_renewal_and_relay_share_a_pool_of_two() {
+    const MESSAGES: usize = 5;
+    let ground = Ground::new().await;
+    let pool = pool_of(&ground, 2);
+    {
+        let observer = ground.pool.get().await.unwrap();
+        create_relay(&**observer, "local", 4, true).await.unwrap();
+    }
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&runs);
+    let handler = move |tx: Tx, message: Message| {
+        counted.fetch_add(1, SeqCst);
+        async move {
+            tx.batch_execute(WORK).await?;
+            let id = message.message_id().unwrap_or_default();
+            Ok(vec![Effect::json("board", &id)?.key(id)])
+        }
+    };
+    let broker = Broker::with((0..MESSAGES).map(|n| message(format!("m-{n}"), "")));
+    let consumer = Consumer::new(pool.clone(), broker.clone())
+        .idem(counting())
+        .handle("pools", handler)
+        .concurrency(6);
+    let board = |tx: Tx, message: Message| async move {
+        note(&tx, &message).await?;
+        Ok(vec![])
+    };
+    let local = Local::new(pool.clone(), Idem::new()).handle("board", board);
+    let relay = Relay::new(pool.clone(), local).name("local").lease(LEASE);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let services = Services::new().consumer(consumer).relay(relay);
+    let running = tokio::spawn(services.run(async {
+        let _ = stopped.await;
+    }));
+    until("all effects are handed over", async || {
+        ground.done().await.len() == MESSAGES
+    })
+    .await;
+    stop.send(()).unwrap();
+    in_time(running).await.unwrap().unwrap();
+    assert_eq!(broker.told().acknowledged.len(), MESSAGES);
+    assert_eq!(
+        runs.load(SeqCst),
+        MESSAGES,
+        "a lease was lost while its handler ran"
+    );
+}
+
+/// With a pool of one connection, a consumer that needs two connections at the same time does not
+/// start, and `Idem::process` fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn counted_attempts_with_a_pool_of_one_are_an_error() {
+    let ground = Ground::new().await;
+    let pool = pool_of(&ground, 1);
+    let broker = Broker::with([message("m-1", "")]);
+    let consumer = Consumer::new(pool.clone(), broker.clone())
+        .idem(counting())
+        .handle("pools", noting());
+    let done = until("the message is acknowledged", async || {
+        broker.told().acknowledged.len() == 1
+    });
+    match in_time(consumer.run(done)).await {
+        Err(Error::Invalid(why)) => assert!(why.contains("two connections"), "{why}"),
+        other => panic!("not the expected error: {other:?}"),
+    }
+    let processed = counting()
+        .process(&pool, &message("m-2", ""), noting())
+        .await;
+    match processed {
+        Err(Error::Pool(why)) => assert!(why.contains("two connections"), "{why}"),
+        other => panic!("not the expected error: {other:?}"),
+    }
+}
+
+/// A relay and handlers without counted attempts can share a pool of one connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn handlers_and_relay_share_a_pool_of_one() {
+    const MESSAGES: usize = 20;
+    let ground = Ground::new().await;
+    let pool = pool_of(&ground, 1);
+    let handler = |tx: Tx, message: Message| async move {
+        let id = message.message_id().unwrap_or_default();
+        drop(tx);
+        Ok(vec![Effect::json("board", &id)?.key(id)])
+    };
+    let broker = Broker::with((0..MESSAGES).map(|n| message(format!("m-{n}"), "")));
+    let consumer = Consumer::new(pool.clone(), broker.clone())
+        .handle("pools", handler)
+        .concurrency(6);
+    let local = Local::new(pool.clone(), Idem::new()).handle("board", noting());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let services = Services::new()
+        .consumer(consumer)
+        .relay(Relay::new(pool.clone(), local));
+    let running = tokio::spawn(services.run(async {
+        let _ = stopped.await;
+    }));
+    until("all effects are handed over", async || {
+        ground.done().await.len() == MESSAGES
+    })
+    .await;
+    stop.send(()).unwrap();
+    in_time(running).await.unwrap().unwrap();
+}
+
+/// A pool without time limits is exhausted, because another task keeps its only connection. A wait
+/// for a connection ends with an error of the environment.
+#[tokio::test]
+async fn wait_for_an_exhausted_pool_times_out() {
+    let ground = Ground::new().await;
+    let pool = pool_of(&ground, 1);
+    let kept = pool.get().await.unwrap();
+    tokio::time::pause();
+    let message = message("m-1", "");
+    let idem = Idem::new();
+    let processed =
+        tokio::time::timeout(10 * DEADLINE, idem.process(&pool, &message, noting())).await;
+    tokio::time::resume();
+    match processed {
+        Ok(Err(Error::Pool(why))) => assert!(why.contains("within"), "{why}"),
+        other => panic!("the wait for a connection did not time out: {other:?}"),
+    }
+    drop(kept);
+    let processed = in_time(idem.process(&pool, &message, noting())).await;
+    assert!(
+        matches!(processed, Ok(Processed::New { .. })),
+        "{processed:?}"
+    );
+}

@@ -1,0 +1,272 @@
+//! Failed messages are retried after a back-off and become dead letters. The database counts the
+//! attempts.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::future::BoxFuture;
+use idem_client::{
+    deadletters::{discard, discard_all, requeue, requeue_all},
+    inbox::{InboxMessage, receive},
+};
+use idem_fixtures::until;
+use idem_runtime::{Handled, HandlerError, Message, Tx};
+
+use crate::world::{Running, World, brief, id_of, note};
+
+type Attempts = Arc<Mutex<Vec<(Option<u32>, Option<String>)>>>;
+
+#[tokio::test]
+async fn retry_passes_attempt_and_last_error_to_the_handler() {
+    let world = World::new().await;
+    world.receive("m", "").await;
+    let attempts = Attempts::default();
+    let seen = Arc::clone(&attempts);
+    let handler = move |tx: Tx, message: Message| {
+        let seen = Arc::clone(&seen);
+        async move {
+            note(&tx, &message).await?;
+            let attempt = message.deliveries().unwrap_or(0);
+            let last_error = message.last_error().map(str::to_owned);
+            seen.lock()
+                .unwrap()
+                .push((message.deliveries(), last_error));
+            match attempt {
+                1 => Err("out of stock".into()),
+                2 => panic!("a bug"),
+                _ => Ok(vec![]),
+            }
+        }
+    };
+    let consumer = Running::start(
+        world
+            .consumer(&world.db.pool(4))
+            .handle(world.to.as_str(), handler),
+    );
+    world.until_done(1).await;
+    world.until_empty().await;
+    let summary = consumer.stop().await;
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (1, 2, 0)
+    );
+    assert_eq!(world.done().await, ["m"], "failed attempts are rolled back");
+    let attempts = attempts.lock().unwrap().clone();
+    assert_eq!(attempts[0], (Some(1), None));
+    assert_eq!(
+        attempts[1],
+        (Some(2), Some("the handler failed: out of stock".into()))
+    );
+    assert_eq!(
+        attempts[2],
+        (Some(3), Some("the handler failed: panicked: a bug".into()))
+    );
+}
+
+/// A handler that fails until `is_repaired` is set, and counts its attempts.
+#[derive(Clone, Default)]
+struct Poison {
+    is_repaired: Arc<AtomicU32>,
+    attempts: Arc<AtomicU32>,
+}
+
+impl Poison {
+    fn handler(
+        &self,
+    ) -> impl Fn(Tx, Message) -> BoxFuture<'static, Handled> + Send + Sync + 'static {
+        let this = self.clone();
+        move |tx, message| {
+            let this = this.clone();
+            Box::pin(async move {
+                this.attempts.fetch_add(1, Ordering::SeqCst);
+                note(&tx, &message).await?;
+                let id = message.message_id().unwrap_or_default();
+                match this.is_repaired.load(Ordering::SeqCst) {
+                    0 if id.starts_with("final") => Err(HandlerError::terminal("no such account")),
+                    0 if id.starts_with("known") => Err("card declined for good".into()),
+                    0 => Err("never".into()),
+                    _ => Ok(vec![]),
+                }
+            })
+        }
+    }
+}
+
+/// Goal: a message without remaining attempts becomes a dead letter, and is handled once after it
+/// is requeued.
+#[tokio::test]
+async fn requeued_dead_letter_is_handled_once() {
+    let world = World::new().await;
+    world.receive("m", "").await;
+    let poison = Poison::default();
+    let consumer = Running::start(
+        world
+            .consumer(&world.db.pool(4))
+            .handle(world.to.as_str(), poison.handler()),
+    );
+    until("the message is a dead letter", async || {
+        !world.dead().await.is_empty()
+    })
+    .await;
+    assert_eq!(
+        world.dead().await,
+        [("m".to_owned(), 3, "the handler failed: never".to_owned())]
+    );
+    assert_eq!(poison.attempts.load(Ordering::SeqCst), 3);
+    assert!(world.done().await.is_empty());
+
+    poison.is_repaired.store(1, Ordering::SeqCst);
+    assert!(
+        requeue(&world.client, &id_of("m"), &world.to)
+            .await
+            .unwrap()
+    );
+    assert!(
+        !requeue(&world.client, &id_of("m"), &world.to)
+            .await
+            .unwrap(),
+        "the message is no longer a dead letter"
+    );
+    world.until_done(1).await;
+    world.until_empty().await;
+    let summary = consumer.stop().await;
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (1, 2, 1)
+    );
+    assert_eq!((world.done().await.len(), world.dead().await.len()), (1, 0));
+}
+
+#[tokio::test]
+async fn terminal_or_final_error_makes_a_dead_letter_at_once() {
+    let world = World::new().await;
+    world
+        .retries(&brief().final_error("%declined for good%"))
+        .await;
+    world.receive("final", "").await;
+    world.receive("known", "").await;
+    let poison = Poison::default();
+    let consumer = Running::start(
+        world
+            .consumer(&world.db.pool(4))
+            .handle(world.to.as_str(), poison.handler()),
+    );
+    until("both are dead letters", async || {
+        world.dead().await.len() == 2
+    })
+    .await;
+    let summary = consumer.stop().await;
+    assert_eq!((summary.retried, summary.rejected), (0, 2));
+    let dead = world.dead().await;
+    assert!(dead.iter().all(|(_, attempt, _)| *attempt == 1), "{dead:?}");
+    assert!(dead[0].2.contains("no such account"), "{dead:?}");
+    assert_eq!(poison.attempts.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn requeue_all_and_discard_all_select_by_error() {
+    let world = World::new().await;
+    for id in ["final-1", "final-2", "other-1", "other-2", "other-3"] {
+        world.receive(id, "").await;
+    }
+    let poison = Poison::default();
+    let consumer = Running::start(
+        world
+            .consumer(&world.db.pool(4))
+            .handle(world.to.as_str(), poison.handler()),
+    );
+    until("all are dead letters", async || {
+        world.dead().await.len() == 5
+    })
+    .await;
+    consumer.stop().await;
+
+    assert_eq!(
+        discard_all(&world.client, &world.to, "%no such account%", 10)
+            .await
+            .unwrap(),
+        2
+    );
+    assert!(
+        discard(&world.client, &id_of("other-1"), &world.to)
+            .await
+            .unwrap()
+    );
+    assert!(
+        !discard(&world.client, &id_of("other-1"), &world.to)
+            .await
+            .unwrap()
+    );
+    assert_eq!(
+        requeue_all(&world.client, &world.to, "nothing like it", 10)
+            .await
+            .unwrap(),
+        0
+    );
+    assert_eq!(
+        requeue_all(&world.client, &world.to, "%never%", 1)
+            .await
+            .unwrap(),
+        1
+    );
+    assert_eq!(
+        requeue_all(&world.client, &world.to, "%", 10)
+            .await
+            .unwrap(),
+        1
+    );
+    assert_eq!((world.left().await, world.dead().await.len()), (2, 0));
+    // `receive` returns false for a discarded message, as for a handled message.
+    let letter = InboxMessage::json(&1).unwrap();
+    let id = id_of("final-1");
+    assert!(
+        !receive(&world.client, &id, &world.to, &letter)
+            .await
+            .unwrap()
+    );
+}
+
+#[tokio::test]
+async fn release_by_a_filter_does_not_count_as_a_failure() {
+    use futures_util::FutureExt;
+    use idem_runtime::{Before, Filter, Idem, Settlement};
+
+    /// Releases a message five times. This is more often than the message may fail.
+    struct NotYet(AtomicU32);
+
+    impl Filter for NotYet {
+        fn before_consuming<'a>(&'a self, _: &'a Message) -> BoxFuture<'a, Before> {
+            let is_early = self.0.fetch_add(1, Ordering::SeqCst) < 5;
+            async move {
+                match is_early {
+                    true => Before::Stop(Settlement::Release {
+                        after: Duration::from_millis(20),
+                    }),
+                    false => Before::Continue,
+                }
+            }
+            .boxed()
+        }
+    }
+
+    let world = World::new().await;
+    world.receive("m", "").await;
+    let idem = Idem::builder()
+        .filter(NotYet(AtomicU32::new(0)))
+        .build()
+        .unwrap();
+    let consumer = world.consumer(&world.db.pool(4)).idem(idem);
+    let consumer = Running::start(consumer.handle(world.to.as_str(), crate::world::noting()));
+    world.until_done(1).await;
+    let summary = consumer.stop().await;
+    assert_eq!(
+        (summary.handled, summary.retried, summary.rejected),
+        (1, 5, 0)
+    );
+    assert!(world.dead().await.is_empty());
+}

@@ -1,0 +1,261 @@
+//! A consumer holds the lease of a message only while it processes the message.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use idem_fixtures::until;
+use idem_runtime::{Consumer, Idem, Message, Policies, Style, Tx};
+
+use crate::world::{Doomed, Running, World, note, noting};
+
+#[tokio::test]
+async fn messages_of_a_killed_consumer_are_handled_after_the_lease() {
+    const MESSAGES: usize = 12;
+    let world = World::new().await;
+    for n in 0..MESSAGES {
+        world
+            .receive(&format!("m-{n}"), &format!("key-{}", n % 6))
+            .await;
+    }
+    let begun = Arc::new(AtomicU32::new(0));
+    let seen = Arc::clone(&begun);
+    let never = move |tx: Tx, message: Message| {
+        let seen = Arc::clone(&seen);
+        async move {
+            note(&tx, &message).await?;
+            seen.fetch_add(1, Ordering::SeqCst);
+            std::future::pending().await
+        }
+    };
+    let lease = Duration::from_secs(2);
+    let victim = Doomed::start(&world, |pool| {
+        let source = world.source(&pool).lease(lease);
+        Consumer::new(pool, source)
+            .handle(world.to.as_str(), never)
+            .concurrency(3)
+    });
+    until("the handlers run", async || {
+        begun.load(Ordering::SeqCst) == 3
+    })
+    .await;
+    victim.kill();
+
+    let successor = Running::start(
+        world
+            .consumer(&world.db.pool(6))
+            .handle(world.to.as_str(), noting()),
+    );
+    world.until_done(MESSAGES).await;
+    world.until_empty().await;
+    let summary = successor.stop().await;
+    assert_eq!((summary.handled, summary.duplicates), (MESSAGES as u64, 0));
+    let mut done = world.done().await;
+    done.sort();
+    done.dedup();
+    assert_eq!(done.len(), MESSAGES, "each message is handled once");
+}
+
+/// Goal: a consumer that stops releases the messages that it has not begun. The release happens at
+/// once, and is not counted as an attempt.
+#[tokio::test]
+async fn shutdown_releases_prefetched_messages_unharmed() {
+    const MESSAGES: usize = 15;
+    let world = World::new().await;
+    for n in 0..MESSAGES {
+        world.receive(&format!("m-{n:02}"), "").await;
+    }
+    let (begun, may_end) = (
+        Arc::new(AtomicU32::new(0)),
+        Arc::new(tokio::sync::Notify::new()),
+    );
+    let (seen, wait) = (Arc::clone(&begun), Arc::clone(&may_end));
+    let slow = move |tx: Tx, message: Message| {
+        let (seen, wait) = (Arc::clone(&seen), Arc::clone(&wait));
+        async move {
+            note(&tx, &message).await?;
+            seen.fetch_add(1, Ordering::SeqCst);
+            wait.notified().await;
+            Ok(vec![])
+        }
+    };
+    let pool = world.db.pool(4);
+    // The lease is so long that no lease expires during the test.
+    let source = world.source(&pool).lease(Duration::from_secs(3600));
+    let stopping = Consumer::new(pool, source)
+        .handle(world.to.as_str(), slow)
+        .concurrency(1);
+    let stopping = Running::start(stopping);
+    until("the handler runs", async || {
+        begun.load(Ordering::SeqCst) == 1
+    })
+    .await;
+    until("the other messages are prefetched", async || {
+        world.count("state = 'l'").await == MESSAGES as i64
+    })
+    .await;
+    let ended = tokio::spawn(stopping.stop());
+    may_end.notify_one();
+    let summary = ended.await.unwrap();
+    assert_eq!(
+        (summary.handled, summary.returned),
+        (1, MESSAGES as u64 - 1)
+    );
+    assert_eq!(
+        world
+            .count("state = 'r' AND attempt = 0 AND due_at <= now()")
+            .await,
+        MESSAGES as i64 - 1
+    );
+}
+
+#[tokio::test]
+async fn busy_consumer_releases_messages_that_wait_too_long() {
+    const MESSAGES: usize = 10;
+    let world = World::new().await;
+    for n in 0..MESSAGES {
+        world.receive(&format!("m-{n}"), "").await;
+    }
+    let begun = Arc::new(AtomicU32::new(0));
+    let seen = Arc::clone(&begun);
+    let stuck = move |tx: Tx, message: Message| {
+        let seen = Arc::clone(&seen);
+        async move {
+            note(&tx, &message).await?;
+            seen.fetch_add(1, Ordering::SeqCst);
+            std::future::pending().await
+        }
+    };
+    let busy = Doomed::start(&world, |pool| {
+        let source = world.source(&pool).lease(Duration::from_secs(6));
+        Consumer::new(pool, source)
+            .handle(world.to.as_str(), stuck)
+            .concurrency(1)
+    });
+    until("the handler runs", async || {
+        begun.load(Ordering::SeqCst) == 1
+    })
+    .await;
+    let other = Running::start(
+        world
+            .consumer(&world.db.pool(4))
+            .handle(world.to.as_str(), noting()),
+    );
+    world.until_done(MESSAGES - 1).await;
+    assert_eq!(
+        world.left().await,
+        1,
+        "the message that the busy consumer processes is left"
+    );
+    other.stop().await;
+    busy.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lease_is_renewed_while_the_handler_runs() {
+    // With `Eager`, the claim has deleted the row of the message. With `Reactive`, only the lease
+    // excludes other consumers, so the lease must be renewed.
+    for style in [Style::Eager, Style::Reactive] {
+        let world = World::new().await;
+        world.receive("long", "").await;
+        let runs = Arc::new(AtomicU32::new(0));
+        let consumers: Vec<_> = (0..2)
+            .map(|_| {
+                let runs = Arc::clone(&runs);
+                let slow = move |tx: Tx, message: Message| {
+                    let runs = Arc::clone(&runs);
+                    async move {
+                        runs.fetch_add(1, Ordering::SeqCst);
+                        tokio::time::sleep(Duration::from_secs(5)).await;
+                        note(&tx, &message).await?;
+                        Ok(vec![])
+                    }
+                };
+                let pool = world.db.pool(4);
+                let policies = Policies::default().default_rule(|rule| rule.style(style));
+                let source = world.source(&pool).lease(Duration::from_millis(1500));
+                let consumer = Consumer::new(pool, source)
+                    .idem(Idem::builder().policies(policies).build().unwrap())
+                    .handle(world.to.as_str(), slow);
+                Running::start(consumer)
+            })
+            .collect();
+        world.until_done(1).await;
+        world.until_empty().await;
+        for consumer in consumers {
+            consumer.stop().await;
+        }
+        assert_eq!(runs.load(Ordering::SeqCst), 1, "{style:?}");
+        assert_eq!(world.done().await, ["long"]);
+    }
+}
+
+/// Goal: a message that crashes its consumers becomes a dead letter. All other messages are handled
+/// once.
+#[tokio::test(flavor = "multi_thread")]
+async fn poison_message_dies_without_harming_other_messages() {
+    const MESSAGES: usize = 40;
+    let world = World::new().await;
+    for n in 0..MESSAGES {
+        let id = if n == 5 {
+            "killer".to_owned()
+        } else {
+            format!("m-{n}")
+        };
+        world.receive(&id, "").await;
+    }
+    let lease = Duration::from_millis(600);
+    let mut killed = 0;
+    while world.dead().await.is_empty() {
+        let begun = Arc::new(tokio::sync::Notify::new());
+        let seen = Arc::clone(&begun);
+        let handler = move |tx: Tx, message: Message| {
+            let seen = Arc::clone(&seen);
+            async move {
+                note(&tx, &message).await?;
+                if message.message_id() == Some("killer") {
+                    seen.notify_one();
+                    std::future::pending::<()>().await;
+                }
+                // This pause keeps other handlers running at the moment of the crash.
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                Ok(vec![])
+            }
+        };
+        let consumer = Doomed::start(&world, |pool| {
+            let source = world.source(&pool).lease(lease);
+            Consumer::new(pool, source)
+                .handle(world.to.as_str(), handler)
+                .concurrency(4)
+        });
+        tokio::select! {
+            () = begun.notified() => killed += 1,
+            () = until("it is a dead letter", async || !world.dead().await.is_empty()) => {}
+        }
+        consumer.kill();
+    }
+    let successor = Running::start(
+        world
+            .consumer(&world.db.pool(6))
+            .handle(world.to.as_str(), noting()),
+    );
+    world.until_empty().await;
+    successor.stop().await;
+    assert_eq!(killed, 3, "every attempt crashes one consumer");
+    let dead = world.dead().await;
+    assert_eq!(
+        dead,
+        [("killer".to_owned(), 3, "the lease expired".to_owned())]
+    );
+    let mut done = world.done().await;
+    done.sort();
+    done.dedup();
+    assert_eq!(
+        (done.len(), world.count_done().await),
+        (MESSAGES - 1, MESSAGES - 1)
+    );
+}

@@ -1,0 +1,13 @@
+//! Tests of the durable inbox on a real server: messages are stored first, and the consumer runtime
+//! handles them later.
+
+mod world;
+
+mod bytes;
+mod calls;
+mod failures;
+mod hand_over;
+mod inbox;
+mod leases;
+mod many;
+mod order;

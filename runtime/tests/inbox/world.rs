@@ -1,0 +1,201 @@
+//! Fixtures: a database with an inbox, and running consumers.
+
+use std::{future::Future, pin::Pin, time::Duration};
+
+use deadpool_postgres::Pool;
+use idem_client::{
+    Destination, MessageId,
+    deadletters::{DeadLetter, list},
+    inbox::{InboxMessage, RetryPolicy, configure_retries, receive},
+};
+use idem_fixtures::{DEADLINE, Database, until};
+use idem_runtime::{Consumer, Error, Handled, Message, Summary, Tx, inbox::DurableSource};
+use tokio::{sync::oneshot, task::JoinHandle};
+use tokio_postgres::{Client, types::Type};
+
+pub struct World {
+    pub db: Database,
+    /// A connection that bypasses every proxy.
+    pub client: Client,
+    pub to: Destination,
+}
+
+impl World {
+    /// Creates the database, the table that handlers write to, and a retry policy with a short
+    /// back-off.
+    pub async fn new() -> Self {
+        let db = Database::create();
+        let client = db.connect().await;
+        let table = "CREATE TABLE done (place bigserial, id text, key text)";
+        client.batch_execute(table).await.unwrap();
+        let world = Self {
+            db,
+            client,
+            to: Destination::new("tests.inbox").unwrap(),
+        };
+        world.retries(&brief()).await;
+        world
+    }
+
+    pub async fn retries(&self, policy: &RetryPolicy) {
+        configure_retries(&self.client, &self.to, policy)
+            .await
+            .unwrap();
+    }
+
+    /// Stores a message with this id. If `key` is empty, the message has no key.
+    pub async fn receive(&self, id: &str, key: &str) {
+        let mut letter = InboxMessage::json(&id).unwrap();
+        if !key.is_empty() {
+            letter = letter.key(key);
+        }
+        assert!(
+            receive(&self.client, &id_of(id), &self.to, &letter)
+                .await
+                .unwrap()
+        );
+    }
+
+    pub fn source(&self, pool: &Pool) -> DurableSource {
+        DurableSource::new(pool.clone(), self.to.clone())
+    }
+
+    /// Returns a consumer of the inbox. The consumer adds no delay to that of its handler.
+    pub fn consumer(&self, pool: &Pool) -> Consumer<DurableSource> {
+        Consumer::new(pool.clone(), self.source(pool))
+    }
+
+    /// Returns the ids of the handled messages in the order of their inserts. A message that took
+    /// effect twice appears twice.
+    pub async fn done(&self) -> Vec<String> {
+        let rows = self
+            .client
+            .query("SELECT id FROM done ORDER BY place", &[])
+            .await
+            .unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+
+    pub async fn count_done(&self) -> usize {
+        let row = self
+            .client
+            .query_one("SELECT count(*) FROM done", &[])
+            .await
+            .unwrap();
+        usize::try_from(row.get::<_, i64>(0)).unwrap()
+    }
+
+    pub async fn until_done(&self, count: usize) {
+        until(&format!("{count} messages are handled"), async || {
+            self.count_done().await >= count
+        })
+        .await;
+    }
+
+    /// Returns the number of stored messages that are neither handled nor dead letters.
+    pub async fn left(&self) -> i64 {
+        self.count("due_at < 'infinity'").await
+    }
+
+    /// Returns the number of pending messages that satisfy an SQL condition.
+    pub async fn count(&self, what: &str) -> i64 {
+        let sql = format!("SELECT count(*) FROM idem.pending WHERE {what}");
+        self.client.query_one(&sql, &[]).await.unwrap().get(0)
+    }
+
+    pub async fn until_empty(&self) {
+        until("the inbox is empty", async || self.left().await == 0).await;
+    }
+
+    /// Returns the ids, attempts and last errors of the dead letters.
+    pub async fn dead(&self) -> Vec<(String, i32, String)> {
+        let letters = list(&self.client, &self.to, "%", i64::MAX).await.unwrap();
+        let last = |letter: &DeadLetter| letter.failures.last().unwrap().error.clone();
+        let of = |letter: &DeadLetter| (letter.id.to_string(), letter.attempt, last(letter));
+        letters.iter().map(of).collect()
+    }
+}
+
+/// Returns a policy with three attempts and a short back-off.
+pub fn brief() -> RetryPolicy {
+    let brief = Duration::from_millis(20);
+    RetryPolicy::default()
+        .max_attempts(3)
+        .back_off(brief, brief)
+}
+
+pub fn id_of(id: &str) -> MessageId {
+    MessageId::text(id).unwrap()
+}
+
+/// Inserts one row into `done` each time a message takes effect. This is the business write of all
+/// these tests.
+pub async fn note(tx: &Tx, message: &Message) -> Result<(), tokio_postgres::Error> {
+    tx.execute_typed(
+        "INSERT INTO done (id, key) VALUES ($1, $2)",
+        &[
+            (&message.message_id(), Type::TEXT),
+            (&message.key(), Type::TEXT),
+        ],
+    )
+    .await
+    .map(drop)
+}
+
+/// Returns a handler that only calls `note`.
+pub fn noting()
+-> impl Fn(Tx, Message) -> Pin<Box<dyn Future<Output = Handled> + Send>> + Send + Sync + 'static {
+    |tx, message| {
+        Box::pin(async move {
+            note(&tx, &message).await?;
+            Ok(vec![])
+        })
+    }
+}
+
+/// A consumer that runs in its own task.
+pub struct Running {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<Summary, Error>>,
+}
+
+impl Running {
+    pub fn start<S: idem_runtime::Source>(consumer: Consumer<S>) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(consumer.run(async {
+            let _ = stopped.await;
+        }));
+        Self { stop, task }
+    }
+
+    /// Requests a shutdown and waits until the consumer has stopped.
+    pub async fn stop(self) -> Summary {
+        self.stop.send(()).unwrap();
+        let ended = tokio::time::timeout(DEADLINE, self.task).await;
+        ended.expect("the consumer does not stop").unwrap().unwrap()
+    }
+}
+
+/// A consumer in its own runtime. `kill` stops the runtime, like a kill of a process.
+pub struct Doomed(tokio::runtime::Runtime);
+
+impl Doomed {
+    /// Starts the consumer that `consumer` creates with a pool of that runtime.
+    pub fn start<S: idem_runtime::Source>(
+        world: &World,
+        consumer: impl FnOnce(Pool) -> Consumer<S>,
+    ) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.spawn(consumer(world.db.pool(8)).run(std::future::pending()));
+        Self(runtime)
+    }
+
+    /// Stops everything in the runtime and breaks its connections, as if the process was killed.
+    pub fn kill(self) {
+        self.0.shutdown_background();
+    }
+}

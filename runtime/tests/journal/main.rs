@@ -1,0 +1,8 @@
+//! Tests of the journal of external calls, on a real server.
+
+#[path = "../lease/ground.rs"]
+#[allow(dead_code, reason = "other test programs use more of this module")]
+mod ground;
+mod once;
+mod stops;
+mod unknown;

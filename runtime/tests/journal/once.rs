@@ -1,0 +1,394 @@
+//! If the response of a step is recorded, the step does not call the external system again.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use idem_client::{
+    ErrorKind, MessageId,
+    journal::{CallState, calls},
+};
+use idem_fixtures::proxy::{Cut, Proxy};
+use idem_runtime::{
+    Error, HandlerError, Idem, Message, Processed,
+    journal::{CallError, CallFailed, Calls},
+    lease::LeaseContext,
+};
+use serde_json::{Value, json};
+
+use crate::ground::{Ground, LONG, destination, fact, id, is_new, message};
+
+/// An external system that counts its calls.
+#[derive(Default)]
+pub struct Gateway {
+    asked: AtomicUsize,
+    keys: Mutex<HashSet<String>>,
+}
+
+impl Gateway {
+    pub async fn ask(&self, key: String) -> Result<usize, std::io::Error> {
+        self.keys.lock().unwrap().insert(key);
+        Ok(self.asked.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    pub fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    pub fn keys(&self) -> usize {
+        self.keys.lock().unwrap().len()
+    }
+}
+
+pub fn journal(ground: &Ground, message: &Message) -> Calls {
+    Calls::new(&ground.pool, &id(message), &destination())
+}
+
+pub async fn state(ground: &Ground, message: &Message, step: &str) -> Option<CallState> {
+    let all = calls(&ground.observer, &id(message), &destination())
+        .await
+        .unwrap();
+    all.iter()
+        .find(|call| call.step == step)
+        .map(|call| call.state)
+}
+
+#[tokio::test]
+async fn recorded_response_is_returned_without_a_call() {
+    let ground = Ground::new().await;
+    let message = message();
+    let gateway = Gateway::default();
+    for _ in 0..3 {
+        let response = journal(&ground, &message)
+            .once("charge", &5, |key| gateway.ask(key))
+            .await;
+        assert_eq!(response.unwrap(), 1);
+    }
+    assert_eq!(gateway.asked(), 1);
+    // Another step or another message has a different idempotency key.
+    let another = journal(&ground, &message)
+        .once("refund", &5, |key| gateway.ask(key))
+        .await;
+    assert_eq!(another.unwrap(), 2);
+    let other = crate::ground::message();
+    let other = journal(&ground, &other)
+        .once("charge", &5, |key| gateway.ask(key))
+        .await;
+    assert_eq!((other.unwrap(), gateway.keys()), (3, 3));
+
+    let all = calls(&ground.observer, &id(&message), &destination())
+        .await
+        .unwrap();
+    let mut steps: Vec<_> = all
+        .iter()
+        .map(|call| (call.step.as_str(), call.state, &call.response))
+        .collect();
+    steps.sort_by_key(|(step, ..)| *step);
+    assert_eq!(
+        steps,
+        [
+            ("charge", CallState::Done, &Some(json!(1))),
+            ("refund", CallState::Done, &Some(json!(2)))
+        ]
+    );
+    assert!(
+        all.iter()
+            .all(|call| call.ended_at >= call.begun_at && call.attempt == 1)
+    );
+}
+
+#[tokio::test]
+async fn empty_response_is_recorded() {
+    let ground = Ground::new().await;
+    let message = message();
+    let calls = AtomicUsize::new(0);
+    for _ in 0..2 {
+        let nothing: () = journal(&ground, &message)
+            .once("mail", &json!({"to": "a"}), async |_| {
+                calls.fetch_add(1, Ordering::SeqCst);
+                Ok::<_, CallError>(())
+            })
+            .await
+            .unwrap();
+        assert_eq!(nothing, ());
+    }
+    assert_eq!(calls.into_inner(), 1);
+}
+
+#[tokio::test]
+async fn other_request_for_the_same_step_fails() {
+    let ground = Ground::new().await;
+    let message = message();
+    let gateway = Gateway::default();
+    journal(&ground, &message)
+        .once("charge", &5, |key| gateway.ask(key))
+        .await
+        .unwrap();
+    let error = journal(&ground, &message)
+        .once("charge", &6, |key| gateway.ask(key))
+        .await
+        .unwrap_err();
+    let CallFailed::Journal { error, .. } = &error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(
+        error.sqlstate().map(|state| state.code()),
+        Some("23000"),
+        "{error}"
+    );
+    assert_eq!(gateway.asked(), 1);
+}
+
+#[tokio::test]
+async fn rejected_call_fails_permanently() {
+    let ground = Ground::new().await;
+    let message = message();
+    let rejected = journal(&ground, &message)
+        .once("charge", &5, async |_| {
+            Err::<Value, _>(CallError::refused("no such card"))
+        })
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&rejected, CallFailed::Refused { error, .. } if error == "no such card"),
+        "{rejected:?}"
+    );
+    assert_eq!(
+        state(&ground, &message, "charge").await,
+        Some(CallState::Failed)
+    );
+    let gateway = Gateway::default();
+    let again = journal(&ground, &message)
+        .once("charge", &5, |key| gateway.ask(key))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&again, CallFailed::Refused { error, .. } if error == "no such card"),
+        "{again:?}"
+    );
+    assert_eq!(gateway.asked(), 0);
+    // The error is terminal, so a handler that returns it is not retried.
+    assert!(HandlerError::from(again).is_terminal());
+}
+
+#[tokio::test]
+async fn call_without_effect_is_repeated_as_new() {
+    let ground = Ground::new().await;
+    let message = message();
+    let error = journal(&ground, &message)
+        .once("charge", &5, async |_| {
+            Err::<usize, _>(CallError::not_done("no connection"))
+        })
+        .await
+        .unwrap_err();
+    assert!(matches!(error, CallFailed::NotDone { .. }), "{error:?}");
+    assert!(!HandlerError::from(error).is_terminal());
+    assert_eq!(
+        state(&ground, &message, "charge").await,
+        Some(CallState::New)
+    );
+    let gateway = Gateway::default();
+    let response = journal(&ground, &message)
+        .once_or(
+            "charge",
+            &5,
+            idem_runtime::journal::OnUnknown::Fail,
+            |key| gateway.ask(key),
+        )
+        .await;
+    assert_eq!(response.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn handler_calls_once_over_several_attempts() {
+    let ground = Ground::new().await;
+    ground.attempts(5).await;
+    let message = message();
+    let gateway = Gateway::default();
+    let idem = Idem::new();
+    for attempt in 1..=3 {
+        let processed = idem.process_leased(
+            &ground.pool,
+            &message,
+            async |work: LeaseContext, _: Message| {
+                let receipt = work
+                    .calls()
+                    .once("charge", &5, |key| gateway.ask(key))
+                    .await?;
+                assert_eq!(receipt, 1);
+                match attempt {
+                    3 => Ok(vec![fact()]),
+                    _ => Err("after the call".into()),
+                }
+            },
+        );
+        let processed = processed.await;
+        assert_eq!(is_new(&processed), attempt == 3, "{processed:?}");
+    }
+    assert_eq!(gateway.asked(), 1);
+    ground.assert_done_once(&message).await;
+}
+
+#[tokio::test]
+async fn rejected_call_makes_a_dead_letter() {
+    let ground = Ground::new().await;
+    let message = message();
+    let buried = Idem::new()
+        .process_leased(
+            &ground.pool,
+            &message,
+            async |work: LeaseContext, _: Message| {
+                let rejected = async |_| Err::<(), _>(CallError::refused("no such card"));
+                work.calls().once("charge", &5, rejected).await?;
+                Ok(vec![])
+            },
+        )
+        .await
+        .unwrap();
+    assert!(
+        matches!(&buried, Processed::Buried { reason } if reason.contains("no such card")),
+        "{buried:?}"
+    );
+}
+
+#[track_caller]
+fn assert_lease_lost(failed: &CallFailed) {
+    assert!(
+        matches!(
+            failed,
+            CallFailed::Journal {
+                error: Error::LeaseLost,
+                ..
+            }
+        ),
+        "{failed:?}"
+    );
+}
+
+#[tokio::test]
+async fn lost_lease_prevents_the_call() {
+    let ground = Ground::new().await;
+    let message = message();
+    let lost = ground.acquired(&message, LONG).await;
+    ground.expire(&message).await;
+    let held = ground.acquired_next(&message).await;
+    let gateway = Gateway::default();
+    let late = Calls::of(&lost, &ground.pool)
+        .once("charge", &5, |key| gateway.ask(key))
+        .await
+        .unwrap_err();
+    assert_lease_lost(&late);
+    assert_eq!(
+        (gateway.asked(), state(&ground, &message, "charge").await),
+        (0, None)
+    );
+    let response = Calls::of(&held, &ground.pool)
+        .once("charge", &5, |key| gateway.ask(key))
+        .await;
+    assert_eq!(response.unwrap(), 1);
+}
+
+/// Goal: the extension of the lease and the journal entry commit together, also if the server
+/// cancels the BEGIN in front of them. Without a lease there is no entry. Invariant: I2.
+#[tokio::test]
+async fn i2_cancelled_begin_leaves_no_entry_without_a_lease() {
+    let ground = Ground::new().await;
+    let message = message();
+    let lost = ground.acquired(&message, LONG).await;
+    ground.expire(&message).await;
+    let _held = ground.acquired_next(&message).await;
+    let proxy = Proxy::to(&ground.database).await;
+    let pool = proxy.pool(1);
+    drop(pool.get().await.unwrap());
+    proxy.cancel_begin_once();
+    let gateway = Gateway::default();
+    let late = Calls::of(&lost, &pool)
+        .once("charge", &5, |key| gateway.ask(key))
+        .await
+        .unwrap_err();
+    assert!(proxy.has_cancelled_begin());
+    assert_lease_lost(&late);
+    // A connection executes its requests in order. So all requests of the call are executed.
+    pool.get().await.unwrap().batch_execute("").await.unwrap();
+    assert_eq!(
+        (gateway.asked(), state(&ground, &message, "charge").await),
+        (0, None)
+    );
+}
+
+/// Goal: a response is recorded also if it arrives after the lease was lost, because the call has
+/// been made.
+#[tokio::test]
+async fn response_is_recorded_after_the_lease_is_lost() {
+    let ground = Ground::new().await;
+    let message = message();
+    let held = ground.acquired(&message, LONG).await;
+    let response = Calls::of(&held, &ground.pool)
+        .once("charge", &5, async |_| {
+            ground.expire(&message).await;
+            let _next = ground.acquired_next(&message).await;
+            Ok::<_, CallError>(7)
+        })
+        .await;
+    assert_eq!(response.unwrap(), 7);
+    assert_eq!(
+        state(&ground, &message, "charge").await,
+        Some(CallState::Done)
+    );
+}
+
+#[tokio::test]
+async fn response_is_recorded_once_after_an_ambiguous_commit() {
+    let ground = Ground::new().await;
+    for cut in [Cut::BeforeCommit, Cut::AfterCommit] {
+        let proxy = Proxy::to(&ground.database).await;
+        let message = message();
+        let gateway = Gateway::default();
+        let journal = Calls::new(&proxy.pool(1), &id(&message), &destination());
+        let response = journal
+            .once("charge", &5, async |key| {
+                proxy.cut_once(cut);
+                gateway.ask(key).await
+            })
+            .await;
+        assert!(proxy.was_cut());
+        assert_eq!(response.unwrap(), 1);
+        assert_eq!(
+            state(&ground, &message, "charge").await,
+            Some(CallState::Done)
+        );
+        assert_eq!(gateway.asked(), 1);
+    }
+}
+
+#[tokio::test]
+async fn invalid_step_name_fails() {
+    let ground = Ground::new().await;
+    let message = message();
+    let gateway = Gateway::default();
+    for step in ["", &"x".repeat(256)] {
+        let error = journal(&ground, &message)
+            .once(step, &5, |key| gateway.ask(key))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(
+                &error,
+                CallFailed::Journal { error, .. } if error.kind() == ErrorKind::Invalid
+            ),
+            "{error:?}"
+        );
+    }
+    assert_eq!(gateway.asked(), 0);
+    let unknown = MessageId::text("unknown").unwrap();
+    assert_eq!(
+        calls(&ground.observer, &unknown, &destination())
+            .await
+            .unwrap(),
+        []
+    );
+}

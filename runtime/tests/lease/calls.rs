@@ -1,0 +1,169 @@
+//! Tests of the lease functions on a connection of the caller.
+
+use std::time::Duration;
+
+use idem_client::{
+    ErrorKind,
+    lease::{DeadLetterContent, Lease},
+};
+
+use crate::ground::{Ground, LONG, SHORT, fact, message};
+
+const BRIEF: Duration = Duration::from_millis(1);
+
+#[tokio::test]
+async fn leased_is_in_progress_and_completed_is_duplicate() {
+    let ground = Ground::new().await;
+    let message = message();
+    let held = ground.acquired(&message, LONG).await;
+    assert_eq!(
+        (held.attempt(), held.last_error(), held.lease()),
+        (1, None, LONG)
+    );
+    match ground.acquire(&message, LONG).await {
+        Lease::InProgress { retry_after } => assert!(
+            retry_after > LONG / 2 && retry_after <= LONG,
+            "{retry_after:?}"
+        ),
+        other => panic!("{other:?}"),
+    }
+
+    // The completion commits together with the other writes of the transaction, so a rollback
+    // undoes it.
+    let mut client = ground.database.connect().await;
+    let tx = client.transaction().await.unwrap();
+    tx.batch_execute("INSERT INTO work VALUES ('a')")
+        .await
+        .unwrap();
+    assert_eq!(held.complete(&tx, &[fact()]).await.unwrap().len(), 1);
+    tx.rollback().await.unwrap();
+    ground.assert_undone(&message).await;
+
+    let tx = client.transaction().await.unwrap();
+    tx.batch_execute("INSERT INTO work VALUES ('a')")
+        .await
+        .unwrap();
+    let ids = held.complete(&tx, &[fact()]).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(ground.effects(&message).await[0].message_id, ids[0]);
+    assert_eq!(ground.count("SELECT count(*) FROM work").await, 1);
+    assert!(matches!(
+        ground.acquire(&message, LONG).await,
+        Lease::Duplicate
+    ));
+    assert_eq!(
+        kind(held.complete(&client, &[fact()]).await),
+        Some(ErrorKind::NotClaimed)
+    );
+    ground.assert_done_once(&message).await;
+}
+
+#[tokio::test]
+async fn lost_lease_permits_no_write() {
+    let ground = Ground::new().await;
+    let message = message();
+    let lost = ground.acquired(&message, BRIEF).await;
+    let held = ground.acquired_next(&message).await;
+    assert_eq!(held.attempt(), 2);
+    assert!(
+        held.last_error()
+            .is_some_and(|error| error.contains("lease expired")),
+        "{held:?}"
+    );
+
+    let client = &ground.observer;
+    let errors = [
+        kind(lost.extend(client, LONG).await),
+        kind(lost.complete(client, &[fact()]).await),
+        kind(lost.release(client, "late", false).await),
+        kind(lost.give_back(client).await),
+        kind(
+            lost.bury(client, b"late", "late", &DeadLetterContent::default())
+                .await,
+        ),
+    ];
+    assert_eq!(errors, [Some(ErrorKind::NotClaimed); 5]);
+    ground.assert_undone(&message).await;
+    held.complete(client, &[fact()]).await.unwrap();
+    ground.assert_done_once(&message).await;
+}
+
+#[tokio::test]
+async fn extended_lease_expires_later() {
+    let ground = Ground::new().await;
+    let message = message();
+    let held = ground.acquired(&message, SHORT).await;
+    held.extend(&ground.observer, LONG).await.unwrap();
+    let left = ground.left(&message).await.unwrap();
+    assert!(left > SHORT.as_secs_f64(), "{left}");
+}
+
+#[tokio::test]
+async fn failure_counts_as_an_attempt_and_give_back_does_not() {
+    let ground = Ground::new().await;
+    ground.attempts(2).await;
+    let message = message();
+    let held = ground.acquired(&message, LONG).await;
+    held.give_back(&ground.observer).await.unwrap();
+    let held = ground.acquired(&message, LONG).await;
+    assert_eq!((held.attempt(), held.last_error()), (1, None));
+    assert_eq!(
+        held.release(&ground.observer, "out\0 of stock", false)
+            .await
+            .unwrap(),
+        Some(Duration::ZERO)
+    );
+    let held = ground.acquired(&message, LONG).await;
+    assert_eq!(
+        (held.attempt(), held.last_error()),
+        (2, Some("out\u{fffd} of stock"))
+    );
+    assert_eq!(
+        held.release(&ground.observer, "another", false)
+            .await
+            .unwrap(),
+        None
+    );
+
+    let Lease::Exhausted(held) = ground.acquire(&message, LONG).await else {
+        panic!("the attempts are not used up");
+    };
+    assert_eq!(held.attempt(), 2);
+    let content = DeadLetterContent {
+        key: Some("k".into()),
+        message_type: Some("Order".into()),
+        content_type: Some("application/json".into()),
+        headers: Some(serde_json::json!({"x": "1"})),
+    };
+    held.bury(&ground.observer, b"[1]", "enough", &content)
+        .await
+        .unwrap();
+    assert!(matches!(ground.acquire(&message, LONG).await, Lease::Dead));
+    let sql = "SELECT convert_from(payload, 'UTF8'), order_key, type, content_type,
+                      headers->>'x', attempt,
+                      jsonb_path_query_array(errors, '$[*].error')::text FROM idem.dead_letter";
+    let row = ground.observer.query_one(sql, &[]).await.unwrap();
+    let texts: Vec<&str> = (0..5).map(|n| row.get(n)).collect();
+    assert_eq!(texts, ["[1]", "k", "Order", "application/json", "1"]);
+    assert_eq!(row.get::<_, i32>(5), 2);
+    let errors: &str = row.get(6);
+    for error in ["of stock", "another"] {
+        assert!(errors.contains(error), "{errors}");
+    }
+}
+
+#[tokio::test]
+async fn invalid_lease_length_fails() {
+    let ground = Ground::new().await;
+    let (id, destination) = (crate::ground::id(&message()), crate::ground::destination());
+    for wrong in [Duration::ZERO, Duration::from_secs(86_400 * 1000)] {
+        let error = idem_client::lease::acquire(&ground.observer, &id, &destination, wrong)
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    }
+}
+
+fn kind<T>(result: Result<T, idem_client::Error>) -> Option<ErrorKind> {
+    result.err().map(|error| error.kind())
+}

@@ -1,0 +1,213 @@
+//! Tests of transactional handlers for which the database counts the attempts.
+
+use std::{
+    future::pending,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use idem_fixtures::proxy::{Cut, Proxy};
+use idem_runtime::{Error, Idem, Message, Processed, Settlement, Style, Tx};
+
+use crate::ground::{Ground, SHORT, fact, idem, is_new, message, until, work};
+
+fn counting(style: Style) -> Idem {
+    idem(|rule| rule.style(style).count_attempts(true).lease(SHORT))
+}
+
+/// Returns a message with the delivery count of a redelivery.
+fn redelivered() -> Message {
+    message().with_deliveries(2)
+}
+
+#[tokio::test]
+async fn redelivered_message_is_leased_and_takes_effect_once() {
+    let ground = Ground::new().await;
+    for style in [Style::Eager, Style::Reactive] {
+        let message = redelivered();
+        let processed = counting(style)
+            .process(&ground.pool, &message, async |tx: Tx, message: Message| {
+                assert!(
+                    ground.left(&message).await.is_some(),
+                    "the message is not leased"
+                );
+                work(tx, message).await
+            })
+            .await;
+        assert!(is_new(&processed), "{processed:?}");
+        ground.assert_done_once(&message).await;
+        let again = counting(style)
+            .process(&ground.pool, &message, work)
+            .await
+            .unwrap();
+        assert!(matches!(again, Processed::Duplicate { .. }), "{again:?}");
+        assert_eq!(ground.work(&message).await, 1);
+    }
+}
+
+#[tokio::test]
+async fn first_delivery_or_uncounted_message_is_not_leased() {
+    let ground = Ground::new().await;
+    let uncounted = idem(|rule| rule.lease(SHORT));
+    for (idem, message) in [
+        (counting(Style::Eager), message().with_deliveries(1)),
+        (uncounted, redelivered()),
+    ] {
+        let processed = idem
+            .process(&ground.pool, &message, async |tx: Tx, message: Message| {
+                assert_eq!(ground.left(&message).await, None);
+                work(tx, message).await
+            })
+            .await;
+        assert!(is_new(&processed), "{processed:?}");
+    }
+}
+
+#[tokio::test]
+async fn crashing_message_is_a_dead_letter_after_its_attempts() {
+    let ground = Ground::new().await;
+    ground.attempts(3).await;
+    let message = redelivered();
+    let idem = counting(Style::Eager);
+    let crashes = AtomicUsize::new(0);
+    let mut last = None;
+    until("the message is a dead letter", async || {
+        let processed = idem.process(&ground.pool, &message, async |tx: Tx, message: Message| {
+            work(tx, message).await?;
+            crashes.fetch_add(1, Ordering::SeqCst);
+            pending().await
+        });
+        let before = crashes.load(Ordering::SeqCst);
+        let begins = until("the handler runs", async || {
+            crashes.load(Ordering::SeqCst) > before
+        });
+        tokio::select! {
+            processed = processed => last = Some(processed.unwrap()),
+            () = begins => ground.expire(&message).await,
+        }
+        matches!(last, Some(Processed::Buried { .. }))
+    })
+    .await;
+    assert_eq!(crashes.into_inner(), 3);
+    assert_eq!(last.unwrap().settlement(), Settlement::Acknowledge);
+    ground.until_quiet().await;
+    assert_eq!(
+        (
+            ground.work(&message).await,
+            ground.is_claimed(&message).await
+        ),
+        (0, false)
+    );
+    let sql = "SELECT count(*) FROM idem.dead_letter WHERE payload = '{\"n\": 1}'";
+    assert_eq!(ground.count(sql).await, 1);
+}
+
+#[tokio::test]
+async fn failed_attempt_is_counted_and_rolled_back() {
+    let ground = Ground::new().await;
+    ground.attempts(2).await;
+    for style in [Style::Eager, Style::Reactive] {
+        let message = redelivered();
+        let idem = counting(style);
+        let failing = async |tx: Tx, message: Message| {
+            work(tx, message).await?;
+            Err("out of stock".into())
+        };
+        let error = idem
+            .process(&ground.pool, &message, failing)
+            .await
+            .unwrap_err();
+        assert!(matches!(error, Error::Attempt { .. }), "{error:?}");
+        let processed = idem.process(&ground.pool, &message, failing).await.unwrap();
+        assert!(
+            matches!(processed, Processed::Buried { .. }),
+            "{processed:?}"
+        );
+        assert_eq!(
+            (
+                ground.work(&message).await,
+                ground.is_claimed(&message).await
+            ),
+            (0, false)
+        );
+    }
+}
+
+#[tokio::test]
+async fn ambiguous_commit_is_settled_before_the_next_attempt() {
+    let ground = Ground::new().await;
+    // If a handler takes effect twice, this index makes the second insert fail.
+    ground
+        .observer
+        .batch_execute("CREATE UNIQUE INDEX ON work (id)")
+        .await
+        .unwrap();
+    for (cut, is_duplicate) in [(Cut::AfterCommit, true), (Cut::BeforeCommit, false)] {
+        let proxy = Proxy::to(&ground.database).await;
+        let message = redelivered();
+        let processed = counting(Style::Eager)
+            .process(
+                &proxy.pool(2),
+                &message,
+                async |tx: Tx, message: Message| {
+                    if !proxy.was_cut() {
+                        proxy.cut_once(cut);
+                    }
+                    work(tx, message).await
+                },
+            )
+            .await
+            .unwrap();
+        assert!(proxy.was_cut());
+        assert_eq!(
+            matches!(processed, Processed::Duplicate { .. }),
+            is_duplicate,
+            "{processed:?}"
+        );
+        assert_eq!(ground.work(&message).await, 1);
+        ground.assert_done_once(&message).await;
+    }
+}
+
+/// Goal: a renewal can fail because the lease was completed, before the result of the commit is
+/// known. The message is then a duplicate, and the lease is not reported as lost.
+#[tokio::test]
+async fn completed_lease_is_not_reported_as_lost() {
+    let ground = Ground::new().await;
+    let message = redelivered();
+    let processed = counting(Style::Eager)
+        .process(&ground.pool, &message, async |_: Tx, message: Message| {
+            ground.expire(&message).await;
+            let held = ground.acquired_next(&message).await;
+            held.complete(&ground.observer, &[fact()]).await?;
+            // Wait here until a renewal fails and the handler is dropped.
+            pending().await
+        })
+        .await
+        .unwrap();
+    assert!(
+        matches!(processed, Processed::Duplicate { .. }),
+        "{processed:?}"
+    );
+    ground.until_quiet().await;
+    assert_eq!(ground.work(&message).await, 0);
+}
+
+#[tokio::test]
+async fn lost_lease_commits_nothing() {
+    let ground = Ground::new().await;
+    let message = redelivered();
+    let error = counting(Style::Eager)
+        .process(&ground.pool, &message, async |tx: Tx, message: Message| {
+            let effects = work(tx, message.clone()).await;
+            // Act as if this process was paused and another process acquired the lease.
+            ground.expire(&message).await;
+            let _other = ground.acquired_next(&message).await;
+            effects
+        })
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::LeaseLost), "{error:?}");
+    ground.until_quiet().await;
+    assert_eq!(ground.work(&message).await, 0);
+    ground.assert_undone(&message).await;
+}

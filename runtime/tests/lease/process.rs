@@ -1,0 +1,412 @@
+//! Tests of handlers that run with a lease and without a transaction.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use idem_client::ErrorKind;
+use idem_fixtures::{
+    in_time,
+    proxy::{Cut, Proxy},
+};
+use idem_runtime::{
+    Error, Handled, HandlerError, IdStrategy, Idem, Message, OnDuplicate, Processed, Rule,
+    Settlement, Store, Style, lease::LeaseContext,
+};
+
+use crate::ground::{DESTINATION, Ground, LONG, SHORT, fact, idem, is_new, message};
+
+async fn handler(_: LeaseContext, _: Message) -> Handled {
+    Ok(vec![fact()])
+}
+
+async fn failing(_: LeaseContext, _: Message) -> Handled {
+    Err("out of stock".into())
+}
+
+#[tokio::test]
+async fn completion_records_effects_and_duplicate_is_acknowledged() {
+    let ground = Ground::new().await;
+    let message = message();
+    let idem = idem(|rule| rule.on_duplicate(OnDuplicate::Effects));
+    let processed = idem
+        .process_leased(&ground.pool, &message, handler)
+        .await
+        .unwrap();
+    let Processed::New { effects } = &processed else {
+        panic!("{processed:?}")
+    };
+    assert_eq!(processed.settlement(), Settlement::Acknowledge);
+    let recorded = ground.effects(&message).await;
+    assert_eq!(
+        recorded
+            .iter()
+            .map(|effect| effect.message_id)
+            .collect::<Vec<_>>(),
+        *effects
+    );
+
+    let again = idem
+        .process_leased(
+            &ground.pool,
+            &message,
+            async |_: LeaseContext, _: Message| panic!("the handler was called"),
+        )
+        .await
+        .unwrap();
+    assert_eq!(again, Processed::Duplicate { effects: recorded });
+    assert_eq!(again.settlement(), Settlement::Acknowledge);
+    // Leased and transactional handlers use the same claim, so the message is a duplicate here too.
+    let transactional = Idem::new()
+        .process(&ground.pool, &message, crate::ground::work)
+        .await
+        .unwrap();
+    assert!(matches!(transactional, Processed::Duplicate { .. }));
+    ground.assert_done_once(&message).await;
+}
+
+#[tokio::test]
+async fn concurrent_delivery_of_a_leased_message_is_released() {
+    let ground = Ground::new().await;
+    let message = message();
+    let idem = Idem::new();
+    let processed = idem
+        .process_leased(
+            &ground.pool,
+            &message,
+            async |work: LeaseContext, message: Message| {
+                assert_eq!((work.attempt(), work.last_error()), (1, None));
+                for transactional in [false, true] {
+                    let other = Idem::new();
+                    let other = match transactional {
+                        false => other.process_leased(&ground.pool, &message, handler).await,
+                        true => {
+                            crate::ground::idem(|rule| rule.wait(false))
+                                .process(&ground.pool, &message, crate::ground::work)
+                                .await
+                        }
+                    };
+                    match other {
+                        Ok(Processed::Leased { retry_after }) => {
+                            assert!(!retry_after.is_zero());
+                            let settlement = Processed::Leased { retry_after }.settlement();
+                            assert_eq!(settlement, Settlement::Release { after: retry_after });
+                        }
+                        Ok(Processed::InProgress) => assert!(transactional),
+                        other => panic!("{other:?}"),
+                    }
+                }
+                Ok(vec![fact()])
+            },
+        )
+        .await;
+    assert!(is_new(&processed), "{processed:?}");
+    assert_eq!(ground.work(&message).await, 0);
+    ground.assert_done_once(&message).await;
+}
+
+#[tokio::test]
+async fn dead_letter_has_payload_properties_and_all_errors() {
+    let ground = Ground::new().await;
+    ground.attempts(3).await;
+    let message = message()
+        .with_key("k")
+        .with_type("Order")
+        .with_header("x", "1");
+    let idem = Idem::new();
+    for attempt in 1..3 {
+        let failed = idem.process_leased(
+            &ground.pool,
+            &message,
+            async |work: LeaseContext, _: Message| {
+                assert_eq!(work.attempt(), attempt);
+                assert_eq!(work.last_error().is_some(), attempt > 1);
+                Err(format!("failure {attempt}").into())
+            },
+        );
+        let error = failed.await.unwrap_err();
+        let Error::Attempt { retry_after, .. } = &error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(
+            error.settlement(),
+            Settlement::Release {
+                after: *retry_after
+            }
+        );
+        assert_eq!(error.kind(), ErrorKind::Handler);
+    }
+    let buried = idem
+        .process_leased(&ground.pool, &message, failing)
+        .await
+        .unwrap();
+    assert!(
+        matches!(&buried, Processed::Buried { reason } if reason.contains("out of stock")),
+        "{buried:?}"
+    );
+    assert_eq!(buried.settlement(), Settlement::Acknowledge);
+    // The broker redelivers the message, as if the acknowledgement was late.
+    let again = idem
+        .process_leased(&ground.pool, &message, handler)
+        .await
+        .unwrap();
+    assert_eq!(
+        (&again, again.settlement()),
+        (&Processed::Dead, Settlement::Acknowledge)
+    );
+    ground.assert_undone(&message).await;
+
+    let sql = "SELECT convert_from(payload, 'UTF8'), order_key, type, headers->>'x', errors::text,
+                      attempt FROM idem.dead_letter";
+    let row = ground.observer.query_one(sql, &[]).await.unwrap();
+    let texts: Vec<&str> = (0..4).map(|n| row.get(n)).collect();
+    assert_eq!(texts, [r#"{"n": 1}"#, "k", "Order", "1"]);
+    assert_eq!(row.get::<_, i32>(5), 3);
+    let errors: &str = row.get(4);
+    for error in ["failure 1", "failure 2", "out of stock"] {
+        assert!(errors.contains(error), "{errors}");
+    }
+}
+
+#[tokio::test]
+async fn crashing_message_becomes_a_dead_letter() {
+    let ground = Ground::new().await;
+    ground.attempts(2).await;
+    let message = message();
+    for attempt in 1..=2 {
+        // Act as if the process crashed: do not release the lease.
+        assert_eq!(ground.acquired(&message, LONG).await.attempt(), attempt);
+        ground.expire(&message).await;
+    }
+    let buried = Idem::new()
+        .process_leased(&ground.pool, &message, handler)
+        .await
+        .unwrap();
+    assert!(
+        matches!(&buried, Processed::Buried { reason } if reason.contains("lease expired")),
+        "{buried:?}"
+    );
+    assert_eq!(
+        ground.count("SELECT count(*) FROM idem.dead_letter").await,
+        1
+    );
+}
+
+#[tokio::test]
+async fn terminal_or_final_error_makes_a_dead_letter_at_once() {
+    let ground = Ground::new().await;
+    let terminal = message();
+    let buried = Idem::new()
+        .process_leased(
+            &ground.pool,
+            &terminal,
+            async |_: LeaseContext, _: Message| Err(HandlerError::terminal("no such order")),
+        )
+        .await
+        .unwrap();
+    assert!(
+        matches!(&buried, Processed::Buried { reason } if reason == "no such order"),
+        "{buried:?}"
+    );
+
+    // Now the database has a list of final errors, and the error matches it.
+    let sql =
+        format!("SELECT idem_configure_retries('{DESTINATION}', final_errors => '{{out of%}}')");
+    ground.observer.batch_execute(&sql).await.unwrap();
+    let known = message();
+    let buried = Idem::new()
+        .process_leased(&ground.pool, &known, failing)
+        .await
+        .unwrap();
+    assert!(matches!(buried, Processed::Buried { .. }), "{buried:?}");
+    assert_eq!(
+        ground.count("SELECT count(*) FROM idem.dead_letter").await,
+        2
+    );
+}
+
+#[tokio::test]
+async fn failed_message_waits_for_its_back_off() {
+    let ground = Ground::new().await;
+    let sql = format!(
+        "SELECT idem_configure_retries(
+             '{DESTINATION}', base => '1 hour', cap => '1 hour', jitter => 0)"
+    );
+    ground.observer.batch_execute(&sql).await.unwrap();
+    let message = message();
+    let error = Idem::new()
+        .process_leased(&ground.pool, &message, failing)
+        .await
+        .unwrap_err();
+    let Error::Attempt { retry_after, .. } = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(retry_after.as_secs(), 3600);
+    let early = Idem::new()
+        .process_leased(&ground.pool, &message, handler)
+        .await
+        .unwrap();
+    assert!(
+        matches!(early, Processed::Leased { retry_after } if retry_after.as_secs() > 3000),
+        "{early:?}"
+    );
+}
+
+#[tokio::test]
+async fn completion_with_a_lost_reply_is_retried() {
+    let ground = Ground::new().await;
+    for (cut, is_duplicate) in [(Cut::AfterCommit, true), (Cut::BeforeCommit, false)] {
+        let proxy = Proxy::to(&ground.database).await;
+        let message = message();
+        let calls = AtomicUsize::new(0);
+        let processed = Idem::new()
+            .process_leased(
+                &proxy.pool(1),
+                &message,
+                async |_: LeaseContext, _: Message| {
+                    calls.fetch_add(1, Ordering::SeqCst);
+                    proxy.cut_once(cut);
+                    Ok(vec![fact()])
+                },
+            )
+            .await
+            .unwrap();
+        assert!(proxy.was_cut());
+        assert_eq!(
+            matches!(processed, Processed::Duplicate { .. }),
+            is_duplicate,
+            "{processed:?}"
+        );
+        assert_eq!(processed.settlement(), Settlement::Acknowledge);
+        assert_eq!(calls.into_inner(), 1);
+        ground.assert_done_once(&message).await;
+    }
+}
+
+#[tokio::test]
+async fn ambiguous_completion_is_not_acknowledged() {
+    let ground = Ground::new().await;
+    for (cut, is_done) in [(Cut::AfterCommit, true), (Cut::BeforeCommit, false)] {
+        let proxy = Proxy::to(&ground.database).await;
+        let message = message();
+        let error = Idem::new()
+            .process_leased(
+                &proxy.pool(1),
+                &message,
+                async |_: LeaseContext, _: Message| {
+                    proxy.cut_for_good(cut);
+                    Ok(vec![fact()])
+                },
+            )
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (error.kind(), error.settlement()),
+            (ErrorKind::AmbiguousCommit, Settlement::RELEASE)
+        );
+        // After the lease has expired, the next delivery finds out whether the completion was
+        // committed.
+        ground.expire(&message).await;
+        let processed = Idem::new()
+            .process_leased(&ground.pool, &message, handler)
+            .await
+            .unwrap();
+        assert_eq!(
+            matches!(processed, Processed::Duplicate { .. }),
+            is_done,
+            "{processed:?}"
+        );
+        ground.assert_done_once(&message).await;
+    }
+}
+
+#[tokio::test]
+async fn lease_with_a_lost_reply_expires() {
+    let ground = Ground::new().await;
+    let proxy = Proxy::to(&ground.database).await;
+    let message = message();
+    proxy.cut_once(Cut::AfterCommit);
+    let idem = idem(|rule| rule.lease(SHORT));
+    let processed = idem
+        .process_leased(&proxy.pool(1), &message, handler)
+        .await
+        .unwrap();
+    assert!(
+        matches!(processed, Processed::Leased { retry_after } if retry_after <= SHORT),
+        "{processed:?}"
+    );
+    assert_eq!(ground.acquired_next(&message).await.attempt(), 2);
+}
+
+#[tokio::test]
+async fn unsupported_policy_fails_before_the_handler_runs() {
+    let ground = Ground::new().await;
+    let rules: [fn(Rule) -> Rule; 4] = [
+        |rule| rule.fingerprint(true),
+        |rule| rule.expire(true),
+        |rule| rule.style(Style::CheckOnly),
+        |rule| rule.store(Store::Memory),
+    ];
+    let never = async |_: LeaseContext, _: Message| -> Handled { panic!("the handler was called") };
+    for rule in rules {
+        let error = idem(rule)
+            .process_leased(&ground.pool, &message(), never)
+            .await
+            .unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+    }
+    let unprotected = idem(|rule| {
+        rule.id(IdStrategy::CorrelationId)
+            .missing_id(idem_runtime::MissingId::Unprotected)
+    });
+    let error = unprotected
+        .process_leased(&ground.pool, &message(), never)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::MissingId, "{error}");
+}
+
+#[tokio::test]
+async fn leased_handler_holds_no_connection() {
+    let ground = Ground::new().await;
+    let pool = ground.database.pool(1);
+    let message = message();
+    let idem = Idem::new();
+    let processed = idem.process_leased(&pool, &message, async |_: LeaseContext, _: Message| {
+        // The handler holds no connection, so the only connection of the pool is free.
+        drop(in_time(pool.get()).await.unwrap());
+        Ok(vec![fact()])
+    });
+    assert!(is_new(&processed.await));
+}
+
+#[tokio::test]
+async fn policy_sets_the_lease_and_rejects_invalid_ones() {
+    let ground = Ground::new().await;
+    let file =
+        "[default]\nlease = '90s'\n[destinations.'lease.*']\nlease = '5m'\ncount-attempts = true";
+    let idem = Idem::builder()
+        .policies(toml::from_str(file).unwrap())
+        .build()
+        .unwrap();
+    let message = message();
+    let processed = idem.process_leased(
+        &ground.pool,
+        &message,
+        async |_: LeaseContext, message: Message| {
+            let left = ground.left(&message).await.unwrap();
+            assert!((240.0..=300.0).contains(&left), "{left}");
+            Ok(vec![fact()])
+        },
+    );
+    assert!(is_new(&processed.await));
+
+    for wrong in [
+        "lease = '1ms'",
+        "lease = '2 days'",
+        "count-attempts = true\nfingerprint = true",
+        "count-attempts = true\nstyle = 'check-only'",
+    ] {
+        let policies = toml::from_str(&format!("[default]\n{wrong}")).unwrap();
+        let error = Idem::builder().policies(policies).build().unwrap_err();
+        assert!(error.to_string().contains("lease"), "{wrong}: {error}");
+    }
+}

@@ -1,0 +1,122 @@
+//! Fixtures: a table of facts, and a handler that inserts one row each time a message takes effect.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+use deadpool_postgres::Pool;
+use idem_client::Effect;
+use idem_fixtures::Database;
+use idem_runtime::{HandlerError, Idem, Message, Policies, Processed, Tx};
+use serde_json::json;
+use tokio_postgres::{Client, types::Type};
+
+pub struct Ground {
+    pub pool: Pool,
+    pub client: Client,
+    database: Database,
+    /// The number of handler runs.
+    pub calls: Arc<AtomicU32>,
+}
+
+impl Ground {
+    pub async fn new() -> Self {
+        let database = Database::create();
+        let client = database.connect().await;
+        client
+            .batch_execute("CREATE TABLE fact (topic text, id text, payload text)")
+            .await
+            .unwrap();
+        Self {
+            pool: database.pool(8),
+            client,
+            database,
+            calls: Arc::default(),
+        }
+    }
+
+    pub fn pool_of(&self, size: usize) -> Pool {
+        self.database.pool(size)
+    }
+
+    pub async fn process(
+        &self,
+        idem: &Idem,
+        message: &Message,
+    ) -> Result<Processed, idem_runtime::Error> {
+        idem.process(&self.pool, message, |tx, message| {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            note(tx, message)
+        })
+        .await
+    }
+
+    pub fn calls(&self) -> u32 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    pub async fn count(&self, what: &str) -> i64 {
+        let row = self
+            .client
+            .query_one(&format!("SELECT count(*) FROM {what}"), &[])
+            .await
+            .unwrap();
+        row.get(0)
+    }
+
+    /// Returns how many times messages have taken effect.
+    pub async fn facts(&self) -> i64 {
+        self.count("fact").await
+    }
+
+    pub async fn claims(&self) -> i64 {
+        self.count("idem.inbox").await
+    }
+
+    /// Returns the topics and types of all recorded and sent effects, in order.
+    pub async fn outbox(&self) -> Vec<(String, Option<String>)> {
+        let rows = self
+            .client
+            .query("SELECT topic, type FROM idem.outbox ORDER BY seq", &[])
+            .await;
+        rows.unwrap()
+            .iter()
+            .map(|row| (row.get(0), row.get(1)))
+            .collect()
+    }
+}
+
+pub async fn note(tx: Tx, message: Message) -> Result<Vec<Effect>, HandlerError> {
+    let payload = String::from_utf8_lossy(message.payload()).into_owned();
+    tx.query_typed(
+        "INSERT INTO fact VALUES ($1, $2, $3)",
+        &[
+            (&message.topic(), Type::TEXT),
+            (&message.message_id(), Type::TEXT),
+            (&payload, Type::TEXT),
+        ],
+    )
+    .await?;
+    Ok(vec![Effect::json(
+        "facts",
+        &json!({ "of": message.topic() }),
+    )?])
+}
+
+pub fn idem(policies: &str) -> Idem {
+    let policies: Policies = toml::from_str(policies).unwrap();
+    Idem::builder().policies(policies).build().unwrap()
+}
+
+pub fn message(id: &str) -> Message {
+    Message::new("tests", "{}").with_message_id(id)
+}
+
+pub fn is_new(processed: &Result<Processed, idem_runtime::Error>) -> bool {
+    matches!(processed, Ok(Processed::New { .. }))
+}
+
+pub fn is_duplicate(processed: &Result<Processed, idem_runtime::Error>) -> bool {
+    matches!(processed, Ok(Processed::Duplicate { .. }))
+}

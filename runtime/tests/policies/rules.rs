@@ -1,0 +1,163 @@
+//! Tests of those policies of destinations that need a server.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use idem_client::{Destination, RecordedEffect};
+use idem_runtime::{
+    Error, HandlerError, Idem, Message, OnDuplicate, Policies, Processed, Settlement,
+};
+
+use crate::ground::{Ground, is_duplicate, is_new, message};
+
+fn of(destination: &str) -> Message {
+    message("m").with_destination(Destination::new(destination).unwrap())
+}
+
+#[tokio::test]
+async fn each_destination_has_its_own_policy() {
+    let ground = Ground::new().await;
+    let idem = crate::ground::idem(
+        "[destinations.'orders.*']\nid = 'correlation-id'\n\
+         [destinations.'orders.plain']\nid = 'message-id'",
+    );
+    assert!(is_new(&ground.process(&idem, &of("billing")).await));
+    assert!(is_new(&ground.process(&idem, &of("orders.plain")).await));
+    let error = ground.process(&idem, &of("orders.other")).await;
+    assert!(matches!(error, Err(Error::MissingId { .. })), "{error:?}");
+    assert!(is_new(
+        &ground
+            .process(&idem, &of("orders.other").with_correlation_id("c"))
+            .await
+    ));
+}
+
+#[tokio::test]
+async fn configure_sets_retentions_in_the_database() {
+    let ground = Ground::new().await;
+    let idem = crate::ground::idem(
+        "[destinations.'orders.*']\nretention = '30 days'\n\
+         [destinations.'orders.reserve']\nwait = true\n\
+         [destinations.telemetry]\nretention = '30 minutes'\n\
+         [destinations.plain]\nwait = true",
+    );
+    assert!(is_new(&ground.process(&idem, &of("orders.reserve")).await));
+    let configured = idem.configure(&ground.client).await.unwrap();
+    assert_eq!(
+        configured
+            .iter()
+            .map(Destination::as_str)
+            .collect::<Vec<_>>(),
+        ["orders.reserve", "telemetry"]
+    );
+    let rows = ground
+        .client
+        .query(
+            "SELECT d.name, r.name, d.retention::text
+             FROM idem.destination d JOIN idem.ring r ON r.id = d.ring ORDER BY 1",
+            &[],
+        )
+        .await
+        .unwrap();
+    let rows: Vec<(String, String, String)> = rows
+        .iter()
+        .map(|row| (row.get(0), row.get(1), row.get(2)))
+        .collect();
+    let row = |name: &str, ring: &str, retention: &str| {
+        (name.to_owned(), ring.to_owned(), retention.to_owned())
+    };
+    assert_eq!(
+        rows,
+        [
+            row("orders.reserve", "long", "720:00:00"),
+            row("telemetry", "short", "00:30:00")
+        ]
+    );
+    // The destination uses another ring now. Its earlier claim is still found.
+    assert!(is_duplicate(
+        &ground.process(&idem, &of("orders.reserve")).await
+    ));
+}
+
+#[tokio::test]
+async fn configure_fails_for_a_retention_above_all_rings() {
+    let ground = Ground::new().await;
+    let idem = crate::ground::idem("[destinations.tests]\nretention = '400 days'");
+    let error = idem
+        .configure(&ground.client)
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("no ring keeps claims for"), "{error}");
+}
+
+#[tokio::test]
+async fn duplicate_callback_gets_the_recorded_effects() {
+    let ground = Ground::new().await;
+    let calls = Arc::new(Mutex::new(Vec::<(Message, Vec<RecordedEffect>)>::new()));
+    let (recorder, fails) = (Arc::clone(&calls), Arc::new(AtomicBool::new(false)));
+    let is_failing = Arc::clone(&fails);
+    let idem = Idem::builder()
+        .policies(Policies::default().destination("with-effects", |rule| {
+            rule.on_duplicate(OnDuplicate::Effects)
+        }))
+        .on_duplicate(move |message, effects| {
+            let (recorder, is_failing) = (Arc::clone(&recorder), Arc::clone(&is_failing));
+            async move {
+                if is_failing.load(Ordering::Relaxed) {
+                    return Err(HandlerError::from("callback failed"));
+                }
+                recorder.lock().unwrap().push((message, effects));
+                Ok(())
+            }
+        })
+        .build()
+        .unwrap();
+    let Ok(Processed::New { effects: ids }) = ground.process(&idem, &of("with-effects")).await
+    else {
+        panic!("expected a new message");
+    };
+    assert!(calls.lock().unwrap().is_empty());
+
+    let again = ground.process(&idem, &of("with-effects")).await.unwrap();
+    let Processed::Duplicate { effects } = again else {
+        panic!("{again:?}");
+    };
+    assert!(effects.iter().map(|effect| effect.message_id).eq(ids));
+    {
+        let calls = calls.lock().unwrap();
+        let [(message, passed)] = &calls[..] else {
+            panic!("{calls:?}");
+        };
+        assert_eq!((message.message_id(), passed), (Some("m"), &effects));
+    }
+
+    // If the callback fails, the message is not acknowledged.
+    fails.store(true, Ordering::Relaxed);
+    let failed = ground
+        .process(&idem, &of("with-effects"))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        failed.settlement(),
+        Settlement::Retry {
+            after: Duration::ZERO
+        }
+    );
+
+    // The callback is not called for a destination without this policy.
+    assert!(is_new(&ground.process(&idem, &of("without-effects")).await));
+    let duplicate = ground.process(&idem, &of("without-effects")).await.unwrap();
+    assert_eq!(
+        duplicate,
+        Processed::Duplicate {
+            effects: Vec::new()
+        }
+    );
+    assert_eq!(calls.lock().unwrap().len(), 1);
+}

@@ -1,0 +1,17 @@
+//! Tests of the relay on a real server. An in-memory broker can fail in every way.
+
+mod broker;
+mod bytes;
+mod conflicts;
+mod environment;
+mod faults;
+mod local;
+mod order;
+mod preflight;
+mod probes;
+mod processes;
+mod recreated;
+mod schema;
+mod services;
+mod waits;
+mod world;

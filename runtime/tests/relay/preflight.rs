@@ -1,0 +1,113 @@
+//! I4: the status shows what is missing in the database for this relay. The relay waits until it is
+//! repaired.
+
+use deadpool_postgres::{Manager, Pool};
+use idem_fixtures::{Database, until};
+use tokio_postgres::NoTls;
+
+use crate::{
+    broker::Broker,
+    world::{Running, quick, say},
+};
+
+/// Asserts that the relay waits and that its status contains these words. Then executes the SQL
+/// `repair`, and asserts that the relay publishes its effect.
+async fn waits_and_names(db: &Database, pool: Pool, words: &[&str], repair: &str) {
+    let client = db.connect().await;
+    let broker = Broker::default();
+    let relay = Running::start(quick(pool, broker.clone()));
+    until("the first status is set", async || {
+        let status = relay.status.borrow();
+        status.database || status.database_error.is_some()
+    })
+    .await;
+    let reason = relay
+        .status
+        .borrow()
+        .database_error
+        .clone()
+        .expect("the status has no database error");
+    for word in words {
+        assert!(reason.contains(word), "{word} is not in {reason:?}");
+    }
+    db.server.psql(&db.name, repair);
+    say(&client, None, "a").await;
+    broker.until_taken(1).await;
+    relay.stop().await;
+}
+
+fn version(version: &str) -> String {
+    format!(
+        "UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'idem';
+         SELECT idem.invalidate('idem.ring'::regclass)"
+    )
+}
+
+#[tokio::test]
+async fn older_sql_is_named_with_both_versions() {
+    let db = Database::create();
+    db.server.psql(&db.name, &version("0.0.9"));
+    let ours = env!("CARGO_PKG_VERSION");
+    let words = [
+        "58000: ",
+        "0.0.9",
+        ours,
+        "client",
+        "ALTER EXTENSION idem UPDATE",
+    ];
+    waits_and_names(&db, db.pool(2), &words, &version(ours)).await;
+}
+
+#[tokio::test]
+async fn newer_sql_than_the_library_is_named() {
+    let db = Database::create();
+    db.server.psql(&db.name, &version("9.9.9"));
+    let ours = env!("CARGO_PKG_VERSION");
+    let words = ["58000: ", "9.9.9", ours, "library", "restart the server"];
+    waits_and_names(&db, db.pool(2), &words, &version(ours)).await;
+}
+
+#[tokio::test]
+async fn missing_grant_of_a_later_function_is_named_at_once() {
+    let db = Database::create();
+    let role = format!("partly_of_{}", db.name);
+    let grant = format!("SELECT idem_grant('{role}', 'relay')");
+    db.server.psql(
+        &db.name,
+        &format!(
+            "CREATE ROLE {role} LOGIN; {grant};
+             REVOKE EXECUTE ON FUNCTION idem_relay_park(text, integer, bigint, uuid, text)
+                 FROM {role}"
+        ),
+    );
+    let mut config: tokio_postgres::Config = db.direct_url().parse().unwrap();
+    config.user(&role);
+    let pool = Pool::builder(Manager::new(config, NoTls))
+        .max_size(2)
+        .build()
+        .unwrap();
+    waits_and_names(
+        &db,
+        pool,
+        &["42501: ", &role, "idem_relay_park", &grant],
+        &grant,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn extension_in_another_schema_is_named_with_its_schema() {
+    let db = Database::create();
+    db.server.psql(
+        &db.name,
+        "DROP EXTENSION idem; CREATE SCHEMA api; CREATE EXTENSION idem SCHEMA api",
+    );
+    let words = [
+        "42883: ",
+        "extension idem is in schema \"api\"",
+        "search_path",
+        "PoolConfig::schema",
+    ];
+    let repair = "DROP EXTENSION idem; CREATE EXTENSION idem";
+    waits_and_names(&db, db.pool(2), &words, repair).await;
+}

@@ -1,0 +1,1 @@
+//! Tests of the integrations on real brokers. This crate has no code besides its tests.

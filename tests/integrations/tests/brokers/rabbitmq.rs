@@ -1,0 +1,685 @@
+use std::sync::atomic::AtomicU32;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use idem_brokers::RabbitMq;
+use idem_rabbitmq::{RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription};
+use idem_runtime::{PublishError, Publisher, Settlement, Source, Topics};
+use lapin::options::{
+    BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions,
+    QueueDeclareOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
+use uuid::Uuid;
+
+use crate::environment::{assert_parked, assert_waited_for};
+use crate::rejected::{assert_forwarded, assert_rejected_and_requeued};
+use crate::traffic::Traffic;
+use crate::{DEADLINE, assert_silent, assert_whole, collect, next, plain, publish, text, whole};
+
+static SHARED: Mutex<Option<RabbitMq>> = Mutex::new(None);
+
+/// Returns the URL of the server that these tests share. The server stops with the process.
+pub fn shared() -> String {
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*shared {
+        Some(server) => server.url(),
+        None => shared.insert(RabbitMq::start().unwrap()).url(),
+    }
+}
+
+/// Opens a connection and a channel for the test itself.
+async fn admin(url: &str) -> (Connection, Channel) {
+    let connection = Connection::connect(url, ConnectionProperties::default())
+        .await
+        .unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    (connection, channel)
+}
+
+async fn declare(url: &str, queue: &str, arguments: &[(&str, &str)]) {
+    let texts = arguments
+        .iter()
+        .map(|(name, value)| (*name, AMQPValue::LongString((*value).into())));
+    declare_with(url, queue, &texts.collect::<Vec<_>>()).await;
+}
+
+/// Declares a durable queue with arguments of any type.
+pub async fn declare_with(url: &str, queue: &str, arguments: &[(&str, AMQPValue)]) {
+    let (_connection, channel) = admin(url).await;
+    let mut table = FieldTable::default();
+    for (name, value) in arguments {
+        table.insert((*name).into(), value.clone());
+    }
+    let durable = QueueDeclareOptions::durable();
+    channel
+        .queue_declare(queue.into(), durable, table)
+        .await
+        .unwrap();
+}
+
+pub fn publisher(url: &str) -> RabbitMqPublisher {
+    RabbitMqPublisher::new(RabbitMqConfig::new(url))
+}
+
+fn source(url: &str, queue: &str) -> RabbitMqSource {
+    RabbitMqSource::new(
+        RabbitMqConfig::new(url),
+        RabbitMqSubscription::new(queue).prefetch(10),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn published_message_arrives_with_every_property() {
+    let url = shared();
+    declare(&url, "whole", &[]).await;
+    let effect = whole("whole");
+    publisher(&url).publish(&effect).await.unwrap();
+
+    let mut source = source(&url, "whole");
+    let delivery = next(&mut source).await;
+    assert_whole(&delivery, &effect);
+    delivery.settle(Settlement::Acknowledge).await.unwrap();
+    drop(source);
+    assert_silent(&mut self::source(&url, "whole")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retried_message_is_redelivered_and_counted() {
+    let url = shared();
+    // A quorum queue counts deliveries exactly. A classic queue only marks a message as
+    // redelivered, so the count of a redelivery is unknown.
+    let (exact, unknown) = ([Some(1), Some(2), Some(3)], [Some(1), None, None]);
+    for (queue, kind, counts) in [("quorum", "quorum", exact), ("classic", "classic", unknown)] {
+        declare(&url, queue, &[("x-queue-type", kind)]).await;
+        publisher(&url)
+            .publish(&plain(queue, "again"))
+            .await
+            .unwrap();
+        let mut source = source(&url, queue);
+        for deliveries in counts {
+            let delivery = next(&mut source).await;
+            assert_eq!(delivery.message().deliveries(), deliveries, "{queue}");
+            delivery.settle(Settlement::RETRY).await.unwrap();
+        }
+        next(&mut source)
+            .await
+            .settle(Settlement::Acknowledge)
+            .await
+            .unwrap();
+        assert_silent(&mut source).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn delayed_retry_does_not_delay_other_messages() {
+    let url = shared();
+    declare(&url, "delayed", &[]).await;
+    let publisher = publisher(&url);
+    publisher.publish(&plain("delayed", "held")).await.unwrap();
+    let mut source = source(&url, "delayed");
+    let started = Instant::now();
+    let after = Duration::from_secs(2);
+    next(&mut source)
+        .await
+        .settle(Settlement::Retry { after })
+        .await
+        .unwrap();
+    publisher.publish(&plain("delayed", "other")).await.unwrap();
+
+    let other = next(&mut source).await;
+    assert_eq!(text(&other), "other");
+    other.settle(Settlement::Acknowledge).await.unwrap();
+    let held = next(&mut source).await;
+    assert_eq!(
+        (text(&held), held.message().deliveries()),
+        ("held".into(), None)
+    );
+    assert!(started.elapsed() >= after);
+    held.settle(Settlement::Acknowledge).await.unwrap();
+}
+
+/// A rejected message reaches the queue of dead letters through the dead-letter exchange. When the
+/// message comes back to its first queue in the same way, the delivery is counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn rejected_message_reaches_dead_letter_exchange() {
+    let url = shared();
+    declare(
+        &url,
+        "dead",
+        &[
+            ("x-dead-letter-exchange", ""),
+            ("x-dead-letter-routing-key", "rejects"),
+        ],
+    )
+    .await;
+    declare(
+        &url,
+        "rejects",
+        &[
+            ("x-dead-letter-exchange", ""),
+            ("x-dead-letter-routing-key", "dead"),
+        ],
+    )
+    .await;
+    publisher(&url)
+        .publish(&plain("dead", "poison"))
+        .await
+        .unwrap();
+    let source = |queue: &str| {
+        let subscription = RabbitMqSubscription::new(queue).dead_letter_exchange();
+        RabbitMqSource::new(RabbitMqConfig::new(&url), subscription)
+    };
+    let (mut source, mut letters) = (source("rejects"), source("dead"));
+    let delivery = next(&mut letters).await;
+    delivery
+        .settle(Settlement::reject("no such order"))
+        .await
+        .unwrap();
+
+    let letter = next(&mut source).await;
+    assert_eq!(text(&letter), "poison");
+    assert!(
+        letter
+            .message()
+            .header("x-death")
+            .unwrap()
+            .contains(r#""reason":"rejected""#)
+    );
+    letter
+        .settle(Settlement::reject("back to where it came from"))
+        .await
+        .unwrap();
+    assert_eq!(next(&mut letters).await.message().deliveries(), Some(2));
+}
+
+/// I4: a program that settles deliveries without a `Consumer` cannot reject a message without a
+/// dead-letter exchange. The message is redelivered.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_reject_without_dead_letter_exchange_fails() {
+    let url = shared();
+    declare(&url, "by-hand", &[]).await;
+    publisher(&url)
+        .publish(&plain("by-hand", "poison"))
+        .await
+        .unwrap();
+    let mut source = source(&url, "by-hand");
+    let error = next(&mut source)
+        .await
+        .settle(Settlement::reject("bad"))
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("dead-letter exchange"),
+        "{error}"
+    );
+    assert_eq!(text(&next(&mut source).await), "poison");
+}
+
+/// I4: a dead letter that an operator forwards is published to RabbitMQ and handled under its new
+/// id.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_dead_letter_is_forwarded_to_rabbitmq_and_handled() {
+    let url = shared();
+    declare(&url, "forward", &[("x-queue-type", "quorum")]).await;
+    let mut message = plain("forward", "{}");
+    message.message_id = Uuid::from_u128(1);
+    message.headers.insert("tenant".into(), "t-1".into());
+    let publisher = publisher(&url);
+    publisher.publish(&message).await.unwrap();
+    let id = "00000000-0000-0000-0000-000000000001";
+    assert_forwarded(id, source(&url, "forward"), publisher, "forward").await;
+}
+
+/// I4: without a dead-letter exchange, rejected messages become dead letters in the database and
+/// can be requeued.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_rabbitmq_queue_without_dead_letters_loses_nothing() {
+    let url = shared();
+    for (queue, arguments) in [
+        ("none-classic", &[][..]),
+        ("none-quorum", &[("x-queue-type", "quorum")]),
+    ] {
+        declare(&url, queue, arguments).await;
+        publish_without_id(&url, queue, "first").await;
+        publish_without_id(&url, queue, "second").await;
+        assert_rejected_and_requeued(source(&url, queue)).await;
+        let (_connection, channel) = admin(&url).await;
+        let passive = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::durable()
+        };
+        let queue = channel
+            .queue_declare(queue.into(), passive, FieldTable::default())
+            .await
+            .unwrap();
+        assert_eq!(queue.message_count(), 0, "a message is not acknowledged");
+    }
+}
+
+/// Publishes a message as a program that does not use idem does.
+async fn publish_without_id(url: &str, queue: &str, text: &str) {
+    let (_connection, channel) = admin(url).await;
+    let options = BasicPublishOptions::default();
+    let properties = BasicProperties::default().with_delivery_mode(2);
+    channel
+        .confirm_select(ConfirmSelectOptions::default())
+        .await
+        .unwrap();
+    let sent = channel.basic_publish(
+        "".into(),
+        queue.into(),
+        options,
+        text.as_bytes(),
+        properties,
+    );
+    sent.await.unwrap().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unsettled_message_is_redelivered() {
+    let url = shared();
+    declare(&url, "unsettled", &[]).await;
+    let publisher = publisher(&url);
+    publisher
+        .publish(&plain("unsettled", "kept"))
+        .await
+        .unwrap();
+    publisher
+        .publish(&plain("unsettled", "dropped"))
+        .await
+        .unwrap();
+    let mut first = source(&url, "unsettled");
+    let kept = next(&mut first).await;
+    drop(next(&mut first).await);
+    let again = next(&mut first).await;
+    assert_eq!(
+        (text(&again), again.message().deliveries()),
+        ("dropped".into(), None)
+    );
+
+    drop((first, kept, again));
+    let mut second = source(&url, "unsettled");
+    let wanted = ["kept", "dropped"].map(str::to_owned);
+    collect(&mut second, wanted.into()).await;
+}
+
+/// A delivery can be settled also after its source was dropped and has stopped consuming.
+#[tokio::test(flavor = "multi_thread")]
+async fn dropped_source_leaves_time_to_settle() {
+    let url = shared();
+    declare(&url, "drained", &[]).await;
+    publisher(&url)
+        .publish(&plain("drained", "last"))
+        .await
+        .unwrap();
+    let mut source = source(&url, "drained");
+    let delivery = next(&mut source).await;
+    drop(source);
+    let (_connection, channel) = admin(&url).await;
+    let passive = QueueDeclareOptions {
+        passive: true,
+        ..QueueDeclareOptions::default()
+    };
+    let consumers = async || {
+        let queue = channel
+            .queue_declare("drained".into(), passive, FieldTable::default())
+            .await;
+        queue.unwrap().consumer_count()
+    };
+    let started = Instant::now();
+    while consumers().await > 0 {
+        assert!(started.elapsed() < DEADLINE, "the source still consumes");
+    }
+    delivery.settle(Settlement::Acknowledge).await.unwrap();
+    assert_silent(&mut self::source(&url, "drained")).await;
+}
+
+/// Effects of a topic without a queue fail, and effects of another topic on the same connection
+/// succeed.
+#[tokio::test(flavor = "multi_thread")]
+async fn topic_without_a_queue_is_unavailable() {
+    let url = shared();
+    declare(&url, "there", &[]).await;
+    let publisher = publisher(&url);
+    // Publish all effects concurrently, so that the publisher must match each response of the
+    // broker to its effect.
+    let effects: Vec<_> = (0..400)
+        .map(|n| plain(if n % 7 == 0 { "nowhere" } else { "there" }, &n.to_string()))
+        .collect();
+    let results = join_all(effects.iter().map(|effect| publisher.publish(effect))).await;
+    for (effect, result) in effects.iter().zip(results) {
+        match (effect.topic.as_str(), result) {
+            ("there", Ok(())) => {}
+            ("nowhere", Err(PublishError::TopicUnavailable(reason))) => {
+                assert!(reason.to_string().contains("NO_ROUTE"), "{reason}")
+            }
+            (topic, result) => panic!("{topic}: {result:?}"),
+        }
+    }
+    let wanted = effects.iter().filter(|effect| effect.topic == "there");
+    let wanted = wanted.map(|effect| String::from_utf8(effect.payload.to_vec()).unwrap());
+    collect(&mut source(&url, "there"), wanted.collect()).await;
+}
+
+/// A publisher to a missing exchange fails with `TopicUnavailable`, and succeeds after the exchange
+/// is declared.
+#[tokio::test(flavor = "multi_thread")]
+async fn exchange_routes_by_topic_and_missing_one_is_unavailable() {
+    let url = shared();
+    declare(&url, "routed", &[]).await;
+    let (_connection, channel) = admin(&url).await;
+    channel
+        .exchange_declare(
+            "events".into(),
+            ExchangeKind::Topic,
+            ExchangeDeclareOptions::default(),
+            FieldTable::default(),
+        )
+        .await
+        .unwrap();
+    channel
+        .queue_bind(
+            "routed".into(),
+            "events".into(),
+            "orders.#".into(),
+            QueueBindOptions::default(),
+            FieldTable::default(),
+        )
+        .await
+        .unwrap();
+    let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(&url).exchange("events"));
+    publisher
+        .publish(&plain("orders.placed", "x"))
+        .await
+        .unwrap();
+    assert_eq!(text(&next(&mut source(&url, "routed")).await), "x");
+
+    let missing = RabbitMqPublisher::new(RabbitMqConfig::new(&url).exchange("late exchange"));
+    for _ in 0..2 {
+        let error = missing
+            .publish(&plain("orders.placed", "x"))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, PublishError::TopicUnavailable(_)),
+            "{error}"
+        );
+        assert!(error.to_string().contains("late exchange"), "{error}");
+    }
+    let error = missing.check().await.unwrap_err();
+    assert!(
+        matches!(&error, PublishError::TopicUnavailable(_)),
+        "{error}"
+    );
+    assert!(error.to_string().contains("late exchange"), "{error}");
+    let options = ExchangeDeclareOptions::default();
+    channel
+        .exchange_declare(
+            "late exchange".into(),
+            ExchangeKind::Fanout,
+            options,
+            FieldTable::default(),
+        )
+        .await
+        .unwrap();
+    let options = QueueBindOptions::default();
+    channel
+        .queue_bind(
+            "routed".into(),
+            "late exchange".into(),
+            "".into(),
+            options,
+            FieldTable::default(),
+        )
+        .await
+        .unwrap();
+    missing.publish(&plain("orders.placed", "y")).await.unwrap();
+    missing.check().await.unwrap();
+}
+
+/// I4: effects wait until their queue is declared, and effects of other queues are published.
+#[tokio::test]
+async fn i4_effects_wait_for_a_missing_queue() {
+    let url = shared();
+    declare(&url, "declared-first", &[]).await;
+    let mend = async { declare(&url, "declared-late", &[]).await };
+    assert_waited_for(publisher(&url), "declared-late", "declared-first", mend).await;
+}
+
+/// I4: effects wait for a queue that sends no confirmations over a working connection, as a quorum
+/// queue without a majority does.
+#[tokio::test]
+async fn i4_effects_wait_for_a_queue_without_confirmations() {
+    let server = RabbitMq::start().unwrap();
+    let url = server.url();
+    declare(&url, "mute", &[]).await;
+    declare(&url, "loud", &[]).await;
+    let set_queue_process = |what: &str| {
+        let queue = "rabbit_misc:r(<<\"/\">>, queue, <<\"mute\">>)";
+        let script = format!(
+            "{{ok, Q}} = rabbit_amqqueue:lookup({queue}), sys:{what}(amqqueue:get_pid(Q))."
+        );
+        server.control(&["eval", &script]).unwrap();
+    };
+    set_queue_process("suspend");
+    let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(&url).timeout_s(1));
+    let mend = async { set_queue_process("resume") };
+    assert_waited_for(publisher, "mute", "loud", mend).await;
+}
+
+/// I4: effects wait until their exchange is declared, and effects that need no exchange are
+/// published.
+#[tokio::test]
+async fn i4_effects_wait_for_a_missing_exchange() {
+    let url = shared();
+    declare(&url, "no-exchange-needed", &[]).await;
+    let late = RabbitMqPublisher::new(RabbitMqConfig::new(&url).exchange("exchange-late"));
+    let publisher = Topics::new()
+        .topic("through-exchange", late)
+        .otherwise(publisher(&url));
+    let (_connection, channel) = admin(&url).await;
+    let mend = declare_fanout(&channel, "exchange-late", "no-exchange-needed");
+    assert_waited_for(publisher, "through-exchange", "no-exchange-needed", mend).await;
+}
+
+/// Declares a fanout exchange and binds this queue to it.
+async fn declare_fanout(channel: &Channel, exchange: &str, queue: &str) {
+    let (options, table) = (ExchangeDeclareOptions::default(), FieldTable::default());
+    channel
+        .exchange_declare(
+            exchange.into(),
+            ExchangeKind::Fanout,
+            options,
+            table.clone(),
+        )
+        .await
+        .unwrap();
+    let options = QueueBindOptions::default();
+    let bound = channel.queue_bind(queue.into(), exchange.into(), "".into(), options, table);
+    bound.await.unwrap();
+}
+
+/// I4: effects wait until the user has permission for their exchange.
+#[tokio::test]
+async fn i4_effects_wait_for_a_rabbitmq_permission() {
+    let server = RabbitMq::start().unwrap();
+    let url = server.url();
+    let (_connection, channel) = admin(&url).await;
+    declare(&url, "open", &[]).await;
+    declare_fanout(&channel, "closed", "open").await;
+    server.control(&["add_user", "limited", "limited"]).unwrap();
+    let permit = |exchanges: &str| {
+        server
+            .control(&["set_permissions", "limited", "^$", exchanges, "^$"])
+            .unwrap()
+    };
+    permit("^amq.default$");
+    let config = || RabbitMqConfig::new(server.url_of("limited"));
+    let closed = RabbitMqPublisher::new(config().exchange("closed"));
+    let publisher = Topics::new()
+        .topic("refused", closed)
+        .otherwise(RabbitMqPublisher::new(config()));
+    let mend = async {
+        permit(".*");
+    };
+    assert_waited_for(publisher, "refused", "open", mend).await;
+}
+
+/// I4: effects wait while their queue is full.
+#[tokio::test]
+async fn i4_effects_wait_for_a_full_queue() {
+    let url = shared();
+    declare(&url, "roomy", &[]).await;
+    let (_connection, channel) = admin(&url).await;
+    let mut table = FieldTable::default();
+    table.insert("x-max-length".into(), AMQPValue::LongInt(3));
+    table.insert(
+        "x-overflow".into(),
+        AMQPValue::LongString("reject-publish".into()),
+    );
+    let durable = QueueDeclareOptions::durable();
+    channel
+        .queue_declare("full".into(), durable, table)
+        .await
+        .unwrap();
+    for text in ["1", "2", "3"] {
+        publisher(&url).publish(&plain("full", text)).await.unwrap();
+    }
+    let mend = async {
+        let mut source = source(&url, "full");
+        while let Some(delivery) = source.next().await.unwrap() {
+            let number = text(&delivery);
+            delivery.settle(Settlement::Acknowledge).await.unwrap();
+            if number == "3" {
+                break;
+            }
+        }
+    };
+    assert_waited_for(publisher(&url), "full", "roomy", mend).await;
+}
+
+/// I4: a server with a memory or disk alarm counts as unavailable, and the error names the alarm.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_server_with_an_alarm_is_unavailable() {
+    let server = RabbitMq::start().unwrap();
+    let url = server.url();
+    declare(&url, "alarmed", &[]).await;
+    let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(&url).timeout_s(2));
+    publisher
+        .publish(&plain("alarmed", "before"))
+        .await
+        .unwrap();
+    server
+        .control(&["set_vm_memory_high_watermark", "absolute", "1"])
+        .unwrap();
+    for attempt in 0..2 {
+        let error = publisher
+            .publish(&plain("alarmed", "while"))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(&error, PublishError::Unavailable(_)),
+            "{attempt}: {error:?}"
+        );
+        assert!(
+            error.to_string().contains("memory or disk alarm"),
+            "{attempt}: {error}"
+        );
+    }
+    let error = publisher.check().await.unwrap_err();
+    assert!(
+        error.to_string().contains("memory or disk alarm"),
+        "{error}"
+    );
+    server
+        .control(&["set_vm_memory_high_watermark", "absolute", "512MB"])
+        .unwrap();
+    let away = AtomicU32::new(0);
+    publish(&publisher, &plain("alarmed", "after"), &away).await;
+    let wanted = ["before", "while", "after"].map(str::to_owned);
+    collect(&mut source(&url, "alarmed"), wanted.into()).await;
+}
+
+/// I4: if RabbitMQ rejects an effect because of the content of the effect, the relay parks it.
+#[tokio::test]
+async fn i4_invalid_effect_is_parked_by_a_rabbitmq_relay() {
+    let server = RabbitMq::start_with("max_message_size = 4096\n").unwrap();
+    let url = server.url();
+    declare(&url, "small", &[]).await;
+    assert_parked(publisher(&url), "small", "PRECONDITION_FAILED").await;
+}
+
+/// A topic above 255 bytes fails permanently, because AMQP limits a routing key to 255 bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn effect_that_amqp_cannot_encode_fails_permanently() {
+    let url = shared();
+    let error = publisher(&url)
+        .publish(&plain(&"t".repeat(256), "x"))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, PublishError::Permanent(_)), "{error}");
+}
+
+/// RabbitMQ closes the whole connection when headers do not fit into a frame. The client must
+/// detect this case itself. Otherwise, each attempt would fail as with an unavailable broker.
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_larger_than_a_frame_fail_permanently() {
+    let url = shared();
+    declare(&url, "framed", &[]).await;
+    let publisher = publisher(&url);
+    publisher.publish(&plain("framed", "before")).await.unwrap();
+    let mut effect = plain("framed", "x");
+    for bytes in [120 * 1024, 130 * 1024, 8 * 1024 * 1024] {
+        effect
+            .headers
+            .insert("note".into(), "n".repeat(bytes).into());
+        match publisher.publish(&effect).await {
+            Ok(()) => assert_eq!(bytes, 120 * 1024),
+            Err(error) => assert!(
+                bytes > 120 * 1024 && matches!(error, PublishError::Permanent(_)),
+                "{bytes}: {error}"
+            ),
+        }
+    }
+    publisher.publish(&plain("framed", "after")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_queue_is_an_error_until_it_is_declared() {
+    let url = shared();
+    let mut source = source(&url, "late");
+    let error = source.next().await.unwrap_err();
+    assert!(error.to_string().contains("late"), "{error}");
+    declare(&url, "late", &[]).await;
+    publisher(&url).publish(&plain("late", "x")).await.unwrap();
+    assert_eq!(text(&next(&mut source).await), "x");
+}
+
+/// After a kill and a restart of the broker, publisher and source continue, and every confirmed
+/// message is consumed.
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_broker_loses_no_confirmed_message() {
+    let mut server = RabbitMq::start().unwrap();
+    let url = server.url();
+    declare(&url, "killed", &[]).await;
+    // RabbitMQ can confirm a declaration some seconds before the declaration is on disk. Stop the
+    // server cleanly once, because a clean stop writes the declaration to disk.
+    server.stop().unwrap();
+    server.start_again().unwrap();
+    let mut traffic = Traffic::start(publisher(&url), source(&url, "killed"), "killed");
+    traffic.go_on(200).await;
+    server.kill().unwrap();
+    // Each effect in flight was confirmed before the kill, or fails now.
+    let confirmed = traffic.confirmed();
+    traffic.meet_absence().await;
+    assert!(
+        traffic.confirmed() <= confirmed + 20,
+        "the killed broker confirmed effects"
+    );
+    server.start_again().unwrap();
+    traffic.go_on(200).await;
+    traffic.finish().await;
+}

@@ -1,0 +1,124 @@
+//! I4: idem consumes messages of producers that do not use idem.
+
+use std::{future::pending, time::Duration};
+
+use idem_client::{Destination, MessageId, deadletters};
+use idem_fixtures::{Database, until};
+use idem_runtime::{Consumer, HandlerError, Message, Publisher, Relay, Source, Tx};
+use tokio::{select, sync::oneshot, time::timeout};
+
+use crate::DEADLINE;
+
+/// Consumes two messages without ids, "first" and "second", from a source without a dead-letter
+/// target. Asserts that both become dead letters in the database and are acknowledged, and that
+/// both are handled after a requeue.
+pub async fn assert_rejected_and_requeued(source: impl Source) {
+    let db = Database::create();
+    let client = db.connect().await;
+    client
+        .batch_execute("CREATE TABLE done (text text)")
+        .await
+        .unwrap();
+    let count = async |sql: &str| client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let consumer = Consumer::new(db.pool(4), source)
+        .back_off(Duration::from_millis(10), Duration::from_millis(100))
+        .handle("orders", |tx: Tx, message: Message| async move {
+            let text = String::from_utf8(message.payload().to_vec())?;
+            tx.execute("INSERT INTO done (text) VALUES ($1)", &[&text])
+                .await?;
+            Ok(vec![])
+        });
+    let running = tokio::spawn(consumer.run(async {
+        let _ = stopped.await;
+    }));
+
+    until("both are dead letters", async || {
+        count("SELECT count(*) FROM idem.dead_letters").await == 2
+    })
+    .await;
+    let sql = "SELECT string_agg(convert_from(payload, 'UTF8'), ' ' ORDER BY seq), \
+               bool_and(last_error LIKE '%has no id%') \
+               FROM idem.dead_letters WHERE destination = 'orders'";
+    let row = client.query_one(sql, &[]).await.unwrap();
+    let mut texts: Vec<&str> = row.get::<_, &str>(0).split(' ').collect();
+    texts.sort_unstable();
+    assert_eq!((texts, row.get(1)), (vec!["first", "second"], true));
+
+    assert_eq!(count("SELECT idem_requeue_all('orders')::bigint").await, 2);
+    until("both are handled", async || {
+        count("SELECT count(*) FROM done").await == 2
+    })
+    .await;
+    stop.send(()).unwrap();
+    let summary = timeout(DEADLINE, running).await.unwrap().unwrap().unwrap();
+    assert_eq!(
+        (
+            summary.handled,
+            summary.rejected,
+            summary.failed_settlements
+        ),
+        (2, 2, 0)
+    );
+    assert_eq!(count("SELECT count(DISTINCT text) FROM done").await, 2);
+    assert_eq!(count("SELECT count(*) FROM idem.pending").await, 0);
+}
+
+/// Consumes a message with this id and the header `tenant`. The handler fails with a terminal
+/// error. An operator forwards the dead letter to the topic, and the message is handled under its
+/// new id.
+pub async fn assert_forwarded(
+    id: &'static str,
+    source: impl Source,
+    publisher: impl Publisher,
+    topic: &str,
+) {
+    let db = Database::create();
+    let client = db.connect().await;
+    client
+        .batch_execute("CREATE TABLE done (id text)")
+        .await
+        .unwrap();
+    let count = async |sql: &str| client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0);
+    let handler = move |tx: Tx, message: Message| async move {
+        let received = message.message_id().unwrap_or_default().to_owned();
+        if received == id {
+            return Err(HandlerError::terminal("no such customer"));
+        }
+        assert_eq!(message.header("tenant"), Some("t-1"));
+        tx.execute("INSERT INTO done (id) VALUES ($1)", &[&received])
+            .await?;
+        Ok(vec![])
+    };
+    let consumer = Consumer::new(db.pool(4), source).handle("orders", handler);
+    let forwarding = async {
+        until("the message is a dead letter", async || {
+            count("SELECT count(*) FROM idem.dead_letters").await == 1
+        })
+        .await;
+        let (id, to) = (
+            MessageId::text(id).unwrap(),
+            Destination::new("orders").unwrap(),
+        );
+        let forwarded = deadletters::forward(&client, &id, &to, topic)
+            .await
+            .unwrap()
+            .unwrap();
+        until("the message is handled", async || {
+            count("SELECT count(*) FROM done").await == 1
+        })
+        .await;
+        let done: String = client
+            .query_one("SELECT id FROM done", &[])
+            .await
+            .unwrap()
+            .get(0);
+        assert_eq!(done, forwarded.to_string());
+    };
+    select! {
+        ended = consumer.run(pending()) => panic!("{ended:?}"),
+        ended = Relay::new(db.pool(2), publisher).run(pending()) => panic!("{ended:?}"),
+        forwarded = timeout(DEADLINE, forwarding) => forwarded.unwrap(),
+    }
+    assert_eq!(count("SELECT count(*) FROM idem.dead_letters").await, 0);
+}

@@ -1,0 +1,113 @@
+//! Tests of TLS and logins of RabbitMQ.
+
+use idem_brokers::{Authority, Certified, RabbitMq, Validity};
+use idem_rabbitmq::{RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription};
+use idem_runtime::{Publisher, Settlement, Source};
+use lapin::{Connection, ConnectionProperties, options::QueueDeclareOptions, types::FieldTable};
+use tokio::time::timeout;
+
+use crate::{DEADLINE, EXPIRED, OTHER_HOST, UNKNOWN, assert_unavailable, effect, until};
+
+fn url(server: &RabbitMq, host: &str) -> String {
+    format!(
+        "amqps://guest:guest@{host}:{}/%2f",
+        server.tls_port().unwrap()
+    )
+}
+
+fn start(server: &Certified) -> RabbitMq {
+    RabbitMq::start_with_tls(server, None).unwrap()
+}
+
+async fn publish(config: RabbitMqConfig) -> Result<(), idem_runtime::PublishError> {
+    RabbitMqPublisher::new(config)
+        .publish(&effect("orders"))
+        .await
+}
+
+/// Declares the queue over a connection without TLS.
+async fn declare(server: &RabbitMq) {
+    let url = server.url();
+    let connection = Connection::connect(&url, ConnectionProperties::default())
+        .await
+        .unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    let durable = QueueDeclareOptions::durable();
+    channel
+        .queue_declare("orders".into(), durable, FieldTable::default())
+        .await
+        .unwrap();
+}
+
+async fn assert_delivered(config: RabbitMqConfig) {
+    let mut source = RabbitMqSource::new(config, RabbitMqSubscription::new("orders"));
+    let delivery = timeout(DEADLINE, source.next())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    assert_eq!(&delivery.message().payload()[..], b"1");
+    delivery.settle(Settlement::Acknowledge).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rabbitmq_publisher_and_source_verify_the_server() {
+    let authority = Authority::create().unwrap();
+    let server = start(&authority.server(&["127.0.0.1"], Validity::Now).unwrap());
+    declare(&server).await;
+    let config = RabbitMqConfig::new(url(&server, "127.0.0.1"));
+    publish(config.clone().ca(authority.ca())).await.unwrap();
+    assert_delivered(config.clone().ca(authority.ca())).await;
+
+    let unrelated = Authority::create().unwrap();
+    assert_unavailable(publish(config.clone()).await, UNKNOWN);
+    assert_unavailable(publish(config.ca(unrelated.ca())).await, UNKNOWN);
+    let other = RabbitMqConfig::new(url(&server, "localhost")).ca(authority.ca());
+    assert_unavailable(publish(other).await, OTHER_HOST);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn expired_certificate_of_rabbitmq_is_an_error() {
+    let authority = Authority::create().unwrap();
+    let server = start(&authority.server(&["127.0.0.1"], Validity::Expired).unwrap());
+    let config = RabbitMqConfig::new(url(&server, "127.0.0.1")).ca(authority.ca());
+    assert_unavailable(publish(config).await, EXPIRED);
+}
+
+/// Goal: the client presents its certificate. With `EXTERNAL`, the certificate determines the user.
+#[tokio::test(flavor = "multi_thread")]
+async fn client_certificate_logs_in_to_rabbitmq() {
+    let authority = Authority::create().unwrap();
+    let server = authority.server(&["127.0.0.1"], Validity::Now).unwrap();
+    let server = RabbitMq::start_with_tls(&server, Some(&authority.ca())).unwrap();
+    declare(&server).await;
+    let config = RabbitMqConfig::new(url(&server, "127.0.0.1")).ca(authority.ca());
+    let guest = authority.client("guest").unwrap();
+    let with = |config: RabbitMqConfig| config.client_certificate(&guest.certificate, &guest.key);
+    publish(with(config.clone())).await.unwrap();
+    // The client receives either the alert of the server or the end of the connection, so its error
+    // is not checked. The log of the server shows the alert by its name in RFC 8446. The text next
+    // to the name depends on the version of Erlang.
+    let rejection = "certificate_required";
+    assert!(!server.log().unwrap().contains(rejection));
+    assert_unavailable(publish(config).await, "");
+    until(rejection, || server.log().unwrap().contains(rejection)).await;
+
+    // With `EXTERNAL`, the login in the URL has no effect.
+    let port = server.tls_port().unwrap();
+    let external = format!("amqps://unused:wrong@127.0.0.1:{port}/%2f?auth_mechanism=external");
+    let external = RabbitMqConfig::new(external).ca(authority.ca());
+    publish(with(external.clone())).await.unwrap();
+    let ann = authority.client("ann").unwrap();
+    let denied = external.client_certificate(&ann.certificate, &ann.key);
+    assert_unavailable(publish(denied).await, "ACCESS_REFUSED");
+}
+
+#[test]
+fn certificates_without_amqps_are_an_error() {
+    let config = RabbitMqConfig::new("amqp://host").ca("/ca.pem");
+    let error = config.check().unwrap_err().to_string();
+    assert!(error.contains("not amqps://"), "{error}");
+    let missing = RabbitMqConfig::new("amqps://host").ca("/none.pem").check();
+    assert!(missing.unwrap_err().to_string().contains("/none.pem"));
+}
