@@ -51,8 +51,8 @@ enum Command {
     Setup,
     /// Build the extension and install it in the private copy of PostgreSQL
     Build,
-    /// Run the demo: the same faulty traffic for unprotected handlers, handlers that use ids, and
-    /// idem
+    /// Run the demo: the errors of unprotected handlers, handlers that use ids, and idem under the
+    /// same faulty traffic; then what protection costs
     Demo {
         /// Run the demo over a real broker, rabbitmq or nats, with processes that are killed; all
         /// handlers use idem then

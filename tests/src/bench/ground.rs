@@ -41,6 +41,12 @@ const SHOWN: [&str; 12] = [
 /// The number of accounts that the business updates use.
 pub const ACCOUNTS: u32 = 100_000;
 
+/// The business update of every side: adds 1 to the balance of the account `$1`.
+pub const BUSINESS: &str = "UPDATE account SET balance = balance + 1 WHERE id = $1";
+
+/// Returns the number of business updates in a database or a schema.
+pub const UPDATES: &str = "SELECT sum(balance)::int8 FROM account";
+
 /// Starts a server with the databases of both sides, so that both sides have the same settings.
 pub fn start(install: &Install, name: &str, more: &[(&str, &str)]) -> Result<Cluster> {
     let mut builder = Cluster::builder(install).name(name);
@@ -55,13 +61,21 @@ pub fn start(install: &Install, name: &str, more: &[(&str, &str)]) -> Result<Clu
     Ok(cluster)
 }
 
-/// Creates the business table, which is the same on both sides.
+/// Returns the statements that create and fill the business table, which is the same on every side.
+/// Each statement is sent alone, because VACUUM fails in a transaction.
+pub fn account_statements() -> [String; 3] {
+    [
+        "CREATE TABLE account (id int4 PRIMARY KEY, balance int8 NOT NULL DEFAULT 0)".to_owned(),
+        format!("INSERT INTO account (id) SELECT n FROM generate_series(0, {ACCOUNTS} - 1) n"),
+        "VACUUM (ANALYZE) account".to_owned(),
+    ]
+}
+
+/// Creates the business table.
 pub fn create_accounts(session: &mut Session) -> Result<()> {
-    session.run("CREATE TABLE account (id int4 PRIMARY KEY, balance int8 NOT NULL DEFAULT 0)")?;
-    session.run(&format!(
-        "INSERT INTO account (id) SELECT n FROM generate_series(0, {ACCOUNTS} - 1) n"
-    ))?;
-    session.run("VACUUM (ANALYZE) account")?;
+    for statement in account_statements() {
+        session.run(&statement)?;
+    }
     Ok(())
 }
 

@@ -8,17 +8,22 @@ use super::wire::Session;
 /// The number of rows of one DELETE. It is small, so that locks are held only for a short time.
 const DELETE_ROWS: u64 = 1_000;
 
+/// The statements that create the table and its index for the DELETE by age.
+pub const STATEMENTS: [&str; 2] = [
+    "CREATE TABLE inbox (
+        message_id  text        NOT NULL,
+        destination text        NOT NULL,
+        claimed_at  timestamptz NOT NULL DEFAULT now(),
+        PRIMARY KEY (message_id, destination)
+    )",
+    "CREATE INDEX inbox_claimed_at ON inbox (claimed_at)",
+];
+
 /// Creates the table and its indexes.
 pub fn create(session: &mut Session) -> Result<()> {
-    session.run(
-        "CREATE TABLE inbox (
-            message_id  text        NOT NULL,
-            destination text        NOT NULL,
-            claimed_at  timestamptz NOT NULL DEFAULT now(),
-            PRIMARY KEY (message_id, destination)
-        )",
-    )?;
-    session.run("CREATE INDEX inbox_claimed_at ON inbox (claimed_at)")?;
+    for statement in STATEMENTS {
+        session.run(statement)?;
+    }
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use idem_cluster::Cluster;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 
-use super::ground::ACCOUNTS;
+use super::ground::{ACCOUNTS, BUSINESS};
 use super::side::{DESTINATION, Side};
 use super::wire::Session;
 
@@ -187,10 +187,7 @@ impl Load<'_> {
         })?;
         session.prepare("claim", self.side.claim_sql())?;
         match self.work {
-            Work::Business => session.prepare(
-                "work",
-                "UPDATE account SET balance = balance + 1 WHERE id = $1",
-            )?,
+            Work::Business => session.prepare("work", BUSINESS)?,
             Work::Effect => {
                 session.prepare("work", "SELECT idem_record_effects($1::text, $2, $3)")?
             }

@@ -8,6 +8,7 @@
 
 mod batch;
 mod broker;
+mod clients;
 mod durable;
 mod footprint;
 mod ground;
@@ -19,6 +20,7 @@ mod options;
 mod outbox;
 mod process;
 mod profile;
+pub mod protection;
 mod relay;
 mod report;
 mod side;

@@ -2,19 +2,17 @@
 //! client and the same kind of pool.
 
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
+use deadpool_postgres::Pool;
 use idem_cluster::{Cluster, Install};
 use idem_runtime::{Idem, Message, Processed};
-use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
-use tokio::{runtime::Runtime, task::JoinSet};
-use tokio_postgres::{NoTls, types::Type};
+use tokio::runtime::Runtime;
+use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::ground::{self, ACCOUNTS};
+use super::clients::{self, Clients, business_alone};
+use super::ground::{self, BUSINESS};
 use super::options::Options;
 use super::report::{Rounds, Table, Target};
 use super::side::Side;
@@ -22,9 +20,6 @@ use super::wire::Session;
 
 /// The number of connections. Each connection is used by a task that is never idle.
 const CONNECTIONS: usize = 8;
-
-/// The business update of both sides.
-const BUSINESS: &str = "UPDATE account SET balance = balance + 1 WHERE id = $1";
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     let cluster = ground::start(install, "bench-process", &[])?;
@@ -34,6 +29,10 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
+    let clients = Clients {
+        count: CONNECTIONS,
+        time: options.round(),
+    };
     let mut table = Table::new(
         "f. process(): claim, one business update, commit; 8 connections",
         ["idem, messages/s", "without protection, messages/s"],
@@ -51,11 +50,10 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         for round in 0..options.rounds() {
             for side in Side::in_turn(round) {
                 let rate = match side {
-                    Side::Idem => runtime.block_on(measure(&ours, options, protected))?,
-                    Side::HandWritten => {
-                        runtime.block_on(measure(&theirs, options, unprotected))?
-                    }
-                };
+                    Side::Idem => runtime.block_on(clients.run(&ours, protected))?,
+                    Side::HandWritten => runtime.block_on(clients.run(&theirs, business_alone))?,
+                }
+                .rate();
                 match side {
                     Side::Idem => rounds.ours.push(rate),
                     Side::HandWritten => rounds.theirs.push(rate),
@@ -79,52 +77,7 @@ fn pool(
 ) -> Result<Pool> {
     let mut config: tokio_postgres::Config = cluster.connection_string(side.database()).parse()?;
     config.options(format!("-c synchronous_commit={synchronous_commit}"));
-    let manager = Manager::from_config(
-        config,
-        NoTls,
-        ManagerConfig {
-            recycling_method: RecyclingMethod::Fast,
-        },
-    );
-    let pool = Pool::builder(manager).max_size(CONNECTIONS).build()?;
-    // All connections are opened before the clock starts.
-    runtime.block_on(async {
-        let mut open = Vec::new();
-        for _ in 0..CONNECTIONS {
-            open.push(pool.get().await?);
-        }
-        anyhow::Ok(())
-    })?;
-    Ok(pool)
-}
-
-/// Returns messages per second of all tasks together.
-async fn measure<F, Fut>(pool: &Pool, options: &Options, once: F) -> Result<f64>
-where
-    F: Fn(Pool, i32) -> Fut + Copy + Send + 'static,
-    Fut: Future<Output = Result<()>> + Send,
-{
-    static SEED: AtomicU64 = AtomicU64::new(0);
-    let start = Instant::now();
-    let end = start + options.round();
-    let mut tasks = JoinSet::new();
-    for _ in 0..CONNECTIONS {
-        let pool = pool.clone();
-        let mut dice = SmallRng::seed_from_u64(SEED.fetch_add(1, Ordering::Relaxed));
-        tasks.spawn(async move {
-            let mut messages = 0_u64;
-            while Instant::now() < end {
-                once(pool.clone(), dice.random_range(0..ACCOUNTS.cast_signed())).await?;
-                messages += 1;
-            }
-            anyhow::Ok(messages)
-        });
-    }
-    let mut messages = 0;
-    while let Some(done) = tasks.join_next().await {
-        messages += done??;
-    }
-    Ok(messages as f64 / start.elapsed().as_secs_f64())
+    runtime.block_on(clients::open_pool(config, CONNECTIONS, None))
 }
 
 async fn protected(pool: Pool, account: i32) -> Result<()> {
@@ -139,14 +92,5 @@ async fn protected(pool: Pool, account: i32) -> Result<()> {
         })
         .await?;
     ensure!(matches!(processed, Processed::New { .. }), "{processed:?}");
-    Ok(())
-}
-
-async fn unprotected(pool: Pool, account: i32) -> Result<()> {
-    let mut connection = pool.get().await?;
-    let tx = connection.transaction().await?;
-    tx.execute_typed(BUSINESS, &[(&account, Type::INT4)])
-        .await?;
-    tx.commit().await?;
     Ok(())
 }

@@ -42,7 +42,38 @@ pub struct Rounds {
     pub theirs: Vec<f64>,
 }
 
+/// The ratio of two sides over all rounds: the median, the smallest and the largest ratio.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ratio {
+    pub median: f64,
+    pub least: f64,
+    pub most: f64,
+}
+
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.2}x", self.median)
+    }
+}
+
+impl Ratio {
+    /// Returns the smallest and the largest ratio as text.
+    pub fn range(&self) -> String {
+        format!("{:.2}..{:.2}", self.least, self.most)
+    }
+}
+
 impl Rounds {
+    /// Returns the ratio over the rounds in which both sides were measured.
+    pub fn ratio(&self) -> Ratio {
+        let ratios = self.ratios();
+        Ratio {
+            median: median(&ratios),
+            least: ratios.iter().copied().fold(f64::INFINITY, f64::min),
+            most: ratios.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        }
+    }
+
     /// Returns the ratio of each round.
     fn ratios(&self) -> Vec<f64> {
         self.ours
@@ -89,18 +120,13 @@ impl Table {
 
     /// Adds a line with the medians of the rounds.
     pub fn rounds(&mut self, what: &str, rounds: &Rounds, target: Target) {
-        let ratios = rounds.ratios();
-        let (low, high) = ratios
-            .iter()
-            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &ratio| {
-                (low.min(ratio), high.max(ratio))
-            });
+        let ratio = rounds.ratio();
         self.lines.push(Line {
             what: what.to_owned(),
             ours: figure(median(&rounds.ours)),
             theirs: figure(median(&rounds.theirs)),
-            ratio: median(&ratios),
-            spread: format!("{low:.2}..{high:.2}"),
+            ratio: ratio.median,
+            spread: ratio.range(),
             target,
         });
     }

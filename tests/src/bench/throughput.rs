@@ -186,5 +186,5 @@ pub fn keep_retention(session: &mut Session, progress: &Progress) -> Result<()> 
 }
 
 fn updates(session: &mut Session) -> Result<u64> {
-    session.value("SELECT sum(balance) FROM account")
+    session.value(ground::UPDATES)
 }

@@ -45,6 +45,12 @@ impl Observer {
         self.heard().clone()
     }
 
+    /// Returns the number of attempts with a published fact.
+    #[must_use]
+    pub fn attempts(&self) -> usize {
+        self.heard().len()
+    }
+
     /// Returns the number of attempts that both hit and missed according to their facts.
     #[must_use]
     pub fn contradictions(&self) -> usize {

@@ -1,6 +1,6 @@
 //! The report of a run, printed as a table.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt};
 
 use uuid::Uuid;
 
@@ -24,8 +24,6 @@ pub struct SystemReport {
     pub counts: Counts,
     /// The number of consumers that were killed.
     pub kills: u64,
-    /// The time during which the consumers ran.
-    pub played: Duration,
     /// The errors.
     pub verdict: Verdict,
     /// All published facts about each attempt, in order. Duplicates must equal the first fact byte
@@ -65,8 +63,15 @@ impl SystemReport {
         self.facts.values().map(|told| told.len() - 1).sum()
     }
 
-    fn deliveries_per_s(&self) -> f64 {
-        self.counts.deliveries as f64 / self.played.as_secs_f64()
+    /// Returns the kinds of errors that this system made, with their numbers, the most harmful
+    /// first.
+    #[must_use]
+    pub fn errors(&self) -> Vec<(&'static str, u64)> {
+        ERRORS
+            .iter()
+            .map(|(label, count)| (*label, count(&self.verdict)))
+            .filter(|(_, count)| *count > 0)
+            .collect()
     }
 }
 
@@ -78,32 +83,33 @@ const TRAFFIC: &[Line] = &[
     ("duplicates among them", |r| r.counts.duplicates.to_string()),
     ("acknowledgements lost", |r| r.counts.lost_acks.to_string()),
     ("consumers killed", |r| r.kills.to_string()),
-    ("facts published again", |r| r.retold_facts().to_string()),
-    ("seconds", |r| format!("{:.1}", r.played.as_secs_f64())),
-    ("deliveries per second", |r| {
-        format!("{:.0}", r.deliveries_per_s())
+    ("results published again", |r| r.retold_facts().to_string()),
+];
+
+/// A kind of errors: its label, and the function that returns their number.
+type ErrorKind = (&'static str, fn(&Verdict) -> u64);
+
+/// The kinds of errors, the most harmful first.
+const ERRORS: &[ErrorKind] = &[
+    ("messages lost", |v| v.lost_messages as u64),
+    ("messages that took effect twice", |v| {
+        v.doubled_messages as u64
+    }),
+    ("shots published as hit and as miss", |v| {
+        v.contradictions as u64
+    }),
+    ("players with a wrong score", |v| v.wrong_hit_counts as u64),
+    ("all scores together are off by", |v| v.hits_off_by),
+    ("rows that differ from the first result", |v| {
+        v.torn_attempts as u64
+    }),
+    ("results repeated with other ids or bytes", |v| {
+        v.unequal_duplicates as u64
     }),
 ];
 
-const ERRORS: &[Line] = &[
-    ("contradictions (hit and missed)", |r| {
-        r.verdict.contradictions.to_string()
-    }),
-    ("wrong hit counts (players)", |r| {
-        r.verdict.wrong_hit_counts.to_string()
-    }),
-    ("hits off by", |r| r.verdict.hits_off_by.to_string()),
-    ("lost messages", |r| r.verdict.lost_messages.to_string()),
-    ("rows different from the first fact", |r| {
-        r.verdict.torn_attempts.to_string()
-    }),
-    ("facts with different ids or bytes", |r| {
-        r.verdict.unequal_duplicates.to_string()
-    }),
-];
-
-const LABEL: usize = 36;
-const COLUMN: usize = 10;
+const LABEL: usize = 41;
+const COLUMN: usize = 13;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -124,10 +130,18 @@ impl fmt::Display for Report {
             self.line(f, label, value)?;
         }
         self.rule(f)?;
-        for (label, value) in ERRORS {
-            self.line(f, label, value)?;
+        for (label, count) in ERRORS {
+            self.line(f, label, |report| count(&report.verdict).to_string())?;
         }
-        Ok(())
+        self.rule(f)?;
+        self.line(f, "all results are", |report| {
+            let result = if report.verdict.is_right() {
+                "right"
+            } else {
+                "wrong"
+            };
+            result.to_owned()
+        })
     }
 }
 
@@ -147,5 +161,67 @@ impl Report {
 
     fn rule(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", "-".repeat(LABEL + COLUMN * self.systems.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(verdict: Verdict) -> SystemReport {
+        SystemReport {
+            system: System::Idem,
+            counts: Counts::default(),
+            kills: 0,
+            verdict,
+            facts: BTreeMap::new(),
+        }
+    }
+
+    /// A verdict without errors has no kinds of errors. Each of its numbers is one kind.
+    #[test]
+    fn each_number_of_a_verdict_is_a_kind_of_error() {
+        assert_eq!(report(Verdict::default()).errors(), []);
+        let all = Verdict {
+            contradictions: 1,
+            wrong_hit_counts: 2,
+            hits_off_by: 3,
+            lost_messages: 4,
+            doubled_messages: 5,
+            torn_attempts: 6,
+            unequal_duplicates: 7,
+        };
+        let mut counts: Vec<_> = report(all)
+            .errors()
+            .iter()
+            .map(|(_, count)| *count)
+            .collect();
+        counts.sort_unstable();
+        assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7]);
+    }
+
+    /// The report has one column for each system and no rate, and fits into 80 columns.
+    #[test]
+    fn report_compares_errors_and_not_speed() {
+        let text = Report {
+            config: Config::new(""),
+            systems: vec![
+                report(Verdict {
+                    lost_messages: 31,
+                    ..Verdict::default()
+                }),
+                report(Verdict::default()),
+            ],
+        }
+        .to_string();
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let lines: Vec<_> = text.lines().map(words).collect();
+        assert!(lines.contains(&"messages lost 31 0".to_owned()), "{text}");
+        assert!(
+            lines.contains(&"all results are wrong right".to_owned()),
+            "{text}"
+        );
+        assert!(!text.contains("second"), "{text}");
+        assert_eq!(LABEL + 3 * COLUMN, 80);
     }
 }

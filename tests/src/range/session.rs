@@ -8,6 +8,7 @@ use tokio::{task::AbortHandle, time::Instant};
 use tokio_postgres::{Client, NoTls};
 
 use super::world::World;
+use crate::search_path;
 
 /// The longest time that a server may be down, for a restart during a run.
 const SERVER_MAY_BE_AWAY: Duration = Duration::from_secs(60);
@@ -52,15 +53,8 @@ impl Session {
             let _ = connection.await;
         })
         .abort_handle();
-        // The schema of the trial comes first in the search path, and the functions of idem stay
-        // visible.
-        let row = client
-            .query_one(
-                "SELECT pg_backend_pid(), \
-                 set_config('search_path', $1 || ', ' || current_setting('search_path'), false)",
-                &[&world.schema],
-            )
-            .await?;
+        search_path::put_first(&client, &world.schema).await?;
+        let row = client.query_one("SELECT pg_backend_pid()", &[]).await?;
         Ok(Self {
             backend: row.try_get(0)?,
             client,

@@ -1,12 +1,9 @@
 //! A trial, which runs the traffic on one system, in one part or in several.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::sync::{Arc, atomic::Ordering};
 
 use anyhow::{Context, Result};
-use tokio::{task::JoinSet, time::Instant};
+use tokio::task::JoinSet;
 
 use super::{
     Config, System, business, consumer,
@@ -26,7 +23,6 @@ pub struct Trial {
     config: Config,
     world: Arc<World>,
     attempts: Vec<FireAt>,
-    played: Duration,
 }
 
 /// The point at which [`Trial::play`] returns.
@@ -41,7 +37,10 @@ pub enum Until {
 
 /// A handle that reads the progress of a trial while it runs.
 #[derive(Clone)]
-pub struct Watch(Arc<World>);
+pub struct Watch {
+    world: Arc<World>,
+    attempts: usize,
+}
 
 impl Trial {
     /// Drops and creates the tables of this system, and sends the traffic of the seed.
@@ -74,7 +73,6 @@ impl Trial {
             config: config.clone(),
             world,
             attempts: traffic.attempts,
-            played: Duration::ZERO,
         })
     }
 
@@ -86,7 +84,6 @@ impl Trial {
             Until::Deliveries(deliveries) => Some(deliveries),
             Until::Drained => None,
         });
-        let started = Instant::now();
         let mut workers = JoinSet::new();
         for _ in 0..self.config.consumers {
             workers.spawn(consumer::run(Arc::clone(&self.world)));
@@ -112,7 +109,6 @@ impl Trial {
                     self.world.transport.counts()
                 )
             })??;
-        self.played += started.elapsed();
         Ok(())
     }
 
@@ -149,7 +145,6 @@ impl Trial {
             system: self.world.system,
             counts: self.world.transport.counts(),
             kills: self.world.kills.load(Ordering::Relaxed),
-            played: self.played,
             verdict,
             facts,
         })
@@ -158,7 +153,10 @@ impl Trial {
     /// Returns a handle that reads the progress of the trial.
     #[must_use]
     pub fn watch(&self) -> Watch {
-        Watch(Arc::clone(&self.world))
+        Watch {
+            world: Arc::clone(&self.world),
+            attempts: self.attempts.len(),
+        }
     }
 }
 
@@ -166,18 +164,30 @@ impl Watch {
     /// Returns the system of the trial.
     #[must_use]
     pub fn system(&self) -> System {
-        self.0.system
+        self.world.system
     }
 
     /// Returns the counts of the transport so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.0.transport.counts()
+        self.world.transport.counts()
+    }
+
+    /// Returns the number of consumers that were killed so far.
+    #[must_use]
+    pub fn kills(&self) -> u64 {
+        self.world.kills.load(Ordering::Relaxed)
     }
 
     /// Returns the number of contradictions among the facts that were published so far.
     #[must_use]
     pub fn contradictions(&self) -> usize {
-        self.0.observer.contradictions()
+        self.world.observer.contradictions()
+    }
+
+    /// Returns the share of the attempts that have a published fact, from 0 to 1.
+    #[must_use]
+    pub fn share_done(&self) -> f64 {
+        self.world.observer.attempts() as f64 / self.attempts.max(1) as f64
     }
 }

@@ -3,7 +3,7 @@
 //! The first published fact about an attempt is the reference, because other systems may have acted
 //! on it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use anyhow::Result;
 use idem_client::Destination;
@@ -30,6 +30,8 @@ pub struct Verdict {
     pub hits_off_by: u64,
     /// The attempts without a published fact, and the hits that the board did not count.
     pub lost_messages: usize,
+    /// The attempts with more than one row, and the hits that the board counted more than once.
+    pub doubled_messages: usize,
     /// The attempts with rows that are missing, double, or different from the first fact, which
     /// means that row and fact did not commit together.
     pub torn_attempts: usize,
@@ -55,12 +57,11 @@ pub async fn judge(
     recorded: &Facts,
 ) -> Result<Verdict> {
     let shots = shots(client).await?;
-    let counted: HashSet<Uuid> = client
-        .query("SELECT attempt FROM counted", &[])
-        .await?
-        .iter()
-        .map(|row| row.try_get(0))
-        .collect::<Result<_, _>>()?;
+    let counted = times(
+        client,
+        "SELECT attempt, count(*) FROM counted GROUP BY attempt",
+    )
+    .await?;
     let mut board = leader_board::read(client).await?;
 
     let mut verdict = Verdict::default();
@@ -80,7 +81,7 @@ pub async fn judge(
             // After the loop, the number of a player is the difference between the board and the
             // real hits.
             *board.entry(*player).or_default() -= 1;
-            if !counted.contains(attempt) {
+            if !counted.contains_key(attempt) {
                 verdict.lost_messages += 1;
             }
         }
@@ -92,6 +93,9 @@ pub async fn judge(
             verdict.unequal_duplicates += 1;
         }
     }
+    let doubled_shots = shots.values().filter(|hits| hits.len() > 1).count();
+    let doubled_counts = counted.values().filter(|&&times| times > 1).count();
+    verdict.doubled_messages = doubled_shots + doubled_counts;
     verdict.wrong_hit_counts = board.values().filter(|&&left| left != 0).count();
     verdict.hits_off_by = board.values().map(|left| left.unsigned_abs()).sum();
     Ok(verdict)
@@ -123,6 +127,14 @@ pub async fn recorded(
             });
     }
     Ok(recorded)
+}
+
+/// Returns the result of a query for ids and their counts.
+pub(crate) async fn times(client: &Client, sql: &str) -> Result<HashMap<Uuid, i64>> {
+    let rows = client.query(sql, &[]).await?;
+    rows.iter()
+        .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
+        .collect()
 }
 
 async fn shots(client: &Client) -> Result<HashMap<Uuid, Vec<bool>>> {

@@ -7,6 +7,7 @@
 mod api;
 mod bad_input;
 mod beside;
+mod demo;
 mod docs;
 mod durable;
 mod i8_duplicate_is_free;
@@ -15,6 +16,7 @@ mod journal;
 mod lease_stress;
 mod leases;
 mod life;
+mod protection;
 mod relays;
 mod rotation_restart;
 mod rotation_stress;

@@ -16,7 +16,7 @@ use tokio_postgres::types::Type;
 
 use super::lines::{self, AnySource, Broker};
 use super::{CONNECTIONS, pool, runtime};
-use crate::bench::ground::{self, ACCOUNTS};
+use crate::bench::ground::{self, ACCOUNTS, BUSINESS};
 use crate::bench::options::Options;
 use crate::bench::report::{Rounds, Table, Target};
 use crate::bench::side::Side;
@@ -28,8 +28,6 @@ const BATCH: usize = 100;
 const LINGER: Duration = Duration::from_millis(10);
 /// The number of publishes in flight while a queue or stream is filled.
 const FILLERS: usize = 500;
-
-const BUSINESS: &str = "UPDATE account SET balance = balance + 1 WHERE id = $1";
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     let cluster = ground::start(install, "bench-consume", &[])?;

@@ -7,10 +7,10 @@ use uuid::Uuid;
 use super::{Errors, Violation};
 use crate::chaos::config::RETENTION;
 use crate::range::{
-    live::{business, verdict::times, work},
+    live::{business, work},
     message::Kind,
     traffic::Traffic,
-    verdict,
+    verdict::{self, times},
 };
 
 /// Counts the effects that repeat an effect of the same id: those within the retention (`$1`) after

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{Errors, Violation};
 use crate::chaos::faults::poison::SentPoison;
-use crate::range::live::verdict::times;
+use crate::range::verdict::times;
 
 /// The payload and the last error of a dead letter.
 type Letter = (Vec<u8>, String);

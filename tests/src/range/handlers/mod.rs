@@ -28,11 +28,11 @@ impl System {
     /// All systems, from the least to the most protection.
     pub const ALL: [Self; 3] = [Self::Nothing, Self::ById, Self::Idem];
 
-    /// Returns the name for tables and messages.
+    /// Returns the name that a person reads.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Nothing => "nothing",
+            Self::Nothing => "unprotected",
             Self::ById => "by id",
             Self::Idem => "idem",
         }

@@ -1,8 +1,6 @@
 //! The verdict of a run over a broker: it compares the tables with the facts that the observer
 //! received.
 
-use std::collections::HashMap;
-
 use anyhow::Result;
 use tokio_postgres::Client;
 use uuid::Uuid;
@@ -12,7 +10,7 @@ use crate::range::{
     Verdict,
     message::Kind,
     traffic::Traffic,
-    verdict::{self, Facts},
+    verdict::{self, Facts, times},
 };
 
 /// The number of errors of one run, by kind. Without errors, all are zero.
@@ -76,12 +74,4 @@ pub async fn judge(client: &Client, traffic: &Traffic) -> Result<(LiveVerdict, F
         given_up: usize::try_from(given_up)?,
     };
     Ok((verdict, facts))
-}
-
-/// Returns the result of a query for ids and their counts.
-pub(crate) async fn times(client: &Client, sql: &str) -> Result<HashMap<Uuid, i64>> {
-    let rows = client.query(sql, &[]).await?;
-    rows.iter()
-        .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
-        .collect()
 }

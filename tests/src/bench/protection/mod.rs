@@ -1,0 +1,154 @@
+//! What protection costs: the same business transaction alone, with a hand-written inbox and
+//! outbox, and with idem.
+//!
+//! All contestants run on the same server, with the same client library, the same number of
+//! connections and the same messages. They run alternately, round by round, in an order that
+//! rotates, so that noise affects all of them. After every round the rows of each contestant are
+//! counted, because a contestant that writes less is faster.
+
+mod config;
+mod contestant;
+mod handler;
+mod report;
+mod tables;
+
+pub use super::report::Ratio;
+pub use config::{Config, Flaw};
+pub use contestant::Contestant;
+pub use report::{Rates, Report, Settings};
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use deadpool_postgres::Pool;
+use uuid::Uuid;
+
+use super::clients::{self, Clients, Completed};
+use handler::Handler;
+use tables::Written;
+
+/// The time of the round before the measured rounds.
+const WARM_UP: Duration = Duration::from_millis(300);
+
+/// The state of a measurement when a contestant begins a round.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'a> {
+    /// The round: 0 is the warm-up, 1 is the first round that is measured.
+    pub round: usize,
+    /// The number of measured rounds.
+    pub rounds: usize,
+    /// The contestant that runs next.
+    pub next: Contestant,
+    /// The rates of the earlier rounds.
+    pub rates: &'a Rates,
+}
+
+/// Measures all contestants in a database that has the extension, and creates their tables in
+/// schemas of their own. `show` gets the progress before each contestant of each round.
+///
+/// # Errors
+/// Fails when a statement fails, and when a contestant has not written exactly one update, one
+/// claim and one outgoing message for each message, as far as it protects its messages.
+pub async fn run(
+    database_url: &str,
+    config: &Config,
+    mut show: impl FnMut(Progress<'_>),
+) -> Result<Report> {
+    let mut sides = Vec::new();
+    for contestant in Contestant::ALL {
+        sides.push(Side::open(database_url, config, contestant).await?);
+    }
+    let mut rates = Rates::default();
+    for round in 0..=config.rounds {
+        for turn in 0..sides.len() {
+            let index = (round + turn) % sides.len();
+            let side = &mut sides[index];
+            show(Progress {
+                round,
+                rounds: config.rounds,
+                next: side.contestant,
+                rates: &rates,
+            });
+            let completed = match round {
+                0 => side.run(WARM_UP).await?,
+                _ => side.run(config.round()).await?,
+            };
+            if round > 0 {
+                rates.add(side.contestant, completed.rate());
+            }
+        }
+        for side in &sides {
+            side.check_rows().await?;
+        }
+    }
+    let first = sides.first().context("there is no contestant")?;
+    Ok(Report {
+        settings: Settings::read(&first.pool, config, first.handler.event()).await?,
+        rates,
+    })
+}
+
+/// A contestant with its connections and the number of messages that it has processed.
+struct Side {
+    contestant: Contestant,
+    pool: Pool,
+    clients: usize,
+    handler: Arc<Handler>,
+    messages: u64,
+}
+
+impl Side {
+    async fn open(database_url: &str, config: &Config, contestant: Contestant) -> Result<Self> {
+        tables::create(database_url, contestant).await?;
+        let pool = clients::open_pool(
+            database_url.parse()?,
+            config.clients,
+            Some(contestant.schema()),
+        )
+        .await?;
+        // The claims and the effects of earlier runs have other names.
+        let run = Uuid::new_v4().simple().to_string();
+        Ok(Self {
+            contestant,
+            pool,
+            clients: config.clients,
+            handler: Arc::new(Handler::new(contestant, config.flaw, &run)?),
+            messages: 0,
+        })
+    }
+
+    async fn run(&mut self, time: Duration) -> Result<Completed> {
+        let clients = Clients {
+            count: self.clients,
+            time,
+        };
+        let completed = match self.contestant {
+            Contestant::BusinessAlone => clients.run(&self.pool, clients::business_alone).await,
+            Contestant::ByHand | Contestant::Idem => {
+                let handler = Arc::clone(&self.handler);
+                let process = move |pool, account| {
+                    let handler = Arc::clone(&handler);
+                    async move { handler.process(&pool, account).await }
+                };
+                clients.run(&self.pool, process).await
+            }
+        }
+        .with_context(|| format!("\"{}\" failed", self.contestant))?;
+        self.messages += completed.messages;
+        Ok(completed)
+    }
+
+    /// Compares the rows that this contestant has written with the messages that it has processed.
+    async fn check_rows(&self) -> Result<()> {
+        let written = Written::read(&self.pool, self.contestant, &self.handler).await?;
+        let expected = Written::expected(self.contestant, self.messages)?;
+        ensure!(
+            written == expected,
+            "\"{}\" processed {} messages and wrote {written}, but it must write {expected}",
+            self.contestant,
+            self.messages
+        );
+        Ok(())
+    }
+}
