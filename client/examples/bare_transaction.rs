@@ -1,5 +1,6 @@
-//! Claims messages in a transaction of a pooled connection. A transaction of deadpool dereferences
-//! to a transaction of tokio-postgres, so all functions accept it.
+//! Claims messages in a transaction of a pooled connection. The feature `deadpool`, which `runtime`
+//! enables, makes the connections and transactions of deadpool executors, so all functions accept
+//! them.
 //!
 //! Start it with the connection string of a database that has the extension:
 //!
@@ -43,7 +44,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // A duplicate finds the recorded effects.
     let tx = connection.transaction().await?;
     assert!(try_claim(&tx, &id, &destination).await?.is_duplicate());
-    let recorded = effects(&*tx, &id, &destination).await?;
+    let recorded = effects(&tx, &id, &destination).await?;
     assert!(recorded.iter().map(|effect| effect.message_id).eq(ids));
     tx.rollback().await?;
 

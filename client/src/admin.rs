@@ -3,10 +3,10 @@
 
 use std::{cmp::Reverse, str::FromStr, time::Duration};
 
-use tokio_postgres::{Client, GenericClient, Row, types::Type};
+use tokio_postgres::{Client, Row, types::Type};
 use tracing::Instrument;
 
-use crate::{Destination, Error, MessageId, span};
+use crate::{Destination, Error, Executor, MessageId, span};
 
 /// Forgets the claim of a message, so that the message can be processed again.
 ///
@@ -16,16 +16,33 @@ use crate::{Destination, Error, MessageId, span};
 /// [`effects`](crate::effects) no longer returns the effects of the message. Effects that were
 /// published stay published.
 pub async fn forget(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     id: &MessageId,
     destination: &Destination,
 ) -> Result<bool, Error> {
-    let row = client
-        .query_typed_one(
+    let row = executor
+        .fetch_one(
             "SELECT idem_forget($1, $2)",
             &[id.parameter(), destination.parameter()],
         )
         .instrument(span::of_message("forget", id, destination))
+        .await?;
+    Ok(row.try_get(0)?)
+}
+
+/// Writes the recorded effects of a message to the outbox again, with the same message ids. Returns
+/// the number of effects.
+pub async fn replay_effects(
+    executor: &impl Executor,
+    id: &MessageId,
+    destination: &Destination,
+) -> Result<i32, Error> {
+    let row = executor
+        .fetch_one(
+            "SELECT idem_replay_effects($1, $2)",
+            &[id.parameter(), destination.parameter()],
+        )
+        .instrument(span::of_message("replay_effects", id, destination))
         .await?;
     Ok(row.try_get(0)?)
 }
@@ -41,12 +58,12 @@ pub async fn forget(
 /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if `retention` is zero or longer than the
 /// retention of the longest ring.
 pub async fn configure(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     destination: &Destination,
     retention: Duration,
 ) -> Result<(), Error> {
-    client
-        .query_typed(
+    executor
+        .fetch_all(
             "SELECT idem_configure($1, make_interval(secs => $2))",
             &[
                 destination.parameter(),
@@ -59,6 +76,7 @@ pub async fn configure(
 
 /// A ring: a set of slices with one retention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Ring {
     /// Retention of 1 hour by default.
     Short,
@@ -84,12 +102,12 @@ impl Ring {
 /// Fails with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the retentions of the rings
 /// would not be in ascending order, or if a destination in the ring requires a longer retention.
 pub async fn set_retention(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     ring: Ring,
     retention: Duration,
 ) -> Result<(), Error> {
-    client
-        .query_typed(
+    executor
+        .fetch_all(
             "SELECT idem_set_retention($1, make_interval(secs => $2))",
             &[
                 (&ring.as_str(), Type::TEXT),
@@ -105,18 +123,17 @@ pub async fn set_retention(
 /// Fails with SQLSTATE 55000 while a claim, an effect, a message or a dead letter refers to the
 /// destination.
 pub async fn remove_destination(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     destination: &Destination,
 ) -> Result<bool, Error> {
     let sql = "SELECT idem_remove_destination($1)";
-    let row = client
-        .query_typed_one(sql, &[destination.parameter()])
-        .await?;
+    let row = executor.fetch_one(sql, &[destination.parameter()]).await?;
     Ok(row.try_get(0)?)
 }
 
 /// The purpose of a database role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum RoleKind {
     /// Claims messages, records effects and sends messages.
     Consumer,
@@ -150,9 +167,9 @@ impl RoleKind {
 ///
 /// `role` is the unquoted name, which can contain any characters. Fails with 42704 if the role does
 /// not exist.
-pub async fn grant(client: &impl GenericClient, role: &str, kind: RoleKind) -> Result<(), Error> {
-    client
-        .query_typed(
+pub async fn grant(executor: &impl Executor, role: &str, kind: RoleKind) -> Result<(), Error> {
+    executor
+        .fetch_all(
             // The text of a regrole is parsed as SQL, which folds an unquoted name to lower case.
             "SELECT idem_grant(quote_ident($1)::regrole, $2)",
             &[(&role, Type::TEXT), (&kind.as_str(), Type::TEXT)],
@@ -167,9 +184,9 @@ pub async fn grant(client: &impl GenericClient, role: &str, kind: RoleKind) -> R
 ///
 /// `role` is the unquoted name. Does nothing if the role was not granted the kind. Fails with 42704
 /// if the role does not exist, and with 25000 in a transaction that is not READ COMMITTED.
-pub async fn revoke(client: &impl GenericClient, role: &str, kind: RoleKind) -> Result<(), Error> {
-    client
-        .query_typed(
+pub async fn revoke(executor: &impl Executor, role: &str, kind: RoleKind) -> Result<(), Error> {
+    executor
+        .fetch_all(
             "SELECT idem_revoke(quote_ident($1)::regrole, $2)",
             &[(&role, Type::TEXT), (&kind.as_str(), Type::TEXT)],
         )
@@ -212,6 +229,7 @@ impl TryFrom<&Row> for Check {
 
 /// The status of a [`Check`]. A worse status is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Status {
     /// No action is needed.
     Ok,
@@ -235,9 +253,9 @@ impl FromStr for Status {
 }
 
 /// Checks the worker, the rings and the relays. Returns the worst status first. Works on a standby.
-pub async fn health(client: &impl GenericClient) -> Result<Vec<Check>, Error> {
-    let rows = client
-        .query_typed("SELECT check_name, status, detail FROM idem_health()", &[])
+pub async fn health(executor: &impl Executor) -> Result<Vec<Check>, Error> {
+    let rows = executor
+        .fetch_all("SELECT check_name, status, detail FROM idem_health()", &[])
         .await?;
     let mut checks = rows
         .iter()
@@ -278,8 +296,8 @@ impl TryFrom<&Row> for RotationBlocker {
 }
 
 /// Returns what the rotations wait for at the moment. Empty if no rotation is blocked.
-pub async fn rotation_blockers(client: &impl GenericClient) -> Result<Vec<RotationBlocker>, Error> {
+pub async fn rotation_blockers(executor: &impl Executor) -> Result<Vec<RotationBlocker>, Error> {
     let sql = "SELECT ring, pid, application_name, gid, blocks FROM idem_rotation_blockers()";
-    let rows = client.query_typed(sql, &[]).await?;
+    let rows = executor.fetch_all(sql, &[]).await?;
     rows.iter().map(RotationBlocker::try_from).collect()
 }

@@ -7,12 +7,15 @@
 
 use std::ops::Deref;
 
-use tokio_postgres::Client;
+use tokio_postgres::{
+    Client, Row,
+    types::{ToSql, Type},
+};
 use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::{
-    Claim, Claimed, Destination, Effect, Error, MessageId,
+    Claim, Claimed, Destination, Effect, Error, Executor, MessageId, OpenTransaction,
     claim::record_effects,
     escape::only_value,
     pipeline::{Pipelined, commit_alone, pipeline_commit, rollback_without_wait},
@@ -133,6 +136,18 @@ impl Deref for ClaimedTransaction<'_> {
         self.open.client
     }
 }
+
+impl Executor for ClaimedTransaction<'_> {
+    async fn fetch_all(
+        &self,
+        sql: &str,
+        parameters: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        self.open.client.query_typed(sql, parameters).await
+    }
+}
+
+impl OpenTransaction for ClaimedTransaction<'_> {}
 
 /// An open transaction. Its connection has no other user, because `begin_and_claim` borrows it by
 /// `&mut`.

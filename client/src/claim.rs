@@ -1,11 +1,14 @@
 //! Claims: the right to process a message.
 
 use time::OffsetDateTime;
-use tokio_postgres::{Client, GenericClient, Row, Transaction, types::Json, types::Type};
+use tokio_postgres::types::{Json, Type};
 use tracing::Instrument;
 use uuid::Uuid;
 
-use crate::{Claim, Claims, Destination, Effect, Error, MessageId, id::IdArray, span};
+use crate::{
+    Claim, Claims, Destination, Effect, Error, Executor, MessageId, OpenTransaction,
+    executor::AnyExecutor, id::IdArray, span,
+};
 
 /// Proof that this transaction has claimed a message, and the only way to record the effects of the
 /// message.
@@ -21,7 +24,7 @@ use crate::{Claim, Claims, Destination, Effect, Error, MessageId, id::IdArray, s
 /// #     id: idem_client::MessageId,
 /// #     destination: idem_client::Destination,
 /// # ) {
-/// let forged = idem_client::Claimed { client, id, destination };
+/// let forged = idem_client::Claimed { executor: client, id, destination };
 /// # }
 /// ```
 ///
@@ -56,16 +59,20 @@ use crate::{Claim, Claims, Destination, Effect, Error, MessageId, id::IdArray, s
 /// ```
 #[must_use = "the message is claimed: process it in this transaction, or roll back"]
 pub struct Claimed<'t> {
-    client: &'t Client,
+    executor: &'t dyn AnyExecutor,
     id: MessageId,
     destination: Destination,
 }
 
 impl<'t> Claimed<'t> {
     /// Creates the proof. Call this only after a claim on this connection has returned `true`.
-    pub(crate) fn won(client: &'t Client, id: &MessageId, destination: &Destination) -> Self {
+    pub(crate) fn won(
+        executor: &'t dyn AnyExecutor,
+        id: &MessageId,
+        destination: &Destination,
+    ) -> Self {
         Self {
-            client,
+            executor,
             id: id.clone(),
             destination: destination.clone(),
         }
@@ -85,7 +92,7 @@ impl<'t> Claimed<'t> {
     ///
     /// Relays and duplicates can read the effects only after this transaction has committed.
     pub async fn record_effects(&self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
-        record_effects(self.client, &self.id, &self.destination, effects).await
+        record_effects(self.executor, &self.id, &self.destination, effects).await
     }
 }
 
@@ -94,13 +101,13 @@ impl<'t> Claimed<'t> {
 pub const RECORD_EFFECTS: &str = "SELECT idem_record_effects($1, $2, $3)";
 
 pub(crate) async fn record_effects(
-    client: &Client,
+    executor: &(impl Executor + ?Sized),
     id: &MessageId,
     destination: &Destination,
     effects: &[Effect],
 ) -> Result<Vec<Uuid>, Error> {
-    let row = client
-        .query_typed_one(
+    let row = executor
+        .fetch_one(
             RECORD_EFFECTS,
             &[
                 id.parameter(),
@@ -130,15 +137,14 @@ impl std::fmt::Debug for Claimed<'_> {
 /// A duplicate is an outcome and not an error: the transaction stays usable, and
 /// [`effects`](crate::effects) returns what the first execution recorded.
 pub async fn try_claim<'t>(
-    tx: &'t Transaction<'_>,
+    tx: &'t impl OpenTransaction,
     id: &MessageId,
     destination: &Destination,
 ) -> Result<Claim<Claimed<'t>>, Error> {
-    let client = tx.client();
     let span = span::of_message("try_claim", id, destination);
     async {
-        let row = client
-            .query_typed_one(
+        let row = tx
+            .fetch_one(
                 "SELECT idem_try_claim($1, $2)",
                 &[id.parameter(), destination.parameter()],
             )
@@ -148,9 +154,7 @@ pub async fn try_claim<'t>(
             "idem.outcome",
             if claimed { "claimed" } else { "duplicate" },
         );
-        Ok(Claim::new_if(claimed, || {
-            Claimed::won(client, id, destination)
-        }))
+        Ok(Claim::new_if(claimed, || Claimed::won(tx, id, destination)))
     }
     .instrument(span.clone())
     .await
@@ -160,14 +164,13 @@ pub async fn try_claim<'t>(
 ///
 /// The outcomes are in the order of `ids`. The second of two equal ids is a duplicate.
 pub async fn try_claim_batch<'t>(
-    tx: &'t Transaction<'_>,
+    tx: &'t impl OpenTransaction,
     ids: &[MessageId],
     destination: &Destination,
 ) -> Result<Claims<'t>, Error> {
-    let client = tx.client();
     let array = IdArray::new(ids);
-    let row = client
-        .query_typed_one(
+    let row = tx
+        .fetch_one(
             &format!("SELECT {}($1, $2)", array.batch_function()),
             &[array.parameter(), destination.parameter()],
         )
@@ -182,8 +185,8 @@ pub async fn try_claim_batch<'t>(
         )));
     }
     let claims = claimed.into_iter().zip(ids);
-    let claims = claims
-        .map(|(claimed, id)| Claim::new_if(claimed, || Claimed::won(client, id, destination)));
+    let claims =
+        claims.map(|(claimed, id)| Claim::new_if(claimed, || Claimed::won(tx, id, destination)));
     Ok(Claims(claims.collect()))
 }
 
@@ -232,16 +235,15 @@ impl ClaimOptions {
 
 /// Claims a message with options. Distinguishes more outcomes than [`try_claim`].
 pub async fn claim<'t>(
-    tx: &'t Transaction<'_>,
+    tx: &'t impl OpenTransaction,
     id: &MessageId,
     destination: &Destination,
     options: &ClaimOptions,
 ) -> Result<Claim<Claimed<'t>>, Error> {
     let span = span::of_message("claim", id, destination);
     async {
-        let client = tx.client();
-        let row = client
-            .query_typed_one(
+        let row = tx
+            .fetch_one(
                 "SELECT outcome::text, handled_at FROM idem_claim_in_block($1, $2, $3, $4, $5)",
                 &[
                     id.parameter(),
@@ -255,7 +257,7 @@ pub async fn claim<'t>(
         let outcome: &str = row.try_get(0)?;
         span.record("idem.outcome", outcome);
         match outcome {
-            "claimed" => Ok(Claim::New(Claimed::won(client, id, destination))),
+            "claimed" => Ok(Claim::New(Claimed::won(tx, id, destination))),
             "duplicate" => Ok(Claim::Duplicate {
                 handled_at: row.try_get(1)?,
             }),
@@ -276,13 +278,13 @@ pub async fn claim<'t>(
 ///
 /// After [`Claim::Duplicate`] **roll back**, because the message was processed twice.
 pub async fn try_record(
-    tx: &Transaction<'_>,
+    tx: &impl OpenTransaction,
     id: &MessageId,
     destination: &Destination,
     effects: &[Effect],
 ) -> Result<Claim<()>, Error> {
-    let row: Row = tx
-        .query_typed_one(
+    let row = tx
+        .fetch_one(
             "SELECT idem_try_record($1, $2, $3)",
             &[
                 id.parameter(),
@@ -299,12 +301,12 @@ pub async fn try_record(
 ///
 /// Works on a standby, because it only reads.
 pub async fn is_claimed(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     id: &MessageId,
     destination: &Destination,
 ) -> Result<bool, Error> {
-    let row = client
-        .query_typed_one(
+    let row = executor
+        .fetch_one(
             "SELECT idem_is_claimed($1, $2)",
             &[id.parameter(), destination.parameter()],
         )

@@ -7,14 +7,15 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use tokio_postgres::{
-    GenericClient, Row,
+    Row,
     types::{Json, Type},
 };
 use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::{
-    Destination, Error, MessageId, escape, lease::DeadLetterContent, redacted::Length, span,
+    Destination, Error, Executor, MessageId, escape, lease::DeadLetterContent, redacted::Length,
+    span,
 };
 
 /// A message that has used up its attempts, or that failed with a terminal error.
@@ -110,7 +111,7 @@ impl TryFrom<&Row> for DeadLetter {
 /// 64 MiB. After an error the message must stay at its broker. The transaction must be READ
 /// COMMITTED.
 pub async fn reject(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     id: Option<&MessageId>,
     destination: &Destination,
     payload: &[u8],
@@ -122,8 +123,8 @@ pub async fn reject(
         id.map_or((&none as _, Type::TEXT), MessageId::parameter),
         escape::truncated_reason(error),
     );
-    let row = client
-        .query_typed_one(
+    let row = executor
+        .fetch_one(
             "SELECT idem_reject($1, $2, $3, $4, $5, $6, $7, $8)",
             &[
                 id,
@@ -145,13 +146,13 @@ pub async fn reject(
 /// `error_like` is a LIKE pattern for the last error; `%` matches all. Needs the role of an
 /// operator or an admin.
 pub async fn list(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     destination: &Destination,
     error_like: &str,
     max_messages: i64,
 ) -> Result<Vec<DeadLetter>, Error> {
-    let rows = client
-        .query_typed(
+    let rows = executor
+        .fetch_all(
             "SELECT id, died_at, received_at, attempt, errors, key, type, payload, content_type, \
              headers FROM idem.dead_letters \
              WHERE destination = $1 AND last_error LIKE $2 ORDER BY seq LIMIT $3",
@@ -170,12 +171,12 @@ pub async fn list(
 /// Returns false if there is no dead letter of this identity, or if the message was processed
 /// meanwhile.
 pub async fn requeue(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     id: &MessageId,
     destination: &Destination,
 ) -> Result<bool, Error> {
-    let row = client
-        .query_typed_one(
+    let row = executor
+        .fetch_one(
             "SELECT idem_requeue($1, $2)",
             &[id.parameter(), destination.parameter()],
         )
@@ -188,13 +189,13 @@ pub async fn requeue(
 ///
 /// `error_like` is a LIKE pattern for the last error. Returns the number of requeued dead letters.
 pub async fn requeue_all(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     destination: &Destination,
     error_like: &str,
     max_messages: i32,
 ) -> Result<i32, Error> {
     all(
-        client,
+        executor,
         "SELECT idem_requeue_all($1, $2, $3)",
         destination,
         error_like,
@@ -208,12 +209,12 @@ pub async fn requeue_all(
 /// Returns false if there is no dead letter of this identity. The message counts as processed from
 /// now on: if it is sent again, it is a duplicate.
 pub async fn discard(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     id: &MessageId,
     destination: &Destination,
 ) -> Result<bool, Error> {
-    let row = client
-        .query_typed_one(
+    let row = executor
+        .fetch_one(
             "SELECT idem_discard($1, $2)",
             &[id.parameter(), destination.parameter()],
         )
@@ -226,13 +227,13 @@ pub async fn discard(
 ///
 /// `error_like` is a LIKE pattern for the last error. Returns the number of discarded dead letters.
 pub async fn discard_all(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     destination: &Destination,
     error_like: &str,
     max_messages: i32,
 ) -> Result<i32, Error> {
     all(
-        client,
+        executor,
         "SELECT idem_discard_all($1, $2, $3)",
         destination,
         error_like,
@@ -249,7 +250,7 @@ pub async fn discard_all(
 /// Returns the message id of the effect, or `None` if there is no dead letter of this identity.
 /// Consumers process the effect as a new message.
 pub async fn forward(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     id: &MessageId,
     destination: &Destination,
     topic: &str,
@@ -259,8 +260,8 @@ pub async fn forward(
         destination.parameter(),
         (&topic as _, Type::TEXT),
     ];
-    let row = client
-        .query_typed_one("SELECT idem_forward($1, $2, $3)", &parameters)
+    let row = executor
+        .fetch_one("SELECT idem_forward($1, $2, $3)", &parameters)
         .instrument(span::of_message("forward", id, destination))
         .await?;
     Ok(row.try_get(0)?)
@@ -271,7 +272,7 @@ pub async fn forward(
 /// `error_like` is a LIKE pattern for the last error. Returns the number of dead letters that were
 /// sent. Skips dead letters that another transaction holds.
 pub async fn forward_all(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     destination: &Destination,
     topic: &str,
     error_like: &str,
@@ -283,14 +284,14 @@ pub async fn forward_all(
         (&error_like, Type::TEXT),
         (&max_messages, Type::INT4),
     ];
-    let row = client
-        .query_typed_one("SELECT idem_forward_all($1, $2, $3, $4)", &parameters)
+    let row = executor
+        .fetch_one("SELECT idem_forward_all($1, $2, $3, $4)", &parameters)
         .await?;
     Ok(row.try_get(0)?)
 }
 
 async fn all(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     sql: &str,
     destination: &Destination,
     error_like: &str,
@@ -301,5 +302,5 @@ async fn all(
         (&error_like, Type::TEXT),
         (&max_messages, Type::INT4),
     ];
-    Ok(client.query_typed_one(sql, &parameters).await?.try_get(0)?)
+    Ok(executor.fetch_one(sql, &parameters).await?.try_get(0)?)
 }

@@ -11,13 +11,14 @@ use std::str::FromStr;
 
 use serde_json::Value;
 use time::OffsetDateTime;
-use tokio_postgres::{GenericClient, Row, types::Type};
+use tokio_postgres::{Row, types::Type};
 use tracing::Instrument;
 
-use crate::{Destination, Error, MessageId, escape, span};
+use crate::{Destination, Error, Executor, MessageId, escape, span};
 
 /// The state of an external call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum CallState {
     /// The call was not made before. Make it.
     New,
@@ -106,7 +107,7 @@ impl TryFrom<&Row> for Recorded {
 /// `step` has 1 to 255 bytes. Fails with 23000 if `request` differs from the first request of this
 /// step.
 pub async fn begin_call(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     id: &MessageId,
     destination: &Destination,
     step: &str,
@@ -114,8 +115,8 @@ pub async fn begin_call(
 ) -> Result<Begun, Error> {
     let span = span::of_message("begin_call", id, destination);
     async {
-        let row = client
-            .query_typed_one(
+        let row = executor
+            .fetch_one(
                 "SELECT state::text, idempotency_key, response, attempt, begun_at, error \
                  FROM idem_begin_call($1, $2, $3, $4)",
                 &[
@@ -145,14 +146,14 @@ pub async fn begin_call(
 /// [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) if the step was never begun, or if it
 /// has already ended with a different result.
 pub async fn finish_call(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     id: &MessageId,
     destination: &Destination,
     step: &str,
     response: Option<&Value>,
 ) -> Result<(), Error> {
-    client
-        .query_typed_one(
+    executor
+        .fetch_one(
             "SELECT idem_finish_call($1, $2, $3, $4)",
             &[
                 id.parameter(),
@@ -169,7 +170,7 @@ pub async fn finish_call(
 /// Records that an external call failed. With `is_retryable` the call certainly had no effect and
 /// may be made again. Without it the call was rejected permanently. A long error is truncated.
 pub async fn fail_call(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     id: &MessageId,
     destination: &Destination,
     step: &str,
@@ -177,8 +178,8 @@ pub async fn fail_call(
     is_retryable: bool,
 ) -> Result<(), Error> {
     let error = escape::truncated_reason(error);
-    client
-        .query_typed_one(
+    executor
+        .fetch_one(
             "SELECT idem_fail_call($1, $2, $3, $4, $5)",
             &[
                 id.parameter(),
@@ -195,12 +196,12 @@ pub async fn fail_call(
 
 /// Returns the journal of a message. This function only reads, so it also works on a standby.
 pub async fn calls(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     id: &MessageId,
     destination: &Destination,
 ) -> Result<Vec<Recorded>, Error> {
-    let rows = client
-        .query_typed(
+    let rows = executor
+        .fetch_all(
             "SELECT step, state::text, attempt, begun_at, ended_at, response, error \
              FROM idem_calls($1, $2)",
             &[id.parameter(), destination.parameter()],

@@ -11,6 +11,7 @@ mod destination;
 mod effect;
 mod error;
 mod escape;
+mod executor;
 mod id;
 pub mod inbox;
 pub mod journal;
@@ -24,14 +25,27 @@ pub mod redacted;
 pub mod relay;
 pub mod span;
 pub mod sql;
+#[cfg(feature = "test-util")]
+pub mod test_util;
 
 pub use begin::{ClaimedTransaction, begin_and_claim};
 pub use claim::{ClaimOptions, Claimed, claim, is_claimed, try_claim, try_claim_batch, try_record};
 pub use commit::commit;
 pub use destination::Destination;
 pub use effect::Effect;
-pub use error::{Error, ErrorKind, NotReady};
+pub use error::{Error, ErrorKind};
+pub use executor::{Executor, OpenTransaction};
 pub use id::MessageId;
 pub use outbox::send;
 pub use outcome::{Claim, Claims};
-pub use recorded::{RecordedEffect, effects, replay_effects};
+pub use recorded::{RecordedEffect, effects};
+
+// The crates whose types are in the signatures of this crate.
+#[cfg(feature = "bb8")]
+pub use bb8;
+#[cfg(feature = "deadpool")]
+pub use deadpool_postgres;
+pub use serde_json;
+pub use time;
+pub use tokio_postgres;
+pub use uuid;

@@ -1,14 +1,11 @@
 //! Sends messages without an incoming message: writes to the outbox, without a claim.
 
 use serde_json::Value;
-use tokio_postgres::{
-    GenericClient,
-    types::{ToSql, Type},
-};
+use tokio_postgres::types::{ToSql, Type};
 use tracing::{Instrument, Span};
 use uuid::Uuid;
 
-use crate::{Effect, Error, effect::Payload, span};
+use crate::{Effect, Error, Executor, effect::Payload, span};
 
 /// Writes a message to the outbox and returns its message id.
 ///
@@ -16,13 +13,11 @@ use crate::{Effect, Error, effect::Payload, span};
 ///
 /// Fails with [`Error::Invalid`] if the effect has a time from [`Effect::deliver_after`], which
 /// only effects of a claim support.
-pub async fn send(client: &impl GenericClient, effect: &Effect) -> Result<Uuid, Error> {
+pub async fn send(executor: &impl Executor, effect: &Effect) -> Result<Uuid, Error> {
     let send = Send::of(effect)?;
     let span = send.span();
     async {
-        let row = client
-            .query_typed_one(send.sql(), &send.parameters())
-            .await?;
+        let row = executor.fetch_one(send.sql(), &send.parameters()).await?;
         let id: Uuid = row.try_get(0)?;
         span.record("messaging.message.id", id.to_string());
         Ok(id)

@@ -25,6 +25,7 @@ use crate::Claimed;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 #[must_use = "only a new message may be processed"]
 pub enum Claim<T> {
     /// This transaction has claimed the message and processes it.

@@ -5,9 +5,11 @@
 //! If something is missing, a claim or a batch would fail too, but some functions are used late:
 //! without `idem_reject` a consumer works until the first message fails.
 
-use tokio_postgres::{GenericClient, Row, error::SqlState, types::Type};
+use tokio_postgres::{Row, error::SqlState, types::Type};
 
-use crate::{Error, admin::RoleKind, error::NotReady};
+use crate::{Error, Executor, admin::RoleKind};
+
+pub use crate::error::NotReady;
 
 /// The functions that the consumer runtime uses.
 const OF_CONSUMERS: &[&str] = &[
@@ -74,8 +76,8 @@ const LOOK: &str = "
 /// database.
 ///
 /// Fails with [`Error::NotReady`], which names what is missing and how to correct it.
-pub async fn consumer_preflight(client: &impl GenericClient) -> Result<(), Error> {
-    preflight(client, RoleKind::Consumer, OF_CONSUMERS).await
+pub async fn consumer_preflight(executor: &impl Executor) -> Result<(), Error> {
+    preflight(executor, RoleKind::Consumer, OF_CONSUMERS).await
 }
 
 /// Checks that a relay can work on this connection.
@@ -83,17 +85,17 @@ pub async fn consumer_preflight(client: &impl GenericClient) -> Result<(), Error
 /// A relay runs this check itself when it starts. `idem-relay --check` runs it too.
 ///
 /// Fails with [`Error::NotReady`], which names what is missing and how to correct it.
-pub async fn relay_preflight(client: &impl GenericClient) -> Result<(), Error> {
-    preflight(client, RoleKind::Relay, OF_RELAYS).await
+pub async fn relay_preflight(executor: &impl Executor) -> Result<(), Error> {
+    preflight(executor, RoleKind::Relay, OF_RELAYS).await
 }
 
 async fn preflight(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     kind: RoleKind,
     functions: &[&str],
 ) -> Result<(), Error> {
-    let row = client
-        .query_typed_one(LOOK, &[(&functions, Type::TEXT_ARRAY)])
+    let row = executor
+        .fetch_one(LOOK, &[(&functions, Type::TEXT_ARRAY)])
         .await?;
     match Found::try_from(&row)?.lacks(kind) {
         Some(lacks) => Err(Error::NotReady(Box::new(lacks))),

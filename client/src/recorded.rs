@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde_json::Value;
 use time::OffsetDateTime;
-use tokio_postgres::{GenericClient, Row};
+use tokio_postgres::Row;
 use tracing::Instrument;
 use uuid::Uuid;
 
-use crate::{Destination, Error, MessageId, redacted::Length, span};
+use crate::{Destination, Error, Executor, MessageId, redacted::Length, span};
 
 /// An effect as it was recorded. Every reader gets the same bytes as long as the claim is retained.
 #[derive(Clone, PartialEq)]
@@ -87,30 +87,13 @@ pub const EFFECTS: &str = "SELECT message_id, ordinal, topic, key, type, payload
 ///
 /// Empty if there is no claim.
 pub async fn effects(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     id: &MessageId,
     destination: &Destination,
 ) -> Result<Vec<RecordedEffect>, Error> {
-    let rows = client
-        .query_typed(EFFECTS, &[id.parameter(), destination.parameter()])
+    let rows = executor
+        .fetch_all(EFFECTS, &[id.parameter(), destination.parameter()])
         .instrument(span::of_message("effects", id, destination))
         .await?;
     rows.iter().map(RecordedEffect::try_from).collect()
-}
-
-/// Writes the recorded effects of a message to the outbox again, with the same message ids. Returns
-/// the number of effects.
-pub async fn replay_effects(
-    client: &impl GenericClient,
-    id: &MessageId,
-    destination: &Destination,
-) -> Result<i32, Error> {
-    let row = client
-        .query_typed_one(
-            "SELECT idem_replay_effects($1, $2)",
-            &[id.parameter(), destination.parameter()],
-        )
-        .instrument(span::of_message("replay_effects", id, destination))
-        .await?;
-    Ok(row.try_get(0)?)
 }

@@ -268,7 +268,7 @@ client_functions! {
     "idem_release" => idem_client::lease::Held, // a method of this type
     "idem_remove_destination" => idem_client::admin::remove_destination,
     "idem_repair_relays" => idem_client::relay::repair_relays,
-    "idem_replay_effects" => idem_client::replay_effects,
+    "idem_replay_effects" => idem_client::admin::replay_effects,
     "idem_requeue" => idem_client::deadletters::requeue,
     "idem_requeue_all" => idem_client::deadletters::requeue_all,
     "idem_revoke" => idem_client::admin::revoke,

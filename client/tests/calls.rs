@@ -3,8 +3,9 @@
 
 use futures_util::{FutureExt, future::join_all};
 use idem_client::{
-    Claim, ClaimOptions, Destination, Effect, Error, ErrorKind, MessageId, begin_and_claim, claim,
-    commit, effects, is_claimed, replay_effects, send, try_claim, try_claim_batch, try_record,
+    Claim, ClaimOptions, Destination, Effect, Error, ErrorKind, MessageId, admin::replay_effects,
+    begin_and_claim, claim, commit, effects, is_claimed, send, try_claim, try_claim_batch,
+    try_record,
 };
 use idem_fixtures::Database;
 use serde_json::json;

@@ -53,12 +53,11 @@ impl From<&Message> for DeadLetterContent {
         let key = column("idem-key", message.key(), LONGEST_KEY_BYTES);
         let message_type = column("message-type", message.message_type(), LONGEST_NAME_BYTES);
         let content_type = column("content-type", message.content_type(), LONGEST_NAME_BYTES);
-        Self {
-            headers: Some(Value::Object(headers)),
-            key,
-            message_type,
-            content_type,
-        }
+        let mut content = Self::default().headers(headers);
+        content.key = key;
+        content.message_type = message_type;
+        content.content_type = content_type;
+        content
     }
 }
 

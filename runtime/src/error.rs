@@ -3,7 +3,8 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use idem_client::{
-    ErrorKind, NotReady,
+    ErrorKind,
+    preflight::NotReady,
     redacted::{self, describe, without_value},
 };
 use tokio_postgres::error::SqlState;

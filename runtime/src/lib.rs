@@ -30,7 +30,10 @@ pub mod transaction;
 pub mod transport;
 
 pub use idem_client::relay::OutgoingMessage;
-pub use {deadpool_postgres, idem_client, tokio_postgres};
+// The crates whose types are in the signatures of this crate.
+pub use deadpool_postgres;
+pub use idem_client;
+pub use tokio_postgres;
 
 pub use consumer::{
     Batches, Closed, Consumer, ConsumerStatus, Delivery, Receipt, Selector, Source, SourceEnded,

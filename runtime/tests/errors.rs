@@ -3,7 +3,7 @@
 
 use std::error::Error as StdError;
 
-use idem_client::{Effect, NotReady};
+use idem_client::{Effect, preflight::NotReady};
 use idem_runtime::{
     DecodeError, Error, Handled, HandlerError, HandlerFailed, Message, PublishError, SourceEnded,
     TerminalError, UnavailableError,

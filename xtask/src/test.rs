@@ -17,7 +17,7 @@ use crate::suite::Suite;
 use crate::{chroot, step};
 
 /// The packages that need no features.
-const PLAIN: [&str; 14] = [
+const PLAIN: [&str; 16] = [
     "--package",
     "idem-core",
     "--package",
@@ -28,6 +28,8 @@ const PLAIN: [&str; 14] = [
     "idem-relay",
     "--package",
     "idem-compile-fail",
+    "--package",
+    "idem-fixtures",
     "--package",
     "idem-guides",
     "--package",

@@ -11,10 +11,10 @@ mod retry_policy;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio_postgres::{GenericClient, types::Type};
+use tokio_postgres::types::Type;
 use tracing::Instrument;
 
-use crate::{Destination, Error, MessageId, span};
+use crate::{Destination, Error, Executor, MessageId, span};
 
 pub use inbox_message::InboxMessage;
 pub use received::Received;
@@ -25,13 +25,13 @@ pub use retry_policy::{RetryPolicy, configure_retries};
 ///
 /// The message is stored when the transaction commits. After that its sender may delete it.
 pub async fn receive(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     id: &MessageId,
     destination: &Destination,
     letter: &InboxMessage,
 ) -> Result<bool, Error> {
-    let row = client
-        .query_typed_one(
+    let row = executor
+        .fetch_one(
             "SELECT idem_receive_bytes($1, $2, $3, headers => $4, key => $5, deliver_after => $6, \
              type => $7, content_type => $8)",
             &[
@@ -56,7 +56,7 @@ pub async fn receive(
 /// Messages are received in the order of the list. If several messages of the list have the same
 /// id, only the first of them is stored.
 pub async fn receive_batch(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     destination: &Destination,
     letters: &[(MessageId, InboxMessage)],
 ) -> Result<Vec<bool>, Error> {
@@ -76,8 +76,8 @@ pub async fn receive_batch(
     let keys = of(|letter| letter.key.as_deref());
     let types = of(|letter| letter.message_type.as_deref());
     let content_types = of(|letter| letter.content_type.as_deref());
-    let rows = client
-        .query_typed(
+    let rows = executor
+        .fetch_all(
             "SELECT idem_receive_bytes(l.id, $1, l.payload, headers => l.headers, key => l.key, \
              deliver_after => l.due, type => l.type, content_type => l.content_type) \
              FROM unnest($2, $3, $4, $5, $6, $7, $8) \
@@ -113,14 +113,14 @@ pub async fn receive_batch(
 /// a message removes the message from the inbox: use
 /// [`try_claim`](crate::try_claim) in the transaction that handles the message.
 pub async fn next(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     destination: &Destination,
     max_messages: i32,
     max_bytes: i64,
     lease: Duration,
 ) -> Result<Vec<Received>, Error> {
-    let rows = client
-        .query_typed(
+    let rows = executor
+        .fetch_all(
             "SELECT token, seq, id, key, type, payload, content_type, headers, traceparent, \
              attempt, received_at, last_error, lease_expired \
               FROM idem_next($1, $2, make_interval(secs => $3), $4)",
@@ -145,13 +145,13 @@ pub async fn next(
 /// Returns true if there may be a message: call [`next`]. Returns false if the wait ended without a
 /// sign of a message. Call [`next`] from time to time in this case too.
 pub async fn next_wait(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     destination: &Destination,
     timeout: Duration,
 ) -> Result<bool, Error> {
     let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
-    let row = client
-        .query_typed_one(
+    let row = executor
+        .fetch_one(
             "SELECT idem_next_wait($1, $2)",
             &[destination.parameter(), (&timeout_ms, Type::INT4)],
         )

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tokio_postgres::{GenericClient, types::Type};
+use tokio_postgres::types::Type;
 
-use crate::{Destination, Error};
+use crate::{Destination, Error, Executor};
 
 /// The retry policy of a destination: how often and when a failed message is retried. It is stored
 /// in the database and applies to all consumers.
@@ -76,12 +76,12 @@ impl RetryPolicy {
 
 /// Sets the retry policy of a destination. Requires the role of an admin.
 pub async fn configure_retries(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     destination: &Destination,
     policy: &RetryPolicy,
 ) -> Result<(), Error> {
-    client
-        .query_typed(
+    executor
+        .fetch_all(
             "SELECT idem_configure_retries($1, max_attempts => $2, \
              base => make_interval(secs => $3), factor => $4, \
              cap => make_interval(secs => $5), jitter => $6, final_errors => $7)",

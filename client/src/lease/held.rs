@@ -5,16 +5,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::Value;
-use tokio_postgres::{
-    GenericClient,
-    types::{Json, Type},
-};
+use serde_json::{Map, Value};
+use tokio_postgres::types::{Json, Type};
 use tracing::Instrument;
 use uuid::Uuid;
 
 use super::seconds;
-use crate::{Destination, Effect, Error, MessageId, escape, span};
+use crate::{Destination, Effect, Error, Executor, MessageId, escape, span};
 
 /// A lease that was acquired. It is the right to work on a message until the lease ends, and to
 /// complete or release the message. Cheap to clone.
@@ -54,7 +51,17 @@ struct Parts {
 }
 
 /// The content of a broker's message that its dead letter stores, besides the payload.
+///
+/// ```
+/// use idem_client::lease::DeadLetterContent;
+///
+/// let content = DeadLetterContent::default()
+///     .key("player-3")
+///     .content_type("application/json");
+/// assert_eq!(content.key.as_deref(), Some("player-3"));
+/// ```
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct DeadLetterContent {
     /// The headers as a JSON object, or `None`.
     pub headers: Option<Value>,
@@ -64,6 +71,36 @@ pub struct DeadLetterContent {
     pub message_type: Option<String>,
     /// The content type of the payload.
     pub content_type: Option<String>,
+}
+
+impl DeadLetterContent {
+    /// Sets the headers.
+    #[must_use]
+    pub fn headers(mut self, headers: Map<String, Value>) -> Self {
+        self.headers = Some(Value::Object(headers));
+        self
+    }
+
+    /// Sets the key.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// Sets the type of the message.
+    #[must_use]
+    pub fn message_type(mut self, message_type: impl Into<String>) -> Self {
+        self.message_type = Some(message_type.into());
+        self
+    }
+
+    /// Sets the content type of the payload.
+    #[must_use]
+    pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
+        self.content_type = Some(content_type.into());
+        self
+    }
 }
 
 impl Held {
@@ -137,10 +174,10 @@ impl Held {
     }
 
     /// Extends the lease: it now ends after the time `lease`, counted from now.
-    pub async fn extend(&self, client: &impl GenericClient, lease: Duration) -> Result<(), Error> {
+    pub async fn extend(&self, executor: &impl Executor, lease: Duration) -> Result<(), Error> {
         let (token, lease) = (self.token(), lease.as_secs_f64());
-        client
-            .query_typed_one(
+        executor
+            .fetch_one(
                 "SELECT idem_extend($1, $2, $3, make_interval(secs => $4))",
                 &[
                     self.id().parameter(),
@@ -159,12 +196,12 @@ impl Held {
     /// written in it.
     pub async fn complete(
         &self,
-        client: &impl GenericClient,
+        executor: &impl Executor,
         effects: &[Effect],
     ) -> Result<Vec<Uuid>, Error> {
         let token = self.token();
-        let row = client
-            .query_typed_one(
+        let row = executor
+            .fetch_one(
                 COMPLETE,
                 &[
                     self.id().parameter(),
@@ -180,8 +217,8 @@ impl Held {
 
     /// Releases the message without a failure. The attempt does not count, and the message can be
     /// acquired again at once.
-    pub async fn give_back(&self, client: &impl GenericClient) -> Result<(), Error> {
-        self.end(client, None, false).await.map(drop)
+    pub async fn give_back(&self, executor: &impl Executor) -> Result<(), Error> {
+        self.end(executor, None, false).await.map(drop)
     }
 
     /// Reports that this attempt failed. Returns the delay until the next attempt. Returns `None`
@@ -193,23 +230,23 @@ impl Held {
     /// time. A long error is truncated.
     pub async fn release(
         &self,
-        client: &impl GenericClient,
+        executor: &impl Executor,
         error: &str,
         is_final: bool,
     ) -> Result<Option<Duration>, Error> {
-        self.end(client, Some(escape::truncated_reason(error)), is_final)
+        self.end(executor, Some(escape::truncated_reason(error)), is_final)
             .await
     }
 
     async fn end(
         &self,
-        client: &impl GenericClient,
+        executor: &impl Executor,
         error: Option<String>,
         is_final: bool,
     ) -> Result<Option<Duration>, Error> {
         let token = self.token();
-        let row = client
-            .query_typed_one(
+        let row = executor
+            .fetch_one(
                 "SELECT extract(epoch FROM idem_release($1, $2, $3, $4, $5))::float8",
                 &[
                     self.id().parameter(),
@@ -230,14 +267,14 @@ impl Held {
     /// Acknowledge the message after the commit.
     pub async fn bury(
         &self,
-        client: &impl GenericClient,
+        executor: &impl Executor,
         payload: &[u8],
         error: &str,
         with: &DeadLetterContent,
     ) -> Result<(), Error> {
         let (token, error) = (self.token(), escape::truncated_reason(error));
-        client
-            .query_typed_one(
+        executor
+            .fetch_one(
                 "SELECT idem_bury($1, $2, $3, $4, $5, $6, $7, $8, $9)",
                 &[
                     self.id().parameter(),

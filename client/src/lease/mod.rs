@@ -27,6 +27,7 @@
 //!     Lease::Duplicate | Lease::Dead => {}                                // acknowledge
 //!     Lease::InProgress { retry_after } => println!("in {retry_after:?}"),
 //!     Lease::Exhausted(held) => drop(held),                               // bury it
+//!     other => return Err(format!("not processed: {other:?}").into()),    // redeliver
 //! }
 //! # Ok(()) }
 //! ```
@@ -35,15 +36,16 @@ pub(crate) mod held;
 
 use std::time::{Duration, Instant};
 
-use tokio_postgres::{GenericClient, types::Type};
+use tokio_postgres::types::Type;
 use tracing::Instrument;
 
-use crate::{Destination, Error, MessageId, span};
+use crate::{Destination, Error, Executor, MessageId, span};
 
 pub use held::{DeadLetterContent, Held};
 
 /// The result of [`acquire`].
 #[derive(Debug)]
+#[non_exhaustive]
 #[must_use = "only an acquired message may be worked on"]
 pub enum Lease {
     /// The message is leased. Process it.
@@ -67,7 +69,7 @@ pub enum Lease {
 /// This function does not wait for other transactions. The result reflects the current state in
 /// every isolation level.
 pub async fn acquire(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     id: &MessageId,
     destination: &Destination,
     lease: Duration,
@@ -77,8 +79,8 @@ pub async fn acquire(
         // Read the clock before the server reads its clock, so that this process never assumes a
         // later end of the lease than the server.
         let asked_at = Instant::now();
-        let row = client
-            .query_typed_one(
+        let row = executor
+            .fetch_one(
                 "SELECT outcome::text, token, attempt, \
                  extract(epoch FROM retry_after)::float8, last_error \
                  FROM idem_acquire($1, $2, make_interval(secs => $3))",

@@ -4,10 +4,10 @@ mod outgoing_message;
 
 use std::time::Duration;
 
-use tokio_postgres::{GenericClient, types::Type};
+use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use crate::Error;
+use crate::{Error, Executor};
 
 pub use outgoing_message::OutgoingMessage;
 
@@ -25,9 +25,9 @@ pub struct Batch {
 
 /// Returns the number of partitions of a relay. They are numbered from 0. Fails with
 /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the relay does not exist.
-pub async fn partitions(client: &impl GenericClient, relay: &str) -> Result<i32, Error> {
-    let row = client
-        .query_typed_one("SELECT idem_relay_partitions($1)", &[(&relay, Type::TEXT)])
+pub async fn partitions(executor: &impl Executor, relay: &str) -> Result<i32, Error> {
+    let row = executor
+        .fetch_one("SELECT idem_relay_partitions($1)", &[(&relay, Type::TEXT)])
         .await?;
     Ok(row.try_get(0)?)
 }
@@ -42,15 +42,15 @@ pub async fn partitions(client: &impl GenericClient, relay: &str) -> Result<i32,
 /// Returns `None` if there are no effects or another process holds the lease. After a lease has
 /// expired, the same effects are leased again. The transaction must be READ COMMITTED.
 pub async fn next(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     relay: &str,
     partition: i32,
     max_effects: i32,
     lease: Duration,
     max_bytes: i64,
 ) -> Result<Option<Batch>, Error> {
-    let rows = client
-        .query_typed(
+    let rows = executor
+        .fetch_all(
             "SELECT token, seq, message_id, topic, key, type, payload, content_type, headers, \
              traceparent, recorded_at, source_destination \
              FROM idem_relay_next($1, $2, $3, make_interval(secs => $4), $5)",
@@ -81,14 +81,14 @@ pub async fn next(
 /// A lease of 1 ms releases the batch. Fails with
 /// [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) if the token is stale.
 pub async fn extend(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     relay: &str,
     partition: i32,
     token: i64,
     lease: Duration,
 ) -> Result<i64, Error> {
-    let row = client
-        .query_typed_one(
+    let row = executor
+        .fetch_one(
             "SELECT idem_relay_extend($1, $2, $3, make_interval(secs => $4))",
             &[
                 (&relay, Type::TEXT),
@@ -107,13 +107,13 @@ pub async fn extend(
 /// Fails with [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) if the token is stale,
 /// because the lease expired and another process leased the batch.
 pub async fn ack(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     relay: &str,
     partition: i32,
     token: i64,
 ) -> Result<(), Error> {
-    client
-        .query_typed_one(
+    executor
+        .fetch_one(
             "SELECT idem_relay_ack($1, $2, $3)",
             &[
                 (&relay, Type::TEXT),
@@ -128,15 +128,15 @@ pub async fn ack(
 /// Parks one effect of a batch with the reason (at most 8,192 bytes), so that the other effects can
 /// continue.
 pub async fn park(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     relay: &str,
     partition: i32,
     token: i64,
     message_id: Uuid,
     error: &str,
 ) -> Result<(), Error> {
-    client
-        .query_typed_one(
+    executor
+        .fetch_one(
             "SELECT idem_relay_park($1, $2, $3, $4, $5)",
             &[
                 (&relay, Type::TEXT),
@@ -153,12 +153,12 @@ pub async fn park(
 /// Returns a parked effect to its relay, which publishes it next. Returns false if no effect with
 /// this id is parked.
 pub async fn unpark(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     relay: &str,
     message_id: Uuid,
 ) -> Result<bool, Error> {
-    let row = client
-        .query_typed_one(
+    let row = executor
+        .fetch_one(
             "SELECT idem_relay_unpark($1, $2)",
             &[(&relay, Type::TEXT), (&message_id, Type::UUID)],
         )
@@ -170,13 +170,13 @@ pub async fn unpark(
 /// pattern `error_like` (`%` matches any text), at most `max_effects` (1 to 10,000). Returns the
 /// number of effects.
 pub async fn unpark_all(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     relay: &str,
     error_like: &str,
     max_effects: i32,
 ) -> Result<i32, Error> {
     of_parked(
-        client,
+        executor,
         "SELECT idem_relay_unpark_all($1, $2, $3)",
         relay,
         error_like,
@@ -188,12 +188,12 @@ pub async fn unpark_all(
 /// Deletes a parked effect, so that its relay never publishes it. Returns false if no effect with
 /// this id is parked.
 pub async fn discard(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     relay: &str,
     message_id: Uuid,
 ) -> Result<bool, Error> {
-    let row = client
-        .query_typed_one(
+    let row = executor
+        .fetch_one(
             "SELECT idem_relay_discard($1, $2)",
             &[(&relay, Type::TEXT), (&message_id, Type::UUID)],
         )
@@ -203,13 +203,13 @@ pub async fn discard(
 
 /// Deletes parked effects, selected as by [`unpark_all`]. Returns the number of effects.
 pub async fn discard_all(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     relay: &str,
     error_like: &str,
     max_effects: i32,
 ) -> Result<i32, Error> {
     of_parked(
-        client,
+        executor,
         "SELECT idem_relay_discard_all($1, $2, $3)",
         relay,
         error_like,
@@ -219,14 +219,14 @@ pub async fn discard_all(
 }
 
 async fn of_parked(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     statement: &str,
     relay: &str,
     error_like: &str,
     max_effects: i32,
 ) -> Result<i32, Error> {
-    let row = client
-        .query_typed_one(
+    let row = executor
+        .fetch_one(
             statement,
             &[
                 (&relay, Type::TEXT),
@@ -244,10 +244,10 @@ async fn of_parked(
 /// Returns true if there may be effects: call [`next`]. Returns false if the wait ended
 /// without a sign of new effects. Call [`next`] from time to time in this case too. If the
 /// library is not preloaded, this only sleeps for a short time.
-pub async fn wait(client: &impl GenericClient, timeout: Duration) -> Result<bool, Error> {
+pub async fn wait(executor: &impl Executor, timeout: Duration) -> Result<bool, Error> {
     let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
-    let row = client
-        .query_typed_one("SELECT idem_relay_wait($1)", &[(&timeout_ms, Type::INT4)])
+    let row = executor
+        .fetch_one("SELECT idem_relay_wait($1)", &[(&timeout_ms, Type::INT4)])
         .await?;
     Ok(row.try_get(0)?)
 }
@@ -255,13 +255,13 @@ pub async fn wait(client: &impl GenericClient, timeout: Duration) -> Result<bool
 /// Creates a relay with 1 to 256 partitions. It reads the effects that are recorded from now on.
 /// With `from_oldest` it also reads the effects that are still in the outbox.
 pub async fn create_relay(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     name: &str,
     partitions: i32,
     from_oldest: bool,
 ) -> Result<(), Error> {
-    client
-        .query_typed_one(
+    executor
+        .fetch_one(
             "SELECT idem_create_relay($1, $2, $3)",
             &[
                 (&name, Type::TEXT),
@@ -274,9 +274,9 @@ pub async fn create_relay(
 }
 
 /// Drops a relay and its parked effects. The outbox no longer keeps effects for this relay.
-pub async fn drop_relay(client: &impl GenericClient, name: &str) -> Result<(), Error> {
-    client
-        .query_typed_one("SELECT idem_drop_relay($1)", &[(&name, Type::TEXT)])
+pub async fn drop_relay(executor: &impl Executor, name: &str) -> Result<(), Error> {
+    executor
+        .fetch_one("SELECT idem_drop_relay($1)", &[(&name, Type::TEXT)])
         .await?;
     Ok(())
 }
@@ -284,9 +284,9 @@ pub async fn drop_relay(client: &impl GenericClient, name: &str) -> Result<(), E
 /// Copies effects out of the outbox: for each relay, the effects that the relay has not
 /// acknowledged. Use this after a restore into a younger cluster. Returns the number of effects.
 /// Producers and relays must not run.
-pub async fn repair_relays(client: &impl GenericClient) -> Result<i64, Error> {
-    let row = client
-        .query_typed_one("SELECT idem_repair_relays()", &[])
+pub async fn repair_relays(executor: &impl Executor) -> Result<i64, Error> {
+    let row = executor
+        .fetch_one("SELECT idem_repair_relays()", &[])
         .await?;
     Ok(row.try_get(0)?)
 }
@@ -301,15 +301,15 @@ pub async fn repair_relays(client: &impl GenericClient) -> Result<i64, Error> {
 ///
 /// The transaction must be READ COMMITTED.
 pub async fn hand_over(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     relay: &str,
     topics: &[String],
     partition: i32,
     max_effects: i32,
     max_bytes: i64,
 ) -> Result<i32, Error> {
-    let row = client
-        .query_typed_one(
+    let row = executor
+        .fetch_one(
             "SELECT idem_hand_over($1, $2, $3, $4, $5)",
             &[
                 (&relay, Type::TEXT),

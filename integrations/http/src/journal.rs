@@ -2,10 +2,9 @@
 //! long as the claim.
 
 use idem_client::{
-    Destination, Error, MessageId,
+    Destination, Error, Executor, MessageId,
     journal::{CallState, begin_call, calls, finish_call},
 };
-use tokio_postgres::GenericClient;
 
 use crate::{fingerprint::Fingerprint, recorded::Recorded};
 
@@ -13,34 +12,41 @@ const STEP: &str = "http-response";
 
 /// Begins the journal entry. Fails with 23000 if the entry was begun for another request.
 pub(crate) async fn begin(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     id: &MessageId,
     destination: &Destination,
     fingerprint: &Fingerprint,
 ) -> Result<(), Error> {
     // The state is not needed: the recorded response is looked up separately.
-    let begun = begin_call(client, id, destination, STEP, Some(&fingerprint.request())).await;
+    let begun = begin_call(
+        executor,
+        id,
+        destination,
+        STEP,
+        Some(&fingerprint.request()),
+    )
+    .await;
     begun.map(drop)
 }
 
 /// Completes the journal entry with the response.
 pub(crate) async fn finish(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     id: &MessageId,
     destination: &Destination,
     response: &Recorded,
 ) -> Result<(), Error> {
     let response = serde_json::to_value(response).map_err(Error::Encode)?;
-    finish_call(client, id, destination, STEP, Some(&response)).await
+    finish_call(executor, id, destination, STEP, Some(&response)).await
 }
 
 /// Returns the recorded response, or `None` if there is none.
 pub(crate) async fn find(
-    client: &impl GenericClient,
+    executor: &impl Executor,
     id: &MessageId,
     destination: &Destination,
 ) -> Result<Option<Recorded>, Error> {
-    let steps = calls(client, id, destination).await?;
+    let steps = calls(executor, id, destination).await?;
     let is_record = |state, step: &str| state == CallState::Done && step == STEP;
     let found = steps
         .into_iter()

@@ -192,6 +192,8 @@ impl Attempt<'_> {
                 Err(Problem::Exhausted)
             }
             Lease::InProgress { .. } | Lease::Acquired(_) => Err(Problem::InProgress),
+            // A state that this version does not know: another attempt may succeed.
+            _ => Err(Problem::Unavailable),
         }
     }
 

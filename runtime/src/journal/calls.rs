@@ -111,6 +111,10 @@ impl Calls {
                     error: begun.error.unwrap_or_default(),
                 });
             }
+            other => {
+                let error = Error::Unexpected(format!("the state {other:?} of an external call"));
+                return Err(journal(step, error));
+            }
         }
         match ask(begun.idempotency_key).await {
             Ok(response) => self.finish(step, response).await,

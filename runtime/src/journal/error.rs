@@ -13,6 +13,7 @@ use crate::{
 /// The error of an external call. `?` converts any error to [`Uncertain`](Self::Uncertain).
 ///
 /// This type does not implement [`std::error::Error`], so that every error converts to it.
+#[non_exhaustive]
 pub enum CallError {
     /// The external system rejected the call permanently. The rejection is recorded, and the call
     /// is not repeated.

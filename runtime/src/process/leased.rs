@@ -191,6 +191,7 @@ impl<'w> Leases<'w> {
                     .unwrap_or("the message has no attempts left");
                 self.bury(&held, reason).await
             }
+            other => Err(Error::Unexpected(format!("the lease {other:?}"))),
         }
     }
 

@@ -17,8 +17,7 @@ mod tx;
 use std::{future::Future, sync::Arc};
 
 use deadpool_postgres::Pool;
-use idem_client::Destination;
-use tokio_postgres::GenericClient;
+use idem_client::{Destination, Executor};
 use tracing::warn;
 
 use self::{
@@ -137,7 +136,7 @@ impl Idem {
     /// [`configure`](idem_client::admin::configure), or add rules of their own. For each
     /// destination this function waits at most two seconds for running claims. Do not use it inside
     /// a transaction: it would block all claims until the end of the transaction.
-    pub async fn configure(&self, client: &impl GenericClient) -> Result<Vec<Destination>, Error> {
+    pub async fn configure(&self, executor: &impl Executor) -> Result<Vec<Destination>, Error> {
         for rule in self.settings.policies.open_retentions() {
             warn!(
                 rule,
@@ -146,7 +145,7 @@ impl Idem {
         }
         let mut configured = Vec::new();
         for (destination, retention) in self.settings.policies.retentions()? {
-            idem_client::admin::configure(client, &destination, retention).await?;
+            idem_client::admin::configure(executor, &destination, retention).await?;
             configured.push(destination);
         }
         Ok(configured)

@@ -129,12 +129,11 @@ async fn failure_counts_as_an_attempt_and_give_back_does_not() {
         panic!("the attempts are not used up");
     };
     assert_eq!(held.attempt(), 2);
-    let content = DeadLetterContent {
-        key: Some("k".into()),
-        message_type: Some("Order".into()),
-        content_type: Some("application/json".into()),
-        headers: Some(serde_json::json!({"x": "1"})),
-    };
+    let content = DeadLetterContent::default()
+        .key("k")
+        .message_type("Order")
+        .content_type("application/json")
+        .headers([("x".into(), "1".into())].into_iter().collect());
     held.bury(&ground.observer, b"[1]", "enough", &content)
         .await
         .unwrap();

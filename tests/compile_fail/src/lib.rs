@@ -3,10 +3,10 @@
 
 #![deny(unused_must_use)]
 
-use deadpool_postgres::Pool;
+use deadpool_postgres::{Object, Pool};
 use idem_client::{
-    Claim, ClaimOptions, Destination, Effect, MessageId, begin_and_claim, claim, commit, try_claim,
-    try_claim_batch, try_record,
+    Claim, ClaimOptions, Destination, Effect, MessageId, begin_and_claim, claim, commit,
+    is_claimed, try_claim, try_claim_batch, try_record,
 };
 use idem_runtime::{Error, Idem, Message, Settlement};
 use tokio_postgres::{Client, Transaction};
@@ -45,6 +45,20 @@ pub async fn in_a_savepoint(
     }
     savepoint.commit().await?;
     Ok(())
+}
+
+/// Claims in a transaction of a pooled connection, and reads on the connection itself.
+pub async fn on_a_pooled_connection(
+    connection: &mut Object,
+    id: &MessageId,
+    to: &Destination,
+) -> Result<bool, Error> {
+    let tx = connection.transaction().await?;
+    if let Claim::New(claimed) = try_claim(&tx, id, to).await? {
+        claimed.record_effects(&[]).await?;
+    }
+    tx.commit().await.map_err(idem_client::Error::of_commit)?;
+    Ok(is_claimed(connection, id, to).await?)
 }
 
 /// Claims a batch.

@@ -10,7 +10,7 @@ async fn forged(
     effects: &[Effect],
 ) -> Result<(), Error> {
     let claimed = Claimed {
-        client,
+        executor: client,
         id,
         destination,
     };

@@ -1,0 +1,270 @@
+//! The trait of connections and transactions that can execute the SQL functions.
+
+use std::{future::Future, sync::Arc};
+
+use futures_util::future::BoxFuture;
+use tokio_postgres::{
+    Client, Row, Transaction,
+    types::{ToSql, Type},
+};
+
+use crate::Error;
+
+/// A connection or a transaction that executes statements. The functions of this crate take it.
+///
+/// This crate implements the trait for a client and a transaction of `tokio-postgres`, with the
+/// feature `deadpool` for those of `deadpool-postgres`, and with the feature `bb8` for a connection
+/// of `bb8-postgres`. A reference, `Box` or `Arc` of an executor is an executor too.
+///
+/// An application implements it for a type of its own with one method:
+///
+/// ```
+/// use idem_client::Executor;
+/// use tokio_postgres::{Row, types::{ToSql, Type}};
+///
+/// struct Counted {
+///     client: tokio_postgres::Client,
+///     statements: std::sync::atomic::AtomicUsize,
+/// }
+///
+/// impl Executor for Counted {
+///     async fn fetch_all(
+///         &self,
+///         sql: &str,
+///         parameters: &[(&(dyn ToSql + Sync), Type)],
+///     ) -> Result<Vec<Row>, tokio_postgres::Error> {
+///         self.statements.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+///         self.client.query_typed(sql, parameters).await
+///     }
+/// }
+/// ```
+///
+/// The methods have other names than those of the driver, so importing the trait does not change
+/// the meaning of a method call on a pooled connection.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not execute statements",
+    label = "not a connection and not a transaction",
+    note = "a pool is not an executor: get a connection from the pool first, and pass the \
+            connection or a transaction on it",
+    note = "connections of deadpool-postgres need the feature `deadpool` of idem-client, and \
+            connections of bb8-postgres need the feature `bb8`"
+)]
+pub trait Executor: Sync {
+    /// Executes one statement and returns its rows.
+    ///
+    /// - `sql`: one statement with the parameters `$1`, `$2`, …
+    /// - `parameters`: each value and its type, as for
+    ///   [`Client::query_typed`](tokio_postgres::Client::query_typed).
+    ///
+    /// The first poll of the future sends the statement. All statements are executed in the order
+    /// of their first polls, on one connection. So statements can be sent together.
+    ///
+    /// Returns the error of the driver, which contains the SQLSTATE.
+    fn fetch_all(
+        &self,
+        sql: &str,
+        parameters: &[(&(dyn ToSql + Sync), Type)],
+    ) -> impl Future<Output = Result<Vec<Row>, tokio_postgres::Error>> + Send;
+
+    /// Executes one statement and returns its only row.
+    ///
+    /// Fails with [`Error::Unexpected`] if the statement does not return exactly one row, and
+    /// otherwise as [`fetch_all`](Self::fetch_all).
+    fn fetch_one(
+        &self,
+        sql: &str,
+        parameters: &[(&(dyn ToSql + Sync), Type)],
+    ) -> impl Future<Output = Result<Row, Error>> + Send {
+        async move {
+            let mut rows = self.fetch_all(sql, parameters).await?;
+            match (rows.pop(), rows.len()) {
+                (Some(row), 0) => Ok(row),
+                (last, others) => Err(Error::Unexpected(format!(
+                    "{} rows instead of one for {sql:?}",
+                    others + usize::from(last.is_some())
+                ))),
+            }
+        }
+    }
+}
+
+/// An [`Executor`] that is one open transaction. Claims take it.
+///
+/// A claim that is the only statement of its transaction loses the message when the work after it
+/// fails. So a claim needs a transaction that is open before the claim and after it.
+///
+/// Implement it only for a type whose values exist from BEGIN to COMMIT or ROLLBACK, and whose
+/// functions that end the transaction consume the value. A [`Claimed`](crate::Claimed) borrows the
+/// value, so the compiler then rejects a use of the claim after the end of the transaction.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an open transaction",
+    label = "not a transaction",
+    note = "a claim needs an open transaction: begin one with `client.transaction().await?`, or \
+            use `begin_and_claim`",
+    note = "transactions of deadpool-postgres need the feature `deadpool` of idem-client"
+)]
+pub trait OpenTransaction: Executor {}
+
+impl OpenTransaction for Transaction<'_> {}
+#[cfg(feature = "deadpool")]
+impl OpenTransaction for deadpool_postgres::Transaction<'_> {}
+
+/// An executor behind a pointer, so that [`Claimed`](crate::Claimed) has no type parameter.
+pub(crate) trait AnyExecutor: Sync {
+    /// See [`Executor::fetch_all`].
+    fn fetch_boxed<'f>(
+        &'f self,
+        sql: &'f str,
+        parameters: &'f [(&'f (dyn ToSql + Sync), Type)],
+    ) -> BoxFuture<'f, Result<Vec<Row>, tokio_postgres::Error>>;
+}
+
+impl<E: Executor> AnyExecutor for E {
+    fn fetch_boxed<'f>(
+        &'f self,
+        sql: &'f str,
+        parameters: &'f [(&'f (dyn ToSql + Sync), Type)],
+    ) -> BoxFuture<'f, Result<Vec<Row>, tokio_postgres::Error>> {
+        Box::pin(self.fetch_all(sql, parameters))
+    }
+}
+
+impl Executor for dyn AnyExecutor + '_ {
+    async fn fetch_all(
+        &self,
+        sql: &str,
+        parameters: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        self.fetch_boxed(sql, parameters).await
+    }
+}
+
+/// Implements [`Executor`] for types that are, or dereference to, a client or a transaction of the
+/// driver.
+macro_rules! execute_with_driver {
+    ($($(#[$attribute:meta])* $type:ty;)*) => {$(
+        $(#[$attribute])*
+        impl Executor for $type {
+            fn fetch_all(
+                &self,
+                sql: &str,
+                parameters: &[(&(dyn ToSql + Sync), Type)],
+            ) -> impl Future<Output = Result<Vec<Row>, tokio_postgres::Error>> + Send {
+                self.query_typed(sql, parameters)
+            }
+        }
+    )*};
+}
+
+execute_with_driver! {
+    Client;
+    Transaction<'_>;
+    #[cfg(feature = "deadpool")]
+    deadpool_postgres::Client;
+    #[cfg(feature = "deadpool")]
+    deadpool_postgres::ClientWrapper;
+    #[cfg(feature = "deadpool")]
+    deadpool_postgres::Transaction<'_>;
+}
+
+#[cfg(feature = "bb8")]
+impl<M> Executor for bb8::PooledConnection<'_, M>
+where
+    M: bb8::ManageConnection<Connection = Client>,
+{
+    fn fetch_all(
+        &self,
+        sql: &str,
+        parameters: &[(&(dyn ToSql + Sync), Type)],
+    ) -> impl Future<Output = Result<Vec<Row>, tokio_postgres::Error>> + Send {
+        self.query_typed(sql, parameters)
+    }
+}
+
+/// Implements both traits for pointers.
+macro_rules! execute_through_pointer {
+    ($([$($bound:tt)*] $pointer:ty;)*) => {$(
+        impl<E: Executor + $($bound)* ?Sized> Executor for $pointer {
+            fn fetch_all(
+                &self,
+                sql: &str,
+                parameters: &[(&(dyn ToSql + Sync), Type)],
+            ) -> impl Future<Output = Result<Vec<Row>, tokio_postgres::Error>> + Send {
+                E::fetch_all(self, sql, parameters)
+            }
+        }
+
+        impl<E: OpenTransaction + $($bound)* ?Sized> OpenTransaction for $pointer {}
+    )*};
+}
+
+execute_through_pointer! {
+    [] &E;
+    [] &mut E;
+    [] Box<E>;
+    [Send +] Arc<E>;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    /// Records the statements, and returns no row.
+    #[derive(Default)]
+    struct Recording(Mutex<Vec<String>>);
+
+    impl Executor for Recording {
+        async fn fetch_all(
+            &self,
+            sql: &str,
+            _parameters: &[(&(dyn ToSql + Sync), Type)],
+        ) -> Result<Vec<Row>, tokio_postgres::Error> {
+            self.0.lock().unwrap().push(sql.to_owned());
+            Ok(Vec::new())
+        }
+    }
+
+    fn executes(executor: &impl Executor) -> Result<(), Error> {
+        executor
+            .fetch_one("SELECT 1", &[])
+            .now_or_never()
+            .expect("the executor does not wait")
+            .map(drop)
+    }
+
+    #[test]
+    fn fetch_one_fails_without_a_row() {
+        let error = executes(&Recording::default()).unwrap_err();
+        assert!(matches!(error, Error::Unexpected(_)), "{error:?}");
+        assert!(error.to_string().contains("0 rows"), "{error}");
+    }
+
+    #[test]
+    fn pointer_executes_with_its_target() {
+        let mut executor = Recording::default();
+        assert!(executes(&&executor).is_err());
+        assert!(executes(&&mut executor).is_err());
+        let executor = Box::new(executor);
+        assert!(executes(&executor).is_err());
+        let executor = Arc::new(*executor);
+        assert!(executes(&executor).is_err());
+        assert_eq!(*executor.0.lock().unwrap(), ["SELECT 1"; 4]);
+    }
+
+    /// Goal: statements that are polled once, in order, are sent in this order before the first
+    /// result. The pipelining of this crate depends on it.
+    #[test]
+    fn first_poll_sends_the_statement() {
+        let executor = Recording::default();
+        let first = executor.fetch_one("SELECT 1", &[]);
+        let second = executor.fetch_one("SELECT 2", &[]);
+        assert!(executor.0.lock().unwrap().is_empty());
+        assert!(second.now_or_never().is_some());
+        assert!(first.now_or_never().is_some());
+        assert_eq!(*executor.0.lock().unwrap(), ["SELECT 2", "SELECT 1"]);
+    }
+}
