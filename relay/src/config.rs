@@ -12,7 +12,7 @@ use idem_client::redacted::without_value;
 use idem_kafka::KafkaConfig;
 use idem_nats::NatsConfig;
 use idem_rabbitmq::RabbitMqConfig;
-use idem_runtime::RelayDefaults;
+use idem_runtime::relay::RelayDefaults;
 use serde::Deserialize;
 use toml::{Table, Value};
 

@@ -13,7 +13,7 @@ use futures_util::{FutureExt, future::BoxFuture};
 use idem_client::Effect;
 use idem_runtime::{
     Consumer, Delivery, Message, OutgoingMessage, PublishError, Publisher, Receipt, Settlement,
-    Source, TransportError, Tx,
+    Source, Tx, transport::TransportError,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};

@@ -3,7 +3,7 @@
 use idem_client::lease::DeadLetterContent;
 use serde_json::{Map, Value};
 
-use crate::{Coordinates, Message};
+use crate::{Message, transport::Coordinates};
 
 /// The header that keeps the [topic](Message::topic), so that a requeued message has the same
 /// topic.

@@ -9,7 +9,7 @@ use idem_client::{
 };
 use tokio_postgres::error::SqlState;
 
-use crate::{HandlerError, SourceEnded, handler::Mark};
+use crate::{HandlerError, consumer::SourceEnded, handler::Mark};
 
 /// An error of this crate.
 ///

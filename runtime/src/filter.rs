@@ -13,7 +13,7 @@ use crate::{HandlerError, Message, Settlement};
 ///
 /// ```
 /// use futures_util::{FutureExt, future::BoxFuture};
-/// use idem_runtime::{Before, Filter, Idem, Message, Settlement};
+/// use idem_runtime::{Filter, Idem, Message, Settlement, filter::Before};
 ///
 /// struct RefuseHuge;
 ///

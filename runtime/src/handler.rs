@@ -5,7 +5,9 @@ use std::{error::Error as StdError, fmt, future::Future};
 use idem_client::{Effect, ErrorKind};
 use tokio_postgres::error::DbError;
 
-use crate::{DecodeError, Error, Message, Tx, boxed::boxed, error::causes, journal::CallFailed};
+pub use crate::error::DecodeError;
+
+use crate::{Error, Message, Tx, boxed::boxed, error::causes, journal::CallFailed};
 
 /// The result of a handler: the effects to record, or the error.
 pub type Handled = Result<Vec<Effect>, HandlerError>;

@@ -46,7 +46,7 @@ impl fmt::Debug for Protected {
 ///
 /// ```
 /// use idem_client::Effect;
-/// use idem_runtime::{HandlerError, Idem, IdemLayer, Protected};
+/// use idem_runtime::{HandlerError, Idem, layer::{IdemLayer, Protected}};
 /// use tower::{ServiceBuilder, service_fn};
 ///
 /// # fn pipeline(pool: deadpool_postgres::Pool) {

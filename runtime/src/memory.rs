@@ -53,8 +53,8 @@ impl fmt::Debug for Known {
     }
 }
 
-/// The store of [`Store::Memory`](crate::Store::Memory): the messages that were handled, and the
-/// messages that are being handled.
+/// The store of [`Store::Memory`](crate::policy::Store::Memory): the messages that were handled,
+/// and the messages that are being handled.
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     known: Known,

@@ -6,7 +6,7 @@ use futures_util::{FutureExt, future::BoxFuture};
 use tokio::{select, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Consumer, Error, HandOver, Publisher, Relay, Source, panics};
+use crate::{Consumer, Error, Publisher, Relay, Source, panics, relay::HandOver};
 
 /// Runs consumers and relays in one process.
 ///

@@ -8,8 +8,9 @@ use idem_client::pipeline::{Pipelined, fire_and_forget, pipeline_commit};
 use tokio_postgres::{Client, error::SqlState};
 
 use crate::{
-    Error, Retry,
+    Error,
     connection::{Checkout, STATEMENT, within},
+    policy::Retry,
     process::back_off,
 };
 

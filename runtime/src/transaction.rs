@@ -4,6 +4,6 @@
 pub use crate::{
     connection::Patience,
     policy::{LONGEST_LEASE, SHORTEST_LEASE},
-    process::{ClaimOutcome, Session},
+    process::{claim::ClaimOutcome, session::Session},
     short_transaction::{ShortTransaction, again},
 };

@@ -5,8 +5,9 @@ use std::error::Error as StdError;
 
 use idem_client::{Effect, preflight::NotReady};
 use idem_runtime::{
-    DecodeError, Error, Handled, HandlerError, HandlerFailed, Message, PublishError, SourceEnded,
-    TerminalError, UnavailableError,
+    Error, Handled, HandlerError, Message, PublishError,
+    consumer::SourceEnded,
+    handler::{DecodeError, HandlerFailed, TerminalError, UnavailableError},
     journal::{CallError, CallFailed},
 };
 

@@ -19,7 +19,7 @@ pub async fn charge(
     idem: &Idem,
     pool: &Pool,
     delivery: Delivery,
-) -> Result<(), idem_runtime::TransportError> {
+) -> Result<(), idem_runtime::transport::TransportError> {
     let processed = idem
         .process(pool, delivery.message(), |tx, message| async move {
             let payment: Payment = message.json()?;

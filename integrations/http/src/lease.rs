@@ -14,8 +14,9 @@ use idem_client::{
     lease::{Held, Lease, acquire},
 };
 use idem_runtime::{
-    Error, Retry,
+    Error,
     lease::{Keeper, LeaseContext},
+    policy::Retry,
     transaction::{ShortTransaction, again},
 };
 use tokio_postgres::error::SqlState;

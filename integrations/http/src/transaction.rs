@@ -6,7 +6,8 @@ use bytes::Bytes;
 use http::{Request, Response, response::Parts};
 use idem_client::pipeline::{Pipelined, pipeline_commit, rollback_without_wait};
 use idem_runtime::{
-    Error, Retry,
+    Error,
+    policy::Retry,
     transaction::{ClaimOutcome, Patience, Session, again},
 };
 use tower::Service;

@@ -1,6 +1,6 @@
 //! Publishes rejected records to the dead-letter topic, or discards them.
 
-use idem_runtime::{TransportError, transport::headers};
+use idem_runtime::transport::{TransportError, headers};
 use rdkafka::{
     message::{Header, Headers as _, OwnedHeaders},
     producer::FutureRecord,

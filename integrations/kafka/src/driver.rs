@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use idem_runtime::{Message, TransportError};
+use idem_runtime::{Message, transport::TransportError};
 use rdkafka::{
     ClientContext, Offset, TopicPartitionList,
     consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance},

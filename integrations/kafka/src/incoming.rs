@@ -2,7 +2,10 @@
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use idem_runtime::{Coordinates, Message, transport::headers};
+use idem_runtime::{
+    Message,
+    transport::{Coordinates, headers},
+};
 use rdkafka::{
     Message as _, Timestamp,
     message::{BorrowedMessage, Headers as _, OwnedHeaders},

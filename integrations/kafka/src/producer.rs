@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use idem_runtime::{PublishError, TransportError};
+use idem_runtime::{PublishError, transport::TransportError};
 use rdkafka::{
     ClientConfig,
     error::KafkaError,

@@ -1,6 +1,9 @@
 //! The publisher: sends effects as Kafka records.
 
-use idem_runtime::{OutgoingMessage, PublishError, Publisher, TransportError, transport::headers};
+use idem_runtime::{
+    OutgoingMessage, PublishError, Publisher,
+    transport::{TransportError, headers},
+};
 use rdkafka::{
     error::RDKafkaErrorCode,
     message::{Header, OwnedHeaders},

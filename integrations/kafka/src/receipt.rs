@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::BoxFuture};
-use idem_runtime::{Receipt, Settlement, TransportError};
+use idem_runtime::{Receipt, Settlement, transport::TransportError};
 
 use super::{
     dead_letter::DeadLetters,

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, thread};
 
-use idem_runtime::{Closed, Delivery, Source, TransportError};
+use idem_runtime::{Delivery, Source, consumer::Closed, transport::TransportError};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -20,8 +20,9 @@ use super::{
 /// # Messages
 ///
 /// The id of a message is its header `message-id`. For messages without this header use
-/// [`IdStrategy::Coordinates`](idem_runtime::IdStrategy) or a business id. Keys and headers that
-/// are not UTF-8 are encoded as base64. If a header occurs more than once, the last value counts.
+/// [`IdStrategy::Coordinates`](idem_runtime::policy::IdStrategy) or a business id. Keys and headers
+/// that are not UTF-8 are encoded as base64. If a header occurs more than once, the last value
+/// counts.
 ///
 /// Messages of one key within a partition are handled one after the other, unless
 /// [`ordered_by_key`](idem_runtime::Consumer::ordered_by_key) disables this. Kafka delivers

@@ -6,7 +6,10 @@ use async_nats::{
     ConnectOptions,
     jetstream::{Context, context::ContextBuilder},
 };
-use idem_runtime::{Error, TransportError, transport::tls::Files};
+use idem_runtime::{
+    Error,
+    transport::{TransportError, tls::Files},
+};
 use nkeys::KeyPair;
 
 use super::{NatsConfig, servers::Servers};

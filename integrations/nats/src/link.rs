@@ -1,7 +1,7 @@
 //! The connection of a source, with the number of times that it was lost.
 
 use async_nats::{ConnectOptions, Event, jetstream::Context};
-use idem_runtime::TransportError;
+use idem_runtime::transport::TransportError;
 use tokio::sync::watch;
 
 use super::NatsConfig;

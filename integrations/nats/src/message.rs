@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use async_nats::{HeaderMap, HeaderName, HeaderValue, jetstream};
 use bytes::Bytes;
-use idem_runtime::{Coordinates, Message, OutgoingMessage, TransportError, transport::headers};
+use idem_runtime::{
+    Message, OutgoingMessage,
+    transport::{Coordinates, TransportError, headers},
+};
 
 /// The header by which a stream recognizes duplicates within its window.
 pub(super) const NATS_MESSAGE_ID: &str = "Nats-Msg-Id";

@@ -8,7 +8,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use idem_runtime::{Message, TransportError};
+use idem_runtime::{Message, transport::TransportError};
 use tokio::sync::Notify;
 
 use super::receipt::NatsReceipt;

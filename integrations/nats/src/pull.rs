@@ -15,7 +15,7 @@ use async_nats::{
     },
 };
 use futures_util::StreamExt;
-use idem_runtime::TransportError;
+use idem_runtime::transport::TransportError;
 use tokio::{
     select,
     time::{Instant, sleep_until, timeout},

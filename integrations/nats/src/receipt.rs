@@ -9,7 +9,8 @@ use async_nats::{
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use idem_runtime::{
-    Delivery, Message, Receipt, Settlement, TransportError, transport::withheld::Withhold,
+    Delivery, Message, Receipt, Settlement,
+    transport::{TransportError, withheld::Withhold},
 };
 use tokio::{
     select,

@@ -10,8 +10,11 @@ use std::{
 
 use futures_util::{StreamExt, stream};
 use idem_runtime::{
-    Closed, TransportError,
-    transport::withheld::{Withheld, Withhold},
+    consumer::Closed,
+    transport::{
+        TransportError,
+        withheld::{Withheld, Withhold},
+    },
 };
 use tokio::{
     runtime::Handle,

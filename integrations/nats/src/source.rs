@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use idem_runtime::{Closed, Delivery, Source, TransportError};
+use idem_runtime::{Delivery, Source, consumer::Closed, transport::TransportError};
 
 use super::{
     NatsConfig, NatsSubscription,

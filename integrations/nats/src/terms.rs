@@ -7,7 +7,7 @@ use async_nats::jetstream::{
     Context,
     consumer::{AckPolicy, Config, PullConsumer, pull},
 };
-use idem_runtime::TransportError;
+use idem_runtime::transport::TransportError;
 
 use super::NatsSubscription;
 

@@ -2,7 +2,10 @@
 
 use std::{net::Ipv6Addr, time::Duration};
 
-use idem_runtime::{Error, TransportError, transport::tls::Files};
+use idem_runtime::{
+    Error,
+    transport::{TransportError, tls::Files},
+};
 use lapin::{
     Connection, ConnectionProperties,
     runtime::default_runtime,

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use futures_util::StreamExt;
-use idem_runtime::{Message, TransportError, transport::withheld::Withheld};
+use idem_runtime::{
+    Message,
+    transport::{TransportError, withheld::Withheld},
+};
 use lapin::{
     Channel, Connection, Consumer, message,
     options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions},

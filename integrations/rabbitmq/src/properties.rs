@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
-use idem_runtime::{Message, OutgoingMessage, TransportError, transport::headers};
+use idem_runtime::{
+    Message, OutgoingMessage,
+    transport::{TransportError, headers},
+};
 use lapin::{
     BasicProperties,
     message::Delivery,

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use idem_runtime::{OutgoingMessage, PublishError, Publisher, TransportError};
+use idem_runtime::{OutgoingMessage, PublishError, Publisher, transport::TransportError};
 use lapin::{
     BasicProperties, Channel, Confirmation, Connection, ConnectionStatus, ErrorKind, ExchangeKind,
     options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions},

@@ -4,8 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use idem_runtime::{
-    Message, Receipt, Settlement, TransportError,
-    transport::withheld::{Withheld, Withhold},
+    Message, Receipt, Settlement,
+    transport::{
+        TransportError,
+        withheld::{Withheld, Withhold},
+    },
 };
 use lapin::{
     Acker,

@@ -3,8 +3,12 @@
 use std::{future::Future, mem, sync::Arc, time::Duration};
 
 use idem_runtime::{
-    Closed, Delivery, Source, TransportError,
-    transport::withheld::{Withheld, Withhold},
+    Delivery, Source,
+    consumer::Closed,
+    transport::{
+        TransportError,
+        withheld::{Withheld, Withhold},
+    },
 };
 use tokio::{
     runtime::Handle,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_runtime::TransportError;
+use idem_runtime::transport::TransportError;
 use tokio::{task::JoinHandle, time::timeout};
 
 use super::{

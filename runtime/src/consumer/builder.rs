@@ -11,7 +11,10 @@ use super::{
     status::{ConsumerStatus, Status},
 };
 use crate::{
-    CheckedHandler, Error, Handler, Idem, Selector, Source, Summary, describe_metrics,
+    Error, Handler, Idem, Source,
+    consumer::{Selector, Summary},
+    describe_metrics,
+    handler::CheckedHandler,
     lease::LeasedHandler,
 };
 

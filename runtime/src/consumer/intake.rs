@@ -7,7 +7,7 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Closed, requeued::Requeued};
-use crate::{Delivery, Source, TransportError, panics::unwinding, telemetry};
+use crate::{Delivery, Source, panics::unwinding, telemetry, transport::TransportError};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);

@@ -5,7 +5,7 @@ use std::{future::Future, pin::pin, time::Duration};
 use futures_util::future::{Either, select};
 use tokio::time::timeout;
 
-use crate::{Error, TransportError};
+use crate::{Error, transport::TransportError};
 
 /// The system that has kept the message.
 #[derive(Debug)]

@@ -6,10 +6,11 @@ use idem_client::{
 };
 
 use crate::{
-    Error, Idem, Message, Retry,
+    Error, Idem, Message,
     connection::{Checkout, STATEMENT, within},
     panics::unwinding,
-    process::{ClaimOutcome, fingerprint},
+    policy::Retry,
+    process::{claim::ClaimOutcome, fingerprint},
     short_transaction::{ShortTransaction, again},
 };
 

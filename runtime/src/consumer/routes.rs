@@ -8,7 +8,8 @@ use idem_client::Destination;
 
 use super::selector::Selector;
 use crate::{
-    CheckedHandler, Error, Handled, Handler, Idem, Message, Tx,
+    Error, Handled, Handler, Idem, Message, Tx,
+    handler::CheckedHandler,
     lease::{self, LeasedHandler},
     policy::check_leased,
     process::check_counted,

@@ -39,8 +39,9 @@ use super::{
     workers::Workers,
 };
 use crate::{
-    Delivery, Error, Idem, Message, Processed, Receipt, Settlement, Source, TransportError,
-    connection::closed, error::causes, panics::unwinding, process::is_environmental, telemetry,
+    Delivery, Error, Idem, Message, Processed, Receipt, Settlement, Source, connection::closed,
+    error::causes, panics::unwinding, process::is_environmental, telemetry,
+    transport::TransportError,
 };
 
 /// The longest time that each step of a shutdown after the grace period may take: see `drain`.

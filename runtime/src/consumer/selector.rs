@@ -7,7 +7,7 @@ use crate::Message;
 /// Selects the messages of a [route](crate::Consumer::route).
 ///
 /// ```
-/// use idem_runtime::{Message, Selector};
+/// use idem_runtime::{Message, consumer::Selector};
 ///
 /// Selector::topic("orders.placed");
 /// Selector::message_type("OrderPlaced");

@@ -7,7 +7,7 @@ use idem_client::ErrorKind;
 use tokio::{select, time::sleep};
 
 use super::prefetch::Prefetch;
-use crate::{Error, Receipt, Settlement, TransportError, stored::Stored};
+use crate::{Error, Receipt, Settlement, stored::Stored, transport::TransportError};
 
 /// The error text of a message that its consumer settles with [`Settlement::Retry`], because that
 /// settlement contains no error.

@@ -8,8 +8,10 @@ use tokio::{runtime::Handle, select, task::JoinHandle};
 
 use super::{client::InboxClient, prefetch::Prefetch, receipt::InboxReceipt};
 use crate::{
-    Closed, Delivery, Error, Message, Source, TransportError,
+    Delivery, Error, Message, Source,
+    consumer::Closed,
     policy::{LONGEST_LEASE, SHORTEST_LEASE},
+    transport::TransportError,
 };
 
 /// The largest number of messages that `idem_next` returns at a time.

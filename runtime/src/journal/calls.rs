@@ -11,8 +11,9 @@ use serde_json::Value;
 
 use super::{CallError, CallFailed, OnUnknown, UnknownCall};
 use crate::{
-    Error, Retry,
+    Error,
     error::causes,
+    policy::Retry,
     short_transaction::{ShortTransaction, again},
 };
 

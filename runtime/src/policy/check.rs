@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{OnDuplicate, Policy, Store, Style};
+use crate::policy::{OnDuplicate, Policy, Store, Style};
 
 /// The longest retention that the server accepts, and the longest time to live of a memory.
 const LONGEST: Duration = Duration::from_secs(10 * 366 * 86_400);

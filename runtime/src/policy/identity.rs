@@ -172,7 +172,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::Coordinates;
+    use crate::transport::Coordinates;
 
     fn message() -> Message {
         Message::new("orders", r#"{"order": {"id": 4711, "parts": ["a"]}}"#)

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, fmt};
 use idem_client::Destination;
 use serde::Deserialize;
 
-use crate::{Error, Rule, policy::Table};
+use crate::{
+    Error,
+    policy::{Rule, Table},
+};
 
 /// How messages are processed, by destination: a default rule, rules for prefixes of names, and
 /// rules for single names.
@@ -15,7 +18,7 @@ use crate::{Error, Rule, policy::Table};
 ///
 /// ```
 /// use std::time::Duration;
-/// use idem_runtime::{Idem, OnDuplicate, Policies, Style};
+/// use idem_runtime::{Idem, Policies, policy::{OnDuplicate, Style}};
 ///
 /// let policies = Policies::default()
 ///     .default_rule(|rule| rule.on_duplicate(OnDuplicate::Log))
@@ -39,8 +42,8 @@ use crate::{Error, Rule, policy::Table};
 /// style = "reactive"
 /// ```
 ///
-/// [`IdemBuilder::build`](crate::IdemBuilder::build) checks the rules and rejects rules that
-/// contradict each other.
+/// [`IdemBuilder::build`](crate::process::IdemBuilder::build) checks the rules and rejects rules
+/// that contradict each other.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "File")]
 #[must_use = "policies do nothing until an `Idem` is built with them"]
@@ -157,7 +160,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{IdStrategy, Isolation, MissingId, OnDuplicate, Policy, Store, Style};
+    use crate::policy::{IdStrategy, Isolation, MissingId, OnDuplicate, Policy, Store, Style};
 
     const DAY: Duration = Duration::from_secs(86_400);
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-use crate::{IdStrategy, Isolation, MissingId, OnDuplicate, Policy, Store, Style};
+use crate::policy::{IdStrategy, Isolation, MissingId, OnDuplicate, Policy, Store, Style};
 
 /// One rule of [`Policies`](crate::Policies).
 ///
@@ -177,7 +177,7 @@ impl Rule {
             isolation: self.isolation.unwrap_or(less_exact.isolation),
             lease: self.lease.unwrap_or(less_exact.lease),
             count_attempts: self.count_attempts.unwrap_or(less_exact.count_attempts),
-            retry: crate::Retry {
+            retry: crate::policy::Retry {
                 max_attempts: self.retry.max_attempts.unwrap_or(retry.max_attempts),
                 base: self.retry.base.unwrap_or(retry.base),
                 cap: self.retry.cap.unwrap_or(retry.cap),

@@ -6,9 +6,9 @@ use std::{cmp::Reverse, collections::HashMap, sync::Arc, time::Duration};
 use idem_client::Destination;
 
 use crate::{
-    Error, Policy, Rule, Store,
+    Error,
     memory::Memory,
-    policy::{check::check, policies::Pattern},
+    policy::{Policy, Rule, Store, check::check, policies::Pattern},
 };
 
 /// The time to live of a memory, if neither a time to live nor a retention is configured.

@@ -7,7 +7,8 @@ use idem_client::{Effect, ErrorKind, MessageId};
 use tracing::Instrument;
 
 use crate::{
-    Error, Handled, Idem, Message, OnDuplicate, Processed, Style, Tx,
+    Error, Handled, Idem, Message, Processed, Tx,
+    policy::{OnDuplicate, Style},
     process::{
         counted,
         engine::{self, Doubt, Task},

@@ -56,7 +56,7 @@ impl IdemBuilder {
     }
 
     /// Sets a callback for duplicates, for destinations with the policy
-    /// [`OnDuplicate::Effects`](crate::OnDuplicate::Effects).
+    /// [`OnDuplicate::Effects`](crate::policy::OnDuplicate::Effects).
     ///
     /// The callback gets the message and the effects that the first execution of the message
     /// recorded, for example to reply to a waiting client.

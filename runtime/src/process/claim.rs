@@ -4,7 +4,7 @@ use idem_client::{Destination, MessageId, sql::IdArray};
 use sha2::{Digest, Sha256};
 use time::format_description::well_known::Rfc3339;
 
-use crate::{Error, Isolation, Message, process::engine::Task};
+use crate::{Error, Message, policy::Isolation, process::engine::Task};
 
 /// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,11 @@ use super::{
     leased::Leases,
 };
 use crate::lease::Keeper;
-use crate::{Error, Handled, Message, Policy, Processed, Style, Tx, connection::has_two};
+use crate::{
+    Error, Handled, Message, Processed, Tx,
+    connection::has_two,
+    policy::{Policy, Style},
+};
 
 /// The feature that needs two connections at once.
 const COUNTING: &str = "counting the attempts of a handler";

@@ -9,7 +9,8 @@ use tracing::{Instrument, Span};
 
 use crate::lease::extend_on;
 use crate::{
-    Error, Handled, Message, OnDuplicate, Policy, Processed, Retry, Style, Tx,
+    Error, Handled, Message, Processed, Tx,
+    policy::{OnDuplicate, Policy, Retry, Style},
     process::{Settings, claim::ClaimOutcome, session::Session},
     telemetry,
 };

@@ -8,9 +8,10 @@ use tracing::{Instrument, info, warn};
 
 use super::Idem;
 use crate::{
-    After, Before, Error, Handled, Message, MissingId, OnDuplicate, Processed, Settlement, Style,
+    Error, Handled, Message, Processed, Settlement,
+    filter::{After, Before},
     memory::{Entered, Identity, Known, Turn},
-    policy::{Entry, Policy},
+    policy::{Entry, MissingId, OnDuplicate, Policy, Style},
     telemetry::{self, Processing},
 };
 

@@ -22,9 +22,9 @@ use super::{
 };
 use crate::lease::Keeper;
 use crate::{
-    Error, Handled, HandlerError, Message, OnDuplicate, Policy, Processed,
+    Error, Handled, HandlerError, Message, Processed,
     lease::LeaseContext,
-    policy::check_leased,
+    policy::{OnDuplicate, Policy, check_leased},
     short_transaction::{ShortTransaction, again},
     telemetry,
 };

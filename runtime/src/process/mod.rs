@@ -3,7 +3,7 @@
 mod batch;
 mod builder;
 mod checked;
-mod claim;
+pub(crate) mod claim;
 mod counted;
 mod engine;
 mod environment;
@@ -11,7 +11,7 @@ mod front;
 mod leased;
 mod processed;
 mod savepoint;
-mod session;
+pub(crate) mod session;
 mod tx;
 
 use std::{future::Future, sync::Arc};
@@ -28,11 +28,9 @@ use self::{
 use crate::{Error, Handled, Message};
 
 pub use builder::IdemBuilder;
-pub use claim::ClaimOutcome;
 pub(crate) use claim::fingerprint;
 pub use processed::Processed;
 pub use savepoint::Savepoint;
-pub use session::Session;
 pub use tx::Tx;
 pub(crate) use {
     counted::check_counted, engine::back_off, environment::is_environmental,
@@ -73,8 +71,8 @@ impl Idem {
     ///
     /// BEGIN and the claim share one round trip, and so do the recording of the effects and COMMIT.
     /// So this function takes no more round trips than BEGIN, the handler's own statements and
-    /// COMMIT. [`Style::Reactive`](crate::Style::Reactive) takes one more round trip, because its
-    /// BEGIN is sent without the claim.
+    /// COMMIT. [`Style::Reactive`](crate::policy::Style::Reactive) takes one more round trip,
+    /// because its BEGIN is sent without the claim.
     ///
     /// The handler runs again after a lost conflict or connection, so its actions outside of the
     /// transaction may happen more than once. If a connection is lost during COMMIT, the claim of

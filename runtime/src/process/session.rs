@@ -19,8 +19,9 @@ use tracing::{Instrument, Span};
 use uuid::Uuid;
 
 use crate::{
-    Error, Handled, Isolation, Message, Tx,
+    Error, Handled, Message, Tx,
     connection::{Checkout, Patience},
+    policy::Isolation,
     process::{
         Settings,
         claim::{self, ClaimOutcome},

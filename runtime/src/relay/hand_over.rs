@@ -43,7 +43,7 @@ const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_mi
 ///
 /// ```no_run
 /// # async fn run(pool: deadpool_postgres::Pool) -> Result<(), idem_runtime::Error> {
-/// use idem_runtime::{HandOver, terminated};
+/// use idem_runtime::{relay::HandOver, terminated};
 ///
 /// let passed = HandOver::new(pool, "inboxes", ["orders.bill", "orders.remind"])
 ///     .run(terminated())

@@ -15,7 +15,7 @@ use crate::{Error, Handler, Idem, Message, Processed, Settlement, process::is_en
 ///
 /// ```
 /// # fn local(pool: deadpool_postgres::Pool, rabbit: impl idem_runtime::Publisher) {
-/// use idem_runtime::{Idem, Local, Message, Topics, Tx};
+/// use idem_runtime::{Idem, Message, Tx, relay::{Local, Topics}};
 ///
 /// let local = Local::new(pool, Idem::new())
 ///     .handle("range.board", |tx: Tx, message: Message| async move {

@@ -13,7 +13,7 @@ use super::{PublishError, Publisher, erased::ErasedPublisher};
 /// #     local: impl idem_runtime::Publisher, rabbit: impl idem_runtime::Publisher,
 /// #     nats: impl idem_runtime::Publisher,
 /// # ) {
-/// use idem_runtime::Topics;
+/// use idem_runtime::relay::Topics;
 ///
 /// let topics = Topics::new()
 ///     .topic("range.board", local)

@@ -6,3 +6,5 @@ pub mod percent;
 #[cfg(feature = "tls")]
 pub mod tls;
 pub mod withheld;
+
+pub use crate::{consumer::TransportError, message::Coordinates};

@@ -3,7 +3,10 @@
 use std::{future::pending, time::Duration};
 
 use idem_fixtures::{broker::Broker, source_ended};
-use idem_runtime::{Batches, Consumer, HandlerError, Message, Selector, Tx};
+use idem_runtime::{
+    Consumer, HandlerError, Message, Tx,
+    consumer::{Batches, Selector},
+};
 
 use crate::ground::{Ground, in_time, message, note, noting};
 

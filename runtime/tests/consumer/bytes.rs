@@ -11,7 +11,7 @@ use std::{
 };
 
 use idem_fixtures::{broker::Broker, source_ended};
-use idem_runtime::{Batches, Consumer, Error, HandlerError, Message, Tx};
+use idem_runtime::{Consumer, Error, HandlerError, Message, Tx, consumer::Batches};
 use tokio::time::{sleep, timeout};
 
 use crate::ground::{Ground, in_time, note, noting, until};

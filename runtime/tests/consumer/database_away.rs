@@ -15,7 +15,7 @@ use deadpool_postgres::{ConfigConnectImpl, Connect, Manager, ManagerConfig, Pool
 use futures_util::future::BoxFuture;
 use idem_cluster::{Cluster, Install};
 use idem_fixtures::{broker::Broker, source_ended};
-use idem_runtime::{Batches, Consumer, Message, Tx};
+use idem_runtime::{Consumer, Message, Tx, consumer::Batches};
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, Config, Error, NoTls};
 

@@ -5,7 +5,7 @@ use std::{future::pending, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::poll;
 use idem_fixtures::{broker::Broker, source_ended};
-use idem_runtime::{Batches, Consumer, Handled, HandlerError, Message, Tx, terminated};
+use idem_runtime::{Consumer, Handled, HandlerError, Message, Tx, consumer::Batches, terminated};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,

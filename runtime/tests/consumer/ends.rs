@@ -10,7 +10,9 @@ use idem_fixtures::{
     broker::{Broker, Failure},
     source_ended,
 };
-use idem_runtime::{Consumer, Delivery, Error, Receipt, Settlement, Source, TransportError};
+use idem_runtime::{
+    Consumer, Delivery, Error, Receipt, Settlement, Source, transport::TransportError,
+};
 
 use crate::ground::{Ground, in_time, message, noting};
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use idem_fixtures::{broker::Broker, log::Log, source_ended};
-use idem_runtime::{Consumer, HandlerError, Selector, Tx};
+use idem_runtime::{Consumer, HandlerError, Tx, consumer::Selector};
 use tracing::Level;
 
 use crate::ground::{Ground, in_time, message, note, noting, until};
@@ -389,7 +389,7 @@ async fn i4_rejected_login_uses_no_attempt() {
          SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE usename = 'limited'",
     );
     broker.send(message("m", ""));
-    let is_rejected = |status: &idem_runtime::ConsumerStatus| {
+    let is_rejected = |status: &idem_runtime::consumer::ConsumerStatus| {
         status
             .paused
             .as_ref()

@@ -15,7 +15,8 @@ use idem_fixtures::{
     source_ended,
 };
 use idem_runtime::{
-    Before, Consumer, Filter, HandlerError, Idem, Message, Selector, Settlement, Tx,
+    Consumer, Filter, HandlerError, Idem, Message, Settlement, Tx, consumer::Selector,
+    filter::Before,
 };
 use tokio_postgres::{Client, error::SqlState};
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use idem_fixtures::{broker::Broker, source_ended};
-use idem_runtime::{Batches, Consumer, Handled, Message, Tx};
+use idem_runtime::{Consumer, Handled, Message, Tx, consumer::Batches};
 use rand::RngExt;
 
 use crate::ground::{Ground, in_time, message, note};

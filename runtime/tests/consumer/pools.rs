@@ -12,7 +12,8 @@ use deadpool_postgres::{Manager, Pool};
 use idem_client::{Effect, relay::create_relay};
 use idem_fixtures::broker::Broker;
 use idem_runtime::{
-    Consumer, Error, Idem, Local, Message, Policies, Processed, Relay, Rule, Services, Tx,
+    Consumer, Error, Idem, Message, Policies, Processed, Relay, Services, Tx, policy::Rule,
+    relay::Local,
 };
 use tokio::sync::oneshot;
 use tokio_postgres::NoTls;

@@ -4,7 +4,7 @@ use std::{future::pending, time::Duration};
 
 use deadpool_postgres::Pool;
 use idem_fixtures::{broker::Broker, source_ended};
-use idem_runtime::{Consumer, ConsumerStatus};
+use idem_runtime::{Consumer, consumer::ConsumerStatus};
 
 use crate::ground::{Ground, in_time, message, noting, until};
 

@@ -12,7 +12,8 @@ use std::{
 use idem_client::MessageId;
 use idem_fixtures::{broker::Broker, source_ended};
 use idem_runtime::{
-    Consumer, Coordinates, Handled, HandlerError, IdStrategy, Idem, Message, Policies, Selector, Tx,
+    Consumer, Handled, HandlerError, Idem, Message, Policies, Tx, consumer::Selector,
+    policy::IdStrategy, transport::Coordinates,
 };
 use tokio::sync::oneshot;
 

@@ -3,7 +3,7 @@
 use std::future::pending;
 
 use idem_fixtures::{broker::Broker, source_ended};
-use idem_runtime::{Consumer, Message, Selector};
+use idem_runtime::{Consumer, Message, consumer::Selector};
 
 use crate::ground::{Ground, in_time, message, noting};
 

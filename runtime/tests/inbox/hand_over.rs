@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use idem_client::{Effect, relay::create_relay, send};
 use idem_fixtures::{DEADLINE, until};
-use idem_runtime::HandOver;
+use idem_runtime::relay::HandOver;
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::world::{Running, World, noting};

@@ -4,7 +4,11 @@
 use std::{future::pending, time::Duration};
 
 use idem_fixtures::{broker::Broker, in_time, source_ended};
-use idem_runtime::{Batches, Consumer, IdStrategy, Idem, Message, MissingId, Policies};
+use idem_runtime::{
+    Consumer, Idem, Message, Policies,
+    consumer::Batches,
+    policy::{IdStrategy, MissingId},
+};
 use rand::seq::SliceRandom;
 use tokio::time::Instant;
 
@@ -81,7 +85,7 @@ async fn inbox_keeps_the_id_of_the_storing_consumer() {
         });
         Idem::builder().policies(policies).build().unwrap()
     };
-    let at = idem_runtime::Coordinates {
+    let at = idem_runtime::transport::Coordinates {
         topic: "queue".into(),
         partition: 0,
         offset: 7,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use idem_fixtures::until;
-use idem_runtime::{Consumer, Idem, Message, Policies, Style, Tx};
+use idem_runtime::{Consumer, Idem, Message, Policies, Tx, policy::Style};
 
 use crate::world::{Doomed, Running, World, note, noting};
 

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use idem_runtime::{Batches, Handled, Message, Tx};
+use idem_runtime::{Handled, Message, Tx, consumer::Batches};
 use rand::RngExt;
 
 use crate::world::{Running, World, brief, note};

@@ -9,7 +9,9 @@ use idem_client::{
     inbox::{InboxMessage, RetryPolicy, configure_retries, receive},
 };
 use idem_fixtures::{DEADLINE, Database, until};
-use idem_runtime::{Consumer, Error, Handled, Message, Summary, Tx, inbox::DurableSource};
+use idem_runtime::{
+    Consumer, Error, Handled, Message, Tx, consumer::Summary, inbox::DurableSource,
+};
 use tokio::{sync::oneshot, task::JoinHandle};
 use tokio_postgres::{Client, types::Type};
 

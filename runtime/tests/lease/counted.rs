@@ -6,7 +6,7 @@ use std::{
 };
 
 use idem_fixtures::proxy::{Cut, Proxy};
-use idem_runtime::{Error, Idem, Message, Processed, Settlement, Style, Tx};
+use idem_runtime::{Error, Idem, Message, Processed, Settlement, Tx, policy::Style};
 
 use crate::ground::{Ground, SHORT, fact, idem, is_new, message, until, work};
 

@@ -12,7 +12,7 @@ use idem_client::{
     lease::{Held, Lease, acquire},
 };
 use idem_fixtures::{DEADLINE, Database};
-use idem_runtime::{Error, Handled, Idem, Message, Policies, Processed, Rule, Tx};
+use idem_runtime::{Error, Handled, Idem, Message, Policies, Processed, Tx, policy::Rule};
 use serde_json::json;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 

@@ -8,8 +8,9 @@ use idem_fixtures::{
     proxy::{Cut, Proxy},
 };
 use idem_runtime::{
-    Error, Handled, HandlerError, IdStrategy, Idem, Message, OnDuplicate, Processed, Rule,
-    Settlement, Store, Style, lease::LeaseContext,
+    Error, Handled, HandlerError, Idem, Message, Processed, Settlement,
+    lease::LeaseContext,
+    policy::{IdStrategy, OnDuplicate, Rule, Store, Style},
 };
 
 use crate::ground::{DESTINATION, Ground, LONG, SHORT, fact, idem, is_new, message};
@@ -355,7 +356,7 @@ async fn unsupported_policy_fails_before_the_handler_runs() {
     }
     let unprotected = idem(|rule| {
         rule.id(IdStrategy::CorrelationId)
-            .missing_id(idem_runtime::MissingId::Unprotected)
+            .missing_id(idem_runtime::policy::MissingId::Unprotected)
     });
     let error = unprotected
         .process_leased(&ground.pool, &message(), never)

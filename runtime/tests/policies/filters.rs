@@ -4,7 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::{FutureExt, future::BoxFuture};
 use idem_client::Effect;
-use idem_runtime::{After, Before, Filter, HandlerError, Idem, Message, Processed, Settlement};
+use idem_runtime::{
+    Filter, HandlerError, Idem, Message, Processed, Settlement,
+    filter::{After, Before},
+};
 
 use crate::ground::{Ground, is_duplicate, is_new, message, note};
 

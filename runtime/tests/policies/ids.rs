@@ -1,7 +1,7 @@
 //! Tests of id strategies, which determine the id of a claim from the message.
 
 use idem_client::{ErrorKind, MessageId};
-use idem_runtime::{Error, IdStrategy, Idem, Message, Policies, Settlement};
+use idem_runtime::{Error, Idem, Message, Policies, Settlement, policy::IdStrategy};
 use uuid::Uuid;
 
 use crate::ground::{Ground, idem, is_duplicate, is_new, message};

@@ -13,8 +13,9 @@ use futures_util::future::BoxFuture;
 use idem_client::{Effect, ErrorKind};
 use idem_fixtures::{DEADLINE, in_time, until};
 use idem_runtime::{
-    Handler, HandlerError, Idem, IdemLayer, Message, Processed, Protected, Settlement,
-    TerminalError, service_handler,
+    Handler, HandlerError, Idem, Message, Processed, Settlement,
+    handler::TerminalError,
+    layer::{IdemLayer, Protected, service_handler},
 };
 use tokio::sync::{Notify, mpsc};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};

@@ -10,7 +10,7 @@ use std::{
 
 use idem_client::{Destination, RecordedEffect};
 use idem_runtime::{
-    Error, HandlerError, Idem, Message, OnDuplicate, Policies, Processed, Settlement,
+    Error, HandlerError, Idem, Message, Policies, Processed, Settlement, policy::OnDuplicate,
 };
 
 use crate::ground::{Ground, is_duplicate, is_new, message};

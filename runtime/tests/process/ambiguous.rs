@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use idem_client::ErrorKind;
 use idem_fixtures::proxy::{Cut, Proxy};
-use idem_runtime::{Error, Idem, Processed, Settlement, Style};
+use idem_runtime::{Error, Idem, Processed, Settlement, policy::Style};
 
 use crate::ground::{Ground, idem, message, work};
 

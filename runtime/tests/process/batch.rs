@@ -6,7 +6,8 @@ use std::sync::{
 };
 
 use idem_runtime::{
-    Error, Handled, HandlerError, Idem, Message, MissingId, Processed, Store, Style, Tx,
+    Error, Handled, HandlerError, Idem, Message, Processed, Tx,
+    policy::{MissingId, Store, Style},
 };
 use uuid::Uuid;
 

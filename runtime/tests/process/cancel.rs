@@ -2,7 +2,10 @@
 
 use deadpool_postgres::Pool;
 use idem_fixtures::polls::{Moment, poll_times};
-use idem_runtime::{Idem, Policies, Processed, Rule, Style};
+use idem_runtime::{
+    Idem, Policies, Processed,
+    policy::{Rule, Style},
+};
 
 use crate::ground::{Ground, message, preparing, work};
 

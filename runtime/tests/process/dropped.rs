@@ -8,7 +8,9 @@ use std::{
 use deadpool_postgres::{Manager, Pool};
 use futures_util::{FutureExt, future::join_all};
 use idem_fixtures::{Database, standby::Standby, until};
-use idem_runtime::{Error, Handled, Idem, Message, Processed, Style, Tx, lease::LeaseContext};
+use idem_runtime::{
+    Error, Handled, Idem, Message, Processed, Tx, lease::LeaseContext, policy::Style,
+};
 use tokio_postgres::NoTls;
 
 use crate::ground::{Ground, idem, message, work};

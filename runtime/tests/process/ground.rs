@@ -3,7 +3,7 @@
 use deadpool_postgres::Pool;
 use idem_client::{Destination, Effect, MessageId, RecordedEffect};
 use idem_fixtures::{Database, until};
-use idem_runtime::{Handled, Idem, Message, Policies, Rule, Tx};
+use idem_runtime::{Handled, Idem, Message, Policies, Tx, policy::Rule};
 use serde_json::json;
 use tokio_postgres::Client;
 use uuid::Uuid;

@@ -9,7 +9,8 @@ use deadpool_postgres::{Manager, Pool, Runtime};
 use idem_client::ErrorKind;
 use idem_fixtures::until;
 use idem_runtime::{
-    Error, HandlerError, Idem, Isolation, Message, Processed, Settlement, Style, Tx,
+    Error, HandlerError, Idem, Message, Processed, Settlement, Tx,
+    policy::{Isolation, Style},
 };
 use tokio_postgres::NoTls;
 

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use idem_client::{Effect, ErrorKind};
 use idem_fixtures::until;
 use idem_runtime::{
-    Handled, HandlerError, Idem, Isolation, Message, MissingId, OnDuplicate, Policies, Processed,
-    Rule, Settlement, Style, Tx,
+    Handled, HandlerError, Idem, Message, Policies, Processed, Settlement, Tx,
+    policy::{Isolation, MissingId, OnDuplicate, Rule, Style},
 };
 use serde_json::json;
 use time::{Duration, OffsetDateTime};

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use idem_fixtures::until;
-use idem_runtime::{Error, Idem, Processed, Style, Tx};
+use idem_runtime::{Error, Idem, Processed, Tx, policy::Style};
 
 use crate::ground::{Ground, fact, idem, insert, message, work};
 

@@ -2,7 +2,7 @@
 
 use deadpool_postgres::Pool;
 use idem_fixtures::proxy::Proxy;
-use idem_runtime::{Handled, Idem, Message, Processed, Style, Tx};
+use idem_runtime::{Handled, Idem, Message, Processed, Tx, policy::Style};
 
 use crate::ground::{Ground, fact, idem, insert, message};
 

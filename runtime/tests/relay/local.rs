@@ -12,8 +12,8 @@ use deadpool_postgres::{Manager, Pool};
 use idem_client::{Effect, relay::create_relay};
 use idem_fixtures::{Database, until};
 use idem_runtime::{
-    Handled, HandlerError, Idem, Local, Message, OutgoingMessage, PublishError, Publisher, Topics,
-    Tx,
+    Handled, HandlerError, Idem, Message, OutgoingMessage, PublishError, Publisher, Tx,
+    relay::{Local, Topics},
 };
 use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;

@@ -5,7 +5,10 @@ use std::time::Duration;
 use deadpool_postgres::Pool;
 use idem_client::{Effect, relay::create_relay, send};
 use idem_fixtures::{DEADLINE, until};
-use idem_runtime::{Error, Publisher, Relay, RelayStatus, RelaySummary};
+use idem_runtime::{
+    Error, Publisher, Relay,
+    relay::{RelayStatus, RelaySummary},
+};
 use tokio::{
     sync::{oneshot, watch},
     task::JoinHandle,

@@ -15,7 +15,8 @@ use idem_client::{Effect, relay::create_relay, send};
 use idem_fixtures::{Database, source_ended, until};
 use idem_runtime::{
     Consumer, Delivery, HandlerError, Idem, Message, OutgoingMessage, PublishError, Publisher,
-    Receipt, Relay, Selector, Settlement, Source, TransportError, Tx, describe_metrics,
+    Receipt, Relay, Settlement, Source, Tx, consumer::Selector, describe_metrics,
+    transport::TransportError,
 };
 use metrics::{
     Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,

@@ -1,7 +1,7 @@
 //! A claim cannot be used after its transaction has ended.
 
-use idem_client::{Claim, Destination, Error, MessageId, commit, try_claim};
 use tokio_postgres::Client;
+use idem_client::{Claim, Destination, Error, MessageId, commit, try_claim};
 
 async fn after_commit(client: &mut Client, id: &MessageId, to: &Destination) -> Result<(), Error> {
     let tx = client.transaction().await?;

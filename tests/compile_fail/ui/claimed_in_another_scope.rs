@@ -1,7 +1,7 @@
 //! A claim cannot leave the scope of its transaction.
 
-use idem_client::{Claim, Claimed, Destination, Error, MessageId, begin_and_claim, try_claim};
 use tokio_postgres::Client;
+use idem_client::{Claim, Claimed, Destination, Error, MessageId, begin_and_claim, try_claim};
 
 async fn returned<'c>(
     client: &'c mut Client,

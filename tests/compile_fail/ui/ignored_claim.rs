@@ -2,11 +2,11 @@
 
 #![deny(unused_must_use)]
 
+use tokio_postgres::{Client, Transaction};
 use idem_client::{
     ClaimOptions, Destination, Error, MessageId, begin_and_claim, claim, try_claim,
     try_claim_batch, try_record,
 };
-use tokio_postgres::{Client, Transaction};
 
 async fn ignored(
     client: &mut Client,

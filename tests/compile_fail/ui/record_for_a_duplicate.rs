@@ -1,7 +1,7 @@
 //! Only the claim of a new message can record effects.
 
-use idem_client::{Destination, Error, MessageId, try_claim};
 use tokio_postgres::Transaction;
+use idem_client::{Destination, Error, MessageId, try_claim};
 
 async fn whatever_the_outcome(
     tx: &Transaction<'_>,

@@ -1,8 +1,8 @@
 //! Recording takes no transaction as an argument: it uses the transaction of the claim and cannot
 //! use another one.
 
-use idem_client::{Claim, Destination, Error, MessageId, try_claim};
 use tokio_postgres::Transaction;
+use idem_client::{Claim, Destination, Error, MessageId, try_claim};
 
 async fn through(
     tx: &Transaction<'_>,

@@ -1,7 +1,7 @@
 //! Only a claim creates the value that recording needs.
 
-use idem_client::{Claimed, Destination, Effect, Error, MessageId};
 use tokio_postgres::Client;
+use idem_client::{Claimed, Destination, Effect, Error, MessageId};
 
 async fn forged(
     client: &Client,

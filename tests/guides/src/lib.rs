@@ -10,7 +10,9 @@ use idem_client::{admin::*, deadletters, relay::create_relay, *};
 use idem_kafka::*;
 use idem_nats::*;
 use idem_rabbitmq::*;
-use idem_runtime::{Error, *};
+use idem_runtime::{
+    Error, consumer::*, handler::*, layer::*, policy::*, relay::*, transport::TransportError, *,
+};
 use tower::ServiceBuilder;
 
 /// The values that the examples use without creating them.

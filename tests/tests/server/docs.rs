@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Context, Result, ensure};
 use futures_util::future::BoxFuture;
 use idem_cluster::{Cluster, Install, workspace_root};
-use idem_runtime::{Delivery, Idem, Message, Receipt, Settlement, TransportError};
+use idem_runtime::{Delivery, Idem, Message, Receipt, Settlement, transport::TransportError};
 use idem_tests::harness::{Database, Session};
 
 /// The files that must have SQL blocks.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use idem_kafka::KafkaPublisher;
-use idem_runtime::{Coordinates, OutgoingMessage, PublishError, Publisher};
+use idem_runtime::{OutgoingMessage, PublishError, Publisher, transport::Coordinates};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as BrokerError};
 use serde_json::json;
 use time::OffsetDateTime;

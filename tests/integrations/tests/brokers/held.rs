@@ -19,7 +19,7 @@ use async_nats::jetstream::{
 use idem_fixtures::{Database, in_time, log::Log, until};
 use idem_nats::{NatsConfig, NatsSource, NatsSubscription};
 use idem_runtime::{
-    Consumer, Delivery, HandlerError, Message, Publisher, Settlement, Source, Summary, Tx,
+    Consumer, Delivery, HandlerError, Message, Publisher, Settlement, Source, Tx, consumer::Summary,
 };
 use tokio::{
     runtime::Runtime,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use idem_brokers::RabbitMq;
 use idem_rabbitmq::{RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription};
-use idem_runtime::{PublishError, Publisher, Settlement, Source, Topics};
+use idem_runtime::{PublishError, Publisher, Settlement, Source, relay::Topics};
 use lapin::options::{
     BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions,
     QueueDeclareOptions,

@@ -9,7 +9,10 @@ use std::{
 };
 
 use idem_fixtures::{Database, in_time, until};
-use idem_runtime::{Consumer, Error, Message, Selector, Source, Summary, Tx};
+use idem_runtime::{
+    Consumer, Error, Message, Source, Tx,
+    consumer::{Selector, Summary},
+};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 /// A running consumer. Its database lacks a table, so each attempt fails because of the environment

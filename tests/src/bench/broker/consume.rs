@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow, ensure};
 use deadpool_postgres::Pool;
 use futures_util::future::try_join_all;
 use idem_cluster::Install;
-use idem_runtime::{Batches, Consumer, Delivery, Message, Settlement, Source as _, Tx};
+use idem_runtime::{Consumer, Delivery, Message, Settlement, Source as _, Tx, consumer::Batches};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinSet;
 use tokio_postgres::types::Type;

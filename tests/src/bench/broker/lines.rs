@@ -5,7 +5,9 @@ use async_nats::jetstream::{self, stream};
 use idem_brokers::{Nats, RabbitMq};
 use idem_nats::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription};
 use idem_rabbitmq::{RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription};
-use idem_runtime::{Delivery, OutgoingMessage, PublishError, Publisher, Source, TransportError};
+use idem_runtime::{
+    Delivery, OutgoingMessage, PublishError, Publisher, Source, transport::TransportError,
+};
 use lapin::{Connection, ConnectionProperties, options::QueueDeclareOptions, types::FieldTable};
 use uuid::Uuid;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use deadpool_postgres::Pool;
 use idem_cluster::Install;
-use idem_runtime::{Relay, RelayStatus};
+use idem_runtime::{Relay, relay::RelayStatus};
 use tokio::sync::watch;
 
 use super::lines::{self, AnyPublisher, Broker};

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use idem_runtime::{Batches, Consumer, Handled, Message, Tx, terminated};
+use idem_runtime::{Consumer, Handled, Message, Tx, consumer::Batches, terminated};
 
 use super::{
     Post, board,

@@ -1,7 +1,7 @@
 //! The receipts of a consumer with a planted bug.
 
 use futures_util::{FutureExt, future::BoxFuture};
-use idem_runtime::{Delivery, Receipt, Settlement, TransportError};
+use idem_runtime::{Delivery, Receipt, Settlement, transport::TransportError};
 
 /// The receipt of a message that was already acknowledged. Settling it does nothing, so the message
 /// is never redelivered.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use idem_client::Effect;
-use idem_runtime::{Batches, Consumer, Handled, HandlerError, Message, Tx, terminated};
+use idem_runtime::{Consumer, Handled, HandlerError, Message, Tx, consumer::Batches, terminated};
 
 use super::{
     Post,

@@ -7,7 +7,9 @@ use anyhow::Result;
 use deadpool_postgres::{Manager, Pool};
 use idem_nats::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription};
 use idem_rabbitmq::{RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription};
-use idem_runtime::{Delivery, OutgoingMessage, PublishError, Publisher, Source, TransportError};
+use idem_runtime::{
+    Delivery, OutgoingMessage, PublishError, Publisher, Source, transport::TransportError,
+};
 use tokio_postgres::NoTls;
 
 use super::{Post, flawed, note::Counter};

@@ -1,0 +1,9 @@
+//! The root of the crate has few names.
+
+#[test]
+fn root_has_at_most_40_names() {
+    idem_fixtures::names::assert_few_names(
+        include_str!("../src/lib.rs"),
+        &["Consumer", "Idem", "Relay", "inbox", "tokio_postgres"],
+    );
+}
