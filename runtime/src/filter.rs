@@ -13,7 +13,7 @@ use crate::{HandlerError, Message, Settlement};
 ///
 /// ```
 /// use futures_util::{FutureExt, future::BoxFuture};
-/// use idem_runtime::{Filter, Idem, Message, Settlement, filter::Before};
+/// use idem_runtime::{Idem, Message, Settlement, filter::{Before, Filter}};
 ///
 /// struct RefuseHuge;
 ///

@@ -1,55 +1,39 @@
 //! Handlers, which are the user's code for one message, and their errors.
+//!
+//! A handler is a function of two arguments: what it works with, and the message. It works with a
+//! transaction ([`Tx`](crate::Tx)) or with a lease ([`LeaseContext`](crate::lease::LeaseContext)).
+//! A function with other arguments becomes a handler with [`extract`](crate::extract()).
+//!
+//! There is no trait for handlers. The functions that take a handler have the bound
+//! `F: Fn(Tx, Message) -> Fut` themselves, because the compiler infers the types of the arguments
+//! of a closure from such a bound only. With a trait in its place, `|tx, message|` would need
+//! annotations: a trait for functions with any arguments does not determine the arguments, and
+//! with a trait that has `Fn(Tx, Message)` as its supertrait, `async |tx, message|` does not
+//! compile.
 
-use std::{error::Error as StdError, fmt, future::Future};
+use std::{error::Error as StdError, fmt, future::Future, sync::Arc};
 
+use futures_util::{FutureExt, future::BoxFuture};
 use idem_client::{Effect, ErrorKind};
 use tokio_postgres::error::DbError;
 
 pub use crate::error::DecodeError;
 
-use crate::{Error, Message, Tx, boxed::boxed, error::causes, journal::CallFailed};
+use crate::{Error, Message, boxed::boxed, error::causes, journal::CallFailed};
 
 /// The result of a handler: the effects to record, or the error.
 pub type Handled = Result<Vec<Effect>, HandlerError>;
 
-/// Processes one message, in the transaction that claimed it.
-///
-/// A closure is a handler: `|tx: Tx, message: Message| async move { ...; Ok(vec![effect]) }`.
-pub trait Handler: Send + Sync + 'static {
-    /// Processes the message.
-    ///
-    /// Must drop `tx` before it returns. If `tx` is kept, processing fails with
-    /// [`Error::TransactionKept`] and the transaction is rolled back.
-    fn handle(&self, tx: Tx, message: Message) -> impl Future<Output = Handled> + Send;
-}
+/// A handler as a trait object. It works with a `W`.
+pub(crate) type ErasedHandler<W> =
+    Arc<dyn Fn(W, Message) -> BoxFuture<'static, Handled> + Send + Sync>;
 
-impl<F, Fut> Handler for F
+pub(crate) fn erase<W, F, Fut>(handler: F) -> ErasedHandler<W>
 where
-    F: Fn(Tx, Message) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Handled> + Send,
+    F: Fn(W, Message) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Handled> + Send + 'static,
 {
-    fn handle(&self, tx: Tx, message: Message) -> impl Future<Output = Handled> + Send {
-        self(tx, message)
-    }
-}
-
-/// Processes one message without a transaction and without a lease: see
-/// [`Idem::process_checked`](crate::Idem::process_checked).
-///
-/// A closure is a handler: `|message: Message| async move { ...; Ok(vec![effect]) }`.
-pub trait CheckedHandler: Send + Sync + 'static {
-    /// Processes the message, which is claimed after this function has succeeded.
-    fn handle(&self, message: Message) -> impl Future<Output = Handled> + Send;
-}
-
-impl<F, Fut> CheckedHandler for F
-where
-    F: Fn(Message) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Handled> + Send,
-{
-    fn handle(&self, message: Message) -> impl Future<Output = Handled> + Send {
-        self(message)
-    }
+    Arc::new(move |work, message| handler(work, message).boxed())
 }
 
 /// The error of a handler: any error, which `?` converts, a [terminal](Self::terminal) error, or an

@@ -18,7 +18,7 @@ use futures_util::{FutureExt, future::BoxFuture};
 use idem_client::Effect;
 use tower::{Layer, Service, ServiceExt};
 
-use crate::{Error, Handled, Handler, HandlerError, Idem, Message, Processed, Tx};
+use crate::{Error, Handled, HandlerError, Idem, Message, Processed, Tx};
 
 /// The request of a handler that is a service: a message, and the transaction that protects it.
 pub struct Protected {
@@ -172,42 +172,25 @@ where
     }
 }
 
-/// Converts a service into a [`Handler`], for [`Idem::process`] and the consumer.
+/// Converts a service into a handler, for [`Idem::process`] and the consumer.
 ///
 /// The transaction is open while the handler waits for the service.
-pub fn service_handler<S>(service: S) -> ServiceHandler<S>
+pub fn service_handler<S>(
+    service: S,
+) -> impl Fn(Tx, Message) -> BoxFuture<'static, Handled> + Send + Sync + 'static
 where
     S: Service<Protected, Response = Vec<Effect>> + Clone + Send + 'static,
     S::Error: Into<HandlerError>,
     S::Future: Send,
 {
-    ServiceHandler(Mutex::new(service))
-}
-
-/// The handler that [`service_handler`] creates.
-pub struct ServiceHandler<S>(Mutex<S>);
-
-impl<S> Handler for ServiceHandler<S>
-where
-    S: Service<Protected, Response = Vec<Effect>> + Clone + Send + 'static,
-    S::Error: Into<HandlerError>,
-    S::Future: Send,
-{
-    async fn handle(&self, tx: Tx, message: Message) -> Handled {
-        let service = self
-            .0
+    // A service that is not `Sync` can be cloned behind a lock only.
+    let service = Mutex::new(service);
+    move |tx, message| {
+        let service = service
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        service
-            .oneshot(Protected { tx, message })
-            .await
-            .map_err(Into::into)
-    }
-}
-
-impl<S> fmt::Debug for ServiceHandler<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServiceHandler").finish_non_exhaustive()
+        let handled = service.oneshot(Protected { tx, message });
+        async move { handled.await.map_err(Into::into) }.boxed()
     }
 }

@@ -7,6 +7,7 @@ mod connection;
 pub mod consumer;
 mod dead_letter_headers;
 mod error;
+pub mod extractor;
 pub mod filter;
 pub mod handler;
 pub mod inbox;
@@ -33,8 +34,8 @@ pub use idem_client::relay::OutgoingMessage;
 
 pub use consumer::{Consumer, Delivery, Receipt, Source, terminated};
 pub use error::Error;
-pub use filter::Filter;
-pub use handler::{Handled, Handler, HandlerError};
+pub use extractor::{Json, State, extract};
+pub use handler::{Handled, HandlerError};
 pub use message::Message;
 pub use policy::Policies;
 #[cfg(feature = "tls")]

@@ -11,9 +11,7 @@ use std::{env, error::Error};
 
 use idem_client::Effect;
 use idem_kafka::{DeadLetter, KafkaConfig, KafkaPublisher, KafkaSource, KafkaSubscription};
-use idem_runtime::{
-    Consumer, Handled, HandlerError, Message, PoolConfig, Relay, Services, Tx, terminated,
-};
+use idem_runtime::{Consumer, Handled, Json, PoolConfig, Relay, Services, Tx, extract, terminated};
 use serde::{Deserialize, Serialize};
 
 #[derive(Deserialize, Serialize)]
@@ -22,10 +20,9 @@ struct Payment {
     amount: i64,
 }
 
-/// Books a payment in the transaction that claimed its message.
-async fn book(tx: Tx, message: Message) -> Handled {
-    // A retry cannot repair a payload that cannot be parsed, so reject the message at once.
-    let payment: Payment = message.json().map_err(HandlerError::terminal)?;
+/// Books a payment in the transaction that claimed its message. A payload that is not a `Payment`
+/// is rejected before this function is called.
+async fn book(tx: Tx, Json(payment): Json<Payment>) -> Handled {
     tx.execute(
         "INSERT INTO account (id, paid) VALUES ($1, $2) \
          ON CONFLICT (id) DO UPDATE SET paid = account.paid + $2",
@@ -62,7 +59,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let payments = KafkaSubscription::new("billing", ["payments"])
         .dead_letter(DeadLetter::Topic("payments.dead".into()));
     let consumer = Consumer::new(consumer_pool, KafkaSource::new(&kafka, &payments)?)
-        .handle("billing.book", book)
+        .handle("billing.book", extract(book))
         .concurrency(8);
     let relay = Relay::new(relay_pool, KafkaPublisher::new(&kafka)?);
     Services::new()

@@ -18,9 +18,7 @@ use async_nats::{
 };
 use idem_client::Effect;
 use idem_nats::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription};
-use idem_runtime::{
-    Consumer, Handled, HandlerError, Message, PoolConfig, Relay, Services, Tx, terminated,
-};
+use idem_runtime::{Consumer, Handled, Json, PoolConfig, Relay, Services, Tx, extract, terminated};
 use serde::{Deserialize, Serialize};
 
 #[derive(Deserialize, Serialize)]
@@ -29,10 +27,9 @@ struct Payment {
     amount: i64,
 }
 
-/// Books a payment in the transaction that claimed its message.
-async fn book(tx: Tx, message: Message) -> Handled {
-    // A retry cannot repair a payload that cannot be parsed, so reject the message at once.
-    let payment: Payment = message.json().map_err(HandlerError::terminal)?;
+/// Books a payment in the transaction that claimed its message. A payload that is not a `Payment`
+/// is rejected before this function is called.
+async fn book(tx: Tx, Json(payment): Json<Payment>) -> Handled {
     tx.execute(
         "INSERT INTO account (id, paid) VALUES ($1, $2) \
          ON CONFLICT (id) DO UPDATE SET paid = account.paid + $2",
@@ -72,7 +69,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .dead_letter("dead.payments");
     let source = NatsSource::new(config.clone(), payments);
     let consumer = Consumer::new(consumer_pool, source)
-        .handle("billing.book", book)
+        .handle("billing.book", extract(book))
         .concurrency(8);
     let relay = Relay::new(relay_pool, NatsPublisher::new(config));
     Services::new()

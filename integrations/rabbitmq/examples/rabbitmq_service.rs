@@ -10,9 +10,7 @@ use std::env;
 
 use idem_client::Effect;
 use idem_rabbitmq::{RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription};
-use idem_runtime::{
-    Consumer, Handled, HandlerError, Message, PoolConfig, Relay, Services, Tx, terminated,
-};
+use idem_runtime::{Consumer, Handled, Json, PoolConfig, Relay, Services, Tx, extract, terminated};
 use serde::{Deserialize, Serialize};
 
 #[derive(Deserialize, Serialize)]
@@ -21,10 +19,9 @@ struct Payment {
     amount: i64,
 }
 
-/// Books a payment in the transaction that claimed its message.
-async fn book(tx: Tx, message: Message) -> Handled {
-    // A retry cannot repair a payload that cannot be parsed, so reject the message at once.
-    let payment: Payment = message.json().map_err(HandlerError::terminal)?;
+/// Books a payment in the transaction that claimed its message. A payload that is not a `Payment`
+/// is rejected before this function is called.
+async fn book(tx: Tx, Json(payment): Json<Payment>) -> Handled {
     tx.execute(
         "INSERT INTO account (id, paid) VALUES ($1, $2) \
          ON CONFLICT (id) DO UPDATE SET paid = account.paid + $2",
@@ -63,7 +60,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .dead_letter_exchange();
     let source = RabbitMqSource::new(config.clone(), payments);
     let consumer = Consumer::new(consumer_pool, source)
-        .handle("billing.book", book)
+        .handle("billing.book", extract(book))
         .concurrency(8);
     let relay = Relay::new(relay_pool, RabbitMqPublisher::new(config));
     Services::new()

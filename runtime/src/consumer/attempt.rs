@@ -6,9 +6,10 @@ use std::{future::Future, sync::Arc};
 use deadpool_postgres::Pool;
 use futures_util::{FutureExt, future::BoxFuture};
 
-use super::routes::{AnyHandler, Route, Work};
+use super::routes::{Route, Work};
 use crate::{
-    Error, Handled, HandlerError, Idem, Message, Processed, Tx,
+    Error, Handled, HandlerError, Idem, Message, Processed,
+    handler::ErasedHandler,
     inbox::{store, store_batch},
     panics::unwinding,
 };
@@ -47,13 +48,11 @@ async fn single(
         Work::Handle(handler) => idem.process(pool, message, catching_panics(handler)).await,
         Work::Store => store(idem, pool, &route.destination, message).await,
         Work::Leased(handler) => {
-            let handle = |work, message| {
-                catch_panic(async move { handler.handle_boxed(work, message).await })
-            };
-            idem.process_leased(pool, message, handle).await
+            idem.process_leased(pool, message, catching_panics(handler))
+                .await
         }
         Work::Checked(handler) => {
-            let handle = |message| catch_panic(async move { handler.handle_boxed(message).await });
+            let handle = |message| catch_panic(async move { handler(message).await });
             idem.process_checked(pool, message, handle).await
         }
     }
@@ -81,13 +80,13 @@ async fn batch(
 
 /// Returns the handler of the route with panics converted to errors. After a panic the transaction
 /// rolls back as after any other error.
-fn catching_panics(
-    handler: &Arc<dyn AnyHandler>,
-) -> impl Fn(Tx, Message) -> BoxFuture<'static, Handled> + Send + Sync + 'static {
+fn catching_panics<W: Send + 'static>(
+    handler: &ErasedHandler<W>,
+) -> impl Fn(W, Message) -> BoxFuture<'static, Handled> + Send + Sync + 'static {
     let handler = Arc::clone(handler);
-    move |tx, message| {
+    move |work, message| {
         let handler = Arc::clone(&handler);
-        catch_panic(async move { handler.handle_boxed(tx, message).await }).boxed()
+        catch_panic(async move { handler(work, message).await }).boxed()
     }
 }
 

@@ -11,11 +11,11 @@ use super::{
     status::{ConsumerStatus, Status},
 };
 use crate::{
-    Error, Handler, Idem, Source,
+    Error, Handled, Idem, Message, Source, Tx,
     consumer::{Selector, Summary},
     describe_metrics,
-    handler::CheckedHandler,
-    lease::LeasedHandler,
+    handler::erase,
+    lease::LeaseContext,
 };
 
 /// Fetches messages from a [`Source`], processes each message once, and settles it at its broker.
@@ -24,10 +24,10 @@ use crate::{
 /// # async fn service<S: idem_runtime::Source>(
 /// #     pool: deadpool_postgres::Pool, source: S,
 /// # ) -> Result<(), idem_runtime::Error> {
-/// use idem_runtime::{Consumer, Message, Tx, terminated};
+/// use idem_runtime::{Consumer, terminated};
 ///
 /// let summary = Consumer::new(pool, source)
-///     .handle("orders.reserve-inventory", |tx: Tx, message: Message| async move {
+///     .handle("orders.reserve-inventory", |tx, message| async move {
 ///         let order: i64 = message.json()?;
 ///         tx.execute("UPDATE stock SET reserved = reserved + 1 WHERE item = $1", &[&order])
 ///             .await?;
@@ -128,8 +128,17 @@ impl<S: Source> Consumer<S> {
 
     /// Sets the handler for the messages that match no [route](Self::route). It handles them with
     /// this destination. A consumer has at most one such handler.
-    pub fn handle(mut self, destination: &str, handler: impl Handler) -> Self {
-        self.routes.add_fallback(destination, Work::handle(handler));
+    ///
+    /// The handler works in the transaction that claims the message. It must drop `Tx` before it
+    /// returns: if it keeps `Tx`, processing fails with [`Error::TransactionKept`] and the
+    /// transaction is rolled back.
+    pub fn handle<F, Fut>(mut self, destination: &str, handler: F) -> Self
+    where
+        F: Fn(Tx, Message) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Handled> + Send + 'static,
+    {
+        self.routes
+            .add_fallback(destination, Work::Handle(erase(handler)));
         self
     }
 
@@ -158,15 +167,24 @@ impl<S: Source> Consumer<S> {
     /// The database counts the failures, schedules the retries, and stores messages that failed too
     /// often as dead letters. [`max_deliveries`](Self::max_deliveries) and
     /// [`back_off`](Self::back_off) do not apply.
-    pub fn handle_leased(mut self, destination: &str, handler: impl LeasedHandler) -> Self {
-        self.routes.add_fallback(destination, Work::leased(handler));
+    pub fn handle_leased<F, Fut>(mut self, destination: &str, handler: F) -> Self
+    where
+        F: Fn(LeaseContext, Message) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Handled> + Send + 'static,
+    {
+        self.routes
+            .add_fallback(destination, Work::Leased(erase(handler)));
         self
     }
 
     /// Handles the messages that match no [route](Self::route) without a transaction and without a
     /// lease. A message that was claimed before is skipped. The claim and the effects are written
     /// after the handler has succeeded. **Not exactly once**: see [`Idem::process_checked`].
-    pub fn handle_checked(mut self, destination: &str, handler: impl CheckedHandler) -> Self {
+    pub fn handle_checked<F, Fut>(mut self, destination: &str, handler: F) -> Self
+    where
+        F: Fn(Message) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Handled> + Send + 'static,
+    {
         self.routes
             .add_fallback(destination, Work::checked(handler));
         self
@@ -179,33 +197,40 @@ impl<S: Source> Consumer<S> {
     /// [`store`](Self::store), [`handle_leased`](Self::handle_leased) or
     /// [`handle_checked`](Self::handle_checked). Without a fallback the consumer rejects the
     /// message and logs a warning.
-    pub fn route(mut self, selector: Selector, destination: &str, handler: impl Handler) -> Self {
+    pub fn route<F, Fut>(mut self, selector: Selector, destination: &str, handler: F) -> Self
+    where
+        F: Fn(Tx, Message) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Handled> + Send + 'static,
+    {
         self.routes
-            .add(selector, destination, Work::handle(handler));
+            .add(selector, destination, Work::Handle(erase(handler)));
         self
     }
 
     /// Adds a route with a handler that works [under a lease](Self::handle_leased).
-    pub fn route_leased(
-        mut self,
-        selector: Selector,
-        destination: &str,
-        handler: impl LeasedHandler,
-    ) -> Self {
+    pub fn route_leased<F, Fut>(mut self, selector: Selector, destination: &str, handler: F) -> Self
+    where
+        F: Fn(LeaseContext, Message) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Handled> + Send + 'static,
+    {
         self.routes
-            .add(selector, destination, Work::leased(handler));
+            .add(selector, destination, Work::Leased(erase(handler)));
         self
     }
 
     /// Adds a route with a handler that works without a lease. The consumer
     /// [checks](Self::handle_checked) each message before the handler runs, and claims the message
     /// after the handler has succeeded.
-    pub fn route_checked(
+    pub fn route_checked<F, Fut>(
         mut self,
         selector: Selector,
         destination: &str,
-        handler: impl CheckedHandler,
-    ) -> Self {
+        handler: F,
+    ) -> Self
+    where
+        F: Fn(Message) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Handled> + Send + 'static,
+    {
         self.routes
             .add(selector, destination, Work::checked(handler));
         self

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use deadpool_postgres::Pool;
-use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, future::BoxFuture};
 use idem_client::Destination;
 
 use super::selector::Selector;
 use crate::{
-    Error, Handled, Handler, Idem, Message, Tx,
-    handler::CheckedHandler,
-    lease::{self, LeasedHandler},
-    policy::check_leased,
+    Error, Handled, Idem, Message, Tx,
+    handler::ErasedHandler,
+    lease::LeaseContext,
+    policy::{check_checked, check_leased},
     process::check_counted,
 };
 
@@ -33,26 +33,25 @@ struct Entry {
 /// What the consumer does with the messages of a route.
 pub(super) enum Work {
     /// Handles each message in the transaction that claims it.
-    Handle(Arc<dyn AnyHandler>),
+    Handle(ErasedHandler<Tx>),
     /// Stores the messages in the inbox. They are handled later.
     Store,
     /// Handles each message without a transaction, under a lease.
-    Leased(Arc<dyn AnyLeasedHandler>),
+    Leased(ErasedHandler<LeaseContext>),
     /// Handles each message without a transaction, and claims it after that.
-    Checked(Arc<dyn AnyCheckedHandler>),
+    Checked(CheckedHandler),
 }
 
+/// A handler that gets only the message, as a trait object.
+pub(super) type CheckedHandler = Arc<dyn Fn(Message) -> BoxFuture<'static, Handled> + Send + Sync>;
+
 impl Work {
-    pub(super) fn handle(handler: impl Handler) -> Self {
-        Self::Handle(Arc::new(handler))
-    }
-
-    pub(super) fn leased(handler: impl LeasedHandler) -> Self {
-        Self::Leased(Arc::new(handler))
-    }
-
-    pub(super) fn checked(handler: impl CheckedHandler) -> Self {
-        Self::Checked(Arc::new(handler))
+    pub(super) fn checked<F, Fut>(handler: F) -> Self
+    where
+        F: Fn(Message) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Handled> + Send + 'static,
+    {
+        Self::Checked(Arc::new(move |message| handler(message).boxed()))
     }
 }
 
@@ -112,7 +111,8 @@ impl Routes {
             let checked = match route.work {
                 Work::Leased(_) => check_leased(policy),
                 Work::Handle(_) => check_counted(policy, pool),
-                Work::Store | Work::Checked(_) => Ok(()),
+                Work::Checked(_) => check_checked(policy),
+                Work::Store => Ok(()),
             };
             checked.map_err(|why| {
                 Error::Invalid(format!(
@@ -232,38 +232,5 @@ impl Route {
         self.selector
             .as_ref()
             .is_none_or(|selector| selector.takes(message))
-    }
-}
-
-/// A [`LeasedHandler`] as a trait object.
-pub(super) trait AnyLeasedHandler: Send + Sync {
-    fn handle_boxed(&self, work: lease::LeaseContext, message: Message) -> BoxFuture<'_, Handled>;
-}
-
-impl<H: LeasedHandler> AnyLeasedHandler for H {
-    fn handle_boxed(&self, work: lease::LeaseContext, message: Message) -> BoxFuture<'_, Handled> {
-        Box::pin(self.handle(work, message))
-    }
-}
-
-/// A [`CheckedHandler`] as a trait object.
-pub(super) trait AnyCheckedHandler: Send + Sync {
-    fn handle_boxed(&self, message: Message) -> BoxFuture<'_, Handled>;
-}
-
-impl<H: CheckedHandler> AnyCheckedHandler for H {
-    fn handle_boxed(&self, message: Message) -> BoxFuture<'_, Handled> {
-        Box::pin(self.handle(message))
-    }
-}
-
-/// A [`Handler`] as a trait object.
-pub(super) trait AnyHandler: Send + Sync {
-    fn handle_boxed(&self, tx: Tx, message: Message) -> BoxFuture<'_, Handled>;
-}
-
-impl<H: Handler> AnyHandler for H {
-    fn handle_boxed(&self, tx: Tx, message: Message) -> BoxFuture<'_, Handled> {
-        Box::pin(self.handle(tx, message))
     }
 }

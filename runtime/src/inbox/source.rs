@@ -26,11 +26,11 @@ const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// ```no_run
 /// # async fn service(pool: deadpool_postgres::Pool) -> Result<(), idem_runtime::Error> {
 /// use idem_client::Destination;
-/// use idem_runtime::{Consumer, Message, Tx, inbox::DurableSource, terminated};
+/// use idem_runtime::{Consumer, inbox::DurableSource, terminated};
 ///
 /// let to = Destination::new("orders.bill")?;
 /// Consumer::new(pool.clone(), DurableSource::new(pool, to))
-///     .handle("orders.bill", |tx: Tx, message: Message| async move {
+///     .handle("orders.bill", |tx, message| async move {
 ///         let order: i64 = message.json()?;
 ///         tx.execute("INSERT INTO bill VALUES ($1)", &[&order]).await?;
 ///         Ok(vec![])

@@ -14,18 +14,20 @@
 //! #     }
 //! # }
 //! use idem_client::Effect;
-//! use idem_runtime::{Handled, Message, lease::LeaseContext};
+//! use idem_runtime::Consumer;
 //!
-//! # fn handler(gateway: &'static Gateway) -> impl idem_runtime::lease::LeasedHandler {
-//! let handler = move |work: LeaseContext, message: Message| async move {
+//! # fn consumer<S: idem_runtime::Source>(
+//! #     consumer: Consumer<S>, gateway: &'static Gateway,
+//! # ) -> Consumer<S> {
+//! consumer.handle_leased("billing.charge", move |work, message| async move {
 //!     let cents: u32 = message.json()?;
 //!     let receipt: String = work
 //!         .calls()
 //!         .once("charge", &cents, |key| gateway.charge(cents, key))
 //!         .await?;
 //!     Ok(vec![Effect::json("receipts", &receipt)?])
-//! };
-//! # handler }
+//! })
+//! # }
 //! ```
 //!
 //! The journal of a message is kept as long as its claim.

@@ -10,4 +10,4 @@ mod work;
 
 pub use keeper::Keeper;
 pub(crate) use keeper::extend_on;
-pub use work::{LeaseContext, LeasedHandler};
+pub use work::LeaseContext;

@@ -1,6 +1,4 @@
-//! What a leased handler gets, and the trait that it implements.
-
-use std::future::Future;
+//! What a leased handler works with.
 
 use deadpool_postgres::Pool;
 use idem_client::lease::Held;
@@ -8,7 +6,7 @@ use idem_client::{Destination, MessageId};
 use tokio_util::sync::CancellationToken;
 
 use super::Keeper;
-use crate::{Handled, Message, journal::Calls};
+use crate::journal::Calls;
 
 /// The context of a leased message for its handler. No transaction is open, and the lease is
 /// renewed while the handler works.
@@ -58,24 +56,5 @@ impl LeaseContext {
     /// dropped at the same time. Tasks that the handler has spawned should watch this token.
     pub fn lost(&self) -> &CancellationToken {
         &self.lost
-    }
-}
-
-/// A handler of leased messages, which needs no transaction.
-///
-/// A closure is a handler: `|work: LeaseContext, message: Message| async move { ...;
-/// Ok(vec![effect]) }`. The effects are recorded when the message is completed.
-pub trait LeasedHandler: Send + Sync + 'static {
-    /// Processes the message. The future is dropped when the lease is lost.
-    fn handle(&self, work: LeaseContext, message: Message) -> impl Future<Output = Handled> + Send;
-}
-
-impl<F, Fut> LeasedHandler for F
-where
-    F: Fn(LeaseContext, Message) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Handled> + Send,
-{
-    fn handle(&self, work: LeaseContext, message: Message) -> impl Future<Output = Handled> + Send {
-        self(work, message)
     }
 }

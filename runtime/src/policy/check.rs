@@ -41,13 +41,9 @@ pub(super) fn check(policy: &Policy) -> Result<(), String> {
     }
     check_capacity(policy.memory_capacity)?;
     policy.memory_ttl.map_or(Ok(()), check_time_to_live)?;
-    if policy.style == Style::CheckOnly && (policy.fingerprint || policy.expire) {
-        return Err("style check-only makes no claim, which fingerprint and expire require".into());
-    }
     if policy.store == Store::Memory {
         let needs_database = [
             (policy.style == Style::Reactive, "style reactive"),
-            (policy.style == Style::CheckOnly, "style check-only"),
             (
                 policy.on_duplicate == OnDuplicate::Effects,
                 "on-duplicate effects",
@@ -68,12 +64,24 @@ pub(super) fn check(policy: &Policy) -> Result<(), String> {
 pub(crate) fn check_leased(policy: &Policy) -> Result<(), String> {
     let not_with_a_lease = [
         (policy.store == Store::Memory, "store memory"),
-        (policy.style == Style::CheckOnly, "style check-only"),
         (policy.fingerprint, "fingerprint"),
         (policy.expire, "expire"),
     ];
     match not_with_a_lease.iter().find(|(is_asked, _)| *is_asked) {
         Some((_, what)) => Err(format!("{what} is not supported for leased messages")),
+        None => Ok(()),
+    }
+}
+
+/// Returns an error if the policy requires something that the look-up before a checked handler does
+/// not do. Such a look-up would report another message with the same id as a duplicate.
+pub(crate) fn check_checked(policy: &Policy) -> Result<(), String> {
+    let not_looked_up = [
+        (policy.fingerprint, "fingerprint"),
+        (policy.expire, "expire"),
+    ];
+    match not_looked_up.iter().find(|(is_asked, _)| *is_asked) {
+        Some((_, what)) => Err(format!("{what} is not supported for checked handlers")),
         None => Ok(()),
     }
 }

@@ -16,7 +16,7 @@ pub use identity::{IdFunction, IdStrategy, MissingId};
 pub use policies::Policies;
 pub use rule::Rule;
 pub(crate) use {
-    check::{check_capacity, check_leased, check_time_to_live},
+    check::{check_capacity, check_checked, check_leased, check_time_to_live},
     table::{Entry, Table},
 };
 
@@ -95,8 +95,6 @@ pub enum Style {
     /// At the end, together with the effects: for cheap handlers that rarely get duplicates. The
     /// work of the handler for a duplicate is rolled back.
     Reactive,
-    /// Never. A message that another handler of this destination has claimed is skipped.
-    CheckOnly,
 }
 
 /// What to do with a duplicate, besides acknowledging it.

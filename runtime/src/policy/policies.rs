@@ -303,6 +303,7 @@ mod tests {
             ("[defaults]", "defaults"),
             ("[default]\nstile = 'eager'", "stile"),
             ("[default]\nstyle = 'lazy'", "lazy"),
+            ("[default]\nstyle = 'check-only'", "check-only"),
             ("[default]\nretention = '7 moons'", "7 moons"),
             ("[default]\nretention = 7", "7"),
             ("[default]\nid = 'function'", "function"),
@@ -326,16 +327,8 @@ mod tests {
                 "on-duplicate effects",
             ),
             (memory(|rule| rule.style(Style::Reactive)), "style reactive"),
-            (
-                memory(|rule| rule.style(Style::CheckOnly)),
-                "style check-only",
-            ),
             (memory(|rule| rule.fingerprint(true)), "fingerprint"),
             (memory(|rule| rule.expire(true)), "expire"),
-            (
-                with(|rule| rule.style(Style::CheckOnly).fingerprint(true)),
-                "check-only",
-            ),
             (with(|rule| rule.retention(Duration::ZERO)), "retention"),
             (
                 with(|rule| rule.retention(Duration::from_secs(u64::MAX))),

@@ -6,7 +6,8 @@ use futures_util::{FutureExt, future::BoxFuture};
 use idem_client::RecordedEffect;
 
 use crate::{
-    Error, Filter, HandlerError, Idem, Message, Policies,
+    Error, HandlerError, Idem, Message, Policies,
+    filter::Filter,
     memory::Known,
     policy::{Table, check_capacity, check_time_to_live},
 };

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     Error, Handled, Message, Processed, Tx,
+    policy::check_checked,
     short_transaction::{ShortTransaction, again},
 };
 
@@ -21,11 +22,16 @@ impl Idem {
     /// Skips the message if it was processed before, runs `handler` without a transaction, and then
     /// claims the message with its effects.
     ///
-    /// **Not exactly once**: the handler runs again if its process was killed before the claim. Two
-    /// handlers can run for one message at the same time. Only one of them can claim the message at
-    /// its end; the result of the other is a duplicate. Use this function for work that may
+    /// No message is lost: a message is claimed only after its handler has succeeded. The effects
+    /// are recorded once, with the claim. **The work of the handler is not exactly once**: the
+    /// handler runs again if its process was killed before the claim. Two handlers can run for one
+    /// message at the same time. Only one of them can claim the message at its end; the result of
+    /// the other is a duplicate, and its effects are dropped. Use this function for work that may
     /// occasionally be done twice. [`process_leased`](Self::process_leased) excludes other
     /// processes while the handler runs, and counts attempts.
+    ///
+    /// Fails with [`Error::Invalid`], before the handler runs, if the policy compares fingerprints
+    /// or rejects expired messages. Attempts are not counted.
     pub async fn process_checked<F, Fut>(
         &self,
         pool: &Pool,
@@ -59,6 +65,7 @@ impl Idem {
         Fut: Future<Output = Handled>,
     {
         let policy = ready.policy();
+        check_checked(policy).map_err(Error::Invalid)?;
         if let Some(id) = &ready.id {
             let is_known = again(policy.retry, || async {
                 let step = ShortTransaction::new(pool).await?;

@@ -93,14 +93,6 @@ pub(crate) fn parse_batch(value: Option<&str>, count: usize) -> Result<Vec<bool>
     }
 }
 
-pub(crate) fn is_claimed(id: &MessageId, destination: &Destination) -> Result<String, Error> {
-    Ok(format!(
-        "SELECT idem_is_claimed({}, {})",
-        id.literal()?,
-        destination.literal()?
-    ))
-}
-
 pub(crate) fn begin(isolation: Isolation) -> &'static str {
     match isolation {
         Isolation::Default => "BEGIN",

@@ -14,18 +14,14 @@ use super::{
     leased::Leases,
 };
 use crate::lease::Keeper;
-use crate::{
-    Error, Handled, Message, Processed, Tx,
-    connection::has_two,
-    policy::{Policy, Style},
-};
+use crate::{Error, Handled, Message, Processed, Tx, connection::has_two, policy::Policy};
 
 /// The feature that needs two connections at once.
 const COUNTING: &str = "counting the attempts of a handler";
 
 /// Checks that the pool has two connections, if the policy counts attempts.
 pub(crate) fn check_counted(policy: &Policy, pool: &Pool) -> Result<(), String> {
-    match policy.count_attempts && policy.style != Style::CheckOnly {
+    match policy.count_attempts {
         true => has_two(pool, COUNTING),
         false => Ok(()),
     }
@@ -38,11 +34,7 @@ pub(super) fn counts(ready: &Ready) -> bool {
     let is_first = ready.message.deliveries() == Some(1);
     // The durable inbox counts attempts itself.
     let is_counted = ready.message.stored().is_some();
-    policy.count_attempts
-        && ready.id.is_some()
-        && policy.style != Style::CheckOnly
-        && !is_first
-        && !is_counted
+    policy.count_attempts && ready.id.is_some() && !is_first && !is_counted
 }
 
 impl Idem {

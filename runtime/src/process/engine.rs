@@ -74,7 +74,7 @@ where
             doubt = Some(Arc::clone(cause));
         }
         // Without a claim, another attempt cannot show the result of the commit.
-        let is_worth_it = error.is_retryable() && (doubt.is_none() || work.claims());
+        let is_worth_it = error.is_retryable() && (doubt.is_none() || work.id.is_some());
         let Some(pause) = pauses.next().filter(|_| is_worth_it) else {
             return Err(doubt.map_or(error, Error::AmbiguousCommit));
         };
@@ -86,12 +86,6 @@ where
             "processing is retried"
         );
         tokio::time::sleep(pause).await;
-    }
-}
-
-impl Task<'_> {
-    fn claims(&self) -> bool {
-        self.id.is_some() && self.policy.style != Style::CheckOnly
     }
 }
 
@@ -131,8 +125,7 @@ where
     let mut session = Session::borrow(work.pool, work.settings).await?;
     let processed = match (work.id, work.policy.style) {
         _ if let Some(held) = work.held => complete_last(&mut session, work, handler, held).await,
-        (None, _) => unclaimed(&mut session, work, handler, None).await,
-        (Some(id), Style::CheckOnly) => unclaimed(&mut session, work, handler, Some(id)).await,
+        (None, _) => unclaimed(&mut session, work, handler).await,
         // After an ambiguous commit, claim first. If the commit took effect, a handler that runs
         // before the claim would see the writes of its earlier run.
         (Some(id), Style::Reactive) if doubt.is_none() => {
@@ -222,32 +215,20 @@ where
     Ok(Processed::New { effects })
 }
 
-/// Processes the message without a claim. Skips a duplicate of the id `check`; without an id, the
-/// message is unprotected.
+/// Processes the message without a claim.
 async fn unclaimed<F, Fut>(
     session: &mut Session,
     work: &Task<'_>,
     handler: &F,
-    check: Option<&MessageId>,
 ) -> Result<Processed, Error>
 where
     F: Fn(Tx, Message) -> Fut,
     Fut: Future<Output = Handled>,
 {
-    match check {
-        Some(id) => {
-            if session.begin_and_check(work, id).await? {
-                return not_claimed(session, work, id, ClaimOutcome::Duplicate).await;
-            }
-        }
-        None => session.begin(work.policy.isolation).await?,
-    }
+    session.begin(work.policy.isolation).await?;
     let effects = session.work(handler, work.message).await?;
     let effects = session.send_and_commit(&effects).await?;
-    Ok(match check {
-        Some(_) => Processed::New { effects },
-        None => Processed::Unprotected { effects },
-    })
+    Ok(Processed::Unprotected { effects })
 }
 
 /// Returns the outcome of a message that is not processed. The transaction is still open.

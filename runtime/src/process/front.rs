@@ -11,7 +11,7 @@ use crate::{
     Error, Handled, Message, Processed, Settlement,
     filter::{After, Before},
     memory::{Entered, Identity, Known, Turn},
-    policy::{Entry, MissingId, OnDuplicate, Policy, Style},
+    policy::{Entry, MissingId, OnDuplicate, Policy},
     telemetry::{self, Processing},
 };
 
@@ -161,15 +161,12 @@ impl Idem {
         };
         if let Some((known, identity)) = self.known(ready) {
             match &processed {
-                // The style check-only claims nothing, so the message must not become a duplicate.
-                Processed::New { .. } if ready.policy().style == Style::CheckOnly => {}
                 Processed::New { .. } | Processed::Duplicate { .. } => known.insert(identity),
                 _ => {}
             }
         }
         if let (Processed::New { .. }, Some(stored), Some(id)) =
             (&processed, ready.message.stored(), &ready.id)
-            && ready.policy().style != Style::CheckOnly
         {
             stored.note_claimed(&ready.destination, id);
         }

@@ -83,7 +83,7 @@ impl Idem {
     /// effects all take effect, or nothing does.
     ///
     /// The [policy](crate::Policies) of the destination is applied before the handler. The
-    /// [filters](crate::Filter) run before and after it.
+    /// [filters](crate::filter::Filter) run before and after it.
     pub async fn process<F, Fut>(
         &self,
         pool: &Pool,

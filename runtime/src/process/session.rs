@@ -100,19 +100,6 @@ impl Session {
         self.begun(self.outcome(&sql, destination, id)).await
     }
 
-    pub(crate) async fn begin_and_check(
-        &self,
-        work: &Task<'_>,
-        id: &MessageId,
-    ) -> Result<bool, Error> {
-        let begin = claim::begin(work.policy.isolation);
-        let sql = format!("{begin}; {}", claim::is_claimed(id, work.destination)?);
-        let check = self.checkout.client().simple_query(&sql);
-        let check = check.instrument(span::of_message("is_claimed", id, work.destination));
-        let answers = self.begun(async { Ok(check.await?) }).await?;
-        Ok(only_value(&answers) == Some("t"))
-    }
-
     pub(crate) async fn begin_and_claim_batch(
         &self,
         work: &Task<'_>,

@@ -3,22 +3,25 @@
 use std::{collections::HashMap, fmt};
 
 use deadpool_postgres::Pool;
-use futures_util::{FutureExt, future::BoxFuture};
 use idem_client::relay::OutgoingMessage;
 use serde_json::Value;
 
 use super::{PublishError, Publisher};
-use crate::{Error, Handler, Idem, Message, Processed, Settlement, process::is_environmental};
+use crate::{
+    Error, Handled, Idem, Message, Settlement, Tx,
+    handler::{ErasedHandler, erase},
+    process::is_environmental,
+};
 
 /// A [`Publisher`] that passes effects to handlers in this process. The topic of an effect is the
 /// destination.
 ///
 /// ```
 /// # fn local(pool: deadpool_postgres::Pool, rabbit: impl idem_runtime::Publisher) {
-/// use idem_runtime::{Idem, Message, Tx, relay::{Local, Topics}};
+/// use idem_runtime::{Idem, relay::{Local, Topics}};
 ///
 /// let local = Local::new(pool, Idem::new())
-///     .handle("range.board", |tx: Tx, message: Message| async move {
+///     .handle("range.board", |tx, message| async move {
 ///         tx.execute("UPDATE board SET hits = hits + 1 WHERE player = $1", &[&message.key()])
 ///             .await?;
 ///         Ok(vec![])
@@ -36,7 +39,7 @@ use crate::{Error, Handler, Idem, Message, Processed, Settlement, process::is_en
 pub struct Local {
     pool: Pool,
     idem: Idem,
-    handlers: HashMap<String, Box<dyn ErasedHandler>>,
+    handlers: HashMap<String, ErasedHandler<Tx>>,
 }
 
 impl Local {
@@ -53,8 +56,12 @@ impl Local {
     /// Passes the effects of this topic to `handler`, as messages for the destination of the same
     /// name.
     #[must_use]
-    pub fn handle(mut self, topic: impl Into<String>, handler: impl Handler) -> Self {
-        self.handlers.insert(topic.into(), Box::new(handler));
+    pub fn handle<F, Fut>(mut self, topic: impl Into<String>, handler: F) -> Self
+    where
+        F: Fn(Tx, Message) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Handled> + Send + 'static,
+    {
+        self.handlers.insert(topic.into(), erase(handler));
         self
     }
 }
@@ -70,8 +77,9 @@ impl Publisher for Local {
                 .into(),
             ));
         };
-        let processed = handler
-            .process(&self.idem, &self.pool, as_incoming(message))
+        let processed = self
+            .idem
+            .process(&self.pool, &as_incoming(message), &**handler)
             .await;
         let (settlement, error) = match processed {
             Ok(processed) => (processed.settlement(), format!("{processed:?}").into()),
@@ -126,30 +134,6 @@ impl fmt::Debug for Local {
         f.debug_struct("Local")
             .field("handlers", &self.handlers.keys())
             .finish_non_exhaustive()
-    }
-}
-
-trait ErasedHandler: Send + Sync {
-    fn process<'a>(
-        &'a self,
-        idem: &'a Idem,
-        pool: &'a Pool,
-        message: Message,
-    ) -> BoxFuture<'a, Result<Processed, Error>>;
-}
-
-impl<H: Handler> ErasedHandler for H {
-    fn process<'a>(
-        &'a self,
-        idem: &'a Idem,
-        pool: &'a Pool,
-        message: Message,
-    ) -> BoxFuture<'a, Result<Processed, Error>> {
-        async move {
-            idem.process(pool, &message, |tx, message| self.handle(tx, message))
-                .await
-        }
-        .boxed()
     }
 }
 

@@ -10,8 +10,9 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{FutureExt, future::BoxFuture};
 use idem_fixtures::{broker::Broker, log::Log, source_ended};
-use idem_runtime::{Consumer, HandlerError, Tx, consumer::Selector};
+use idem_runtime::{Consumer, Handled, HandlerError, Message, Tx, consumer::Selector};
 use tracing::Level;
 
 use crate::ground::{Ground, in_time, message, note, noting, until};
@@ -24,16 +25,21 @@ const MISSING: &str = "INSERT INTO later VALUES (1)";
 const CREATE: &str = "CREATE TABLE later (n int)";
 
 /// Returns a handler that uses the missing table for messages with ids that begin with `prefix`.
-fn needing(prefix: &'static str) -> impl idem_runtime::Handler {
-    move |tx: Tx, message: idem_runtime::Message| async move {
-        note(&tx, &message).await?;
-        if message
-            .message_id()
-            .is_some_and(|id| id.starts_with(prefix))
-        {
-            tx.batch_execute(MISSING).await?;
+fn needing(
+    prefix: &'static str,
+) -> impl Fn(Tx, Message) -> BoxFuture<'static, Handled> + Send + Sync + 'static {
+    move |tx, message| {
+        async move {
+            note(&tx, &message).await?;
+            if message
+                .message_id()
+                .is_some_and(|id| id.starts_with(prefix))
+            {
+                tx.batch_execute(MISSING).await?;
+            }
+            Ok(vec![])
         }
-        Ok(vec![])
+        .boxed()
     }
 }
 
@@ -227,16 +233,14 @@ async fn releases_at_a_stop_do_not_count_as_failures() {
     let attempts = Arc::new(AtomicU32::new(0));
     for _ in 0..5 {
         let consumer = Consumer::new(ground.pool.clone(), broker.clone())
-            .handle("returns", |_: Tx, _: idem_runtime::Message| async {
-                pending().await
-            })
+            .handle("returns", |_: Tx, _: Message| async { pending().await })
             .grace(Duration::ZERO);
         let held = async { until("the message is held", async || broker.unsettled() == 1).await };
         let summary = in_time(consumer.run(held)).await.unwrap();
         assert_eq!((summary.given_back, summary.rejected), (1, 0));
     }
     let counted = Arc::clone(&attempts);
-    let handler = move |tx: Tx, message: idem_runtime::Message| {
+    let handler = move |tx: Tx, message: Message| {
         let counted = Arc::clone(&counted);
         async move {
             note(&tx, &message).await?;
@@ -289,7 +293,7 @@ async fn unavailable_api_uses_no_attempt_under_a_lease() {
     let broker = Broker::with([message("m", "")]).closed();
     let attempts = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&attempts);
-    let handler = move |_: idem_runtime::lease::LeaseContext, _: idem_runtime::Message| {
+    let handler = move |_: idem_runtime::lease::LeaseContext, _: Message| {
         let attempt = counted.fetch_add(1, Ordering::Relaxed);
         async move {
             match attempt {
@@ -344,7 +348,7 @@ async fn failure_of_a_message_is_logged_with_causes_and_attempt() {
     let (log, _guard) = Log::keep();
     let ground = Ground::new().await;
     let broker = Broker::with([message("m-1", "")]).closed();
-    let handler = async |tx: Tx, _: idem_runtime::Message| {
+    let handler = async |tx: Tx, _: Message| {
         tx.batch_execute("SELECT 1/0").await?;
         Ok(vec![])
     };

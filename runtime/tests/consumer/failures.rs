@@ -15,8 +15,9 @@ use idem_fixtures::{
     source_ended,
 };
 use idem_runtime::{
-    Consumer, Filter, HandlerError, Idem, Message, Settlement, Tx, consumer::Selector,
-    filter::Before,
+    Consumer, HandlerError, Idem, Message, Settlement, Tx,
+    consumer::Selector,
+    filter::{Before, Filter},
 };
 use tokio_postgres::{Client, error::SqlState};
 

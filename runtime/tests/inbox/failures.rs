@@ -234,7 +234,10 @@ async fn requeue_all_and_discard_all_select_by_error() {
 #[tokio::test]
 async fn release_by_a_filter_does_not_count_as_a_failure() {
     use futures_util::FutureExt;
-    use idem_runtime::{Filter, Idem, Settlement, filter::Before};
+    use idem_runtime::{
+        Idem, Settlement,
+        filter::{Before, Filter},
+    };
 
     /// Releases a message five times. This is more often than the message may fail.
     struct NotYet(AtomicU32);

@@ -1,9 +1,12 @@
 //! Tests of checked handlers: the client looks up the claim before the handler, and records the
 //! message after the success of the handler.
 
-use idem_runtime::{Error, Handled, Idem, Message, Processed};
+use idem_runtime::{
+    Error, Handled, Idem, Message, Processed,
+    policy::{OnDuplicate, Rule, Style},
+};
 
-use crate::ground::{Ground, fact, is_new, message};
+use crate::ground::{Ground, fact, idem, is_new, message, work};
 
 async fn handler(_: Message) -> Handled {
     Ok(vec![fact()])
@@ -31,6 +34,54 @@ async fn duplicate_is_skipped_and_success_is_recorded() {
         .await
         .unwrap();
     assert!(matches!(again, Processed::Duplicate { .. }), "{again:?}");
+}
+
+/// Goal: a message that a handler in a transaction has claimed is a duplicate. With the policy
+/// `effects`, the effects that the first handler recorded are returned.
+#[tokio::test]
+async fn message_claimed_in_a_transaction_is_skipped() {
+    let ground = Ground::new().await;
+    let never = async |_: Message| -> Handled { panic!("the handler was called") };
+    for style in [Style::Eager, Style::Reactive] {
+        let message = message();
+        let claiming = idem(|rule| rule.style(style));
+        assert!(is_new(
+            &claiming.process(&ground.pool, &message, work).await
+        ));
+        for (on_duplicate, has_effects) in [
+            (OnDuplicate::Acknowledge, false),
+            (OnDuplicate::Effects, true),
+        ] {
+            let again = idem(|rule| rule.style(style).on_duplicate(on_duplicate))
+                .process_checked(&ground.pool, &message, never)
+                .await
+                .unwrap();
+            let effects = match has_effects {
+                true => ground.effects(&message).await,
+                false => Vec::new(),
+            };
+            assert_eq!(again, Processed::Duplicate { effects }, "{style:?}");
+        }
+        ground.assert_done_once(&message).await;
+    }
+}
+
+/// I4: a message with the id and not the payload of another message must not be acknowledged as a
+/// duplicate, so a policy that compares payloads is an error.
+#[tokio::test]
+async fn i4_policy_that_the_check_ignores_is_an_error() {
+    let ground = Ground::new().await;
+    let rules: [fn(Rule) -> Rule; 2] = [|rule| rule.fingerprint(true), |rule| rule.expire(true)];
+    let never = async |_: Message| -> Handled { panic!("the handler was called") };
+    for rule in rules {
+        let message = message();
+        let error = idem(rule)
+            .process_checked(&ground.pool, &message, never)
+            .await
+            .unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+        ground.assert_undone(&message).await;
+    }
 }
 
 #[tokio::test]

@@ -121,7 +121,7 @@ async fn consumers_of_one_destination_handle_a_message_once() {
     assert!(seen.lock().unwrap().values().all(|times| *times == 1));
 }
 
-/// Goal: if a policy is not supported with a lease, the consumer fails before it fetches a message.
+/// Goal: if a handler does not support its policy, the consumer fails before it fetches a message.
 #[tokio::test]
 async fn unsupported_policy_fails_before_the_first_fetch() {
     let ground = Ground::new().await;
@@ -131,6 +131,11 @@ async fn unsupported_policy_fails_before_the_first_fetch() {
         .handle_leased(DESTINATION, async |_: LeaseContext, _: Message| Ok(vec![]));
     let error = in_time(consumer.run(pending())).await.unwrap_err();
     assert!(error.to_string().contains("fingerprint"), "{error}");
+    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        .idem(idem(|rule| rule.expire(true)))
+        .handle_checked(DESTINATION, async |_| Ok(vec![]));
+    let error = in_time(consumer.run(pending())).await.unwrap_err();
+    assert!(error.to_string().contains("expire"), "{error}");
     assert_eq!(broker.told().asked, 0);
 }
 

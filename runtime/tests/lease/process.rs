@@ -10,7 +10,7 @@ use idem_fixtures::{
 use idem_runtime::{
     Error, Handled, HandlerError, Idem, Message, Processed, Settlement,
     lease::LeaseContext,
-    policy::{IdStrategy, OnDuplicate, Rule, Store, Style},
+    policy::{IdStrategy, OnDuplicate, Rule, Store},
 };
 
 use crate::ground::{DESTINATION, Ground, LONG, SHORT, fact, idem, is_new, message};
@@ -340,10 +340,9 @@ async fn lease_with_a_lost_reply_expires() {
 #[tokio::test]
 async fn unsupported_policy_fails_before_the_handler_runs() {
     let ground = Ground::new().await;
-    let rules: [fn(Rule) -> Rule; 4] = [
+    let rules: [fn(Rule) -> Rule; 3] = [
         |rule| rule.fingerprint(true),
         |rule| rule.expire(true),
-        |rule| rule.style(Style::CheckOnly),
         |rule| rule.store(Store::Memory),
     ];
     let never = async |_: LeaseContext, _: Message| -> Handled { panic!("the handler was called") };
@@ -404,7 +403,7 @@ async fn policy_sets_the_lease_and_rejects_invalid_ones() {
         "lease = '1ms'",
         "lease = '2 days'",
         "count-attempts = true\nfingerprint = true",
-        "count-attempts = true\nstyle = 'check-only'",
+        "count-attempts = true\nstore = 'memory'",
     ] {
         let policies = toml::from_str(&format!("[default]\n{wrong}")).unwrap();
         let error = Idem::builder().policies(policies).build().unwrap_err();

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use futures_util::{FutureExt, future::BoxFuture};
 use idem_client::Effect;
 use idem_runtime::{
-    Filter, HandlerError, Idem, Message, Processed, Settlement,
-    filter::{After, Before},
+    HandlerError, Idem, Message, Processed, Settlement,
+    filter::{After, Before, Filter},
 };
 
 use crate::ground::{Ground, is_duplicate, is_new, message, note};

@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use idem_client::{Effect, ErrorKind};
 use idem_fixtures::{DEADLINE, in_time, until};
 use idem_runtime::{
-    Handler, HandlerError, Idem, Message, Processed, Settlement,
+    HandlerError, Idem, Message, Processed, Settlement,
     handler::TerminalError,
     layer::{IdemLayer, Protected, service_handler},
 };
@@ -318,11 +318,7 @@ async fn service_can_be_a_handler() {
     let handler = service_handler(service);
     let idem = Idem::new();
     for n in 0..3 {
-        let processed = idem
-            .process(&ground.pool, &message("a"), |tx, message| {
-                handler.handle(tx, message)
-            })
-            .await;
+        let processed = idem.process(&ground.pool, &message("a"), &handler).await;
         assert_eq!(is_new(&processed), n == 0, "{processed:?}");
     }
     assert_eq!(ground.facts().await, 1);

@@ -66,16 +66,6 @@ async fn failed_message_is_not_remembered() {
 }
 
 #[tokio::test]
-async fn check_only_message_is_not_remembered() {
-    let ground = Ground::new().await;
-    let idem = remembering("[default]\nstyle = 'check-only'");
-    for _ in 0..2 {
-        assert!(is_new(&ground.process(&idem, &message("a")).await));
-    }
-    assert_eq!(ground.claims().await, 0);
-}
-
-#[tokio::test]
 async fn memory_is_skipped_if_the_policy_needs_the_database() {
     for policy in [
         "on-duplicate = 'effects'",

@@ -4,7 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use idem_client::ErrorKind;
 use idem_fixtures::proxy::{Cut, Proxy};
-use idem_runtime::{Error, Idem, Processed, Settlement, policy::Style};
+use idem_runtime::{
+    Error, Idem, Processed, Settlement,
+    policy::{Store, Style},
+};
 
 use crate::ground::{Ground, idem, message, work};
 
@@ -105,7 +108,7 @@ async fn ambiguous_commit_without_a_claim_is_not_retried() {
     let proxy = Proxy::to(&ground.database).await;
     let (message, calls) = (message(), AtomicUsize::new(0));
     proxy.cut_once(Cut::AfterCommit);
-    let error = idem(|rule| rule.style(Style::CheckOnly))
+    let error = idem(|rule| rule.store(Store::Memory))
         .process(&proxy.pool(1), &message, |tx, message| {
             calls.fetch_add(1, Ordering::SeqCst);
             work(tx, message)

@@ -10,7 +10,7 @@ use idem_client::ErrorKind;
 use idem_fixtures::until;
 use idem_runtime::{
     Error, HandlerError, Idem, Message, Processed, Settlement, Tx,
-    policy::{Isolation, Style},
+    policy::{Isolation, Rule, Store, Style},
 };
 use tokio_postgres::NoTls;
 
@@ -49,10 +49,16 @@ const TERMINATE: &str = "SELECT pg_terminate_backend(pg_backend_pid())";
 #[tokio::test]
 async fn conflict_or_lost_connection_repeats_claim_and_handler() {
     let ground = Ground::new().await;
-    for style in [Style::Eager, Style::Reactive, Style::CheckOnly] {
+    let rules: [fn(Rule) -> Rule; 3] = [
+        |rule| rule.style(Style::Eager),
+        |rule| rule.style(Style::Reactive),
+        // Without a claim.
+        |rule| rule.store(Store::Memory),
+    ];
+    for rule in rules {
         for prelude in [CONFLICT, TERMINATE] {
             let message = message();
-            let idem = idem(|rule| rule.style(style));
+            let idem = idem(rule);
             let (processed, calls) = process_with(&ground, &idem, &message, 2, prelude).await;
             assert!(
                 matches!(processed, Ok(Processed::New { .. })),

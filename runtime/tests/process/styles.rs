@@ -6,14 +6,21 @@ use idem_client::{Effect, ErrorKind};
 use idem_fixtures::until;
 use idem_runtime::{
     Handled, HandlerError, Idem, Message, Policies, Processed, Settlement, Tx,
-    policy::{Isolation, MissingId, OnDuplicate, Rule, Style},
+    policy::{Isolation, MissingId, OnDuplicate, Rule, Store, Style},
 };
 use serde_json::json;
 use time::{Duration, OffsetDateTime};
 
 use crate::ground::{DESTINATION, Ground, fact, idem, insert, message, preparing, work};
 
-const STYLES: [Style; 3] = [Style::Eager, Style::Reactive, Style::CheckOnly];
+const STYLES: [Style; 2] = [Style::Eager, Style::Reactive];
+
+/// The rules for every form of a transaction: both styles, and a transaction without a claim.
+const RULES: [fn(Rule) -> Rule; 3] = [
+    |rule| rule.style(Style::Eager),
+    |rule| rule.style(Style::Reactive),
+    |rule| rule.store(Store::Memory),
+];
 
 #[tokio::test]
 async fn duplicate_takes_no_effect_in_any_combination_of_styles() {
@@ -24,7 +31,6 @@ async fn duplicate_takes_no_effect_in_any_combination_of_styles() {
             (Style::Eager, Style::Reactive),
             (Style::Reactive, Style::Eager),
             (Style::Reactive, Style::Reactive),
-            (Style::Eager, Style::CheckOnly),
         ] {
             let of = |style| {
                 let policies = Policies::default().default_rule(|rule: Rule| rule.style(style));
@@ -70,12 +76,7 @@ async fn duplicate_does_not_run_an_eager_handler() {
     let ground = Ground::new().await;
     let message = message();
     let calls = AtomicUsize::new(0);
-    for style in [
-        Style::Eager,
-        Style::Eager,
-        Style::CheckOnly,
-        Style::Reactive,
-    ] {
+    for style in [Style::Eager, Style::Eager, Style::Reactive] {
         let idem = idem(|rule| rule.style(style));
         let processed = idem.process(&ground.pool, &message, |tx, message| {
             calls.fetch_add(1, Ordering::SeqCst);
@@ -90,26 +91,6 @@ async fn duplicate_does_not_run_an_eager_handler() {
     // is rolled back.
     assert_eq!(calls.into_inner(), 2);
     ground.assert_done_once(&message).await;
-}
-
-#[tokio::test]
-async fn check_only_claims_nothing_and_sends_its_effects() {
-    let ground = Ground::new().await;
-    let idem = idem(|rule| rule.style(Style::CheckOnly));
-    let message = message();
-    for times in 1..=2 {
-        let processed = idem.process(&ground.pool, &message, work).await.unwrap();
-        let Processed::New { effects } = processed else {
-            panic!("{processed:?}");
-        };
-        assert_eq!(effects.len(), 1);
-        assert!(!ground.is_claimed(&message).await);
-        assert_eq!(ground.work(&message).await, times);
-        assert_eq!(
-            ground.count("SELECT count(*) FROM idem.outbox").await,
-            times
-        );
-    }
 }
 
 #[tokio::test]
@@ -141,12 +122,9 @@ async fn message_without_an_id_can_be_unprotected() {
 async fn ignored_failed_statement_is_never_acknowledged() {
     let ground = Ground::new().await;
     for &prepared in preparing() {
-        for (style, effects) in STYLES
-            .into_iter()
-            .flat_map(|style| [(style, 0), (style, 2)])
-        {
+        for (rule, effects) in RULES.into_iter().flat_map(|rule| [(rule, 0), (rule, 2)]) {
             let policies = Policies::default()
-                .default_rule(|rule: Rule| rule.style(style).missing_id(MissingId::Unprotected));
+                .default_rule(|none| rule(none).missing_id(MissingId::Unprotected));
             let idem = Idem::builder()
                 .policies(policies)
                 .prepared_statements(prepared)
@@ -171,7 +149,7 @@ async fn ignored_failed_statement_is_never_acknowledged() {
                 assert_ne!(
                     error.settlement(),
                     Settlement::Acknowledge,
-                    "{style:?}: {error:?}"
+                    "{idem:?}: {error:?}"
                 );
             }
         }
@@ -186,13 +164,13 @@ async fn ignored_failed_statement_is_never_acknowledged() {
 async fn failed_handler_leaves_nothing_and_keeps_its_connection() {
     let ground = Ground::new().await;
     let pool = ground.database.pool(1);
-    for style in STYLES {
+    for rule in RULES {
         let message = message();
         let backend =
             |processed: Result<Processed, idem_runtime::Error>| processed.unwrap_err().to_string();
         let mut seen = Vec::new();
         for _ in 0..2 {
-            let idem = idem(|rule| rule.style(style));
+            let idem = idem(rule);
             let processed = idem.process(&pool, &message, |tx, message| async move {
                 insert(&tx, &message).await?;
                 let row = tx.query_typed_one("SELECT pg_backend_pid()", &[]).await?;
@@ -222,9 +200,9 @@ async fn failed_handler_leaves_nothing_and_keeps_its_connection() {
 async fn invalid_effects_roll_back_the_handler() {
     let ground = Ground::new().await;
     let pool = ground.database.pool(1);
-    for style in STYLES {
+    for rule in RULES {
         let message = message();
-        let idem = idem(|rule| rule.style(style));
+        let idem = idem(rule);
         let processed = idem.process(&pool, &message, |tx, message| async move {
             insert(&tx, &message).await?;
             Ok(vec![fact(), Effect::json("", &json!({}))?])
@@ -245,7 +223,7 @@ async fn invalid_effects_roll_back_the_handler() {
             assert_eq!(
                 processed.await.unwrap_err().kind(),
                 ErrorKind::Invalid,
-                "{style:?}"
+                "{idem:?}"
             );
         }
         ground.assert_untouched(&message).await;
@@ -334,14 +312,14 @@ async fn concurrent_duplicate_without_wait_is_in_progress() {
 #[tokio::test]
 async fn handler_runs_at_the_isolation_level_of_its_policy() {
     let ground = Ground::new().await;
-    for style in STYLES {
+    for rule in RULES {
         for (isolation, name) in [
             (Isolation::Default, "read committed"),
             (Isolation::ReadCommitted, "read committed"),
             (Isolation::RepeatableRead, "repeatable read"),
             (Isolation::Serializable, "serializable"),
         ] {
-            let idem = idem(|rule| rule.style(style).isolation(isolation));
+            let idem = idem(|none| rule(none).isolation(isolation));
             let message = message();
             let processed = idem.process(&ground.pool, &message, |tx: Tx, message| async move {
                 let row = tx

@@ -2,7 +2,10 @@
 
 use deadpool_postgres::Pool;
 use idem_fixtures::proxy::Proxy;
-use idem_runtime::{Handled, Idem, Message, Processed, Tx, policy::Style};
+use idem_runtime::{
+    Handled, Idem, Message, Processed, Tx,
+    policy::{Store, Style},
+};
 
 use crate::ground::{Ground, fact, idem, insert, message};
 
@@ -65,9 +68,9 @@ async fn protected_message_takes_the_round_trips_of_its_transaction() {
                 round_trips(&proxy, &pool, &prepared, statements, effects).await,
                 bare
             );
-            let checked = idem(|rule| rule.style(Style::CheckOnly));
+            let unclaimed = idem(|rule| rule.store(Store::Memory));
             assert_eq!(
-                round_trips(&proxy, &pool, &checked, statements, effects).await,
+                round_trips(&proxy, &pool, &unclaimed, statements, effects).await,
                 bare
             );
             let reactive = idem(|rule| rule.style(Style::Reactive));

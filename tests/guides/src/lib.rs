@@ -11,7 +11,8 @@ use idem_kafka::*;
 use idem_nats::*;
 use idem_rabbitmq::*;
 use idem_runtime::{
-    Error, consumer::*, handler::*, layer::*, policy::*, relay::*, transport::TransportError, *,
+    Error, consumer::*, extractor::extract_with, filter::Filter, handler::*, layer::*, policy::*,
+    relay::*, transport::TransportError, *,
 };
 use tower::ServiceBuilder;
 
