@@ -13,6 +13,7 @@ mod demo;
 mod lint_language;
 mod package;
 mod psql;
+mod publish;
 mod server;
 mod setup;
 mod snapshot;
@@ -109,6 +110,13 @@ enum Command {
     Package,
     /// Count unclear words, long lines and long test names, and fail above the limits
     LintLanguage,
+    /// Check the crates that are published: fields, order, contents and licences. With --dry-run
+    /// also build each of them as a registry would
+    Publish {
+        /// Build each package from its packed files, and publish nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Write the install script of this version to sql/install, once for each release
     Snapshot,
 }
@@ -152,6 +160,7 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Psql { database } => psql::psql(&context, &database),
         Command::Package => package::package(&context),
         Command::LintLanguage => lint_language::lint(&context),
+        Command::Publish { dry_run } => publish::publish(&context, dry_run),
         Command::Snapshot => snapshot::write(&context),
     }
 }
