@@ -14,7 +14,7 @@ use crate::{HandlerError, consumer::SourceEnded, handler::Mark};
 /// An error of this crate.
 ///
 /// An error of [`idem_client`] converts into the variant of the same name. So the causes of this
-/// error contain no [`idem_runtime::Error`].
+/// error contain no [`idem_client::Error`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -119,8 +119,8 @@ fn files(context: &Context, name: &str) -> Result<BTreeSet<String>> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// Returns what is wrong with the manifests: a crate that is neither published nor marked, a missing
-/// field, and a dependency that a registry would not have.
+/// Returns what is wrong with the manifests: a crate that is neither published nor marked, a
+/// missing field, and a dependency that a registry would not have.
 fn problems_of(packages: &[Package]) -> Vec<String> {
     let mut problems = Vec::new();
     for package in packages {

@@ -17,7 +17,7 @@ use crate::{
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 /// A layer that makes each HTTP request with an `Idempotency-Key` take effect once. See the
-/// [module](crate::).
+/// [crate](crate).
 ///
 /// All requests of one layer have one destination, and layers of the same destination share their
 /// keys. Within a destination each caller has its own keys, as defined by the [`Scope`]. A layer

@@ -2,7 +2,7 @@
 //!
 //! A Kafka consumer does not acknowledge single messages. Its group stores one offset for each
 //! partition, and all messages below this offset count as processed. But messages are settled out
-//! of order, and some must be redelivered. So a [ledger](ledger) contains the offsets of each
+//! of order, and some must be redelivered. So a ledger contains the offsets of each
 //! partition that were delivered and are not settled. The source commits only an offset below which
 //! all offsets are settled. The database has committed these messages by then, so a crash before
 //! the commit of the offset causes a duplicate, which the claim finds.
