@@ -1,11 +1,11 @@
-//! Claims messages in a transaction of a pooled connection. The feature `deadpool`, which `runtime`
-//! enables, makes the connections and transactions of deadpool executors, so all functions accept
-//! them.
+//! Claims messages in a transaction of a pooled connection. The feature `deadpool` makes the
+//! connections and transactions of deadpool executors, so all functions accept them.
 //!
 //! Start it with the connection string of a database that has the extension:
 //!
 //! ```sh
-//! cargo run -p idem-client --example bare_transaction -- "host=/run/postgresql user=postgres"
+//! cargo run -p idem-client --features deadpool --example bare_transaction -- \
+//!     "host=/run/postgresql user=postgres"
 //! ```
 
 use std::env;

@@ -41,14 +41,17 @@ impl<'f, T> Pipelined<'f, T> {
 
 /// Sends COMMIT after requests of the same transaction, and waits for all results.
 ///
-/// `requests` must not be empty (see [`commit_alone`]), because the requests detect a transaction
-/// in which a statement has failed. When this function returns, COMMIT or ROLLBACK was sent, also
-/// after an error. An error other than [`Error::AmbiguousCommit`] means a certain rollback.
+/// The requests detect a transaction in which a statement has failed. Without requests, this
+/// function does the same as [`commit_alone`]. When this function returns, COMMIT or ROLLBACK was
+/// sent, also after an error. An error other than [`Error::AmbiguousCommit`] means a certain
+/// rollback.
 pub async fn pipeline_commit<T>(
     client: &Client,
     requests: Vec<Pipelined<'_, Result<T, Error>>>,
 ) -> Result<Vec<T>, Error> {
-    debug_assert!(!requests.is_empty());
+    if requests.is_empty() {
+        return commit_alone(client).await.map(|()| Vec::new());
+    }
     if requests
         .iter()
         .any(|request| matches!(request.early, Some(Err(_))))

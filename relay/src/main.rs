@@ -1,5 +1,5 @@
 //! The program idem-relay, which publishes the outbox to a broker. It reads the settings, creates a
-//! connection pool and a publisher, and runs the relay of `idem-client` until a signal stops it.
+//! connection pool and a publisher, and runs the relay of `idem-runtime` until a signal stops it.
 
 mod arguments;
 mod broker;

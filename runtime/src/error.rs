@@ -83,6 +83,11 @@ pub enum Error {
     /// [`idem_client::preflight`].
     #[error(transparent)]
     NotReady(Box<NotReady>),
+    /// The policy of the destination contradicts the function that was called, for example
+    /// `fingerprint` and [`process_checked`](crate::Idem::process_checked). The message was not
+    /// processed. It is not the cause, so its settlement is a release.
+    #[error("{0}")]
+    Policy(String),
     /// The server returned a result that this version of the client does not support.
     #[error("unexpected response of the server: {0}")]
     Unexpected(String),
@@ -130,7 +135,7 @@ impl Error {
             Self::TransactionKept => ErrorKind::Terminal,
             Self::AmbiguousCommit(_) => ErrorKind::AmbiguousCommit,
             Self::LeaseLost => ErrorKind::NotClaimed,
-            Self::SourceEnded(_) | Self::WorkerPanicked(_) => ErrorKind::Other,
+            Self::SourceEnded(_) | Self::WorkerPanicked(_) | Self::Policy(_) => ErrorKind::Other,
             Self::NotReady(lacks) => lacks.kind(),
             Self::Unexpected(_) => ErrorKind::Other,
             Self::Database(error) => ErrorKind::of(error),

@@ -1,5 +1,7 @@
 //! Parts of the runtime for an integration that has transactions of its own, such as a layer for
 //! HTTP requests.
+//!
+//! This module is for the crates of idem. It can change in any version.
 
 pub use crate::{
     connection::Patience,

@@ -14,8 +14,9 @@ use idem_runtime::{
 fn assert_error<E: StdError + Send + Sync + 'static>() {}
 fn assert_send<E: Send + Sync + 'static>() {}
 
-/// Every public error type can be boxed, sent to another thread and stored. `HandlerError` and
-/// `CallError` do not implement `Error`: they accept every error, and convert into an error type.
+/// Every public error type of the client and the runtime can be boxed, sent to another thread and
+/// stored. `HandlerError` and `CallError` do not implement `Error`: they accept every error, and
+/// convert into an error type.
 #[test]
 fn public_error_types_implement_error() {
     assert_error::<Error>();

@@ -7,7 +7,6 @@ use crate::policy::{OnDuplicate, Policy, Store, Style};
 /// The longest retention that the server accepts, and the longest time to live of a memory.
 const LONGEST: Duration = Duration::from_secs(10 * 366 * 86_400);
 
-/// The limits of the duration of a lease.
 /// The shortest duration of a lease.
 pub const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 /// The longest duration of a lease.

@@ -65,8 +65,8 @@ impl Idem {
         Fut: Future<Output = Handled>,
     {
         let policy = ready.policy();
-        check_checked(policy).map_err(Error::Invalid)?;
         if let Some(id) = &ready.id {
+            check_checked(policy).map_err(Error::Policy)?;
             let is_known = again(policy.retry, || async {
                 let step = ShortTransaction::new(pool).await?;
                 let is_known = step

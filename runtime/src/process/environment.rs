@@ -17,6 +17,8 @@ pub(crate) fn is_environmental(error: &Error) -> bool {
         // The message of an ambiguous commit can be redelivered: if the commit took effect, the
         // next delivery is a duplicate.
         Error::AmbiguousCommit(_) | Error::Pool(_) | Error::NotReady(_) => true,
+        // The policies and the code of the program do not fit together.
+        Error::Policy(_) => true,
         Error::Database(cause) => {
             ErrorKind::of(cause) == ErrorKind::ConnectionLost || is_listed(cause)
         }

@@ -80,7 +80,7 @@ impl Idem {
         F: FnOnce(LeaseContext, Message) -> Fut,
         Fut: Future<Output = Handled>,
     {
-        check_leased(ready.policy()).map_err(Error::Invalid)?;
+        check_leased(ready.policy()).map_err(Error::Policy)?;
         // Without an id there is nothing to lease, and no identity for the journal.
         let leases = Leases::of(pool, ready).ok_or_else(|| Error::MissingId {
             destination: ready.destination.to_string(),

@@ -2,7 +2,7 @@
 //! message after the success of the handler.
 
 use idem_runtime::{
-    Error, Handled, Idem, Message, Processed,
+    Error, Handled, Idem, Message, Processed, Settlement,
     policy::{OnDuplicate, Rule, Style},
 };
 
@@ -79,7 +79,8 @@ async fn i4_policy_that_the_check_ignores_is_an_error() {
             .process_checked(&ground.pool, &message, never)
             .await
             .unwrap_err();
-        assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+        assert!(matches!(error, Error::Policy(_)), "{error:?}");
+        assert_eq!(error.settlement(), Settlement::RELEASE);
         ground.assert_undone(&message).await;
     }
 }

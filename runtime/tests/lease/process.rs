@@ -351,7 +351,8 @@ async fn unsupported_policy_fails_before_the_handler_runs() {
             .process_leased(&ground.pool, &message(), never)
             .await
             .unwrap_err();
-        assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+        assert!(matches!(error, Error::Policy(_)), "{error:?}");
+        assert_eq!(error.settlement(), Settlement::RELEASE);
     }
     let unprotected = idem(|rule| {
         rule.id(IdStrategy::CorrelationId)

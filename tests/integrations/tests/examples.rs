@@ -34,8 +34,8 @@ fn server(name: &str) -> Cluster {
     cluster
 }
 
-/// The packages that `cargo xtask test` tests together. If a build names other packages, their
-/// dependencies have other features, and the build repeats them.
+/// The packages that `cargo xtask test` tests together (`CLIENT` in `xtask/src/test.rs`). If a
+/// build names other packages, their dependencies have other features, and the build repeats them.
 const PACKAGES: [&str; 7] = [
     "idem-client",
     "idem-http",

@@ -69,7 +69,7 @@ async fn run(cluster: &Arc<Cluster>, file: &str, blocks: &[Block]) -> Result<()>
     Ok(())
 }
 
-/// Returns README.md, ARCHITECTURE.md, the READMEs of the client and the runtime, and all Markdown
+/// Returns README.md, ARCHITECTURE.md, the READMEs of the published Rust crates, and all Markdown
 /// files in docs.
 fn files() -> Result<Vec<PathBuf>> {
     let root = workspace_root();
@@ -78,6 +78,11 @@ fn files() -> Result<Vec<PathBuf>> {
         root.join("ARCHITECTURE.md"),
         root.join("client/README.md"),
         root.join("runtime/README.md"),
+        root.join("integrations/http/README.md"),
+        root.join("integrations/kafka/README.md"),
+        root.join("integrations/nats/README.md"),
+        root.join("integrations/rabbitmq/README.md"),
+        root.join("relay/README.md"),
     ];
     for entry in fs::read_dir(root.join("docs"))? {
         let path = entry?.path();
