@@ -12,7 +12,7 @@ pub fn bench(context: &Context, arguments: &[String]) -> Result<()> {
         "run",
         "--release",
         "--package",
-        "idem-tests",
+        "idem-bench",
         "--bin",
         "bench",
         "--",

@@ -12,23 +12,23 @@ pub fn chaos(context: &Context, minutes: u32, arguments: &[String]) -> Result<()
     let mut programs = context.cargo([
         "build",
         "--package",
-        "idem-tests",
+        "idem-chaos",
         "--bin",
         "chaos",
         "--bin",
-        "range-worker",
+        "chaos-worker",
     ]);
     programs.arg("--quiet");
     step::run(
         "building the campaign",
         programs,
-        "run `cargo build -p idem-tests` to see all errors of the compiler",
+        "run `cargo build -p idem-chaos` to see all errors of the compiler",
     )?;
     let mut campaign = context.cargo([
         "run",
         "--quiet",
         "--package",
-        "idem-tests",
+        "idem-chaos",
         "--bin",
         "chaos",
         "--",

@@ -52,14 +52,14 @@ pub fn demo(context: &Context, broker: Option<&str>, arguments: &[String]) -> Re
 
 fn compile(context: &Context, profile: Profile, programs: &[&str]) -> Result<()> {
     let profile = profile.name();
-    let mut build = context.cargo(["build", "--profile", profile, "--package", "idem-tests"]);
+    let mut build = context.cargo(["build", "--profile", profile, "--package", "idem-demo"]);
     for program in programs {
         build.args(["--bin", program]);
     }
     step::run(
         "building the demo",
         build,
-        "run `cargo build -p idem-tests` to see all errors of the compiler",
+        "run `cargo build -p idem-demo` to see all errors of the compiler",
     )
 }
 
@@ -71,7 +71,7 @@ fn program(context: &Context, profile: Profile, name: &str) -> Command {
         "--profile",
         profile.name(),
         "--package",
-        "idem-tests",
+        "idem-demo",
         "--bin",
         name,
         "--",

@@ -65,9 +65,11 @@ enum Command {
     },
     /// Run the tests of CI
     Test {
-        /// Run only tests with this text in their name; `everything` adds long stress tests,
-        /// ignored tests, PgBouncer and the other suites (needs root)
-        filter: Option<String>,
+        /// `quick`: unit tests, isolation tests, and one test for each invariant. `everything`:
+        /// also long stress tests, ignored tests, PgBouncer and the other suites (needs root). The
+        /// name of a part, as `cargo xtask test` prints them: this part. Any other text: the tests
+        /// with this text in their name
+        tests: Option<String>,
     },
     /// Run tests repeatedly without retries, and keep a ledger of each commit in target/soak
     Soak {
@@ -144,7 +146,7 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Setup => setup::setup(&context),
         Command::Build => build::build(&context).map(drop),
         Command::Demo { broker, arguments } => demo::demo(&context, broker.as_deref(), &arguments),
-        Command::Test { filter } => test::test(&context, filter.as_deref()),
+        Command::Test { tests } => test::test(&context, tests.as_deref()),
         Command::Soak { names, runs } => soak::soak(&context, names, runs),
         Command::Chaos {
             minutes,

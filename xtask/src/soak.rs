@@ -19,7 +19,12 @@ use crate::build::{self, Variant};
 use crate::context::Context;
 
 /// The packages with the tests that can be soaked.
-const PACKAGES: [&str; 11] = [
+const PACKAGES: [&str; 16] = [
+    "idem-bench",
+    "idem-chaos",
+    "idem-demo",
+    "idem-stories",
+    "idem-stress",
     "idem-tests",
     "idem-client",
     "idem-http",

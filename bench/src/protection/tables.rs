@@ -1,0 +1,133 @@
+//! The tables of each contestant, and the number of rows in them.
+
+use std::fmt;
+
+use anyhow::{Context as _, Result};
+use deadpool_postgres::Pool;
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, NoTls};
+
+use super::Contestant;
+use super::handler::Handler;
+use crate::search_path;
+use crate::{ground, inbox};
+
+/// The outbox that an application would write itself. A relay would delete its rows after it has
+/// published them.
+const OUTBOX: &str = "CREATE TABLE outbox (
+    seq        bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    message_id uuid        NOT NULL DEFAULT gen_random_uuid(),
+    topic      text        NOT NULL,
+    key        text,
+    type       text,
+    payload    jsonb       NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now()
+)";
+
+/// Inserts an outgoing message: topic, key, type, payload.
+pub const INSERT_OUTBOX: &str =
+    "INSERT INTO outbox (topic, key, type, payload) VALUES ($1, $2, $3, $4)";
+
+/// Drops the schema of a contestant if it exists, and creates the schema with its tables.
+pub async fn create(database_url: &str, contestant: Contestant) -> Result<()> {
+    let (client, connection) = tokio_postgres::connect(database_url, NoTls)
+        .await
+        .context("cannot connect to the database")?;
+    // When the connection fails, the next statement of the client returns the error.
+    let connection = tokio::spawn(connection);
+    create_on(&client, contestant).await?;
+    drop(client);
+    connection.await??;
+    Ok(())
+}
+
+async fn create_on(client: &Client, contestant: Contestant) -> Result<()> {
+    let schema = contestant.schema();
+    client
+        .batch_execute(&format!(
+            "SET client_min_messages = warning;
+             DROP SCHEMA IF EXISTS {schema} CASCADE;
+             CREATE SCHEMA {schema};"
+        ))
+        .await?;
+    search_path::put_first(client, schema).await?;
+    for statement in ground::account_statements() {
+        client.batch_execute(&statement).await?;
+    }
+    if contestant == Contestant::ByHand {
+        for statement in inbox::STATEMENTS {
+            client.batch_execute(statement).await?;
+        }
+        client.batch_execute(OUTBOX).await?;
+    }
+    Ok(())
+}
+
+/// The rows that a contestant has written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    updates: i64,
+    claims: i64,
+    outgoing: i64,
+}
+
+impl Written {
+    /// Returns the rows that a contestant must have written after `messages` messages.
+    pub fn expected(contestant: Contestant, messages: u64) -> Result<Self> {
+        let messages = i64::try_from(messages)?;
+        let protected = match contestant {
+            Contestant::BusinessAlone => 0,
+            Contestant::ByHand | Contestant::Idem => messages,
+        };
+        Ok(Self {
+            updates: messages,
+            claims: protected,
+            outgoing: protected,
+        })
+    }
+
+    /// Counts the rows of a contestant.
+    pub async fn read(pool: &Pool, contestant: Contestant, handler: &Handler) -> Result<Self> {
+        let (claims, outgoing) = match contestant {
+            Contestant::BusinessAlone => ("SELECT 0::int8", "SELECT 0::int8"),
+            Contestant::ByHand => (
+                "SELECT count(*) FROM inbox WHERE destination = $1",
+                "SELECT count(*) FROM outbox WHERE topic = $2",
+            ),
+            Contestant::Idem => (
+                "SELECT count(*) FROM idem.inbox WHERE destination = $1",
+                "SELECT count(*) FROM idem.outbox_row WHERE topic = $2",
+            ),
+        };
+        let row = pool
+            .get()
+            .await?
+            .query_typed_one(
+                // The last condition uses both parameters for every contestant.
+                &format!(
+                    "SELECT ({}), ({claims}), ({outgoing}) WHERE $1 <> $2",
+                    ground::UPDATES
+                ),
+                &[
+                    (&handler.destination(), Type::TEXT),
+                    (&handler.topic(), Type::TEXT),
+                ],
+            )
+            .await?;
+        Ok(Self {
+            updates: row.try_get(0)?,
+            claims: row.try_get(1)?,
+            outgoing: row.try_get(2)?,
+        })
+    }
+}
+
+impl fmt::Display for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} updates, {} claims and {} outgoing messages",
+            self.updates, self.claims, self.outgoing
+        )
+    }
+}

@@ -1,0 +1,30 @@
+//! What the tests of idem share: one cluster for each test program, a database for each test,
+//! sessions that record the notices of the server, pause points, and wrong clocks.
+//!
+//! ```no_run
+//! # use idem_testkit::Database;
+//! # async fn test() -> anyhow::Result<()> {
+//! let db = Database::with_idem("claims").await?;
+//! let session = db.connect().await?;
+//! assert_eq!(session.text("SELECT idem_try_claim('m1', 'orders')").await?, "t");
+//! assert_eq!(session.refused("SELECT idem_try_claim(NULL, 'orders')").await?.sqlstate, "22004");
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod clock;
+mod database;
+mod pause;
+mod priority;
+mod seed;
+mod session;
+mod shared;
+mod until;
+
+pub use database::Database;
+pub use pause::Pause;
+pub use priority::prioritize;
+pub use seed::seed;
+pub use session::{Refusal, Session};
+pub use shared::shared_cluster;
+pub use until::{DEADLINE, until};

@@ -1,0 +1,116 @@
+//! Checks commands and facts: each command took effect once, and all copies of its fact are equal.
+
+use anyhow::Result;
+use tokio_postgres::{Client, types::Type};
+use uuid::Uuid;
+
+use super::{Errors, Violation};
+use crate::config::RETENTION;
+use idem_demo::range::{
+    live::{business, work},
+    message::Kind,
+    traffic::Traffic,
+    verdict::{self, times},
+};
+
+/// Counts the effects that repeat an effect of the same id: those within the retention (`$1`) after
+/// the previous effect, and those that are later. Also returns the shortest and the longest time
+/// between two effects of an id.
+const GAPS: &str = "
+    SELECT count(*) FILTER (WHERE NOT is_hit AND gap < $1),
+           count(*) FILTER (WHERE gap >= $1),
+           count(*) FILTER (WHERE is_hit AND gap < $1),
+           coalesce(min(gap), 0),
+           coalesce(max(gap), 0)
+    FROM (SELECT false AS is_hit,
+                 at_s - lag(at_s) OVER (PARTITION BY attempt ORDER BY at_s) AS gap
+            FROM shot
+          UNION ALL
+          SELECT false, at_s - lag(at_s) OVER (PARTITION BY move ORDER BY at_s) FROM moved
+          UNION ALL
+          SELECT true, at_s - lag(at_s) OVER (PARTITION BY attempt ORDER BY at_s) FROM counted) g
+    WHERE gap IS NOT NULL";
+
+pub(super) async fn check(client: &Client, traffic: &Traffic, errors: &mut Errors) -> Result<()> {
+    let facts = business::heard(client).await?;
+    // Only claims that are still found are checked for their recorded effects. The claims are read
+    // after the effects, because a ring may rotate in between: a claim that exists now also existed
+    // when its effects were read.
+    let recorded = verdict::recorded(client, &work::targets()?, &traffic.attempts).await?;
+    let mut retained = traffic.attempts.clone();
+    let claimed = claimed(
+        client,
+        &retained.iter().map(|shot| shot.attempt).collect::<Vec<_>>(),
+    )
+    .await?;
+    retained.retain(|shot| claimed.contains(&shot.attempt));
+    let found = verdict::judge(client, &traffic.attempts, &facts, &recorded).await?;
+    let one_effect = |attempt: &Uuid| recorded.get(attempt).is_some_and(|facts| facts.len() == 1);
+    let moved = times(client, "SELECT move, count(*) FROM moved GROUP BY move").await?;
+    let gaps = client
+        .query_typed_one(GAPS, &[(&RETENTION.as_secs_f64(), Type::FLOAT8)])
+        .await?;
+    let gap = |n| {
+        gaps.try_get::<_, i64>(n)
+            .map(|count| u64::try_from(count).unwrap_or(u64::MAX))
+    };
+    let (shortest, longest): (f64, f64) = (gaps.try_get(3)?, gaps.try_get(4)?);
+    if longest > 0.0 {
+        eprintln!("repeated effects: {shortest:.1} to {longest:.1} s after the previous one");
+    }
+    let two_claims: i64 = client
+        .query_one(
+            "SELECT count(*)
+               FROM (SELECT FROM idem.inbox
+                      WHERE destination IN ('range.targets', 'range.board', 'range.letters')
+                      GROUP BY destination, id HAVING count(*) > 1) twice",
+            &[],
+        )
+        .await?
+        .try_get(0)?;
+    let not_made = |id: &Uuid| moved.get(id) != Some(&1);
+    let moves = traffic
+        .commands
+        .iter()
+        .filter(|command| command.kind == Kind::MoveTarget);
+    errors.extend([
+        (Violation::Lost, found.lost_messages as u64),
+        (Violation::HandledTwice, gap(0)?),
+        (Violation::Late, gap(1)?),
+        (Violation::Torn, found.torn_attempts as u64),
+        (Violation::Contradiction, found.contradictions as u64),
+        (Violation::OtherFact, found.unequal_duplicates as u64),
+        (
+            Violation::NotOneEffect,
+            retained
+                .iter()
+                .filter(|shot| !one_effect(&shot.attempt))
+                .count() as u64,
+        ),
+        (
+            Violation::MoveNotOnce,
+            moves.filter(|command| not_made(&command.id)).count() as u64,
+        ),
+        (Violation::HitAgain, gap(2)?),
+        (Violation::WrongBoard, found.wrong_hit_counts as u64),
+        (Violation::TwoClaims, u64::try_from(two_claims)?),
+    ]);
+    Ok(())
+}
+
+/// Returns those of the attempts that still have a claim.
+async fn claimed(client: &Client, attempts: &[Uuid]) -> Result<std::collections::HashSet<Uuid>> {
+    let rows = client
+        .query_typed(
+            "SELECT attempt FROM unnest($1) AS attempt WHERE idem_is_claimed(attempt, $2)",
+            &[
+                (&attempts, Type::UUID_ARRAY),
+                (&work::targets()?.as_str(), Type::TEXT),
+            ],
+        )
+        .await?;
+    Ok(rows
+        .iter()
+        .map(|row| row.try_get(0))
+        .collect::<Result<_, _>>()?)
+}

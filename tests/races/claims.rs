@@ -1,0 +1,131 @@
+//! Tests of concurrent claims: the index entry of a losing claimer, which inserts its row only for
+//! a moment, must not count as a claim.
+
+use anyhow::Result;
+use idem_testkit::{Database, Pause, Session};
+use tokio::task::JoinHandle;
+
+/// Starts a task that runs the statements on the session.
+pub fn start(session: Session, sql: &'static str) -> JoinHandle<Result<String>> {
+    tokio::spawn(async move { session.text(sql).await })
+}
+
+/// Starts a claimer that will not get the claim. The claimer pauses twice: when its row is in the
+/// table and not in the index, and when the row is in both.
+async fn loser(db: &Database) -> Result<(Pause, Pause, i32, JoinHandle<Result<String>>)> {
+    db.connect()
+        .await?
+        .run("SELECT idem.intern_destination('orders')")
+        .await?;
+    let (in_table, in_index) = (
+        Pause::hold(db, "insert: before index").await?,
+        Pause::hold(db, "insert: before complete").await?,
+    );
+    let session = db.connect().await?;
+    session
+        .run("SET idem.pause_at = 'insert: before index, insert: before complete'")
+        .await?;
+    let pid = session.pid().await?;
+    let claim = start(
+        session,
+        "BEGIN; SELECT idem_try_claim('m', 'orders'); COMMIT",
+    );
+    in_table.until_reached(pid).await?;
+    Ok((in_table, in_index, pid, claim))
+}
+
+/// I1: the claim is found although the index entry of a losing claimer precedes the index entry of
+/// the claim.
+#[tokio::test]
+async fn i1_index_entry_of_a_loser_does_not_hide_the_claim() -> Result<()> {
+    let db = Database::with_idem("loser").await?;
+    let (in_table, in_index, pid, loser) = loser(&db).await?;
+    let winner = db.connect().await?;
+    assert_eq!(
+        winner
+            .text("BEGIN; SELECT idem_try_claim('m', 'orders')")
+            .await?,
+        "t"
+    );
+    in_table.release().await?;
+    in_index.until_reached(pid).await?;
+
+    let recorded = winner
+        .text(
+            r#"SELECT cardinality(
+                   idem_record_effects('m', 'orders', '[{"topic": "t", "payload": 1}]'))"#,
+        )
+        .await?;
+    assert_eq!(recorded, "1");
+    in_index.release().await?;
+    winner.run("COMMIT").await?;
+    assert_eq!(loser.await??, "f");
+    Ok(())
+}
+
+/// I4: a claim that finds a lease is taken back. It leaves no row, also when the index entry of a
+/// losing claimer precedes its index entry, so the message is not lost.
+#[tokio::test]
+async fn i4_claim_is_taken_back_behind_a_losers_index_entry() -> Result<()> {
+    let db = Database::with_idem("taken_back").await?;
+    let (in_table, in_index, pid, loser) = loser(&db).await?;
+    let (claimer, leaser) = (db.connect().await?, db.connect().await?);
+    let looked = Pause::hold(&db, "claim: before insert").await?;
+    let inserted = Pause::hold(&db, "claim: before second look").await?;
+    claimer
+        .run("SET idem.pause_at = 'claim: before insert, claim: before second look'")
+        .await?;
+    let claimer_pid = claimer.pid().await?;
+    let claim = start(
+        claimer,
+        "BEGIN; SELECT outcome FROM idem_claim('m', 'orders', wait => false); COMMIT",
+    );
+    looked.until_reached(claimer_pid).await?;
+    assert_eq!(
+        leaser
+            .text("SELECT outcome FROM idem_acquire('m', 'orders', '1 hour')")
+            .await?,
+        "acquired"
+    );
+    looked.release().await?;
+    inserted.until_reached(claimer_pid).await?;
+    in_table.release().await?;
+    in_index.until_reached(pid).await?;
+
+    inserted.release().await?;
+    assert_eq!(claim.await??, "in_progress");
+    assert_eq!(
+        leaser.text("SELECT idem_is_claimed('m', 'orders')").await?,
+        "f"
+    );
+    in_index.release().await?;
+    let refused = format!(
+        "{:#}",
+        loser
+            .await?
+            .expect_err("the claim of a leased message succeeded")
+    );
+    assert!(refused.contains("55P03"), "{refused}");
+    Ok(())
+}
+
+/// Two sessions forget the same claim. The first session deletes the claim. The second session then
+/// finds no claim and returns false.
+#[tokio::test]
+async fn second_concurrent_forget_returns_false() -> Result<()> {
+    let db = Database::with_idem("forget").await?;
+    let (first, second) = (db.connect().await?, db.connect().await?);
+    first
+        .run("BEGIN; SELECT idem_try_claim('m', 'orders'); COMMIT")
+        .await?;
+    let found = Pause::hold(&db, "hold: before lock").await?;
+    found.arm(&second).await?;
+    let pid = second.pid().await?;
+    let forget = start(second, "SELECT idem_forget('m', 'orders')");
+    found.until_reached(pid).await?;
+
+    assert_eq!(first.text("SELECT idem_forget('m', 'orders')").await?, "t");
+    found.release().await?;
+    assert_eq!(forget.await??, "f");
+    Ok(())
+}

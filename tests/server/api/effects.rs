@@ -1,0 +1,402 @@
+//! I2 and I3 without concurrency: effects commit with their claim and are returned unchanged.
+
+use std::collections::HashSet;
+
+use anyhow::Result;
+use idem_testkit::Database;
+use uuid::Uuid;
+
+const NOTHING: &str = "0";
+const IN_OUTBOX: &str = "SELECT count(*) FROM idem.outbox_row";
+
+/// I3: `idem_effects` returns every member of an effect unchanged.
+#[tokio::test]
+async fn i3_every_member_is_returned_unchanged() -> Result<()> {
+    let db = Database::with_idem("members").await?;
+    let session = db.connect().await?;
+    session
+        .run(
+            r#"BEGIN;
+               SELECT idem_try_claim('m1', 'orders');
+               SELECT idem_record_effects('m1', 'orders', '[
+                   {"topic": "least", "payload": null},
+                   {"topic": "most", "payload_base64": "AP8K", "content_type": "image/png",
+                    "key": "k 1", "type": "Drawn",
+                    "headers": {"a": 1, "traceparent":
+                        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+                    "message_id": "0192f3a4-0000-7abc-8def-0123456789ab",
+                    "deliver_after": "2030-01-31T12:00:00.25+01:00"},
+                   {"topic": "numbers",
+                    "payload": {"n": 1.50, "m": 12345678901234567890.0, "s": "\u00e9\n"}}]');
+               COMMIT"#,
+        )
+        .await?;
+    assert_eq!(
+        session
+            .text(
+                "SELECT ordinal, topic, key, type, encode(payload, 'escape'), content_type, headers,
+                        traceparent,
+                        deliver_after AT TIME ZONE 'UTC',
+                        recorded_at = (SELECT claimed_at FROM idem.inbox)
+                   FROM idem_effects('m1', 'orders')"
+            )
+            .await?,
+        [
+            r"0|least|NULL|NULL|null|application/json|NULL|NULL|NULL|t",
+            r#"1|most|k 1|Drawn|\000\377"#,
+            "|image/png|{\"a\": 1, \"traceparent\": \
+             \"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\"}|\
+             00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01|2030-01-31 11:00:00.25|t",
+            "2|numbers|NULL|NULL|\
+             {\"m\": 12345678901234567890.0, \"n\": 1.50, \"s\": \"\\303\\251\\\\n\"}|\
+             application/json|NULL|NULL|NULL|t",
+        ]
+        .join("\n")
+    );
+    assert_eq!(
+        session
+            .text("SELECT message_id FROM idem_effects('m1', 'orders') WHERE ordinal = 1")
+            .await?,
+        "0192f3a4-0000-7abc-8def-0123456789ab",
+        "the message id is the one that the caller gave"
+    );
+    assert_eq!(
+        session
+            .text(
+                "SELECT count(*) FROM (SELECT idem_effects('m1', 'billing')
+                     UNION ALL SELECT idem_effects('m2', 'orders')) nothing"
+            )
+            .await?,
+        NOTHING
+    );
+    Ok(())
+}
+
+/// I3: the message id of an effect is derived from the destination, the id and the ordinal.
+#[tokio::test]
+async fn i3_message_ids_depend_on_destination_id_and_ordinal() -> Result<()> {
+    let effects = r#"[{"topic": "t", "payload": 1}, {"topic": "t", "payload": 2}]"#;
+    let record = async |db: &Database, id: &str, destination: &str| -> Result<Vec<Uuid>> {
+        let session = db.connect().await?;
+        session.run("BEGIN").await?;
+        assert_eq!(
+            session
+                .text(&format!("SELECT idem_try_claim('{id}', '{destination}')"))
+                .await?,
+            "t"
+        );
+        let sql = format!("SELECT idem_record_effects('{id}', '{destination}', '{effects}')");
+        let ids: Vec<Uuid> = session.query_one(&sql, &[]).await?.get(0);
+        session.run("COMMIT").await?;
+        let recorded = format!(
+            "SELECT array_agg(message_id ORDER BY ordinal)
+               FROM idem_effects('{id}', '{destination}')"
+        );
+        assert_eq!(
+            session
+                .query_one(&recorded, &[])
+                .await?
+                .get::<_, Vec<Uuid>>(0),
+            ids
+        );
+        Ok(ids)
+    };
+    let (here, there) = (
+        Database::with_idem("ids_here").await?,
+        Database::with_idem("ids_there").await?,
+    );
+    // In the second database the destination has a different number. The message ids must not
+    // depend on this number.
+    there
+        .connect()
+        .await?
+        .run("SELECT idem_try_claim('x', 'another')")
+        .await?;
+    let ids = record(&here, "m1", "orders").await?;
+    assert_eq!(
+        ids,
+        record(&there, "m1", "orders").await?,
+        "both databases derive the same ids"
+    );
+    let mut all: HashSet<Uuid> = ids.into_iter().collect();
+    all.extend(record(&here, "m2", "orders").await?);
+    all.extend(record(&here, "m1", "billing").await?);
+    assert_eq!(
+        all.len(),
+        6,
+        "other messages and destinations have other ids"
+    );
+    assert!(all.iter().all(|id| id.get_version_num() == 8), "{all:?}");
+    Ok(())
+}
+
+/// I3: recording effects again in the same transaction appends to the effects of the message.
+#[tokio::test]
+async fn i3_second_recording_appends_effects() -> Result<()> {
+    let db = Database::with_idem("twice").await?;
+    let session = db.connect().await?;
+    session
+        .run(
+            r#"BEGIN;
+               SELECT idem_try_claim('m1', 'orders');
+               SELECT idem_record_effects('m1', 'orders',
+                   '[{"topic": "a", "payload": 1}, {"topic": "b", "payload": 2}]');
+               SELECT idem_record_effects('m1', 'orders', '[]');
+               SAVEPOINT s;
+               SELECT idem_record_effects('m1', 'orders', '{"topic": "rolled back", "payload": 0}');
+               ROLLBACK TO SAVEPOINT s;
+               SELECT idem_record_effects('m1', 'orders', '{"topic": "c", "payload": 3}');
+               COMMIT"#,
+        )
+        .await?;
+    assert_eq!(
+        session
+            .text("SELECT ordinal, topic FROM idem_effects('m1', 'orders')")
+            .await?,
+        "0|a\n1|b\n2|c"
+    );
+    assert_eq!(
+        session
+            .text("SELECT count(DISTINCT message_id), count(*) FROM idem.outbox_row")
+            .await?,
+        "3|3"
+    );
+    Ok(())
+}
+
+/// I2: `idem_record_effects` fails with 55000 unless the same transaction has claimed the message.
+#[tokio::test]
+async fn i2_effects_need_the_claim_in_the_same_transaction() -> Result<()> {
+    let db = Database::with_idem("claim_needed").await?;
+    let session = db.connect().await?;
+    let record = r#"SELECT idem_record_effects('m1', 'orders', '{"topic": "t", "payload": 1}')"#;
+    assert_eq!(
+        session.refused(record).await?.sqlstate,
+        "55000",
+        "never claimed"
+    );
+
+    session
+        .run("BEGIN; SAVEPOINT s; SELECT idem_try_claim('m1', 'orders'); ROLLBACK TO SAVEPOINT s")
+        .await?;
+    assert_eq!(
+        session.refused(record).await?.sqlstate,
+        "55000",
+        "claimed and rolled back"
+    );
+    session.run("ROLLBACK").await?;
+
+    session
+        .run("BEGIN; SELECT idem_try_claim('m1', 'billing')")
+        .await?;
+    assert_eq!(
+        session.refused(record).await?.sqlstate,
+        "55000",
+        "claimed for another destination"
+    );
+    session
+        .run("ROLLBACK; SELECT idem_try_claim('m1', 'orders')")
+        .await?;
+    assert_eq!(
+        session.refused(record).await?.sqlstate,
+        "55000",
+        "claimed by an earlier transaction"
+    );
+    assert_eq!(session.text(IN_OUTBOX).await?, NOTHING);
+    Ok(())
+}
+
+/// I2: the claim, the business writes and the effects become visible at the same commit, or never.
+#[tokio::test]
+async fn i2_claim_business_and_effects_commit_together() -> Result<()> {
+    let db = Database::with_idem("together").await?;
+    let (session, other) = (db.connect().await?, db.connect().await?);
+    session.run("CREATE TABLE business (n int)").await?;
+    let work = r#"BEGIN;
+        SELECT idem_try_record('m1', 'orders', '{"topic": "t", "payload": 1}');
+        INSERT INTO business VALUES (1)"#;
+    let seen = "SELECT idem_is_claimed('m1', 'orders'), (SELECT count(*) FROM business),
+                       (SELECT count(*) FROM idem_effects('m1', 'orders')),
+                       (SELECT count(*) FROM idem.outbox)";
+    session.run(work).await?;
+    assert_eq!(other.text(seen).await?, "f|0|0|0");
+    session.run("ROLLBACK").await?;
+    assert_eq!(other.text(seen).await?, "f|0|0|0");
+    session.run(work).await?;
+    session.run("COMMIT").await?;
+    assert_eq!(other.text(seen).await?, "t|1|1|1");
+    Ok(())
+}
+
+/// I3: `idem_try_record` of a duplicate returns false and records no effect.
+#[tokio::test]
+async fn i3_try_record_of_a_duplicate_records_nothing() -> Result<()> {
+    let db = Database::with_idem("try_record").await?;
+    let session = db.connect().await?;
+    for (payload, claimed) in [("1", "t"), ("2", "f")] {
+        let sql = format!(
+            r#"SELECT idem_try_record('m1', 'orders', '[{{"topic": "t", "payload": {payload}}}]')"#
+        );
+        assert_eq!(session.text(&sql).await?, claimed);
+    }
+    let uuid = "'0192f3a4-0000-7abc-8def-0123456789ab'::uuid";
+    for claimed in ["t", "f"] {
+        let sql = format!(
+            r#"SELECT idem_try_record({uuid}, 'orders', '{{"topic": "u", "payload": 1}}')"#
+        );
+        assert_eq!(session.text(&sql).await?, claimed);
+    }
+    assert_eq!(
+        session
+            .text("SELECT topic, convert_from(payload, 'UTF8') FROM idem.outbox_row ORDER BY seq")
+            .await?,
+        "t|1\nu|1"
+    );
+    Ok(())
+}
+
+/// I3: a replay sends the same messages again and does not change the recorded effects.
+#[tokio::test]
+async fn i3_replay_sends_the_same_messages_again() -> Result<()> {
+    let db = Database::with_idem("replay").await?;
+    let session = db.connect().await?;
+    session
+        .run(
+            r#"SELECT idem_try_record('m1', 'orders',
+                   '[{"topic": "a", "payload": {"n": 1.0}}, {"topic": "b", "payload": 2}]')"#,
+        )
+        .await?;
+    let facts = "SELECT * FROM idem_effects('m1', 'orders')";
+    let before = session.text(facts).await?;
+    let next =
+        "SELECT message_id, topic, payload, source_destination FROM idem_relay_next('default')";
+    let first = session.text(next).await?;
+    assert_eq!(first.lines().count(), 2);
+    let ack = "SELECT idem_relay_ack('default', 0, (SELECT max(pos) FROM idem.progress))";
+    session.run(ack).await?;
+    assert_eq!(session.text(next).await?, "");
+
+    assert_eq!(
+        session
+            .text("SELECT idem_replay_effects('m1', 'orders')")
+            .await?,
+        "2"
+    );
+    assert_eq!(
+        session
+            .text("SELECT topic, replay, source_destination FROM idem.outbox ORDER BY seq")
+            .await?,
+        "a|t|orders\nb|t|orders"
+    );
+    assert_eq!(
+        session.text(next).await?,
+        first,
+        "the same ids, order and bytes"
+    );
+    session.run(ack).await?;
+    assert_eq!(session.text(facts).await?, before);
+    assert_eq!(
+        session
+            .text("SELECT idem_replay_effects('m1', 'orders')")
+            .await?,
+        "2",
+        "a second replay does not include the effects of the first replay"
+    );
+    assert_eq!(
+        session
+            .text("SELECT idem_replay_effects('unknown', 'orders')")
+            .await?,
+        "0"
+    );
+    assert_eq!(
+        session
+            .text("SELECT idem_replay_effects('m1', 'unknown')")
+            .await?,
+        "0"
+    );
+    Ok(())
+}
+
+/// I3: payloads that are stored out of line are returned unchanged.
+#[tokio::test]
+async fn i3_large_payloads_are_returned_unchanged() -> Result<()> {
+    let db = Database::with_idem("large").await?;
+    let session = db.connect().await?;
+    // The text does not compress well, so it is stored out of line.
+    session
+        .run(
+            "CREATE TABLE sent AS SELECT string_agg(md5(n::text), '') AS text
+               FROM generate_series(1, 40000) n",
+        )
+        .await?;
+    session
+        .run(
+            "SELECT idem_try_record('m1', 'orders', jsonb_build_array(
+                 jsonb_build_object('topic', 't', 'payload', text),
+                 jsonb_build_object('topic', 't', 'payload_base64',
+                     translate(encode(text::bytea, 'base64'), E'\\n', '')))) FROM sent",
+        )
+        .await?;
+    assert_eq!(
+        session
+            .text(
+                "SELECT ordinal, payload = CASE ordinal WHEN 0 THEN to_json(text)::text::bytea
+                                              ELSE text::bytea END
+                   FROM sent, idem_effects('m1', 'orders')"
+            )
+            .await?,
+        "0|t\n1|t"
+    );
+    assert_eq!(
+        session
+            .text("SELECT idem_replay_effects('m1', 'orders')")
+            .await?,
+        "2"
+    );
+    assert_eq!(
+        session
+            .text("SELECT count(DISTINCT md5(payload)), count(*) FROM idem.outbox_row")
+            .await?,
+        "2|4"
+    );
+    Ok(())
+}
+
+/// I3: a message is claimed, forgotten and claimed again in one query string, so both transactions
+/// have the same `now()`. The message has only the effects of its second execution.
+#[tokio::test]
+async fn i3_execution_after_idem_forget_has_its_own_effects() -> Result<()> {
+    let db = Database::with_idem("again").await?;
+    let session = db.connect().await?;
+    let record = |topic: &str| {
+        format!(
+            r#"SELECT cardinality(idem_record_effects('m', 'orders',
+                   '[{{"topic": "{topic}", "payload": 1}}]'))"#
+        )
+    };
+    let facts = "SELECT ordinal, topic FROM idem_effects('m', 'orders')";
+    session
+        .run(&format!(
+            "BEGIN; SELECT idem_try_claim('m', 'orders'); {first}; COMMIT;
+             BEGIN; SELECT idem_forget('m', 'orders'), idem_try_claim('m', 'orders'); {second};
+             {third}; COMMIT",
+            first = record("first"),
+            second = record("second"),
+            third = record("third"),
+        ))
+        .await?;
+    assert_eq!(session.text(facts).await?, "0|second\n1|third");
+
+    // Effects of a rolled back savepoint do not belong to the claim that follows the rollback.
+    session
+        .run(&format!(
+            "BEGIN; SELECT idem_forget('m', 'orders'); SAVEPOINT s;
+             SELECT idem_try_claim('m', 'orders'); {}; ROLLBACK TO s;
+             SELECT idem_try_claim('m', 'orders'); {}; COMMIT",
+            record("rolled back"),
+            record("kept"),
+        ))
+        .await?;
+    assert_eq!(session.text(facts).await?, "0|kept");
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! Tests of the count of attempts. An attempt is counted when its lease begins, so an attempt that
+//! crashes its consumer is counted, too.
+
+use anyhow::{Context, Result};
+use idem_testkit::{Database, until};
+
+use super::fencing::acquire;
+
+#[tokio::test]
+async fn attempt_that_kills_its_backend_is_counted() -> Result<()> {
+    let db = Database::with_idem("attempts").await?;
+    let observer = db.connect().await?;
+    for attempt in 1..=10 {
+        let victim = db.connect().await?;
+        acquire(&victim, "poison", "1 ms").await?;
+        victim
+            .run("BEGIN; CREATE TEMPORARY TABLE t (n int)")
+            .await?;
+        let pid = victim.pid().await?;
+        observer
+            .text(&format!("SELECT pg_terminate_backend({pid})"))
+            .await?;
+        until("the backend has ended", async || {
+            let left = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
+            Ok(observer.text(&left).await? == "0")
+        })
+        .await?;
+        let counted = observer
+            .text("SELECT attempt, state FROM idem.pending_0 WHERE id = 'poison'")
+            .await?;
+        assert_eq!(counted, format!("{attempt}|l"));
+    }
+    // The attempts are used up: a lease now returns `exhausted`, and the count does not grow.
+    for _ in 0..2 {
+        observer.run("SELECT pg_sleep(0.01)").await?;
+        let result = observer
+            .text(
+                "SELECT outcome, attempt, last_error, token IS NOT NULL \
+                 FROM idem_acquire('poison', 'work', '1 ms')",
+            )
+            .await?;
+        assert_eq!(result, "exhausted|10|the lease expired|t");
+    }
+    let errors = "SELECT jsonb_array_length(errors), errors->0->>'attempt', errors->0->>'error' \
+                  FROM idem.pending_0";
+    assert_eq!(observer.text(errors).await?, "11|1|the lease expired");
+    Ok(())
+}
+
+/// After a final error every lease returns `exhausted`, and the newest hundred errors are kept.
+#[tokio::test]
+async fn final_error_exhausts_message_and_keeps_100_errors() -> Result<()> {
+    let db = Database::with_idem("final").await?;
+    let session = db.connect().await?;
+    let token = acquire(&session, "m", "1 hour").await?;
+    let released = session
+        .text(&format!(
+            "SELECT idem_release('m', 'work', {token}, 'refused', final => true)"
+        ))
+        .await?;
+    assert_eq!(released, "NULL");
+    for n in 1..=100 {
+        let result = session
+            .text("SELECT outcome, attempt, token FROM idem_acquire('m', 'work')")
+            .await?;
+        let token = result
+            .strip_prefix("exhausted|1|")
+            .with_context(|| format!("{n}: {result}"))?;
+        session
+            .run(&format!(
+                "SELECT idem_release('m', 'work', {token}, 'again {n}', final => true)"
+            ))
+            .await?;
+    }
+    let errors = "SELECT jsonb_array_length(errors), errors->0->>'error', errors->-1->>'error' \
+                  FROM idem.pending";
+    assert_eq!(session.text(errors).await?, "100|again 1|again 100");
+    Ok(())
+}
+
+#[tokio::test]
+async fn rolled_back_lease_is_not_counted_as_attempt() -> Result<()> {
+    let db = Database::with_idem("no_attempt").await?;
+    let session = db.connect().await?;
+    session
+        .run("BEGIN; SELECT idem_acquire('m', 'work'); ROLLBACK")
+        .await?;
+    let result = session
+        .text("SELECT outcome, attempt, last_error FROM idem_acquire('m', 'work')")
+        .await?;
+    assert_eq!(result, "acquired|1|NULL");
+    Ok(())
+}

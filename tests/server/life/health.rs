@@ -1,0 +1,288 @@
+//! Tests of the checks of `idem_health()` and of their advice.
+
+use anyhow::{Result, ensure};
+use idem_cluster::Cluster;
+use idem_testkit::Session;
+
+use super::{claim, cluster, connect, make_due, with_idem};
+
+/// Starts a server without a worker, so the test decides when a pass runs.
+fn server(name: &str) -> Result<Cluster> {
+    cluster(name)?.setting("idem.databases", "none").start()
+}
+
+async fn check(session: &Session, name: &str) -> Result<String> {
+    session
+        .text(&format!(
+            "SELECT status, detail FROM idem_health() WHERE check_name = '{name}'"
+        ))
+        .await
+}
+
+/// Goal: health reports no alarm before the first pass is due.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_is_ok_right_after_create_extension() -> Result<()> {
+    let cluster = server("health-new")?;
+    let session = with_idem(&cluster, "shop").await?;
+    let alarms = session
+        .text("SELECT * FROM idem_health() WHERE status <> 'ok'")
+        .await?;
+    assert_eq!(alarms, "", "no alarm in a new database");
+    let worker = check(&session, "worker").await?;
+    ensure!(
+        worker.contains("no pass yet"),
+        "the detail names what is missing: {worker}"
+    );
+    Ok(())
+}
+
+/// Goal: after a change of the retention, health measures the delay of a rotation from the time of
+/// the change.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_judges_a_new_retention_from_its_start() -> Result<()> {
+    let cluster = server("health-retention")?;
+    let session = with_idem(&cluster, "shop").await?;
+    session
+        .run(
+            "UPDATE idem.ring SET rotated_at = rotated_at - interval '3 days' \
+             WHERE name = 'standard'",
+        )
+        .await?;
+    session
+        .run("SELECT idem_set_retention('standard', '1 hour')")
+        .await?;
+    let rotation = check(&session, "rotation standard").await?;
+    ensure!(
+        rotation.starts_with("ok|"),
+        "the rotation is due now and not late: {rotation}"
+    );
+    session
+        .run(
+            "UPDATE idem.ring SET scheduled_at = scheduled_at - interval '2 hours' \
+             WHERE name = 'standard'",
+        )
+        .await?;
+    let rotation = check(&session, "rotation standard").await?;
+    ensure!(rotation.starts_with("critical|late by 02:0"), "{rotation}");
+    Ok(())
+}
+
+/// Goal: health distinguishes a relay without a process from a relay that is behind, and advises
+/// what to do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_advises_when_nothing_runs_a_relay() -> Result<()> {
+    let cluster = server("health-relay")?;
+    let session = with_idem(&cluster, "shop").await?;
+    session.run("SELECT idem_send('t', '1'::jsonb)").await?;
+    ensure!(check(&session, "relay default/0").await?.starts_with("ok|"));
+    session
+        .run("UPDATE idem.outbox_0 SET recorded_at = recorded_at - interval '10 minutes'")
+        .await?;
+    let relay = check(&session, "relay default/0").await?;
+    ensure!(
+        relay.starts_with("warning|")
+            && relay.contains("nothing runs it")
+            && relay.contains("idem_drop_relay('default')"),
+        "{relay}"
+    );
+    let token = session
+        .text("SELECT token FROM idem_relay_next('default')")
+        .await?;
+    let relay = check(&session, "relay default/0").await?;
+    ensure!(
+        relay.starts_with("warning|") && !relay.contains("nothing runs it"),
+        "{relay}"
+    );
+    session
+        .run(&format!("SELECT idem_relay_ack('default', 0, {token})"))
+        .await?;
+    ensure!(check(&session, "relay default/0").await?.starts_with("ok|"));
+    Ok(())
+}
+
+/// I9. Goal: a role of kind monitor sees what delays a rotation: sessions, prepared transactions
+/// and readers of the slice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
+    let cluster = server("health-blockers")?;
+    let session = with_idem(&cluster, "shop").await?;
+    session
+        .run("CREATE ROLE oncall LOGIN; SELECT idem_grant('oncall', 'monitor')")
+        .await?;
+    let monitor = Session::connect(&cluster, "shop", "oncall").await?;
+    let blockers = "SELECT ring, coalesce(pid::text, gid), application_name, state, blocks \
+                    FROM idem_rotation_blockers() ORDER BY 2";
+    assert_eq!(monitor.text(blockers).await?, "", "no rotation is held up");
+
+    let (holder, preparer, late) = (
+        connect(&cluster, "shop").await?,
+        connect(&cluster, "shop").await?,
+        connect(&cluster, "shop").await?,
+    );
+    assert_eq!(claim(&session, "m0").await?, "t");
+    holder
+        .run("SET application_name = 'billing'; BEGIN")
+        .await?;
+    assert_eq!(claim(&holder, "m1").await?, "t");
+    preparer.run("BEGIN").await?;
+    assert_eq!(claim(&preparer, "m2").await?, "t");
+    preparer.run("PREPARE TRANSACTION 'zz-held'").await?;
+    make_due(&session, "standard").await?;
+    assert_eq!(
+        session
+            .text("SELECT idem.rotate('standard', false)")
+            .await?,
+        "opened"
+    );
+    assert_eq!(
+        session
+            .text("SELECT idem.rotate('standard', false)")
+            .await?,
+        "waiting"
+    );
+    let pid = holder.pid().await?;
+    assert_eq!(
+        monitor.text(blockers).await?,
+        format!(
+            "standard|{pid}|billing|idle in transaction|the fence before the slices rotate\n\
+             standard|zz-held|NULL|NULL|the fence before the slices rotate"
+        )
+    );
+    make_due(&session, "standard").await?;
+    make_due(&session, "standard").await?;
+    let health = check(&monitor, "rotation standard").await?;
+    ensure!(
+        health.starts_with("critical|late")
+            && health.contains(&format!("pid {pid}"))
+            && health.contains("zz-held"),
+        "{health}"
+    );
+
+    holder.run("COMMIT").await?;
+    late.run("BEGIN; LOCK TABLE idem.inbox_standard_2 IN ACCESS SHARE MODE")
+        .await?;
+    session.run("COMMIT PREPARED 'zz-held'").await?;
+    assert_eq!(
+        session
+            .text("SELECT idem.rotate('standard', false)")
+            .await?,
+        "rotated"
+    );
+    assert_eq!(
+        session
+            .text("SELECT idem.rotate('standard', false)")
+            .await?,
+        "locked"
+    );
+    let reader = late.pid().await?;
+    assert_eq!(
+        monitor.text(blockers).await?,
+        format!("standard|{reader}|test|idle in transaction|TRUNCATE of idem.inbox_standard_2")
+    );
+    late.run("COMMIT").await?;
+    assert_eq!(
+        session
+            .text("SELECT idem.rotate('standard', false)")
+            .await?,
+        "emptied"
+    );
+    assert_eq!(monitor.text(blockers).await?, "");
+    Ok(())
+}
+
+/// Goal: health reports due times that are so far ahead that a wrong clock has probably set them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_reports_due_times_that_lie_far_ahead() -> Result<()> {
+    let cluster = server("health-due")?;
+    let session = with_idem(&cluster, "shop").await?;
+    session
+        .run("SELECT idem_receive('m1', 'orders', '1'::jsonb)")
+        .await?;
+    session
+        .run(
+            "SELECT idem_receive('m2', 'orders', '2'::jsonb, \
+             deliver_after => now() + interval '30 days')",
+        )
+        .await?;
+    ensure!(
+        check(&session, "due times").await?.starts_with("ok|"),
+        "the due times are within the usual range"
+    );
+    session
+        .run(
+            "SELECT idem_receive('m3', 'orders', '3'::jsonb, \
+             deliver_after => now() + interval '3 years')",
+        )
+        .await?;
+    let due = check(&session, "due times").await?;
+    ensure!(
+        due.starts_with("warning|") && due.contains("orders"),
+        "{due}"
+    );
+    Ok(())
+}
+
+/// I4. Goal: dead letters do not fill the disk. When the limit is reached, a rejection fails, so
+/// its message stays in the broker, and health warns before the limit is reached.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i4_rejections_beyond_the_limit_fail_and_alarm() -> Result<()> {
+    let cluster = cluster("health-letters")?
+        .setting("idem.databases", "none")
+        .setting("idem.max_dead_letters", "4")
+        .start()?;
+    let session = with_idem(&cluster, "shop").await?;
+    for n in 1..=3 {
+        session
+            .run(&format!(
+                "SELECT idem_reject('m{n}', 'orders', '', 'poison')"
+            ))
+            .await?;
+    }
+    let letters = check(&session, "dead letters").await?;
+    ensure!(
+        letters.starts_with("warning|3, of destination orders"),
+        "{letters}"
+    );
+    session
+        .run("SELECT idem_reject('m4', 'orders', '', 'poison')")
+        .await?;
+    let letters = check(&session, "dead letters").await?;
+    ensure!(
+        letters.starts_with("critical|4")
+            && letters.contains("Destination orders is near idem.max_dead_letters"),
+        "{letters}"
+    );
+    let refused = session
+        .refused("SELECT idem_reject('m5', 'orders', '', 'poison')")
+        .await?;
+    assert_eq!(refused.sqlstate, "53400", "{refused:?}");
+    assert_eq!(
+        session
+            .text("SELECT idem_reject('m4', 'orders', '', 'again')")
+            .await?,
+        "f",
+        "the dead letter exists already"
+    );
+    assert_eq!(
+        session
+            .text("SELECT idem_reject('m5', 'mail', '', 'poison')")
+            .await?,
+        "t",
+        "each destination has its own limit"
+    );
+    let token = session
+        .text("SELECT token FROM idem_acquire('m5', 'orders')")
+        .await?;
+    let bury = format!("SELECT idem_bury('m5', 'orders', {token}, '', 'poison')");
+    assert_eq!(
+        session.refused(&bury).await?.sqlstate,
+        "53400",
+        "the failed rejection left no row, and idem_bury fails, too"
+    );
+    assert_eq!(
+        session.text("SELECT idem_discard('m1', 'orders')").await?,
+        "t"
+    );
+    session.run(&bury).await?;
+    Ok(())
+}

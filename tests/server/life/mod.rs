@@ -1,0 +1,107 @@
+//! Tests of events in the life of a server: dump and restore, crashes, reinstallation, killed
+//! workers, standbys, a server without the preloaded library, maintenance with a failing step, and
+//! jumps of the clock.
+
+mod clocks;
+mod dump;
+mod flush;
+mod health;
+mod maintenance;
+mod reinstall;
+mod standby;
+mod unloaded;
+mod versions;
+mod worker;
+
+use anyhow::Result;
+use idem_cluster::{Builder, Cluster, Install};
+use idem_testkit::Session;
+
+/// Returns the builder of a cluster for one test.
+fn cluster(name: &str) -> Result<Builder> {
+    Ok(Cluster::builder(&Install::from_env()?)
+        .name(name)
+        .setting("shared_buffers", "32MB"))
+}
+
+async fn connect(cluster: &Cluster, database: &str) -> Result<Session> {
+    Session::connect(cluster, database, "postgres").await
+}
+
+/// Creates a database with the extension. Returns a session in it.
+async fn with_idem(cluster: &Cluster, database: &str) -> Result<Session> {
+    connect(cluster, "postgres")
+        .await?
+        .run(&format!("CREATE DATABASE {database} TEMPLATE template0"))
+        .await?;
+    let session = connect(cluster, database).await?;
+    session.run("CREATE EXTENSION idem").await?;
+    Ok(session)
+}
+
+async fn claim(session: &Session, id: &str) -> Result<String> {
+    session
+        .text(&format!("SELECT idem_try_claim('{id}', 'orders')"))
+        .await
+}
+
+/// Claims the message and records an effect that has the id as payload.
+async fn record(session: &Session, id: &str) -> Result<String> {
+    session
+        .text(&format!(
+            r#"SELECT idem_try_record('{id}', 'orders',
+               '[{{"topic": "shipped", "payload": "{id}", "key": "k", "headers": {{"n": 1}}}}]')"#
+        ))
+        .await
+}
+
+/// Returns every column of the effects of a message.
+async fn effects(session: &Session, id: &str) -> Result<String> {
+    session
+        .text(&format!("SELECT * FROM idem_effects('{id}', 'orders')"))
+        .await
+}
+
+/// Leases and acknowledges all batches of a relay. Returns the payloads in order.
+async fn drain(session: &Session, relay: &str, partition: i32) -> Result<Vec<String>> {
+    let mut published = Vec::new();
+    loop {
+        let batch = session
+            .text(&format!(
+                "SELECT token, convert_from(payload, 'UTF8') \
+                 FROM idem_relay_next('{relay}', {partition}, 2)"
+            ))
+            .await?;
+        let Some((token, _)) = batch.split_once('|') else {
+            return Ok(published);
+        };
+        published.extend(
+            batch
+                .lines()
+                .filter_map(|line| Some(line.split_once('|')?.1.trim_matches('"').to_owned())),
+        );
+        session
+            .run(&format!(
+                "SELECT idem_relay_ack('{relay}', {partition}, {token})"
+            ))
+            .await?;
+    }
+}
+
+/// Makes the next rotation of a ring due, as if its period had passed.
+async fn make_due(session: &Session, ring: &str) -> Result<()> {
+    session
+        .run(&format!(
+            "UPDATE idem.ring SET rotated_at = rotated_at - retention WHERE name = '{ring}'"
+        ))
+        .await
+}
+
+async fn rotations(session: &Session, ring: &str) -> Result<i64> {
+    Ok(session
+        .text(&format!(
+            "SELECT rotations FROM idem.ring WHERE name = '{ring}'"
+        ))
+        .await?
+        .parse()?)
+}

@@ -1,0 +1,289 @@
+//! Tests of the worker: it rotates the rings without a request, restarts when it is killed, and
+//! blocks no other session.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use idem_cluster::{Cluster, Shutdown};
+use idem_testkit::{DEADLINE, Session, until};
+
+use super::{claim, cluster, connect, rotations, with_idem};
+
+fn server(name: &str) -> Result<Cluster> {
+    cluster(name)?.setting("idem.naptime", "100ms").start()
+}
+
+/// Makes the rings rotate several times a second. The first claim tells the launcher that the
+/// database uses idem.
+async fn rotate_fast(session: &Session) -> Result<()> {
+    assert_eq!(claim(session, "first").await?, "t");
+    for ring in ["short", "standard", "long"] {
+        session
+            .run(&format!(
+                "SELECT idem_set_retention('{ring}', '200 milliseconds')"
+            ))
+            .await?;
+    }
+    Ok(())
+}
+
+async fn keeps_rotating(session: &Session) -> Result<()> {
+    let before = rotations(session, "standard").await?;
+    until("the worker rotates the ring", async || {
+        Ok(rotations(session, "standard").await? >= before + 3)
+    })
+    .await
+}
+
+async fn worker_pid(session: &Session, kind: &str) -> Result<Option<i32>> {
+    let sql =
+        format!("SELECT pid FROM pg_stat_activity WHERE backend_type = 'idem {kind}' LIMIT 1");
+    let pid = session.text(&sql).await?;
+    Ok(pid.parse().ok())
+}
+
+/// Makes a claim in a transaction that stays open, and waits until a maintainer waits for it at the
+/// fence.
+async fn pin_the_fence(holder: &Session, observer: &Session) -> Result<()> {
+    holder.run("BEGIN").await?;
+    assert_eq!(claim(holder, "held").await?, "t");
+    until("a maintainer waits at the fence", async || {
+        let opening = observer
+            .text("SELECT opening OR emptying FROM idem.ring WHERE name = 'standard'")
+            .await?;
+        Ok(opening == "t" && worker_pid(observer, "maintainer").await?.is_some())
+    })
+    .await
+}
+
+/// The worker rotates, restarts after SIGTERM and SIGKILL, and does not delay a fast shutdown.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn worker_restarts_when_killed_and_delays_no_shutdown() -> Result<()> {
+    let mut cluster = server("worker")?;
+    let session = with_idem(&cluster, "shop").await?;
+    rotate_fast(&session).await?;
+    keeps_rotating(&session).await?;
+    assert_eq!(
+        session
+            .text("SELECT status FROM idem_health() WHERE check_name = 'worker'")
+            .await?,
+        "ok"
+    );
+
+    // Send SIGTERM to the launcher.
+    let launcher = worker_pid(&session, "launcher")
+        .await?
+        .context("no launcher is running")?;
+    session
+        .run(&format!("SELECT pg_terminate_backend({launcher})"))
+        .await?;
+    until("another launcher is running", async || {
+        Ok(worker_pid(&session, "launcher")
+            .await?
+            .is_some_and(|pid| pid != launcher))
+    })
+    .await?;
+    keeps_rotating(&session).await?;
+
+    // Send SIGTERM to a maintainer that waits at the fence.
+    let holder = connect(&cluster, "shop").await?;
+    pin_the_fence(&holder, &session).await?;
+    let maintainer = worker_pid(&session, "maintainer")
+        .await?
+        .context("no maintainer is running")?;
+    session
+        .run(&format!("SELECT pg_terminate_backend({maintainer})"))
+        .await?;
+    until("another maintainer is running", async || {
+        Ok(worker_pid(&session, "maintainer")
+            .await?
+            .is_some_and(|pid| pid != maintainer))
+    })
+    .await?;
+    holder.run("COMMIT").await?;
+    keeps_rotating(&session).await?;
+
+    // Send SIGKILL to the launcher.
+    let launcher = worker_pid(&session, "launcher")
+        .await?
+        .context("no launcher is running")?;
+    cluster.crash_backend(launcher)?;
+    cluster.wait_until_ready(DEADLINE)?;
+    let session = connect(&cluster, "shop").await?;
+    keeps_rotating(&session).await?;
+
+    // Stop the server with a fast shutdown while a maintainer waits at the fence.
+    let holder = connect(&cluster, "shop").await?;
+    pin_the_fence(&holder, &session).await?;
+    let began = Instant::now();
+    cluster.stop(Shutdown::Fast)?;
+    ensure!(
+        began.elapsed() < Duration::from_secs(2),
+        "the shutdown took {:?}",
+        began.elapsed()
+    );
+    cluster.start()?;
+    let session = connect(&cluster, "shop").await?;
+    keeps_rotating(&session).await?;
+    let log = cluster.log()?;
+    ensure!(
+        !log.contains("PANIC") && !log.contains("ERROR:  idem"),
+        "{log}"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn worker_blocks_no_drop_of_database_or_extension() -> Result<()> {
+    let cluster = server("unblocked")?;
+    let postgres = connect(&cluster, "postgres").await?;
+    for round in 0..3 {
+        let name = format!("shop_{round}");
+        let session = with_idem(&cluster, &name).await?;
+        rotate_fast(&session).await?;
+        keeps_rotating(&session).await?;
+
+        // A pass can be running during each of these statements and must not block it.
+        session
+            .run(
+                "SET lock_timeout = '2s'; CREATE FUNCTION mine() RETURNS int LANGUAGE sql RETURN 1",
+            )
+            .await?;
+        session
+            .run(
+                "ALTER EXTENSION idem ADD FUNCTION mine(); \
+                 ALTER EXTENSION idem DROP FUNCTION mine(); ALTER EXTENSION idem UPDATE",
+            )
+            .await?;
+        session.run("DROP EXTENSION idem").await?;
+        session.run("CREATE EXTENSION idem").await?;
+        rotate_fast(&session).await?;
+        keeps_rotating(&session).await?;
+
+        // While the worker waits at the fence, another session executes the same maintenance steps.
+        let holder = connect(&cluster, &name).await?;
+        pin_the_fence(&holder, &session).await?;
+        let caller = connect(&cluster, &name).await?;
+        let pid = caller.pid().await?;
+        let calling = tokio::spawn(async move { caller.run("CALL idem_maintain()").await });
+        until("the caller waits at the fence, too", async || {
+            let sql = format!(
+                "SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} \
+                 AND wait_event = 'Extension'"
+            );
+            Ok(session.text(&sql).await? == "1" || calling.is_finished())
+        })
+        .await?;
+        holder.run("COMMIT").await?;
+        calling.await??;
+        // No rotation is due from now on, so the worker must be idle and must not block DROP
+        // DATABASE.
+        for ring in ["long", "standard", "short"] {
+            session
+                .run(&format!("SELECT idem_set_retention('{ring}', '1 hour')"))
+                .await?;
+        }
+        drop((session, holder));
+        postgres.run(&format!("DROP DATABASE {name}")).await?;
+    }
+    Ok(())
+}
+
+/// I11. Goal: DROP EXTENSION and maintenance cannot deadlock. The DROP waits for a maintenance step
+/// before it locks the first table.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i11_drop_extension_locks_no_table_during_a_maintenance_step() -> Result<()> {
+    let cluster = server("dropping")?;
+    let session = with_idem(&cluster, "shop").await?;
+    rotate_fast(&session).await?;
+    let (holder, dropper) = (
+        connect(&cluster, "shop").await?,
+        connect(&cluster, "shop").await?,
+    );
+    // Each step locks this table last, and waits for it without a limit.
+    holder
+        .run("BEGIN; LOCK TABLE idem.maintenance_error IN ACCESS EXCLUSIVE MODE")
+        .await?;
+    let waits = async |process: String| {
+        let sql = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND {process}"
+        );
+        Ok(session.text(&sql).await? == "1")
+    };
+    until("a maintainer waits for the table", || {
+        waits("backend_type = 'idem maintainer'".to_owned())
+    })
+    .await?;
+
+    let pid = dropper.pid().await?;
+    let dropping = tokio::spawn(async move { dropper.run("DROP EXTENSION idem").await });
+    until("the DROP waits", || waits(format!("pid = {pid}"))).await?;
+    let tables = format!(
+        "SELECT count(*) FROM pg_locks JOIN pg_class c ON c.oid = relation
+         WHERE pid = {pid} AND granted AND relnamespace = 'idem'::regnamespace"
+    );
+    assert_eq!(
+        session.text(&tables).await?,
+        "0",
+        "the waiting DROP has locked tables"
+    );
+    holder.run("COMMIT").await?;
+    dropping.await??;
+    assert_eq!(
+        session
+            .text("SELECT to_regnamespace('idem') IS NULL")
+            .await?,
+        "t"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn database_with_a_pinned_fence_delays_no_other_database() -> Result<()> {
+    let cluster = server("pinned")?;
+    let mut pinned = Vec::new();
+    for n in 1..=3 {
+        let observer = with_idem(&cluster, &format!("pinned_{n}")).await?;
+        rotate_fast(&observer).await?;
+        keeps_rotating(&observer).await?;
+        let holder = connect(&cluster, &format!("pinned_{n}")).await?;
+        pin_the_fence(&holder, &observer).await?;
+        pinned.push((holder, observer));
+    }
+    let session = with_idem(&cluster, "free").await?;
+    rotate_fast(&session).await?;
+    keeps_rotating(&session).await?;
+    for (holder, observer) in pinned {
+        holder.run("COMMIT").await?;
+        keeps_rotating(&observer).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_database_frees_its_counters() -> Result<()> {
+    /// The number of databases, which is larger than the number of places for counters.
+    const DATABASES: i32 = 70;
+    let cluster = server("dropping")?;
+    let postgres = connect(&cluster, "postgres").await?;
+    drop(with_idem(&cluster, "model").await?);
+    postgres
+        .run("ALTER DATABASE model ALLOW_CONNECTIONS false")
+        .await?;
+    for n in 1..=DATABASES {
+        let name = format!("shop_{n}");
+        postgres
+            .run(&format!("CREATE DATABASE {name} TEMPLATE model"))
+            .await?;
+        let session = connect(&cluster, &name).await?;
+        assert_eq!(claim(&session, "m1").await?, "t");
+        let counted = "SELECT value FROM idem.stats WHERE name = 'claimed'";
+        until(&format!("database {n} counts its own claims"), async || {
+            Ok(session.text(counted).await? == "1")
+        })
+        .await?;
+        drop(session);
+        postgres.run(&format!("DROP DATABASE {name}")).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,19 @@
+//! The tests that need a PostgreSQL server: one module for each topic. The name of a test states
+//! the property that it checks.
+//!
+//! All tests share one cluster and each test has its own database. A test that needs its own server
+//! starts one. `cargo xtask build` builds the programs and the extension.
+
+mod api;
+mod bad_input;
+mod beside;
+mod durable;
+mod i8_duplicate_is_free;
+mod journal;
+mod leases;
+mod life;
+mod relays;
+mod rotation_restart;
+mod security;
+mod settings;
+mod storage;

@@ -1,0 +1,107 @@
+//! Three broken variants of the protocol: two of the rotation and one of the lease. Each of them
+//! looks correct until it runs under stress.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::line::{connect, expect_kill};
+use super::run::Arena;
+
+/// Rotates the ring immediately and truncates the slice that left it, without opening and without a
+/// fence. The rest of the protocol is unchanged: the backends learn of the rotation, but too late.
+pub const ROTATE_AT_ONCE: &str = "
+CREATE FUNCTION rotate_at_once() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    r idem.ring;
+BEGIN
+    SELECT * INTO r FROM idem.ring x WHERE x.name = 'standard' FOR UPDATE;
+    PERFORM idem.rotate_slices(r);
+    UPDATE idem.ring x SET emptying = false WHERE x.name = 'standard';
+    EXECUTE format('TRUNCATE %s', idem.slice_table('standard', (r.current + 2) % 4));
+END
+$$";
+
+/// A claim as an application might write it in SQL. It locks `idem.ring`, honours the opening,
+/// probes the sealed slices and inserts with ON CONFLICT, but it reads the state of the ring with
+/// the snapshot of its transaction.
+const CLAIM_BY_OWN_SNAPSHOT: &str = "
+CREATE FUNCTION claim_by_own_snapshot(id text, destination text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    r       idem.ring;
+    claim   uuid := md5(id || '/' || destination);
+    taken   boolean;
+BEGIN
+    LOCK TABLE idem.ring IN ROW EXCLUSIVE MODE;
+    SELECT * INTO r FROM idem.ring x WHERE x.name = 'standard';
+    FOR sealed IN 2 .. 3 LOOP
+        EXECUTE format('SELECT EXISTS (SELECT FROM %s s WHERE s.key = $1 AND s.destination = 0)',
+                       idem.slice_table('standard', (r.current + sealed) % 4))
+            INTO taken USING claim;
+        IF taken THEN
+            RETURN false;
+        END IF;
+    END LOOP;
+    FOR written IN 0 .. r.opening::integer LOOP
+        EXECUTE format('INSERT INTO %s (key, claimed_at, destination, id) '
+                       'VALUES ($1, now(), 0, $2) ON CONFLICT DO NOTHING RETURNING true',
+                       idem.slice_table('standard', (r.current + written) % 4))
+            INTO taken USING claim, id;
+        IF taken IS NULL THEN
+            RETURN false;
+        END IF;
+    END LOOP;
+    RETURN true;
+END
+$$";
+
+/// Completes a lease without a check of its token. The pending message is deleted, and the claim is
+/// made once.
+pub const COMPLETE_UNFENCED: &str = "
+CREATE FUNCTION complete_unfenced(id text, destination text, token bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    claim idem_outcome;
+BEGIN
+    LOCK TABLE idem.pending_0, idem.pending_1 IN ROW EXCLUSIVE MODE;
+    DELETE FROM idem.pending_0 w WHERE w.id = complete_unfenced.id;
+    DELETE FROM idem.pending_1 w WHERE w.id = complete_unfenced.id;
+    -- As in idem_complete: a claimer may wait for the pending row, so this function does not
+    -- wait for the claimer.
+    claim := (idem_claim(id, destination, wait => false)).outcome;
+    IF claim = 'in_progress' THEN
+        RAISE EXCEPTION 'another transaction is claiming the message' USING ERRCODE = '55P03';
+    ELSIF claim <> 'claimed' THEN
+        RAISE EXCEPTION 'the message is already claimed' USING ERRCODE = '55000';
+    END IF;
+    RETURN true;
+END
+$$";
+
+/// Creates the functions of all variants.
+pub(super) const SCHEMA: [&str; 3] = [ROTATE_AT_ONCE, CLAIM_BY_OWN_SNAPSHOT, COMPLETE_UNFENCED];
+
+/// The claim function of the second variant.
+pub const STALE_CLAIM: &str = "claim_by_own_snapshot";
+
+/// The function of the third variant that completes a lease.
+pub const UNFENCED_COMPLETE: &str = "complete_unfenced";
+
+/// Rotates without opening and fence, once in each `period`, until the run ends.
+pub(super) async fn turn(arena: &Arena, period: Duration) -> Result<()> {
+    let client = connect(&arena.url).await?;
+    client.batch_execute("SET lock_timeout = '1s'").await?;
+    let mut rhythm = tokio::time::interval(period);
+    while arena.is_open() {
+        rhythm.tick().await;
+        match client.batch_execute("SELECT rotate_at_once()").await {
+            Ok(()) => {}
+            // A reader holds a lock on the slice that would be truncated. The rotation is rolled
+            // back and retried.
+            Err(error) if error.code().is_some_and(|code| code.code() == "55P03") => {}
+            Err(error) => expect_kill(error)?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,34 @@
+//! Tests of I1 with leases: a lease and a claim of the same message never both win, also while the
+//! tables of pending messages rotate and sessions are killed.
+//!
+//! The checker of this test must detect a broken variant: a lease that reads the inbox only before
+//! it writes.
+
+use anyhow::Result;
+use idem_stress::lease::{Config, LEAST_TERMINATED, LEAST_TURNS, run};
+
+/// I1: of a lease and a claim of the same message at most one wins, while the tables of pending
+/// messages rotate and sessions are killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i1_lease_and_claim_never_both_win_during_rotation() -> Result<()> {
+    let outcome = run("leases", Config::healthy()).await?;
+    println!("{outcome:?}");
+    assert!(outcome.verdict.is_clean(), "{}", outcome.verdict);
+
+    // Without enough of these events the test would show nothing.
+    assert!(outcome.verdict.has_enough_events(), "{outcome:?}");
+    assert!(
+        outcome.turns >= LEAST_TURNS && outcome.terminated >= LEAST_TERMINATED,
+        "{outcome:?}"
+    );
+    Ok(())
+}
+
+/// The checker detects a lease that does not read the inbox again after it has written.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i1_checker_detects_lease_without_second_inbox_look_up() -> Result<()> {
+    let outcome = run("leases-broken", Config::looks_before_only()).await?;
+    println!("{outcome:?}");
+    assert!(outcome.verdict.two_have_won > 0, "{}", outcome.verdict);
+    Ok(())
+}
