@@ -11,12 +11,12 @@ use super::options::Options;
 use super::report::{Rounds, Table, Target};
 use super::side::{DESTINATION, Side};
 use super::wire::{Answer, Session};
-use super::{ground, idem};
+use super::{idem, server};
 
 const BATCH: usize = 1_000;
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
-    let cluster = ground::start(install, "bench-c", &[])?;
+    let cluster = server::start(install, "bench-batch", &[])?;
     let retained = options.retained();
     let mut ours = open(&cluster, Side::Idem)?;
     idem::create(&mut ours)?;
@@ -74,10 +74,10 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         }
     }
     let mut table = Table::new(
-        "(c) Batches of 1,000 claims, one client: claims per second",
+        "batch: batches of 1,000 claims, one client: claims per second",
         ["idem", "baseline"],
     );
-    table.note(ground::settings(&mut ours)?);
+    table.note(server::settings(&mut ours)?);
     table.note(format!(
         "{retained} identities on both sides at the start; both sides grow by {} a round; uuid \
          ids; synchronous_commit=off unless stated otherwise",

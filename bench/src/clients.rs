@@ -10,7 +10,7 @@ use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
 use tokio::task::JoinSet;
 use tokio_postgres::{NoTls, types::Type};
 
-use super::ground::{ACCOUNTS, BUSINESS};
+use super::server::{ACCOUNTS, BUSINESS};
 use crate::search_path;
 
 /// A load: the number of clients, and the time for which they run.

@@ -13,7 +13,7 @@ use super::report::{Table, Target};
 use super::side::Side;
 use super::throughput::keep_retention;
 use super::wire::Session;
-use super::{ground, idem, inbox};
+use super::{idem, inbox, server};
 
 const PERIODS: usize = 10;
 /// The periods before the measurement. After them both sides are in a steady state: every slice,
@@ -40,16 +40,16 @@ struct Period {
 }
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
-    let cluster = ground::start(install, "bench-b", &[])?;
+    let cluster = server::start(install, "bench-storage", &[])?;
     let claims = options.sized(200_000, 20_000);
     let ours = periods(&cluster, Side::Idem, claims)?;
     let theirs = periods(&cluster, Side::HandWritten, claims)?;
 
     let mut sizes = Table::new(
-        "(b) WAL and disk: bytes per claim, retention included",
+        "storage: WAL and disk: bytes per claim, retention included",
         ["idem", "hand-written"],
     );
-    sizes.note(ground::settings(&mut Session::connect(
+    sizes.note(server::settings(&mut Session::connect(
         &cluster,
         Side::Idem.database(),
     )?)?);
@@ -143,7 +143,7 @@ fn periods(cluster: &Cluster, side: Side, claims: u64) -> Result<Vec<Period>> {
                 pace: None,
             };
             let (done, _) = load.run_with(|progress| match side {
-                Side::Idem if step.is_multiple_of(STEPS_OF_A_SLICE) => idem::turn(&mut session),
+                Side::Idem if step.is_multiple_of(STEPS_OF_A_SLICE) => idem::rotate(&mut session),
                 Side::Idem => Ok(()),
                 // In the first period no row is old enough to be deleted.
                 Side::HandWritten if number == 0 => Ok(()),

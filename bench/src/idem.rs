@@ -15,7 +15,7 @@ const ROTATION_DEADLINE: Duration = Duration::from_secs(30);
 /// The state of the ring.
 pub struct Ring {
     current: usize,
-    turns: u64,
+    rotations: u64,
 }
 
 impl Ring {
@@ -30,15 +30,15 @@ impl Ring {
             current: session.value(&format!(
                 "SELECT current FROM idem.ring WHERE name = '{RING}'"
             ))?,
-            turns: session.value(&format!(
+            rotations: session.value(&format!(
                 "SELECT rotations FROM idem.ring WHERE name = '{RING}'"
             ))?,
         })
     }
 
     /// Returns the number of rotations since the extension was created.
-    pub fn turns(&self) -> u64 {
-        self.turns
+    pub fn rotations(&self) -> u64 {
+        self.rotations
     }
 
     /// Returns the table of the slice that is `distance` places after the current slice in the
@@ -122,7 +122,7 @@ pub fn sample(session: &mut Session, ids: u64) -> Result<Vec<String>> {
 
 /// Makes a rotation of the ring due, and rotates the ring while claims are made: open, fence,
 /// rotate, fence, truncate.
-pub fn turn(session: &mut Session) -> Result<()> {
+pub fn rotate(session: &mut Session) -> Result<()> {
     let before = Ring::steady(session)?;
     session.run(&format!(
         "UPDATE idem.ring SET rotated_at = rotated_at - retention WHERE name = '{RING}'"
@@ -133,10 +133,10 @@ pub fn turn(session: &mut Session) -> Result<()> {
         // The state is read again, because the background worker may have done a step of this
         // rotation.
         if let Ok(ring) = Ring::steady(session)
-            && ring.turns > before.turns
+            && ring.rotations > before.rotations
         {
             ensure!(
-                ring.turns == before.turns + 1,
+                ring.rotations == before.rotations + 1,
                 "the ring rotated more than once"
             );
             return Ok(());

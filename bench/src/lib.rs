@@ -11,7 +11,6 @@ mod broker;
 mod clients;
 mod durable;
 mod footprint;
-mod ground;
 mod idem;
 mod inbox;
 mod load;
@@ -24,6 +23,7 @@ pub mod protection;
 mod relay;
 mod report;
 pub mod search_path;
+mod server;
 mod side;
 mod throughput;
 pub mod wire;
@@ -42,7 +42,7 @@ use report::Table;
 /// worthless.
 pub fn run(options: &Options) -> Result<bool> {
     let install = Install::from_env()?;
-    println!("{}", ground::machine(&install)?);
+    println!("{}", server::machine(&install)?);
     if options.quick {
         println!(
             "Quick run: small sizes and short rounds. \
@@ -55,16 +55,16 @@ pub fn run(options: &Options) -> Result<bool> {
     let mut met = true;
     for part in options.parts() {
         let tables: Vec<Table> = match part {
-            Part::A => throughput::run(&install, options)?,
-            Part::B => footprint::run(&install, options)?,
-            Part::C => batch::run(&install, options)?,
-            Part::D => old_snapshot::run(&install, options)?,
-            Part::E => outbox::run(&install, options)?,
-            Part::F => process::run(&install, options)?,
-            Part::G => broker::consume(&install, options)?,
-            Part::H => broker::publish(&install, options)?,
-            Part::I => durable::run(&install, options)?,
-            Part::J => durable::held::run(&install, options)?,
+            Part::Claims => throughput::run(&install, options)?,
+            Part::Storage => footprint::run(&install, options)?,
+            Part::Batch => batch::run(&install, options)?,
+            Part::OpenSnapshot => old_snapshot::run(&install, options)?,
+            Part::Effects => outbox::run(&install, options)?,
+            Part::Process => process::run(&install, options)?,
+            Part::Consumer => broker::consume(&install, options)?,
+            Part::Relay => broker::publish(&install, options)?,
+            Part::Inbox => durable::run(&install, options)?,
+            Part::InboxOpenSnapshot => durable::held::run(&install, options)?,
         };
         for table in tables {
             println!("\n{table}");

@@ -12,7 +12,7 @@ use idem_cluster::Cluster;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 
-use super::ground::{ACCOUNTS, BUSINESS};
+use super::server::{ACCOUNTS, BUSINESS};
 use super::side::{DESTINATION, Side};
 use super::wire::Session;
 

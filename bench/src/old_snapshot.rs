@@ -16,7 +16,7 @@ use super::relay::Relay;
 use super::report::{Rounds, Table, Target};
 use super::side::Side;
 use super::wire::Session;
-use super::{ground, idem};
+use super::{idem, server};
 
 /// The number of clients of the load while the transaction is held, and the pause of a client
 /// between two transactions.
@@ -25,8 +25,8 @@ const BACKGROUND: (usize, Duration) = (4, Duration::from_millis(8));
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     let hold = options.sized(Duration::from_secs(600), Duration::from_secs(15));
     let retention = options.sized("60 seconds", "10 seconds");
-    let held = prepare(install, "bench-d-held", retention)?;
-    let free = prepare(install, "bench-d-free", retention)?;
+    let held = prepare(install, "bench-snapshot-held", retention)?;
+    let free = prepare(install, "bench-snapshot-free", retention)?;
 
     let mut holder = Session::connect(&held, Side::Idem.database())?;
     // The transaction reads and writes, so that it has both the oldest snapshot and the oldest
@@ -78,13 +78,13 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     holder.run("ROLLBACK")?;
 
     let mut table = Table::new(
-        "(d) With and without a transaction held open in another session: per second",
+        "open-snapshot: with and without a transaction held open in another session: per second",
         ["with", "without"],
     );
-    let turns = |cluster| -> Result<u64> {
-        Ok(idem::Ring::steady(&mut Session::connect(cluster, Side::Idem.database())?)?.turns())
+    let rotations = |cluster| -> Result<u64> {
+        Ok(idem::Ring::steady(&mut Session::connect(cluster, Side::Idem.database())?)?.rotations())
     };
-    table.note(ground::settings(&mut Session::connect(
+    table.note(server::settings(&mut Session::connect(
         &held,
         Side::Idem.database(),
     )?)?);
@@ -101,7 +101,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         carried[0],
         carried[1],
     ));
-    if let (Ok(with), Ok(without)) = (turns(&held), turns(&free)) {
+    if let (Ok(with), Ok(without)) = (rotations(&held), rotations(&free)) {
         table.note(format!(
             "retention {retention}; the ring rotated {with} and {without} times"
         ));
@@ -120,9 +120,9 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
 }
 
 fn prepare(install: &Install, name: &str, retention: &str) -> Result<Cluster> {
-    let cluster = ground::start(install, name, &[("idem.naptime", "1s")])?;
+    let cluster = server::start(install, name, &[("idem.naptime", "1s")])?;
     let mut session = Session::connect(&cluster, Side::Idem.database())?;
-    ground::create_accounts(&mut session)?;
+    server::create_accounts(&mut session)?;
     idem::create(&mut session)?;
     // All rings are set, because the outbox keeps its effects as long as the longest retention.
     for ring in ["short", "standard", "long"] {

@@ -4,44 +4,44 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-/// The parts of the benchmark.
+/// The parts of the benchmark, by what they measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Part {
     /// Claims with their business update, against a hand-written inbox
-    A,
+    Claims,
     /// WAL per claim and bytes per retained claim, over ten retention periods
-    B,
+    Storage,
     /// Batches of 1,000 claims, against one set-based insert
-    C,
+    Batch,
     /// The same load with and without an old snapshot in another session
-    D,
+    OpenSnapshot,
     /// Recording an effect and draining the outbox
-    E,
+    Effects,
     /// The client's `process()`, against the same transaction without protection
-    F,
+    Process,
     /// The consumer runtime on RabbitMQ and NATS, against the same consumer without idem
-    G,
+    Consumer,
     /// The relay to RabbitMQ and NATS, against a publisher that reads from memory
-    H,
+    Relay,
     /// The durable inbox against graphile-worker, pg-boss and pg-transactional-outbox (needs
     /// Node.js with npm)
-    I,
+    Inbox,
     /// The durable inbox with and without an old snapshot in another session
-    J,
+    InboxOpenSnapshot,
 }
 
 impl Part {
     const ALL: [Self; 10] = [
-        Self::A,
-        Self::B,
-        Self::C,
-        Self::D,
-        Self::E,
-        Self::F,
-        Self::G,
-        Self::H,
-        Self::I,
-        Self::J,
+        Self::Claims,
+        Self::Storage,
+        Self::Batch,
+        Self::OpenSnapshot,
+        Self::Effects,
+        Self::Process,
+        Self::Consumer,
+        Self::Relay,
+        Self::Inbox,
+        Self::InboxOpenSnapshot,
     ];
 }
 
@@ -60,7 +60,7 @@ pub struct Options {
     /// Use small sizes and short rounds, to check that the benchmark works
     #[arg(long)]
     pub quick: bool,
-    /// Number of clients in part a, instead of 1, 8 and 32; can be given several times
+    /// Number of clients in the part `claims`, instead of 1, 8 and 32; can be given several times
     #[arg(long)]
     pub clients: Vec<usize>,
     /// Profile a claim on both sides instead of the measurements (needs perf)
@@ -90,7 +90,7 @@ impl Options {
         )
     }
 
-    /// Returns the client counts of part a.
+    /// Returns the client counts of the part `claims`.
     pub(super) fn client_counts(&self) -> Vec<usize> {
         if self.clients.is_empty() {
             vec![1, 8, 32]

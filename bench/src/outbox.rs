@@ -12,13 +12,13 @@ use super::relay::{Drained, Relay};
 use super::report::{Rounds, Table, Target};
 use super::side::{DESTINATION, Side};
 use super::wire::Session;
-use super::{ground, idem};
+use super::{idem, server};
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
-    let cluster = ground::start(install, "bench-e", &[])?;
+    let cluster = server::start(install, "bench-effects", &[])?;
     let mut session = Session::connect(&cluster, Side::Idem.database())?;
     idem::create(&mut session)?;
-    let settings = ground::settings(&mut session)?;
+    let settings = server::settings(&mut session)?;
     let mut recording = recording(&cluster, &mut session, options)?;
     recording.note(settings);
     Ok(vec![recording, draining(&cluster, &mut session, options)?])
@@ -65,8 +65,8 @@ fn recording(cluster: &Cluster, session: &mut Session, options: &Options) -> Res
         }
     }
     let mut table = Table::new(
-        "(e) Recording one effect, against a bare INSERT of the same row into the same table and \
-         indexes",
+        "effects: recording one effect, against a bare INSERT of the same row into the same table \
+         and indexes",
         ["idem", "bare INSERT"],
     );
     table.note(

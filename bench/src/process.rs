@@ -12,9 +12,9 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::clients::{self, Clients, business_alone};
-use super::ground::{self, BUSINESS};
 use super::options::Options;
 use super::report::{Rounds, Table, Target};
+use super::server::{self, BUSINESS};
 use super::side::Side;
 use super::wire::Session;
 
@@ -22,9 +22,9 @@ use super::wire::Session;
 const CONNECTIONS: usize = 8;
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
-    let cluster = ground::start(install, "bench-process", &[])?;
+    let cluster = server::start(install, "bench-process", &[])?;
     for side in Side::in_turn(0) {
-        ground::create_accounts(&mut Session::connect(&cluster, side.database())?)?;
+        server::create_accounts(&mut Session::connect(&cluster, side.database())?)?;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -34,7 +34,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         time: options.round(),
     };
     let mut table = Table::new(
-        "f. process(): claim, one business update, commit; 8 connections",
+        "process: process(), claim, one business update, commit; 8 connections",
         ["idem, messages/s", "without protection, messages/s"],
     );
     table.note(
@@ -62,7 +62,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         }
         table.rounds(name, &rounds, Target::AtLeast(0.75));
     }
-    table.note(ground::settings(&mut Session::connect(
+    table.note(server::settings(&mut Session::connect(
         &cluster,
         Side::Idem.database(),
     )?)?);

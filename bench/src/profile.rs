@@ -9,7 +9,7 @@ use idem_cluster::{Cluster, Install};
 use super::load::{Load, Until, Work};
 use super::options::Options;
 use super::side::Side;
-use super::{ground, throughput};
+use super::{server, throughput};
 
 /// The number of lines in one report.
 const LINES: usize = 45;
@@ -17,7 +17,7 @@ const LINES: usize = 45;
 /// Profiles a claim with its business update on both sides, a claim with an effect, and a claim
 /// alone.
 pub fn run(install: &Install, options: &Options) -> Result<()> {
-    let cluster = ground::start(install, "bench-profile", &[])?;
+    let cluster = server::start(install, "bench-profile", &[])?;
     for side in Side::in_turn(0) {
         throughput::prepare(&cluster, side, options.retained())?;
     }

@@ -11,7 +11,7 @@ use super::options::Options;
 use super::report::{Rounds, Table, Target};
 use super::side::Side;
 use super::wire::Session;
-use super::{ground, idem, inbox};
+use super::{idem, inbox, server};
 
 /// The number of ids to deliver again. They are sampled before each measurement.
 const KNOWN: u64 = 20_000;
@@ -42,16 +42,16 @@ impl Setup {
 }
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
-    let cluster = ground::start(install, "bench-a", &[])?;
+    let cluster = server::start(install, "bench-claims", &[])?;
     let retained = options.retained();
     for side in Side::in_turn(0) {
         prepare(&cluster, side, retained)?;
     }
     let mut table = Table::new(
-        "(a) BEGIN, claim, business update, COMMIT: transactions per second",
+        "claims: BEGIN, claim, business update, COMMIT: transactions per second",
         ["idem", "hand-written"],
     );
-    table.note(ground::settings(&mut Session::connect(
+    table.note(server::settings(&mut Session::connect(
         &cluster,
         Side::Idem.database(),
     )?)?);
@@ -107,7 +107,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
 /// Creates the tables of one side and fills them with `retained` identities.
 pub fn prepare(cluster: &Cluster, side: Side, retained: u64) -> Result<()> {
     let mut session = Session::connect(cluster, side.database())?;
-    ground::create_accounts(&mut session)?;
+    server::create_accounts(&mut session)?;
     match side {
         Side::Idem => {
             idem::create(&mut session)?;
@@ -145,7 +145,7 @@ fn measure(cluster: &Cluster, side: Side, setup: Setup, options: &Options) -> Re
     let (done, _) = load.run_with(|progress| match side {
         Side::Idem => {
             progress.wait_until(half);
-            idem::turn(&mut session)
+            idem::rotate(&mut session)
         }
         Side::HandWritten => keep_retention(&mut session, progress),
     })?;
@@ -186,5 +186,5 @@ pub fn keep_retention(session: &mut Session, progress: &Progress) -> Result<()> 
 }
 
 fn updates(session: &mut Session) -> Result<u64> {
-    session.value(ground::UPDATES)
+    session.value(server::UPDATES)
 }

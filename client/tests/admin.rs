@@ -11,18 +11,17 @@ use idem_client::{
     },
     begin_and_claim, effects, is_claimed,
 };
-use idem_fixtures::Server;
+use idem_testkit::Database;
 use tokio_postgres::{Client, NoTls, error::SqlState};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Starts a server for one test. The tests of this program do not share a server, because all users
 /// of a server share its rings, roles and health.
-async fn start(name: &str) -> (Server, Client) {
-    let server = Server::start(name);
-    server.psql("postgres", "CREATE EXTENSION idem");
-    let client = connect(&server.url("postgres")).await;
-    (server, client)
+async fn start(name: &str) -> (Database, Client) {
+    let database = Database::create_alone(name);
+    let client = connect(&database.url()).await;
+    (database, client)
 }
 
 async fn connect(url: &str) -> Client {
@@ -47,7 +46,7 @@ async fn claim_and_commit(
 
 #[tokio::test]
 async fn forgotten_message_can_be_claimed_again() {
-    let (_server, mut client) = start("client-forget").await;
+    let (_database, mut client) = start("client-forget").await;
     let (id, to) = (
         MessageId::text("m-1").unwrap(),
         Destination::new("care").unwrap(),
@@ -66,7 +65,7 @@ async fn forgotten_message_can_be_claimed_again() {
 
 #[tokio::test]
 async fn configure_selects_the_shortest_sufficient_ring() {
-    let (_server, client) = start("client-configure").await;
+    let (_database, client) = start("client-configure").await;
     let to = Destination::new("care").unwrap();
     let ring = async || -> String {
         let sql = "SELECT r.name FROM idem.destination d JOIN idem.ring r ON r.id = d.ring
@@ -114,14 +113,14 @@ async fn configure_selects_the_shortest_sufficient_ring() {
 
 #[tokio::test]
 async fn role_can_execute_granted_functions_only() {
-    let (server, client) = start("client-grant").await;
+    let (database, client) = start("client-grant").await;
     // Use a role name that needs quotes in SQL.
     let name = "The Consumer's";
     client
         .batch_execute(r#"CREATE ROLE "The Consumer's" LOGIN"#)
         .await
         .unwrap();
-    let url = format!(r"{} user='The Consumer\'s'", server.direct_url("postgres"));
+    let url = format!(r"{} user='The Consumer\'s'", database.direct_url());
     let mut consumer = connect(&url).await;
     let (id, to) = (
         MessageId::text("m-1").unwrap(),
@@ -169,7 +168,7 @@ async fn role_can_execute_granted_functions_only() {
 
 #[tokio::test]
 async fn health_lists_worst_first_and_maintain_repairs_rotation() {
-    let (_server, mut client) = start("client-health").await;
+    let (_database, mut client) = start("client-health").await;
     // Read the health in the transaction of the update. After the commit, the worker could see the
     // update and rotate the ring first.
     let tx = client.transaction().await.unwrap();
@@ -284,7 +283,7 @@ client_functions! {
 
 #[tokio::test]
 async fn client_and_reference_cover_every_sql_function() {
-    let (_server, client) = start("client-catalog").await;
+    let (_database, client) = start("client-catalog").await;
     let sql = "SELECT DISTINCT f.proname::text FROM pg_proc f
                  JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = f.oid
                                  AND d.deptype = 'e'

@@ -7,7 +7,7 @@ use idem_client::{
     begin_and_claim, claim, commit, effects, is_claimed, send, try_claim, try_claim_batch,
     try_record,
 };
-use idem_fixtures::Database;
+use idem_testkit::Database;
 use serde_json::json;
 use time::{Duration, OffsetDateTime};
 use tokio_postgres::{Client, NoTls, error::SqlState};
@@ -390,7 +390,7 @@ async fn error_kinds_identify_the_cause() {
     assert_eq!(wrong.kind(), ErrorKind::NotClaimed);
     drop(tx);
 
-    let mut without = connect(&server.server.url("postgres")).await;
+    let mut without = connect(&server.url_of("postgres")).await;
     let tx = without.transaction().await.unwrap();
     let error = try_claim(&tx, &new_id(), &to).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotInstalled);

@@ -20,7 +20,7 @@ use idem_client::{
     test_util::CrashProxy,
     try_claim, try_claim_batch, try_record,
 };
-use idem_fixtures::Database;
+use idem_testkit::Database;
 use serde_json::json;
 use tokio_postgres::{
     Client, NoTls, Row,
@@ -143,7 +143,7 @@ async fn assert_untouched(connection: &impl Executor, id: &MessageId) {
 #[tokio::test]
 async fn connection_of_each_pool_claims_once() {
     let database = Database::create();
-    let client = database.connect().await;
+    let client = database.client().await;
     assert_connection_claims_once(&client).await;
     let counted = Counted::new(&client);
     assert_connection_claims_once(&counted).await;
@@ -184,7 +184,7 @@ macro_rules! assert_transactions_claim_once {
 #[tokio::test]
 async fn transaction_of_each_pool_claims_once() {
     let database = Database::create();
-    let mut client = database.connect().await;
+    let mut client = database.client().await;
     assert_transactions_claim_once!(client, |tx| tx);
     assert_transactions_claim_once!(client, Counted::new);
 
@@ -202,7 +202,7 @@ async fn transaction_of_each_pool_claims_once() {
 #[tokio::test]
 async fn sent_message_is_rolled_back_with_its_transaction() {
     let database = Database::create();
-    let mut client = database.connect().await;
+    let mut client = database.client().await;
     let outbox = async |client: &Client| -> i64 {
         let sql = "SELECT count(*) FROM (TABLE idem.outbox_0 UNION ALL TABLE idem.outbox_1 \
                    UNION ALL TABLE idem.outbox_2 UNION ALL TABLE idem.outbox_3) e";

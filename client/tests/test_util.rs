@@ -1,13 +1,13 @@
 //! Tests of the helpers for the tests of applications, on a real server.
 
-use std::{sync::Arc, thread};
+use std::thread;
 
 use futures_util::future::join;
 use idem_client::{
     Claim, Destination, Error, ErrorKind, MessageId, begin_and_claim,
     test_util::{Crash, CrashProxy, TestDatabase, TestError, force_duplicate},
 };
-use idem_fixtures::{Server, in_time, until};
+use idem_testkit::{Database, in_time, until};
 use tokio_postgres::{Client, Config, error::SqlState};
 use uuid::Uuid;
 
@@ -19,28 +19,29 @@ fn new_id() -> MessageId {
     Uuid::new_v4().into()
 }
 
-/// Returns the shared server and the connection string that an application would pass.
-fn server() -> (Arc<Server>, String) {
-    let server = Server::shared("client");
-    let url = server.direct_url("postgres");
-    (server, url)
+/// Returns a database of the shared server, and the connection string that an application would
+/// pass.
+fn server() -> (Database, String) {
+    let database = Database::create();
+    let url = database.direct_url();
+    (database, url)
 }
 
 /// Returns the number of databases with this name.
-fn databases(server: &Server, name: &str) -> String {
+fn databases(server: &Database, name: &str) -> String {
     let sql = format!("SELECT count(*) FROM pg_database WHERE datname = '{name}'");
-    server.psql("postgres", &sql).trim().to_owned()
+    server.psql(&sql).trim().to_owned()
 }
 
 /// A test database with a table, and a proxy in front of it.
-struct Ground {
+struct Fixture {
     observer: Client,
     proxy: CrashProxy,
     // This field is declared last, so that the database is dropped last.
     _database: TestDatabase,
 }
 
-impl Ground {
+impl Fixture {
     async fn new(url: &str) -> Self {
         let database = TestDatabase::create(url).await.unwrap();
         let observer = database.connect().await.unwrap();
@@ -183,10 +184,7 @@ async fn failed_creation_returns_its_cause() {
     let error = failed("host=127.0.0.1 port=1 user=postgres").await;
     assert!(matches!(error, TestError::Connect(_)), "{error}");
 
-    server.psql(
-        "postgres",
-        "CREATE ROLE test_util_plain LOGIN; CREATE ROLE test_util_creator LOGIN CREATEDB",
-    );
+    server.psql("CREATE ROLE test_util_plain LOGIN; CREATE ROLE test_util_creator LOGIN CREATEDB");
     let (before, after) = url.split_once("user=postgres").unwrap();
     let error = failed(&format!("{before}user=test_util_plain{after}")).await;
     assert!(matches!(error, TestError::CreateDatabase { .. }), "{error}");
@@ -198,7 +196,7 @@ async fn failed_creation_returns_its_cause() {
     // The database without the extension is dropped.
     let sql = "SELECT count(*) FROM pg_database d JOIN pg_roles r ON r.oid = d.datdba \
                WHERE r.rolname = 'test_util_creator'";
-    assert_eq!(server.psql("postgres", sql).trim(), "0");
+    assert_eq!(server.psql(sql).trim(), "0");
 }
 
 #[tokio::test]
@@ -222,15 +220,15 @@ async fn forced_duplicate_is_a_duplicate() {
 #[tokio::test]
 async fn crash_before_commit_rolls_back() {
     let (_server, url) = server();
-    let ground = Ground::new(&url).await;
+    let fixture = Fixture::new(&url).await;
     for (number, form) in FORMS.into_iter().enumerate() {
-        let mut client = ground.proxy.connect().await.unwrap();
-        let crash = || ground.proxy.crash_once(Crash::BeforeCommit);
+        let mut client = fixture.proxy.connect().await.unwrap();
+        let crash = || fixture.proxy.crash_once(Crash::BeforeCommit);
         let ended = in_time(insert(&mut client, form, crash)).await;
         let error = ended.expect_err("the connection is lost");
         assert_eq!(ErrorKind::of(&error), ErrorKind::ConnectionLost, "{form:?}");
-        assert_eq!(ground.proxy.crashes(), number + 1, "{form:?}");
-        assert_eq!(ground.committed().await, 0, "{form:?}");
+        assert_eq!(fixture.proxy.crashes(), number + 1, "{form:?}");
+        assert_eq!(fixture.committed().await, 0, "{form:?}");
     }
 }
 
@@ -238,16 +236,16 @@ async fn crash_before_commit_rolls_back() {
 #[tokio::test]
 async fn crash_after_commit_commits() {
     let (_server, url) = server();
-    let ground = Ground::new(&url).await;
+    let fixture = Fixture::new(&url).await;
     for (number, form) in (1_u32..).zip(FORMS) {
-        let mut client = ground.proxy.connect().await.unwrap();
-        let crash = || ground.proxy.crash_once(Crash::AfterCommit);
+        let mut client = fixture.proxy.connect().await.unwrap();
+        let crash = || fixture.proxy.crash_once(Crash::AfterCommit);
         let ended = in_time(insert(&mut client, form, crash)).await;
         let error = ended.expect_err("the connection is lost");
         assert_eq!(ErrorKind::of(&error), ErrorKind::ConnectionLost, "{form:?}");
-        assert_eq!(ground.committed().await, i64::from(number), "{form:?}");
+        assert_eq!(fixture.committed().await, i64::from(number), "{form:?}");
     }
-    assert_eq!(ground.proxy.crashes(), FORMS.len());
+    assert_eq!(fixture.proxy.crashes(), FORMS.len());
 }
 
 /// Goal: the example of the documentation. The client classifies both crashes as an ambiguous
@@ -255,18 +253,18 @@ async fn crash_after_commit_commits() {
 #[tokio::test]
 async fn next_claim_after_a_crash_shows_the_result() {
     let (_server, url) = server();
-    let ground = Ground::new(&url).await;
+    let fixture = Fixture::new(&url).await;
     let to = destination();
     for (crash, is_duplicate) in [(Crash::BeforeCommit, false), (Crash::AfterCommit, true)] {
         let id = new_id();
-        let mut client = ground.proxy.connect().await.unwrap();
+        let mut client = fixture.proxy.connect().await.unwrap();
         let Claim::New(tx) = begin_and_claim(&mut client, &id, &to).await.unwrap() else {
             panic!("a new id is a duplicate");
         };
-        ground.proxy.crash_once(crash);
+        fixture.proxy.crash_once(crash);
         let error = in_time(tx.commit()).await.unwrap_err();
         assert!(matches!(error, Error::AmbiguousCommit(_)), "{error:?}");
-        let mut client = ground.proxy.connect().await.unwrap();
+        let mut client = fixture.proxy.connect().await.unwrap();
         let claim = begin_and_claim(&mut client, &id, &to).await.unwrap();
         assert_eq!(claim.is_duplicate(), is_duplicate, "{crash:?}");
     }
@@ -276,47 +274,47 @@ async fn next_claim_after_a_crash_shows_the_result() {
 #[tokio::test]
 async fn crash_affects_one_connection_unless_for_good() {
     let (_server, url) = server();
-    let ground = Ground::new(&url).await;
-    let mut first = ground.proxy.connect().await.unwrap();
-    let mut second = ground.proxy.connect().await.unwrap();
-    let crash = || ground.proxy.crash_once(Crash::BeforeCommit);
+    let fixture = Fixture::new(&url).await;
+    let mut first = fixture.proxy.connect().await.unwrap();
+    let mut second = fixture.proxy.connect().await.unwrap();
+    let crash = || fixture.proxy.crash_once(Crash::BeforeCommit);
     assert!(insert(&mut first, Form::Driver, crash).await.is_err());
     insert(&mut second, Form::Driver, || {}).await.unwrap();
 
-    let crash = || ground.proxy.crash_for_good(Crash::AfterCommit);
+    let crash = || fixture.proxy.crash_for_good(Crash::AfterCommit);
     assert!(insert(&mut second, Form::Driver, crash).await.is_err());
-    let closed = ground.proxy.connect().await;
+    let closed = fixture.proxy.connect().await;
     assert!(matches!(closed, Err(TestError::Connect(_))));
-    ground.proxy.recover();
-    let mut third = ground.proxy.connect().await.unwrap();
+    fixture.proxy.recover();
+    let mut third = fixture.proxy.connect().await.unwrap();
     insert(&mut third, Form::Driver, || {}).await.unwrap();
     drop(third);
-    assert_eq!(ground.committed().await, 3);
-    assert_eq!(ground.proxy.crashes(), 2);
+    assert_eq!(fixture.committed().await, 3);
+    assert_eq!(fixture.proxy.crashes(), 2);
 }
 
 /// Goal: COMMIT of a failed transaction is a rollback, which is no crash after COMMIT.
 #[tokio::test]
 async fn rollback_in_place_of_commit_keeps_the_request() {
     let (_server, url) = server();
-    let ground = Ground::new(&url).await;
-    let mut client = ground.proxy.connect().await.unwrap();
-    ground.proxy.crash_once(Crash::AfterCommit);
+    let fixture = Fixture::new(&url).await;
+    let mut client = fixture.proxy.connect().await.unwrap();
+    fixture.proxy.crash_once(Crash::AfterCommit);
     client.batch_execute("BEGIN").await.unwrap();
     assert!(client.batch_execute("SELECT 1 / 0").await.is_err());
     // The driver reports success.
     client.batch_execute("COMMIT").await.unwrap();
-    assert_eq!(ground.proxy.crashes(), 0);
+    assert_eq!(fixture.proxy.crashes(), 0);
     assert!(insert(&mut client, Form::Driver, || {}).await.is_err());
-    assert_eq!(ground.proxy.crashes(), 1);
+    assert_eq!(fixture.proxy.crashes(), 1);
 }
 
 /// Goal: messages of any size pass unchanged, in both directions at the same time.
 #[tokio::test]
 async fn large_messages_pass_unchanged() {
     let (_server, url) = server();
-    let ground = Ground::new(&url).await;
-    let client = ground.proxy.connect().await.unwrap();
+    let fixture = Fixture::new(&url).await;
+    let client = fixture.proxy.connect().await.unwrap();
     let text = "COMMIT; ".repeat(1 << 20);
     let sql = "SELECT $1::text";
     let echo = async || -> String {
@@ -325,19 +323,19 @@ async fn large_messages_pass_unchanged() {
     };
     let (first, second) = in_time(join(echo(), echo())).await;
     assert!(first == text && second == text);
-    assert_eq!(ground.proxy.crashes(), 0);
+    assert_eq!(fixture.proxy.crashes(), 0);
 }
 
 /// Goal: a cancelled statement fails with 57014, and the connection works.
 #[tokio::test]
 async fn cancelled_statement_leaves_the_connection_usable() {
     let (_server, url) = server();
-    let ground = Ground::new(&url).await;
-    let client = ground.proxy.connect().await.unwrap();
-    ground.proxy.cancel_once("BEGIN");
+    let fixture = Fixture::new(&url).await;
+    let client = fixture.proxy.connect().await.unwrap();
+    fixture.proxy.cancel_once("BEGIN");
     let error = client.batch_execute("BEGIN").await.unwrap_err();
     assert_eq!(error.code(), Some(&SqlState::QUERY_CANCELED));
-    assert_eq!(ground.proxy.cancellations(), 1);
+    assert_eq!(fixture.proxy.cancellations(), 1);
     client.batch_execute("BEGIN; ROLLBACK").await.unwrap();
 }
 
@@ -345,15 +343,15 @@ async fn cancelled_statement_leaves_the_connection_usable() {
 #[tokio::test]
 async fn round_trips_are_counted() {
     let (_server, url) = server();
-    let ground = Ground::new(&url).await;
-    let client = ground.proxy.connect().await.unwrap();
+    let fixture = Fixture::new(&url).await;
+    let client = fixture.proxy.connect().await.unwrap();
     let select = || client.batch_execute("SELECT 1");
-    let before = ground.proxy.round_trips();
+    let before = fixture.proxy.round_trips();
     let (first, second) = join(select(), select()).await;
     first.and(second).unwrap();
-    assert_eq!(ground.proxy.round_trips() - before, 1);
+    assert_eq!(fixture.proxy.round_trips() - before, 1);
     for _ in 0..2 {
         select().await.unwrap();
     }
-    assert_eq!(ground.proxy.round_trips() - before, 3);
+    assert_eq!(fixture.proxy.round_trips() - before, 3);
 }

@@ -61,7 +61,7 @@ fn effects_reach_nats_over_tls() {
     make_stream(&nats);
     nats.stop().unwrap();
     nats.configure(&format!(
-        "tls {{ cert_file: \"{}\", key_file: \"{}\" }}",
+        "tls {{ cert_file: \"{}\", key_file: \"{}\", timeout: 60 }}",
         server.certificate.display(),
         server.key.display()
     ));

@@ -2,7 +2,7 @@
 
 #[test]
 fn root_has_at_most_40_names() {
-    idem_fixtures::names::assert_few_names(
+    idem_testkit::names::assert_few_names(
         include_str!("../src/lib.rs"),
         &["Consumer", "Idem", "Relay", "inbox", "tokio_postgres"],
     );

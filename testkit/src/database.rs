@@ -4,16 +4,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
+use deadpool_postgres::{Manager, Pool};
+use idem_brokers::PgBouncer;
 use idem_cluster::Cluster;
+use tokio_postgres::{Client, NoTls};
 
+use super::server::{Server, keep_the_log};
 use super::session::Session;
-use super::shared::{keep_the_log, shared_cluster};
 use super::until::until;
+
+const CREATE_EXTENSION: &str = "CREATE EXTENSION idem";
 
 /// A database of one test in a cluster. The database is dropped at the end of the test. When the
 /// test panics, the database and the server's log are kept.
+///
+/// The functions that return a [`Result`] are for tests that return one. The others panic when they
+/// fail.
 pub struct Database {
-    cluster: Arc<Cluster>,
+    server: Server,
     name: String,
 }
 
@@ -23,9 +31,7 @@ impl Database {
     /// # Errors
     /// Fails when the cluster does not start or the extension cannot be created.
     pub async fn with_idem(name: &str) -> Result<Self> {
-        let db = Self::empty(name).await?;
-        db.connect().await?.run("CREATE EXTENSION idem").await?;
-        Ok(db)
+        Self::prepare(None, name, Some(CREATE_EXTENSION)).await
     }
 
     /// Creates an empty database in the shared cluster.
@@ -33,8 +39,7 @@ impl Database {
     /// # Errors
     /// Fails when the cluster does not start.
     pub async fn empty(name: &str) -> Result<Self> {
-        let cluster = tokio::task::spawn_blocking(shared_cluster).await??;
-        Self::empty_in(cluster, name).await
+        Self::prepare(None, name, None).await
     }
 
     /// Creates a database with the extension in this cluster.
@@ -42,9 +47,7 @@ impl Database {
     /// # Errors
     /// Fails when the server returns an error.
     pub async fn with_idem_in(cluster: Arc<Cluster>, name: &str) -> Result<Self> {
-        let db = Self::empty_in(cluster, name).await?;
-        db.connect().await?.run("CREATE EXTENSION idem").await?;
-        Ok(db)
+        Self::prepare(Some(cluster), name, Some(CREATE_EXTENSION)).await
     }
 
     /// Creates an empty database in this cluster. The name of the database begins with `name`.
@@ -52,15 +55,52 @@ impl Database {
     /// # Errors
     /// Fails when the server returns an error.
     pub async fn empty_in(cluster: Arc<Cluster>, name: &str) -> Result<Self> {
+        Self::prepare(Some(cluster), name, None).await
+    }
+
+    /// Creates a database with the extension in the shared cluster.
+    pub fn create() -> Self {
+        let server = Server::shared().unwrap();
+        Self::on(server, "test", Some(CREATE_EXTENSION)).unwrap()
+    }
+
+    /// Creates a database with the extension in a new cluster, which no other test uses.
+    pub fn create_alone(name: &str) -> Self {
+        let server = Server::start(name).unwrap();
+        Self::on(server, "test", Some(CREATE_EXTENSION)).unwrap()
+    }
+
+    async fn prepare(
+        cluster: Option<Arc<Cluster>>,
+        name: &str,
+        sql: Option<&'static str>,
+    ) -> Result<Self> {
+        let name = name.to_owned();
+        let prepare = move || {
+            let server = match cluster {
+                Some(cluster) => Server {
+                    pooler: None,
+                    cluster,
+                },
+                None => Server::shared()?,
+            };
+            Self::on(server, &name, sql)
+        };
+        tokio::task::spawn_blocking(prepare).await?
+    }
+
+    fn on(server: Server, name: &str, sql: Option<&str>) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(1);
         let name = format!("{name}_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-        Session::connect(&cluster, "postgres", "postgres")
-            .await?
-            // CREATE DATABASE fails while a session is connected to the template. No session can
-            // connect to template0.
-            .run(&format!("CREATE DATABASE {name} TEMPLATE template0"))
-            .await?;
-        Ok(Self { cluster, name })
+        // CREATE DATABASE fails while a session is connected to the template. No session can
+        // connect to template0.
+        let create = format!("CREATE DATABASE {name} TEMPLATE template0");
+        server.cluster.psql("postgres", &create)?;
+        let database = Self { server, name };
+        if let Some(sql) = sql {
+            database.server.cluster.psql(&database.name, sql)?;
+        }
+        Ok(database)
     }
 
     /// Returns the name of the database: letters, digits and underscores.
@@ -72,7 +112,65 @@ impl Database {
     /// Returns the cluster of the database.
     #[must_use]
     pub fn cluster(&self) -> &Arc<Cluster> {
-        &self.cluster
+        &self.server.cluster
+    }
+
+    /// Returns the URL through which the program under test connects. The URL may lead to
+    /// PgBouncer.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.url_of(&self.name)
+    }
+
+    /// Returns the URL of another database of the server.
+    #[must_use]
+    pub fn url_of(&self, database: &str) -> String {
+        match &self.server.pooler {
+            Some(pooler) => pooler.connection_string_to(database),
+            None => self.server.cluster.connection_string(database),
+        }
+    }
+
+    /// Returns a URL that bypasses the pooler, for queries on sessions and locks and for session
+    /// state.
+    #[must_use]
+    pub fn direct_url(&self) -> String {
+        self.server.cluster.connection_string(&self.name)
+    }
+
+    /// Returns the pooler through which the program under test connects, if there is one.
+    #[must_use]
+    pub fn pooler(&self) -> Option<&PgBouncer> {
+        self.server.pooler.as_deref()
+    }
+
+    /// Starts a separate PgBouncer with a pool of `size` connections to this server.
+    #[must_use]
+    pub fn small_pooler(&self, size: u32) -> PgBouncer {
+        PgBouncer::start_with_pool(&self.server.cluster, "postgres", size).unwrap()
+    }
+
+    /// Returns a pool of `size` connections, as the program under test uses it.
+    #[must_use]
+    pub fn pool(&self, size: usize) -> Pool {
+        let manager = Manager::new(self.url().parse().unwrap(), NoTls);
+        Pool::builder(manager).max_size(size).build().unwrap()
+    }
+
+    /// Executes SQL directly at the server. Each statement is its own transaction. Returns the
+    /// rows as psql prints them.
+    pub fn psql(&self, sql: &str) -> String {
+        self.server.cluster.psql(&self.name, sql).unwrap()
+    }
+
+    /// Opens a session of the superuser with the settings of the server, which bypasses the
+    /// pooler.
+    pub async fn client(&self) -> Client {
+        let (client, connection) = tokio_postgres::connect(&self.direct_url(), NoTls)
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        client
     }
 
     /// Opens a session of the superuser.
@@ -88,7 +186,7 @@ impl Database {
     /// # Errors
     /// Fails when the server rejects the connection.
     pub async fn connect_on_defaults(&self) -> Result<Session> {
-        Session::connect_with(&self.cluster, &self.name, "postgres", "").await
+        Session::connect_with(&self.server.cluster, &self.name, "postgres", "").await
     }
 
     /// Opens a session of a role that can log in.
@@ -96,7 +194,7 @@ impl Database {
     /// # Errors
     /// Fails when the server rejects the connection.
     pub async fn connect_as(&self, role: &str) -> Result<Session> {
-        Session::connect(&self.cluster, &self.name, role).await
+        Session::connect(&self.server.cluster, &self.name, role).await
     }
 
     /// Creates a role that can log in and has no other privilege. A session of the superuser
@@ -140,12 +238,12 @@ impl Database {
 impl Drop for Database {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            keep_the_log(&self.cluster);
+            keep_the_log(&self.server.cluster);
             return;
         }
         // If the test has stopped the cluster, the databases are removed together with its
         // directory.
-        if self.cluster.pid().is_some() {
+        if self.server.cluster.pid().is_some() {
             // The roles of the database are dropped after it. Their names begin with its name: see
             // `Database::role`.
             let name = &self.name;
@@ -154,7 +252,7 @@ impl Drop for Database {
                  SELECT format('DROP ROLE %I', rolname)
                    FROM pg_roles WHERE starts_with(rolname, '{name}_') \\gexec"
             );
-            let dropped = self.cluster.psql("postgres", &sql);
+            let dropped = self.server.cluster.psql("postgres", &sql);
             if let Err(error) = dropped {
                 eprintln!("cannot drop database {}: {error:#}", self.name);
             }

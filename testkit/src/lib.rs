@@ -12,19 +12,26 @@
 //! # }
 //! ```
 
+pub mod broker;
 pub mod clock;
 mod database;
+pub mod log;
+pub mod names;
 mod pause;
+pub mod polls;
 mod priority;
+pub mod proxy;
 mod seed;
+mod server;
 mod session;
-mod shared;
+pub mod standby;
 mod until;
 
+pub use broker::source_ended;
 pub use database::Database;
 pub use pause::Pause;
 pub use priority::prioritize;
 pub use seed::seed;
+pub use server::shared_cluster;
 pub use session::{Refusal, Session};
-pub use shared::shared_cluster;
-pub use until::{DEADLINE, until};
+pub use until::{DEADLINE, in_time, until};

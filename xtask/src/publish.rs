@@ -269,7 +269,7 @@ mod tests {
         let mut runtime = package("idem-runtime");
         runtime.dependencies = vec![
             dependency("idem-client", "^0.2.0", None),
-            dependency("idem-fixtures", "*", Some("dev")),
+            dependency("idem-testkit", "*", Some("dev")),
         ];
         assert_eq!(problems_of_manifest(&runtime), Vec::<String>::new());
     }
@@ -278,12 +278,12 @@ mod tests {
     fn each_kind_of_wrong_manifest_is_found() {
         let mut packages = all();
         packages[0].publish = Some(Vec::new());
-        packages.push(package("idem-fixtures"));
+        packages.push(package("idem-testkit"));
         packages.remove(1);
         let problems = problems_of(&packages).join("\n");
         for name in [
             "idem-core: is in",
-            "idem-fixtures: is in",
+            "idem-testkit: is in",
             "idem-client: no crate",
         ] {
             assert!(problems.contains(name), "{name}: {problems}");

@@ -16,9 +16,9 @@ use tokio_postgres::types::Type;
 
 use super::lines::{self, AnySource, Broker};
 use super::{CONNECTIONS, pool, runtime};
-use crate::ground::{self, ACCOUNTS, BUSINESS};
 use crate::options::Options;
 use crate::report::{Rounds, Table, Target};
+use crate::server::{self, ACCOUNTS, BUSINESS};
 use crate::side::Side;
 use crate::wire::Session;
 
@@ -30,16 +30,16 @@ const LINGER: Duration = Duration::from_millis(10);
 const FILLERS: usize = 500;
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
-    let cluster = ground::start(install, "bench-consume", &[])?;
+    let cluster = server::start(install, "bench-consume", &[])?;
     for side in Side::in_turn(0) {
-        ground::create_accounts(&mut Session::connect(&cluster, side.database())?)?;
+        server::create_accounts(&mut Session::connect(&cluster, side.database())?)?;
     }
     let runtime = runtime()?;
     let ours = pool(&cluster, Side::Idem.database())?;
     let theirs = pool(&cluster, Side::HandWritten.database())?;
     let count = options.sized(20_000, 2_000);
     let mut table = Table::new(
-        "g. the consumer runtime, batches of 100, against the same consumer without idem",
+        "consumer: the runtime, batches of 100, against the same consumer without idem",
         ["idem, messages/s", "without idem, messages/s"],
     );
     table.note(format!(
@@ -72,7 +72,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         }
         table.rounds(broker.name(), &rounds, Target::AtLeast(0.8));
     }
-    table.note(ground::settings(&mut Session::connect(
+    table.note(server::settings(&mut Session::connect(
         &cluster,
         Side::Idem.database(),
     )?)?);

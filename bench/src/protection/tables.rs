@@ -10,7 +10,7 @@ use tokio_postgres::{Client, NoTls};
 use super::Contestant;
 use super::handler::Handler;
 use crate::search_path;
-use crate::{ground, inbox};
+use crate::{inbox, server};
 
 /// The outbox that an application would write itself. A relay would delete its rows after it has
 /// published them.
@@ -51,7 +51,7 @@ async fn create_on(client: &Client, contestant: Contestant) -> Result<()> {
         ))
         .await?;
     search_path::put_first(client, schema).await?;
-    for statement in ground::account_statements() {
+    for statement in server::account_statements() {
         client.batch_execute(&statement).await?;
     }
     if contestant == Contestant::ByHand {
@@ -106,7 +106,7 @@ impl Written {
                 // The last condition uses both parameters for every contestant.
                 &format!(
                     "SELECT ({}), ({claims}), ({outgoing}) WHERE $1 <> $2",
-                    ground::UPDATES
+                    server::UPDATES
                 ),
                 &[
                     (&handler.destination(), Type::TEXT),

@@ -10,33 +10,33 @@ use super::{
     handlers::{self, Desk},
     hazard::{Hazard, Killed},
     session::Session,
-    world::World,
+    trial_state::TrialState,
 };
 
 /// Handles deliveries until the transport is drained or paused.
 ///
 /// Returns an error, which ends the trial, when a redelivery would also fail.
-pub async fn run(world: Arc<World>) -> Result<()> {
-    let mut session = Session::open(&world).await?;
-    while let Some(delivery) = world.transport.next().await {
-        let hazard = Hazard::new(delivery.fate.kill, &session, &world);
+pub async fn run(state: Arc<TrialState>) -> Result<()> {
+    let mut session = Session::open(&state).await?;
+    while let Some(delivery) = state.transport.next().await {
+        let hazard = Hazard::new(delivery.fate.kill, &session, &state);
         let handled = handlers::handle(
             &mut Desk {
                 client: &mut session.client,
-                world: &world,
+                state: &state,
                 hazard,
             },
             &delivery.message,
         )
         .await;
         match handled {
-            Ok(()) => world.transport.acknowledge(delivery),
+            Ok(()) => state.transport.acknowledge(delivery),
             Err(error) if comes_again(&error) => {
-                world.transport.give_back(delivery);
+                state.transport.give_back(delivery);
                 // A killed process loses its connection and does not send a rollback, so the
                 // connection is aborted here.
                 session.line.abort();
-                session = Session::open(&world).await?;
+                session = Session::open(&state).await?;
             }
             Err(error) => return Err(error),
         }

@@ -5,7 +5,7 @@ use std::{fmt, sync::atomic::Ordering};
 use anyhow::{Result, ensure};
 use tokio::task::AbortHandle;
 
-use super::{fate::Kill, session::Session, world::World};
+use super::{fate::Kill, session::Session, trial_state::TrialState};
 
 /// The fault of one delivery. Handlers call the functions of this type at two points: in the
 /// transaction, and after its commit. The fault happens at one of these points, which the seed
@@ -14,7 +14,7 @@ pub struct Hazard<'a> {
     kill: Option<Kill>,
     backend: i32,
     line: AbortHandle,
-    world: &'a World,
+    state: &'a TrialState,
 }
 
 /// The error of a handler when its consumer was killed. The handler executed nothing after the
@@ -25,12 +25,12 @@ pub struct Killed;
 impl<'a> Hazard<'a> {
     /// Creates the hazard of a delivery that is handled in this session.
     #[must_use]
-    pub fn new(kill: Option<Kill>, session: &Session, world: &'a World) -> Self {
+    pub fn new(kill: Option<Kill>, session: &Session, state: &'a TrialState) -> Self {
         Self {
             kill,
             backend: session.backend,
             line: session.line.clone(),
-            world,
+            state,
         }
     }
 
@@ -39,8 +39,8 @@ impl<'a> Hazard<'a> {
     pub async fn mid_transaction(&self) -> Result<()> {
         match self.kill {
             Some(Kill::BackendTerminated) => {
-                self.world.kills.fetch_add(1, Ordering::Relaxed);
-                let admin = Session::open(self.world).await?;
+                self.state.kills.fetch_add(1, Ordering::Relaxed);
+                let admin = Session::open(self.state).await?;
                 // Waits up to 5 s for the end of the backend. No row means that the backend has
                 // ended with its server in the meantime.
                 let row = admin
@@ -59,7 +59,7 @@ impl<'a> Hazard<'a> {
                 );
             }
             Some(Kill::ConnectionCut) => {
-                self.world.kills.fetch_add(1, Ordering::Relaxed);
+                self.state.kills.fetch_add(1, Ordering::Relaxed);
                 self.line.abort();
             }
             Some(Kill::AfterCommit) | None => {}
@@ -70,7 +70,7 @@ impl<'a> Hazard<'a> {
     /// Executes a fault after the commit, before the consumer publishes or acknowledges anything.
     pub fn after_commit(&self) -> Result<(), Killed> {
         if self.kill == Some(Kill::AfterCommit) {
-            self.world.kills.fetch_add(1, Ordering::Relaxed);
+            self.state.kills.fetch_add(1, Ordering::Relaxed);
             return Err(Killed);
         }
         Ok(())

@@ -39,8 +39,8 @@ pub mod session;
 pub mod traffic;
 pub mod transport;
 pub mod trial;
+pub mod trial_state;
 pub mod verdict;
-pub mod world;
 
 pub use config::{Config, Rates};
 pub use handlers::System;

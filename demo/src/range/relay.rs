@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::{consumer::comes_again, message::Fact, session::Session, world::World};
+use super::{consumer::comes_again, message::Fact, session::Session, trial_state::TrialState};
 
 /// The lease of a batch. It is short, because the range waits for the leases of killed relays.
 const LEASE: Duration = Duration::from_millis(100);
@@ -20,30 +20,30 @@ const IDLE: Duration = Duration::from_millis(2);
 
 /// Publishes effects until no consumer can record another effect, or until the transport is paused.
 /// `death` is the share of batches, from 0 to 1, that are published and not acknowledged.
-pub async fn run(world: Arc<World>, seed: u64, death: f64) -> Result<()> {
+pub async fn run(state: Arc<TrialState>, seed: u64, death: f64) -> Result<()> {
     let mut dice = StdRng::seed_from_u64(seed);
-    let mut session = Session::open(&world).await?;
+    let mut session = Session::open(&state).await?;
     // A relay that was killed, also in an earlier part of the trial, can hold a lease on effects.
     // This relay cannot read these effects until this moment.
     let mut leased_until = Instant::now() + LEASE;
     loop {
-        if world.transport.has_paused() {
+        if state.transport.has_paused() {
             return Ok(());
         }
         // `is_quiet` is read before the batch is fetched. If it is true, all effects are committed,
         // so an empty batch means that no effect is left.
-        let is_quiet = world.transport.is_quiet();
+        let is_quiet = state.transport.is_quiet();
         let dies = dice.random_bool(death);
-        match publish_batch(&world, &session, dies).await {
+        match publish_batch(&state, &session, dies).await {
             Ok(Batch::Acknowledged) => {}
             Ok(Batch::Forgotten) => leased_until = Instant::now() + 2 * LEASE,
             Ok(Batch::Empty) if is_quiet && Instant::now() > leased_until => {
-                world.transport.relay_is_done();
+                state.transport.relay_is_done();
                 return Ok(());
             }
             Ok(Batch::Empty) => tokio::time::sleep(IDLE).await,
             Err(error) if comes_again(&error) => {
-                session = Session::open(&world).await?;
+                session = Session::open(&state).await?;
                 leased_until = Instant::now() + 2 * LEASE;
             }
             Err(error) => return Err(error),
@@ -58,7 +58,7 @@ enum Batch {
     Forgotten,
 }
 
-async fn publish_batch(world: &World, session: &Session, dies: bool) -> Result<Batch> {
+async fn publish_batch(state: &TrialState, session: &Session, dies: bool) -> Result<Batch> {
     // Three steps: fetch, publish, acknowledge. The first and the last are separate transactions.
     let batch = session
         .client
@@ -66,7 +66,7 @@ async fn publish_batch(world: &World, session: &Session, dies: bool) -> Result<B
             "SELECT token, message_id, topic, payload
              FROM idem_relay_next($1, 0, 100, $2::interval)",
             &[
-                (&world.relay, Type::TEXT),
+                (&state.relay, Type::TEXT),
                 (&format!("{} ms", LEASE.as_millis()), Type::TEXT),
             ],
         )
@@ -77,9 +77,9 @@ async fn publish_batch(world: &World, session: &Session, dies: bool) -> Result<B
     for effect in &batch {
         // A relay reads every effect of the database. Only the effects of this trial are published
         // to the transport.
-        if effect.try_get::<_, &str>("topic")? == world.topic {
+        if effect.try_get::<_, &str>("topic")? == state.topic {
             let id: Uuid = effect.try_get("message_id")?;
-            world.publish(Fact::published(id, effect.try_get("payload")?)?);
+            state.publish(Fact::published(id, effect.try_get("payload")?)?);
         }
     }
     if dies {
@@ -90,7 +90,7 @@ async fn publish_batch(world: &World, session: &Session, dies: bool) -> Result<B
         .client
         .query_typed(
             "SELECT idem_relay_ack($1, 0, $2)",
-            &[(&world.relay, Type::TEXT), (&token, Type::INT8)],
+            &[(&state.relay, Type::TEXT), (&token, Type::INT8)],
         )
         .await
         .map_err(idem_client::Error::from);

@@ -7,7 +7,7 @@ use idem_client::ErrorKind;
 use tokio::{task::AbortHandle, time::Instant};
 use tokio_postgres::{Client, NoTls};
 
-use super::world::World;
+use super::trial_state::TrialState;
 use idem_bench::search_path;
 
 /// The longest time that a server may be down, for a restart during a run.
@@ -30,10 +30,10 @@ impl Session {
     /// Connects to the database of the trial. Waits up to 60 s for a server that is restarting.
     ///
     /// Returns an error when the server is not up by then, or when it rejects the connection.
-    pub async fn open(world: &World) -> Result<Self> {
+    pub async fn open(state: &TrialState) -> Result<Self> {
         let deadline = Instant::now() + SERVER_MAY_BE_AWAY;
         loop {
-            match Self::connect(world).await {
+            match Self::connect(state).await {
                 Ok(session) => return Ok(session),
                 Err(error)
                     if error.kind() == ErrorKind::ConnectionLost && Instant::now() < deadline =>
@@ -45,15 +45,15 @@ impl Session {
         }
     }
 
-    async fn connect(world: &World) -> Result<Self, idem_client::Error> {
-        let (client, connection) = tokio_postgres::connect(&world.database_url, NoTls).await?;
+    async fn connect(state: &TrialState) -> Result<Self, idem_client::Error> {
+        let (client, connection) = tokio_postgres::connect(&state.database_url, NoTls).await?;
         // When the connection ends with an error, the next statement of the client returns the
         // error.
         let line = tokio::spawn(async move {
             let _ = connection.await;
         })
         .abort_handle();
-        search_path::put_first(&client, &world.schema).await?;
+        search_path::put_first(&client, &state.schema).await?;
         let row = client.query_one("SELECT pg_backend_pid()", &[]).await?;
         Ok(Self {
             backend: row.try_get(0)?,

@@ -14,14 +14,14 @@ use super::{
     session::Session,
     traffic::Traffic,
     transport::Counts,
+    trial_state::TrialState,
     verdict::{self, Facts},
-    world::World,
 };
 
 /// A system, with its tables and its transport.
 pub struct Trial {
     config: Config,
-    world: Arc<World>,
+    state: Arc<TrialState>,
     attempts: Vec<FireAt>,
 }
 
@@ -38,7 +38,7 @@ pub enum Until {
 /// A handle that reads the progress of a trial while it runs.
 #[derive(Clone)]
 pub struct Watch {
-    world: Arc<World>,
+    state: Arc<TrialState>,
     attempts: usize,
 }
 
@@ -48,11 +48,11 @@ impl Trial {
     /// Returns an error when the database has no extension idem, or cannot be reached.
     pub async fn prepare(config: &Config, system: System) -> Result<Self> {
         let traffic = Traffic::generate(config)?;
-        let world = Arc::new(World::new(config, system)?);
-        let session = Session::open(&world).await?;
+        let state = Arc::new(TrialState::new(config, system)?);
+        let session = Session::open(&state).await?;
         business::set_up(
             &session.client,
-            &world.schema,
+            &state.schema,
             config.players,
             &traffic.positions,
         )
@@ -63,15 +63,15 @@ impl Trial {
             System::Idem => {
                 session
                     .client
-                    .execute("SELECT idem_create_relay($1)", &[&world.relay])
+                    .execute("SELECT idem_create_relay($1)", &[&state.relay])
                     .await
                     .context("cannot create a relay; the database needs the extension idem")?;
             }
         }
-        world.transport.send_all(&traffic.commands);
+        state.transport.send_all(&traffic.commands);
         Ok(Self {
             config: config.clone(),
-            world,
+            state,
             attempts: traffic.attempts,
         })
     }
@@ -80,17 +80,17 @@ impl Trial {
     ///
     /// Returns an error when a consumer or the relay fails, or at the deadline of the settings.
     pub async fn play(&mut self, until: Until) -> Result<()> {
-        self.world.transport.pause_at(match until {
+        self.state.transport.pause_at(match until {
             Until::Deliveries(deliveries) => Some(deliveries),
             Until::Drained => None,
         });
         let mut workers = JoinSet::new();
         for _ in 0..self.config.consumers {
-            workers.spawn(consumer::run(Arc::clone(&self.world)));
+            workers.spawn(consumer::run(Arc::clone(&self.state)));
         }
-        if self.world.system == System::Idem {
-            let world = Arc::clone(&self.world);
-            workers.spawn(relay::run(world, self.config.seed, self.config.rates.kill));
+        if self.state.system == System::Idem {
+            let state = Arc::clone(&self.state);
+            workers.spawn(relay::run(state, self.config.seed, self.config.rates.kill));
         }
         let all = async {
             // The first error drops the set, which aborts all other tasks.
@@ -104,9 +104,9 @@ impl Trial {
             .with_context(|| {
                 format!(
                     "system \"{}\" did not finish within {:?}: {:?}",
-                    self.world.system.name(),
+                    self.state.system.name(),
                     self.config.deadline(),
-                    self.world.transport.counts()
+                    self.state.transport.counts()
                 )
             })??;
         Ok(())
@@ -115,36 +115,36 @@ impl Trial {
     /// Returns the recorded effects of every attempt, as a duplicate would read them. The result is
     /// empty for systems other than idem.
     pub async fn recorded(&self) -> Result<Facts> {
-        if self.world.system != System::Idem {
+        if self.state.system != System::Idem {
             return Ok(Facts::new());
         }
-        let session = Session::open(&self.world).await?;
-        verdict::recorded(&session.client, &self.world.targets, &self.attempts).await
+        let session = Session::open(&self.state).await?;
+        verdict::recorded(&session.client, &self.state.targets, &self.attempts).await
     }
 
     /// Returns the facts that were published so far about each attempt, in order.
     #[must_use]
     pub fn facts(&self) -> Facts {
-        self.world.observer.facts()
+        self.state.observer.facts()
     }
 
     /// Returns the verdict and the counts. Ends the trial: its relay is dropped and does not keep
     /// effects in the outbox any longer.
     pub async fn report(self) -> Result<SystemReport> {
-        let session = Session::open(&self.world).await?;
-        let facts = self.world.observer.facts();
+        let session = Session::open(&self.state).await?;
+        let facts = self.state.observer.facts();
         let recorded = self.recorded().await?;
         let verdict = verdict::judge(&session.client, &self.attempts, &facts, &recorded).await?;
-        if self.world.system == System::Idem {
+        if self.state.system == System::Idem {
             session
                 .client
-                .execute("SELECT idem_drop_relay($1)", &[&self.world.relay])
+                .execute("SELECT idem_drop_relay($1)", &[&self.state.relay])
                 .await?;
         }
         Ok(SystemReport {
-            system: self.world.system,
-            counts: self.world.transport.counts(),
-            kills: self.world.kills.load(Ordering::Relaxed),
+            system: self.state.system,
+            counts: self.state.transport.counts(),
+            kills: self.state.kills.load(Ordering::Relaxed),
             verdict,
             facts,
         })
@@ -154,7 +154,7 @@ impl Trial {
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch {
-            world: Arc::clone(&self.world),
+            state: Arc::clone(&self.state),
             attempts: self.attempts.len(),
         }
     }
@@ -164,30 +164,30 @@ impl Watch {
     /// Returns the system of the trial.
     #[must_use]
     pub fn system(&self) -> System {
-        self.world.system
+        self.state.system
     }
 
     /// Returns the counts of the transport so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.world.transport.counts()
+        self.state.transport.counts()
     }
 
     /// Returns the number of consumers that were killed so far.
     #[must_use]
     pub fn kills(&self) -> u64 {
-        self.world.kills.load(Ordering::Relaxed)
+        self.state.kills.load(Ordering::Relaxed)
     }
 
     /// Returns the number of contradictions among the facts that were published so far.
     #[must_use]
     pub fn contradictions(&self) -> usize {
-        self.world.observer.contradictions()
+        self.state.observer.contradictions()
     }
 
     /// Returns the share of the attempts that have a published fact, from 0 to 1.
     #[must_use]
     pub fn share_done(&self) -> f64 {
-        self.world.observer.attempts() as f64 / self.attempts.max(1) as f64
+        self.state.observer.attempts() as f64 / self.attempts.max(1) as f64
     }
 }

@@ -2,13 +2,13 @@
 
 use std::{future::pending, time::Duration};
 
-use idem_fixtures::{broker::Broker, source_ended};
 use idem_runtime::{
     Consumer, HandlerError, Message, Tx,
     consumer::{Batches, Selector},
 };
+use idem_testkit::{broker::Broker, source_ended};
 
-use crate::ground::{Ground, in_time, message, note, noting};
+use crate::fixtures::{Fixture, in_time, message, note, noting};
 
 const BATCH: usize = 25;
 const MESSAGES: usize = 4 * BATCH;
@@ -24,8 +24,8 @@ fn messages() -> impl Iterator<Item = Message> {
 }
 
 /// Returns the number of rows that each transaction has written.
-async fn rows_by_transaction(ground: &Ground) -> Vec<i64> {
-    let client = ground.pool.get().await.unwrap();
+async fn rows_by_transaction(fixture: &Fixture) -> Vec<i64> {
+    let client = fixture.pool.get().await.unwrap();
     let sql = "SELECT count(*) FROM done GROUP BY tx ORDER BY 1 DESC";
     let rows = client.query_typed(sql, &[]).await.unwrap();
     rows.iter().map(|row| row.get(0)).collect()
@@ -33,30 +33,30 @@ async fn rows_by_transaction(ground: &Ground) -> Vec<i64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn batch_is_one_transaction() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with(messages()).closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("batches", noting())
         .batches(FULL)
         .concurrency(2);
     let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!(summary.handled, MESSAGES as u64);
-    assert_eq!(rows_by_transaction(&ground).await, [BATCH as i64; 4]);
+    assert_eq!(rows_by_transaction(&fixture).await, [BATCH as i64; 4]);
     assert!(broker.told().most_unsettled <= 2 * BATCH);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn incomplete_batch_is_handled_after_linger() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with(messages().take(3));
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("batches", noting())
         .batches(Batches {
             max: BATCH,
             linger: Duration::from_millis(20),
         });
     let are_acknowledged = async {
-        crate::ground::until("the three messages are acknowledged", async || {
+        crate::fixtures::until("the three messages are acknowledged", async || {
             broker.told().acknowledged.len() == 3
         })
         .await;
@@ -67,7 +67,7 @@ async fn incomplete_batch_is_handled_after_linger() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn poisoned_message_of_a_batch_fails_alone() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with(messages()).closed();
     let handler = async |tx: Tx, message: Message| {
         note(&tx, &message).await?;
@@ -81,7 +81,7 @@ async fn poisoned_message_of_a_batch_fails_alone() {
             _ => Ok(vec![]),
         }
     };
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("batches", handler)
         .batches(Batches {
             linger: Duration::from_millis(50),
@@ -103,20 +103,20 @@ async fn poisoned_message_of_a_batch_fails_alone() {
         .collect();
     rejected.sort();
     assert_eq!(rejected, ["m-33", "m-60", "m-7"]);
-    assert_eq!(ground.done().await.len(), 97);
+    assert_eq!(fixture.done().await.len(), 97);
     // The batch without a poisoned message was still one transaction.
-    assert_eq!(rows_by_transaction(&ground).await[0], BATCH as i64);
+    assert_eq!(rows_by_transaction(&fixture).await[0], BATCH as i64);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn duplicates_of_a_batch_take_effect_once() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     // Some duplicates are in the same batch, and some are in another batch.
     let twice = messages()
         .flat_map(|message| [message.clone(), message])
         .chain(messages());
     let broker = Broker::with(twice).closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("batches", noting())
         .batches(Batches {
             linger: Duration::from_millis(5),
@@ -127,18 +127,18 @@ async fn duplicates_of_a_batch_take_effect_once() {
         (summary.handled as usize, summary.duplicates as usize),
         (MESSAGES, 2 * MESSAGES)
     );
-    assert_eq!(ground.done().await.len(), MESSAGES);
+    assert_eq!(fixture.done().await.len(), MESSAGES);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn batch_uses_one_transaction_for_each_destination() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with(messages().enumerate().map(|(n, message)| {
         let kind = if n % 2 == 0 { "Even" } else { "Odd" };
         message.with_type(kind)
     }))
     .closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .route(Selector::message_type("Even"), "batches.even", noting())
         .handle("batches.odd", noting())
         .batches(Batches {
@@ -148,5 +148,8 @@ async fn batch_uses_one_transaction_for_each_destination() {
         .concurrency(1);
     let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!(summary.handled as usize, MESSAGES);
-    assert_eq!(rows_by_transaction(&ground).await, [MESSAGES as i64 / 2; 2]);
+    assert_eq!(
+        rows_by_transaction(&fixture).await,
+        [MESSAGES as i64 / 2; 2]
+    );
 }

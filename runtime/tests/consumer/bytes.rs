@@ -10,11 +10,11 @@ use std::{
     time::Duration,
 };
 
-use idem_fixtures::{broker::Broker, source_ended};
 use idem_runtime::{Consumer, Error, HandlerError, Message, Tx, consumer::Batches};
+use idem_testkit::{broker::Broker, source_ended};
 use tokio::time::{sleep, timeout};
 
-use crate::ground::{Ground, in_time, note, noting, until};
+use crate::fixtures::{Fixture, in_time, note, noting, until};
 
 const MIB: usize = 1024 * 1024;
 
@@ -29,8 +29,8 @@ fn sized(id: impl Into<String>, bytes: usize) -> Message {
 }
 
 /// Returns the number of messages that each transaction has handled.
-async fn rows_by_transaction(ground: &Ground) -> Vec<i64> {
-    let client = ground.pool.get().await.unwrap();
+async fn rows_by_transaction(fixture: &Fixture) -> Vec<i64> {
+    let client = fixture.pool.get().await.unwrap();
     let sql = "SELECT count(*) FROM done GROUP BY tx ORDER BY min(place)";
     let rows = client.query_typed(sql, &[]).await.unwrap();
     rows.iter().map(|row| row.get(0)).collect()
@@ -40,7 +40,7 @@ async fn rows_by_transaction(ground: &Ground) -> Vec<i64> {
 /// The next message waits.
 #[tokio::test(flavor = "multi_thread")]
 async fn held_messages_stay_within_64_mib_by_default() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with((0..100).map(|n| sized(format!("m-{n}"), MIB))).closed();
     let seen = broker.clone();
     let handler = move |tx: Tx, message: Message| {
@@ -55,7 +55,7 @@ async fn held_messages_stay_within_64_mib_by_default() {
             Ok(vec![])
         }
     };
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("bytes", handler)
         .concurrency(200);
     let summary = source_ended(in_time(consumer.run(pending())).await);
@@ -67,7 +67,7 @@ async fn held_messages_stay_within_64_mib_by_default() {
 /// A message that is larger than the limit is handled while no other message is handled.
 #[tokio::test(flavor = "multi_thread")]
 async fn message_above_the_limit_is_handled_alone() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let small = (0..8).map(|n| sized(format!("small-{n}"), 100));
     let broker = Broker::with([sized("large", 5_000)].into_iter().chain(small)).closed();
     let (seen, held_beside) = (broker.clone(), Arc::new(AtomicUsize::new(0)));
@@ -92,7 +92,7 @@ async fn message_above_the_limit_is_handled_alone() {
             Ok(vec![])
         }
     };
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("bytes", handler)
         .max_bytes(1_000);
     let summary = source_ended(in_time(consumer.run(pending())).await);
@@ -107,9 +107,9 @@ async fn message_above_the_limit_is_handled_alone() {
 /// A batch is handled when the next message would exceed its limit in bytes.
 #[tokio::test(flavor = "multi_thread")]
 async fn batch_ends_before_it_exceeds_its_byte_limit() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with((0..10).map(|n| sized(format!("m-{n}"), 300)));
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("bytes", noting())
         .batches(UNLIMITED)
         .max_batch_bytes(1_000)
@@ -118,7 +118,7 @@ async fn batch_ends_before_it_exceeds_its_byte_limit() {
         broker.told().acknowledged.len() == 9
     });
     let summary = in_time(consumer.run(done)).await.unwrap();
-    assert_eq!(rows_by_transaction(&ground).await, [3, 3, 3, 1]);
+    assert_eq!(rows_by_transaction(&fixture).await, [3, 3, 3, 1]);
     assert_eq!(summary.handled, 10);
 }
 
@@ -126,9 +126,9 @@ async fn batch_ends_before_it_exceeds_its_byte_limit() {
 /// wait would never end.
 #[tokio::test(flavor = "multi_thread")]
 async fn batch_does_not_wait_for_bytes_that_it_uses_itself() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with((0..10).map(|n| sized(format!("m-{n}"), 300)));
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("bytes", noting())
         .batches(UNLIMITED)
         .max_bytes(1_000)
@@ -147,7 +147,7 @@ async fn batch_does_not_wait_for_bytes_that_it_uses_itself() {
 /// be handled: the success of that message shows that the first message itself has failed.
 #[tokio::test(flavor = "multi_thread")]
 async fn message_retried_in_place_does_not_block_another_key() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let first = sized("first", 5_000).with_key("a");
     let second = sized("second", 5_000).with_key("b");
     let broker = Broker::with([first, second]).closed();
@@ -158,7 +158,7 @@ async fn message_retried_in_place_does_not_block_another_key() {
         note(&tx, &message).await?;
         Ok(vec![])
     };
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("bytes", handler)
         .ordered_by_key(true)
         .max_bytes(1_000);
@@ -166,14 +166,14 @@ async fn message_retried_in_place_does_not_block_another_key() {
         broker.told().acknowledged == ["second"]
     });
     in_time(consumer.run(done)).await.unwrap();
-    assert_eq!(ground.done().await, ["second"]);
+    assert_eq!(fixture.done().await, ["second"]);
 }
 
 /// A message of another key is handled while the first message is retried in place and a later
 /// message of the same key waits for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_successor_does_not_block_another_key() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let messages = [("first", "a"), ("successor", "a"), ("second", "b")];
     let broker = Broker::with(messages.map(|(id, key)| sized(id, 5_000).with_key(key)));
     let handler = async |tx: Tx, message: Message| {
@@ -183,7 +183,7 @@ async fn waiting_successor_does_not_block_another_key() {
         note(&tx, &message).await?;
         Ok(vec![])
     };
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("bytes", handler)
         .ordered_by_key(true)
         .max_bytes(1_000);
@@ -191,14 +191,14 @@ async fn waiting_successor_does_not_block_another_key() {
         broker.told().acknowledged == ["second"]
     });
     in_time(consumer.run(done)).await.unwrap();
-    assert_eq!(ground.done().await, ["second"]);
+    assert_eq!(fixture.done().await, ["second"]);
 }
 
 /// Messages without a key are handled at once. They do not wait for the next attempt of a message
 /// that is retried in place.
 #[tokio::test(flavor = "multi_thread")]
 async fn message_retried_in_place_does_not_block_keyless_messages() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let singles = ["1", "2", "3"].map(|id| sized(id, 5_000));
     let broker = Broker::with(
         [sized("first", 5_000).with_key("a")]
@@ -224,7 +224,7 @@ async fn message_retried_in_place_does_not_block_keyless_messages() {
         }
     };
     let hour = Duration::from_secs(3600);
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("bytes", handler)
         .back_off(hour, hour)
         .ordered_by_key(true)
@@ -233,27 +233,27 @@ async fn message_retried_in_place_does_not_block_keyless_messages() {
         broker.told().acknowledged.len() == 3
     });
     in_time(consumer.run(done)).await.unwrap();
-    assert_eq!(ground.done().await, ["1", "2", "3"]);
+    assert_eq!(fixture.done().await, ["1", "2", "3"]);
 }
 
 /// The byte limit does not change the order of the messages of a key.
 #[tokio::test(flavor = "multi_thread")]
 async fn byte_limit_keeps_the_order_of_a_key() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let sizes = [900, 10, 600, 2_000, 10, 10, 500, 10];
     let messages = sizes
         .iter()
         .enumerate()
         .map(|(n, bytes)| sized(format!("{n}"), *bytes).with_key("k"));
     let broker = Broker::with(messages).closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("bytes", noting())
         .ordered_by_key(true)
         .max_bytes(1_000);
     let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!(summary.handled, 8);
     assert_eq!(
-        ground.done().await,
+        fixture.done().await,
         ["0", "1", "2", "3", "4", "5", "6", "7"]
     );
 }
@@ -261,10 +261,10 @@ async fn byte_limit_keeps_the_order_of_a_key() {
 /// A fetched message that waits for bytes is released at a stop.
 #[tokio::test(flavor = "multi_thread")]
 async fn message_waiting_for_bytes_is_released_at_a_stop() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([sized("first", 800), sized("second", 800)]);
     let handler = async |_: Tx, _: Message| pending().await;
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("bytes", handler)
         .max_bytes(1_000)
         .grace(Duration::ZERO);
@@ -276,13 +276,13 @@ async fn message_waiting_for_bytes_is_released_at_a_stop() {
 
 #[tokio::test]
 async fn zero_byte_limit_is_an_error() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for zero in [
         |consumer: Consumer<Broker>| consumer.max_bytes(0),
         |consumer: Consumer<Broker>| consumer.max_batch_bytes(0),
     ] {
         let consumer =
-            Consumer::new(ground.pool.clone(), Broker::default()).handle("bytes", noting());
+            Consumer::new(fixture.pool.clone(), Broker::default()).handle("bytes", noting());
         let ended = zero(consumer).run(pending()).await;
         assert!(matches!(ended, Err(Error::Invalid(_))), "{ended:?}");
     }

@@ -14,12 +14,12 @@ use std::{
 use deadpool_postgres::{ConfigConnectImpl, Connect, Manager, ManagerConfig, Pool};
 use futures_util::future::BoxFuture;
 use idem_cluster::{Cluster, Install};
-use idem_fixtures::{broker::Broker, source_ended};
 use idem_runtime::{Consumer, Message, Tx, consumer::Batches};
+use idem_testkit::{broker::Broker, source_ended};
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, Config, Error, NoTls};
 
-use crate::ground::{SCHEMA, done, in_time, message, note, until};
+use crate::fixtures::{SCHEMA, done, in_time, message, note, until};
 
 const MESSAGES: usize = 300;
 const CONCURRENCY: usize = 4;
@@ -49,7 +49,8 @@ impl Mortal {
             .name("consumer-mortal")
             .start()
             .unwrap();
-        cluster.psql("postgres", SCHEMA).unwrap();
+        let schema = format!("CREATE EXTENSION idem; {SCHEMA}");
+        cluster.psql("postgres", &schema).unwrap();
         let connects = Arc::new(AtomicU64::new(0));
         let manager = Manager::from_connect(
             cluster.connection_string("postgres").parse().unwrap(),

@@ -4,8 +4,8 @@
 use std::{future::pending, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::poll;
-use idem_fixtures::{broker::Broker, source_ended};
 use idem_runtime::{Consumer, Handled, HandlerError, Message, Tx, consumer::Batches, terminated};
+use idem_testkit::{broker::Broker, source_ended};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -15,7 +15,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::ground::{Ground, in_time, message, note, noting, until};
+use crate::fixtures::{Fixture, in_time, message, note, noting, until};
 
 const MESSAGES: usize = 100;
 
@@ -65,12 +65,12 @@ impl Barrier {
 
 /// Handles the remaining messages with another consumer, and asserts that each message took effect
 /// once.
-async fn assert_rest_is_handled_once(ground: &Ground, broker: Broker) {
+async fn assert_rest_is_handled_once(fixture: &Fixture, broker: Broker) {
     let rest =
-        Consumer::new(ground.pool.clone(), broker.clone().closed()).handle("drain", noting());
+        Consumer::new(fixture.pool.clone(), broker.clone().closed()).handle("drain", noting());
     let summary = source_ended(in_time(rest.run(pending())).await);
     assert_eq!(summary.duplicates, 0);
-    let mut done = ground.done().await;
+    let mut done = fixture.done().await;
     assert_eq!(done.len(), MESSAGES);
     done.sort();
     done.dedup();
@@ -79,15 +79,15 @@ async fn assert_rest_is_handled_once(ground: &Ground, broker: Broker) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_finishes_running_handlers_and_fetches_no_more() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let (broker, barrier) = (Broker::with(messages("")), Barrier::new());
     let (stop, stopped) = oneshot::channel::<()>();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("drain", barrier.handler())
         .concurrency(4);
     let running = tokio::spawn(consumer.run(async { stopped.await.unwrap() }));
     barrier.wait_for_arrivals(4).await;
-    assert_eq!(ground.done().await.len(), 0);
+    assert_eq!(fixture.done().await.len(), 0);
     stop.send(()).unwrap();
     barrier.go.add_permits(MESSAGES);
     let summary = in_time(running).await.unwrap().unwrap();
@@ -102,16 +102,16 @@ async fn stop_finishes_running_handlers_and_fetches_no_more() {
         (broker.unsettled(), broker.waiting()),
         (0, MESSAGES - handled)
     );
-    assert_rest_is_handled_once(&ground, broker).await;
+    assert_rest_is_handled_once(&fixture, broker).await;
 }
 
 #[tokio::test]
 async fn stop_releases_messages_that_wait_for_their_key_in_order() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let (broker, barrier) = (Broker::with(messages("one")), Barrier::new());
     let (stop, stopped) = oneshot::channel::<()>();
     let (notice, noticed) = oneshot::channel::<()>();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("drain", barrier.handler())
         .concurrency(4)
         .ordered_by_key(true);
@@ -139,7 +139,7 @@ async fn stop_releases_messages_that_wait_for_their_key_in_order() {
     assert_eq!((summary.handled, summary.given_back), (1, 3));
     assert_eq!(given_back, ["m-1", "m-2", "m-3"]);
     assert_eq!(
-        (broker.unsettled(), ground.done().await),
+        (broker.unsettled(), fixture.done().await),
         (0, vec!["m-0".to_owned()])
     );
 }
@@ -148,7 +148,7 @@ async fn stop_releases_messages_that_wait_for_their_key_in_order() {
 /// only failures counts this failure.
 #[tokio::test]
 async fn stop_retries_a_message_that_failed_in_place() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message("failed", "key"), message("waiting", "key")]);
     let (fail, mut failed) = mpsc::channel(1);
     let handler = move |_: Tx, _: Message| {
@@ -159,7 +159,7 @@ async fn stop_retries_a_message_that_failed_in_place() {
         }
     };
     let hour = Duration::from_secs(3600);
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("drain", handler)
         .back_off(hour, hour)
         .ordered_by_key(true);
@@ -178,10 +178,10 @@ async fn stop_retries_a_message_that_failed_in_place() {
 /// A handler that does not end within the grace period is rolled back, and its message is released.
 #[tokio::test(flavor = "multi_thread")]
 async fn handler_beyond_the_grace_period_is_rolled_back() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let (broker, barrier) = (Broker::with(messages("")), Barrier::new());
     let (stop, stopped) = oneshot::channel::<()>();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("drain", barrier.handler())
         .concurrency(4)
         .grace(Duration::from_millis(50));
@@ -193,15 +193,15 @@ async fn handler_beyond_the_grace_period_is_rolled_back() {
     assert_eq!((summary.handled, summary.given_back), (0, 4));
     assert_eq!(broker.told().released.len(), 4);
     assert_eq!((broker.unsettled(), broker.waiting()), (0, MESSAGES));
-    assert_rest_is_handled_once(&ground, broker).await;
+    assert_rest_is_handled_once(&fixture, broker).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_finishes_or_releases_whole_batches() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let (broker, barrier) = (Broker::with(messages("")), Barrier::new());
     let (stop, stopped) = oneshot::channel::<()>();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("drain", barrier.handler())
         .batches(Batches {
             max: 10,
@@ -222,14 +222,14 @@ async fn stop_finishes_or_releases_whole_batches() {
         (broker.unsettled(), broker.waiting()),
         (0, MESSAGES - handled)
     );
-    assert_rest_is_handled_once(&ground, broker).await;
+    assert_rest_is_handled_once(&fixture, broker).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_consumer_loses_nothing() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let (broker, barrier) = (Broker::with(messages("")), Barrier::new());
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("drain", barrier.handler())
         .concurrency(4);
     let mut running = Box::pin(consumer.run(pending()));
@@ -242,20 +242,20 @@ async fn dropped_consumer_loses_nothing() {
         broker.told().dropped.len() == 4
     })
     .await;
-    assert_rest_is_handled_once(&ground, broker).await;
+    assert_rest_is_handled_once(&fixture, broker).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_broker_does_not_block_a_stop() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with(messages("")).mute();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("drain", noting())
         .concurrency(4)
         .grace(Duration::from_millis(50));
     let four_done = async {
         until("four messages are handled", async || {
-            ground.done().await.len() == 4
+            fixture.done().await.len() == 4
         })
         .await
     };
@@ -268,7 +268,7 @@ async fn silent_broker_does_not_block_a_stop() {
 /// confirm the release of one message.
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_is_noticed_during_an_unconfirmed_release() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with(["m-0", "m-1", "m-2"].map(|id| message(id, ""))).silent_about("m-2");
     let seen = broker.clone();
     let handler = move |_: Tx, _: Message| {
@@ -282,7 +282,7 @@ async fn stop_is_noticed_during_an_unconfirmed_release() {
         }
     };
     let hour = Duration::from_secs(3600);
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("drain", handler)
         .batches(Batches {
             max: 2,
@@ -302,10 +302,10 @@ async fn stop_is_noticed_during_an_unconfirmed_release() {
 /// message is in its handler, and the later messages of its key wait for it.
 #[tokio::test]
 async fn unconfirmed_releases_at_a_stop_are_counted() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker =
         Broker::with(["m-0", "m-1", "m-2", "m-3"].map(|id| message(id, "key"))).silent_about("m-1");
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("drain", |_: Tx, _: Message| pending::<Handled>())
         .ordered_by_key(true)
         .grace(Duration::from_millis(50));
@@ -340,16 +340,16 @@ async fn termination_signal_completes_terminated() {
 /// handlers. Behind a pooler, the server ends them later.
 #[tokio::test(flavor = "multi_thread")]
 async fn statement_of_a_cut_handler_ends_with_the_consumer() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message("m-1", "")]);
     let handler = async |tx: Tx, _: Message| {
         tx.batch_execute("SELECT pg_sleep(600)").await?;
         Ok(vec![])
     };
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("drain", handler)
         .grace(Duration::ZERO);
-    let observer = ground.pool.get().await.unwrap();
+    let observer = fixture.pool.get().await.unwrap();
     let sleeping = async || -> i64 {
         let sql = "SELECT count(*) FROM pg_stat_activity
                    WHERE datname = current_database() AND wait_event = 'PgSleep'";
@@ -359,7 +359,7 @@ async fn statement_of_a_cut_handler_ends_with_the_consumer() {
         sleeping().await == 1
     });
     in_time(consumer.run(statement_runs)).await.unwrap();
-    if ground.is_proxied() {
+    if fixture.database.pooler().is_some() {
         return until("the server has ended the statement", async || {
             sleeping().await == 0
         })

@@ -6,23 +6,23 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use idem_fixtures::{
-    broker::{Broker, Failure},
-    source_ended,
-};
 use idem_runtime::{
     Consumer, Delivery, Error, Receipt, Settlement, Source, transport::TransportError,
 };
+use idem_testkit::{
+    broker::{Broker, Failure},
+    source_ended,
+};
 
-use crate::ground::{Ground, in_time, message, noting};
+use crate::fixtures::{Fixture, in_time, message, noting};
 
 /// I4: when the source ends without a requested shutdown, the consumer returns an error after it
 /// has settled its messages.
 #[tokio::test]
 async fn i4_end_of_the_source_is_an_error() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message("m", "")]).closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker).handle("ends", noting());
+    let consumer = Consumer::new(fixture.pool.clone(), broker).handle("ends", noting());
     let error = in_time(consumer.run(pending())).await.unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -37,7 +37,7 @@ async fn i4_end_of_the_source_is_an_error() {
         1,
         "a delivered message is not settled"
     );
-    assert_eq!(ground.done().await, ["m"]);
+    assert_eq!(fixture.done().await, ["m"]);
 }
 
 /// A source that delivers the messages of a broker, then fails once and ends, as a fenced member of
@@ -62,12 +62,12 @@ impl Source for Fatal {
 /// I4: if a source fails and then ends, its last error is the cause of the error of the consumer.
 #[tokio::test]
 async fn i4_fatal_error_of_the_source_is_the_cause() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message("m", "")])
         .failing([Failure::Error])
         .closed();
     let consumer =
-        Consumer::new(ground.pool.clone(), Fatal(broker, false)).handle("ends", noting());
+        Consumer::new(fixture.pool.clone(), Fatal(broker, false)).handle("ends", noting());
     let error = in_time(consumer.run(pending())).await.unwrap_err();
     assert_eq!(
         error.source().unwrap().to_string(),
@@ -82,9 +82,9 @@ async fn i4_fatal_error_of_the_source_is_the_cause() {
 
 #[tokio::test]
 async fn requested_shutdown_returns_ok() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message("m", "")]).closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("ends", noting());
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone()).handle("ends", noting());
     let summary = in_time(consumer.run(ready(()))).await.unwrap();
     assert_eq!(summary.handled, 0);
     assert_eq!((broker.unsettled(), broker.waiting()), (0, 1));
@@ -124,10 +124,10 @@ impl Receipt for Panics {
 /// an error.
 #[tokio::test]
 async fn i4_panic_of_a_worker_ends_the_consumer_with_an_error() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with((0..40).map(|n| message(format!("m-{n}"), "")));
     let source = Broken(broker.clone(), 0);
-    let consumer = Consumer::new(ground.pool.clone(), source)
+    let consumer = Consumer::new(fixture.pool.clone(), source)
         .handle("ends", noting())
         .ordered_by_key(true);
     let error = in_time(consumer.run(pending())).await.unwrap_err();
@@ -141,5 +141,5 @@ async fn i4_panic_of_a_worker_ends_the_consumer_with_an_error() {
         "a held message was neither settled nor released"
     );
     let acknowledged = broker.told().acknowledged.len();
-    assert_eq!(ground.done().await.len(), acknowledged);
+    assert_eq!(fixture.done().await.len(), acknowledged);
 }

@@ -11,11 +11,11 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
-use idem_fixtures::{broker::Broker, log::Log, source_ended};
 use idem_runtime::{Consumer, Handled, HandlerError, Message, Tx, consumer::Selector};
+use idem_testkit::{broker::Broker, log::Log, source_ended};
 use tracing::Level;
 
-use crate::ground::{Ground, in_time, message, note, noting, until};
+use crate::fixtures::{Fixture, in_time, message, note, noting, until};
 
 const SHORT: Duration = Duration::from_millis(2);
 const LONG: Duration = Duration::from_millis(16);
@@ -47,9 +47,9 @@ fn needing(
 /// rejected.
 #[tokio::test]
 async fn i4_missing_business_table_uses_no_attempt() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with((0..3).map(|n| message(format!("m-{n}"), ""))).closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("environment", needing("m"))
         .back_off(SHORT, LONG)
         .max_deliveries(2);
@@ -58,7 +58,7 @@ async fn i4_missing_business_table_uses_no_attempt() {
         broker.told().released.len() + broker.told().retried.len() >= 6
     })
     .await;
-    ground.psql(CREATE);
+    fixture.psql(CREATE);
     let summary = source_ended(in_time(running).await.unwrap());
     assert_eq!(
         (summary.handled, summary.retried, summary.rejected),
@@ -72,12 +72,12 @@ async fn assert_message_fails_alone(
     key: &str,
     change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>,
 ) {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     // The key of the failing message differs from the other keys. In key order, messages with the
     // same key would wait for the failing message.
     let its_key = if key.is_empty() { "" } else { "its own" };
     let broker = Broker::with([message("bad", its_key)]);
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("alone", needing("bad"))
         .back_off(SHORT, LONG)
         .max_deliveries(3);
@@ -126,9 +126,9 @@ async fn i4_one_failing_message_is_rejected_in_key_order() {
 
 #[tokio::test]
 async fn paused_route_does_not_stop_other_routes() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with((0..5).map(|n| message(format!("broken-{n}"), "")));
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .route(
             Selector::matching(|message| {
                 message
@@ -147,7 +147,7 @@ async fn paused_route_does_not_stop_other_routes() {
         broker.send(message(format!("m-{n}"), ""));
     }
     until("the other messages are handled", async || {
-        ground.done().await.len() == 200
+        fixture.done().await.len() == 200
     })
     .await;
     assert_eq!(
@@ -155,7 +155,7 @@ async fn paused_route_does_not_stop_other_routes() {
         [],
         "a message of the broken route was rejected"
     );
-    ground.psql(CREATE);
+    fixture.psql(CREATE);
     let summary = source_ended({
         drop(broker.clone().closed());
         in_time(running).await.unwrap()
@@ -169,9 +169,9 @@ async fn paused_route_does_not_stop_other_routes() {
 /// A message of a paused destination waits in place. The worker must still probe that destination.
 #[tokio::test]
 async fn paused_route_does_not_stop_other_routes_in_key_order() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message("broken-1", "one")]);
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .route(
             Selector::matching(|message| {
                 message
@@ -195,10 +195,10 @@ async fn paused_route_does_not_stop_other_routes_in_key_order() {
         broker.send(message(format!("m-{n}"), &format!("{n}")));
     }
     until("the other messages are handled", async || {
-        ground.done().await.len() == 50
+        fixture.done().await.len() == 50
     })
     .await;
-    ground.psql(CREATE);
+    fixture.psql(CREATE);
     drop(broker.clone().closed());
     let summary = source_ended(in_time(running).await.unwrap());
     assert_eq!(
@@ -209,17 +209,18 @@ async fn paused_route_does_not_stop_other_routes_in_key_order() {
 
 #[tokio::test]
 async fn nothing_is_fetched_before_the_database_is_ready() {
-    let ground = Ground::new().await;
-    ground.psql("DROP EXTENSION idem");
+    let fixture = Fixture::new().await;
+    fixture.psql("DROP EXTENSION idem");
     let broker = Broker::with([message("m", "")]).closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("preflight", noting());
+    let consumer =
+        Consumer::new(fixture.pool.clone(), broker.clone()).handle("preflight", noting());
     let mut status = consumer.status();
     let running = tokio::spawn(consumer.run(pending()));
     in_time(status.wait_for(|status| status.paused.is_some()))
         .await
         .unwrap();
     assert_eq!(broker.told().asked, 0);
-    ground.psql("CREATE EXTENSION idem");
+    fixture.psql("CREATE EXTENSION idem");
     let summary = source_ended(in_time(running).await.unwrap());
     assert_eq!((summary.handled, summary.given_back), (1, 0));
 }
@@ -228,11 +229,11 @@ async fn nothing_is_fetched_before_the_database_is_ready() {
 /// consumer. These deliveries do not count as failures.
 #[tokio::test]
 async fn releases_at_a_stop_do_not_count_as_failures() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message("m", "")]).counting();
     let attempts = Arc::new(AtomicU32::new(0));
     for _ in 0..5 {
-        let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
             .handle("returns", |_: Tx, _: Message| async { pending().await })
             .grace(Duration::ZERO);
         let held = async { until("the message is held", async || broker.unsettled() == 1).await };
@@ -250,7 +251,7 @@ async fn releases_at_a_stop_do_not_count_as_failures() {
             }
         }
     };
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone().closed())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone().closed())
         .handle("returns", handler)
         .back_off(SHORT, LONG)
         .max_deliveries(5);
@@ -263,10 +264,10 @@ async fn releases_at_a_stop_do_not_count_as_failures() {
 
 #[tokio::test]
 async fn status_names_a_paused_destination_and_its_reason() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message("m", "")]).closed();
     let consumer =
-        Consumer::new(ground.pool.clone(), broker.clone()).handle("status", needing("m"));
+        Consumer::new(fixture.pool.clone(), broker.clone()).handle("status", needing("m"));
     let mut status = consumer.status();
     let running = tokio::spawn(consumer.run(pending()));
     let paused = in_time(status.wait_for(|status| !status.paused_destinations.is_empty()))
@@ -279,7 +280,7 @@ async fn status_names_a_paused_destination_and_its_reason() {
         why.contains("42P01: relation \"later\" does not exist"),
         "{why}"
     );
-    ground.psql(CREATE);
+    fixture.psql(CREATE);
     source_ended(in_time(running).await.unwrap());
     assert!(status.borrow().is_ready());
 }
@@ -288,8 +289,8 @@ async fn status_names_a_paused_destination_and_its_reason() {
 /// is not counted.
 #[tokio::test]
 async fn unavailable_api_uses_no_attempt_under_a_lease() {
-    let ground = Ground::new().await;
-    ground.psql("SELECT idem_configure_retries('leased', max_attempts => 1)");
+    let fixture = Fixture::new().await;
+    fixture.psql("SELECT idem_configure_retries('leased', max_attempts => 1)");
     let broker = Broker::with([message("m", "")]).closed();
     let attempts = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&attempts);
@@ -303,7 +304,7 @@ async fn unavailable_api_uses_no_attempt_under_a_lease() {
         }
     };
     let consumer =
-        Consumer::new(ground.pool.clone(), broker.clone()).handle_leased("leased", handler);
+        Consumer::new(fixture.pool.clone(), broker.clone()).handle_leased("leased", handler);
     let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!(
         (summary.handled, summary.given_back, summary.rejected),
@@ -316,9 +317,9 @@ async fn unavailable_api_uses_no_attempt_under_a_lease() {
 #[tokio::test]
 async fn failing_environment_logs_one_warning_with_all_causes() {
     let (log, _guard) = Log::keep();
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message("m", "")]).closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("logged", needing("m"))
         .max_deliveries(2);
     let running = consumer.run(pending());
@@ -327,7 +328,7 @@ async fn failing_environment_logs_one_warning_with_all_causes() {
             broker.told().released.len() >= 4
         })
         .await;
-        ground.psql(CREATE);
+        fixture.psql(CREATE);
     };
     let (ended, ()) = tokio::join!(in_time(running), create_table);
     source_ended(ended);
@@ -346,13 +347,13 @@ async fn failing_environment_logs_one_warning_with_all_causes() {
 #[tokio::test]
 async fn failure_of_a_message_is_logged_with_causes_and_attempt() {
     let (log, _guard) = Log::keep();
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message("m-1", "")]).closed();
     let handler = async |tx: Tx, _: Message| {
         tx.batch_execute("SELECT 1/0").await?;
         Ok(vec![])
     };
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("logged", handler)
         .back_off(SHORT, LONG)
         .max_deliveries(3);
@@ -371,14 +372,14 @@ async fn failure_of_a_message_is_logged_with_causes_and_attempt() {
 /// of a message.
 #[tokio::test]
 async fn i4_rejected_login_uses_no_attempt() {
-    let ground = Ground::new().await;
-    ground.psql(
+    let fixture = Fixture::new().await;
+    fixture.psql(
         "CREATE ROLE limited LOGIN; GRANT INSERT ON done TO limited;
          GRANT USAGE ON SEQUENCE done_place_seq TO limited;
          SELECT idem_grant('limited', 'consumer')",
     );
     let broker = Broker::with([message("first", "")]);
-    let consumer = Consumer::new(ground.pool_of("limited"), broker.clone())
+    let consumer = Consumer::new(fixture.pool_of("limited"), broker.clone())
         .handle("limited", noting())
         .back_off(SHORT, LONG)
         .max_deliveries(1);
@@ -388,7 +389,7 @@ async fn i4_rejected_login_uses_no_attempt() {
         broker.told().acknowledged.len() == 1
     })
     .await;
-    ground.psql(
+    fixture.psql(
         "ALTER ROLE limited CONNECTION LIMIT 0;
          SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE usename = 'limited'",
     );
@@ -400,7 +401,7 @@ async fn i4_rejected_login_uses_no_attempt() {
             .is_some_and(|why| why.starts_with("53300"))
     };
     in_time(status.wait_for(is_rejected)).await.unwrap();
-    ground.psql("ALTER ROLE limited CONNECTION LIMIT -1");
+    fixture.psql("ALTER ROLE limited CONNECTION LIMIT -1");
     drop(broker.clone().closed());
     let summary = source_ended(in_time(running).await.unwrap());
     assert_eq!(

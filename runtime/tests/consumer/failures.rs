@@ -10,18 +10,18 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
-use idem_fixtures::{
-    broker::{Broker, Told},
-    source_ended,
-};
 use idem_runtime::{
     Consumer, HandlerError, Idem, Message, Settlement, Tx,
     consumer::Selector,
     filter::{Before, Filter},
 };
+use idem_testkit::{
+    broker::{Broker, Told},
+    source_ended,
+};
 use tokio_postgres::{Client, error::SqlState};
 
-use crate::ground::{Ground, in_time, message, note, until};
+use crate::fixtures::{Fixture, in_time, message, note, until};
 
 const SHORT: Duration = Duration::from_millis(2);
 const LONG: Duration = Duration::from_millis(16);
@@ -41,7 +41,7 @@ fn assert_growing(pauses: &[Duration]) {
 }
 
 async fn assert_rejected_after_five_deliveries(broker: Broker) {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let attempts = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&attempts);
     let handler = move |tx: Tx, message: Message| {
@@ -55,7 +55,7 @@ async fn assert_rejected_after_five_deliveries(broker: Broker) {
             Ok(vec![])
         }
     };
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("failures", handler)
         .back_off(SHORT, LONG)
         .max_deliveries(5);
@@ -67,7 +67,7 @@ async fn assert_rejected_after_five_deliveries(broker: Broker) {
     );
     assert_eq!(attempts.load(Ordering::Relaxed), 5);
     assert_eq!(
-        ground.done().await,
+        fixture.done().await,
         ["good"],
         "a failed attempt was not rolled back"
     );
@@ -109,11 +109,11 @@ async fn max_deliveries_applies_if_broker_counts_only_the_first() {
 /// A message with a terminal error and a message without an id are rejected without a retry.
 #[tokio::test]
 async fn terminal_failure_is_rejected_at_once() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker =
         Broker::with([message("bad", ""), Message::new("tests", "without an id")]).closed();
     let handler = async |_: Tx, _: Message| Err(HandlerError::terminal("never"));
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("terminal", handler);
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone()).handle("terminal", handler);
     let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!((summary.retried, summary.rejected), (0, 2));
 }
@@ -128,11 +128,11 @@ async fn retry_by_a_filter_counts_as_a_failure() {
         }
     }
 
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message("m", "")]).counting().closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .idem(Idem::builder().filter(Again).build().unwrap())
-        .handle("filtered", crate::ground::noting())
+        .handle("filtered", crate::fixtures::noting())
         .back_off(SHORT, LONG)
         .max_deliveries(2);
     let summary = source_ended(in_time(consumer.run(pending())).await);
@@ -149,7 +149,7 @@ async fn retry_by_a_filter_counts_as_a_failure() {
 
 #[tokio::test]
 async fn panic_in_a_handler_rolls_back_and_counts_as_a_failure() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let messages = (0..20).map(|n| message(format!("m-{n}"), ""));
     let broker = Broker::with(messages).closed();
     let panicked = Arc::new(AtomicU32::new(0));
@@ -165,20 +165,20 @@ async fn panic_in_a_handler_rolls_back_and_counts_as_a_failure() {
             Ok(vec![])
         }
     };
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("panics", handler)
         .back_off(SHORT, LONG)
         .concurrency(2);
     let summary = source_ended(in_time(consumer.run(pending())).await);
 
     assert_eq!((summary.handled, summary.retried), (20, 2));
-    let mut done = ground.done().await;
+    let mut done = fixture.done().await;
     done.sort();
     done.dedup();
     assert_eq!(done.len(), 20);
-    assert_eq!(ground.done().await.len(), 20);
+    assert_eq!(fixture.done().await.len(), 20);
     assert_eq!(
-        open_transactions(&ground.pool.get().await.unwrap()).await,
+        open_transactions(&fixture.pool.get().await.unwrap()).await,
         0
     );
 }
@@ -187,7 +187,7 @@ async fn panic_in_a_handler_rolls_back_and_counts_as_a_failure() {
 /// outage of the database.
 #[tokio::test]
 async fn handler_that_breaks_its_connection_is_a_failure() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message("bad", ""), message("good", "")]).closed();
     let handler = async |tx: Tx, message: Message| {
         note(&tx, &message).await?;
@@ -197,7 +197,7 @@ async fn handler_that_breaks_its_connection_is_a_failure() {
         }
         Ok(vec![])
     };
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("breaks", handler)
         .back_off(SHORT, LONG)
         .max_deliveries(2);
@@ -206,19 +206,23 @@ async fn handler_that_breaks_its_connection_is_a_failure() {
         (summary.handled, summary.retried, summary.rejected),
         (1, 1, 1)
     );
-    assert_eq!(ground.done().await, ["good"]);
+    assert_eq!(fixture.done().await, ["good"]);
 }
 
 #[tokio::test]
 async fn panic_of_a_route_counts_as_a_failure() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message("bad", ""), message("good", "")]).closed();
     let route = |message: &Message| match message.message_id() {
         Some("bad") => panic!("a bug in a condition"),
         _ => true,
     };
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
-        .route(Selector::matching(route), "routes", crate::ground::noting())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
+        .route(
+            Selector::matching(route),
+            "routes",
+            crate::fixtures::noting(),
+        )
         .back_off(SHORT, LONG)
         .max_deliveries(2);
     let summary = source_ended(in_time(consumer.run(pending())).await);
@@ -226,19 +230,19 @@ async fn panic_of_a_route_counts_as_a_failure() {
         (summary.handled, summary.retried, summary.rejected),
         (1, 1, 1)
     );
-    assert_eq!(ground.done().await, ["good"]);
+    assert_eq!(fixture.done().await, ["good"]);
 }
 
 /// After a failed settlement, the message is redelivered, and the consumer recognizes it as a
 /// duplicate.
 #[tokio::test]
 async fn message_with_failed_settlement_is_a_duplicate() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with((0..10).map(|n| message(format!("m-{n}"), "key")))
         .deaf(4)
         .closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
-        .handle("deaf", crate::ground::noting())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
+        .handle("deaf", crate::fixtures::noting())
         .ordered_by_key(true);
     let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!(
@@ -249,7 +253,7 @@ async fn message_with_failed_settlement_is_a_duplicate() {
         ),
         (10, 4, 4)
     );
-    assert_eq!(ground.done().await.len(), 10);
+    assert_eq!(fixture.done().await.len(), 10);
 }
 
 /// Drops the extension. The consumer locks the tables of idem in another order than DROP EXTENSION
@@ -268,11 +272,11 @@ async fn drop_extension(client: &Client) {
 /// While the extension is missing, messages are released. No message is rejected.
 #[tokio::test]
 async fn missing_extension_rejects_no_message() {
-    let ground = Ground::new().await;
-    let client = ground.pool.get().await.unwrap();
+    let fixture = Fixture::new().await;
+    let client = fixture.pool.get().await.unwrap();
     let broker = Broker::with([message("first", "")]);
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
-        .handle("set-up", crate::ground::noting())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
+        .handle("set-up", crate::fixtures::noting())
         .back_off(SHORT, LONG)
         .max_deliveries(2);
     let running = tokio::spawn(consumer.run(pending()));
@@ -293,13 +297,13 @@ async fn missing_extension_rejects_no_message() {
         (summary.handled, summary.retried, summary.rejected),
         (2, 0, 0)
     );
-    assert_eq!(ground.done().await, ["first", "m"]);
+    assert_eq!(fixture.done().await, ["first", "m"]);
 }
 
 /// Asserts that releases do not count as failures. The first three attempts find an unavailable
 /// API, and all later attempts fail. The message is rejected at its third failure.
 async fn assert_releases_do_not_count(broker: Broker) {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let attempts = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&attempts);
     let handler = move |_: Tx, _: Message| {
@@ -311,7 +315,7 @@ async fn assert_releases_do_not_count(broker: Broker) {
             })
         }
     };
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("excused", handler)
         .back_off(SHORT, LONG)
         .max_deliveries(3);
@@ -352,26 +356,26 @@ async fn i4_releases_are_no_failures_if_broker_omits_them() {
 /// While the server is read-only, messages are released. No message is rejected.
 #[tokio::test]
 async fn read_only_server_rejects_no_message() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message("first", "")]);
     // The setting applies only to new sessions.
     let read_only = |is: &str| {
-        ground.psql(&format!(
+        fixture.psql(&format!(
             "SET default_transaction_read_only = off;
              SELECT format('ALTER DATABASE %I SET default_transaction_read_only = {is}',
                            current_database()) \\gexec"
         ));
     };
     let end_sessions = || {
-        ground.psql(
+        fixture.psql(
             "SET default_transaction_read_only = off;
              SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
              WHERE datname = current_database() AND backend_type = 'client backend'
              AND pid <> pg_backend_pid()",
         );
     };
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
-        .handle("set-up", crate::ground::noting())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
+        .handle("set-up", crate::fixtures::noting())
         .back_off(SHORT, LONG)
         .max_deliveries(2);
     let status = consumer.status();

@@ -1,7 +1,7 @@
 //! Tests of the consumer runtime on a real PostgreSQL server. An in-memory broker delivers the
 //! messages and can produce the faults of real brokers.
 
-mod ground;
+mod fixtures;
 
 mod batches;
 mod bytes;

@@ -2,11 +2,11 @@
 
 use std::future::pending;
 
-use idem_fixtures::{broker::Broker, source_ended};
 use idem_runtime::{Consumer, Message, consumer::Selector};
+use idem_testkit::{broker::Broker, source_ended};
 use rand::{RngExt, seq::SliceRandom};
 
-use crate::ground::{Ground, in_time, message, noting};
+use crate::fixtures::{Fixture, in_time, message, noting};
 
 const MESSAGES: usize = 500;
 
@@ -27,16 +27,16 @@ fn with_duplicates() -> Vec<Message> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn message_delivered_twice_takes_effect_once() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let all = with_duplicates();
     let sent = all.len();
     let broker = Broker::with(all).closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("once", noting())
         .concurrency(8);
     let summary = source_ended(in_time(consumer.run(pending())).await);
 
-    let mut done = ground.done().await;
+    let mut done = fixture.done().await;
     done.sort();
     let mut expected: Vec<String> = (0..MESSAGES).map(|n| format!("m-{n}")).collect();
     expected.sort();
@@ -53,9 +53,9 @@ async fn message_delivered_twice_takes_effect_once() {
 
 #[tokio::test]
 async fn consumer_with_invalid_settings_fetches_nothing() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message("m", "")]);
-    let consumer = || Consumer::new(ground.pool.clone(), broker.clone());
+    let consumer = || Consumer::new(fixture.pool.clone(), broker.clone());
     for (consumer, hint) in [
         (consumer(), "handler"),
         (

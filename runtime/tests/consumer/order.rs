@@ -7,11 +7,11 @@ use std::{
     time::Duration,
 };
 
-use idem_fixtures::{broker::Broker, source_ended};
 use idem_runtime::{Consumer, Handled, Message, Tx, consumer::Batches};
+use idem_testkit::{broker::Broker, source_ended};
 use rand::RngExt;
 
-use crate::ground::{Ground, in_time, message, note};
+use crate::fixtures::{Fixture, in_time, message, note};
 
 const KEYS: usize = 7;
 const MESSAGES: usize = 210;
@@ -35,7 +35,7 @@ fn failing_now_and_then()
             note(&tx, &message).await?;
             let pause = rand::rng().random_range(0..3);
             tokio::time::sleep(Duration::from_millis(pause)).await;
-            let id = idem_fixtures::broker::id(&message);
+            let id = idem_testkit::broker::id(&message);
             let is_to_fail = rand::rng().random_bool(0.25);
             if is_to_fail && failed.lock().unwrap().insert(id) {
                 return Err("not this time".into());
@@ -46,9 +46,9 @@ fn failing_now_and_then()
 }
 
 async fn assert_order_is_kept(change: impl FnOnce(Consumer<Broker>) -> Consumer<Broker>) {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with(sent()).closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("order", failing_now_and_then())
         .back_off(Duration::from_millis(5), Duration::from_millis(20))
         .concurrency(6)
@@ -62,7 +62,7 @@ async fn assert_order_is_kept(change: impl FnOnce(Consumer<Broker>) -> Consumer<
         "a message was retried by the broker and not in place"
     );
 
-    let done = ground.done().await;
+    let done = fixture.done().await;
     assert_eq!(done.len(), MESSAGES);
     for key in 0..KEYS {
         let of_key = |ids: &[String]| -> Vec<String> {
@@ -72,7 +72,7 @@ async fn assert_order_is_kept(change: impl FnOnce(Consumer<Broker>) -> Consumer<
                 .cloned()
                 .collect()
         };
-        let expected: Vec<String> = sent().iter().map(idem_fixtures::broker::id).collect();
+        let expected: Vec<String> = sent().iter().map(idem_testkit::broker::id).collect();
         assert_eq!(of_key(&done), of_key(&expected));
         // A broker with offsets depends on acknowledgements in order.
         assert_eq!(of_key(&broker.told().acknowledged), of_key(&expected));
@@ -102,7 +102,7 @@ async fn poisoned_message_delays_its_own_key_only() {
 }
 
 async fn assert_poisoned_message_delays_its_own_key(broker: Broker) {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let messages = [
         message("poison", "a"),
         message("behind", "a"),
@@ -120,7 +120,7 @@ async fn assert_poisoned_message_delays_its_own_key(broker: Broker) {
         note(&tx, &message).await?;
         Ok(vec![])
     };
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("order", handler)
         .back_off(Duration::from_millis(200), Duration::from_millis(200))
         .max_deliveries(3)
@@ -130,6 +130,6 @@ async fn assert_poisoned_message_delays_its_own_key(broker: Broker) {
         (summary.handled, summary.retried, summary.rejected),
         (3, 2, 1)
     );
-    let done = ground.done().await;
+    let done = fixture.done().await;
     assert_eq!(done.last().map(String::as_str), Some("behind"), "{done:?}");
 }

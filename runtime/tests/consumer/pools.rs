@@ -10,15 +10,15 @@ use std::{
 
 use deadpool_postgres::{Manager, Pool};
 use idem_client::{Effect, relay::create_relay};
-use idem_fixtures::broker::Broker;
 use idem_runtime::{
     Consumer, Error, Idem, Message, Policies, Processed, Relay, Services, Tx, policy::Rule,
     relay::Local,
 };
+use idem_testkit::broker::Broker;
 use tokio::sync::oneshot;
 use tokio_postgres::NoTls;
 
-use crate::ground::{DEADLINE, Ground, in_time, message, note, noting, until};
+use crate::fixtures::{DEADLINE, Fixture, in_time, message, note, noting, until};
 
 /// The lease time of a message. Each handler runs longer than this.
 const LEASE: Duration = Duration::from_secs(2);
@@ -30,8 +30,8 @@ fn counting() -> Idem {
     Idem::builder().policies(policies).build().unwrap()
 }
 
-fn pool_of(ground: &Ground, connections: usize) -> Pool {
-    let manager = Manager::new(ground.url().parse().unwrap(), NoTls);
+fn pool_of(fixture: &Fixture, connections: usize) -> Pool {
+    let manager = Manager::new(fixture.database.url().parse().unwrap(), NoTls);
     Pool::builder(manager)
         .max_size(connections)
         .build()
@@ -43,10 +43,10 @@ fn pool_of(ground: &Ground, connections: usize) -> Pool {
 #[tokio::test(flavor = "multi_thread")]
 async fn handlers_lease_renewal_and_relay_share_a_pool_of_two() {
     const MESSAGES: usize = 5;
-    let ground = Ground::new().await;
-    let pool = pool_of(&ground, 2);
+    let fixture = Fixture::new().await;
+    let pool = pool_of(&fixture, 2);
     {
-        let observer = ground.pool.get().await.unwrap();
+        let observer = fixture.pool.get().await.unwrap();
         create_relay(&**observer, "local", 4, true).await.unwrap();
     }
     let runs = Arc::new(AtomicUsize::new(0));
@@ -76,7 +76,7 @@ async fn handlers_lease_renewal_and_relay_share_a_pool_of_two() {
         let _ = stopped.await;
     }));
     until("all effects are handed over", async || {
-        ground.done().await.len() == MESSAGES
+        fixture.done().await.len() == MESSAGES
     })
     .await;
     stop.send(()).unwrap();
@@ -93,8 +93,8 @@ async fn handlers_lease_renewal_and_relay_share_a_pool_of_two() {
 /// start, and `Idem::process` fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn counted_attempts_with_a_pool_of_one_are_an_error() {
-    let ground = Ground::new().await;
-    let pool = pool_of(&ground, 1);
+    let fixture = Fixture::new().await;
+    let pool = pool_of(&fixture, 1);
     let broker = Broker::with([message("m-1", "")]);
     let consumer = Consumer::new(pool.clone(), broker.clone())
         .idem(counting())
@@ -119,8 +119,8 @@ async fn counted_attempts_with_a_pool_of_one_are_an_error() {
 #[tokio::test(flavor = "multi_thread")]
 async fn handlers_and_relay_share_a_pool_of_one() {
     const MESSAGES: usize = 20;
-    let ground = Ground::new().await;
-    let pool = pool_of(&ground, 1);
+    let fixture = Fixture::new().await;
+    let pool = pool_of(&fixture, 1);
     let handler = |tx: Tx, message: Message| async move {
         let id = message.message_id().unwrap_or_default();
         drop(tx);
@@ -139,7 +139,7 @@ async fn handlers_and_relay_share_a_pool_of_one() {
         let _ = stopped.await;
     }));
     until("all effects are handed over", async || {
-        ground.done().await.len() == MESSAGES
+        fixture.done().await.len() == MESSAGES
     })
     .await;
     stop.send(()).unwrap();
@@ -150,8 +150,8 @@ async fn handlers_and_relay_share_a_pool_of_one() {
 /// for a connection ends with an error of the environment.
 #[tokio::test]
 async fn wait_for_an_exhausted_pool_times_out() {
-    let ground = Ground::new().await;
-    let pool = pool_of(&ground, 1);
+    let fixture = Fixture::new().await;
+    let pool = pool_of(&fixture, 1);
     let kept = pool.get().await.unwrap();
     tokio::time::pause();
     let message = message("m-1", "");

@@ -3,17 +3,17 @@
 use std::{future::pending, time::Duration};
 
 use deadpool_postgres::Pool;
-use idem_fixtures::{broker::Broker, source_ended};
 use idem_runtime::{Consumer, consumer::ConsumerStatus};
+use idem_testkit::{broker::Broker, source_ended};
 
-use crate::ground::{Ground, in_time, message, noting, until};
+use crate::fixtures::{Fixture, in_time, message, noting, until};
 
 const SHORT: Duration = Duration::from_millis(2);
 const LONG: Duration = Duration::from_millis(16);
 
 /// Asserts that the consumer waits with a reason that contains `words`, and handles its message
 /// after the SQL in `mend` was executed.
-async fn assert_waits_with_reason(ground: &Ground, pool: Pool, words: &[&str], mend: &str) {
+async fn assert_waits_with_reason(fixture: &Fixture, pool: Pool, words: &[&str], mend: &str) {
     let broker = Broker::with([message("m", "")]);
     let consumer = Consumer::new(pool, broker.clone())
         .handle("preflight", noting())
@@ -36,7 +36,7 @@ async fn assert_waits_with_reason(ground: &Ground, pool: Pool, words: &[&str], m
         0,
         "a message was fetched before the database was complete"
     );
-    ground.psql(mend);
+    fixture.psql(mend);
     let broker = broker.closed();
     let summary = source_ended(in_time(running).await.unwrap());
     assert_eq!(
@@ -48,8 +48,8 @@ async fn assert_waits_with_reason(ground: &Ground, pool: Pool, words: &[&str], m
 
 #[tokio::test]
 async fn missing_grant_of_a_later_function_is_reported_at_start() {
-    let ground = Ground::new().await;
-    ground.psql(
+    let fixture = Fixture::new().await;
+    fixture.psql(
         "CREATE ROLE partly LOGIN; GRANT INSERT ON done TO partly;
          GRANT USAGE ON SEQUENCE done_place_seq TO partly;
          SELECT idem_grant('partly', 'consumer');
@@ -63,8 +63,8 @@ async fn missing_grant_of_a_later_function_is_reported_at_start() {
         "SELECT idem_grant('partly', 'consumer')",
     ];
     assert_waits_with_reason(
-        &ground,
-        ground.pool_of("partly"),
+        &fixture,
+        fixture.pool_of("partly"),
         &words,
         "SELECT idem_grant('partly', 'consumer')",
     )
@@ -73,8 +73,8 @@ async fn missing_grant_of_a_later_function_is_reported_at_start() {
 
 #[tokio::test]
 async fn extension_in_another_schema_is_reported_with_schema() {
-    let ground = Ground::new().await;
-    ground.psql(
+    let fixture = Fixture::new().await;
+    fixture.psql(
         "DROP EXTENSION idem; CREATE SCHEMA \"The API\"; CREATE EXTENSION idem SCHEMA \"The API\"",
     );
     let words = [
@@ -84,20 +84,20 @@ async fn extension_in_another_schema_is_reported_with_schema() {
         "PoolConfig::schema",
     ];
     let mend = "DROP EXTENSION idem; CREATE EXTENSION idem";
-    assert_waits_with_reason(&ground, ground.pool.clone(), &words, mend).await;
+    assert_waits_with_reason(&fixture, fixture.pool.clone(), &words, mend).await;
 }
 
 #[tokio::test]
 async fn missing_extension_is_reported_with_database() {
-    let ground = Ground::new().await;
-    ground.psql("DROP EXTENSION idem");
+    let fixture = Fixture::new().await;
+    fixture.psql("DROP EXTENSION idem");
     let words = [
-        "extension idem is not installed in database \"consumer_",
+        "extension idem is not installed in database \"test_",
         "CREATE EXTENSION idem",
     ];
     assert_waits_with_reason(
-        &ground,
-        ground.pool.clone(),
+        &fixture,
+        fixture.pool.clone(),
         &words,
         "CREATE EXTENSION idem",
     )
@@ -106,14 +106,14 @@ async fn missing_extension_is_reported_with_database() {
 
 #[tokio::test]
 async fn older_sql_version_is_reported_with_both_versions() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let version = |version: &str| {
         format!(
             "UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'idem';
              SELECT idem.invalidate('idem.ring'::regclass)"
         )
     };
-    ground.psql(&version("0.0.9"));
+    fixture.psql(&version("0.0.9"));
     let words = [
         "58000: ",
         "0.0.9",
@@ -122,8 +122,8 @@ async fn older_sql_version_is_reported_with_both_versions() {
         "ALTER EXTENSION idem UPDATE",
     ];
     assert_waits_with_reason(
-        &ground,
-        ground.pool.clone(),
+        &fixture,
+        fixture.pool.clone(),
         &words,
         &version(env!("CARGO_PKG_VERSION")),
     )
@@ -134,9 +134,9 @@ async fn older_sql_version_is_reported_with_both_versions() {
 /// message is rejected and no attempt is used.
 #[tokio::test]
 async fn i4_version_mismatch_uses_no_attempt() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message("first", "")]);
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("versions", noting())
         .back_off(SHORT, LONG)
         .max_deliveries(1);
@@ -151,7 +151,7 @@ async fn i4_version_mismatch_uses_no_attempt() {
              SELECT idem.invalidate('idem.ring'::regclass)"
         )
     };
-    ground.psql(&version("9.9.9"));
+    fixture.psql(&version("9.9.9"));
     broker.send(message("second", ""));
     until("the claim of the second message has failed", async || {
         broker.told().released.len() + broker.told().rejected.len() > 0
@@ -162,7 +162,7 @@ async fn i4_version_mismatch_uses_no_attempt() {
         [],
         "a message was rejected because of the versions"
     );
-    ground.psql(&version(env!("CARGO_PKG_VERSION")));
+    fixture.psql(&version(env!("CARGO_PKG_VERSION")));
     drop(broker.clone().closed());
     let summary = source_ended(in_time(running).await.unwrap());
     assert_eq!(

@@ -10,20 +10,20 @@ use std::{
 };
 
 use idem_client::MessageId;
-use idem_fixtures::{broker::Broker, source_ended};
 use idem_runtime::{
     Consumer, Handled, HandlerError, Idem, Message, Policies, Tx, consumer::Selector,
     policy::IdStrategy, transport::Coordinates,
 };
+use idem_testkit::{broker::Broker, source_ended};
 use tokio::sync::oneshot;
 
-use crate::ground::{Ground, in_time, message, note, noting, until};
+use crate::fixtures::{Fixture, in_time, message, note, noting, until};
 
 const SHORT: Duration = Duration::from_millis(10);
 
 /// Returns the dead letters, each as `destination id: reason`.
-async fn letters(ground: &Ground) -> Vec<String> {
-    let client = ground.pool.get().await.unwrap();
+async fn letters(fixture: &Fixture) -> Vec<String> {
+    let client = fixture.pool.get().await.unwrap();
     let sql =
         "SELECT destination || ' ' || id || ': ' || last_error FROM idem.dead_letters ORDER BY 1";
     let rows = client.query_typed(sql, &[]).await.unwrap();
@@ -34,7 +34,7 @@ async fn letters(ground: &Ground) -> Vec<String> {
 /// and payloads. Duplicates of these messages are acknowledged.
 #[tokio::test]
 async fn i4_rejected_message_becomes_dead_letter_in_the_database() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let poison = message("poison", "k")
         .with_type("Order")
         .with_header("h", "1")
@@ -61,7 +61,7 @@ async fn i4_rejected_message_becomes_dead_letter_in_the_database() {
         note(&tx, &message).await?;
         Ok(vec![])
     };
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .route(Selector::message_type("Order"), "orders", handler)
         .concurrency(1);
     let summary = source_ended(in_time(consumer.run(pending())).await);
@@ -73,7 +73,7 @@ async fn i4_rejected_message_becomes_dead_letter_in_the_database() {
         "a message was rejected at its broker, which drops it"
     );
     assert_eq!((summary.handled, told.acknowledged.len()), (1, 6));
-    let letters = letters(&ground).await;
+    let letters = letters(&fixture).await;
     let [no_id, poison, unrouted] = &letters[..] else {
         panic!("not three dead letters: {letters:?}");
     };
@@ -87,7 +87,7 @@ async fn i4_rejected_message_becomes_dead_letter_in_the_database() {
             && unrouted.ends_with("no route takes this message"),
         "{unrouted}"
     );
-    let client = ground.pool.get().await.unwrap();
+    let client = fixture.pool.get().await.unwrap();
     let row = client
         .query_one(
             "SELECT key, type, convert_from(payload, 'UTF8'), headers::text \
@@ -108,7 +108,7 @@ async fn i4_rejected_message_becomes_dead_letter_in_the_database() {
 /// of the message.
 #[tokio::test]
 async fn i4_requeued_message_is_handled_by_its_consumer() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([
         message("m", "k").with_type("Order").with_header("h", "1"),
         Message::new("tests", "{}").with_type("Order"),
@@ -131,28 +131,28 @@ async fn i4_requeued_message_is_handled_by_its_consumer() {
         }
     };
     let (stop, stopped) = oneshot::channel::<()>();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .route(Selector::topic("tests"), "orders", handler)
         .back_off(SHORT, SHORT);
     let running = tokio::spawn(consumer.run(async {
         let _ = stopped.await;
     }));
     until("both messages are dead letters", async || {
-        letters(&ground).await.len() == 2
+        letters(&fixture).await.len() == 2
     })
     .await;
     is_repaired.store(true, Ordering::Relaxed);
-    ground.psql("SELECT idem_requeue_all('orders')");
+    fixture.psql("SELECT idem_requeue_all('orders')");
     until("both messages are handled", async || {
-        ground.done().await.len() == 2
+        fixture.done().await.len() == 2
     })
     .await;
     stop.send(()).unwrap();
     let summary = in_time(running).await.unwrap().unwrap();
 
     assert_eq!((summary.handled, summary.rejected), (2, 2));
-    assert!(ground.done().await.contains(&"m".to_owned()));
-    let client = ground.pool.get().await.unwrap();
+    assert!(fixture.done().await.contains(&"m".to_owned()));
+    let client = fixture.pool.get().await.unwrap();
     let sql = "SELECT (SELECT count(*) FROM idem.pending), \
                (SELECT count(*) FROM idem.inbox WHERE destination = 'orders')";
     let row = client.query_one(sql, &[]).await.unwrap();
@@ -166,12 +166,12 @@ async fn i4_requeued_message_is_handled_by_its_consumer() {
 /// I4: if the database cannot store a dead letter, its message is released.
 #[tokio::test]
 async fn i4_message_stays_at_its_broker_if_dead_letter_fails() {
-    let ground = Ground::new().await;
-    ground.psql("ALTER TABLE idem.dead_letter RENAME TO not_there");
+    let fixture = Fixture::new().await;
+    fixture.psql("ALTER TABLE idem.dead_letter RENAME TO not_there");
     let broker = Broker::with([message("m", "")])
         .dropping_rejected()
         .closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .route(Selector::topic("elsewhere"), "orders", noting())
         .back_off(SHORT, SHORT);
     let running = tokio::spawn(consumer.run(pending()));
@@ -179,11 +179,11 @@ async fn i4_message_stays_at_its_broker_if_dead_letter_fails() {
         broker.told().released.len() >= 3
     })
     .await;
-    ground.psql("ALTER TABLE idem.not_there RENAME TO dead_letter");
+    fixture.psql("ALTER TABLE idem.not_there RENAME TO dead_letter");
     let summary = source_ended(in_time(running).await.unwrap());
 
     assert_eq!((summary.rejected, broker.told().rejected.len()), (1, 0));
-    let letters = letters(&ground).await;
+    let letters = letters(&fixture).await;
     assert!(
         letters.len() == 1 && letters[0].starts_with("orders.unrouted "),
         "{letters:?}"
@@ -199,12 +199,12 @@ async fn always_terminal(_: Tx, _: Message) -> Handled {
 /// dead letter. It becomes a dead letter after the release.
 #[tokio::test]
 async fn i4_leased_message_is_not_rejected_before_its_release() {
-    let ground = Ground::new().await;
-    ground.psql("SELECT idem_acquire('held', 'orders', '1 hour')");
+    let fixture = Fixture::new().await;
+    fixture.psql("SELECT idem_acquire('held', 'orders', '1 hour')");
     let broker = Broker::with([message("held", ""), message("free", "")])
         .dropping_rejected()
         .closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("orders", always_terminal)
         .back_off(SHORT, SHORT);
     let running = tokio::spawn(consumer.run(pending()));
@@ -213,15 +213,15 @@ async fn i4_leased_message_is_not_rejected_before_its_release() {
     })
     .await;
     until("the other message is a dead letter", async || {
-        letters(&ground).await.len() == 1
+        letters(&fixture).await.len() == 1
     })
     .await;
-    ground.psql("SELECT idem_release('held', 'orders', token) FROM idem.leases WHERE id = 'held'");
+    fixture.psql("SELECT idem_release('held', 'orders', token) FROM idem.leases WHERE id = 'held'");
     source_ended(in_time(running).await.unwrap());
 
     let reason = "the handler failed: no such item";
     assert_eq!(
-        letters(&ground).await,
+        letters(&fixture).await,
         [
             format!("orders free: {reason}"),
             format!("orders held: {reason}")
@@ -233,20 +233,20 @@ async fn i4_leased_message_is_not_rejected_before_its_release() {
 /// letter.
 #[tokio::test]
 async fn i4_id_collision_makes_a_dead_letter() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let policies = Policies::default().destination("orders", |rule| rule.fingerprint(true));
     let idem = Idem::builder().policies(policies).build().unwrap();
     let other = Message::new("tests", r#"{"other": 1}"#).with_message_id("m");
     let broker = Broker::with([message("m", ""), other])
         .dropping_rejected()
         .closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .idem(idem)
         .handle("orders", noting())
         .concurrency(1);
     let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!((summary.handled, summary.rejected), (1, 1));
-    let client = ground.pool.get().await.unwrap();
+    let client = fixture.pool.get().await.unwrap();
     let sql =
         "SELECT convert_from(payload, 'UTF8'), headers ->> 'message-id' FROM idem.dead_letters";
     let row = client.query_one(sql, &[]).await.unwrap();
@@ -257,7 +257,7 @@ async fn i4_id_collision_makes_a_dead_letter() {
 /// Two deliveries of one message become one dead letter.
 #[tokio::test]
 async fn i4_distinct_messages_without_id_are_distinct_dead_letters() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let at = |offset| Coordinates {
         topic: "tests".into(),
         partition: 0,
@@ -275,22 +275,22 @@ async fn i4_distinct_messages_without_id_are_distinct_dead_letters() {
     ])
     .dropping_rejected()
     .closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("orders", noting());
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone()).handle("orders", noting());
     let summary = source_ended(in_time(consumer.run(pending())).await);
-    assert_eq!((summary.rejected, letters(&ground).await.len()), (6, 5));
+    assert_eq!((summary.rejected, letters(&fixture).await.len()), (6, 5));
 }
 
 /// I4: at a stop, two messages without a route and with the same id become separate dead letters.
 /// They have no destination, and an id identifies a message only within a destination.
 #[tokio::test]
 async fn i4_unrouted_messages_of_one_id_are_two_dead_letters() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let unrouted =
         |payload: &str| Message::new("tests", payload.to_owned()).with_message_id("same");
     let broker = Broker::with([unrouted("1"), unrouted("2")])
         .dropping_rejected()
         .near_limit();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).route(
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone()).route(
         Selector::topic("elsewhere"),
         "orders",
         noting(),
@@ -299,7 +299,7 @@ async fn i4_unrouted_messages_of_one_id_are_two_dead_letters() {
     let summary = in_time(consumer.run(async {})).await.unwrap();
 
     assert_eq!((summary.rejected, broker.told().acknowledged.len()), (2, 2));
-    let letters = letters(&ground).await;
+    let letters = letters(&fixture).await;
     assert_eq!(letters.len(), 2, "{letters:?}");
 }
 
@@ -308,11 +308,11 @@ async fn i4_unrouted_messages_of_one_id_are_two_dead_letters() {
 #[tokio::test]
 async fn i4_last_deliveries_become_dead_letters_at_a_stop() {
     for is_ordered in [true, false] {
-        let ground = Ground::new().await;
+        let fixture = Fixture::new().await;
         let broker = Broker::with([message("first", "key"), message("second", "key")])
             .dropping_rejected()
             .near_limit();
-        let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
             .handle("orders", |_: Tx, _: Message| pending::<Handled>())
             .ordered_by_key(is_ordered)
             .grace(Duration::from_millis(50));
@@ -335,7 +335,7 @@ async fn i4_last_deliveries_become_dead_letters_at_a_stop() {
         let reason = "the consumer stopped before it handled this message, \
                       and its broker may not redeliver it";
         assert_eq!(
-            letters(&ground).await,
+            letters(&fixture).await,
             ["first", "second"].map(|id| format!("orders {id}: {reason}")),
             "{is_ordered}"
         );
@@ -346,9 +346,9 @@ async fn i4_last_deliveries_become_dead_letters_at_a_stop() {
 /// dead letter in the database.
 #[tokio::test]
 async fn i4_unconfirmed_rejection_at_a_stop_makes_dead_letter() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message("m", "")]).near_limit().mute();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).handle("orders", noting());
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone()).handle("orders", noting());
     // The test has one thread, so nothing is fetched before the stop.
     let summary = in_time(consumer.run(async {})).await.unwrap();
 
@@ -356,18 +356,18 @@ async fn i4_unconfirmed_rejection_at_a_stop_makes_dead_letter() {
         (summary.rejected, broker.told().ignored),
         (1, vec!["m".to_owned()])
     );
-    assert_eq!(letters(&ground).await.len(), 1);
+    assert_eq!(letters(&fixture).await.len(), 1);
 }
 
 /// When the source is closed, it hands over a last delivery a second time. The consumer counts only
 /// one rejection.
 #[tokio::test]
 async fn unconfirmed_rejection_at_a_stop_is_counted_once() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message("first", "key"), message("second", "key")])
         .near_limit()
         .silent_about("second");
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("orders", |_: Tx, _: Message| pending::<Handled>())
         .ordered_by_key(true)
         .grace(Duration::from_millis(50));
@@ -378,7 +378,7 @@ async fn unconfirmed_rejection_at_a_stop_is_counted_once() {
 
     assert_eq!(broker.told().ignored, ["second", "second"]);
     assert_eq!((summary.rejected, summary.duplicates), (2, 1));
-    assert_eq!(letters(&ground).await.len(), 1);
+    assert_eq!(letters(&fixture).await.len(), 1);
 }
 
 /// I4: a message cannot become a dead letter while another process holds its lease. At a stop, the
@@ -386,19 +386,19 @@ async fn unconfirmed_rejection_at_a_stop_is_counted_once() {
 /// it hands over the message once more.
 #[tokio::test]
 async fn i4_leased_last_delivery_is_not_returned_at_a_stop() {
-    let ground = Ground::new().await;
-    ground.psql("SELECT idem_acquire('held', 'orders', '1 hour')");
+    let fixture = Fixture::new().await;
+    fixture.psql("SELECT idem_acquire('held', 'orders', '1 hour')");
     let broker = Broker::with([message("held", "")])
         .dropping_rejected()
         .near_limit();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("orders", noting())
         .back_off(SHORT, SHORT);
     let is_fetched = until("the message is fetched", async || broker.unsettled() == 1);
     let summary = in_time(consumer.run(is_fetched)).await.unwrap();
 
     let told = broker.told();
-    assert_eq!((summary.rejected, letters(&ground).await.len()), (0, 0));
+    assert_eq!((summary.rejected, letters(&fixture).await.len()), (0, 0));
     assert_eq!((told.released, told.acknowledged), (vec![], vec![]));
     assert_eq!(told.dropped, ["held", "held"]);
     assert_eq!(summary.failed_settlements, 2, "{summary:?}");
@@ -412,16 +412,16 @@ async fn i4_leased_last_deliveries_do_not_delay_the_others() {
     let ids = ["a", "b", "c", "d"];
     let near_limit = || Broker::with(ids.map(|id| message(id, ""))).near_limit();
     let stop = async |broker: Broker| {
-        let ground = Ground::new().await;
-        ground.psql(
+        let fixture = Fixture::new().await;
+        fixture.psql(
             "SELECT idem_acquire(id, 'orders', '1 hour') FROM (VALUES ('a'), ('b')) AS leased (id)",
         );
-        let consumer = Consumer::new(ground.pool.clone(), broker).handle("orders", noting());
+        let consumer = Consumer::new(fixture.pool.clone(), broker).handle("orders", noting());
         // The test has one thread, so nothing is fetched before the stop.
         let summary = in_time(consumer.concurrency(1).run(async {}))
             .await
             .unwrap();
-        assert_eq!((letters(&ground).await.len(), summary.rejected), (2, 2));
+        assert_eq!((letters(&fixture).await.len(), summary.rejected), (2, 2));
         summary.failed_settlements
     };
     let (dropping, dropping_and_silent, silent) = tokio::join!(
@@ -436,12 +436,12 @@ async fn i4_leased_last_deliveries_do_not_delay_the_others() {
 /// released. The transaction of an interrupted handler may hold the claim for some time.
 #[tokio::test]
 async fn i4_last_delivery_is_stored_after_its_lease_ends() {
-    let ground = Ground::new().await;
-    ground.psql("SELECT idem_acquire('late', 'orders', '1 hour')");
+    let fixture = Fixture::new().await;
+    fixture.psql("SELECT idem_acquire('late', 'orders', '1 hour')");
     let broker = Broker::with([message("late", "")])
         .dropping_rejected()
         .near_limit();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("orders", noting())
         .back_off(SHORT, SHORT);
     let is_fetched = until("the message is fetched", async || broker.unsettled() == 1);
@@ -450,16 +450,16 @@ async fn i4_last_delivery_is_stored_after_its_lease_ends() {
         // More than 15 errors show that the consumer continues to retry.
         let error = "message \"late\" of destination \"orders\" is in progress";
         until("the consumer has retried", async || {
-            ground.log().matches(error).count() > 15
+            fixture.log().matches(error).count() > 15
         })
         .await;
-        ground.psql(
+        fixture.psql(
             "SELECT idem_release('late', 'orders', token) FROM idem.leases WHERE id = 'late'",
         );
     };
     let (summary, ()) = in_time(async { tokio::join!(consumer.run(is_fetched), release) }).await;
     assert_eq!(summary.unwrap().rejected, 1);
-    assert_eq!(letters(&ground).await.len(), 1);
+    assert_eq!(letters(&fixture).await.len(), 1);
     assert_eq!(broker.told().acknowledged, ["late"]);
 }
 
@@ -468,13 +468,13 @@ async fn i4_last_delivery_is_stored_after_its_lease_ends() {
 /// longer than a stop takes.
 #[tokio::test]
 async fn i4_last_delivery_is_stored_when_the_database_returns() {
-    let ground = Ground::new().await;
-    let away = ground.take_away();
+    let fixture = Fixture::new().await;
+    let away = fixture.take_away();
     let broker = Broker::with([message("m", "")])
         .dropping_rejected()
         .near_limit();
     let consumer =
-        Consumer::new(ground.pool_of("postgres"), broker.clone()).handle("orders", noting());
+        Consumer::new(fixture.pool_of("postgres"), broker.clone()).handle("orders", noting());
     let restore = async {
         until("the consumer has retried", async || away.refusals() > 2).await;
         away.give_back();
@@ -482,7 +482,7 @@ async fn i4_last_delivery_is_stored_when_the_database_returns() {
     // The test has one thread, so nothing is fetched before the stop.
     let (summary, ()) = in_time(async { tokio::join!(consumer.run(async {}), restore) }).await;
     assert_eq!(
-        (summary.unwrap().rejected, letters(&ground).await.len()),
+        (summary.unwrap().rejected, letters(&fixture).await.len()),
         (1, 1)
     );
     assert_eq!(broker.told().acknowledged, ["m"]);
@@ -492,13 +492,13 @@ async fn i4_last_delivery_is_stored_when_the_database_returns() {
 /// broker.
 #[tokio::test]
 async fn i4_last_delivery_is_held_while_it_cannot_be_stored() {
-    let ground = Ground::new().await;
-    ground.psql("ALTER TABLE idem.dead_letter RENAME TO not_there");
+    let fixture = Fixture::new().await;
+    fixture.psql("ALTER TABLE idem.dead_letter RENAME TO not_there");
     let broker = Broker::with([message("m", "")])
         .dropping_rejected()
         .near_limit()
         .closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .route(Selector::topic("elsewhere"), "orders", noting())
         .back_off(SHORT, SHORT);
     let status = consumer.status();
@@ -507,10 +507,10 @@ async fn i4_last_delivery_is_held_while_it_cannot_be_stored() {
         !status.borrow().is_ready() && broker.unsettled() == 1
     })
     .await;
-    ground.psql("ALTER TABLE idem.not_there RENAME TO dead_letter");
+    fixture.psql("ALTER TABLE idem.not_there RENAME TO dead_letter");
     let summary = source_ended(in_time(running).await.unwrap());
 
-    assert_eq!((summary.rejected, letters(&ground).await.len()), (1, 1));
+    assert_eq!((summary.rejected, letters(&fixture).await.len()), (1, 1));
     assert_eq!(broker.told().released, []);
 }
 
@@ -518,11 +518,11 @@ async fn i4_last_delivery_is_held_while_it_cannot_be_stored() {
 /// fingerprint differs. If it is a duplicate, it does not become a dead letter.
 #[tokio::test]
 async fn i4_last_delivery_with_id_collision_becomes_dead_letter() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let policies = Policies::default().destination("orders", |rule| rule.fingerprint(true));
     let idem = Idem::builder().policies(policies).build().unwrap();
     let consumer = |broker: &Broker| {
-        Consumer::new(ground.pool.clone(), broker.clone())
+        Consumer::new(fixture.pool.clone(), broker.clone())
             .idem(idem.clone())
             .handle("orders", noting())
     };
@@ -535,7 +535,7 @@ async fn i4_last_delivery_with_id_collision_becomes_dead_letter() {
         in_time(consumer(&broker).run(async {})).await.unwrap();
 
         assert_eq!(broker.told().acknowledged.len(), 1, "{payloads:?}");
-        let client = ground.pool.get().await.unwrap();
+        let client = fixture.pool.get().await.unwrap();
         let sql = "SELECT convert_from(payload, 'UTF8') FROM idem.dead_letters";
         let rows = client.query(sql, &[]).await.unwrap();
         let kept: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
@@ -547,12 +547,12 @@ async fn i4_last_delivery_with_id_collision_becomes_dead_letter() {
 /// become separate dead letters.
 #[tokio::test]
 async fn i4_panicking_selector_keeps_messages_of_one_id_apart() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = |payload: &str| Message::new("tests", payload.to_owned()).with_message_id("same");
     let broker = Broker::with([message("1"), message("2")])
         .dropping_rejected()
         .closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .route(
             Selector::matching(|_| panic!("a bug in a selector")),
             "orders",
@@ -562,7 +562,7 @@ async fn i4_panicking_selector_keeps_messages_of_one_id_apart() {
     let summary = source_ended(in_time(consumer.run(pending())).await);
 
     assert_eq!(summary.rejected, 2);
-    let letters = letters(&ground).await;
+    let letters = letters(&fixture).await;
     assert_eq!(letters.len(), 2, "{letters:?}");
 }
 
@@ -570,7 +570,7 @@ async fn i4_panicking_selector_keeps_messages_of_one_id_apart() {
 /// become dead letters.
 #[tokio::test]
 async fn i4_invalid_id_does_not_stop_other_messages() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let function = |message: &Message| match message.header("panics") {
         Some(_) => panic!("a bug in an id function"),
         None => message.header("id").and_then(|id| MessageId::text(id).ok()),
@@ -592,7 +592,7 @@ async fn i4_invalid_id_does_not_stop_other_messages() {
     ])
     .dropping_rejected()
     .closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .idem(idem)
         .route(Selector::message_type("Function"), "functions", noting())
         .handle("orders", noting())
@@ -601,7 +601,7 @@ async fn i4_invalid_id_does_not_stop_other_messages() {
     let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!((summary.handled, summary.rejected), (1, 3));
     assert_eq!(
-        (ground.done().await, letters(&ground).await.len()),
+        (fixture.done().await, letters(&fixture).await.len()),
         (vec!["good".to_owned()], 3)
     );
 }
@@ -610,9 +610,9 @@ async fn i4_invalid_id_does_not_stop_other_messages() {
 /// is routed again after a requeue.
 #[tokio::test]
 async fn i4_requeued_message_uses_the_handler_of_its_destination() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     // This message was received through `idem_receive` and was not rejected, so it has no topic.
-    ground.psql("SELECT idem_receive('received', 'first', '{}')");
+    fixture.psql("SELECT idem_receive('received', 'first', '{}')");
     let broker = Broker::with([
         message("rejected", "").with_type("First"),
         message("later", "").with_type("Later"),
@@ -626,7 +626,7 @@ async fn i4_requeued_message_uses_the_handler_of_its_destination() {
             note(&tx, &message).await?;
             Ok(vec![])
         };
-        let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+        let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
             .route(Selector::message_type("First"), "first", first)
             .store_route(Selector::message_type("Stored"), "first");
         if knows_later {
@@ -637,21 +637,21 @@ async fn i4_requeued_message_uses_the_handler_of_its_destination() {
     };
     let both_kept = async {
         until("both messages are dead letters", async || {
-            letters(&ground).await.len() == 2
+            letters(&fixture).await.len() == 2
         })
         .await
     };
     in_time(consume(false).run(both_kept)).await.unwrap();
-    ground.psql("SELECT idem_requeue_all('first'), idem_requeue_all('first.unrouted')");
+    fixture.psql("SELECT idem_requeue_all('first'), idem_requeue_all('first.unrouted')");
     let all_done = async {
         until("all messages are handled", async || {
-            ground.done().await.len() == 3
+            fixture.done().await.len() == 3
         })
         .await
     };
     in_time(consume(true).run(all_done)).await.unwrap();
 
-    let client = ground.pool.get().await.unwrap();
+    let client = fixture.pool.get().await.unwrap();
     let sql = "SELECT destination || ' ' || id FROM idem.inbox \
                WHERE destination <> 'first.unrouted' ORDER BY 1";
     let rows = client.query_typed(sql, &[]).await.unwrap();

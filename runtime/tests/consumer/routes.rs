@@ -2,14 +2,14 @@
 
 use std::future::pending;
 
-use idem_fixtures::{broker::Broker, source_ended};
 use idem_runtime::{Consumer, Message, consumer::Selector};
+use idem_testkit::{broker::Broker, source_ended};
 
-use crate::ground::{Ground, in_time, message, noting};
+use crate::fixtures::{Fixture, in_time, message, noting};
 
 /// Returns the claims of this database, each as `destination id`.
-async fn claims(ground: &Ground) -> Vec<String> {
-    let client = ground.pool.get().await.unwrap();
+async fn claims(fixture: &Fixture) -> Vec<String> {
+    let client = fixture.pool.get().await.unwrap();
     let rows = client
         .query_typed(
             "SELECT destination || ' ' || id FROM idem.inbox ORDER BY 1",
@@ -22,7 +22,7 @@ async fn claims(ground: &Ground) -> Vec<String> {
 
 #[tokio::test]
 async fn first_matching_route_handles_a_message() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let fire = |message: &Message| message.message_type() == Some("Fire");
     let broker = Broker::with([
         message("1", "").with_type("Fire"),
@@ -36,7 +36,7 @@ async fn first_matching_route_handles_a_message() {
         message("7", ""),
     ])
     .closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .route(Selector::message_type("Reserve"), "reserve", noting())
         .route(Selector::matching(fire), "fire", noting())
         .route(Selector::topic("refunds"), "refund", noting())
@@ -54,15 +54,15 @@ async fn first_matching_route_handles_a_message() {
         "reserve 2",
         "reserve 3",
     ];
-    assert_eq!(claims(&ground).await, expected);
+    assert_eq!(claims(&fixture).await, expected);
 }
 
 #[tokio::test]
 async fn message_without_a_route_is_rejected() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker =
         Broker::with([message("taken", "").with_type("Fire"), message("left", "")]).closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone()).route(
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone()).route(
         Selector::message_type("Fire"),
         "fire",
         noting(),
@@ -75,5 +75,5 @@ async fn message_without_a_route_is_rejected() {
     };
     assert_eq!(id, "left");
     assert!(reason.contains("route"), "{reason}");
-    assert_eq!(claims(&ground).await, ["fire taken"]);
+    assert_eq!(claims(&fixture).await, ["fire taken"]);
 }

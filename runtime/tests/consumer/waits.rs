@@ -2,23 +2,23 @@
 
 use std::{future::pending, time::Duration};
 
-use idem_fixtures::broker::Broker;
 use idem_runtime::Consumer;
+use idem_testkit::broker::Broker;
 
-use crate::ground::{Ground, message, noting, until};
+use crate::fixtures::{Fixture, message, noting, until};
 
 /// A worker does not wait forever for a broker that never confirms a settlement. It drops the
 /// message, which is redelivered.
 #[tokio::test]
 async fn unconfirmed_settlement_times_out() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message("m-1", "")]).mute();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("waits", noting())
         .concurrency(1);
     let running = tokio::spawn(consumer.run(pending()));
     until("the message is handled", async || {
-        ground.done().await == ["m-1"]
+        fixture.done().await == ["m-1"]
     })
     .await;
     until("the settlement has timed out", async || {
@@ -30,5 +30,5 @@ async fn unconfirmed_settlement_times_out() {
     })
     .await;
     running.abort();
-    assert_eq!(ground.done().await, ["m-1"]);
+    assert_eq!(fixture.done().await, ["m-1"]);
 }

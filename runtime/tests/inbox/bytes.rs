@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use idem_client::inbox::{InboxMessage, receive};
-use idem_fixtures::in_time;
 use idem_runtime::{Settlement, Source};
+use idem_testkit::in_time;
 
-use crate::world::{World, id_of};
+use crate::fixtures::{Fixture, id_of};
 
 const MIB: usize = 1024 * 1024;
 
-async fn receive_large(world: &World, count: usize) {
+async fn receive_large(fixture: &Fixture, count: usize) {
     for number in 0..count {
         let letter = InboxMessage::json(&"x".repeat(MIB)).unwrap();
         let id = id_of(&format!("m-{number}"));
         assert!(
-            receive(&world.client, &id, &world.to, &letter)
+            receive(&fixture.client, &id, &fixture.to, &letter)
                 .await
                 .unwrap()
         );
@@ -26,16 +26,16 @@ async fn receive_large(world: &World, count: usize) {
 /// bytes allows.
 #[tokio::test(flavor = "multi_thread")]
 async fn prefetched_messages_stay_within_max_bytes() {
-    let world = World::new().await;
-    receive_large(&world, 20).await;
+    let fixture = Fixture::new().await;
+    receive_large(&fixture, 20).await;
     // The source releases prefetched messages that have waited for a sixth of the lease, so a long
     // lease prevents releases in this test.
-    let source = world
-        .source(&world.db.pool(4))
+    let source = fixture
+        .source(&fixture.db.pool(4))
         .lease(Duration::from_secs(3600));
     let mut source = source.max_bytes(4 * MIB + 1024);
     let first = in_time(source.next()).await.unwrap().unwrap();
-    assert_eq!(world.count("state = 'l'").await, 4);
+    assert_eq!(fixture.count("state = 'l'").await, 4);
     drop(first);
     in_time(source.close()).await;
 }
@@ -44,9 +44,9 @@ async fn prefetched_messages_stay_within_max_bytes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn max_bytes_keeps_the_inbox_order() {
     for max_bytes in [1, 2 * MIB + 1024] {
-        let world = World::new().await;
-        receive_large(&world, 8).await;
-        let mut source = world.source(&world.db.pool(4)).max_bytes(max_bytes);
+        let fixture = Fixture::new().await;
+        receive_large(&fixture, 8).await;
+        let mut source = fixture.source(&fixture.db.pool(4)).max_bytes(max_bytes);
         let mut ids = Vec::new();
         for _ in 0..8 {
             let delivery = in_time(source.next()).await.unwrap().unwrap();

@@ -11,7 +11,7 @@ use serde_json::json;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::world::{World, id_of};
+use crate::fixtures::{Fixture, id_of};
 
 const LEASE: Duration = Duration::from_secs(30);
 /// The limit, in bytes, that these tests pass to `next`.
@@ -19,7 +19,7 @@ const MAX_BYTES: i64 = 16 * 1024 * 1024;
 
 #[tokio::test]
 async fn next_returns_all_properties_of_the_received_message() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     let letter = InboxMessage::json(&json!({"order": 7}))
         .unwrap()
         .key("customer-7")
@@ -30,11 +30,11 @@ async fn next_returns_all_properties_of_the_received_message() {
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         );
     assert!(
-        receive(&world.client, &id_of("m-1"), &world.to, &letter)
+        receive(&fixture.client, &id_of("m-1"), &fixture.to, &letter)
             .await
             .unwrap()
     );
-    let [received] = &next(&world.client, &world.to, 10, MAX_BYTES, LEASE)
+    let [received] = &next(&fixture.client, &fixture.to, 10, MAX_BYTES, LEASE)
         .await
         .unwrap()[..]
     else {
@@ -44,7 +44,7 @@ async fn next_returns_all_properties_of_the_received_message() {
         (received.id.to_string().as_str(), received.attempt),
         ("m-1", 1)
     );
-    let message = Message::of_inbox(received, &world.to);
+    let message = Message::of_inbox(received, &fixture.to);
     assert_eq!(
         message.json::<serde_json::Value>().unwrap(),
         json!({"order": 7})
@@ -64,7 +64,7 @@ async fn next_returns_all_properties_of_the_received_message() {
             .is_some_and(|parent| parent.starts_with("00-0af"))
     );
     assert!(
-        next(&world.client, &world.to, 10, MAX_BYTES, LEASE)
+        next(&fixture.client, &fixture.to, 10, MAX_BYTES, LEASE)
             .await
             .unwrap()
             .is_empty(),
@@ -74,22 +74,22 @@ async fn next_returns_all_properties_of_the_received_message() {
 
 #[tokio::test]
 async fn receive_finds_pending_and_claimed_messages() {
-    let mut world = World::new().await;
+    let mut fixture = Fixture::new().await;
     let letter = InboxMessage::bytes(&b"\x00\xff"[..]).content_type("application/octet-stream");
     let (text, uuid) = (id_of("m-1"), MessageId::from(Uuid::new_v4()));
     for id in [&text, &uuid] {
         assert!(
-            receive(&world.client, id, &world.to, &letter)
+            receive(&fixture.client, id, &fixture.to, &letter)
                 .await
                 .unwrap()
         );
         assert!(
-            !receive(&world.client, id, &world.to, &letter)
+            !receive(&fixture.client, id, &fixture.to, &letter)
                 .await
                 .unwrap()
         );
     }
-    let Claim::New(claimed) = begin_and_claim(&mut world.client, &text, &world.to)
+    let Claim::New(claimed) = begin_and_claim(&mut fixture.client, &text, &fixture.to)
         .await
         .unwrap()
     else {
@@ -97,12 +97,12 @@ async fn receive_finds_pending_and_claimed_messages() {
     };
     claimed.commit().await.unwrap();
     assert!(
-        !receive(&world.client, &text, &world.to, &letter)
+        !receive(&fixture.client, &text, &fixture.to, &letter)
             .await
             .unwrap(),
         "the message is claimed"
     );
-    let received = next(&world.client, &world.to, 10, MAX_BYTES, LEASE)
+    let received = next(&fixture.client, &fixture.to, 10, MAX_BYTES, LEASE)
         .await
         .unwrap();
     assert_eq!(
@@ -117,17 +117,17 @@ async fn receive_finds_pending_and_claimed_messages() {
 
 #[tokio::test]
 async fn receive_batch_keeps_order_and_returns_by_position() {
-    let world = World::new().await;
-    world.receive("b", "").await;
+    let fixture = Fixture::new().await;
+    fixture.receive("b", "").await;
     let letters: Vec<_> = ["c", "b", "a", "c"]
         .into_iter()
         .map(|id| (id_of(id), InboxMessage::json(&id).unwrap().header("id", id)))
         .collect();
-    let are_new = receive_batch(&world.client, &world.to, &letters)
+    let are_new = receive_batch(&fixture.client, &fixture.to, &letters)
         .await
         .unwrap();
     assert_eq!(are_new, [true, false, true, false]);
-    let received = next(&world.client, &world.to, 10, MAX_BYTES, LEASE)
+    let received = next(&fixture.client, &fixture.to, 10, MAX_BYTES, LEASE)
         .await
         .unwrap();
     let ids: Vec<_> = received
@@ -136,7 +136,7 @@ async fn receive_batch_keeps_order_and_returns_by_position() {
         .collect();
     assert_eq!(ids, ["b", "c", "a"]);
     assert!(
-        receive_batch(&world.client, &world.to, &[])
+        receive_batch(&fixture.client, &fixture.to, &[])
             .await
             .unwrap()
             .is_empty()
@@ -145,12 +145,12 @@ async fn receive_batch_keeps_order_and_returns_by_position() {
         (id_of("d"), InboxMessage::bytes("")),
         (id_of("e"), InboxMessage::bytes("").key("")),
     ];
-    let error = receive_batch(&world.client, &world.to, &wrong)
+    let error = receive_batch(&fixture.client, &fixture.to, &wrong)
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert_eq!(
-        world.count("id = 'd'").await,
+        fixture.count("id = 'd'").await,
         0,
         "the batch is received completely or not at all"
     );
@@ -158,25 +158,25 @@ async fn receive_batch_keeps_order_and_returns_by_position() {
 
 #[tokio::test]
 async fn delayed_message_is_not_returned_before_it_is_due() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     let soon = OffsetDateTime::now_utc() + Duration::from_secs(2);
     let letter = InboxMessage::json(&1).unwrap().deliver_after(soon);
     assert!(
-        receive(&world.client, &id_of("later"), &world.to, &letter)
+        receive(&fixture.client, &id_of("later"), &fixture.to, &letter)
             .await
             .unwrap()
     );
-    world.receive("now", "").await;
-    let received = next(&world.client, &world.to, 10, MAX_BYTES, LEASE)
+    fixture.receive("now", "").await;
+    let received = next(&fixture.client, &fixture.to, 10, MAX_BYTES, LEASE)
         .await
         .unwrap();
     assert_eq!(received.len(), 1);
     assert_eq!(received[0].id, id_of("now"));
-    idem_fixtures::until("the delayed message is returned", async || {
-        next_wait(&world.client, &world.to, Duration::from_secs(10))
+    idem_testkit::until("the delayed message is returned", async || {
+        next_wait(&fixture.client, &fixture.to, Duration::from_secs(10))
             .await
             .unwrap();
-        let received = next(&world.client, &world.to, 10, MAX_BYTES, LEASE)
+        let received = next(&fixture.client, &fixture.to, 10, MAX_BYTES, LEASE)
             .await
             .unwrap();
         let is_there = received

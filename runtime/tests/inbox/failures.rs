@@ -14,17 +14,17 @@ use idem_client::{
     deadletters::{discard, discard_all, requeue, requeue_all},
     inbox::{InboxMessage, receive},
 };
-use idem_fixtures::until;
 use idem_runtime::{Handled, HandlerError, Message, Tx};
+use idem_testkit::until;
 
-use crate::world::{Running, World, brief, id_of, note};
+use crate::fixtures::{Fixture, Running, brief, id_of, note};
 
 type Attempts = Arc<Mutex<Vec<(Option<u32>, Option<String>)>>>;
 
 #[tokio::test]
 async fn retry_passes_attempt_and_last_error_to_the_handler() {
-    let world = World::new().await;
-    world.receive("m", "").await;
+    let fixture = Fixture::new().await;
+    fixture.receive("m", "").await;
     let attempts = Attempts::default();
     let seen = Arc::clone(&attempts);
     let handler = move |tx: Tx, message: Message| {
@@ -44,18 +44,22 @@ async fn retry_passes_attempt_and_last_error_to_the_handler() {
         }
     };
     let consumer = Running::start(
-        world
-            .consumer(&world.db.pool(4))
-            .handle(world.to.as_str(), handler),
+        fixture
+            .consumer(&fixture.db.pool(4))
+            .handle(fixture.to.as_str(), handler),
     );
-    world.until_done(1).await;
-    world.until_empty().await;
+    fixture.until_done(1).await;
+    fixture.until_empty().await;
     let summary = consumer.stop().await;
     assert_eq!(
         (summary.handled, summary.retried, summary.rejected),
         (1, 2, 0)
     );
-    assert_eq!(world.done().await, ["m"], "failed attempts are rolled back");
+    assert_eq!(
+        fixture.done().await,
+        ["m"],
+        "failed attempts are rolled back"
+    );
     let attempts = attempts.lock().unwrap().clone();
     assert_eq!(attempts[0], (Some(1), None));
     assert_eq!(
@@ -101,68 +105,71 @@ impl Poison {
 /// is requeued.
 #[tokio::test]
 async fn requeued_dead_letter_is_handled_once() {
-    let world = World::new().await;
-    world.receive("m", "").await;
+    let fixture = Fixture::new().await;
+    fixture.receive("m", "").await;
     let poison = Poison::default();
     let consumer = Running::start(
-        world
-            .consumer(&world.db.pool(4))
-            .handle(world.to.as_str(), poison.handler()),
+        fixture
+            .consumer(&fixture.db.pool(4))
+            .handle(fixture.to.as_str(), poison.handler()),
     );
     until("the message is a dead letter", async || {
-        !world.dead().await.is_empty()
+        !fixture.dead().await.is_empty()
     })
     .await;
     assert_eq!(
-        world.dead().await,
+        fixture.dead().await,
         [("m".to_owned(), 3, "the handler failed: never".to_owned())]
     );
     assert_eq!(poison.attempts.load(Ordering::SeqCst), 3);
-    assert!(world.done().await.is_empty());
+    assert!(fixture.done().await.is_empty());
 
     poison.is_repaired.store(1, Ordering::SeqCst);
     assert!(
-        requeue(&world.client, &id_of("m"), &world.to)
+        requeue(&fixture.client, &id_of("m"), &fixture.to)
             .await
             .unwrap()
     );
     assert!(
-        !requeue(&world.client, &id_of("m"), &world.to)
+        !requeue(&fixture.client, &id_of("m"), &fixture.to)
             .await
             .unwrap(),
         "the message is no longer a dead letter"
     );
-    world.until_done(1).await;
-    world.until_empty().await;
+    fixture.until_done(1).await;
+    fixture.until_empty().await;
     let summary = consumer.stop().await;
     assert_eq!(
         (summary.handled, summary.retried, summary.rejected),
         (1, 2, 1)
     );
-    assert_eq!((world.done().await.len(), world.dead().await.len()), (1, 0));
+    assert_eq!(
+        (fixture.done().await.len(), fixture.dead().await.len()),
+        (1, 0)
+    );
 }
 
 #[tokio::test]
 async fn terminal_or_final_error_makes_a_dead_letter_at_once() {
-    let world = World::new().await;
-    world
+    let fixture = Fixture::new().await;
+    fixture
         .retries(&brief().final_error("%declined for good%"))
         .await;
-    world.receive("final", "").await;
-    world.receive("known", "").await;
+    fixture.receive("final", "").await;
+    fixture.receive("known", "").await;
     let poison = Poison::default();
     let consumer = Running::start(
-        world
-            .consumer(&world.db.pool(4))
-            .handle(world.to.as_str(), poison.handler()),
+        fixture
+            .consumer(&fixture.db.pool(4))
+            .handle(fixture.to.as_str(), poison.handler()),
     );
     until("both are dead letters", async || {
-        world.dead().await.len() == 2
+        fixture.dead().await.len() == 2
     })
     .await;
     let summary = consumer.stop().await;
     assert_eq!((summary.retried, summary.rejected), (0, 2));
-    let dead = world.dead().await;
+    let dead = fixture.dead().await;
     assert!(dead.iter().all(|(_, attempt, _)| *attempt == 1), "{dead:?}");
     assert!(dead[0].2.contains("no such account"), "{dead:?}");
     assert_eq!(poison.attempts.load(Ordering::SeqCst), 2);
@@ -170,62 +177,62 @@ async fn terminal_or_final_error_makes_a_dead_letter_at_once() {
 
 #[tokio::test]
 async fn requeue_all_and_discard_all_select_by_error() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     for id in ["final-1", "final-2", "other-1", "other-2", "other-3"] {
-        world.receive(id, "").await;
+        fixture.receive(id, "").await;
     }
     let poison = Poison::default();
     let consumer = Running::start(
-        world
-            .consumer(&world.db.pool(4))
-            .handle(world.to.as_str(), poison.handler()),
+        fixture
+            .consumer(&fixture.db.pool(4))
+            .handle(fixture.to.as_str(), poison.handler()),
     );
     until("all are dead letters", async || {
-        world.dead().await.len() == 5
+        fixture.dead().await.len() == 5
     })
     .await;
     consumer.stop().await;
 
     assert_eq!(
-        discard_all(&world.client, &world.to, "%no such account%", 10)
+        discard_all(&fixture.client, &fixture.to, "%no such account%", 10)
             .await
             .unwrap(),
         2
     );
     assert!(
-        discard(&world.client, &id_of("other-1"), &world.to)
+        discard(&fixture.client, &id_of("other-1"), &fixture.to)
             .await
             .unwrap()
     );
     assert!(
-        !discard(&world.client, &id_of("other-1"), &world.to)
+        !discard(&fixture.client, &id_of("other-1"), &fixture.to)
             .await
             .unwrap()
     );
     assert_eq!(
-        requeue_all(&world.client, &world.to, "nothing like it", 10)
+        requeue_all(&fixture.client, &fixture.to, "nothing like it", 10)
             .await
             .unwrap(),
         0
     );
     assert_eq!(
-        requeue_all(&world.client, &world.to, "%never%", 1)
+        requeue_all(&fixture.client, &fixture.to, "%never%", 1)
             .await
             .unwrap(),
         1
     );
     assert_eq!(
-        requeue_all(&world.client, &world.to, "%", 10)
+        requeue_all(&fixture.client, &fixture.to, "%", 10)
             .await
             .unwrap(),
         1
     );
-    assert_eq!((world.left().await, world.dead().await.len()), (2, 0));
+    assert_eq!((fixture.left().await, fixture.dead().await.len()), (2, 0));
     // `receive` returns false for a discarded message, as for a handled message.
     let letter = InboxMessage::json(&1).unwrap();
     let id = id_of("final-1");
     assert!(
-        !receive(&world.client, &id, &world.to, &letter)
+        !receive(&fixture.client, &id, &fixture.to, &letter)
             .await
             .unwrap()
     );
@@ -257,19 +264,19 @@ async fn release_by_a_filter_does_not_count_as_a_failure() {
         }
     }
 
-    let world = World::new().await;
-    world.receive("m", "").await;
+    let fixture = Fixture::new().await;
+    fixture.receive("m", "").await;
     let idem = Idem::builder()
         .filter(NotYet(AtomicU32::new(0)))
         .build()
         .unwrap();
-    let consumer = world.consumer(&world.db.pool(4)).idem(idem);
-    let consumer = Running::start(consumer.handle(world.to.as_str(), crate::world::noting()));
-    world.until_done(1).await;
+    let consumer = fixture.consumer(&fixture.db.pool(4)).idem(idem);
+    let consumer = Running::start(consumer.handle(fixture.to.as_str(), crate::fixtures::noting()));
+    fixture.until_done(1).await;
     let summary = consumer.stop().await;
     assert_eq!(
         (summary.handled, summary.retried, summary.rejected),
         (1, 5, 0)
     );
-    assert!(world.dead().await.is_empty());
+    assert!(fixture.dead().await.is_empty());
 }

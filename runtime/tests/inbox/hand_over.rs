@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use idem_client::{Effect, relay::create_relay, send};
-use idem_fixtures::{DEADLINE, until};
 use idem_runtime::relay::HandOver;
+use idem_testkit::{DEADLINE, until};
 use tokio::{sync::oneshot, task::JoinHandle};
 
-use crate::world::{Running, World, noting};
+use crate::fixtures::{Fixture, Running, noting};
 
 struct Handing {
     stop: oneshot::Sender<()>,
@@ -15,9 +15,9 @@ struct Handing {
 }
 
 impl Handing {
-    fn start(world: &World, relay: &str) -> Self {
+    fn start(fixture: &Fixture, relay: &str) -> Self {
         let (stop, stopped) = oneshot::channel();
-        let hand_over = HandOver::new(world.db.pool(3), relay, [world.to.as_str()]).batch(7);
+        let hand_over = HandOver::new(fixture.db.pool(3), relay, [fixture.to.as_str()]).batch(7);
         let task = tokio::spawn(hand_over.run(async {
             let _ = stopped.await;
         }));
@@ -36,16 +36,16 @@ impl Handing {
 
 /// Sends `count` effects. Every fifth effect has another destination than the inbox of this test.
 /// Returns the message ids of all other effects by key, in order.
-async fn send_effects(world: &World, count: usize) -> HashMap<usize, Vec<String>> {
+async fn send_effects(fixture: &Fixture, count: usize) -> HashMap<usize, Vec<String>> {
     let mut sent: HashMap<usize, Vec<String>> = HashMap::new();
     for n in 0..count {
         let to = if n % 5 == 4 {
             "elsewhere"
         } else {
-            world.to.as_str()
+            fixture.to.as_str()
         };
         let effect = Effect::json(to, &n).unwrap().key(format!("key-{}", n % 3));
-        let id = send(&world.client, &effect).await.unwrap();
+        let id = send(&fixture.client, &effect).await.unwrap();
         if n % 5 != 4 {
             sent.entry(n % 3).or_default().push(id.to_string());
         }
@@ -56,34 +56,39 @@ async fn send_effects(world: &World, count: usize) -> HashMap<usize, Vec<String>
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_hand_overs_deliver_an_effect_once() {
     const EFFECTS: usize = 200;
-    let world = World::new().await;
-    create_relay(&world.client, "inboxes", 2, true)
+    let fixture = Fixture::new().await;
+    create_relay(&fixture.client, "inboxes", 2, true)
         .await
         .unwrap();
     let (first, second) = (
-        Handing::start(&world, "inboxes"),
-        Handing::start(&world, "inboxes"),
+        Handing::start(&fixture, "inboxes"),
+        Handing::start(&fixture, "inboxes"),
     );
     let consumer = Running::start(
-        world
-            .consumer(&world.db.pool(6))
-            .handle(world.to.as_str(), noting()),
+        fixture
+            .consumer(&fixture.db.pool(6))
+            .handle(fixture.to.as_str(), noting()),
     );
-    let before = send_effects(&world, EFFECTS / 2).await;
-    world.until_done(EFFECTS / 10).await;
+    let before = send_effects(&fixture, EFFECTS / 2).await;
+    fixture.until_done(EFFECTS / 10).await;
     first.task.abort();
-    let after = send_effects(&world, EFFECTS / 2).await;
+    let after = send_effects(&fixture, EFFECTS / 2).await;
     let mine = EFFECTS - EFFECTS / 5;
-    world.until_done(mine).await;
+    fixture.until_done(mine).await;
     until("the relay has no lag", async || {
         let lag = "SELECT sum(lag_messages)::bigint = 0 FROM idem.relays WHERE relay = 'inboxes'";
-        world.client.query_one(lag, &[]).await.unwrap().get(0)
+        fixture
+            .client
+            .query_one(lag, &[])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
     })
     .await;
-    world.until_empty().await;
+    fixture.until_empty().await;
     assert!(second.stop().await > 0);
     consumer.stop().await;
-    let done = world.done().await;
+    let done = fixture.done().await;
     assert_eq!(done.len(), mine);
     for key in 0..3 {
         let sent = [&before[&key][..], &after[&key][..]].concat();
@@ -103,32 +108,37 @@ async fn concurrent_hand_overs_deliver_an_effect_once() {
 /// connection. Invariant: I4.
 #[tokio::test]
 async fn i4_hand_over_waits_for_its_relay_and_its_database() {
-    let world = World::new().await;
-    let hand_over = Handing::start(&world, "later");
+    let fixture = Fixture::new().await;
+    let hand_over = Handing::start(&fixture, "later");
     until("the relay is not found several times", async || {
         let failed =
             "SELECT xact_rollback >= 3 FROM pg_stat_database WHERE datname = current_database()";
-        world.client.query_one(failed, &[]).await.unwrap().get(0)
+        fixture
+            .client
+            .query_one(failed, &[])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
     })
     .await;
-    create_relay(&world.client, "later", 1, false)
+    create_relay(&fixture.client, "later", 1, false)
         .await
         .unwrap();
-    send_effects(&world, 1).await;
+    send_effects(&fixture, 1).await;
     until("the first effect is received", async || {
-        world.left().await == 1
+        fixture.left().await == 1
     })
     .await;
     let kill = format!(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'
             AND (query LIKE '%idem_hand_over%' OR query LIKE '%idem_relay_wait%')
             AND pid <> pg_backend_pid()",
-        world.db.name
+        fixture.db.name()
     );
-    world.db.server.psql("postgres", &kill);
-    send_effects(&world, 1).await;
+    fixture.db.psql(&kill);
+    send_effects(&fixture, 1).await;
     until("the second effect is received", async || {
-        world.left().await == 2
+        fixture.left().await == 2
     })
     .await;
     hand_over.stop().await;

@@ -3,16 +3,16 @@
 
 use std::{future::pending, time::Duration};
 
-use idem_fixtures::{broker::Broker, in_time, source_ended};
 use idem_runtime::{
     Consumer, Idem, Message, Policies,
     consumer::Batches,
     policy::{IdStrategy, MissingId},
 };
+use idem_testkit::{broker::Broker, in_time, source_ended};
 use rand::seq::SliceRandom;
 use tokio::time::Instant;
 
-use crate::world::{Running, World, noting};
+use crate::fixtures::{Fixture, Running, noting};
 
 const MESSAGES: usize = 300;
 
@@ -23,8 +23,8 @@ fn message(n: usize) -> Message {
 #[tokio::test(flavor = "multi_thread")]
 async fn message_is_stored_acknowledged_and_handled_once() {
     for batches in [1, 50] {
-        let world = World::new().await;
-        let pool = world.db.pool(12);
+        let fixture = Fixture::new().await;
+        let pool = fixture.db.pool(12);
         // The broker delivers every third message twice.
         let mut all: Vec<_> = (0..MESSAGES)
             .chain((0..MESSAGES).step_by(3))
@@ -34,7 +34,7 @@ async fn message_is_stored_acknowledged_and_handled_once() {
         let sent = all.len();
         let broker = Broker::with(all).closed();
         let storing = Consumer::new(pool.clone(), broker.clone())
-            .store(world.to.as_str())
+            .store(fixture.to.as_str())
             .batches(Batches {
                 max: batches,
                 linger: Duration::from_millis(5),
@@ -46,27 +46,31 @@ async fn message_is_stored_acknowledged_and_handled_once() {
         );
         assert_eq!(broker.told().acknowledged.len(), sent);
         assert_eq!(
-            world.left().await,
+            fixture.left().await,
             MESSAGES as i64,
             "the messages are stored and not yet handled"
         );
 
-        let consumer = Running::start(world.consumer(&pool).handle(world.to.as_str(), noting()));
-        world.until_done(MESSAGES).await;
-        world.until_empty().await;
+        let consumer = Running::start(
+            fixture
+                .consumer(&pool)
+                .handle(fixture.to.as_str(), noting()),
+        );
+        fixture.until_done(MESSAGES).await;
+        fixture.until_empty().await;
         let summary = consumer.stop().await;
         assert_eq!(
             (summary.handled, summary.failed_settlements),
             (MESSAGES as u64, 0)
         );
-        let mut done = world.done().await;
+        let mut done = fixture.done().await;
         done.sort();
         let mut expected: Vec<_> = (0..MESSAGES).map(|n| format!("m-{n}")).collect();
         expected.sort();
         assert_eq!(done, expected);
         // The claims are retained, so a message that the broker delivers once more is a duplicate.
         let again = Consumer::new(pool.clone(), Broker::with([message(0)]).closed())
-            .store(world.to.as_str());
+            .store(fixture.to.as_str());
         assert_eq!(
             source_ended(in_time(again.run(pending())).await).duplicates,
             1
@@ -76,10 +80,10 @@ async fn message_is_stored_acknowledged_and_handled_once() {
 
 #[tokio::test]
 async fn inbox_keeps_the_id_of_the_storing_consumer() {
-    let world = World::new().await;
-    let pool = world.db.pool(6);
+    let fixture = Fixture::new().await;
+    let pool = fixture.db.pool(6);
     let idem = || {
-        let policies = Policies::default().destination(world.to.as_str(), |rule| {
+        let policies = Policies::default().destination(fixture.to.as_str(), |rule| {
             rule.id(IdStrategy::Coordinates)
                 .missing_id(MissingId::Reject)
         });
@@ -95,7 +99,7 @@ async fn inbox_keeps_the_id_of_the_storing_consumer() {
     let broker = Broker::with([message(1).with_coordinates(at), message(2)]).closed();
     let storing = Consumer::new(pool.clone(), broker.clone())
         .idem(idem())
-        .store(world.to.as_str());
+        .store(fixture.to.as_str());
     let summary = source_ended(in_time(storing.run(pending())).await);
     assert_eq!(
         (summary.handled, summary.rejected),
@@ -103,42 +107,42 @@ async fn inbox_keeps_the_id_of_the_storing_consumer() {
         "the second message has no id"
     );
     let consumer = Running::start(
-        world
+        fixture
             .consumer(&pool)
             .idem(idem())
-            .handle(world.to.as_str(), noting()),
+            .handle(fixture.to.as_str(), noting()),
     );
-    world.until_empty().await;
+    fixture.until_empty().await;
     consumer.stop().await;
-    assert_eq!(world.done().await, ["queue:0:7"]);
+    assert_eq!(fixture.done().await, ["queue:0:7"]);
 }
 
 #[tokio::test]
 async fn empty_key_and_type_of_a_broker_message_are_null() {
-    let world = World::new().await;
-    let pool = world.db.pool(6);
+    let fixture = Fixture::new().await;
+    let pool = fixture.db.pool(6);
     let empty = message(1).with_key("").with_type("").with_content_type("");
     let broker = Broker::with([empty, message(2).with_key("")]).closed();
-    let storing = Consumer::new(pool, broker).store(world.to.as_str());
+    let storing = Consumer::new(pool, broker).store(fixture.to.as_str());
     let summary = source_ended(in_time(storing.run(pending())).await);
     assert_eq!((summary.handled, summary.rejected), (2, 0));
-    assert_eq!(world.count("order_key IS NULL").await, 2);
+    assert_eq!(fixture.count("order_key IS NULL").await, 2);
 }
 
 #[tokio::test]
 async fn acknowledgement_completes_message_claimed_elsewhere() {
-    let world = World::new().await;
-    let pool = world.db.pool(6);
-    world.receive("m", "").await;
+    let fixture = Fixture::new().await;
+    let pool = fixture.db.pool(6);
+    fixture.receive("m", "").await;
     // The handler claims the message for another destination. This claim does not complete the
     // message in the inbox, so the acknowledgement must complete it.
-    let consumer = Running::start(world.consumer(&pool).handle("tests.other", noting()));
-    world.until_empty().await;
+    let consumer = Running::start(fixture.consumer(&pool).handle("tests.other", noting()));
+    fixture.until_empty().await;
     let summary = consumer.stop().await;
     assert_eq!((summary.handled, summary.failed_settlements), (1, 0));
-    assert_eq!(world.done().await, ["m"]);
+    assert_eq!(fixture.done().await, ["m"]);
     let claims = "SELECT destination FROM idem.inbox ORDER BY 1";
-    let claims: Vec<String> = world
+    let claims: Vec<String> = fixture
         .client
         .query(claims, &[])
         .await
@@ -151,17 +155,21 @@ async fn acknowledgement_completes_message_claimed_elsewhere() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn receive_wakes_an_idle_consumer() {
-    let world = World::new().await;
-    let pool = world.db.pool(6);
-    let consumer = Running::start(world.consumer(&pool).handle(world.to.as_str(), noting()));
+    let fixture = Fixture::new().await;
+    let pool = fixture.db.pool(6);
+    let consumer = Running::start(
+        fixture
+            .consumer(&pool)
+            .handle(fixture.to.as_str(), noting()),
+    );
     let mut took = Vec::new();
     for n in 0..15 {
         // Wait longer than the longest poll interval of an idle source. The wait varies, so that
         // messages arrive at different times of the interval.
         tokio::time::sleep(Duration::from_millis(100 + 70 * (n % 5))).await;
         let received = Instant::now();
-        world.receive(&format!("m-{n}"), "").await;
-        world.until_done(n as usize + 1).await;
+        fixture.receive(&format!("m-{n}"), "").await;
+        fixture.until_done(n as usize + 1).await;
         took.push(received.elapsed());
     }
     consumer.stop().await;

@@ -8,17 +8,17 @@ use std::{
     time::Duration,
 };
 
-use idem_fixtures::until;
 use idem_runtime::{Consumer, Idem, Message, Policies, Tx, policy::Style};
+use idem_testkit::until;
 
-use crate::world::{Doomed, Running, World, note, noting};
+use crate::fixtures::{Doomed, Fixture, Running, note, noting};
 
 #[tokio::test]
 async fn messages_of_a_killed_consumer_are_handled_after_the_lease() {
     const MESSAGES: usize = 12;
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     for n in 0..MESSAGES {
-        world
+        fixture
             .receive(&format!("m-{n}"), &format!("key-{}", n % 6))
             .await;
     }
@@ -33,10 +33,10 @@ async fn messages_of_a_killed_consumer_are_handled_after_the_lease() {
         }
     };
     let lease = Duration::from_secs(2);
-    let victim = Doomed::start(&world, |pool| {
-        let source = world.source(&pool).lease(lease);
+    let victim = Doomed::start(&fixture, |pool| {
+        let source = fixture.source(&pool).lease(lease);
         Consumer::new(pool, source)
-            .handle(world.to.as_str(), never)
+            .handle(fixture.to.as_str(), never)
             .concurrency(3)
     });
     until("the handlers run", async || {
@@ -46,15 +46,15 @@ async fn messages_of_a_killed_consumer_are_handled_after_the_lease() {
     victim.kill();
 
     let successor = Running::start(
-        world
-            .consumer(&world.db.pool(6))
-            .handle(world.to.as_str(), noting()),
+        fixture
+            .consumer(&fixture.db.pool(6))
+            .handle(fixture.to.as_str(), noting()),
     );
-    world.until_done(MESSAGES).await;
-    world.until_empty().await;
+    fixture.until_done(MESSAGES).await;
+    fixture.until_empty().await;
     let summary = successor.stop().await;
     assert_eq!((summary.handled, summary.duplicates), (MESSAGES as u64, 0));
-    let mut done = world.done().await;
+    let mut done = fixture.done().await;
     done.sort();
     done.dedup();
     assert_eq!(done.len(), MESSAGES, "each message is handled once");
@@ -65,9 +65,9 @@ async fn messages_of_a_killed_consumer_are_handled_after_the_lease() {
 #[tokio::test]
 async fn shutdown_releases_prefetched_messages_unharmed() {
     const MESSAGES: usize = 15;
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     for n in 0..MESSAGES {
-        world.receive(&format!("m-{n:02}"), "").await;
+        fixture.receive(&format!("m-{n:02}"), "").await;
     }
     let (begun, may_end) = (
         Arc::new(AtomicU32::new(0)),
@@ -83,11 +83,11 @@ async fn shutdown_releases_prefetched_messages_unharmed() {
             Ok(vec![])
         }
     };
-    let pool = world.db.pool(4);
+    let pool = fixture.db.pool(4);
     // The lease is so long that no lease expires during the test.
-    let source = world.source(&pool).lease(Duration::from_secs(3600));
+    let source = fixture.source(&pool).lease(Duration::from_secs(3600));
     let stopping = Consumer::new(pool, source)
-        .handle(world.to.as_str(), slow)
+        .handle(fixture.to.as_str(), slow)
         .concurrency(1);
     let stopping = Running::start(stopping);
     until("the handler runs", async || {
@@ -95,7 +95,7 @@ async fn shutdown_releases_prefetched_messages_unharmed() {
     })
     .await;
     until("the other messages are prefetched", async || {
-        world.count("state = 'l'").await == MESSAGES as i64
+        fixture.count("state = 'l'").await == MESSAGES as i64
     })
     .await;
     let ended = tokio::spawn(stopping.stop());
@@ -106,7 +106,7 @@ async fn shutdown_releases_prefetched_messages_unharmed() {
         (1, MESSAGES as u64 - 1)
     );
     assert_eq!(
-        world
+        fixture
             .count("state = 'r' AND attempt = 0 AND due_at <= now()")
             .await,
         MESSAGES as i64 - 1
@@ -116,9 +116,9 @@ async fn shutdown_releases_prefetched_messages_unharmed() {
 #[tokio::test]
 async fn busy_consumer_releases_messages_that_wait_too_long() {
     const MESSAGES: usize = 10;
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     for n in 0..MESSAGES {
-        world.receive(&format!("m-{n}"), "").await;
+        fixture.receive(&format!("m-{n}"), "").await;
     }
     let begun = Arc::new(AtomicU32::new(0));
     let seen = Arc::clone(&begun);
@@ -130,10 +130,10 @@ async fn busy_consumer_releases_messages_that_wait_too_long() {
             std::future::pending().await
         }
     };
-    let busy = Doomed::start(&world, |pool| {
-        let source = world.source(&pool).lease(Duration::from_secs(6));
+    let busy = Doomed::start(&fixture, |pool| {
+        let source = fixture.source(&pool).lease(Duration::from_secs(6));
         Consumer::new(pool, source)
-            .handle(world.to.as_str(), stuck)
+            .handle(fixture.to.as_str(), stuck)
             .concurrency(1)
     });
     until("the handler runs", async || {
@@ -141,13 +141,13 @@ async fn busy_consumer_releases_messages_that_wait_too_long() {
     })
     .await;
     let other = Running::start(
-        world
-            .consumer(&world.db.pool(4))
-            .handle(world.to.as_str(), noting()),
+        fixture
+            .consumer(&fixture.db.pool(4))
+            .handle(fixture.to.as_str(), noting()),
     );
-    world.until_done(MESSAGES - 1).await;
+    fixture.until_done(MESSAGES - 1).await;
     assert_eq!(
-        world.left().await,
+        fixture.left().await,
         1,
         "the message that the busy consumer processes is left"
     );
@@ -160,8 +160,8 @@ async fn lease_is_renewed_while_the_handler_runs() {
     // With `Eager`, the claim has deleted the row of the message. With `Reactive`, only the lease
     // excludes other consumers, so the lease must be renewed.
     for style in [Style::Eager, Style::Reactive] {
-        let world = World::new().await;
-        world.receive("long", "").await;
+        let fixture = Fixture::new().await;
+        fixture.receive("long", "").await;
         let runs = Arc::new(AtomicU32::new(0));
         let consumers: Vec<_> = (0..2)
             .map(|_| {
@@ -175,22 +175,22 @@ async fn lease_is_renewed_while_the_handler_runs() {
                         Ok(vec![])
                     }
                 };
-                let pool = world.db.pool(4);
+                let pool = fixture.db.pool(4);
                 let policies = Policies::default().default_rule(|rule| rule.style(style));
-                let source = world.source(&pool).lease(Duration::from_millis(1500));
+                let source = fixture.source(&pool).lease(Duration::from_millis(1500));
                 let consumer = Consumer::new(pool, source)
                     .idem(Idem::builder().policies(policies).build().unwrap())
-                    .handle(world.to.as_str(), slow);
+                    .handle(fixture.to.as_str(), slow);
                 Running::start(consumer)
             })
             .collect();
-        world.until_done(1).await;
-        world.until_empty().await;
+        fixture.until_done(1).await;
+        fixture.until_empty().await;
         for consumer in consumers {
             consumer.stop().await;
         }
         assert_eq!(runs.load(Ordering::SeqCst), 1, "{style:?}");
-        assert_eq!(world.done().await, ["long"]);
+        assert_eq!(fixture.done().await, ["long"]);
     }
 }
 
@@ -199,18 +199,18 @@ async fn lease_is_renewed_while_the_handler_runs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn poison_message_dies_without_harming_other_messages() {
     const MESSAGES: usize = 40;
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     for n in 0..MESSAGES {
         let id = if n == 5 {
             "killer".to_owned()
         } else {
             format!("m-{n}")
         };
-        world.receive(&id, "").await;
+        fixture.receive(&id, "").await;
     }
     let lease = Duration::from_millis(600);
     let mut killed = 0;
-    while world.dead().await.is_empty() {
+    while fixture.dead().await.is_empty() {
         let begun = Arc::new(tokio::sync::Notify::new());
         let seen = Arc::clone(&begun);
         let handler = move |tx: Tx, message: Message| {
@@ -226,36 +226,36 @@ async fn poison_message_dies_without_harming_other_messages() {
                 Ok(vec![])
             }
         };
-        let consumer = Doomed::start(&world, |pool| {
-            let source = world.source(&pool).lease(lease);
+        let consumer = Doomed::start(&fixture, |pool| {
+            let source = fixture.source(&pool).lease(lease);
             Consumer::new(pool, source)
-                .handle(world.to.as_str(), handler)
+                .handle(fixture.to.as_str(), handler)
                 .concurrency(4)
         });
         tokio::select! {
             () = begun.notified() => killed += 1,
-            () = until("it is a dead letter", async || !world.dead().await.is_empty()) => {}
+            () = until("it is a dead letter", async || !fixture.dead().await.is_empty()) => {}
         }
         consumer.kill();
     }
     let successor = Running::start(
-        world
-            .consumer(&world.db.pool(6))
-            .handle(world.to.as_str(), noting()),
+        fixture
+            .consumer(&fixture.db.pool(6))
+            .handle(fixture.to.as_str(), noting()),
     );
-    world.until_empty().await;
+    fixture.until_empty().await;
     successor.stop().await;
     assert_eq!(killed, 3, "every attempt crashes one consumer");
-    let dead = world.dead().await;
+    let dead = fixture.dead().await;
     assert_eq!(
         dead,
         [("killer".to_owned(), 3, "the lease expired".to_owned())]
     );
-    let mut done = world.done().await;
+    let mut done = fixture.done().await;
     done.sort();
     done.dedup();
     assert_eq!(
-        (done.len(), world.count_done().await),
+        (done.len(), fixture.count_done().await),
         (MESSAGES - 1, MESSAGES - 1)
     );
 }

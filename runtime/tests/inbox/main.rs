@@ -1,7 +1,7 @@
 //! Tests of the durable inbox on a real server: messages are stored first, and the consumer runtime
 //! handles them later.
 
-mod world;
+mod fixtures;
 
 mod bytes;
 mod calls;

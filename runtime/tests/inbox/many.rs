@@ -13,10 +13,10 @@ use idem_client::{
     deadletters::requeue_all,
     inbox::{InboxMessage, receive_batch},
 };
-use idem_fixtures::until;
 use idem_runtime::{Handled, Message, Tx};
+use idem_testkit::until;
 
-use crate::world::{Running, World, brief, id_of, note};
+use crate::fixtures::{Fixture, Running, brief, id_of, note};
 
 const MESSAGES: usize = 10_000;
 const KEYS: usize = 400;
@@ -54,8 +54,8 @@ impl Mixed {
 /// message becomes a dead letter after all its attempts. Requeued dead letters are handled once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn good_messages_are_handled_and_poisoned_become_dead_letters() {
-    let world = World::new().await;
-    world.retries(&brief().max_attempts(ATTEMPTS)).await;
+    let fixture = Fixture::new().await;
+    fixture.retries(&brief().max_attempts(ATTEMPTS)).await;
     let letters: Vec<_> = (0..MESSAGES)
         .map(|n| {
             let letter = InboxMessage::json(&n)
@@ -65,7 +65,7 @@ async fn good_messages_are_handled_and_poisoned_become_dead_letters() {
         })
         .collect();
     for letters in letters.chunks(1000) {
-        let are_new = receive_batch(&world.client, &world.to, letters)
+        let are_new = receive_batch(&fixture.client, &fixture.to, letters)
             .await
             .unwrap();
         assert!(are_new.iter().all(|is_new| *is_new));
@@ -76,9 +76,9 @@ async fn good_messages_are_handled_and_poisoned_become_dead_letters() {
     let consumers: Vec<_> = (0..CONSUMERS)
         .map(|_| {
             let mixed = mixed.clone();
-            let consumer = world
-                .consumer(&world.db.pool(5))
-                .handle(world.to.as_str(), move |tx, message| {
+            let consumer = fixture
+                .consumer(&fixture.db.pool(5))
+                .handle(fixture.to.as_str(), move |tx, message| {
                     mixed.clone().handle(tx, message)
                 });
             Running::start(consumer.concurrency(2))
@@ -86,13 +86,13 @@ async fn good_messages_are_handled_and_poisoned_become_dead_letters() {
         .collect();
     let poison: Vec<usize> = (0..MESSAGES).filter(|n| is_poison(*n)).collect();
     let (good, bad) = (MESSAGES - poison.len(), poison.len());
-    until_at_least(good, || world.count_done()).await;
-    until_at_least(bad, async || world.dead().await.len()).await;
-    world.until_empty().await;
+    until_at_least(good, || fixture.count_done()).await;
+    until_at_least(bad, async || fixture.dead().await.len()).await;
+    fixture.until_empty().await;
     println!("{MESSAGES} messages in {:?}", started.elapsed());
-    assert_eq!(world.done().await.len(), good);
-    assert_in_order_and_once(&world.done().await, |n| !is_poison(n), good);
-    let dead = world.dead().await;
+    assert_eq!(fixture.done().await.len(), good);
+    assert_in_order_and_once(&fixture.done().await, |n| !is_poison(n), good);
+    let dead = fixture.dead().await;
     assert_eq!(dead.len(), bad);
     for (id, attempt, error) in &dead {
         assert!(
@@ -108,19 +108,19 @@ async fn good_messages_are_handled_and_poisoned_become_dead_letters() {
 
     mixed.is_repaired.store(true, Ordering::SeqCst);
     assert_eq!(
-        requeue_all(&world.client, &world.to, "%poison%", 10_000)
+        requeue_all(&fixture.client, &fixture.to, "%poison%", 10_000)
             .await
             .unwrap(),
         bad as i32
     );
-    world.until_done(MESSAGES).await;
-    world.until_empty().await;
+    fixture.until_done(MESSAGES).await;
+    fixture.until_empty().await;
     for consumer in consumers {
         let summary = consumer.stop().await;
         assert_eq!(summary.failed_settlements, 0);
     }
-    let done = world.done().await;
-    assert_eq!((done.len(), world.dead().await.len()), (MESSAGES, 0));
+    let done = fixture.done().await;
+    assert_eq!((done.len(), fixture.dead().await.len()), (MESSAGES, 0));
     assert_in_order_and_once(&done[good..], is_poison, bad);
 }
 

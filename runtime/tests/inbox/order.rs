@@ -10,7 +10,7 @@ use std::{
 use idem_runtime::{Handled, Message, Tx, consumer::Batches};
 use rand::RngExt;
 
-use crate::world::{Running, World, brief, note};
+use crate::fixtures::{Fixture, Running, brief, note};
 
 const KEYS: usize = 9;
 const MESSAGES: usize = 270;
@@ -50,10 +50,10 @@ impl Moody {
 #[tokio::test(flavor = "multi_thread")]
 async fn key_order_holds_across_consumers_with_failing_handlers() {
     for batches in [1, 20] {
-        let world = World::new().await;
-        world.retries(&brief().max_attempts(10)).await;
+        let fixture = Fixture::new().await;
+        fixture.retries(&brief().max_attempts(10)).await;
         for n in 0..MESSAGES {
-            world
+            fixture
                 .receive(&format!("{n}"), &format!("key-{}", n % KEYS))
                 .await;
         }
@@ -61,9 +61,9 @@ async fn key_order_holds_across_consumers_with_failing_handlers() {
         let consumers: Vec<_> = (0..3)
             .map(|_| {
                 let flaky = flaky.clone();
-                let consumer = world
-                    .consumer(&world.db.pool(6))
-                    .handle(world.to.as_str(), move |tx, message| {
+                let consumer = fixture
+                    .consumer(&fixture.db.pool(6))
+                    .handle(fixture.to.as_str(), move |tx, message| {
                         flaky.clone().handle(tx, message)
                     });
                 Running::start(
@@ -77,14 +77,14 @@ async fn key_order_holds_across_consumers_with_failing_handlers() {
                 )
             })
             .collect();
-        world.until_done(MESSAGES).await;
-        world.until_empty().await;
+        fixture.until_done(MESSAGES).await;
+        fixture.until_empty().await;
         let mut retried = 0;
         for consumer in consumers {
             retried += consumer.stop().await.retried;
         }
-        assert!(retried > 0 && world.dead().await.is_empty());
-        let done = world.done().await;
+        assert!(retried > 0 && fixture.dead().await.is_empty());
+        let done = fixture.done().await;
         assert_eq!(done.len(), MESSAGES);
         for key in 0..KEYS {
             let numbers: Vec<usize> = done
@@ -99,16 +99,16 @@ async fn key_order_holds_across_consumers_with_failing_handlers() {
 
 #[tokio::test]
 async fn other_keys_proceed_while_a_message_waits_for_its_retry() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     let back_off = Duration::from_millis(500);
-    world.retries(&brief().back_off(back_off, back_off)).await;
+    fixture.retries(&brief().back_off(back_off, back_off)).await;
     for (id, key) in [
         ("poison", "a"),
         ("behind", "a"),
         ("beside", "b"),
         ("without", ""),
     ] {
-        world.receive(id, key).await;
+        fixture.receive(id, key).await;
     }
     let handler = async |tx: Tx, message: Message| {
         if message.message_id() == Some("poison") {
@@ -118,18 +118,18 @@ async fn other_keys_proceed_while_a_message_waits_for_its_retry() {
         Ok(vec![])
     };
     let consumer = Running::start(
-        world
-            .consumer(&world.db.pool(4))
-            .handle(world.to.as_str(), handler),
+        fixture
+            .consumer(&fixture.db.pool(4))
+            .handle(fixture.to.as_str(), handler),
     );
-    world.until_done(3).await;
+    fixture.until_done(3).await;
     let summary = consumer.stop().await;
     assert_eq!(
         (summary.handled, summary.retried, summary.rejected),
         (3, 2, 1)
     );
     assert_eq!(
-        world.done().await.last().map(String::as_str),
+        fixture.done().await.last().map(String::as_str),
         Some("behind"),
         "the key waits for the failing message until it is a dead letter"
     );

@@ -1,8 +1,8 @@
 //! Tests of the journal of external calls, on a real server.
 
-#[path = "../lease/ground.rs"]
+#[path = "../lease/fixtures.rs"]
 #[allow(dead_code, reason = "other test programs use more of this module")]
-mod ground;
+mod fixtures;
 mod once;
 mod stops;
 mod unknown;

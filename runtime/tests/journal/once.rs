@@ -12,15 +12,15 @@ use idem_client::{
     ErrorKind, MessageId,
     journal::{CallState, calls},
 };
-use idem_fixtures::proxy::{Cut, Proxy};
 use idem_runtime::{
     Error, HandlerError, Idem, Message, Processed,
     journal::{CallError, CallFailed, Calls},
     lease::LeaseContext,
 };
+use idem_testkit::proxy::{Cut, Proxy};
 use serde_json::{Value, json};
 
-use crate::ground::{Ground, LONG, destination, fact, id, is_new, message};
+use crate::fixtures::{Fixture, LONG, destination, fact, id, is_new, message};
 
 /// An external system that counts its calls.
 #[derive(Default)]
@@ -44,12 +44,12 @@ impl Gateway {
     }
 }
 
-pub fn journal(ground: &Ground, message: &Message) -> Calls {
-    Calls::new(&ground.pool, &id(message), &destination())
+pub fn journal(fixture: &Fixture, message: &Message) -> Calls {
+    Calls::new(&fixture.pool, &id(message), &destination())
 }
 
-pub async fn state(ground: &Ground, message: &Message, step: &str) -> Option<CallState> {
-    let all = calls(&ground.observer, &id(message), &destination())
+pub async fn state(fixture: &Fixture, message: &Message, step: &str) -> Option<CallState> {
+    let all = calls(&fixture.observer, &id(message), &destination())
         .await
         .unwrap();
     all.iter()
@@ -59,28 +59,28 @@ pub async fn state(ground: &Ground, message: &Message, step: &str) -> Option<Cal
 
 #[tokio::test]
 async fn recorded_response_is_returned_without_a_call() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let gateway = Gateway::default();
     for _ in 0..3 {
-        let response = journal(&ground, &message)
+        let response = journal(&fixture, &message)
             .once("charge", &5, |key| gateway.ask(key))
             .await;
         assert_eq!(response.unwrap(), 1);
     }
     assert_eq!(gateway.asked(), 1);
     // Another step or another message has a different idempotency key.
-    let another = journal(&ground, &message)
+    let another = journal(&fixture, &message)
         .once("refund", &5, |key| gateway.ask(key))
         .await;
     assert_eq!(another.unwrap(), 2);
-    let other = crate::ground::message();
-    let other = journal(&ground, &other)
+    let other = crate::fixtures::message();
+    let other = journal(&fixture, &other)
         .once("charge", &5, |key| gateway.ask(key))
         .await;
     assert_eq!((other.unwrap(), gateway.keys()), (3, 3));
 
-    let all = calls(&ground.observer, &id(&message), &destination())
+    let all = calls(&fixture.observer, &id(&message), &destination())
         .await
         .unwrap();
     let mut steps: Vec<_> = all
@@ -103,11 +103,11 @@ async fn recorded_response_is_returned_without_a_call() {
 
 #[tokio::test]
 async fn empty_response_is_recorded() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let calls = AtomicUsize::new(0);
     for _ in 0..2 {
-        let nothing: () = journal(&ground, &message)
+        let nothing: () = journal(&fixture, &message)
             .once("mail", &json!({"to": "a"}), async |_| {
                 calls.fetch_add(1, Ordering::SeqCst);
                 Ok::<_, CallError>(())
@@ -121,14 +121,14 @@ async fn empty_response_is_recorded() {
 
 #[tokio::test]
 async fn other_request_for_the_same_step_fails() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let gateway = Gateway::default();
-    journal(&ground, &message)
+    journal(&fixture, &message)
         .once("charge", &5, |key| gateway.ask(key))
         .await
         .unwrap();
-    let error = journal(&ground, &message)
+    let error = journal(&fixture, &message)
         .once("charge", &6, |key| gateway.ask(key))
         .await
         .unwrap_err();
@@ -145,9 +145,9 @@ async fn other_request_for_the_same_step_fails() {
 
 #[tokio::test]
 async fn rejected_call_fails_permanently() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
-    let rejected = journal(&ground, &message)
+    let rejected = journal(&fixture, &message)
         .once("charge", &5, async |_| {
             Err::<Value, _>(CallError::refused("no such card"))
         })
@@ -158,11 +158,11 @@ async fn rejected_call_fails_permanently() {
         "{rejected:?}"
     );
     assert_eq!(
-        state(&ground, &message, "charge").await,
+        state(&fixture, &message, "charge").await,
         Some(CallState::Failed)
     );
     let gateway = Gateway::default();
-    let again = journal(&ground, &message)
+    let again = journal(&fixture, &message)
         .once("charge", &5, |key| gateway.ask(key))
         .await
         .unwrap_err();
@@ -177,9 +177,9 @@ async fn rejected_call_fails_permanently() {
 
 #[tokio::test]
 async fn call_without_effect_is_repeated_as_new() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
-    let error = journal(&ground, &message)
+    let error = journal(&fixture, &message)
         .once("charge", &5, async |_| {
             Err::<usize, _>(CallError::not_done("no connection"))
         })
@@ -188,11 +188,11 @@ async fn call_without_effect_is_repeated_as_new() {
     assert!(matches!(error, CallFailed::NotDone { .. }), "{error:?}");
     assert!(!HandlerError::from(error).is_terminal());
     assert_eq!(
-        state(&ground, &message, "charge").await,
+        state(&fixture, &message, "charge").await,
         Some(CallState::New)
     );
     let gateway = Gateway::default();
-    let response = journal(&ground, &message)
+    let response = journal(&fixture, &message)
         .once_or(
             "charge",
             &5,
@@ -205,14 +205,14 @@ async fn call_without_effect_is_repeated_as_new() {
 
 #[tokio::test]
 async fn handler_calls_once_over_several_attempts() {
-    let ground = Ground::new().await;
-    ground.attempts(5).await;
+    let fixture = Fixture::new().await;
+    fixture.attempts(5).await;
     let message = message();
     let gateway = Gateway::default();
     let idem = Idem::new();
     for attempt in 1..=3 {
         let processed = idem.process_leased(
-            &ground.pool,
+            &fixture.pool,
             &message,
             async |work: LeaseContext, _: Message| {
                 let receipt = work
@@ -230,16 +230,16 @@ async fn handler_calls_once_over_several_attempts() {
         assert_eq!(is_new(&processed), attempt == 3, "{processed:?}");
     }
     assert_eq!(gateway.asked(), 1);
-    ground.assert_done_once(&message).await;
+    fixture.assert_done_once(&message).await;
 }
 
 #[tokio::test]
 async fn rejected_call_makes_a_dead_letter() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let buried = Idem::new()
         .process_leased(
-            &ground.pool,
+            &fixture.pool,
             &message,
             async |work: LeaseContext, _: Message| {
                 let rejected = async |_| Err::<(), _>(CallError::refused("no such card"));
@@ -271,22 +271,22 @@ fn assert_lease_lost(failed: &CallFailed) {
 
 #[tokio::test]
 async fn lost_lease_prevents_the_call() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
-    let lost = ground.acquired(&message, LONG).await;
-    ground.expire(&message).await;
-    let held = ground.acquired_next(&message).await;
+    let lost = fixture.acquired(&message, LONG).await;
+    fixture.expire(&message).await;
+    let held = fixture.acquired_next(&message).await;
     let gateway = Gateway::default();
-    let late = Calls::of(&lost, &ground.pool)
+    let late = Calls::of(&lost, &fixture.pool)
         .once("charge", &5, |key| gateway.ask(key))
         .await
         .unwrap_err();
     assert_lease_lost(&late);
     assert_eq!(
-        (gateway.asked(), state(&ground, &message, "charge").await),
+        (gateway.asked(), state(&fixture, &message, "charge").await),
         (0, None)
     );
-    let response = Calls::of(&held, &ground.pool)
+    let response = Calls::of(&held, &fixture.pool)
         .once("charge", &5, |key| gateway.ask(key))
         .await;
     assert_eq!(response.unwrap(), 1);
@@ -296,12 +296,12 @@ async fn lost_lease_prevents_the_call() {
 /// cancels the BEGIN in front of them. Without a lease there is no entry. Invariant: I2.
 #[tokio::test]
 async fn i2_cancelled_begin_leaves_no_entry_without_a_lease() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
-    let lost = ground.acquired(&message, LONG).await;
-    ground.expire(&message).await;
-    let _held = ground.acquired_next(&message).await;
-    let proxy = Proxy::to(&ground.database).await;
+    let lost = fixture.acquired(&message, LONG).await;
+    fixture.expire(&message).await;
+    let _held = fixture.acquired_next(&message).await;
+    let proxy = Proxy::to(&fixture.database).await;
     let pool = proxy.pool(1);
     drop(pool.get().await.unwrap());
     proxy.cancel_begin_once();
@@ -315,7 +315,7 @@ async fn i2_cancelled_begin_leaves_no_entry_without_a_lease() {
     // A connection executes its requests in order. So all requests of the call are executed.
     pool.get().await.unwrap().batch_execute("").await.unwrap();
     assert_eq!(
-        (gateway.asked(), state(&ground, &message, "charge").await),
+        (gateway.asked(), state(&fixture, &message, "charge").await),
         (0, None)
     );
 }
@@ -324,28 +324,28 @@ async fn i2_cancelled_begin_leaves_no_entry_without_a_lease() {
 /// been made.
 #[tokio::test]
 async fn response_is_recorded_after_the_lease_is_lost() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
-    let held = ground.acquired(&message, LONG).await;
-    let response = Calls::of(&held, &ground.pool)
+    let held = fixture.acquired(&message, LONG).await;
+    let response = Calls::of(&held, &fixture.pool)
         .once("charge", &5, async |_| {
-            ground.expire(&message).await;
-            let _next = ground.acquired_next(&message).await;
+            fixture.expire(&message).await;
+            let _next = fixture.acquired_next(&message).await;
             Ok::<_, CallError>(7)
         })
         .await;
     assert_eq!(response.unwrap(), 7);
     assert_eq!(
-        state(&ground, &message, "charge").await,
+        state(&fixture, &message, "charge").await,
         Some(CallState::Done)
     );
 }
 
 #[tokio::test]
 async fn response_is_recorded_once_after_an_ambiguous_commit() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for cut in [Cut::BeforeCommit, Cut::AfterCommit] {
-        let proxy = Proxy::to(&ground.database).await;
+        let proxy = Proxy::to(&fixture.database).await;
         let message = message();
         let gateway = Gateway::default();
         let journal = Calls::new(&proxy.pool(1), &id(&message), &destination());
@@ -358,7 +358,7 @@ async fn response_is_recorded_once_after_an_ambiguous_commit() {
         assert!(proxy.was_cut());
         assert_eq!(response.unwrap(), 1);
         assert_eq!(
-            state(&ground, &message, "charge").await,
+            state(&fixture, &message, "charge").await,
             Some(CallState::Done)
         );
         assert_eq!(gateway.asked(), 1);
@@ -367,11 +367,11 @@ async fn response_is_recorded_once_after_an_ambiguous_commit() {
 
 #[tokio::test]
 async fn invalid_step_name_fails() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let gateway = Gateway::default();
     for step in ["", &"x".repeat(256)] {
-        let error = journal(&ground, &message)
+        let error = journal(&fixture, &message)
             .once(step, &5, |key| gateway.ask(key))
             .await
             .unwrap_err();
@@ -386,7 +386,7 @@ async fn invalid_step_name_fails() {
     assert_eq!(gateway.asked(), 0);
     let unknown = MessageId::text("unknown").unwrap();
     assert_eq!(
-        calls(&ground.observer, &unknown, &destination())
+        calls(&fixture.observer, &unknown, &destination())
             .await
             .unwrap(),
         []

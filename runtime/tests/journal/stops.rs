@@ -2,10 +2,10 @@
 //! system may have been called, the call is not new.
 
 use idem_client::journal::CallState;
-use idem_fixtures::polls::{Moment, poll_times};
+use idem_testkit::polls::{Moment, poll_times};
 
 use crate::{
-    ground::{Ground, destination, id, message},
+    fixtures::{Fixture, destination, id, message},
     once::{Gateway, state},
 };
 
@@ -22,9 +22,9 @@ async fn dropped_call_is_not_new_with_connection_on_other_thread() {
 }
 
 async fn drop_at_every_await() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for moment in [Moment::AtOnce, Moment::WhenWoken] {
-        let pool = ground.database.pool(1);
+        let pool = fixture.database.pool(1);
         for polls in 1.. {
             let message = message();
             let gateway = Gateway::default();
@@ -36,8 +36,8 @@ async fn drop_at_every_await() {
                 response
             };
             let response = poll_times(journal.once("charge", &5, call), polls, moment).await;
-            ground.until_quiet_beside(&pool).await;
-            let before = state(&ground, &message, "charge").await;
+            fixture.until_quiet_beside(&pool).await;
+            let before = state(&fixture, &message, "charge").await;
             match before {
                 None | Some(CallState::New) => assert_eq!(gateway.asked(), 0, "after {polls}"),
                 Some(CallState::Unknown) => assert!(gateway.asked() <= 1),

@@ -10,13 +10,13 @@ use idem_runtime::{
 };
 
 use crate::{
-    ground::{Ground, destination, id, message},
+    fixtures::{Fixture, destination, id, message},
     once::{Gateway, journal, state},
 };
 
 /// Makes an attempt that calls the gateway and receives no response.
-async fn unheard(ground: &Ground, message: &Message, gateway: &Gateway) {
-    let error = journal(ground, message)
+async fn unheard(fixture: &Fixture, message: &Message, gateway: &Gateway) {
+    let error = journal(fixture, message)
         .once("charge", &5, async |key| {
             gateway.ask(key).await?;
             Err::<usize, _>(std::io::Error::other("connection lost"))
@@ -26,58 +26,58 @@ async fn unheard(ground: &Ground, message: &Message, gateway: &Gateway) {
     assert!(matches!(error, CallFailed::Uncertain { .. }), "{error:?}");
     assert!(!HandlerError::from(error).is_terminal());
     assert_eq!(
-        state(ground, message, "charge").await,
+        state(fixture, message, "charge").await,
         Some(CallState::Unknown)
     );
 }
 
 #[tokio::test]
 async fn unknown_call_is_repeated_with_the_same_key() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let gateway = Gateway::default();
-    unheard(&ground, &message, &gateway).await;
-    let response = journal(&ground, &message)
+    unheard(&fixture, &message, &gateway).await;
+    let response = journal(&fixture, &message)
         .once("charge", &5, |key| gateway.ask(key))
         .await;
     assert_eq!(response.unwrap(), 2);
     assert_eq!((gateway.asked(), gateway.keys()), (2, 1));
     assert_eq!(
-        state(&ground, &message, "charge").await,
+        state(&fixture, &message, "charge").await,
         Some(CallState::Done)
     );
 }
 
 #[tokio::test]
 async fn unknown_call_found_done_is_not_repeated() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let gateway = Gateway::default();
-    unheard(&ground, &message, &gateway).await;
+    unheard(&fixture, &message, &gateway).await;
     let found = OnUnknown::query(async |unheard: UnknownCall| {
         assert_eq!(unheard.attempt, 2);
         assert!(unheard.begun_at.is_some() && !unheard.idempotency_key.is_empty());
         Ok::<_, std::io::Error>(Some(1))
     });
-    let response = journal(&ground, &message)
+    let response = journal(&fixture, &message)
         .once_or("charge", &5, found, |key| gateway.ask(key))
         .await;
     assert_eq!((response.unwrap(), gateway.asked()), (1, 1));
     // The result that the query found is recorded.
     assert_eq!(
-        state(&ground, &message, "charge").await,
+        state(&fixture, &message, "charge").await,
         Some(CallState::Done)
     );
 }
 
 #[tokio::test]
 async fn unknown_call_found_not_done_is_repeated() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let gateway = Gateway::default();
-    unheard(&ground, &message, &gateway).await;
+    unheard(&fixture, &message, &gateway).await;
     let found = OnUnknown::query(async |_| Ok::<_, std::io::Error>(None));
-    let response = journal(&ground, &message)
+    let response = journal(&fixture, &message)
         .once_or("charge", &5, found, |key| gateway.ask(key))
         .await;
     assert_eq!((response.unwrap(), gateway.keys()), (2, 1));
@@ -85,12 +85,12 @@ async fn unknown_call_found_not_done_is_repeated() {
 
 #[tokio::test]
 async fn failed_query_leaves_call_unknown_and_rejection_ends_it() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let gateway = Gateway::default();
-    unheard(&ground, &message, &gateway).await;
+    unheard(&fixture, &message, &gateway).await;
     let call = |on_unknown| {
-        let journal = journal(&ground, &message);
+        let journal = journal(&fixture, &message);
         let gateway = &gateway;
         async move {
             journal
@@ -106,7 +106,7 @@ async fn failed_query_leaves_call_unknown_and_rejection_ends_it() {
         Err(CallFailed::Uncertain { .. })
     ));
     assert_eq!(
-        state(&ground, &message, "charge").await,
+        state(&fixture, &message, "charge").await,
         Some(CallState::Unknown)
     );
 
@@ -117,7 +117,7 @@ async fn failed_query_leaves_call_unknown_and_rejection_ends_it() {
         Err(CallFailed::Refused { .. })
     ));
     assert_eq!(
-        state(&ground, &message, "charge").await,
+        state(&fixture, &message, "charge").await,
         Some(CallState::Failed)
     );
     assert_eq!(gateway.asked(), 1);
@@ -125,12 +125,12 @@ async fn failed_query_leaves_call_unknown_and_rejection_ends_it() {
 
 #[tokio::test]
 async fn on_unknown_fail_makes_no_call() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let gateway = Gateway::default();
-    unheard(&ground, &message, &gateway).await;
+    unheard(&fixture, &message, &gateway).await;
     for _ in 0..2 {
-        let error = journal(&ground, &message)
+        let error = journal(&fixture, &message)
             .once_or("charge", &5, OnUnknown::Fail, |key| gateway.ask(key))
             .await
             .unwrap_err();
@@ -148,20 +148,20 @@ async fn on_unknown_fail_makes_no_call() {
     }
     assert_eq!(gateway.asked(), 1);
     assert_eq!(
-        state(&ground, &message, "charge").await,
+        state(&fixture, &message, "charge").await,
         Some(CallState::Unknown)
     );
 }
 
 #[tokio::test]
 async fn on_unknown_is_not_used_for_a_new_call() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let gateway = Gateway::default();
     let never = OnUnknown::query(async |_| -> Result<Option<usize>, CallError> {
         panic!("queried a new call")
     });
-    let response = journal(&ground, &message)
+    let response = journal(&fixture, &message)
         .once_or("charge", &5, never, |key| gateway.ask(key))
         .await;
     assert_eq!(response.unwrap(), 1);
@@ -171,13 +171,13 @@ async fn on_unknown_is_not_used_for_a_new_call() {
 /// call. Both return the same response.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_attempts_return_the_same_response() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for _ in 0..20 {
         let message = message();
         let unknown_calls = AtomicUsize::new(0);
         let gateway = Gateway::default();
         let race = || async {
-            let journal = Calls::new(&ground.pool, &id(&message), &destination());
+            let journal = Calls::new(&fixture.pool, &id(&message), &destination());
             let unknown = OnUnknown::query(async |_| {
                 unknown_calls.fetch_add(1, Ordering::SeqCst);
                 Ok::<_, CallError>(None)
@@ -194,7 +194,7 @@ async fn concurrent_attempts_return_the_same_response() {
         );
         assert_eq!(gateway.keys(), 1);
         assert_eq!(
-            state(&ground, &message, "charge").await,
+            state(&fixture, &message, "charge").await,
             Some(CallState::Done)
         );
     }
@@ -202,11 +202,11 @@ async fn concurrent_attempts_return_the_same_response() {
 
 #[tokio::test]
 async fn begin_call_returns_new_and_then_unknown() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let begin = async || {
         begin_call(
-            &ground.observer,
+            &fixture.observer,
             &id(&message),
             &destination(),
             "charge",

@@ -7,20 +7,20 @@ use idem_client::{
     lease::{DeadLetterContent, Lease},
 };
 
-use crate::ground::{Ground, LONG, SHORT, fact, message};
+use crate::fixtures::{Fixture, LONG, SHORT, fact, message};
 
 const BRIEF: Duration = Duration::from_millis(1);
 
 #[tokio::test]
 async fn leased_is_in_progress_and_completed_is_duplicate() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
-    let held = ground.acquired(&message, LONG).await;
+    let held = fixture.acquired(&message, LONG).await;
     assert_eq!(
         (held.attempt(), held.last_error(), held.lease()),
         (1, None, LONG)
     );
-    match ground.acquire(&message, LONG).await {
+    match fixture.acquire(&message, LONG).await {
         Lease::InProgress { retry_after } => assert!(
             retry_after > LONG / 2 && retry_after <= LONG,
             "{retry_after:?}"
@@ -30,14 +30,14 @@ async fn leased_is_in_progress_and_completed_is_duplicate() {
 
     // The completion commits together with the other writes of the transaction, so a rollback
     // undoes it.
-    let mut client = ground.database.connect().await;
+    let mut client = fixture.database.client().await;
     let tx = client.transaction().await.unwrap();
     tx.batch_execute("INSERT INTO work VALUES ('a')")
         .await
         .unwrap();
     assert_eq!(held.complete(&tx, &[fact()]).await.unwrap().len(), 1);
     tx.rollback().await.unwrap();
-    ground.assert_undone(&message).await;
+    fixture.assert_undone(&message).await;
 
     let tx = client.transaction().await.unwrap();
     tx.batch_execute("INSERT INTO work VALUES ('a')")
@@ -45,25 +45,25 @@ async fn leased_is_in_progress_and_completed_is_duplicate() {
         .unwrap();
     let ids = held.complete(&tx, &[fact()]).await.unwrap();
     tx.commit().await.unwrap();
-    assert_eq!(ground.effects(&message).await[0].message_id, ids[0]);
-    assert_eq!(ground.count("SELECT count(*) FROM work").await, 1);
+    assert_eq!(fixture.effects(&message).await[0].message_id, ids[0]);
+    assert_eq!(fixture.count("SELECT count(*) FROM work").await, 1);
     assert!(matches!(
-        ground.acquire(&message, LONG).await,
+        fixture.acquire(&message, LONG).await,
         Lease::Duplicate
     ));
     assert_eq!(
         kind(held.complete(&client, &[fact()]).await),
         Some(ErrorKind::NotClaimed)
     );
-    ground.assert_done_once(&message).await;
+    fixture.assert_done_once(&message).await;
 }
 
 #[tokio::test]
 async fn lost_lease_permits_no_write() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
-    let lost = ground.acquired(&message, BRIEF).await;
-    let held = ground.acquired_next(&message).await;
+    let lost = fixture.acquired(&message, BRIEF).await;
+    let held = fixture.acquired_next(&message).await;
     assert_eq!(held.attempt(), 2);
     assert!(
         held.last_error()
@@ -71,7 +71,7 @@ async fn lost_lease_permits_no_write() {
         "{held:?}"
     );
 
-    let client = &ground.observer;
+    let client = &fixture.observer;
     let errors = [
         kind(lost.extend(client, LONG).await),
         kind(lost.complete(client, &[fact()]).await),
@@ -83,49 +83,49 @@ async fn lost_lease_permits_no_write() {
         ),
     ];
     assert_eq!(errors, [Some(ErrorKind::NotClaimed); 5]);
-    ground.assert_undone(&message).await;
+    fixture.assert_undone(&message).await;
     held.complete(client, &[fact()]).await.unwrap();
-    ground.assert_done_once(&message).await;
+    fixture.assert_done_once(&message).await;
 }
 
 #[tokio::test]
 async fn extended_lease_expires_later() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
-    let held = ground.acquired(&message, SHORT).await;
-    held.extend(&ground.observer, LONG).await.unwrap();
-    let left = ground.left(&message).await.unwrap();
+    let held = fixture.acquired(&message, SHORT).await;
+    held.extend(&fixture.observer, LONG).await.unwrap();
+    let left = fixture.left(&message).await.unwrap();
     assert!(left > SHORT.as_secs_f64(), "{left}");
 }
 
 #[tokio::test]
 async fn failure_counts_as_an_attempt_and_give_back_does_not() {
-    let ground = Ground::new().await;
-    ground.attempts(2).await;
+    let fixture = Fixture::new().await;
+    fixture.attempts(2).await;
     let message = message();
-    let held = ground.acquired(&message, LONG).await;
-    held.give_back(&ground.observer).await.unwrap();
-    let held = ground.acquired(&message, LONG).await;
+    let held = fixture.acquired(&message, LONG).await;
+    held.give_back(&fixture.observer).await.unwrap();
+    let held = fixture.acquired(&message, LONG).await;
     assert_eq!((held.attempt(), held.last_error()), (1, None));
     assert_eq!(
-        held.release(&ground.observer, "out\0 of stock", false)
+        held.release(&fixture.observer, "out\0 of stock", false)
             .await
             .unwrap(),
         Some(Duration::ZERO)
     );
-    let held = ground.acquired(&message, LONG).await;
+    let held = fixture.acquired(&message, LONG).await;
     assert_eq!(
         (held.attempt(), held.last_error()),
         (2, Some("out\u{fffd} of stock"))
     );
     assert_eq!(
-        held.release(&ground.observer, "another", false)
+        held.release(&fixture.observer, "another", false)
             .await
             .unwrap(),
         None
     );
 
-    let Lease::Exhausted(held) = ground.acquire(&message, LONG).await else {
+    let Lease::Exhausted(held) = fixture.acquire(&message, LONG).await else {
         panic!("the attempts are not used up");
     };
     assert_eq!(held.attempt(), 2);
@@ -134,14 +134,14 @@ async fn failure_counts_as_an_attempt_and_give_back_does_not() {
         .message_type("Order")
         .content_type("application/json")
         .headers([("x".into(), "1".into())].into_iter().collect());
-    held.bury(&ground.observer, b"[1]", "enough", &content)
+    held.bury(&fixture.observer, b"[1]", "enough", &content)
         .await
         .unwrap();
-    assert!(matches!(ground.acquire(&message, LONG).await, Lease::Dead));
+    assert!(matches!(fixture.acquire(&message, LONG).await, Lease::Dead));
     let sql = "SELECT convert_from(payload, 'UTF8'), order_key, type, content_type,
                       headers->>'x', attempt,
                       jsonb_path_query_array(errors, '$[*].error')::text FROM idem.dead_letter";
-    let row = ground.observer.query_one(sql, &[]).await.unwrap();
+    let row = fixture.observer.query_one(sql, &[]).await.unwrap();
     let texts: Vec<&str> = (0..5).map(|n| row.get(n)).collect();
     assert_eq!(texts, ["[1]", "k", "Order", "application/json", "1"]);
     assert_eq!(row.get::<_, i32>(5), 2);
@@ -153,10 +153,13 @@ async fn failure_counts_as_an_attempt_and_give_back_does_not() {
 
 #[tokio::test]
 async fn invalid_lease_length_fails() {
-    let ground = Ground::new().await;
-    let (id, destination) = (crate::ground::id(&message()), crate::ground::destination());
+    let fixture = Fixture::new().await;
+    let (id, destination) = (
+        crate::fixtures::id(&message()),
+        crate::fixtures::destination(),
+    );
     for wrong in [Duration::ZERO, Duration::from_secs(86_400 * 1000)] {
-        let error = idem_client::lease::acquire(&ground.observer, &id, &destination, wrong)
+        let error = idem_client::lease::acquire(&fixture.observer, &id, &destination, wrong)
             .await
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");

@@ -1,10 +1,10 @@
 //! When a future is dropped at any await point, no transaction stays open, and the lease ends after
 //! the lease time at the latest.
 
-use idem_fixtures::polls::{Moment, poll_times};
 use idem_runtime::{Handled, Idem, Message, Processed, lease::LeaseContext};
+use idem_testkit::polls::{Moment, poll_times};
 
-use crate::ground::{Ground, fact, id, idem, message};
+use crate::fixtures::{Fixture, fact, id, idem, message};
 
 async fn handler(_: LeaseContext, _: Message) -> Handled {
     tokio::task::yield_now().await;
@@ -29,13 +29,13 @@ async fn future_dropped_with_connection_on_other_thread_is_safe() {
 }
 
 async fn drop_repeatedly() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for moment in [Moment::AtOnce, Moment::WhenWoken] {
         let (mut done, mut undone) = (0, 0);
         // Replies of the server that arrive together wake the future only once. So on a busy
         // machine, one round may miss an await point.
         for _ in 0..20 {
-            let seen = drop_at_every_await(&ground, moment).await;
+            let seen = drop_at_every_await(&fixture, moment).await;
             (done, undone) = (done + seen.0, undone + seen.1);
             if undone >= 2 {
                 break;
@@ -50,32 +50,32 @@ async fn drop_repeatedly() {
 
 /// Drops the future at each of its await points. Returns the number of messages that were done, and
 /// the number of messages that were not.
-async fn drop_at_every_await(ground: &Ground, moment: Moment) -> (usize, usize) {
+async fn drop_at_every_await(fixture: &Fixture, moment: Moment) -> (usize, usize) {
     let lease = std::time::Duration::from_secs(1);
     let idem = idem(|rule| rule.lease(lease));
     // The pool has one connection, so the next message uses the connection of the dropped future.
-    let pool = ground.database.pool(1);
+    let pool = fixture.database.pool(1);
     let (mut done, mut undone) = (0, 0);
     for polls in 1.. {
         let message = message();
         let processed =
             poll_times(idem.process_leased(&pool, &message, handler), polls, moment).await;
-        assert_next_is_processed(ground, &idem, &pool).await;
-        ground.until_quiet_beside(&pool).await;
+        assert_next_is_processed(fixture, &idem, &pool).await;
+        fixture.until_quiet_beside(&pool).await;
         // The lease may have been renewed before the drop, but it is not renewed after the drop.
-        let left = ground.left(&message).await;
+        let left = fixture.left(&message).await;
         assert!(
             left.is_none_or(|left| left <= lease.as_secs_f64()),
             "{left:?}"
         );
-        let is_done = ground.is_claimed(&message).await;
+        let is_done = fixture.is_claimed(&message).await;
         match is_done {
-            true => ground.assert_done_once(&message).await,
+            true => fixture.assert_done_once(&message).await,
             false => {
-                ground.assert_undone(&message).await;
-                let held = ground.acquired_next(&message).await;
-                held.complete(&ground.observer, &[fact()]).await.unwrap();
-                ground.assert_done_once(&message).await;
+                fixture.assert_undone(&message).await;
+                let held = fixture.acquired_next(&message).await;
+                held.complete(&fixture.observer, &[fact()]).await.unwrap();
+                fixture.assert_done_once(&message).await;
             }
         }
         if let Some(processed) = processed {
@@ -95,26 +95,26 @@ async fn drop_at_every_await(ground: &Ground, moment: Moment) -> (usize, usize) 
 /// lease, or is one dead letter.
 #[tokio::test]
 async fn dropped_failure_leaves_message_free_or_dead() {
-    let ground = Ground::new().await;
-    ground.attempts(1).await;
+    let fixture = Fixture::new().await;
+    fixture.attempts(1).await;
     let idem = idem(|rule| rule.lease(std::time::Duration::from_secs(1)));
-    let pool = ground.database.pool(1);
+    let pool = fixture.database.pool(1);
     for moment in [Moment::AtOnce, Moment::WhenWoken] {
         for polls in 1.. {
             let message = message();
             let processed =
                 poll_times(idem.process_leased(&pool, &message, failing), polls, moment).await;
-            assert_next_is_processed(&ground, &idem, &pool).await;
-            ground.until_quiet_beside(&pool).await;
-            ground.assert_undone(&message).await;
+            assert_next_is_processed(&fixture, &idem, &pool).await;
+            fixture.until_quiet_beside(&pool).await;
+            fixture.assert_undone(&message).await;
             // Process the message until it is a dead letter. Then there is exactly one dead letter.
-            crate::ground::until("the message is a dead letter", async || {
+            crate::fixtures::until("the message is a dead letter", async || {
                 let processed = idem.process_leased(&pool, &message, failing).await;
                 matches!(processed, Ok(Processed::Dead))
             })
             .await;
             let sql = "SELECT count(*) FROM idem.dead_letter WHERE id = $1";
-            let row = ground
+            let row = fixture
                 .observer
                 .query_one(sql, &[&id(&message).to_string()])
                 .await
@@ -127,9 +127,9 @@ async fn dropped_failure_leaves_message_free_or_dead() {
     }
 }
 
-async fn assert_next_is_processed(ground: &Ground, idem: &Idem, pool: &deadpool_postgres::Pool) {
+async fn assert_next_is_processed(fixture: &Fixture, idem: &Idem, pool: &deadpool_postgres::Pool) {
     let next = message();
     let processed = idem.process_leased(pool, &next, handler).await;
-    assert!(crate::ground::is_new(&processed), "{processed:?}");
-    ground.assert_done_once(&next).await;
+    assert!(crate::fixtures::is_new(&processed), "{processed:?}");
+    fixture.assert_done_once(&next).await;
 }

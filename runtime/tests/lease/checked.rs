@@ -6,7 +6,7 @@ use idem_runtime::{
     policy::{OnDuplicate, Rule, Style},
 };
 
-use crate::ground::{Ground, fact, idem, is_new, message, work};
+use crate::fixtures::{Fixture, fact, idem, is_new, message, work};
 
 async fn handler(_: Message) -> Handled {
     Ok(vec![fact()])
@@ -14,23 +14,23 @@ async fn handler(_: Message) -> Handled {
 
 #[tokio::test]
 async fn duplicate_is_skipped_and_success_is_recorded() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let idem = Idem::new();
     let processed = idem
-        .process_checked(&ground.pool, &message, async |message: Message| {
+        .process_checked(&fixture.pool, &message, async |message: Message| {
             assert!(
-                !ground.is_claimed(&message).await,
+                !fixture.is_claimed(&message).await,
                 "the message is claimed only after success"
             );
             Ok(vec![fact()])
         })
         .await;
     assert!(is_new(&processed), "{processed:?}");
-    ground.assert_done_once(&message).await;
+    fixture.assert_done_once(&message).await;
     let never = async |_: Message| -> Handled { panic!("the handler was called") };
     let again = idem
-        .process_checked(&ground.pool, &message, never)
+        .process_checked(&fixture.pool, &message, never)
         .await
         .unwrap();
     assert!(matches!(again, Processed::Duplicate { .. }), "{again:?}");
@@ -40,29 +40,29 @@ async fn duplicate_is_skipped_and_success_is_recorded() {
 /// `effects`, the effects that the first handler recorded are returned.
 #[tokio::test]
 async fn message_claimed_in_a_transaction_is_skipped() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let never = async |_: Message| -> Handled { panic!("the handler was called") };
     for style in [Style::Eager, Style::Reactive] {
         let message = message();
         let claiming = idem(|rule| rule.style(style));
         assert!(is_new(
-            &claiming.process(&ground.pool, &message, work).await
+            &claiming.process(&fixture.pool, &message, work).await
         ));
         for (on_duplicate, has_effects) in [
             (OnDuplicate::Acknowledge, false),
             (OnDuplicate::Effects, true),
         ] {
             let again = idem(|rule| rule.style(style).on_duplicate(on_duplicate))
-                .process_checked(&ground.pool, &message, never)
+                .process_checked(&fixture.pool, &message, never)
                 .await
                 .unwrap();
             let effects = match has_effects {
-                true => ground.effects(&message).await,
+                true => fixture.effects(&message).await,
                 false => Vec::new(),
             };
             assert_eq!(again, Processed::Duplicate { effects }, "{style:?}");
         }
-        ground.assert_done_once(&message).await;
+        fixture.assert_done_once(&message).await;
     }
 }
 
@@ -70,53 +70,53 @@ async fn message_claimed_in_a_transaction_is_skipped() {
 /// duplicate, so a policy that compares payloads is an error.
 #[tokio::test]
 async fn i4_policy_that_the_check_ignores_is_an_error() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let rules: [fn(Rule) -> Rule; 2] = [|rule| rule.fingerprint(true), |rule| rule.expire(true)];
     let never = async |_: Message| -> Handled { panic!("the handler was called") };
     for rule in rules {
         let message = message();
         let error = idem(rule)
-            .process_checked(&ground.pool, &message, never)
+            .process_checked(&fixture.pool, &message, never)
             .await
             .unwrap_err();
         assert!(matches!(error, Error::Policy(_)), "{error:?}");
         assert_eq!(error.settlement(), Settlement::RELEASE);
-        ground.assert_undone(&message).await;
+        fixture.assert_undone(&message).await;
     }
 }
 
 #[tokio::test]
 async fn failure_is_not_recorded() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let failing = async |_: Message| Err("out of stock".into());
     let error = Idem::new()
-        .process_checked(&ground.pool, &message, failing)
+        .process_checked(&fixture.pool, &message, failing)
         .await
         .unwrap_err();
     assert!(matches!(error, Error::Handler(_)), "{error:?}");
-    ground.assert_undone(&message).await;
+    fixture.assert_undone(&message).await;
     assert!(is_new(
         &Idem::new()
-            .process_checked(&ground.pool, &message, handler)
+            .process_checked(&fixture.pool, &message, handler)
             .await
     ));
-    ground.assert_done_once(&message).await;
+    fixture.assert_done_once(&message).await;
 }
 
 #[tokio::test]
 async fn second_of_two_concurrent_handlers_is_a_duplicate() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let idem = Idem::new();
     let second = idem
-        .process_checked(&ground.pool, &message, async |message: Message| {
-            let first = idem.process_checked(&ground.pool, &message, handler).await;
+        .process_checked(&fixture.pool, &message, async |message: Message| {
+            let first = idem.process_checked(&fixture.pool, &message, handler).await;
             assert!(is_new(&first), "{first:?}");
             Ok(vec![fact()])
         })
         .await
         .unwrap();
     assert!(matches!(second, Processed::Duplicate { .. }), "{second:?}");
-    ground.assert_done_once(&message).await;
+    fixture.assert_done_once(&message).await;
 }

@@ -6,13 +6,13 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use idem_fixtures::{
+use idem_runtime::{Consumer, Message, lease::LeaseContext};
+use idem_testkit::{
     broker::{Broker, id},
     in_time, source_ended,
 };
-use idem_runtime::{Consumer, Message, lease::LeaseContext};
 
-use crate::ground::{DESTINATION, Ground, fact, idem, message};
+use crate::fixtures::{DESTINATION, Fixture, fact, idem, message};
 
 type Seen = Arc<Mutex<HashMap<String, usize>>>;
 
@@ -25,8 +25,8 @@ fn count_attempt(seen: &Seen, message: &Message) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_are_handled_once_and_poisoned_are_dead_letters() {
-    let ground = Ground::new().await;
-    ground.attempts(3).await;
+    let fixture = Fixture::new().await;
+    fixture.attempts(3).await;
     let good: Vec<Message> = (0..40).map(|_| message()).collect();
     let weak = message().with_header("fails", "once");
     let panicking = message().with_header("fails", "panic");
@@ -47,7 +47,7 @@ async fn messages_are_handled_once_and_poisoned_are_dead_letters() {
     let broker = Broker::with(all).counting().closed();
     let seen = Seen::default();
     let noted = Arc::clone(&seen);
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .max_deliveries(1)
         .handle_leased(DESTINATION, move |_: LeaseContext, message: Message| {
             let seen = Arc::clone(&noted);
@@ -65,7 +65,7 @@ async fn messages_are_handled_once_and_poisoned_are_dead_letters() {
 
     assert_eq!((summary.handled, summary.rejected), (42, 2), "{summary:?}");
     for message in good.iter().chain([&weak, &panicking]) {
-        ground.assert_done_once(message).await;
+        fixture.assert_done_once(message).await;
     }
     let times = seen.lock().unwrap().clone();
     assert!(
@@ -81,9 +81,9 @@ async fn messages_are_handled_once_and_poisoned_are_dead_letters() {
         "{record:?}"
     );
     for message in [&poisoned, &terminal] {
-        ground.assert_undone(message).await;
+        fixture.assert_undone(message).await;
         let sql = "SELECT count(*) FROM idem.dead_letter WHERE id = $1";
-        let row = ground
+        let row = fixture
             .observer
             .query_one(sql, &[&message.message_id()])
             .await
@@ -91,21 +91,21 @@ async fn messages_are_handled_once_and_poisoned_are_dead_letters() {
         assert_eq!(row.get::<_, i64>(0), 1);
     }
     assert_eq!(
-        ground.count("SELECT count(*) FROM idem.dead_letter").await,
+        fixture.count("SELECT count(*) FROM idem.dead_letter").await,
         2
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn consumers_of_one_destination_handle_a_message_once() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let messages: Vec<Message> = (0..60).map(|_| message()).collect();
     let seen = Seen::default();
     let consumer = || {
         let seen = Arc::clone(&seen);
         // The broker of each consumer delivers all messages.
         let broker = Broker::with(messages.clone()).closed();
-        Consumer::new(ground.pool.clone(), broker).handle_leased(
+        Consumer::new(fixture.pool.clone(), broker).handle_leased(
             DESTINATION,
             move |_: LeaseContext, message: Message| {
                 count_attempt(&seen, &message);
@@ -124,14 +124,14 @@ async fn consumers_of_one_destination_handle_a_message_once() {
 /// Goal: if a handler does not support its policy, the consumer fails before it fetches a message.
 #[tokio::test]
 async fn unsupported_policy_fails_before_the_first_fetch() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let broker = Broker::with([message()]);
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .idem(idem(|rule| rule.fingerprint(true)))
         .handle_leased(DESTINATION, async |_: LeaseContext, _: Message| Ok(vec![]));
     let error = in_time(consumer.run(pending())).await.unwrap_err();
     assert!(error.to_string().contains("fingerprint"), "{error}");
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .idem(idem(|rule| rule.expire(true)))
         .handle_checked(DESTINATION, async |_| Ok(vec![]));
     let error = in_time(consumer.run(pending())).await.unwrap_err();
@@ -141,15 +141,15 @@ async fn unsupported_policy_fails_before_the_first_fetch() {
 
 #[tokio::test]
 async fn checked_handler_handles_each_message_once() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let messages = [message(), message()];
     let broker = Broker::with([&messages[..], &messages[..]].concat()).closed();
-    let consumer = Consumer::new(ground.pool.clone(), broker.clone())
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .concurrency(1)
         .handle_checked(DESTINATION, async |_: Message| Ok(vec![fact()]));
     let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!((summary.handled, summary.duplicates), (2, 2));
     for message in &messages {
-        ground.assert_done_once(message).await;
+        fixture.assert_done_once(message).await;
     }
 }

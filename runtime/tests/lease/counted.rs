@@ -5,10 +5,10 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use idem_fixtures::proxy::{Cut, Proxy};
 use idem_runtime::{Error, Idem, Message, Processed, Settlement, Tx, policy::Style};
+use idem_testkit::proxy::{Cut, Proxy};
 
-use crate::ground::{Ground, SHORT, fact, idem, is_new, message, until, work};
+use crate::fixtures::{Fixture, SHORT, fact, idem, is_new, message, until, work};
 
 fn counting(style: Style) -> Idem {
     idem(|rule| rule.style(style).count_attempts(true).lease(SHORT))
@@ -21,40 +21,40 @@ fn redelivered() -> Message {
 
 #[tokio::test]
 async fn redelivered_message_is_leased_and_takes_effect_once() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for style in [Style::Eager, Style::Reactive] {
         let message = redelivered();
         let processed = counting(style)
-            .process(&ground.pool, &message, async |tx: Tx, message: Message| {
+            .process(&fixture.pool, &message, async |tx: Tx, message: Message| {
                 assert!(
-                    ground.left(&message).await.is_some(),
+                    fixture.left(&message).await.is_some(),
                     "the message is not leased"
                 );
                 work(tx, message).await
             })
             .await;
         assert!(is_new(&processed), "{processed:?}");
-        ground.assert_done_once(&message).await;
+        fixture.assert_done_once(&message).await;
         let again = counting(style)
-            .process(&ground.pool, &message, work)
+            .process(&fixture.pool, &message, work)
             .await
             .unwrap();
         assert!(matches!(again, Processed::Duplicate { .. }), "{again:?}");
-        assert_eq!(ground.work(&message).await, 1);
+        assert_eq!(fixture.work(&message).await, 1);
     }
 }
 
 #[tokio::test]
 async fn first_delivery_or_uncounted_message_is_not_leased() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let uncounted = idem(|rule| rule.lease(SHORT));
     for (idem, message) in [
         (counting(Style::Eager), message().with_deliveries(1)),
         (uncounted, redelivered()),
     ] {
         let processed = idem
-            .process(&ground.pool, &message, async |tx: Tx, message: Message| {
-                assert_eq!(ground.left(&message).await, None);
+            .process(&fixture.pool, &message, async |tx: Tx, message: Message| {
+                assert_eq!(fixture.left(&message).await, None);
                 work(tx, message).await
             })
             .await;
@@ -64,14 +64,14 @@ async fn first_delivery_or_uncounted_message_is_not_leased() {
 
 #[tokio::test]
 async fn crashing_message_is_a_dead_letter_after_its_attempts() {
-    let ground = Ground::new().await;
-    ground.attempts(3).await;
+    let fixture = Fixture::new().await;
+    fixture.attempts(3).await;
     let message = redelivered();
     let idem = counting(Style::Eager);
     let crashes = AtomicUsize::new(0);
     let mut last = None;
     until("the message is a dead letter", async || {
-        let processed = idem.process(&ground.pool, &message, async |tx: Tx, message: Message| {
+        let processed = idem.process(&fixture.pool, &message, async |tx: Tx, message: Message| {
             work(tx, message).await?;
             crashes.fetch_add(1, Ordering::SeqCst);
             pending().await
@@ -82,29 +82,29 @@ async fn crashing_message_is_a_dead_letter_after_its_attempts() {
         });
         tokio::select! {
             processed = processed => last = Some(processed.unwrap()),
-            () = begins => ground.expire(&message).await,
+            () = begins => fixture.expire(&message).await,
         }
         matches!(last, Some(Processed::Buried { .. }))
     })
     .await;
     assert_eq!(crashes.into_inner(), 3);
     assert_eq!(last.unwrap().settlement(), Settlement::Acknowledge);
-    ground.until_quiet().await;
+    fixture.until_quiet().await;
     assert_eq!(
         (
-            ground.work(&message).await,
-            ground.is_claimed(&message).await
+            fixture.work(&message).await,
+            fixture.is_claimed(&message).await
         ),
         (0, false)
     );
     let sql = "SELECT count(*) FROM idem.dead_letter WHERE payload = '{\"n\": 1}'";
-    assert_eq!(ground.count(sql).await, 1);
+    assert_eq!(fixture.count(sql).await, 1);
 }
 
 #[tokio::test]
 async fn failed_attempt_is_counted_and_rolled_back() {
-    let ground = Ground::new().await;
-    ground.attempts(2).await;
+    let fixture = Fixture::new().await;
+    fixture.attempts(2).await;
     for style in [Style::Eager, Style::Reactive] {
         let message = redelivered();
         let idem = counting(style);
@@ -113,19 +113,22 @@ async fn failed_attempt_is_counted_and_rolled_back() {
             Err("out of stock".into())
         };
         let error = idem
-            .process(&ground.pool, &message, failing)
+            .process(&fixture.pool, &message, failing)
             .await
             .unwrap_err();
         assert!(matches!(error, Error::Attempt { .. }), "{error:?}");
-        let processed = idem.process(&ground.pool, &message, failing).await.unwrap();
+        let processed = idem
+            .process(&fixture.pool, &message, failing)
+            .await
+            .unwrap();
         assert!(
             matches!(processed, Processed::Buried { .. }),
             "{processed:?}"
         );
         assert_eq!(
             (
-                ground.work(&message).await,
-                ground.is_claimed(&message).await
+                fixture.work(&message).await,
+                fixture.is_claimed(&message).await
             ),
             (0, false)
         );
@@ -134,15 +137,15 @@ async fn failed_attempt_is_counted_and_rolled_back() {
 
 #[tokio::test]
 async fn ambiguous_commit_is_settled_before_the_next_attempt() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     // If a handler takes effect twice, this index makes the second insert fail.
-    ground
+    fixture
         .observer
         .batch_execute("CREATE UNIQUE INDEX ON work (id)")
         .await
         .unwrap();
     for (cut, is_duplicate) in [(Cut::AfterCommit, true), (Cut::BeforeCommit, false)] {
-        let proxy = Proxy::to(&ground.database).await;
+        let proxy = Proxy::to(&fixture.database).await;
         let message = redelivered();
         let processed = counting(Style::Eager)
             .process(
@@ -163,8 +166,8 @@ async fn ambiguous_commit_is_settled_before_the_next_attempt() {
             is_duplicate,
             "{processed:?}"
         );
-        assert_eq!(ground.work(&message).await, 1);
-        ground.assert_done_once(&message).await;
+        assert_eq!(fixture.work(&message).await, 1);
+        fixture.assert_done_once(&message).await;
     }
 }
 
@@ -172,13 +175,13 @@ async fn ambiguous_commit_is_settled_before_the_next_attempt() {
 /// known. The message is then a duplicate, and the lease is not reported as lost.
 #[tokio::test]
 async fn completed_lease_is_not_reported_as_lost() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = redelivered();
     let processed = counting(Style::Eager)
-        .process(&ground.pool, &message, async |_: Tx, message: Message| {
-            ground.expire(&message).await;
-            let held = ground.acquired_next(&message).await;
-            held.complete(&ground.observer, &[fact()]).await?;
+        .process(&fixture.pool, &message, async |_: Tx, message: Message| {
+            fixture.expire(&message).await;
+            let held = fixture.acquired_next(&message).await;
+            held.complete(&fixture.observer, &[fact()]).await?;
             // Wait here until a renewal fails and the handler is dropped.
             pending().await
         })
@@ -188,26 +191,26 @@ async fn completed_lease_is_not_reported_as_lost() {
         matches!(processed, Processed::Duplicate { .. }),
         "{processed:?}"
     );
-    ground.until_quiet().await;
-    assert_eq!(ground.work(&message).await, 0);
+    fixture.until_quiet().await;
+    assert_eq!(fixture.work(&message).await, 0);
 }
 
 #[tokio::test]
 async fn lost_lease_commits_nothing() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = redelivered();
     let error = counting(Style::Eager)
-        .process(&ground.pool, &message, async |tx: Tx, message: Message| {
+        .process(&fixture.pool, &message, async |tx: Tx, message: Message| {
             let effects = work(tx, message.clone()).await;
             // Act as if this process was paused and another process acquired the lease.
-            ground.expire(&message).await;
-            let _other = ground.acquired_next(&message).await;
+            fixture.expire(&message).await;
+            let _other = fixture.acquired_next(&message).await;
             effects
         })
         .await
         .unwrap_err();
     assert!(matches!(error, Error::LeaseLost), "{error:?}");
-    ground.until_quiet().await;
-    assert_eq!(ground.work(&message).await, 0);
-    ground.assert_undone(&message).await;
+    fixture.until_quiet().await;
+    assert_eq!(fixture.work(&message).await, 0);
+    fixture.assert_undone(&message).await;
 }

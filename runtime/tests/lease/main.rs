@@ -6,6 +6,6 @@ mod cancel;
 mod checked;
 mod consumer;
 mod counted;
-mod ground;
+mod fixtures;
 mod process;
 mod renewal;

@@ -3,17 +3,17 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use idem_client::ErrorKind;
-use idem_fixtures::{
-    in_time,
-    proxy::{Cut, Proxy},
-};
 use idem_runtime::{
     Error, Handled, HandlerError, Idem, Message, Processed, Settlement,
     lease::LeaseContext,
     policy::{IdStrategy, OnDuplicate, Rule, Store},
 };
+use idem_testkit::{
+    in_time,
+    proxy::{Cut, Proxy},
+};
 
-use crate::ground::{DESTINATION, Ground, LONG, SHORT, fact, idem, is_new, message};
+use crate::fixtures::{DESTINATION, Fixture, LONG, SHORT, fact, idem, is_new, message};
 
 async fn handler(_: LeaseContext, _: Message) -> Handled {
     Ok(vec![fact()])
@@ -25,18 +25,18 @@ async fn failing(_: LeaseContext, _: Message) -> Handled {
 
 #[tokio::test]
 async fn completion_records_effects_and_duplicate_is_acknowledged() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let idem = idem(|rule| rule.on_duplicate(OnDuplicate::Effects));
     let processed = idem
-        .process_leased(&ground.pool, &message, handler)
+        .process_leased(&fixture.pool, &message, handler)
         .await
         .unwrap();
     let Processed::New { effects } = &processed else {
         panic!("{processed:?}")
     };
     assert_eq!(processed.settlement(), Settlement::Acknowledge);
-    let recorded = ground.effects(&message).await;
+    let recorded = fixture.effects(&message).await;
     assert_eq!(
         recorded
             .iter()
@@ -47,7 +47,7 @@ async fn completion_records_effects_and_duplicate_is_acknowledged() {
 
     let again = idem
         .process_leased(
-            &ground.pool,
+            &fixture.pool,
             &message,
             async |_: LeaseContext, _: Message| panic!("the handler was called"),
         )
@@ -57,31 +57,31 @@ async fn completion_records_effects_and_duplicate_is_acknowledged() {
     assert_eq!(again.settlement(), Settlement::Acknowledge);
     // Leased and transactional handlers use the same claim, so the message is a duplicate here too.
     let transactional = Idem::new()
-        .process(&ground.pool, &message, crate::ground::work)
+        .process(&fixture.pool, &message, crate::fixtures::work)
         .await
         .unwrap();
     assert!(matches!(transactional, Processed::Duplicate { .. }));
-    ground.assert_done_once(&message).await;
+    fixture.assert_done_once(&message).await;
 }
 
 #[tokio::test]
 async fn concurrent_delivery_of_a_leased_message_is_released() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let idem = Idem::new();
     let processed = idem
         .process_leased(
-            &ground.pool,
+            &fixture.pool,
             &message,
             async |work: LeaseContext, message: Message| {
                 assert_eq!((work.attempt(), work.last_error()), (1, None));
                 for transactional in [false, true] {
                     let other = Idem::new();
                     let other = match transactional {
-                        false => other.process_leased(&ground.pool, &message, handler).await,
+                        false => other.process_leased(&fixture.pool, &message, handler).await,
                         true => {
-                            crate::ground::idem(|rule| rule.wait(false))
-                                .process(&ground.pool, &message, crate::ground::work)
+                            crate::fixtures::idem(|rule| rule.wait(false))
+                                .process(&fixture.pool, &message, crate::fixtures::work)
                                 .await
                         }
                     };
@@ -100,14 +100,14 @@ async fn concurrent_delivery_of_a_leased_message_is_released() {
         )
         .await;
     assert!(is_new(&processed), "{processed:?}");
-    assert_eq!(ground.work(&message).await, 0);
-    ground.assert_done_once(&message).await;
+    assert_eq!(fixture.work(&message).await, 0);
+    fixture.assert_done_once(&message).await;
 }
 
 #[tokio::test]
 async fn dead_letter_has_payload_properties_and_all_errors() {
-    let ground = Ground::new().await;
-    ground.attempts(3).await;
+    let fixture = Fixture::new().await;
+    fixture.attempts(3).await;
     let message = message()
         .with_key("k")
         .with_type("Order")
@@ -115,7 +115,7 @@ async fn dead_letter_has_payload_properties_and_all_errors() {
     let idem = Idem::new();
     for attempt in 1..3 {
         let failed = idem.process_leased(
-            &ground.pool,
+            &fixture.pool,
             &message,
             async |work: LeaseContext, _: Message| {
                 assert_eq!(work.attempt(), attempt);
@@ -136,7 +136,7 @@ async fn dead_letter_has_payload_properties_and_all_errors() {
         assert_eq!(error.kind(), ErrorKind::Handler);
     }
     let buried = idem
-        .process_leased(&ground.pool, &message, failing)
+        .process_leased(&fixture.pool, &message, failing)
         .await
         .unwrap();
     assert!(
@@ -146,18 +146,18 @@ async fn dead_letter_has_payload_properties_and_all_errors() {
     assert_eq!(buried.settlement(), Settlement::Acknowledge);
     // The broker redelivers the message, as if the acknowledgement was late.
     let again = idem
-        .process_leased(&ground.pool, &message, handler)
+        .process_leased(&fixture.pool, &message, handler)
         .await
         .unwrap();
     assert_eq!(
         (&again, again.settlement()),
         (&Processed::Dead, Settlement::Acknowledge)
     );
-    ground.assert_undone(&message).await;
+    fixture.assert_undone(&message).await;
 
     let sql = "SELECT convert_from(payload, 'UTF8'), order_key, type, headers->>'x', errors::text,
                       attempt FROM idem.dead_letter";
-    let row = ground.observer.query_one(sql, &[]).await.unwrap();
+    let row = fixture.observer.query_one(sql, &[]).await.unwrap();
     let texts: Vec<&str> = (0..4).map(|n| row.get(n)).collect();
     assert_eq!(texts, [r#"{"n": 1}"#, "k", "Order", "1"]);
     assert_eq!(row.get::<_, i32>(5), 3);
@@ -169,16 +169,16 @@ async fn dead_letter_has_payload_properties_and_all_errors() {
 
 #[tokio::test]
 async fn crashing_message_becomes_a_dead_letter() {
-    let ground = Ground::new().await;
-    ground.attempts(2).await;
+    let fixture = Fixture::new().await;
+    fixture.attempts(2).await;
     let message = message();
     for attempt in 1..=2 {
         // Act as if the process crashed: do not release the lease.
-        assert_eq!(ground.acquired(&message, LONG).await.attempt(), attempt);
-        ground.expire(&message).await;
+        assert_eq!(fixture.acquired(&message, LONG).await.attempt(), attempt);
+        fixture.expire(&message).await;
     }
     let buried = Idem::new()
-        .process_leased(&ground.pool, &message, handler)
+        .process_leased(&fixture.pool, &message, handler)
         .await
         .unwrap();
     assert!(
@@ -186,18 +186,18 @@ async fn crashing_message_becomes_a_dead_letter() {
         "{buried:?}"
     );
     assert_eq!(
-        ground.count("SELECT count(*) FROM idem.dead_letter").await,
+        fixture.count("SELECT count(*) FROM idem.dead_letter").await,
         1
     );
 }
 
 #[tokio::test]
 async fn terminal_or_final_error_makes_a_dead_letter_at_once() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let terminal = message();
     let buried = Idem::new()
         .process_leased(
-            &ground.pool,
+            &fixture.pool,
             &terminal,
             async |_: LeaseContext, _: Message| Err(HandlerError::terminal("no such order")),
         )
@@ -211,30 +211,30 @@ async fn terminal_or_final_error_makes_a_dead_letter_at_once() {
     // Now the database has a list of final errors, and the error matches it.
     let sql =
         format!("SELECT idem_configure_retries('{DESTINATION}', final_errors => '{{out of%}}')");
-    ground.observer.batch_execute(&sql).await.unwrap();
+    fixture.observer.batch_execute(&sql).await.unwrap();
     let known = message();
     let buried = Idem::new()
-        .process_leased(&ground.pool, &known, failing)
+        .process_leased(&fixture.pool, &known, failing)
         .await
         .unwrap();
     assert!(matches!(buried, Processed::Buried { .. }), "{buried:?}");
     assert_eq!(
-        ground.count("SELECT count(*) FROM idem.dead_letter").await,
+        fixture.count("SELECT count(*) FROM idem.dead_letter").await,
         2
     );
 }
 
 #[tokio::test]
 async fn failed_message_waits_for_its_back_off() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let sql = format!(
         "SELECT idem_configure_retries(
              '{DESTINATION}', base => '1 hour', cap => '1 hour', jitter => 0)"
     );
-    ground.observer.batch_execute(&sql).await.unwrap();
+    fixture.observer.batch_execute(&sql).await.unwrap();
     let message = message();
     let error = Idem::new()
-        .process_leased(&ground.pool, &message, failing)
+        .process_leased(&fixture.pool, &message, failing)
         .await
         .unwrap_err();
     let Error::Attempt { retry_after, .. } = error else {
@@ -242,7 +242,7 @@ async fn failed_message_waits_for_its_back_off() {
     };
     assert_eq!(retry_after.as_secs(), 3600);
     let early = Idem::new()
-        .process_leased(&ground.pool, &message, handler)
+        .process_leased(&fixture.pool, &message, handler)
         .await
         .unwrap();
     assert!(
@@ -253,9 +253,9 @@ async fn failed_message_waits_for_its_back_off() {
 
 #[tokio::test]
 async fn completion_with_a_lost_reply_is_retried() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for (cut, is_duplicate) in [(Cut::AfterCommit, true), (Cut::BeforeCommit, false)] {
-        let proxy = Proxy::to(&ground.database).await;
+        let proxy = Proxy::to(&fixture.database).await;
         let message = message();
         let calls = AtomicUsize::new(0);
         let processed = Idem::new()
@@ -278,15 +278,15 @@ async fn completion_with_a_lost_reply_is_retried() {
         );
         assert_eq!(processed.settlement(), Settlement::Acknowledge);
         assert_eq!(calls.into_inner(), 1);
-        ground.assert_done_once(&message).await;
+        fixture.assert_done_once(&message).await;
     }
 }
 
 #[tokio::test]
 async fn ambiguous_completion_is_not_acknowledged() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for (cut, is_done) in [(Cut::AfterCommit, true), (Cut::BeforeCommit, false)] {
-        let proxy = Proxy::to(&ground.database).await;
+        let proxy = Proxy::to(&fixture.database).await;
         let message = message();
         let error = Idem::new()
             .process_leased(
@@ -305,9 +305,9 @@ async fn ambiguous_completion_is_not_acknowledged() {
         );
         // After the lease has expired, the next delivery finds out whether the completion was
         // committed.
-        ground.expire(&message).await;
+        fixture.expire(&message).await;
         let processed = Idem::new()
-            .process_leased(&ground.pool, &message, handler)
+            .process_leased(&fixture.pool, &message, handler)
             .await
             .unwrap();
         assert_eq!(
@@ -315,14 +315,14 @@ async fn ambiguous_completion_is_not_acknowledged() {
             is_done,
             "{processed:?}"
         );
-        ground.assert_done_once(&message).await;
+        fixture.assert_done_once(&message).await;
     }
 }
 
 #[tokio::test]
 async fn lease_with_a_lost_reply_expires() {
-    let ground = Ground::new().await;
-    let proxy = Proxy::to(&ground.database).await;
+    let fixture = Fixture::new().await;
+    let proxy = Proxy::to(&fixture.database).await;
     let message = message();
     proxy.cut_once(Cut::AfterCommit);
     let idem = idem(|rule| rule.lease(SHORT));
@@ -334,12 +334,12 @@ async fn lease_with_a_lost_reply_expires() {
         matches!(processed, Processed::Leased { retry_after } if retry_after <= SHORT),
         "{processed:?}"
     );
-    assert_eq!(ground.acquired_next(&message).await.attempt(), 2);
+    assert_eq!(fixture.acquired_next(&message).await.attempt(), 2);
 }
 
 #[tokio::test]
 async fn unsupported_policy_fails_before_the_handler_runs() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let rules: [fn(Rule) -> Rule; 3] = [
         |rule| rule.fingerprint(true),
         |rule| rule.expire(true),
@@ -348,7 +348,7 @@ async fn unsupported_policy_fails_before_the_handler_runs() {
     let never = async |_: LeaseContext, _: Message| -> Handled { panic!("the handler was called") };
     for rule in rules {
         let error = idem(rule)
-            .process_leased(&ground.pool, &message(), never)
+            .process_leased(&fixture.pool, &message(), never)
             .await
             .unwrap_err();
         assert!(matches!(error, Error::Policy(_)), "{error:?}");
@@ -359,7 +359,7 @@ async fn unsupported_policy_fails_before_the_handler_runs() {
             .missing_id(idem_runtime::policy::MissingId::Unprotected)
     });
     let error = unprotected
-        .process_leased(&ground.pool, &message(), never)
+        .process_leased(&fixture.pool, &message(), never)
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MissingId, "{error}");
@@ -367,8 +367,8 @@ async fn unsupported_policy_fails_before_the_handler_runs() {
 
 #[tokio::test]
 async fn leased_handler_holds_no_connection() {
-    let ground = Ground::new().await;
-    let pool = ground.database.pool(1);
+    let fixture = Fixture::new().await;
+    let pool = fixture.database.pool(1);
     let message = message();
     let idem = Idem::new();
     let processed = idem.process_leased(&pool, &message, async |_: LeaseContext, _: Message| {
@@ -381,7 +381,7 @@ async fn leased_handler_holds_no_connection() {
 
 #[tokio::test]
 async fn policy_sets_the_lease_and_rejects_invalid_ones() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let file =
         "[default]\nlease = '90s'\n[destinations.'lease.*']\nlease = '5m'\ncount-attempts = true";
     let idem = Idem::builder()
@@ -390,10 +390,10 @@ async fn policy_sets_the_lease_and_rejects_invalid_ones() {
         .unwrap();
     let message = message();
     let processed = idem.process_leased(
-        &ground.pool,
+        &fixture.pool,
         &message,
         async |_: LeaseContext, message: Message| {
-            let left = ground.left(&message).await.unwrap();
+            let left = fixture.left(&message).await.unwrap();
             assert!((240.0..=300.0).contains(&left), "{left}");
             Ok(vec![fact()])
         },

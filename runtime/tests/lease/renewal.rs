@@ -10,23 +10,23 @@ use std::{
 };
 
 use idem_client::{ErrorKind, lease::Lease};
-use idem_fixtures::{
+use idem_runtime::lease::Keeper;
+use idem_runtime::{Error, Message, Settlement, lease::LeaseContext};
+use idem_testkit::{
     in_time,
     proxy::{Cut, Proxy},
 };
-use idem_runtime::lease::Keeper;
-use idem_runtime::{Error, Message, Settlement, lease::LeaseContext};
 
-use crate::ground::{Ground, LONG, SHORT, destination, fact, id, idem, is_new, message, until};
+use crate::fixtures::{Fixture, LONG, SHORT, destination, fact, id, idem, is_new, message, until};
 
 #[tokio::test]
 async fn lease_is_renewed_while_the_handler_runs() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
-    let observed = Ground::observe(&ground);
+    let observed = Fixture::observe(&fixture);
     let idem = idem(|rule| rule.lease(SHORT));
     let processed = idem.process_leased(
-        &ground.pool,
+        &fixture.pool,
         &message,
         async |_: LeaseContext, message: Message| {
             let started = Instant::now();
@@ -43,26 +43,26 @@ async fn lease_is_renewed_while_the_handler_runs() {
     );
     let processed = in_time(processed).await;
     assert!(is_new(&processed), "{processed:?}");
-    ground.assert_done_once(&message).await;
+    fixture.assert_done_once(&message).await;
 }
 
 #[tokio::test]
 async fn renewal_stops_when_the_keeper_is_dropped() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
-    let held = ground.acquired(&message, SHORT).await;
-    let keeper = Keeper::start(&held, &ground.pool);
+    let held = fixture.acquired(&message, SHORT).await;
+    let keeper = Keeper::start(&held, &fixture.pool);
     let lost = keeper.lost().clone();
     let mut least = SHORT.as_secs_f64();
     until("the lease is renewed", async || {
-        let left = ground.left(&message).await.unwrap();
+        let left = fixture.left(&message).await.unwrap();
         let is_renewed = left > least + 0.1;
         least = least.min(left);
         is_renewed
     })
     .await;
     drop(keeper);
-    assert_eq!(ground.acquired_next(&message).await.attempt(), 2);
+    assert_eq!(fixture.acquired_next(&message).await.attempt(), 2);
     assert!(
         !lost.is_cancelled(),
         "a lease without a keeper is not reported as lost"
@@ -71,21 +71,21 @@ async fn renewal_stops_when_the_keeper_is_dropped() {
 
 #[tokio::test]
 async fn renewal_stops_when_the_handler_is_dropped() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let idem = idem(|rule| rule.lease(SHORT));
     {
         let handler = async |_: LeaseContext, _: Message| pending().await;
-        let processed = idem.process_leased(&ground.pool, &message, handler);
+        let processed = idem.process_leased(&fixture.pool, &message, handler);
         let is_leased = until("the message is leased", async || {
-            ground.left(&message).await.is_some()
+            fixture.left(&message).await.is_some()
         });
         tokio::select! {
             processed = processed => panic!("{processed:?}"),
             () = is_leased => {}
         }
     }
-    assert_eq!(ground.acquired_next(&message).await.attempt(), 2);
+    assert_eq!(fixture.acquired_next(&message).await.attempt(), 2);
 }
 
 /// A value that sets a flag when it is dropped.
@@ -99,14 +99,14 @@ impl Drop for Gone {
 
 #[tokio::test]
 async fn lost_lease_drops_the_handler_and_cancels_its_token() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let is_gone = Arc::new(AtomicBool::new(false));
     let (started, mut handlers) = tokio::sync::mpsc::channel(1);
     let gone = Gone(Arc::clone(&is_gone));
     let idem = idem(|rule| rule.lease(SHORT));
     let processed = idem.process_leased(
-        &ground.pool,
+        &fixture.pool,
         &message,
         async move |work: LeaseContext, _: Message| {
             let _gone = gone;
@@ -118,8 +118,8 @@ async fn lost_lease_drops_the_handler_and_cancels_its_token() {
         let lost = handlers.recv().await.unwrap();
         assert!(!lost.is_cancelled());
         // Act as if this process was paused and another process acquired the lease.
-        ground.expire(&message).await;
-        let other = ground.acquired_next(&message).await;
+        fixture.expire(&message).await;
+        let other = fixture.acquired_next(&message).await;
         lost.cancelled().await;
         other
     };
@@ -132,18 +132,18 @@ async fn lost_lease_drops_the_handler_and_cancels_its_token() {
     );
     assert!(is_gone.load(Ordering::SeqCst));
     // The lease of the other process is still valid.
-    other.complete(&ground.observer, &[fact()]).await.unwrap();
-    ground.assert_done_once(&message).await;
+    other.complete(&fixture.observer, &[fact()]).await.unwrap();
+    fixture.assert_done_once(&message).await;
 }
 
 #[tokio::test]
 async fn lease_without_renewal_is_lost_when_it_expires() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
-    let proxy = Proxy::to(&ground.database).await;
+    let proxy = Proxy::to(&fixture.database).await;
     proxy.cut_for_good(Cut::BeforeCommit);
     let started = Instant::now();
-    let held = ground.acquired(&message, SHORT).await;
+    let held = fixture.acquired(&message, SHORT).await;
     let keeper = Keeper::start(&held, &proxy.pool(2));
     in_time(keeper.lost().cancelled()).await;
     assert!(proxy.was_cut());
@@ -154,23 +154,23 @@ async fn lease_without_renewal_is_lost_when_it_expires() {
         started.elapsed()
     );
     // Another process can acquire the lease only after this time.
-    assert_eq!(ground.acquired_next(&message).await.attempt(), 2);
+    assert_eq!(fixture.acquired_next(&message).await.attempt(), 2);
 }
 
 #[tokio::test]
 async fn renewal_with_a_lost_reply_is_retried() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     for cut in [Cut::BeforeCommit, Cut::AfterCommit] {
-        let proxy = Proxy::to(&ground.database).await;
-        let held = ground.acquired(&message, SHORT).await;
+        let proxy = Proxy::to(&fixture.database).await;
+        let held = fixture.acquired(&message, SHORT).await;
         let keeper = Keeper::start(&held, &proxy.pool(2));
         proxy.cut_once(cut);
         until("the connection was cut", async || proxy.was_cut()).await;
         // The next renewal succeeds.
-        let mut least = ground.left(&message).await.unwrap();
+        let mut least = fixture.left(&message).await.unwrap();
         until("the lease is renewed", async || {
-            let left = ground.left(&message).await.unwrap();
+            let left = fixture.left(&message).await.unwrap();
             let is_renewed = left > least + 0.1;
             least = least.min(left);
             is_renewed
@@ -178,18 +178,18 @@ async fn renewal_with_a_lost_reply_is_retried() {
         .await;
         assert!(!keeper.lost().is_cancelled());
         drop(keeper);
-        held.give_back(&ground.observer).await.unwrap();
+        held.give_back(&fixture.observer).await.unwrap();
     }
 }
 
-impl Ground {
+impl Fixture {
     /// Returns an observer that acquires leases in parallel with the test.
     fn observe(&self) -> Observer<'_> {
         Observer(self)
     }
 }
 
-struct Observer<'g>(&'g Ground);
+struct Observer<'g>(&'g Fixture);
 
 impl Observer<'_> {
     async fn acquire(&self, message: &Message) -> Lease {

@@ -9,7 +9,7 @@ use idem_runtime::{
     filter::{After, Before, Filter},
 };
 
-use crate::ground::{Ground, is_duplicate, is_new, message, note};
+use crate::fixtures::{Fixture, is_duplicate, is_new, message, note};
 
 /// A filter that consists of two functions.
 struct Hooks<B, A>(B, A);
@@ -51,16 +51,16 @@ impl Filter for Nothing {}
 
 #[tokio::test]
 async fn filter_without_hooks_changes_nothing() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let idem = Idem::builder().filter(Nothing).build().unwrap();
-    assert!(is_new(&ground.process(&idem, &message("a")).await));
-    assert!(is_duplicate(&ground.process(&idem, &message("a")).await));
-    assert_eq!(ground.outbox().await.len(), 1);
+    assert!(is_new(&fixture.process(&idem, &message("a")).await));
+    assert!(is_duplicate(&fixture.process(&idem, &message("a")).await));
+    assert_eq!(fixture.outbox().await.len(), 1);
 }
 
 #[tokio::test]
 async fn filter_can_stop_a_message_before_its_claim() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let idem = Idem::builder()
         .filter(before(|message| match message.header("poison") {
             Some(reason) => Before::Stop(Settlement::reject(reason)),
@@ -68,20 +68,20 @@ async fn filter_can_stop_a_message_before_its_claim() {
         }))
         .build()
         .unwrap();
-    let stopped = ground
+    let stopped = fixture
         .process(&idem, &message("a").with_header("poison", "too large"))
         .await
         .unwrap();
     assert!(matches!(stopped, Processed::Stopped { .. }), "{stopped:?}");
     assert_eq!(stopped.settlement(), Settlement::reject("too large"));
-    assert_eq!((ground.calls(), ground.claims().await), (0, 0));
+    assert_eq!((fixture.calls(), fixture.claims().await), (0, 0));
     // The stopped message was not claimed, so it is new.
-    assert!(is_new(&ground.process(&idem, &message("a")).await));
+    assert!(is_new(&fixture.process(&idem, &message("a")).await));
 }
 
 #[tokio::test]
 async fn filter_can_replace_the_claimed_and_handled_message() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let idem = Idem::builder()
         .filter(before(|message| {
             let id = message.header("order").unwrap_or_default();
@@ -90,23 +90,23 @@ async fn filter_can_replace_the_claimed_and_handled_message() {
         .build()
         .unwrap();
     assert!(is_new(
-        &ground
+        &fixture
             .process(&idem, &message("a").with_header("order", "7"))
             .await
     ));
     assert!(is_duplicate(
-        &ground
+        &fixture
             .process(&idem, &message("b").with_header("order", "7"))
             .await
     ));
-    let fact = ground
+    let fact = fixture
         .client
         .query_one("SELECT topic, id, payload FROM fact", &[])
         .await
         .unwrap();
     let fact: (&str, &str, &str) = (fact.get(0), fact.get(1), fact.get(2));
     assert_eq!(fact, ("replaced", "7", "other"));
-    let claim = ground
+    let claim = fixture
         .client
         .query_one("SELECT destination, id FROM idem.inbox", &[])
         .await
@@ -119,7 +119,7 @@ async fn filter_can_replace_the_claimed_and_handled_message() {
 
 #[tokio::test]
 async fn filter_can_replace_the_recorded_effects() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let idem = Idem::builder()
         .filter(after(|_, effects| {
             let mut more = effects.to_vec();
@@ -128,11 +128,11 @@ async fn filter_can_replace_the_recorded_effects() {
         }))
         .build()
         .unwrap();
-    let Ok(Processed::New { effects }) = ground.process(&idem, &message("a")).await else {
+    let Ok(Processed::New { effects }) = fixture.process(&idem, &message("a")).await else {
         panic!("expected a new message");
     };
     assert_eq!(effects.len(), 2);
-    let topics: Vec<String> = ground
+    let topics: Vec<String> = fixture
         .outbox()
         .await
         .into_iter()
@@ -143,27 +143,27 @@ async fn filter_can_replace_the_recorded_effects() {
 
 #[tokio::test]
 async fn stop_after_the_handler_rolls_back() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let idem = Idem::builder()
         .filter(after(|_, _| {
             After::Stop(HandlerError::terminal("the balance is negative"))
         }))
         .build()
         .unwrap();
-    let stopped = ground.process(&idem, &message("a")).await.unwrap_err();
+    let stopped = fixture.process(&idem, &message("a")).await.unwrap_err();
     assert!(
         stopped.to_string().contains("the balance is negative"),
         "{stopped}"
     );
     assert!(matches!(stopped.settlement(), Settlement::Reject { .. }));
-    assert_eq!(ground.calls(), 1);
-    assert_eq!((ground.facts().await, ground.claims().await), (0, 0));
-    assert!(is_new(&ground.process(&Idem::new(), &message("a")).await));
+    assert_eq!(fixture.calls(), 1);
+    assert_eq!((fixture.facts().await, fixture.claims().await), (0, 0));
+    assert!(is_new(&fixture.process(&Idem::new(), &message("a")).await));
 }
 
 #[tokio::test]
 async fn filters_run_in_order_and_in_reverse_after_the_handler() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let numbered = |n: usize| {
         let (first, second) = (Arc::clone(&seen), Arc::clone(&seen));
@@ -193,30 +193,30 @@ async fn filters_run_in_order_and_in_reverse_after_the_handler() {
         .filter(numbered(2))
         .build()
         .unwrap();
-    assert!(is_new(&ground.process(&idem, &message("a")).await));
+    assert!(is_new(&fixture.process(&idem, &message("a")).await));
     let first: Vec<String> = std::mem::take(&mut *seen.lock().unwrap());
     assert_eq!(
         first,
         ["before 1: 2", "before 2: 3", "after 2: 4 1", "after 1: 4 2"]
     );
     // For a duplicate, only the hooks before the handler run.
-    assert!(is_duplicate(&ground.process(&idem, &message("a")).await));
+    assert!(is_duplicate(&fixture.process(&idem, &message("a")).await));
     assert_eq!(*seen.lock().unwrap(), ["before 1: 2", "before 2: 3"]);
 }
 
 #[tokio::test]
 async fn failed_handler_skips_the_hook_on_consumed() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let idem = Idem::builder()
         .filter(after(|_, _| After::Replace(vec![])))
         .build()
         .unwrap();
     let failed = idem
-        .process(&ground.pool, &message("a"), async |tx, message| {
+        .process(&fixture.pool, &message("a"), async |tx, message| {
             note(tx, message).await?;
             Err("temporary failure".into())
         })
         .await;
     assert!(failed.is_err());
-    assert_eq!(ground.facts().await, 0);
+    assert_eq!(fixture.facts().await, 0);
 }

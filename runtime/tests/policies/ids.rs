@@ -4,41 +4,41 @@ use idem_client::{ErrorKind, MessageId};
 use idem_runtime::{Error, Idem, Message, Policies, Settlement, policy::IdStrategy};
 use uuid::Uuid;
 
-use crate::ground::{Ground, idem, is_duplicate, is_new, message};
+use crate::fixtures::{Fixture, idem, is_duplicate, is_new, message};
 
 #[tokio::test]
 async fn messages_with_equal_business_ids_are_duplicates() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let idem = idem("[destinations.orders]\nid = { payload = '/order/id' }");
     let first = Message::new("orders", r#"{"order": {"id": 4711}}"#).with_message_id("m-1");
     let again =
         Message::new("orders", r#"{"order": {"id": "4711", "n": 2}}"#).with_message_id("m-2");
     let other = Message::new("orders", r#"{"order": {"id": 4712}}"#).with_message_id("m-1");
-    assert!(is_new(&ground.process(&idem, &first).await));
-    assert!(is_duplicate(&ground.process(&idem, &again).await));
-    assert!(is_new(&ground.process(&idem, &other).await));
-    assert_eq!(ground.facts().await, 2);
+    assert!(is_new(&fixture.process(&idem, &first).await));
+    assert!(is_duplicate(&fixture.process(&idem, &again).await));
+    assert!(is_new(&fixture.process(&idem, &other).await));
+    assert_eq!(fixture.facts().await, 2);
 }
 
 #[tokio::test]
 async fn composite_id_keeps_the_borders_of_its_parts() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let idem = idem("[default]\nid = { composite = ['correlation-id', { header = 'step' }] }");
     let with = |correlation: &str, step: &str| {
         Message::new("tests", "{}")
             .with_correlation_id(correlation)
             .with_header("step", step)
     };
-    assert!(is_new(&ground.process(&idem, &with("a", "b:c")).await));
-    assert!(is_new(&ground.process(&idem, &with("a:b", "c")).await));
+    assert!(is_new(&fixture.process(&idem, &with("a", "b:c")).await));
+    assert!(is_new(&fixture.process(&idem, &with("a:b", "c")).await));
     assert!(is_duplicate(
-        &ground.process(&idem, &with("a", "b:c")).await
+        &fixture.process(&idem, &with("a", "b:c")).await
     ));
 }
 
 #[tokio::test]
 async fn uuid_of_an_id_function_equals_its_text_form() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let uuid = Uuid::new_v4();
     let policies = Policies::default().default_rule(|rule| {
         rule.id(IdStrategy::function(|message| {
@@ -50,9 +50,9 @@ async fn uuid_of_an_id_function_equals_its_text_form() {
     });
     let idem = Idem::builder().policies(policies).build().unwrap();
     let by_key = Message::new("tests", "{}").with_key(uuid.to_string());
-    assert!(is_new(&ground.process(&idem, &by_key).await));
+    assert!(is_new(&fixture.process(&idem, &by_key).await));
     assert!(is_duplicate(
-        &ground
+        &fixture
             .process(&Idem::new(), &message(&uuid.to_string()))
             .await
     ));
@@ -60,9 +60,9 @@ async fn uuid_of_an_id_function_equals_its_text_form() {
 
 #[tokio::test]
 async fn missing_id_error_names_destination_and_header() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let idem = idem("[default]\nid = { header = 'x-order' }");
-    let error = ground.process(&idem, &message("m")).await.unwrap_err();
+    let error = fixture.process(&idem, &message("m")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MissingId);
     let text = error.to_string();
     assert!(
@@ -70,35 +70,35 @@ async fn missing_id_error_names_destination_and_header() {
         "{text}"
     );
     assert!(matches!(error.settlement(), Settlement::Reject { .. }));
-    assert_eq!(ground.calls(), 0);
+    assert_eq!(fixture.calls(), 0);
 }
 
 #[tokio::test]
 async fn unprotected_message_takes_effect_each_time() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let idem = idem("[default]\nmissing-id = 'unprotected'");
     let bare = Message::new("tests", "{}");
     for _ in 0..2 {
-        let processed = ground.process(&idem, &bare).await.unwrap();
+        let processed = fixture.process(&idem, &bare).await.unwrap();
         assert_eq!(processed.settlement(), Settlement::Acknowledge);
     }
-    assert_eq!((ground.facts().await, ground.claims().await), (2, 0));
-    assert_eq!(ground.outbox().await.len(), 2);
+    assert_eq!((fixture.facts().await, fixture.claims().await), (2, 0));
+    assert_eq!(fixture.outbox().await.len(), 2);
     // A message with an id is still protected, so its second delivery is a duplicate.
-    assert!(is_new(&ground.process(&idem, &message("m")).await));
-    assert!(is_duplicate(&ground.process(&idem, &message("m")).await));
+    assert!(is_new(&fixture.process(&idem, &message("m")).await));
+    assert!(is_duplicate(&fixture.process(&idem, &message("m")).await));
 }
 
 #[tokio::test]
 async fn invalid_id_fails_even_with_missing_id_unprotected() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let idem = idem("[default]\nid = { payload = '/id' }\nmissing-id = 'unprotected'");
     for (payload, is_invalid) in [
         (r#"{"id": 1.5}"#.to_owned(), true),
         (format!(r#"{{"id": "{}"}}"#, "x".repeat(1025)), true),
         (r#"{"id": null}"#.to_owned(), false),
     ] {
-        let processed = ground
+        let processed = fixture
             .process(&idem, &Message::new("tests", payload.clone()))
             .await;
         assert_eq!(
@@ -107,5 +107,5 @@ async fn invalid_id_fails_even_with_missing_id_unprotected() {
             "{payload}: {processed:?}"
         );
     }
-    assert_eq!(ground.facts().await, 1);
+    assert_eq!(fixture.facts().await, 1);
 }

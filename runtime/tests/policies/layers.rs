@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    future::ready,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, Ordering},
@@ -11,19 +12,19 @@ use std::{
 
 use futures_util::future::BoxFuture;
 use idem_client::{Effect, ErrorKind};
-use idem_fixtures::{DEADLINE, in_time, until};
 use idem_runtime::{
     HandlerError, Idem, Message, Processed, Settlement,
     handler::TerminalError,
     layer::{IdemLayer, Protected, service_handler},
 };
+use idem_testkit::{DEADLINE, in_time, until};
 use tokio::sync::{Notify, mpsc};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
 
-use crate::ground::{Ground, is_duplicate, is_new, message, note};
+use crate::fixtures::{Fixture, is_duplicate, is_new, message, note};
 
-fn layer(ground: &Ground) -> IdemLayer {
-    IdemLayer::new(Idem::new(), ground.pool.clone())
+fn layer(fixture: &Fixture) -> IdemLayer {
+    IdemLayer::new(Idem::new(), fixture.pool.clone())
 }
 
 async fn insert_fact(Protected { tx, message }: Protected) -> Result<Vec<Effect>, HandlerError> {
@@ -48,9 +49,9 @@ fn stuck(
 
 /// Asserts that there is no row, no claim and no open transaction, and that the message can still
 /// be processed.
-async fn assert_no_trace(ground: &Ground) {
+async fn assert_no_trace(fixture: &Fixture) {
     until("no transaction is open", async || {
-        ground
+        fixture
             .count(
                 "pg_stat_activity WHERE datname = current_database()
                  AND xact_start IS NOT NULL AND pid <> pg_backend_pid()",
@@ -59,30 +60,30 @@ async fn assert_no_trace(ground: &Ground) {
             == 0
     })
     .await;
-    assert_eq!((ground.facts().await, ground.claims().await), (0, 0));
-    assert!(is_new(&ground.process(&Idem::new(), &message("a")).await));
+    assert_eq!((fixture.facts().await, fixture.claims().await), (0, 0));
+    assert!(is_new(&fixture.process(&Idem::new(), &message("a")).await));
 }
 
 #[tokio::test]
 async fn layered_service_handles_a_message_once() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let mut service = ServiceBuilder::new()
-        .layer(layer(&ground))
+        .layer(layer(&fixture))
         .service_fn(insert_fact);
     let first = service.ready().await.unwrap().call(message("a")).await;
     assert!(is_new(&first));
     let again = service.ready().await.unwrap().call(message("a")).await;
     assert!(is_duplicate(&again));
-    assert_eq!((ground.facts().await, ground.claims().await), (1, 1));
+    assert_eq!((fixture.facts().await, fixture.claims().await), (1, 1));
 }
 
 #[tokio::test]
 async fn timeout_above_the_layer_commits_nothing() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let (entered, mut handler_entered) = mpsc::channel(1);
     let service = ServiceBuilder::new()
         .timeout(Duration::from_millis(500))
-        .layer(layer(&ground))
+        .layer(layer(&fixture))
         .service(service_fn(stuck(entered)));
     // Repeat the request until a timeout occurs after the handler has begun.
     let error = loop {
@@ -92,15 +93,15 @@ async fn timeout_above_the_layer_commits_nothing() {
         }
     };
     assert!(error.is::<tower::timeout::error::Elapsed>(), "{error}");
-    assert_no_trace(&ground).await;
+    assert_no_trace(&fixture).await;
 }
 
 #[tokio::test]
 async fn timeout_below_the_layer_is_a_handler_error() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let (entered, mut handler_entered) = mpsc::channel(1);
     let service = ServiceBuilder::new()
-        .layer(layer(&ground))
+        .layer(layer(&fixture))
         .timeout(Duration::from_millis(500))
         .service(service_fn(stuck(entered)));
     let error = loop {
@@ -114,7 +115,7 @@ async fn timeout_below_the_layer_is_a_handler_error() {
         "{error:?}"
     );
     assert_eq!(error.settlement(), Settlement::RETRY);
-    assert_no_trace(&ground).await;
+    assert_no_trace(&fixture).await;
 }
 
 /// A handler that counts its concurrent runs. Each run waits for `leave`.
@@ -140,15 +141,15 @@ impl Room {
 
 #[tokio::test]
 async fn concurrency_limit_below_the_layer_loses_no_message() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     // Claim one message first. The first claim of a destination would delay all other claims.
     assert!(is_new(
-        &ground.process(&Idem::new(), &message("first")).await
+        &fixture.process(&Idem::new(), &message("first")).await
     ));
     let gated = Room::default();
     let handler = gated.clone();
     let service = ServiceBuilder::new()
-        .layer(layer(&ground))
+        .layer(layer(&fixture))
         .concurrency_limit(2)
         .service(service_fn(move |request| handler.clone().handle(request)));
     let messages = (0..8).map(|n| message(&format!("m-{n}")));
@@ -173,15 +174,15 @@ async fn concurrency_limit_below_the_layer_loses_no_message() {
         leaving.abort();
         assert!(is_new(&processed), "{processed:?}");
     }
-    assert_eq!(ground.facts().await, 9);
+    assert_eq!(fixture.facts().await, 9);
     assert_eq!(gated.most.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]
 async fn duplicate_returns_its_permit_without_a_handler_run() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let service = ServiceBuilder::new()
-        .layer(layer(&ground))
+        .layer(layer(&fixture))
         .concurrency_limit(1)
         .service(service_fn(insert_fact));
     for n in 0..3 {
@@ -192,10 +193,10 @@ async fn duplicate_returns_its_permit_without_a_handler_run() {
 
 #[tokio::test]
 async fn layer_is_ready_only_when_the_inner_service_is() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let (entered, mut handler_entered) = mpsc::channel(1);
     let mut service = ServiceBuilder::new()
-        .layer(layer(&ground))
+        .layer(layer(&fixture))
         .concurrency_limit(1)
         .service(service_fn(stuck(entered)));
     let first = tokio::spawn(service.ready().await.unwrap().call(message("a")));
@@ -234,28 +235,28 @@ impl Unlucky {
 
 #[tokio::test]
 async fn conflict_is_retried_below_a_concurrency_limit() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let conflicting = Unlucky::default();
     let service = ServiceBuilder::new()
-        .layer(layer(&ground))
+        .layer(layer(&fixture))
         .concurrency_limit(1)
         .service(service_fn(move |request| {
             conflicting.clone().handle(request)
         }));
     let processed = in_time(service.oneshot(message("a"))).await;
     assert!(is_new(&processed), "{processed:?}");
-    assert_eq!(ground.facts().await, 1);
+    assert_eq!(fixture.facts().await, 1);
 }
 
 /// Goal: a message that waits for a permit and a message that waits for a connection do not block
 /// each other.
 #[tokio::test]
 async fn waiting_for_permits_and_connections_is_no_deadlock() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     assert!(is_new(
-        &ground.process(&Idem::new(), &message("first")).await
+        &fixture.process(&Idem::new(), &message("first")).await
     ));
-    let (conflicting, pool) = (Unlucky::default(), ground.pool_of(1));
+    let (conflicting, pool) = (Unlucky::default(), fixture.pool_of(1));
     let (entered, mut handler_entered) = mpsc::channel(8);
     let handler = {
         let pool = pool.clone();
@@ -269,7 +270,7 @@ async fn waiting_for_permits_and_connections_is_no_deadlock() {
                 if message.message_id() == Some("permit and connection") {
                     until(
                         "the message with a conflict waits for the connection",
-                        async || pool.status().waiting == 1,
+                        move || ready(pool.status().waiting == 1),
                     )
                     .await;
                 }
@@ -301,12 +302,12 @@ async fn waiting_for_permits_and_connections_is_no_deadlock() {
     in_time(futures_util::future::try_join_all(all))
         .await
         .unwrap();
-    assert_eq!(ground.facts().await, 4);
+    assert_eq!(fixture.facts().await, 4);
 }
 
 #[tokio::test]
 async fn service_can_be_a_handler() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let service = ServiceBuilder::new()
         .concurrency_limit(1)
         .timeout(DEADLINE)
@@ -318,10 +319,10 @@ async fn service_can_be_a_handler() {
     let handler = service_handler(service);
     let idem = Idem::new();
     for n in 0..3 {
-        let processed = idem.process(&ground.pool, &message("a"), &handler).await;
+        let processed = idem.process(&fixture.pool, &message("a"), &handler).await;
         assert_eq!(is_new(&processed), n == 0, "{processed:?}");
     }
-    assert_eq!(ground.facts().await, 1);
+    assert_eq!(fixture.facts().await, 1);
 }
 
 #[tokio::test]
@@ -329,9 +330,9 @@ async fn layered_service_can_be_spawned() {
     fn is_send<T: Send>(value: T) -> T {
         value
     }
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let service = ServiceBuilder::new()
-        .layer(layer(&ground))
+        .layer(layer(&fixture))
         .service(service_fn(insert_fact));
     let service = tower::util::BoxCloneService::new(service);
     let processed: Result<Processed, _> = tokio::spawn(is_send(
@@ -344,10 +345,10 @@ async fn layered_service_can_be_spawned() {
 
 #[tokio::test]
 async fn conflict_in_an_anyhow_error_is_retried() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let conflicting = Unlucky::default();
     let processed = Idem::new()
-        .process(&ground.pool, &message("a"), |tx, message| {
+        .process(&fixture.pool, &message("a"), |tx, message| {
             let is_first = conflicting.seen.lock().unwrap().insert("a".into());
             async move {
                 let work = async || -> anyhow::Result<()> {
@@ -366,9 +367,9 @@ async fn conflict_in_an_anyhow_error_is_retried() {
 
 #[tokio::test]
 async fn terminal_error_stays_terminal_when_a_layer_boxes_it() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let service = ServiceBuilder::new()
-        .layer(layer(&ground))
+        .layer(layer(&fixture))
         .timeout(DEADLINE)
         .service(service_fn(async |_: Protected| {
             Err::<Vec<Effect>, _>(TerminalError::new("the account does not exist"))

@@ -2,7 +2,7 @@
 
 mod documentation;
 mod filters;
-mod ground;
+mod fixtures;
 mod ids;
 mod layers;
 mod memory;

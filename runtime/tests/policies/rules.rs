@@ -13,7 +13,7 @@ use idem_runtime::{
     Error, HandlerError, Idem, Message, Policies, Processed, Settlement, policy::OnDuplicate,
 };
 
-use crate::ground::{Ground, is_duplicate, is_new, message};
+use crate::fixtures::{Fixture, is_duplicate, is_new, message};
 
 fn of(destination: &str) -> Message {
     message("m").with_destination(Destination::new(destination).unwrap())
@@ -21,17 +21,17 @@ fn of(destination: &str) -> Message {
 
 #[tokio::test]
 async fn each_destination_has_its_own_policy() {
-    let ground = Ground::new().await;
-    let idem = crate::ground::idem(
+    let fixture = Fixture::new().await;
+    let idem = crate::fixtures::idem(
         "[destinations.'orders.*']\nid = 'correlation-id'\n\
          [destinations.'orders.plain']\nid = 'message-id'",
     );
-    assert!(is_new(&ground.process(&idem, &of("billing")).await));
-    assert!(is_new(&ground.process(&idem, &of("orders.plain")).await));
-    let error = ground.process(&idem, &of("orders.other")).await;
+    assert!(is_new(&fixture.process(&idem, &of("billing")).await));
+    assert!(is_new(&fixture.process(&idem, &of("orders.plain")).await));
+    let error = fixture.process(&idem, &of("orders.other")).await;
     assert!(matches!(error, Err(Error::MissingId { .. })), "{error:?}");
     assert!(is_new(
-        &ground
+        &fixture
             .process(&idem, &of("orders.other").with_correlation_id("c"))
             .await
     ));
@@ -39,15 +39,15 @@ async fn each_destination_has_its_own_policy() {
 
 #[tokio::test]
 async fn configure_sets_retentions_in_the_database() {
-    let ground = Ground::new().await;
-    let idem = crate::ground::idem(
+    let fixture = Fixture::new().await;
+    let idem = crate::fixtures::idem(
         "[destinations.'orders.*']\nretention = '30 days'\n\
          [destinations.'orders.reserve']\nwait = true\n\
          [destinations.telemetry]\nretention = '30 minutes'\n\
          [destinations.plain]\nwait = true",
     );
-    assert!(is_new(&ground.process(&idem, &of("orders.reserve")).await));
-    let configured = idem.configure(&ground.client).await.unwrap();
+    assert!(is_new(&fixture.process(&idem, &of("orders.reserve")).await));
+    let configured = idem.configure(&fixture.client).await.unwrap();
     assert_eq!(
         configured
             .iter()
@@ -55,7 +55,7 @@ async fn configure_sets_retentions_in_the_database() {
             .collect::<Vec<_>>(),
         ["orders.reserve", "telemetry"]
     );
-    let rows = ground
+    let rows = fixture
         .client
         .query(
             "SELECT d.name, r.name, d.retention::text
@@ -80,16 +80,16 @@ async fn configure_sets_retentions_in_the_database() {
     );
     // The destination uses another ring now. Its earlier claim is still found.
     assert!(is_duplicate(
-        &ground.process(&idem, &of("orders.reserve")).await
+        &fixture.process(&idem, &of("orders.reserve")).await
     ));
 }
 
 #[tokio::test]
 async fn configure_fails_for_a_retention_above_all_rings() {
-    let ground = Ground::new().await;
-    let idem = crate::ground::idem("[destinations.tests]\nretention = '400 days'");
+    let fixture = Fixture::new().await;
+    let idem = crate::fixtures::idem("[destinations.tests]\nretention = '400 days'");
     let error = idem
-        .configure(&ground.client)
+        .configure(&fixture.client)
         .await
         .unwrap_err()
         .to_string();
@@ -98,7 +98,7 @@ async fn configure_fails_for_a_retention_above_all_rings() {
 
 #[tokio::test]
 async fn duplicate_callback_gets_the_recorded_effects() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let calls = Arc::new(Mutex::new(Vec::<(Message, Vec<RecordedEffect>)>::new()));
     let (recorder, fails) = (Arc::clone(&calls), Arc::new(AtomicBool::new(false)));
     let is_failing = Arc::clone(&fails);
@@ -118,13 +118,13 @@ async fn duplicate_callback_gets_the_recorded_effects() {
         })
         .build()
         .unwrap();
-    let Ok(Processed::New { effects: ids }) = ground.process(&idem, &of("with-effects")).await
+    let Ok(Processed::New { effects: ids }) = fixture.process(&idem, &of("with-effects")).await
     else {
         panic!("expected a new message");
     };
     assert!(calls.lock().unwrap().is_empty());
 
-    let again = ground.process(&idem, &of("with-effects")).await.unwrap();
+    let again = fixture.process(&idem, &of("with-effects")).await.unwrap();
     let Processed::Duplicate { effects } = again else {
         panic!("{again:?}");
     };
@@ -139,7 +139,7 @@ async fn duplicate_callback_gets_the_recorded_effects() {
 
     // If the callback fails, the message is not acknowledged.
     fails.store(true, Ordering::Relaxed);
-    let failed = ground
+    let failed = fixture
         .process(&idem, &of("with-effects"))
         .await
         .unwrap_err();
@@ -151,8 +151,13 @@ async fn duplicate_callback_gets_the_recorded_effects() {
     );
 
     // The callback is not called for a destination without this policy.
-    assert!(is_new(&ground.process(&idem, &of("without-effects")).await));
-    let duplicate = ground.process(&idem, &of("without-effects")).await.unwrap();
+    assert!(is_new(
+        &fixture.process(&idem, &of("without-effects")).await
+    ));
+    let duplicate = fixture
+        .process(&idem, &of("without-effects"))
+        .await
+        .unwrap();
     assert_eq!(
         duplicate,
         Processed::Duplicate {

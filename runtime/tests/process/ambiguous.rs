@@ -3,25 +3,25 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use idem_client::ErrorKind;
-use idem_fixtures::proxy::{Cut, Proxy};
 use idem_runtime::{
     Error, Idem, Processed, Settlement,
     policy::{Store, Style},
 };
+use idem_testkit::proxy::{Cut, Proxy};
 
-use crate::ground::{Ground, idem, message, work};
+use crate::fixtures::{Fixture, idem, message, work};
 
 #[tokio::test]
 async fn committed_message_with_a_lost_reply_is_a_duplicate() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     // If a handler takes effect again for a committed message, this index makes its insert fail.
-    ground
+    fixture
         .observer
         .batch_execute("CREATE UNIQUE INDEX ON work (id)")
         .await
         .unwrap();
     for style in [Style::Eager, Style::Reactive] {
-        let proxy = Proxy::to(&ground.database).await;
+        let proxy = Proxy::to(&fixture.database).await;
         let message = message();
         proxy.cut_once(Cut::AfterCommit);
         let processed = idem(|rule| rule.style(style))
@@ -34,15 +34,15 @@ async fn committed_message_with_a_lost_reply_is_a_duplicate() {
             "{style:?}: {processed:?}"
         );
         assert_eq!(processed.settlement(), Settlement::Acknowledge);
-        ground.assert_done_once(&message).await;
+        fixture.assert_done_once(&message).await;
     }
 }
 
 #[tokio::test]
 async fn lost_commit_is_repeated() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for style in [Style::Eager, Style::Reactive] {
-        let proxy = Proxy::to(&ground.database).await;
+        let proxy = Proxy::to(&fixture.database).await;
         let message = message();
         proxy.cut_once(Cut::BeforeCommit);
         let processed = idem(|rule| rule.style(style))
@@ -54,16 +54,16 @@ async fn lost_commit_is_repeated() {
             matches!(processed, Processed::New { .. }),
             "{style:?}: {processed:?}"
         );
-        ground.assert_done_once(&message).await;
+        fixture.assert_done_once(&message).await;
     }
 }
 
 #[tokio::test]
 async fn unreachable_database_leaves_the_commit_ambiguous() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for style in [Style::Eager, Style::Reactive] {
         for (cut, is_done) in [(Cut::AfterCommit, true), (Cut::BeforeCommit, false)] {
-            let proxy = Proxy::to(&ground.database).await;
+            let proxy = Proxy::to(&fixture.database).await;
             let message = message();
             proxy.cut_for_good(cut);
             let error = idem(|rule| rule.style(style))
@@ -74,7 +74,7 @@ async fn unreachable_database_leaves_the_commit_ambiguous() {
             assert_eq!(error.settlement(), Settlement::RELEASE);
             // The next delivery finds out whether the commit took effect.
             let processed = Idem::new()
-                .process(&ground.pool, &message, work)
+                .process(&fixture.pool, &message, work)
                 .await
                 .unwrap();
             assert_eq!(
@@ -82,15 +82,15 @@ async fn unreachable_database_leaves_the_commit_ambiguous() {
                 is_done,
                 "{processed:?}"
             );
-            ground.assert_done_once(&message).await;
+            fixture.assert_done_once(&message).await;
         }
     }
 }
 
 #[tokio::test]
 async fn ambiguous_commit_of_the_last_attempt_is_not_a_failure() {
-    let ground = Ground::new().await;
-    let proxy = Proxy::to(&ground.database).await;
+    let fixture = Fixture::new().await;
+    let proxy = Proxy::to(&fixture.database).await;
     let message = message();
     proxy.cut_once(Cut::AfterCommit);
     let error = idem(|rule| rule.max_attempts(1))
@@ -99,13 +99,13 @@ async fn ambiguous_commit_of_the_last_attempt_is_not_a_failure() {
         .unwrap_err();
     assert!(matches!(error, Error::AmbiguousCommit(_)), "{error:?}");
     assert_eq!(error.settlement(), Settlement::RELEASE);
-    ground.assert_done_once(&message).await;
+    fixture.assert_done_once(&message).await;
 }
 
 #[tokio::test]
 async fn ambiguous_commit_without_a_claim_is_not_retried() {
-    let ground = Ground::new().await;
-    let proxy = Proxy::to(&ground.database).await;
+    let fixture = Fixture::new().await;
+    let proxy = Proxy::to(&fixture.database).await;
     let (message, calls) = (message(), AtomicUsize::new(0));
     proxy.cut_once(Cut::AfterCommit);
     let error = idem(|rule| rule.store(Store::Memory))
@@ -116,14 +116,14 @@ async fn ambiguous_commit_without_a_claim_is_not_retried() {
         .await
         .unwrap_err();
     assert!(matches!(error, Error::AmbiguousCommit(_)), "{error:?}");
-    assert_eq!((calls.into_inner(), ground.work(&message).await), (1, 1));
+    assert_eq!((calls.into_inner(), fixture.work(&message).await), (1, 1));
 }
 
 #[tokio::test]
 async fn claims_resolve_an_ambiguous_batch() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for cut in [Cut::AfterCommit, Cut::BeforeCommit] {
-        let proxy = Proxy::to(&ground.database).await;
+        let proxy = Proxy::to(&fixture.database).await;
         let messages = [message(), message(), message()];
         proxy.cut_once(cut);
         for result in Idem::new()
@@ -135,10 +135,10 @@ async fn claims_resolve_an_ambiguous_batch() {
             assert_eq!(is_duplicate, cut == Cut::AfterCommit, "{processed:?}");
         }
         for message in &messages {
-            ground.assert_done_once(message).await;
+            fixture.assert_done_once(message).await;
         }
 
-        let proxy = Proxy::to(&ground.database).await;
+        let proxy = Proxy::to(&fixture.database).await;
         let messages = [message(), message(), message()];
         proxy.cut_for_good(cut);
         for result in Idem::new()

@@ -11,7 +11,7 @@ use idem_runtime::{
 };
 use uuid::Uuid;
 
-use crate::ground::{DESTINATION, Ground, fact, idem, insert, message, work};
+use crate::fixtures::{DESTINATION, Fixture, fact, idem, insert, message, work};
 
 fn is_new(result: &Result<Processed, Error>) -> bool {
     matches!(result, Ok(Processed::New { .. }))
@@ -22,24 +22,24 @@ fn is_duplicate(result: &Result<Processed, Error>) -> bool {
 }
 
 /// Returns the number of different transactions that have inserted the rows.
-async fn transactions(ground: &Ground) -> i64 {
-    ground
+async fn transactions(fixture: &Fixture) -> i64 {
+    fixture
         .count("SELECT count(DISTINCT xmin::text) FROM work")
         .await
 }
 
 #[tokio::test]
 async fn batch_is_one_transaction_and_returns_in_order() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let known = message();
     assert!(is_new(
-        &Idem::new().process(&ground.pool, &known, work).await
+        &Idem::new().process(&fixture.pool, &known, work).await
     ));
     let (first, second) = (message(), message());
     let messages = [first.clone(), known.clone(), second.clone(), first.clone()];
     let order = Arc::new(Mutex::new(Vec::new()));
     let results = Idem::new()
-        .process_batch(&ground.pool, &messages, |tx, message| {
+        .process_batch(&fixture.pool, &messages, |tx, message| {
             order
                 .lock()
                 .unwrap()
@@ -59,7 +59,7 @@ async fn batch_is_one_transaction_and_returns_in_order() {
         .zip(&messages)
         .filter(|(result, _)| is_new(result))
     {
-        let recorded = ground
+        let recorded = fixture
             .effects(message)
             .await
             .iter()
@@ -71,16 +71,16 @@ async fn batch_is_one_transaction_and_returns_in_order() {
         ));
     }
     for message in &messages {
-        ground.assert_done_once(message).await;
+        fixture.assert_done_once(message).await;
     }
-    assert_eq!(transactions(&ground).await, 2);
+    assert_eq!(transactions(&fixture).await, 2);
     let ids = [&first, &second].map(|message| message.message_id().map(str::to_string));
     assert_eq!(*order.lock().unwrap(), ids);
 }
 
 #[tokio::test]
 async fn uuids_and_texts_are_claimed_in_one_batch() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let of = |id: &str| Message::new(DESTINATION, "{}").with_message_id(id);
     let messages = [
         of("it's \\ one"),
@@ -88,18 +88,18 @@ async fn uuids_and_texts_are_claimed_in_one_batch() {
         of("{two, \"three\"}"),
     ];
     let results = Idem::new()
-        .process_batch(&ground.pool, &messages, work)
+        .process_batch(&fixture.pool, &messages, work)
         .await;
     assert!(results.iter().all(is_new), "{results:?}");
-    assert_eq!(transactions(&ground).await, 1);
+    assert_eq!(transactions(&fixture).await, 1);
     for message in &messages {
-        ground.assert_done_once(message).await;
+        fixture.assert_done_once(message).await;
     }
 }
 
 #[tokio::test]
 async fn poisoned_message_fails_alone() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let poisons: [fn(&str) -> Poison; 4] = [
         |_| Poison::Fails,
         |_| Poison::Swallows,
@@ -111,7 +111,7 @@ async fn poisoned_message_fails_alone() {
         let poisoned = messages[1].message_id().map(str::to_string);
         let kept = Mutex::new(Vec::new());
         let results = idem(|rule| rule.max_attempts(1))
-            .process_batch(&ground.pool, &messages, |tx, message| {
+            .process_batch(&fixture.pool, &messages, |tx, message| {
                 let is_poisoned = message.message_id() == poisoned.as_deref();
                 let kept = &kept;
                 async move {
@@ -127,11 +127,11 @@ async fn poisoned_message_fails_alone() {
             is_new(&results[0]) && results[1].is_err() && is_new(&results[2]),
             "{results:?}"
         );
-        ground.assert_done_once(&messages[0]).await;
-        ground.assert_done_once(&messages[2]).await;
+        fixture.assert_done_once(&messages[0]).await;
+        fixture.assert_done_once(&messages[2]).await;
         kept.lock().unwrap().clear();
-        ground.until_quiet().await;
-        ground.assert_untouched(&messages[1]).await;
+        fixture.until_quiet().await;
+        fixture.assert_untouched(&messages[1]).await;
     }
 }
 
@@ -160,42 +160,42 @@ impl Poison {
 
 #[tokio::test]
 async fn batch_of_duplicates_runs_no_handler() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let messages = [message(), message()];
     assert!(
         Idem::new()
-            .process_batch(&ground.pool, &messages, work)
+            .process_batch(&fixture.pool, &messages, work)
             .await
             .iter()
             .all(is_new)
     );
     let calls = AtomicUsize::new(0);
     let results = Idem::new()
-        .process_batch(&ground.pool, &messages, |tx, message| {
+        .process_batch(&fixture.pool, &messages, |tx, message| {
             calls.fetch_add(1, Ordering::SeqCst);
             work(tx, message)
         })
         .await;
     assert!(results.iter().all(is_duplicate), "{results:?}");
     assert_eq!(calls.into_inner(), 0);
-    ground.until_quiet().await;
+    fixture.until_quiet().await;
 }
 
 #[tokio::test]
 async fn messages_that_share_no_transaction_are_processed_singly() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     // The two messages have the same id. The second waits in this process until the first has
     // ended.
     let idem_in_memory = idem(|rule| rule.store(Store::Memory));
     let twice = message();
     let results = idem_in_memory
-        .process_batch(&ground.pool, &[twice.clone(), twice.clone()], work)
+        .process_batch(&fixture.pool, &[twice.clone(), twice.clone()], work)
         .await;
     assert!(
         is_new(&results[0]) && is_duplicate(&results[1]),
         "{results:?}"
     );
-    assert_eq!(ground.work(&twice).await, 1);
+    assert_eq!(fixture.work(&twice).await, 1);
 
     let mixed = [
         message(),
@@ -205,7 +205,7 @@ async fn messages_that_share_no_transaction_are_processed_singly() {
         message(),
     ];
     let results = idem(|rule| rule.missing_id(MissingId::Unprotected))
-        .process_batch(&ground.pool, &mixed, work)
+        .process_batch(&fixture.pool, &mixed, work)
         .await;
     assert_eq!(
         results.iter().filter(|result| is_new(result)).count(),
@@ -216,17 +216,17 @@ async fn messages_that_share_no_transaction_are_processed_singly() {
         matches!(results[3], Ok(Processed::Unprotected { .. })),
         "{results:?}"
     );
-    ground.assert_done_once(&mixed[0]).await;
-    ground.assert_done_once(&mixed[4]).await;
+    fixture.assert_done_once(&mixed[0]).await;
+    fixture.assert_done_once(&mixed[4]).await;
 
     let reactive = [message(), message()];
     let results = idem(|rule| rule.style(Style::Reactive))
-        .process_batch(&ground.pool, &reactive, work)
+        .process_batch(&fixture.pool, &reactive, work)
         .await;
     assert!(results.iter().all(is_new), "{results:?}");
     assert!(
         Idem::new()
-            .process_batch(&ground.pool, &[], work)
+            .process_batch(&fixture.pool, &[], work)
             .await
             .is_empty()
     );
@@ -234,13 +234,13 @@ async fn messages_that_share_no_transaction_are_processed_singly() {
 
 #[tokio::test]
 async fn concurrent_batches_handle_each_message_once() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let messages: Vec<_> = (0..20).map(|_| message()).collect();
     let reversed: Vec<_> = messages.iter().rev().cloned().collect();
     let idem = Idem::new();
     let (one, other) = tokio::join!(
-        idem.process_batch(&ground.pool, &messages, work),
-        idem.process_batch(&ground.pool, &reversed, work)
+        idem.process_batch(&fixture.pool, &messages, work),
+        idem.process_batch(&fixture.pool, &reversed, work)
     );
     let new = one
         .iter()
@@ -249,6 +249,6 @@ async fn concurrent_batches_handle_each_message_once() {
         .count();
     assert_eq!(new, messages.len());
     for message in &messages {
-        ground.assert_done_once(message).await;
+        fixture.assert_done_once(message).await;
     }
 }

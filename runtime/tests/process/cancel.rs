@@ -1,13 +1,13 @@
 //! When a future is dropped at any await point, it has its complete effect or no effect.
 
 use deadpool_postgres::Pool;
-use idem_fixtures::polls::{Moment, poll_times};
 use idem_runtime::{
     Idem, Policies, Processed,
     policy::{Rule, Style},
 };
+use idem_testkit::polls::{Moment, poll_times};
 
-use crate::ground::{Ground, message, preparing, work};
+use crate::fixtures::{Fixture, message, preparing, work};
 
 /// The number of dropped futures with an effect, and the number without an effect.
 #[derive(Debug, Default)]
@@ -17,24 +17,24 @@ struct Seen {
 }
 
 /// Drops a future at each of its await points.
-async fn drop_at_every_await(ground: &Ground, idem: &Idem, pool: &Pool, moment: Moment) -> Seen {
+async fn drop_at_every_await(fixture: &Fixture, idem: &Idem, pool: &Pool, moment: Moment) -> Seen {
     let mut seen = Seen::default();
     for polls in 1.. {
         let message = message();
         let processed = poll_times(idem.process(pool, &message, work), polls, moment).await;
         // If the connection of the dropped future is still open, the next message uses it.
-        let next = crate::ground::message();
+        let next = crate::fixtures::message();
         let next_result = idem.process(pool, &next, work).await;
         assert!(
             matches!(next_result, Ok(Processed::New { .. })),
             "{moment:?} after {polls}: {next_result:?}"
         );
-        ground.assert_done_once(&next).await;
-        ground.until_quiet().await;
-        let is_done = ground.is_claimed(&message).await;
+        fixture.assert_done_once(&next).await;
+        fixture.until_quiet().await;
+        let is_done = fixture.is_claimed(&message).await;
         match is_done {
-            true => ground.assert_done_once(&message).await,
-            false => ground.assert_untouched(&message).await,
+            true => fixture.assert_done_once(&message).await,
+            false => fixture.assert_untouched(&message).await,
         }
         if let Some(processed) = processed {
             assert!(
@@ -47,14 +47,14 @@ async fn drop_at_every_await(ground: &Ground, idem: &Idem, pool: &Pool, moment: 
         seen.undone += usize::from(!is_done);
         // After a redelivery, the message is done exactly once.
         assert!(idem.process(pool, &message, work).await.is_ok());
-        ground.assert_done_once(&message).await;
+        fixture.assert_done_once(&message).await;
     }
     seen
 }
 
 #[tokio::test]
 async fn future_dropped_at_any_await_has_full_effect_or_none() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for &prepared in preparing() {
         for style in [Style::Eager, Style::Reactive] {
             let idem = of(style, prepared);
@@ -62,7 +62,7 @@ async fn future_dropped_at_any_await_has_full_effect_or_none() {
                 // Use a new pool with one connection in each run. The first statements of each run
                 // are then prepared.
                 let seen =
-                    drop_at_every_await(&ground, &idem, &ground.database.pool(1), moment).await;
+                    drop_at_every_await(&fixture, &idem, &fixture.database.pool(1), moment).await;
                 assert!(
                     seen.undone >= 2,
                     "{style:?}: too few await points before the commit: {seen:?}"
@@ -82,7 +82,7 @@ async fn future_dropped_at_any_await_has_full_effect_or_none() {
 /// connection. A statement may then have been sent or not.
 #[tokio::test(flavor = "multi_thread")]
 async fn future_dropped_with_connection_on_other_thread_is_atomic() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for style in [Style::Eager, Style::Reactive] {
         let idem = of(style, false);
         for moment in [Moment::AtOnce, Moment::WhenWoken] {
@@ -90,7 +90,7 @@ async fn future_dropped_with_connection_on_other_thread_is_atomic() {
             // then repeated.
             let mut undone = 0;
             for _ in 0..20 {
-                undone += drop_at_every_await(&ground, &idem, &ground.database.pool(1), moment)
+                undone += drop_at_every_await(&fixture, &idem, &fixture.database.pool(1), moment)
                     .await
                     .undone;
                 if undone > 0 {
@@ -116,10 +116,10 @@ fn of(style: Style, prepared: bool) -> Idem {
 
 #[tokio::test]
 async fn batch_dropped_at_any_await_has_full_effect_or_none() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let idem = Idem::new();
     for moment in [Moment::AtOnce, Moment::WhenWoken] {
-        let pool = ground.database.pool(1);
+        let pool = fixture.database.pool(1);
         for polls in 1.. {
             let messages = [message(), message(), message()];
             let results =
@@ -128,12 +128,12 @@ async fn batch_dropped_at_any_await_has_full_effect_or_none() {
                 idem.process(&pool, &message(), work).await,
                 Ok(Processed::New { .. })
             ));
-            ground.until_quiet().await;
-            let is_done = ground.is_claimed(&messages[0]).await;
+            fixture.until_quiet().await;
+            let is_done = fixture.is_claimed(&messages[0]).await;
             for message in &messages {
                 match is_done {
-                    true => ground.assert_done_once(message).await,
-                    false => ground.assert_untouched(message).await,
+                    true => fixture.assert_done_once(message).await,
+                    false => fixture.assert_untouched(message).await,
                 }
             }
             if results.is_some() {

@@ -5,7 +5,7 @@ mod ambiguous;
 mod batch;
 mod cancel;
 mod dropped;
-mod ground;
+mod fixtures;
 mod retries;
 mod styles;
 mod tx;

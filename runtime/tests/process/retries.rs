@@ -7,19 +7,19 @@ use std::{
 
 use deadpool_postgres::{Manager, Pool, Runtime};
 use idem_client::ErrorKind;
-use idem_fixtures::until;
 use idem_runtime::{
     Error, HandlerError, Idem, Message, Processed, Settlement, Tx,
     policy::{Isolation, Rule, Store, Style},
 };
+use idem_testkit::until;
 use tokio_postgres::NoTls;
 
-use crate::ground::{Ground, fact, idem, insert, message, work};
+use crate::fixtures::{Fixture, fact, idem, insert, message, work};
 
 /// Processes a message with a handler that runs `prelude` in its first `times` attempts. Returns
 /// the result and the number of attempts.
 async fn process_with(
-    ground: &Ground,
+    fixture: &Fixture,
     idem: &Idem,
     message: &Message,
     times: usize,
@@ -27,7 +27,7 @@ async fn process_with(
 ) -> (Result<Processed, Error>, usize) {
     let calls = AtomicUsize::new(0);
     let processed = idem
-        .process(&ground.pool, message, |tx: Tx, message| {
+        .process(&fixture.pool, message, |tx: Tx, message| {
             let call = calls.fetch_add(1, Ordering::SeqCst);
             async move {
                 insert(&tx, &message).await?;
@@ -48,7 +48,7 @@ const TERMINATE: &str = "SELECT pg_terminate_backend(pg_backend_pid())";
 
 #[tokio::test]
 async fn conflict_or_lost_connection_repeats_claim_and_handler() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let rules: [fn(Rule) -> Rule; 3] = [
         |rule| rule.style(Style::Eager),
         |rule| rule.style(Style::Reactive),
@@ -59,21 +59,21 @@ async fn conflict_or_lost_connection_repeats_claim_and_handler() {
         for prelude in [CONFLICT, TERMINATE] {
             let message = message();
             let idem = idem(rule);
-            let (processed, calls) = process_with(&ground, &idem, &message, 2, prelude).await;
+            let (processed, calls) = process_with(&fixture, &idem, &message, 2, prelude).await;
             assert!(
                 matches!(processed, Ok(Processed::New { .. })),
                 "{processed:?}"
             );
             assert_eq!(calls, 3);
-            assert_eq!(ground.work(&message).await, 1);
+            assert_eq!(fixture.work(&message).await, 1);
         }
     }
-    ground.until_quiet().await;
+    fixture.until_quiet().await;
 }
 
 #[tokio::test]
 async fn max_attempts_limits_the_retries() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let idem = idem(|rule| {
         rule.max_attempts(3)
             .backoff(Duration::from_millis(1), Duration::from_millis(4))
@@ -83,18 +83,18 @@ async fn max_attempts_limits_the_retries() {
         (TERMINATE, ErrorKind::ConnectionLost),
     ] {
         let message = message();
-        let (processed, calls) = process_with(&ground, &idem, &message, usize::MAX, prelude).await;
+        let (processed, calls) = process_with(&fixture, &idem, &message, usize::MAX, prelude).await;
         let error = processed.unwrap_err();
         assert_eq!((calls, error.kind()), (3, kind));
         assert_eq!(error.settlement(), Settlement::RETRY);
-        ground.assert_untouched(&message).await;
+        fixture.assert_untouched(&message).await;
     }
 }
 
 #[tokio::test]
 async fn conflict_at_commit_is_retried() {
-    let ground = Ground::new().await;
-    ground
+    let fixture = Fixture::new().await;
+    fixture
         .observer
         .batch_execute(
             "CREATE SEQUENCE attempts; CREATE TABLE late ();
@@ -112,22 +112,22 @@ async fn conflict_at_commit_is_retried() {
         .unwrap();
     let message = message();
     let late = "INSERT INTO late DEFAULT VALUES";
-    let (processed, calls) = process_with(&ground, &Idem::new(), &message, usize::MAX, late).await;
+    let (processed, calls) = process_with(&fixture, &Idem::new(), &message, usize::MAX, late).await;
     assert!(
         matches!(processed, Ok(Processed::New { .. })),
         "{processed:?}"
     );
     assert_eq!(calls, 3);
-    ground.assert_done_once(&message).await;
+    fixture.assert_done_once(&message).await;
 }
 
 #[tokio::test]
 async fn concurrent_serializable_handlers_all_take_effect() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let idem = idem(|rule| rule.isolation(Isolation::Serializable).max_attempts(20));
     let messages: Vec<_> = (0..4).map(|_| message()).collect();
     let all = messages.iter().map(|message| {
-        idem.process(&ground.pool, message, |tx: Tx, message| async move {
+        idem.process(&fixture.pool, message, |tx: Tx, message| async move {
             // Each handler reads the rows that the concurrent handlers write, so the handlers
             // conflict.
             tx.query_typed("SELECT count(*) FROM work", &[]).await?;
@@ -141,18 +141,18 @@ async fn concurrent_serializable_handlers_all_take_effect() {
         );
     }
     for message in &messages {
-        ground.assert_done_once(message).await;
+        fixture.assert_done_once(message).await;
     }
 }
 
 #[tokio::test]
 async fn handler_error_is_not_retried() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let failures: [fn() -> HandlerError; 2] = [|| "no".into(), || HandlerError::terminal("never")];
     for failure in failures {
         let (message, calls) = (message(), AtomicUsize::new(0));
         let idem = Idem::new();
-        let processed = idem.process(&ground.pool, &message, |tx, message| {
+        let processed = idem.process(&fixture.pool, &message, |tx, message| {
             calls.fetch_add(1, Ordering::SeqCst);
             async move {
                 insert(&tx, &message).await?;
@@ -162,7 +162,7 @@ async fn handler_error_is_not_retried() {
         let error = processed.await.unwrap_err();
         assert!(matches!(error, Error::Handler(_)), "{error:?}");
         assert_eq!(calls.into_inner(), 1);
-        ground.assert_untouched(&message).await;
+        fixture.assert_untouched(&message).await;
     }
 }
 
@@ -170,11 +170,11 @@ async fn handler_error_is_not_retried() {
 /// Goal: a statement that the protocol cannot encode is an error of the handler, and not a lost
 /// connection.
 async fn unencodable_statement_is_a_handler_error() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for is_typed in [false, true] {
         let (message, calls) = (message(), AtomicUsize::new(0));
         let idem = Idem::new();
-        let processed = idem.process(&ground.pool, &message, |tx: Tx, message| {
+        let processed = idem.process(&fixture.pool, &message, |tx: Tx, message| {
             calls.fetch_add(1, Ordering::SeqCst);
             async move {
                 insert(&tx, &message).await?;
@@ -188,7 +188,7 @@ async fn unencodable_statement_is_a_handler_error() {
         });
         assert_eq!(processed.await.unwrap_err().kind(), ErrorKind::Handler);
         assert_eq!(calls.into_inner(), 1);
-        ground.assert_untouched(&message).await;
+        fixture.assert_untouched(&message).await;
     }
 }
 
@@ -207,8 +207,8 @@ async fn failed_connection_is_not_an_error_of_the_message() {
 
 #[tokio::test]
 async fn exhausted_pool_is_an_error_after_the_wait_timeout() {
-    let ground = Ground::new().await;
-    let manager = Manager::new(ground.database.url().parse().unwrap(), NoTls);
+    let fixture = Fixture::new().await;
+    let manager = Manager::new(fixture.database.url().parse().unwrap(), NoTls);
     let pool = Pool::builder(manager)
         .max_size(1)
         .runtime(Runtime::Tokio1)
@@ -233,18 +233,18 @@ async fn exhausted_pool_is_an_error_after_the_wait_timeout() {
         matches!(processed, Ok(Processed::New { .. })),
         "{processed:?}"
     );
-    ground.assert_done_once(&message).await;
+    fixture.assert_done_once(&message).await;
 }
 
 #[tokio::test]
 async fn abandoned_statement_does_not_delay_the_next_message() {
-    let ground = Ground::new().await;
-    let pool = ground.database.pool(1);
+    let fixture = Fixture::new().await;
+    let pool = fixture.database.pool(1);
     let message = message();
     let idem = Idem::new();
     // Claim one message first. The first claim of a destination would delay the other claims.
     assert!(
-        idem.process(&pool, &crate::ground::message(), work)
+        idem.process(&pool, &crate::fixtures::message(), work)
             .await
             .is_ok()
     );
@@ -257,7 +257,7 @@ async fn abandoned_statement_does_not_delay_the_next_message() {
         Ok(vec![])
     });
     assert_eq!(processed.await.unwrap_err().kind(), ErrorKind::Handler);
-    let sleeping = ground
+    let sleeping = fixture
         .count(
             "SELECT coalesce(max(pid), 0)::bigint FROM pg_stat_activity
              WHERE datname = current_database() AND query = 'SELECT pg_sleep(3600)'
@@ -265,7 +265,7 @@ async fn abandoned_statement_does_not_delay_the_next_message() {
         )
         .await;
     assert_ne!(sleeping, 0);
-    let next = crate::ground::message();
+    let next = crate::fixtures::message();
     let processed = idem.process(&pool, &next, |tx: Tx, message| async move {
         let row = tx
             .query_typed_one("SELECT pg_backend_pid()::bigint", &[])
@@ -274,11 +274,11 @@ async fn abandoned_statement_does_not_delay_the_next_message() {
         work(tx, message).await
     });
     assert!(matches!(processed.await, Ok(Processed::New { .. })));
-    ground
+    fixture
         .count(&format!(
             "SELECT pg_terminate_backend({sleeping}::int)::int::bigint"
         ))
         .await;
-    ground.until_quiet().await;
-    ground.assert_untouched(&message).await;
+    fixture.until_quiet().await;
+    fixture.assert_untouched(&message).await;
 }

@@ -3,15 +3,15 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use idem_client::{Effect, ErrorKind};
-use idem_fixtures::until;
 use idem_runtime::{
     Handled, HandlerError, Idem, Message, Policies, Processed, Settlement, Tx,
     policy::{Isolation, MissingId, OnDuplicate, Rule, Store, Style},
 };
+use idem_testkit::until;
 use serde_json::json;
 use time::{Duration, OffsetDateTime};
 
-use crate::ground::{DESTINATION, Ground, fact, idem, insert, message, preparing, work};
+use crate::fixtures::{DESTINATION, Fixture, fact, idem, insert, message, preparing, work};
 
 const STYLES: [Style; 2] = [Style::Eager, Style::Reactive];
 
@@ -24,7 +24,7 @@ const RULES: [fn(Rule) -> Rule; 3] = [
 
 #[tokio::test]
 async fn duplicate_takes_no_effect_in_any_combination_of_styles() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for &prepared in preparing() {
         for (first, second) in [
             (Style::Eager, Style::Eager),
@@ -42,13 +42,13 @@ async fn duplicate_takes_no_effect_in_any_combination_of_styles() {
             };
             let message = message();
             let processed = of(first)
-                .process(&ground.pool, &message, work)
+                .process(&fixture.pool, &message, work)
                 .await
                 .unwrap();
             let Processed::New { effects } = processed else {
                 panic!("{processed:?}");
             };
-            let recorded: Vec<_> = ground
+            let recorded: Vec<_> = fixture
                 .effects(&message)
                 .await
                 .iter()
@@ -56,7 +56,7 @@ async fn duplicate_takes_no_effect_in_any_combination_of_styles() {
                 .collect();
             assert_eq!(effects, recorded);
             let again = of(second)
-                .process(&ground.pool, &message, work)
+                .process(&fixture.pool, &message, work)
                 .await
                 .unwrap();
             assert_eq!(
@@ -66,19 +66,19 @@ async fn duplicate_takes_no_effect_in_any_combination_of_styles() {
                 },
                 "{first:?}, {second:?}"
             );
-            ground.assert_done_once(&message).await;
+            fixture.assert_done_once(&message).await;
         }
     }
 }
 
 #[tokio::test]
 async fn duplicate_does_not_run_an_eager_handler() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let calls = AtomicUsize::new(0);
     for style in [Style::Eager, Style::Eager, Style::Reactive] {
         let idem = idem(|rule| rule.style(style));
-        let processed = idem.process(&ground.pool, &message, |tx, message| {
+        let processed = idem.process(&fixture.pool, &message, |tx, message| {
             calls.fetch_add(1, Ordering::SeqCst);
             work(tx, message)
         });
@@ -90,29 +90,29 @@ async fn duplicate_does_not_run_an_eager_handler() {
     // The handler runs for the first delivery and for the delivery with the reactive style, which
     // is rolled back.
     assert_eq!(calls.into_inner(), 2);
-    ground.assert_done_once(&message).await;
+    fixture.assert_done_once(&message).await;
 }
 
 #[tokio::test]
 async fn message_without_an_id_can_be_unprotected() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = Message::new(DESTINATION, "{}");
     let error = Idem::new()
-        .process(&ground.pool, &message, work)
+        .process(&fixture.pool, &message, work)
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MissingId);
     let idem = idem(|rule| rule.missing_id(MissingId::Unprotected));
     for times in 1..=2 {
-        let processed = idem.process(&ground.pool, &message, work).await.unwrap();
+        let processed = idem.process(&fixture.pool, &message, work).await.unwrap();
         assert_eq!(processed.settlement(), Settlement::Acknowledge);
         let Processed::Unprotected { effects } = processed else {
             panic!("{processed:?}");
         };
         assert_eq!(effects.len(), 1);
-        assert_eq!(ground.count("SELECT count(*) FROM work").await, times);
+        assert_eq!(fixture.count("SELECT count(*) FROM work").await, times);
         assert_eq!(
-            ground.count("SELECT count(*) FROM idem.outbox").await,
+            fixture.count("SELECT count(*) FROM idem.outbox").await,
             times
         );
     }
@@ -120,7 +120,7 @@ async fn message_without_an_id_can_be_unprotected() {
 
 #[tokio::test]
 async fn ignored_failed_statement_is_never_acknowledged() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for &prepared in preparing() {
         for (rule, effects) in RULES.into_iter().flat_map(|rule| [(rule, 0), (rule, 2)]) {
             let policies = Policies::default()
@@ -140,7 +140,7 @@ async fn ignored_failed_statement_is_never_acknowledged() {
                     message
                 };
                 let processed =
-                    idem.process(&ground.pool, &message, |tx: Tx, message| async move {
+                    idem.process(&fixture.pool, &message, |tx: Tx, message| async move {
                         insert(&tx, &message).await?;
                         assert!(tx.batch_execute("SELECT 1 / 0").await.is_err());
                         Ok((0..effects).map(|_| fact()).collect())
@@ -154,16 +154,16 @@ async fn ignored_failed_statement_is_never_acknowledged() {
             }
         }
     }
-    assert_eq!(ground.count("SELECT count(*) FROM work").await, 0);
-    assert_eq!(ground.count("SELECT count(*) FROM idem.inbox").await, 0);
-    assert_eq!(ground.count("SELECT count(*) FROM idem.outbox").await, 0);
-    ground.until_quiet().await;
+    assert_eq!(fixture.count("SELECT count(*) FROM work").await, 0);
+    assert_eq!(fixture.count("SELECT count(*) FROM idem.inbox").await, 0);
+    assert_eq!(fixture.count("SELECT count(*) FROM idem.outbox").await, 0);
+    fixture.until_quiet().await;
 }
 
 #[tokio::test]
 async fn failed_handler_leaves_nothing_and_keeps_its_connection() {
-    let ground = Ground::new().await;
-    let pool = ground.database.pool(1);
+    let fixture = Fixture::new().await;
+    let pool = fixture.database.pool(1);
     for rule in RULES {
         let message = message();
         let backend =
@@ -182,8 +182,8 @@ async fn failed_handler_leaves_nothing_and_keeps_its_connection() {
             seen.push(backend(processed.await));
         }
         assert_eq!(seen[0], seen[1]);
-        ground.until_quiet().await;
-        ground.assert_untouched(&message).await;
+        fixture.until_quiet().await;
+        fixture.assert_untouched(&message).await;
         assert_eq!(
             Idem::new()
                 .process(&pool, &message, work)
@@ -192,14 +192,14 @@ async fn failed_handler_leaves_nothing_and_keeps_its_connection() {
                 .settlement(),
             Settlement::Acknowledge
         );
-        ground.assert_done_once(&message).await;
+        fixture.assert_done_once(&message).await;
     }
 }
 
 #[tokio::test]
 async fn invalid_effects_roll_back_the_handler() {
-    let ground = Ground::new().await;
-    let pool = ground.database.pool(1);
+    let fixture = Fixture::new().await;
+    let pool = fixture.database.pool(1);
     for rule in RULES {
         let message = message();
         let idem = idem(rule);
@@ -208,8 +208,8 @@ async fn invalid_effects_roll_back_the_handler() {
             Ok(vec![fact(), Effect::json("", &json!({}))?])
         });
         assert_eq!(processed.await.unwrap_err().kind(), ErrorKind::Invalid);
-        ground.until_quiet().await;
-        ground.assert_untouched(&message).await;
+        fixture.until_quiet().await;
+        fixture.assert_untouched(&message).await;
         // PostgreSQL accepts no zero byte in a text or in a `jsonb` value, so these effects are
         // invalid.
         for wrong in [Effect::json("facts", &"a\0b").unwrap(), fact().key("a\0b")] {
@@ -226,79 +226,79 @@ async fn invalid_effects_roll_back_the_handler() {
                 "{idem:?}"
             );
         }
-        ground.assert_untouched(&message).await;
+        fixture.assert_untouched(&message).await;
     }
-    assert_eq!(ground.count("SELECT count(*) FROM idem.outbox").await, 0);
+    assert_eq!(fixture.count("SELECT count(*) FROM idem.outbox").await, 0);
 }
 
 #[tokio::test]
 async fn other_payload_with_the_same_id_is_a_mismatch() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for style in [Style::Eager, Style::Reactive] {
         let idem = idem(|rule| rule.style(style).fingerprint(true));
         let first = message();
         let other = Message::new(DESTINATION, r#"{"other": true}"#)
             .with_message_id(first.message_id().unwrap());
-        let processed = idem.process(&ground.pool, &first, work).await.unwrap();
+        let processed = idem.process(&fixture.pool, &first, work).await.unwrap();
         assert!(matches!(processed, Processed::New { .. }), "{processed:?}");
-        let processed = idem.process(&ground.pool, &first, work).await.unwrap();
+        let processed = idem.process(&fixture.pool, &first, work).await.unwrap();
         assert!(
             matches!(processed, Processed::Duplicate { .. }),
             "{processed:?}"
         );
-        let processed = idem.process(&ground.pool, &other, work).await.unwrap();
+        let processed = idem.process(&fixture.pool, &other, work).await.unwrap();
         assert_eq!(processed, Processed::Mismatch);
         assert!(matches!(processed.settlement(), Settlement::Reject { .. }));
-        ground.assert_done_once(&first).await;
+        fixture.assert_done_once(&first).await;
     }
 }
 
 #[tokio::test]
 async fn message_older_than_the_retained_claims_is_expired() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let short_retention = format!(
         "SELECT idem_set_retention('short', '200 milliseconds');
          SELECT idem_configure('{DESTINATION}', '200 milliseconds');"
     );
-    ground
+    fixture
         .observer
         .batch_execute(&short_retention)
         .await
         .unwrap();
-    let (ground, now) = (&ground, OffsetDateTime::now_utc());
+    let (fixture, now) = (&fixture, OffsetDateTime::now_utc());
     for style in [Style::Eager, Style::Reactive] {
         let idem = &idem(|rule| rule.style(style).expire(true));
         let process = |sent_at| async move {
             let message = message().with_sent_at(sent_at);
-            let processed = idem.process(&ground.pool, &message, work).await.unwrap();
+            let processed = idem.process(&fixture.pool, &message, work).await.unwrap();
             (message, processed)
         };
         // The ring retains all claims until its first rotation.
         until("the ring has rotated", || async {
-            ground
+            fixture
                 .observer
                 .batch_execute("CALL idem_maintain()")
                 .await
                 .unwrap();
             let (message, processed) = process(now).await;
             if processed == Processed::Expired {
-                ground.assert_untouched(&message).await;
+                fixture.assert_untouched(&message).await;
             }
             processed == Processed::Expired
         })
         .await;
         let (message, processed) = process(now + Duration::hours(1)).await;
         assert!(matches!(processed, Processed::New { .. }), "{processed:?}");
-        assert_eq!(ground.work(&message).await, 1);
+        assert_eq!(fixture.work(&message).await, 1);
     }
 }
 
 #[tokio::test]
 async fn concurrent_duplicate_without_wait_is_in_progress() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let idem = idem(|rule| rule.wait(false));
-    let (inner, pool) = (&idem, &ground.pool);
+    let (inner, pool) = (&idem, &fixture.pool);
     let processed = idem.process(pool, &message, |tx, message| async move {
         let meanwhile = inner.process(pool, &message, work).await?;
         assert_eq!(meanwhile, Processed::InProgress);
@@ -306,12 +306,12 @@ async fn concurrent_duplicate_without_wait_is_in_progress() {
         work(tx, message).await
     });
     assert!(matches!(processed.await.unwrap(), Processed::New { .. }));
-    ground.assert_done_once(&message).await;
+    fixture.assert_done_once(&message).await;
 }
 
 #[tokio::test]
 async fn handler_runs_at_the_isolation_level_of_its_policy() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for rule in RULES {
         for (isolation, name) in [
             (Isolation::Default, "read committed"),
@@ -321,7 +321,7 @@ async fn handler_runs_at_the_isolation_level_of_its_policy() {
         ] {
             let idem = idem(|none| rule(none).isolation(isolation));
             let message = message();
-            let processed = idem.process(&ground.pool, &message, |tx: Tx, message| async move {
+            let processed = idem.process(&fixture.pool, &message, |tx: Tx, message| async move {
                 let row = tx
                     .query_typed_one("SHOW transaction_isolation", &[])
                     .await?;
@@ -335,12 +335,12 @@ async fn handler_runs_at_the_isolation_level_of_its_policy() {
 
 #[tokio::test]
 async fn on_duplicate_effects_returns_the_recorded_effects() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for style in STYLES {
         let message = message();
         drop(
             Idem::new()
-                .process(&ground.pool, &message, work)
+                .process(&fixture.pool, &message, work)
                 .await
                 .unwrap(),
         );
@@ -352,17 +352,17 @@ async fn on_duplicate_effects_returns_the_recorded_effects() {
                 .prepared_statements(prepared)
                 .build()
                 .unwrap();
-            let processed = idem.process(&ground.pool, &message, work).await.unwrap();
-            let effects = ground.effects(&message).await;
+            let processed = idem.process(&fixture.pool, &message, work).await.unwrap();
+            let effects = fixture.effects(&message).await;
             assert_eq!(processed, Processed::Duplicate { effects });
         }
-        ground.assert_done_once(&message).await;
+        fixture.assert_done_once(&message).await;
     }
 }
 
 #[tokio::test]
 async fn special_characters_in_an_id_are_quoted() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for id in [
         "it's",
         r"back\slash",
@@ -375,10 +375,10 @@ async fn special_characters_in_an_id_are_quoted() {
         let handler =
             |tx: Tx, message: Message| async move { Handled::from(work(tx, message).await) };
         let processed = Idem::new()
-            .process(&ground.pool, &message, handler)
+            .process(&fixture.pool, &message, handler)
             .await
             .unwrap();
         assert!(matches!(processed, Processed::New { .. }), "{id}");
-        ground.assert_done_once(&message).await;
+        fixture.assert_done_once(&message).await;
     }
 }

@@ -2,20 +2,20 @@
 
 use std::sync::{Arc, Mutex};
 
-use idem_fixtures::until;
 use idem_runtime::{Error, Idem, Processed, Tx, policy::Style};
+use idem_testkit::until;
 
-use crate::ground::{Ground, fact, idem, insert, message, work};
+use crate::fixtures::{Fixture, fact, idem, insert, message, work};
 
 #[tokio::test]
 async fn kept_transaction_is_rolled_back_and_its_connection_closed() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for (style, is_failing) in [
         (Style::Eager, false),
         (Style::Reactive, false),
         (Style::Eager, true),
     ] {
-        let pool = ground.database.pool(1);
+        let pool = fixture.database.pool(1);
         let (message, kept) = (message(), Arc::new(Mutex::new(None)));
         let idem = idem(|rule| rule.style(style));
         let processed = idem.process(&pool, &message, |tx: Tx, message| {
@@ -39,21 +39,21 @@ async fn kept_transaction_is_rolled_back_and_its_connection_closed() {
         })
         .await;
         assert!(kept.batch_execute("COMMIT").await.is_err());
-        ground.until_quiet().await;
-        ground.assert_untouched(&message).await;
+        fixture.until_quiet().await;
+        fixture.assert_untouched(&message).await;
         drop(kept);
         let processed = Idem::new().process(&pool, &message, work).await.unwrap();
         assert!(matches!(processed, Processed::New { .. }), "{processed:?}");
-        ground.assert_done_once(&message).await;
+        fixture.assert_done_once(&message).await;
     }
 }
 
 #[tokio::test]
 async fn savepoint_rollback_keeps_the_transaction() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let idem = Idem::new();
-    let processed = idem.process(&ground.pool, &message, |mut tx: Tx, message| async move {
+    let processed = idem.process(&fixture.pool, &message, |mut tx: Tx, message| async move {
         let savepoint = tx.savepoint().await?;
         insert(&savepoint, &message).await?;
         assert!(savepoint.batch_execute("SELECT 1 / 0").await.is_err());
@@ -61,16 +61,16 @@ async fn savepoint_rollback_keeps_the_transaction() {
         work(tx, message).await
     });
     assert!(matches!(processed.await, Ok(Processed::New { .. })));
-    ground.assert_done_once(&message).await;
+    fixture.assert_done_once(&message).await;
 }
 
 #[tokio::test]
 async fn dropped_savepoint_is_rolled_back_and_released_one_is_kept() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let (kept, dropped) = (message(), message());
     let other = &dropped;
     let idem = Idem::new();
-    let processed = idem.process(&ground.pool, &kept, |mut tx: Tx, message| async move {
+    let processed = idem.process(&fixture.pool, &kept, |mut tx: Tx, message| async move {
         {
             let savepoint = tx.savepoint().await?;
             insert(&savepoint, other).await?;
@@ -87,8 +87,8 @@ async fn dropped_savepoint_is_rolled_back_and_released_one_is_kept() {
         Ok(vec![fact()])
     });
     assert!(matches!(processed.await, Ok(Processed::New { .. })));
-    ground.assert_done_once(&kept).await;
-    assert_eq!(ground.work(&dropped).await, 0);
+    fixture.assert_done_once(&kept).await;
+    assert_eq!(fixture.work(&dropped).await, 0);
 }
 
 /// Goal: the start of an inner savepoint is cancelled. A later rollback of the outer savepoint
@@ -96,10 +96,10 @@ async fn dropped_savepoint_is_rolled_back_and_released_one_is_kept() {
 #[tokio::test]
 async fn cancelled_savepoint_leaves_the_outer_one_intact() {
     use futures_util::FutureExt;
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let message = message();
     let idem = Idem::new();
-    let processed = idem.process(&ground.pool, &message, |mut tx: Tx, message| async move {
+    let processed = idem.process(&fixture.pool, &message, |mut tx: Tx, message| async move {
         let mut outer = tx.savepoint().await?;
         insert(&outer, &message).await?;
         // The statement that starts the inner savepoint is sent, but its result is not awaited.
@@ -108,18 +108,18 @@ async fn cancelled_savepoint_leaves_the_outer_one_intact() {
         work(tx, message).await
     });
     assert!(matches!(processed.await, Ok(Processed::New { .. })));
-    ground.assert_done_once(&message).await;
+    fixture.assert_done_once(&message).await;
 }
 
 /// Goal: the release of an inner savepoint fails. A later rollback of the outer savepoint still
 /// rolls back to the outer savepoint.
 #[tokio::test]
 async fn unreleased_savepoint_leaves_the_outer_one_intact() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let (message, other) = (message(), message());
     let rolled_back = &other;
     let idem = Idem::new();
-    let processed = idem.process(&ground.pool, &message, |mut tx: Tx, message| async move {
+    let processed = idem.process(&fixture.pool, &message, |mut tx: Tx, message| async move {
         let mut outer = tx.savepoint().await?;
         insert(&outer, rolled_back).await?;
         let inner = outer.savepoint().await?;
@@ -129,6 +129,6 @@ async fn unreleased_savepoint_leaves_the_outer_one_intact() {
         work(tx, message).await
     });
     assert!(matches!(processed.await, Ok(Processed::New { .. })));
-    ground.assert_done_once(&message).await;
-    assert_eq!(ground.work(&other).await, 0);
+    fixture.assert_done_once(&message).await;
+    assert_eq!(fixture.work(&other).await, 0);
 }

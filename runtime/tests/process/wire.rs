@@ -1,13 +1,13 @@
 //! Tests of the number of round trips, which a proxy counts.
 
 use deadpool_postgres::Pool;
-use idem_fixtures::proxy::Proxy;
 use idem_runtime::{
     Handled, Idem, Message, Processed, Tx,
     policy::{Store, Style},
 };
+use idem_testkit::proxy::Proxy;
 
-use crate::ground::{Ground, fact, idem, insert, message};
+use crate::fixtures::{Fixture, fact, idem, insert, message};
 
 /// A handler that executes `statements` statements and returns `effects` effects.
 async fn handle(tx: Tx, message: Message, statements: usize, effects: usize) -> Handled {
@@ -49,8 +49,8 @@ async fn round_trips(
 
 #[tokio::test]
 async fn protected_message_takes_the_round_trips_of_its_transaction() {
-    let ground = Ground::new().await;
-    let proxy = Proxy::to(&ground.database).await;
+    let fixture = Fixture::new().await;
+    let proxy = Proxy::to(&fixture.database).await;
     let pool = proxy.pool(1);
     let prepared = Idem::builder().prepared_statements(true).build().unwrap();
     // Process one message before the measurement, because the first use of each statement prepares
@@ -84,8 +84,8 @@ async fn protected_message_takes_the_round_trips_of_its_transaction() {
 
 #[tokio::test]
 async fn batch_takes_round_trips_of_one_message_and_its_handlers() {
-    let ground = Ground::new().await;
-    let proxy = Proxy::to(&ground.database).await;
+    let fixture = Fixture::new().await;
+    let proxy = Proxy::to(&fixture.database).await;
     let pool = proxy.pool(1);
     drop(pool.get().await.unwrap());
     let messages: Vec<_> = (0..40).map(|_| message()).collect();

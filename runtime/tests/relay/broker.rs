@@ -2,12 +2,13 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    future::ready,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use idem_fixtures::until;
 use idem_runtime::{OutgoingMessage, PublishError, Publisher};
+use idem_testkit::until;
 use uuid::Uuid;
 
 /// The response of the broker to one effect.
@@ -104,10 +105,9 @@ impl Broker {
     }
 
     pub async fn until_taken(&self, how_many: usize) {
-        until(&format!("{how_many} effects are published"), async || {
-            self.state().taken.len() >= how_many
-        })
-        .await;
+        let broker = self.clone();
+        let is_taken = move || ready(broker.state().taken.len() >= how_many);
+        until(&format!("{how_many} effects are published"), is_taken).await;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

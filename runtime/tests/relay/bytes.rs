@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use idem_fixtures::Database;
+use idem_testkit::Database;
 
 use crate::{
     broker::{Broker, Fate},
-    world::{Running, quick, say, split, until_acknowledged},
+    fixtures::{Running, quick, say, split, until_acknowledged},
 };
 
 /// Goal: memory does not grow with the number of partitions. Each partition may hold an equal share
@@ -16,7 +16,7 @@ async fn partitions_share_the_bytes_that_a_process_holds() {
     const PARTITIONS: usize = 8;
     const EFFECTS: usize = 80;
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     split(&client, PARTITIONS as i32).await;
     let large = "x".repeat(100_000);
     for number in 0..EFFECTS {

@@ -2,14 +2,14 @@
 //! deadlock.
 
 use deadpool_postgres::{Manager, Pool};
-use idem_fixtures::{Database, log::Log, until};
+use idem_testkit::{Database, log::Log, until};
 use tokio_postgres::NoTls;
 use tracing::Level;
 
 use crate::{
     broker::Broker,
     environment::until_refused,
-    world::{Running, quick, say},
+    fixtures::{Running, quick, say},
 };
 
 /// Renames `idem_relay_next`, and creates a function in its place that fails with a deadlock.
@@ -31,7 +31,7 @@ const DEADLOCKED: &str = "
 async fn i4_deadlocks_leave_the_database_available() {
     let (log, _guard) = Log::keep();
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     let broker = Broker::default();
     let relay = Running::start(quick(db.pool(2), broker.clone()));
     until("the database is available", async || {
@@ -46,7 +46,11 @@ async fn i4_deadlocks_leave_the_database_available() {
     say(&client, Some("a"), "a-0").await;
     until("three deadlocks have occurred", async || {
         let three = "SELECT is_called AND last_value >= 3 FROM attempts";
-        client.query_one(three, &[]).await.unwrap().get(0)
+        client
+            .query_one(three, &[])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
     })
     .await;
     assert_eq!(relay.status.borrow().database_error, None);
@@ -66,7 +70,7 @@ async fn i4_deadlocks_leave_the_database_available() {
 async fn i4_locked_tables_are_reported_with_a_lock_timeout() {
     let (log, _guard) = Log::keep();
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     let mut config: tokio_postgres::Config = db.direct_url().parse().unwrap();
     config.options("-c lock_timeout=50ms");
     let pool = Pool::builder(Manager::new(config, NoTls))
@@ -83,7 +87,7 @@ async fn i4_locked_tables_are_reported_with_a_lock_timeout() {
     tx.batch_execute("LOCK TABLE idem.relay IN ACCESS EXCLUSIVE MODE")
         .await
         .unwrap();
-    until_refused(&db.connect().await, 3).await;
+    until_refused(&db.client().await, 3).await;
     let reason = relay
         .status
         .borrow()

@@ -15,14 +15,14 @@ use idem_client::{
     relay::{create_relay, drop_relay, repair_relays},
     send,
 };
-use idem_fixtures::{Database, log::Log, until};
 use idem_runtime::{OutgoingMessage, PublishError, Publisher};
+use idem_testkit::{Database, log::Log, until};
 use tokio_postgres::{Client, NoTls};
 use tracing::Level;
 
 use crate::{
     broker::{Broker, Fate},
-    world::{Running, parked, quick, rounds, say, say_rounds, until_acknowledged},
+    fixtures::{Running, parked, quick, rounds, say, say_rounds, until_acknowledged},
 };
 
 /// Waits until the server has rolled back `times` more transactions.
@@ -44,9 +44,8 @@ pub async fn until_refused(client: &Client, times: i64) {
 async fn until_transactions(db: &Database, times: i64) {
     let transactions = || -> i64 {
         let counter = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname";
-        let count = db
-            .server
-            .psql("postgres", &format!("{counter} = '{}'", db.name));
+        let sql = format!("{counter} = '{}'", db.name());
+        let count = db.cluster().psql("postgres", &sql).unwrap();
         count.trim().parse().unwrap()
     };
     let before = transactions();
@@ -62,7 +61,7 @@ async fn until_transactions(db: &Database, times: i64) {
 async fn i4_missing_relay_is_waited_for_with_one_warning() {
     let (log, _guard) = Log::keep();
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     let broker = Broker::default();
     let relay = Running::start(quick(db.pool(2), broker.clone()).name("later"));
     for round in 1..=2 {
@@ -98,8 +97,8 @@ async fn i4_missing_relay_is_waited_for_with_one_warning() {
 async fn i4_missing_grant_is_waited_for_with_one_warning() {
     let (log, _guard) = Log::keep();
     let db = Database::create();
-    let client = db.connect().await;
-    let role = format!("ungranted_of_{}", db.name);
+    let client = db.client().await;
+    let role = format!("ungranted_of_{}", db.name());
     client
         .batch_execute(&format!("CREATE ROLE {role} LOGIN"))
         .await
@@ -139,7 +138,7 @@ async fn i4_missing_grant_is_waited_for_with_one_warning() {
 async fn i4_older_sql_is_waited_for_with_one_warning() {
     let (log, _guard) = Log::keep();
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     let rename = async |from: &str, to: &str| {
         let rename = format!(
             "ALTER FUNCTION {from}(text, integer, integer, interval, bigint) RENAME TO {to}"
@@ -173,7 +172,7 @@ async fn i4_older_sql_is_waited_for_with_one_warning() {
 async fn i4_restore_into_a_younger_cluster_is_waited_for() {
     let (log, _guard) = Log::keep();
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     let broker = Broker::default();
     let relay = Running::start(quick(db.pool(2), broker.clone()));
     let mut status = relay.status.clone();
@@ -208,7 +207,7 @@ async fn i4_restore_into_a_younger_cluster_is_waited_for() {
 async fn i4_all_partitions_of_a_relay_created_again_are_served() {
     const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     create_relay(&client, "again", 1, false).await.unwrap();
     let broker = Broker::default();
     let relay = Running::start(quick(db.pool(3), broker.clone()).name("again"));
@@ -270,7 +269,7 @@ fn absent(is_absent: &Arc<AtomicBool>) -> impl FnMut(&str) -> Fate + Send + 'sta
 #[tokio::test]
 async fn i4_lease_is_kept_while_a_topic_is_missing() {
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     say_to_both_topics(&client).await;
     let is_absent = Arc::new(AtomicBool::new(true));
     let (broker, other) = (Broker::default(), Broker::default());
@@ -283,7 +282,11 @@ async fn i4_lease_is_kept_while_a_topic_is_missing() {
     let second = start(&other);
     let extended = "SELECT count(*) > 6 FROM idem.progress WHERE leased_until IS NOT NULL";
     until("the lease is extended", async || {
-        client.query_one(extended, &[]).await.unwrap().get(0)
+        client
+            .query_one(extended, &[])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
     })
     .await;
     assert_eq!(other.taken(), [], "the process keeps its batch");
@@ -308,7 +311,7 @@ async fn i4_lease_is_kept_while_a_topic_is_missing() {
 #[tokio::test]
 async fn i4_batch_with_a_missing_topic_is_released_at_a_stop() {
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     say_to_both_topics(&client).await;
     let is_absent = Arc::new(AtomicBool::new(true));
     let broker = Broker::default();
@@ -337,7 +340,7 @@ async fn i4_batch_with_a_missing_topic_is_released_at_a_stop() {
 async fn one_effect_of_a_missing_topic_is_tried_at_a_time() {
     const KEYS: [&str; 40] = ["k"; 40];
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     let tx = client.transaction().await.unwrap();
     for (n, key) in KEYS.iter().enumerate() {
         say(tx.client(), Some(&format!("{key}{n}")), "absent").await;
@@ -372,7 +375,7 @@ async fn one_effect_of_a_missing_topic_is_tried_at_a_time() {
 async fn i4_unavailable_broker_is_logged_once() {
     let (log, _guard) = Log::keep();
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     create_relay(&client, "split", 4, true).await.unwrap();
     say_rounds(&mut client, &["a", "b", "c", "d", "e", "f"], 2).await;
     let broker = Broker::default();
@@ -431,7 +434,7 @@ impl Publisher for Refuses {
 async fn parked_effect_has_all_causes_and_the_log_names_it() {
     let (log, _guard) = Log::keep();
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     let id = say(&client, None, "poison").await;
     let relay = Running::start(quick(db.pool(2), Refuses).max_attempts(3));
     until_acknowledged(&client, "default").await;

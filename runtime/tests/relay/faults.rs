@@ -16,20 +16,20 @@ use idem_client::{
     relay::{create_relay, discard, discard_all, unpark, unpark_all},
 };
 use idem_cluster::{Cluster, Install};
-use idem_fixtures::{DEADLINE, Database, until};
 use idem_runtime::{Error, OutgoingMessage, PublishError, Publisher, Relay};
+use idem_testkit::{DEADLINE, Database, until};
 use tokio::time::timeout;
 use tokio_postgres::NoTls;
 
 use crate::{
     broker::{Broker, Fate},
-    world::{Running, parked, quick, rounds, say, say_rounds, split, until_acknowledged},
+    fixtures::{Running, parked, quick, rounds, say, say_rounds, split, until_acknowledged},
 };
 
 #[tokio::test]
 async fn rejected_effect_is_parked_and_its_key_continues() {
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     let poison = say(&client, Some("a"), "poison").await;
     say(&client, Some("a"), "next").await;
     let broker = Broker::default();
@@ -74,7 +74,7 @@ async fn rejected_effect_is_parked_and_its_key_continues() {
 #[tokio::test]
 async fn unparked_effect_has_all_its_attempts_again() {
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     let poison = say(&client, None, "poison").await;
     say(&client, None, "other").await;
     let broker = Broker::default();
@@ -101,7 +101,7 @@ async fn unparked_effect_has_all_its_attempts_again() {
 #[tokio::test]
 async fn permanent_failure_parks_the_effect_at_once() {
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     let poison = say(&client, Some("a"), "poison").await;
     say(&client, Some("a"), "next").await;
     let broker = Broker::default();
@@ -124,9 +124,9 @@ async fn permanent_failure_parks_the_effect_at_once() {
 #[tokio::test]
 async fn blocked_database_does_not_delay_the_shutdown() {
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     say(&client, None, "waits").await;
-    let mut other = db.connect().await;
+    let mut other = db.client().await;
     let lock = other.transaction().await.unwrap();
     lock.batch_execute("LOCK TABLE idem.relay_partition IN ACCESS EXCLUSIVE MODE")
         .await
@@ -136,7 +136,11 @@ async fn blocked_database_does_not_delay_the_shutdown() {
     until("the relay waits for a lock", async || {
         let waiting = "SELECT EXISTS (SELECT FROM pg_locks
              WHERE relation = 'idem.relay_partition'::regclass AND NOT granted)";
-        client.query_one(waiting, &[]).await.unwrap().get(0)
+        client
+            .query_one(waiting, &[])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
     })
     .await;
     let stopped = tokio::time::timeout(Duration::from_secs(10), relay.stop()).await;
@@ -148,7 +152,7 @@ async fn blocked_database_does_not_delay_the_shutdown() {
 #[tokio::test]
 async fn unavailable_broker_parks_and_loses_no_effect() {
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     say_rounds(&mut client, &["a", "b"], 3).await;
     let broker = Broker::default();
     let is_away = Arc::new(AtomicBool::new(true));
@@ -172,7 +176,11 @@ async fn unavailable_broker_parks_and_loses_no_effect() {
     .await;
     let leases = "SELECT count(*) > 2 FROM idem.progress WHERE leased_until IS NOT NULL";
     until("leases have expired", async || {
-        client.query_one(leases, &[]).await.unwrap().get(0)
+        client
+            .query_one(leases, &[])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
     })
     .await;
     assert_eq!(parked(&client).await, []);
@@ -196,7 +204,7 @@ async fn unavailable_broker_parks_and_loses_no_effect() {
 #[tokio::test]
 async fn silent_broker_counts_as_unavailable() {
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     say(&client, None, "a").await;
     let broker = Broker::default();
     let mut first = true;
@@ -284,8 +292,8 @@ async fn invalid_setting_ends_the_relay() {
 #[tokio::test]
 async fn role_of_kind_relay_can_run_a_relay() {
     let db = Database::create();
-    let client = db.connect().await;
-    let role = format!("relay_of_{}", db.name);
+    let client = db.client().await;
+    let role = format!("relay_of_{}", db.name());
     client
         .batch_execute(&format!("CREATE ROLE {role} LOGIN"))
         .await
@@ -322,7 +330,7 @@ async fn role_of_kind_relay_can_run_a_relay() {
 #[tokio::test]
 async fn parked_effects_are_retried_and_discarded_in_bulk() {
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     let poison = say(&client, None, "poison").await;
     for payload in ["poison too", "and this"] {
         say(&client, None, payload).await;
@@ -369,7 +377,7 @@ impl Publisher for Panics {
 #[tokio::test]
 async fn i4_publisher_that_panics_ends_the_relay_with_an_error() {
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     create_relay(&client, "two", 2, true).await.unwrap();
     say(&client, Some("a"), "once").await;
     let relay = Relay::new(db.pool(3), Panics).name("two");

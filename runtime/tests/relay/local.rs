@@ -10,17 +10,17 @@ use std::{
 
 use deadpool_postgres::{Manager, Pool};
 use idem_client::{Effect, relay::create_relay};
-use idem_fixtures::{Database, until};
 use idem_runtime::{
     Handled, HandlerError, Idem, Message, OutgoingMessage, PublishError, Publisher, Tx,
     relay::{Local, Topics},
 };
+use idem_testkit::{Database, until};
 use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
 
 use crate::{
     broker::Broker,
-    world::{Running, parked, quick, say, until_acknowledged},
+    fixtures::{Running, parked, quick, say, until_acknowledged},
 };
 
 /// A handler that inserts each effect and returns another effect.
@@ -53,7 +53,7 @@ async fn seen(client: &Client) -> Vec<String> {
 async fn concurrent_relays_handle_an_effect_once() {
     const EFFECTS: usize = 60;
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     make_table(&client).await;
     create_relay(&client, "second", 1, true).await.unwrap();
     for n in 0..EFFECTS {
@@ -107,7 +107,7 @@ impl Publisher for Mute {
 #[tokio::test]
 async fn crash_before_the_acknowledgement_handles_an_effect_once() {
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     make_table(&client).await;
     for payload in ["a", "b"] {
         say(&client, None, payload).await;
@@ -140,7 +140,7 @@ async fn crash_before_the_acknowledgement_handles_an_effect_once() {
 #[tokio::test]
 async fn failed_handler_is_retried_and_terminal_error_is_parked() {
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     make_table(&client).await;
     let attempts = Arc::new(AtomicU32::new(0));
     let tried = Arc::clone(&attempts);
@@ -233,7 +233,7 @@ async fn i4_failing_environment_of_a_handler_is_waited_for() {
         matches!(error, PublishError::TopicUnavailable(_)),
         "{error:?}"
     );
-    let client = db.connect().await;
+    let client = db.client().await;
     make_table(&client).await;
     local.publish(&effect).await.unwrap();
     assert_eq!(seen(&client).await, ["a"]);

@@ -2,11 +2,11 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use idem_fixtures::Database;
+use idem_testkit::Database;
 
 use crate::{
     broker::{Broker, Fate},
-    world::{Running, parked, quick, rounds, say, say_rounds, split, until_acknowledged},
+    fixtures::{Running, parked, quick, rounds, say, say_rounds, split, until_acknowledged},
 };
 
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
@@ -15,7 +15,7 @@ const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 async fn effects_are_published_once_and_in_the_order_of_their_key() {
     const ROUNDS: usize = 40;
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     split(&client, 3).await;
     let broker = Broker::default();
     let mut n = 0u64;
@@ -52,7 +52,7 @@ async fn effects_are_published_once_and_in_the_order_of_their_key() {
 #[tokio::test]
 async fn in_flight_limits_the_concurrent_effects() {
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     for n in 0..50 {
         say(&client, None, &n.to_string()).await;
     }
@@ -67,7 +67,7 @@ async fn in_flight_limits_the_concurrent_effects() {
 #[tokio::test]
 async fn rejected_effect_delays_only_its_key() {
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     say_rounds(&mut client, &["a", "b"], 3).await;
     let broker = Broker::default();
     let mut others = 0;
@@ -96,7 +96,7 @@ async fn rejected_effect_delays_only_its_key() {
 #[tokio::test]
 async fn batch_of_the_relay_is_bounded_in_bytes() {
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     say_rounds(&mut client, &KEYS, 2).await;
     let broker = Broker::default();
     broker.rule(|_| Fate::Slowly(Duration::from_millis(5)));

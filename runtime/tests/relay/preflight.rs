@@ -2,18 +2,18 @@
 //! repaired.
 
 use deadpool_postgres::{Manager, Pool};
-use idem_fixtures::{Database, until};
+use idem_testkit::{Database, until};
 use tokio_postgres::NoTls;
 
 use crate::{
     broker::Broker,
-    world::{Running, quick, say},
+    fixtures::{Running, quick, say},
 };
 
 /// Asserts that the relay waits and that its status contains these words. Then executes the SQL
 /// `repair`, and asserts that the relay publishes its effect.
 async fn waits_and_names(db: &Database, pool: Pool, words: &[&str], repair: &str) {
-    let client = db.connect().await;
+    let client = db.client().await;
     let broker = Broker::default();
     let relay = Running::start(quick(pool, broker.clone()));
     until("the first status is set", async || {
@@ -30,7 +30,7 @@ async fn waits_and_names(db: &Database, pool: Pool, words: &[&str], repair: &str
     for word in words {
         assert!(reason.contains(word), "{word} is not in {reason:?}");
     }
-    db.server.psql(&db.name, repair);
+    db.psql(repair);
     say(&client, None, "a").await;
     broker.until_taken(1).await;
     relay.stop().await;
@@ -46,7 +46,7 @@ fn version(version: &str) -> String {
 #[tokio::test]
 async fn older_sql_is_named_with_both_versions() {
     let db = Database::create();
-    db.server.psql(&db.name, &version("0.0.9"));
+    db.psql(&version("0.0.9"));
     let ours = env!("CARGO_PKG_VERSION");
     let words = [
         "58000: ",
@@ -61,7 +61,7 @@ async fn older_sql_is_named_with_both_versions() {
 #[tokio::test]
 async fn newer_sql_than_the_library_is_named() {
     let db = Database::create();
-    db.server.psql(&db.name, &version("9.9.9"));
+    db.psql(&version("9.9.9"));
     let ours = env!("CARGO_PKG_VERSION");
     let words = ["58000: ", "9.9.9", ours, "library", "restart the server"];
     waits_and_names(&db, db.pool(2), &words, &version(ours)).await;
@@ -70,16 +70,13 @@ async fn newer_sql_than_the_library_is_named() {
 #[tokio::test]
 async fn missing_grant_of_a_later_function_is_named_at_once() {
     let db = Database::create();
-    let role = format!("partly_of_{}", db.name);
+    let role = format!("partly_of_{}", db.name());
     let grant = format!("SELECT idem_grant('{role}', 'relay')");
-    db.server.psql(
-        &db.name,
-        &format!(
-            "CREATE ROLE {role} LOGIN; {grant};
+    db.psql(&format!(
+        "CREATE ROLE {role} LOGIN; {grant};
              REVOKE EXECUTE ON FUNCTION idem_relay_park(text, integer, bigint, uuid, text)
                  FROM {role}"
-        ),
-    );
+    ));
     let mut config: tokio_postgres::Config = db.direct_url().parse().unwrap();
     config.user(&role);
     let pool = Pool::builder(Manager::new(config, NoTls))
@@ -98,10 +95,7 @@ async fn missing_grant_of_a_later_function_is_named_at_once() {
 #[tokio::test]
 async fn extension_in_another_schema_is_named_with_its_schema() {
     let db = Database::create();
-    db.server.psql(
-        &db.name,
-        "DROP EXTENSION idem; CREATE SCHEMA api; CREATE EXTENSION idem SCHEMA api",
-    );
+    db.psql("DROP EXTENSION idem; CREATE SCHEMA api; CREATE EXTENSION idem SCHEMA api");
     let words = [
         "42883: ",
         "extension idem is in schema \"api\"",

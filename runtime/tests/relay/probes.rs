@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use idem_client::{Effect, send};
-use idem_fixtures::{Database, until};
+use idem_testkit::{Database, until};
 use tokio_postgres::Client;
 
 use crate::{
     broker::{Broker, Fate},
-    world::{Running, parked, quick, say_rounds, until_acknowledged},
+    fixtures::{Running, parked, quick, say_rounds, until_acknowledged},
 };
 
 /// Goal: no effect is lost when the broker becomes unavailable while effects wait for a topic.
@@ -18,7 +18,7 @@ use crate::{
 async fn i4_waiting_effects_survive_probes_without_a_result() {
     const KEYS: [&str; 4] = ["a", "b", "c", "d"];
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     say_rounds(&mut client, &KEYS, 2).await;
     let broker = Broker::default();
     let mut attempt = 0;
@@ -58,7 +58,7 @@ async fn say_to(client: &Client, topic: &str, payload: &str) {
 #[tokio::test]
 async fn topic_without_remaining_effects_is_not_unavailable() {
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     let tx = client.transaction().await.unwrap();
     for (topic, payload) in [("late", "late-1"), ("late", "late-2"), ("absent", "absent")] {
         say_to(tx.client(), topic, payload).await;
@@ -98,9 +98,9 @@ async fn topic_without_remaining_effects_is_not_unavailable() {
 /// the broker is then unknown for the first process. Invariant: I4.
 #[tokio::test]
 async fn lost_broker_is_unknown_after_another_process_published() {
-    let (log, _guard) = idem_fixtures::log::Log::keep();
+    let (log, _guard) = idem_testkit::log::Log::keep();
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     say_rounds(&mut client, &["a"], 1).await;
     let (unavailable, available) = (Broker::default(), Broker::default());
     unavailable.rule(|_| Fate::Unavailable);
@@ -134,9 +134,9 @@ async fn lost_broker_is_unknown_after_another_process_published() {
 #[tokio::test]
 async fn i4_broker_without_its_exchange_is_named_in_the_status() {
     const LACKS: &str = "NOT_FOUND - no exchange 'events'";
-    let (log, _guard) = idem_fixtures::log::Log::keep();
+    let (log, _guard) = idem_testkit::log::Log::keep();
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     say_rounds(&mut client, &["a"], 1).await;
     let (broker, available) = (Broker::default(), Broker::default());
     broker.is_away(true);
@@ -192,7 +192,7 @@ async fn i4_broker_without_its_exchange_is_named_in_the_status() {
 #[tokio::test]
 async fn i4_effect_without_a_response_is_not_the_only_probe() {
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     say_rounds(&mut client, &["mute", "a", "b"], 1).await;
     let broker = Broker::default();
     broker.rule(|payload| {
@@ -218,9 +218,9 @@ async fn i4_effect_without_a_response_is_not_the_only_probe() {
 #[tokio::test]
 async fn i4_many_topics_with_one_cause_log_one_warning() {
     const TOPICS: usize = 40;
-    let (log, _guard) = idem_fixtures::log::Log::keep();
+    let (log, _guard) = idem_testkit::log::Log::keep();
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     let tx = client.transaction().await.unwrap();
     for n in 0..TOPICS {
         say_to(tx.client(), &format!("route-{n}"), &format!("payload-{n}")).await;
@@ -245,9 +245,9 @@ async fn i4_many_topics_with_one_cause_log_one_warning() {
 /// names the topic that stays unavailable. Invariant: I4.
 #[tokio::test]
 async fn i4_topic_that_stays_unavailable_is_logged() {
-    let (log, _guard) = idem_fixtures::log::Log::keep();
+    let (log, _guard) = idem_testkit::log::Log::keep();
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     for topic in ["first", "second"] {
         say_to(&client, topic, topic).await;
     }

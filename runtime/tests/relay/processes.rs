@@ -9,12 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use idem_fixtures::{Database, log::Log, until};
+use idem_testkit::{Database, log::Log, until};
 use tracing::Level;
 
 use crate::{
     broker::{Broker, Fate},
-    world::{Running, parked, quick, rounds, say, say_rounds, split, until_acknowledged},
+    fixtures::{Running, parked, quick, rounds, say, say_rounds, split, until_acknowledged},
 };
 
 const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
@@ -34,7 +34,7 @@ fn first_occurrences(payloads: Vec<String>) -> Vec<String> {
 async fn processes_share_partitions_and_replace_a_crashed_process() {
     const ROUNDS: usize = 25;
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     split(&client, 4).await;
     let broker = Broker::default();
     let relay = |broker: &Broker| {
@@ -111,7 +111,11 @@ async fn until_leased(client: &tokio_postgres::Client) {
     let leased =
         "SELECT count(*) = 4 FROM idem.relays WHERE relay = 'split' AND leased_until IS NOT NULL";
     until("all partitions are leased", async || {
-        client.query_one(leased, &[]).await.unwrap().get(0)
+        client
+            .query_one(leased, &[])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
     })
     .await;
 }
@@ -122,7 +126,7 @@ async fn until_leased(client: &tokio_postgres::Client) {
 async fn i4_unavailable_broker_is_reported_without_flapping() {
     let (log, _guard) = Log::keep();
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     let brokers = [Broker::default(), Broker::default()];
     say(&client, None, "a").await;
     let mut running = Vec::new();
@@ -186,7 +190,7 @@ async fn i4_unavailable_broker_is_reported_without_flapping() {
 #[tokio::test]
 async fn lease_is_extended_while_its_batch_is_published() {
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     say_rounds(&mut client, &["a", "b"], 3).await;
     let (broker, other) = (Broker::default(), Broker::default());
     broker.rule(|payload| match payload {
@@ -210,7 +214,7 @@ async fn lease_is_extended_while_its_batch_is_published() {
 #[tokio::test]
 async fn stopping_relay_finishes_and_acknowledges_its_batch() {
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     say_rounds(&mut client, &["a", "b"], 3).await;
     let broker = Broker::default();
     broker.rule(|_| Fate::Slowly(Duration::from_millis(100)));
@@ -229,7 +233,7 @@ async fn stopping_relay_finishes_and_acknowledges_its_batch() {
 #[tokio::test]
 async fn stopping_relay_releases_the_unfinished_batch() {
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     say_rounds(&mut client, &["a", "b"], 2).await;
     let broker = Broker::default();
     broker.rule(|payload| match payload {
@@ -261,7 +265,7 @@ async fn stopping_relay_releases_the_unfinished_batch() {
 async fn idle_relay_is_woken_by_an_effect() {
     const EFFECTS: u32 = 8;
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     let broker = Broker::default();
     let relay = Running::start(quick(db.pool(2), broker.clone()));
     let mut waited = Duration::ZERO;

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use idem_client::relay::{create_relay, drop_relay};
-use idem_fixtures::{Database, until};
+use idem_testkit::{Database, until};
 use tokio_postgres::Client;
 
 use crate::{
     broker::Broker,
-    world::{Running, quick, say, say_rounds, until_acknowledged},
+    fixtures::{Running, quick, say, say_rounds, until_acknowledged},
 };
 
 const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
@@ -30,7 +30,7 @@ async fn create_again(client: &mut Client, partitions: i32) {
 #[tokio::test]
 async fn i4_relay_recreated_with_more_partitions_serves_all() {
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     create_relay(&client, "again", 1, false).await.unwrap();
     let broker = Broker::default();
     let relay = quick(db.pool(3), broker.clone()).name("again");
@@ -52,7 +52,7 @@ async fn i4_relay_recreated_with_more_partitions_serves_all() {
 #[tokio::test]
 async fn i4_relay_recreated_with_fewer_partitions_continues() {
     let db = Database::create();
-    let mut client = db.connect().await;
+    let mut client = db.client().await;
     create_relay(&client, "again", 4, false).await.unwrap();
     let broker = Broker::default();
     let relay = Running::start(quick(db.pool(3), broker.clone()).name("again"));

@@ -6,8 +6,8 @@ use deadpool_postgres::Pool;
 use idem_brokers::PgBouncer;
 use idem_client::{ErrorKind, preflight::relay_preflight};
 use idem_cluster::{Cluster, Install};
-use idem_fixtures::Database;
 use idem_runtime::PoolConfig;
+use idem_testkit::Database;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
@@ -16,7 +16,7 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::{
     broker::Broker,
-    world::{Running, quick},
+    fixtures::{Running, quick},
 };
 
 fn pool(db: &Database, schema: &str) -> Pool {
@@ -45,13 +45,10 @@ async fn functions_are_found_in_the_configured_schema() {
     ] {
         let db = Database::create();
         let quoted = format!("\"{schema}\"");
-        db.server.psql(
-            &db.name,
-            &format!(
-                "DROP EXTENSION idem; CREATE SCHEMA {quoted};
+        db.psql(&format!(
+            "DROP EXTENSION idem; CREATE SCHEMA {quoted};
                  CREATE EXTENSION idem SCHEMA {quoted}"
-            ),
-        );
+        ));
         let pool = pool(&db, schema);
         relay_preflight(&**pool.get().await.unwrap())
             .await
@@ -64,7 +61,7 @@ async fn functions_are_found_in_the_configured_schema() {
         let broker = Broker::default();
         let relay = Running::start(quick(pool, broker.clone()));
         let send = format!("SELECT {quoted}.idem_send('things', '\"a\"'::jsonb)");
-        db.server.psql(&db.name, &send);
+        db.psql(&send);
         broker.until_taken(1).await;
         relay.stop().await;
     }

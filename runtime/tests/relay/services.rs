@@ -1,10 +1,13 @@
 //! I4: tests of a consumer and a relay in one process.
 
-use std::{future::pending, sync::Arc};
+use std::{
+    future::{pending, ready},
+    sync::Arc,
+};
 
 use idem_client::{Effect, relay::create_relay};
-use idem_fixtures::{DEADLINE, Database, broker, until};
 use idem_runtime::{Consumer, Error, Handled, Message, Relay, Services, Tx};
+use idem_testkit::{DEADLINE, Database, broker, until};
 use tokio::{
     sync::{Notify, oneshot, watch},
     task::JoinHandle,
@@ -13,7 +16,7 @@ use tokio::{
 
 use crate::{
     broker::Broker,
-    world::{quick, until_acknowledged},
+    fixtures::{quick, until_acknowledged},
 };
 
 fn message(id: &str) -> Message {
@@ -37,7 +40,7 @@ async fn ended(running: JoinHandle<Result<(), Error>>) -> Result<(), Error> {
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_missing_relay_is_waited_for_while_the_consumer_runs() {
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     let (incoming, outgoing) = (broker::Broker::with([message("m-1")]), Broker::default());
     let consumer = Consumer::new(db.pool(4), incoming.clone()).handle("forward", forward);
     let relay = Relay::new(db.pool(3), outgoing.clone()).name("later");
@@ -78,10 +81,8 @@ async fn relays_stop_after_the_last_commit_of_the_consumers() {
                 return Ok(vec![]);
             }
             first.send(self::message("waits"));
-            until("the second message is delivered, too", async || {
-                first.unsettled() == 2
-            })
-            .await;
+            let delivered = move || ready(first.unsettled() == 2);
+            until("the second message is delivered, too", delivered).await;
             held.notify_one();
             is_requested
                 .wait_for(|is_requested| *is_requested)
@@ -118,7 +119,7 @@ fn forward_one(message: &Message) -> Handled {
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_end_of_one_service_ends_all_with_its_error() {
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     let (incoming, outgoing) = (
         broker::Broker::with([message("m-1")]).closed(),
         Broker::default(),
@@ -134,7 +135,7 @@ async fn i4_end_of_one_service_ends_all_with_its_error() {
         matches!(&error, Error::SourceEnded(ended) if ended.summary.handled == 1),
         "{error:?}"
     );
-    let relay = crate::world::Running::start(quick(db.pool(3), outgoing.clone()));
+    let relay = crate::fixtures::Running::start(quick(db.pool(3), outgoing.clone()));
     until_acknowledged(&client, "default").await;
     relay.stop().await;
     assert_eq!(

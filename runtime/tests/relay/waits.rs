@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use idem_fixtures::{Database, until};
+use idem_testkit::{Database, until};
 
 use crate::{
     broker::Broker,
-    world::{Running, quick, say, until_acknowledged},
+    fixtures::{Running, quick, say, until_acknowledged},
 };
 
 /// Goal: a statement that waits for a lock does not hold its connection and its partition forever.
@@ -14,7 +14,7 @@ use crate::{
 #[tokio::test]
 async fn step_without_a_response_is_abandoned_and_repeated() {
     let db = Database::create();
-    let (client, mut holder) = (db.connect().await, db.connect().await);
+    let (client, mut holder) = (db.client().await, db.client().await);
     let lock = holder.transaction().await.unwrap();
     lock.batch_execute("LOCK TABLE idem.progress_0, idem.progress_1")
         .await
@@ -33,7 +33,7 @@ async fn step_without_a_response_is_abandoned_and_repeated() {
                    AND query LIKE '%idem_relay_next%' AND state = 'active'
                    AND pid <> pg_backend_pid()
                    AND query_start < clock_timestamp() - interval '8 seconds'";
-        client.query_one(old, &[]).await.unwrap().get(0)
+        client.query_one(old, &[]).await.unwrap().get::<_, bool>(0)
     })
     .await;
     lock.commit().await.unwrap();

@@ -12,12 +12,12 @@ use std::{
 use deadpool_postgres::{Manager, Pool};
 use futures_util::future::BoxFuture;
 use idem_client::{Effect, relay::create_relay, send};
-use idem_fixtures::{Database, source_ended, until};
 use idem_runtime::{
     Consumer, Delivery, HandlerError, Idem, Message, OutgoingMessage, PublishError, Publisher,
     Receipt, Relay, Settlement, Source, Tx, consumer::Selector, describe_metrics,
     transport::TransportError,
 };
+use idem_testkit::{Database, source_ended, until};
 use metrics::{
     Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
@@ -272,11 +272,11 @@ async fn consumer_gauge_shows_an_unavailable_database() {
         panic!("the cluster does not listen on one socket");
     };
     // Create the link in a directory that is removed together with the server.
-    let link = directory.join(format!("{}-away", database.name));
+    let link = directory.join(format!("{}-away", database.name()));
     let mut config = tokio_postgres::Config::new();
     config
         .host_path(&link)
-        .dbname(&database.name)
+        .dbname(database.name())
         .user(direct.get_user().unwrap());
     config.port(direct.get_ports().first().copied().unwrap_or(5432));
     let pool = Pool::builder(Manager::new(config, NoTls))
@@ -326,7 +326,7 @@ async fn relay_counts_the_results_of_its_broker() {
     let recorder = DebuggingRecorder::new();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let seen = recorder.snapshotter();
-    let client = database.connect().await;
+    let client = database.client().await;
     for topic in ["taken", "rejected", "permanent"] {
         send(&client, &Effect::bytes(topic, [], "x")).await.unwrap();
     }
@@ -403,7 +403,7 @@ impl Publisher for Environment {
 #[tokio::test]
 async fn gauges_show_what_a_relay_waits_for() {
     let database = Database::create();
-    let client = database.connect().await;
+    let client = database.client().await;
     let recorder = Watcher::default();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -451,14 +451,14 @@ async fn relay_measures_its_lag() {
     let database = Database::create();
     let recorder = Watcher::default();
     let _guard = metrics::set_default_local_recorder(&recorder);
-    let client = database.connect().await;
+    let client = database.client().await;
     send(&client, &Effect::bytes("taken", [], "x"))
         .await
         .unwrap();
     // Let the effect wait for more than a second before the relay starts.
     let aged = "SELECT now() - recorded_at > interval '1 second' FROM idem.outbox";
     until("the effect is a second old", async || {
-        client.query_one(aged, &[]).await.unwrap().get(0)
+        client.query_one(aged, &[]).await.unwrap().get::<_, bool>(0)
     })
     .await;
 

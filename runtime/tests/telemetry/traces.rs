@@ -2,8 +2,8 @@
 use std::sync::LazyLock;
 
 use idem_client::Effect;
-use idem_fixtures::Database;
 use idem_runtime::{Idem, Message, Processed, Relay, Tx};
+use idem_testkit::Database;
 use opentelemetry::trace::{SpanId, SpanKind, Status, TraceId, TracerProvider};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 use serde_json::json;
@@ -228,7 +228,7 @@ async fn messages_of_one_transaction_stay_in_their_own_traces() {
         Some("2")
     );
 
-    let client = database.connect().await;
+    let client = database.client().await;
     let rows = client.query(
         "SELECT (e).traceparent FROM (SELECT idem_effects('m-1', 'many') e
                              UNION ALL SELECT idem_effects('m-2', 'many')) e",

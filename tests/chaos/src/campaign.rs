@@ -24,9 +24,9 @@ use super::site::Site;
 use super::watch::Watch;
 use super::{disk, drain, progress};
 use idem_demo::range::live::{
-    Flaw, Role,
-    crew::{Crew, Strength},
-    place, work,
+    Flaw, Role, place,
+    processes::{Processes, Strength},
+    work,
 };
 
 /// The number of processes of each role.
@@ -156,17 +156,17 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
             .flaw
             .map(|flaw| format!("--break={}", flaw.argument())),
     );
-    let mut crew = Crew::with(worker, dir, arguments, &STRENGTH);
+    let mut processes = Processes::with(worker, dir, arguments, &STRENGTH);
     if config.flaw == Some(Flaw::StuckObserver) {
         // With this bug the observer hangs after its connection was lost. A kill would replace the
         // process and hide the bug.
-        crew.spare(Role::Observer);
+        processes.spare(Role::Observer);
     }
-    crew.start_all()?;
+    processes.start_all()?;
     let watch = Watch::start(&site, config.flaw);
     let began = Instant::now();
 
-    let outcome = attack(config, &site, dir, &mut crew).await;
+    let outcome = attack(config, &site, dir, &mut processes).await;
     if outcome.is_err() {
         save_logs(&site, dir).await;
     }
@@ -174,19 +174,19 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
     let attacked = began.elapsed();
     eprintln!("all faults are injected; draining the queues");
     for role in [Role::Claims, Role::Leases, Role::Steps, Role::Producer] {
-        crew.stop(role).await?;
+        processes.stop(role).await?;
     }
     let sends = field.plan();
     let sends = &sends[..work::noted(dir)?.min(sends.len())];
     let commands = sends.iter().max().map_or(0, |last| last + 1);
     let traffic = traffic.first(commands);
-    let left = drain::drain(&site, &mut crew).await?;
+    let left = drain::drain(&site, &mut processes).await?;
 
     eprintln!("the queues are drained; checking the results");
     let watched = watch.stop().await;
     let mut errors = checker::check(&site, dir, &traffic, &watched).await?;
     errors.insert(Violation::NotRecovered, injected.not_recovered);
-    errors.insert(Violation::ProcessEnded, u64::from(crew.tally().ends));
+    errors.insert(Violation::ProcessEnded, u64::from(processes.tally().ends));
     errors.insert(Violation::NotDrained, left);
     if errors.values().any(|count| *count > 0) {
         save_logs(&site, dir).await;
@@ -197,10 +197,10 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
         count,
         minimum,
     };
-    let mut rows: Vec<FaultRow> = crew
+    let mut rows: Vec<FaultRow> = processes
         .killed_roles()
         .map(|role| {
-            let kills = u64::from(crew.tally().kills_of(role));
+            let kills = u64::from(processes.tally().kills_of(role));
             row(
                 format!("process killed: {role}"),
                 kills,
@@ -305,7 +305,7 @@ async fn attack(
     config: &CampaignConfig,
     site: &Site,
     dir: &Path,
-    crew: &mut Crew,
+    processes: &mut Processes,
 ) -> Result<Injected> {
     let mut dice = StdRng::seed_from_u64(config.seed);
     let mut next_kill = Instant::now() + KILL_EVERY;
@@ -320,17 +320,18 @@ async fn attack(
                 // Continue until the processes of each role were killed their minimum number of
                 // times.
                 let enough = u32::try_from(config.cycles() * KILLS_PER_CYCLE)?;
-                while crew.killed_roles().any(|role| crew.tally().kills_of(role) < enough) {
-                    tend(crew)?;
-                    crew.strike(&mut dice).await?;
+                let lacks = |processes: &Processes, role| processes.tally().kills_of(role) < enough;
+                while processes.killed_roles().any(|role| lacks(processes, role)) {
+                    tend(processes)?;
+                    processes.strike(&mut dice).await?;
                     tokio::time::sleep(KILL_EVERY / 2).await;
                 }
                 return Ok(injected);
             }
             () = tokio::time::sleep(BEAT) => {
-                tend(crew)?;
+                tend(processes)?;
                 if Instant::now() >= next_kill && !is_recovering.get() {
-                    crew.strike(&mut dice).await?;
+                    processes.strike(&mut dice).await?;
                     next_kill = Instant::now() + KILL_EVERY.mul_f64(dice.random_range(0.5..1.5));
                 }
             }
@@ -342,8 +343,8 @@ async fn attack(
 ///
 /// Returns an error when the producer has sent all its messages. This must not happen, because the
 /// traffic has more messages than the producer can send during the faults.
-fn tend(crew: &mut Crew) -> Result<()> {
-    if crew.tend()? {
+fn tend(processes: &mut Processes) -> Result<()> {
+    if processes.tend()? {
         bail!("the producer sent all its messages before the faults and kills were complete");
     }
     Ok(())

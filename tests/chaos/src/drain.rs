@@ -9,8 +9,8 @@ use super::server_log::LOOK;
 use super::site::Site;
 use idem_demo::range::live::{
     Role,
-    crew::Crew,
     place::{self, Queue},
+    processes::Processes,
 };
 
 /// The interval between two checks.
@@ -42,10 +42,10 @@ const MENDED: usize = 5;
 ///
 /// # Errors
 /// When a server cannot be reached, or when a process does not stop.
-pub async fn drain(site: &Site, crew: &mut Crew) -> Result<u64> {
+pub async fn drain(site: &Site, processes: &mut Processes) -> Result<u64> {
     let mut drain = Drain {
         site,
-        crew,
+        processes,
         seen: Vec::new(),
         changed: Instant::now(),
     };
@@ -69,13 +69,13 @@ pub async fn drain(site: &Site, crew: &mut Crew) -> Result<u64> {
     }
     drain.until(async |seen| Ok(seen[UNPUBLISHED] == 0)).await?;
     left += u64::try_from(drain.seen[UNPUBLISHED])?;
-    drain.crew.stop(Role::Relay).await?;
+    drain.processes.stop(Role::Relay).await?;
     Ok(left)
 }
 
 struct Drain<'d> {
     site: &'d Site,
-    crew: &'d mut Crew,
+    processes: &'d mut Processes,
     seen: Vec<i64>,
     changed: Instant,
 }
@@ -89,14 +89,14 @@ impl Drain<'_> {
             let (kind, url) = (self.site.kind, self.site.broker_url.clone());
             let is_empty = async || anyhow::Ok(place::waiting(kind, &url, queue).await? == 0);
             self.until(async |_| is_empty().await).await?;
-            self.crew.stop(role).await?;
+            self.processes.stop(role).await?;
             if is_empty().await? {
                 return Ok(0);
             }
             if self.is_stalled() {
                 return Ok(1);
             }
-            self.crew.start(role)?;
+            self.processes.start(role)?;
         }
     }
 
@@ -120,7 +120,7 @@ impl Drain<'_> {
             if reached(&self.seen).await? || self.is_stalled() {
                 return Ok(());
             }
-            self.crew.tend()?;
+            self.processes.tend()?;
             tokio::time::sleep(PAUSE).await;
         }
     }

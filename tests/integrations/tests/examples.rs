@@ -371,7 +371,7 @@ async fn nats_service_books_each_payment_once() {
         .unwrap();
     let (certificate, key) = (certified.certificate.display(), certified.key.display());
     let server = Nats::start_with(&format!(
-        "tls {{ cert_file: \"{certificate}\", key_file: \"{key}\" }}"
+        "tls {{ cert_file: \"{certificate}\", key_file: \"{key}\", timeout: 60 }}"
     ))
     .unwrap();
     let url = format!("tls://127.0.0.1:{}", server.port());

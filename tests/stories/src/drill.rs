@@ -8,7 +8,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::{
     fate::{Fate, Moment, Point},
     line::{Line, Server},
-    speech::Tongue,
+    parser::Protocol,
     work::{LEASE, Role},
     worker::{Ending, Worker},
 };
@@ -44,7 +44,7 @@ pub struct Outcome {
     /// The point at which the first worker was killed. `None` if it was not killed.
     pub point: Option<Point>,
     /// The names of the requests of the first worker, in order.
-    pub turns: Vec<String>,
+    pub requests: Vec<String>,
     /// Whether the requests of the first worker up to the kill are the same as in a run without a
     /// kill. A slow worker also renews its lease, so the kill can happen at a different request.
     pub is_regular: bool,
@@ -59,10 +59,10 @@ impl Drill<'_> {
     /// When a worker fails, or when a message is not done after 20 redeliveries.
     pub async fn every_point(&self) -> Result<Vec<Outcome>> {
         let undisturbed = self.undisturbed().await?;
-        let script = &undisturbed.turns;
-        let points = (0..script.len()).flat_map(|turn| {
+        let script = &undisturbed.requests;
+        let points = (0..script.len()).flat_map(|request| {
             let moments = [Moment::Unsaid, Moment::Torn, Moment::Unheard, Moment::Heard];
-            moments.map(|moment| Point { turn, moment })
+            moments.map(|moment| Point { request, moment })
         });
         let killed = stream::iter(points)
             .map(|point| self.process_at(point, script))
@@ -93,10 +93,10 @@ impl Drill<'_> {
     async fn process_at(&self, point: Point, script: &[String]) -> Result<Vec<Outcome>> {
         let mut outcomes = Vec::new();
         for number in 1..=MOST_REPEATS {
-            let Point { turn, moment } = point;
-            let message = format!("{turn:02} {moment} {number}").replace([' ', ','], "-");
+            let Point { request, moment } = point;
+            let message = format!("{request:02} {moment} {number}").replace([' ', ','], "-");
             let mut outcome = self.process(Some(point), &message).await?;
-            let is_regular = outcome.turns.starts_with(&script[..=turn]);
+            let is_regular = outcome.requests.starts_with(&script[..=request]);
             outcome.is_regular = is_regular;
             outcomes.push(outcome);
             if is_regular {
@@ -108,7 +108,7 @@ impl Drill<'_> {
 
     /// Delivers a message until it is done. The first worker is killed at `point`.
     async fn process(&self, point: Option<Point>, message: &str) -> Result<Outcome> {
-        let (mut ending, turns) = self.deliver(message, point).await?;
+        let (mut ending, requests) = self.deliver(message, point).await?;
         for redeliveries in 0..=MOST_DELIVERIES {
             if redeliveries > 0 {
                 ending = self.deliver(message, None).await?.0;
@@ -119,7 +119,7 @@ impl Drill<'_> {
                     return Ok(Outcome {
                         message,
                         point,
-                        turns,
+                        requests,
                         is_regular: true,
                     });
                 }
@@ -144,14 +144,14 @@ impl Drill<'_> {
         let database = Line::open(
             "database",
             Server::Unix(socket),
-            Tongue::Postgres,
+            Protocol::Postgres,
             Arc::clone(&fate),
         )
         .await?;
         let outside = Line::open(
             "outside",
             Server::Tcp(self.outside),
-            Tongue::Lines,
+            Protocol::Lines,
             Arc::clone(&fate),
         )
         .await?;
@@ -171,7 +171,7 @@ impl Drill<'_> {
             .end(&fate)
             .await
             .with_context(|| format!("message {message}"))?;
-        Ok((ending, fate.turns()))
+        Ok((ending, fate.requests()))
     }
 }
 
@@ -180,15 +180,15 @@ impl Outcome {
     /// killed, or if it finished before that request.
     #[must_use]
     pub fn said(&self) -> Option<&str> {
-        self.turns.get(self.point?.turn).map(String::as_str)
+        self.requests.get(self.point?.request).map(String::as_str)
     }
 }
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.point, self.said()) {
-            (Some(Point { turn, moment }), Some(said)) => {
-                write!(f, "{turn:>3}  {said:<48} {moment}")
+            (Some(Point { request, moment }), Some(said)) => {
+                write!(f, "{request:>3}  {said:<48} {moment}")
             }
             (Some(_), None) => f.write_str("     done before the point of the kill"),
             (None, _) => f.write_str("     not killed"),

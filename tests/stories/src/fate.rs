@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
     /// The number of the request, counted from 0 over all connections of the worker.
-    pub turn: usize,
+    pub request: usize,
     /// The moment of the request.
     pub moment: Moment,
 }
@@ -40,7 +40,7 @@ pub struct Fate {
 
 #[derive(Default)]
 struct Story {
-    turns: Vec<String>,
+    requests: Vec<String>,
     is_over: bool,
 }
 
@@ -56,12 +56,12 @@ impl Fate {
 
     /// Records the start of a request with this name. Returns the moment of the kill if the worker
     /// is killed at this request.
-    pub(super) fn turn(&self, name: String) -> Option<Moment> {
+    pub(super) fn count_request(&self, name: String) -> Option<Moment> {
         let mut story = self.story();
-        let turn = story.turns.len();
-        story.turns.push(name);
+        let request = story.requests.len();
+        story.requests.push(name);
         self.point
-            .filter(|point| point.turn == turn)
+            .filter(|point| point.request == request)
             .map(|point| point.moment)
     }
 
@@ -90,8 +90,8 @@ impl Fate {
 
     /// Returns the names of the requests so far.
     #[must_use]
-    pub fn turns(&self) -> Vec<String> {
-        self.story().turns.clone()
+    pub fn requests(&self) -> Vec<String> {
+        self.story().requests.clone()
     }
 
     fn story(&self) -> MutexGuard<'_, Story> {

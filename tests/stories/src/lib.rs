@@ -22,12 +22,12 @@ mod drill;
 mod fate;
 mod line;
 pub mod outside;
-mod speech;
+mod parser;
 pub mod work;
 mod worker;
 
 pub use drill::{Drill, Outcome};
 pub use fate::{Fate, Moment, Point};
 pub use line::{Line, Server};
-pub use speech::Tongue;
+pub use parser::Protocol;
 pub use worker::{Ending, Worker};

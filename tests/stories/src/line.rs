@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     fate::{Fate, Moment},
-    speech::{Ear, Tongue},
+    parser::{Parser, Protocol},
 };
 
 /// The server to which a proxy connects.
@@ -43,7 +43,7 @@ impl Line {
     pub async fn open(
         name: &'static str,
         server: Server,
-        tongue: Tongue,
+        protocol: Protocol,
         fate: Arc<Fate>,
     ) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
@@ -54,7 +54,7 @@ impl Line {
                 number += 1;
                 let call = Call {
                     name: format!("{name} {number}"),
-                    ear: Ear::new(tongue),
+                    parser: Parser::new(protocol),
                     fate: Arc::clone(&fate),
                 };
                 // The result is ignored: an error closes both sides of the connection, which the
@@ -94,7 +94,7 @@ impl Server {
 /// One connection through a proxy.
 struct Call {
     name: String,
-    ear: Ear,
+    parser: Parser,
     fate: Arc<Fate>,
 }
 
@@ -113,14 +113,14 @@ impl Call {
                     if bytes.is_empty() {
                         return Ok(());
                     }
-                    for piece in self.ear.ask(bytes) {
+                    for piece in self.parser.parse_requests(bytes) {
                         if piece.begins.is_some() && death.is_some() || self.fate.is_over() {
                             // The worker is killed at the response to its previous request, so
                             // later requests are not forwarded.
                             break;
                         }
                         if let Some(name) = &piece.begins {
-                            death = self.fate.turn(format!("{}: {name}", self.name));
+                            death = self.fate.count_request(format!("{}: {name}", self.name));
                         }
                         if let Some(Moment::Unsaid | Moment::Torn) = death {
                             if death == Some(Moment::Torn) {
@@ -129,15 +129,15 @@ impl Call {
                             self.fate.strike();
                             return drain(client).await;
                         }
-                        self.ear.pass(&piece);
+                        self.parser.pass(&piece);
                         server.write_all(&piece.bytes).await?;
                     }
                 }
                 read = server.read(&mut responses) => {
                     let bytes = &responses[..read?];
-                    self.ear.answer(bytes);
+                    self.parser.answer(bytes);
                     // The end of the connection also counts as a response of the server.
-                    let is_answered = self.ear.is_answered() || bytes.is_empty();
+                    let is_answered = self.parser.is_answered() || bytes.is_empty();
                     match death {
                         Some(_) if is_answered => self.fate.seal(),
                         _ if self.fate.is_over() => return drain(client).await,

@@ -89,7 +89,7 @@ pub const STALE_CLAIM: &str = "claim_by_own_snapshot";
 pub const UNFENCED_COMPLETE: &str = "complete_unfenced";
 
 /// Rotates without opening and fence, once in each `period`, until the run ends.
-pub(super) async fn turn(arena: &Arena, period: Duration) -> Result<()> {
+pub(super) async fn rotate(arena: &Arena, period: Duration) -> Result<()> {
     let client = connect(&arena.url).await?;
     client.batch_execute("SET lock_timeout = '1s'").await?;
     let mut rhythm = tokio::time::interval(period);

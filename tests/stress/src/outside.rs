@@ -528,22 +528,22 @@ fn number(name: &str) -> i64 {
 
 /// The numbers of rotations of the pending messages and of the payloads.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
-    pub work: AtomicU64,
-    pub bodies: AtomicU64,
+pub(super) struct Rotations {
+    pub pending: AtomicU64,
+    pub payloads: AtomicU64,
 }
 
 /// Rotates the pending messages and the payloads until the run ends.
-pub(super) async fn turn(arena: Arc<Arena>) -> Result<()> {
+pub(super) async fn rotate(arena: Arc<Arena>) -> Result<()> {
     while arena.is_open() {
         let client = connect(&arena.url).await?;
         while arena.is_open() {
             tokio::time::sleep(Duration::from_millis(80)).await;
             for (sql, counter) in [
-                ("SELECT idem.rotate_pending()", &arena.turns.work),
+                ("SELECT idem.rotate_pending()", &arena.rotations.pending),
                 (
                     "SELECT idem.rotate_payloads(65536, '100 milliseconds')",
-                    &arena.turns.bodies,
+                    &arena.rotations.payloads,
                 ),
             ] {
                 match client
@@ -551,8 +551,8 @@ pub(super) async fn turn(arena: Arc<Arena>) -> Result<()> {
                     .await
                     .and_then(|row| row.try_get::<_, bool>(0))
                 {
-                    Ok(turned) => {
-                        counter.fetch_add(u64::from(turned), Ordering::Relaxed);
+                    Ok(rotated) => {
+                        counter.fetch_add(u64::from(rotated), Ordering::Relaxed);
                     }
                     Err(error) => {
                         expect_kill(error)?;

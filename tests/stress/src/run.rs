@@ -143,7 +143,7 @@ pub(super) struct Arena {
     pub url: String,
     pub window: Window,
     pub counts: Counts,
-    pub turns: outside::Turns,
+    pub rotations: outside::Rotations,
     open: AtomicBool,
     committed: Mutex<Vec<Handled>>,
 }
@@ -177,8 +177,8 @@ impl Arena {
             terminated: count(&self.counts.terminated),
             crashed: count(&self.counts.crashed),
             moved: count(&self.counts.moved),
-            pending_rotations: count(&self.turns.work),
-            payload_steps: count(&self.turns.bodies),
+            pending_rotations: count(&self.rotations.pending),
+            payload_steps: count(&self.rotations.payloads),
         }
     }
 }
@@ -197,7 +197,7 @@ pub async fn run(cluster: Arc<Cluster>, config: Config) -> Result<Outcome> {
         url,
         cluster,
         counts: Counts::default(),
-        turns: outside::Turns::default(),
+        rotations: outside::Rotations::default(),
         open: AtomicBool::new(true),
         committed: Mutex::default(),
         config,
@@ -217,7 +217,7 @@ pub async fn run(cluster: Arc<Cluster>, config: Config) -> Result<Outcome> {
     }
     let mut helpers = JoinSet::new();
     if arena.config.outside > 0 {
-        helpers.spawn(outside::turn(Arc::clone(&arena)));
+        helpers.spawn(outside::rotate(Arc::clone(&arena)));
     }
     helpers.spawn(rotate(Arc::clone(&arena)));
     if arena.config.kills {
@@ -312,7 +312,7 @@ async fn prepare(cluster: &Cluster, config: &Config) -> Result<()> {
 
 async fn rotate(arena: Arc<Arena>) -> Result<()> {
     if arena.config.rotation == Rotation::AtOnce {
-        return broken::turn(&arena, arena.config.retention / 2).await;
+        return broken::rotate(&arena, arena.config.retention / 2).await;
     }
     while arena.is_open() {
         let client = connect(&arena.url).await?;

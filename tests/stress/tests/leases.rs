@@ -5,7 +5,7 @@
 //! it writes.
 
 use anyhow::Result;
-use idem_stress::lease::{Config, LEAST_TERMINATED, LEAST_TURNS, run};
+use idem_stress::lease::{Config, MIN_ROTATIONS, MIN_TERMINATED, run};
 
 /// I1: of a lease and a claim of the same message at most one wins, while the tables of pending
 /// messages rotate and sessions are killed.
@@ -18,7 +18,7 @@ async fn i1_lease_and_claim_never_both_win_during_rotation() -> Result<()> {
     // Without enough of these events the test would show nothing.
     assert!(outcome.verdict.has_enough_events(), "{outcome:?}");
     assert!(
-        outcome.turns >= LEAST_TURNS && outcome.terminated >= LEAST_TERMINATED,
+        outcome.rotations >= MIN_ROTATIONS && outcome.terminated >= MIN_TERMINATED,
         "{outcome:?}"
     );
     Ok(())

@@ -46,7 +46,7 @@ const RULES: [(&str, f64, &str); 6] = [
     (
         "retired name",
         0.0,
-        "desks?|shelf|glimpses?|glances?|loans?|lanes?",
+        "desks?|shelf|glimpses?|glances?|loans?|lanes?|mishaps?|crew|tongues?",
     ),
 ];
 

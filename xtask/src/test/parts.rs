@@ -41,7 +41,6 @@ const PLAIN: &[&str] = &[
     "idem-brokers",
     "idem-relay",
     "idem-compile-fail",
-    "idem-fixtures",
     "idem-guides",
     "idem-testkit",
     "xtask",

@@ -56,7 +56,7 @@ pub async fn fire(desk: &mut Desk<'_>, shot: FireAt) -> Result<()> {
     desk.hazard.mid_transaction().await?;
     tx.commit().await?;
     desk.hazard.after_commit()?;
-    desk.world.publish(fact.message(fact.attempt)?);
+    desk.state.publish(fact.message(fact.attempt)?);
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use crate::range::{
 /// recorded fact.
 pub async fn fire(desk: &mut Desk<'_>, shot: FireAt) -> Result<()> {
     let id = MessageId::from(shot.attempt);
-    let destination = &desk.world.targets;
+    let destination = &desk.state.targets;
     let tx = desk.client.transaction().await?;
     let Claim::New(claimed) = try_claim(&tx, &id, destination).await? else {
         let recorded = effects(&tx, &id, destination).await?;
@@ -29,7 +29,7 @@ pub async fn fire(desk: &mut Desk<'_>, shot: FireAt) -> Result<()> {
         desk.hazard.mid_transaction().await?;
         tx.rollback().await?;
         for effect in recorded {
-            desk.world
+            desk.state
                 .publish(Fact::published(effect.message_id, effect.payload)?);
         }
         return Ok(());
@@ -37,7 +37,7 @@ pub async fn fire(desk: &mut Desk<'_>, shot: FireAt) -> Result<()> {
     let fact = business::decide(&tx, shot).await?;
     business::keep_shot(&tx, &fact).await?;
     desk.hazard.mid_transaction().await?;
-    let effect = Effect::json(&desk.world.topic, &fact)?
+    let effect = Effect::json(&desk.state.topic, &fact)?
         .key(fact.target.to_string())
         .message_type(fact.kind().name());
     claimed.record_effects(&[effect]).await?;
@@ -50,7 +50,7 @@ pub async fn fire(desk: &mut Desk<'_>, shot: FireAt) -> Result<()> {
 /// Claims the message and moves the target.
 pub async fn move_target(desk: &mut Desk<'_>, order: MoveTarget) -> Result<()> {
     let tx = desk.client.transaction().await?;
-    if let Claim::New(_) = try_claim(&tx, &order.order.into(), &desk.world.targets).await? {
+    if let Claim::New(_) = try_claim(&tx, &order.order.into(), &desk.state.targets).await? {
         business::move_target(&tx, &order).await?;
     }
     desk.hazard.mid_transaction().await?;
@@ -62,7 +62,7 @@ pub async fn move_target(desk: &mut Desk<'_>, order: MoveTarget) -> Result<()> {
 /// Claims the fact by its message id and counts the hit.
 pub async fn count(desk: &mut Desk<'_>, id: Uuid, fact: Fact) -> Result<()> {
     let tx = desk.client.transaction().await?;
-    if let Claim::New(_) = try_claim(&tx, &id.into(), &desk.world.board).await? {
+    if let Claim::New(_) = try_claim(&tx, &id.into(), &desk.state.board).await? {
         leader_board::count(&tx, &fact).await?;
     }
     desk.hazard.mid_transaction().await?;

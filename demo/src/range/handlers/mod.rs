@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 use super::{
     hazard::Hazard,
     message::{Kind, Message},
-    world::World,
+    trial_state::TrialState,
 };
 
 /// The implementation that a trial tests.
@@ -54,7 +54,7 @@ pub struct Desk<'a> {
     /// The connection of the consumer.
     pub client: &'a mut Client,
     /// The state that all consumers of the trial share.
-    pub world: &'a World,
+    pub state: &'a TrialState,
     /// The fault that can kill the consumer during this delivery.
     pub hazard: Hazard<'a>,
 }
@@ -62,7 +62,7 @@ pub struct Desk<'a> {
 /// Handles one delivery.
 pub async fn handle(desk: &mut Desk<'_>, message: &Message) -> Result<()> {
     let body = message.body.as_slice();
-    match (message.kind, desk.world.system) {
+    match (message.kind, desk.state.system) {
         (Kind::FireAt, System::Nothing) => nothing::fire(desk, parse(body)?).await,
         (Kind::FireAt, System::ById) => by_id::fire(desk, parse(body)?).await,
         (Kind::FireAt, System::Idem) => idem::fire(desk, parse(body)?).await,

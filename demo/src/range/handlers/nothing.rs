@@ -21,7 +21,7 @@ pub async fn fire(desk: &mut Desk<'_>, shot: FireAt) -> Result<()> {
     desk.hazard.mid_transaction().await?;
     tx.commit().await?;
     desk.hazard.after_commit()?;
-    desk.world.publish(fact.message(Uuid::new_v4())?);
+    desk.state.publish(fact.message(Uuid::new_v4())?);
     Ok(())
 }
 

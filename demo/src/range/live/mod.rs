@@ -17,22 +17,22 @@
 pub mod broker;
 pub mod business;
 pub mod config;
-pub mod crew;
+pub mod faults;
 pub mod flaw;
-pub mod mishaps;
 pub mod place;
 pub mod plan;
 pub mod poison;
+pub mod processes;
 pub mod report;
+pub mod runner;
 pub mod servers;
-pub mod stage;
 pub mod verdict;
 pub mod work;
 
 pub use config::{Field, Kind, LiveConfig};
 pub use flaw::Flaw;
 pub use report::LiveReport;
+pub use runner::{Look, run};
 pub use servers::Server;
-pub use stage::{Look, run};
 pub use verdict::LiveVerdict;
 pub use work::{Post, Role};

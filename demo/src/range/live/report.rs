@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use super::{LiveConfig, LiveVerdict, Role, crew::Tally, servers::Server};
+use super::{LiveConfig, LiveVerdict, Role, processes::Tally, servers::Server};
 use crate::range::verdict::Facts;
 
 /// The results of a run.

@@ -9,7 +9,7 @@ use std::{
 use axum::body::Body;
 use tower::ServiceExt;
 
-use crate::ground::{Ground, Mode, ask, layer};
+use crate::fixtures::{Fixture, Mode, ask, layer};
 
 /// Polls a future up to `times` times. Returns `None` and drops the future if it is not ready by
 /// then.
@@ -28,12 +28,12 @@ async fn poll_times<F: Future>(future: F, times: usize) -> Option<F::Output> {
 
 #[tokio::test]
 async fn request_dropped_at_any_await_has_full_effect_or_none() {
-    let ground = Ground::new(Mode::Transaction).await;
+    let fixture = Fixture::new(Mode::Transaction).await;
     let (mut done, mut undone) = (0, 0);
     // Replies of the server that arrive together wake the future only once. So on a busy machine,
     // one round may miss an await point.
     for round in 1..=20 {
-        let seen = drop_at_every_await(&ground, round).await;
+        let seen = drop_at_every_await(&fixture, round).await;
         (done, undone) = (done + seen.0, undone + seen.1);
         if done > 0 && undone >= 2 {
             break;
@@ -44,47 +44,47 @@ async fn request_dropped_at_any_await_has_full_effect_or_none() {
 
 /// Drops a request at each of its await points. Returns the number of requests that took effect,
 /// and the number of requests that did not.
-async fn drop_at_every_await(ground: &Ground, round: usize) -> (i64, i64) {
+async fn drop_at_every_await(fixture: &Fixture, round: usize) -> (i64, i64) {
     let (mut done, mut undone) = (0, 0);
     for polls in 1.. {
         let key = format!("round-{round}-polls-{polls}");
         // The pool has one connection, so the next request uses the connection of the dropped
         // request.
-        let router = ground
+        let router = fixture
             .app
-            .router(layer(ground.mode, ground.database.pool(1)));
+            .router(layer(fixture.mode, fixture.database.pool(1)));
         let response = poll_times(
             router
                 .clone()
-                .oneshot(ask(&key).to::<Body>(ground.server.address)),
+                .oneshot(ask(&key).to::<Body>(fixture.server.address)),
             polls,
         )
         .await;
         let next = router
-            .oneshot(ask(&format!("{key}-next")).to::<Body>(ground.server.address))
+            .oneshot(ask(&format!("{key}-next")).to::<Body>(fixture.server.address))
             .await
             .unwrap();
         assert_eq!(next.status(), 201, "after {polls}");
-        ground.until_quiet().await;
-        let claimed = ground
+        fixture.until_quiet().await;
+        let claimed = fixture
             .count(&format!(
                 "SELECT count(*) FROM idem.inbox WHERE id = 'all:{key}'"
             ))
             .await;
-        assert_eq!(ground.work(&key).await, 2 * claimed, "after {polls}");
+        assert_eq!(fixture.work(&key).await, 2 * claimed, "after {polls}");
         if let Some(response) = response {
             assert_eq!((response.unwrap().status().as_u16(), claimed), (201, 1));
             break;
         }
         done += claimed;
         undone += 1 - claimed;
-        let again = ground.send_until_settled(&ask(&key)).await;
+        let again = fixture.send_until_settled(&ask(&key)).await;
         assert_eq!(
             (again.status.as_u16(), again.is_replayed()),
             (201, claimed == 1),
             "after {polls}"
         );
-        assert_eq!(ground.work(&key).await, 2);
+        assert_eq!(fixture.work(&key).await, 2);
     }
     (done, undone)
 }

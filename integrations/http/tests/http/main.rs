@@ -3,7 +3,7 @@
 
 mod cancel;
 mod failures;
-mod ground;
+mod fixtures;
 mod keys;
 mod leases;
 mod limits;

@@ -2,47 +2,47 @@
 
 use futures_util::future::join_all;
 
-use crate::ground::{App, Ground, MODES, Server, ask, layer};
+use crate::fixtures::{App, Fixture, MODES, Server, ask, layer};
 
 /// Goal: a repeated request gets the recorded response, and its handler does not run again.
 #[tokio::test]
 async fn repeated_request_gets_the_recorded_response() {
     for mode in MODES {
-        let ground = Ground::new(mode).await;
-        let first = ground.send(&ask("once")).await;
+        let fixture = Fixture::new(mode).await;
+        let first = fixture.send(&ask("once")).await;
         first.assert_run(201, 1);
         for _ in 0..3 {
-            ground.send(&ask("once")).await.assert_replay_of(&first);
+            fixture.send(&ask("once")).await.assert_replay_of(&first);
         }
-        assert_eq!(ground.runs(), 1, "{mode:?}");
+        assert_eq!(fixture.runs(), 1, "{mode:?}");
         assert_eq!(
             (
-                ground.work("once").await,
-                ground.sent().await,
-                ground.claims().await
+                fixture.work("once").await,
+                fixture.sent().await,
+                fixture.claims().await
             ),
             (2, 1, 1)
         );
-        ground.send(&ask("another")).await.assert_run(201, 2);
+        fixture.send(&ask("another")).await.assert_run(201, 2);
     }
 }
 
 #[tokio::test]
 async fn concurrent_request_with_the_key_gets_409_and_retry_after() {
     for mode in MODES {
-        let ground = Ground::new(mode).await;
+        let fixture = Fixture::new(mode).await;
         let held = ask("held").with("x-hold", "1");
-        let (first, ()) = tokio::join!(ground.send(&held), async {
-            ground.until_running(1).await;
-            let second = ground.send(&ask("held")).await;
+        let (first, ()) = tokio::join!(fixture.send(&held), async {
+            fixture.until_running(1).await;
+            let second = fixture.send(&ask("held")).await;
             second.assert_problem(409, "in-progress");
             assert_eq!(second.headers["retry-after"], "1");
-            ground.app.gate.add_permits(1);
+            fixture.app.gate.add_permits(1);
         });
         first.assert_run(201, 1);
-        ground.send(&ask("held")).await.assert_replay_of(&first);
+        fixture.send(&ask("held")).await.assert_replay_of(&first);
         assert_eq!(
-            (ground.runs(), ground.work("held").await),
+            (fixture.runs(), fixture.work("held").await),
             (1, 2),
             "{mode:?}"
         );
@@ -52,11 +52,11 @@ async fn concurrent_request_with_the_key_gets_409_and_retry_after() {
 #[tokio::test]
 async fn concurrent_requests_run_one_handler() {
     for mode in MODES {
-        let ground = Ground::new(mode).await;
+        let fixture = Fixture::new(mode).await;
         for round in 1..=10 {
             let key = format!("race-{round}");
             let request = ask(&key);
-            let responses = join_all((0..6).map(|_| ground.send(&request))).await;
+            let responses = join_all((0..6).map(|_| fixture.send(&request))).await;
             let (new, old): (Vec<_>, Vec<_>) = responses
                 .iter()
                 .partition(|response| response.status == 201 && !response.is_replayed());
@@ -69,7 +69,7 @@ async fn concurrent_requests_run_one_handler() {
                 }
             }
             assert_eq!(
-                (ground.work(&key).await, ground.runs()),
+                (fixture.work(&key).await, fixture.runs()),
                 (2, round),
                 "{mode:?}"
             );
@@ -80,17 +80,17 @@ async fn concurrent_requests_run_one_handler() {
 #[tokio::test]
 async fn other_request_with_the_same_key_gets_422_and_is_not_run() {
     for mode in MODES {
-        let ground = Ground::new(mode).await;
-        ground.send(&ask("k")).await.assert_run(201, 1);
+        let fixture = Fixture::new(mode).await;
+        fixture.send(&ask("k")).await.assert_run(201, 1);
         for other in [
             ask("k").body("another body"),
             ask("k").path("/others"),
             ask("k").path("/orders?dry=1"),
             ask("k").method(http::Method::PATCH),
         ] {
-            ground.send(&other).await.assert_problem(422, "mismatch");
+            fixture.send(&other).await.assert_problem(422, "mismatch");
         }
-        assert_eq!((ground.runs(), ground.claims().await), (1, 1), "{mode:?}");
+        assert_eq!((fixture.runs(), fixture.claims().await), (1, 1), "{mode:?}");
     }
 }
 
@@ -99,11 +99,11 @@ async fn other_request_with_the_same_key_gets_422_and_is_not_run() {
 #[tokio::test]
 async fn other_process_replays_the_recorded_response() {
     for mode in MODES {
-        let ground = Ground::new(mode).await;
-        let first = ground.send(&ask("restart")).await;
-        let app = App::new(ground.database.pool(2));
-        let second = Server::start(app.router(layer(mode, ground.database.pool(2)))).await;
-        ground
+        let fixture = Fixture::new(mode).await;
+        let first = fixture.send(&ask("restart")).await;
+        let app = App::new(fixture.database.pool(2));
+        let second = Server::start(app.router(layer(mode, fixture.database.pool(2)))).await;
+        fixture
             .send_to(second.address, &ask("restart"))
             .await
             .assert_replay_of(&first);
@@ -118,31 +118,31 @@ async fn other_process_replays_the_recorded_response() {
 #[tokio::test]
 async fn each_caller_has_its_own_keys() {
     for mode in MODES {
-        let ground = Ground::of_tenants(mode).await;
-        let first = ground.send(&ask("k").with("x-tenant", "a")).await;
+        let fixture = Fixture::of_tenants(mode).await;
+        let first = fixture.send(&ask("k").with("x-tenant", "a")).await;
         first.assert_run(201, 1);
-        ground
+        fixture
             .send(&ask("k").with("x-tenant", "b"))
             .await
             .assert_run(201, 2);
-        ground
+        fixture
             .send(&ask("k").with("x-tenant", "a"))
             .await
             .assert_replay_of(&first);
         // The caller and the key are not simply concatenated: "a" with "b:k" and "a:b" with "k" are
         // different.
-        ground
+        fixture
             .send(&ask("b:k").with("x-tenant", "a"))
             .await
             .assert_run(201, 3);
-        ground
+        fixture
             .send(&ask("k").with("x-tenant", "a:b"))
             .await
             .assert_run(201, 4);
-        ground
+        fixture
             .send(&ask("k"))
             .await
             .assert_problem(403, "unknown-caller");
-        assert_eq!((ground.runs(), ground.claims().await), (4, 4), "{mode:?}");
+        assert_eq!((fixture.runs(), fixture.claims().await), (4, 4), "{mode:?}");
     }
 }

@@ -2,13 +2,13 @@
 
 use idem_client::MessageId;
 
-use crate::ground::{Ground, MODES, ask, destination};
+use crate::fixtures::{Fixture, MODES, ask, destination};
 
 #[tokio::test]
 async fn key_claimed_without_a_response_gets_409() {
     for mode in MODES {
-        let mut ground = Ground::new(mode).await;
-        let tx = ground.observer.transaction().await.unwrap();
+        let mut fixture = Fixture::new(mode).await;
+        let tx = fixture.observer.transaction().await.unwrap();
         let id = MessageId::text("all:k").unwrap();
         assert!(
             idem_client::try_claim(&tx, &id, &destination())
@@ -17,10 +17,10 @@ async fn key_claimed_without_a_response_gets_409() {
                 .is_new()
         );
         tx.commit().await.unwrap();
-        ground
+        fixture
             .send(&ask("k"))
             .await
             .assert_problem(409, "not-recorded");
-        assert_eq!(ground.runs(), 0, "{mode:?}");
+        assert_eq!(fixture.runs(), 0, "{mode:?}");
     }
 }

@@ -1,26 +1,26 @@
 //! Tests which responses are recorded, and which of their headers.
 
-use crate::ground::{Ground, MODES, Mode, ask};
+use crate::fixtures::{Fixture, MODES, Mode, ask};
 
 #[tokio::test]
 async fn transient_failure_is_not_recorded_and_runs_again() {
     for mode in MODES {
-        let ground = Ground::new(mode).await;
+        let fixture = Fixture::new(mode).await;
         let mut run = 0;
         for status in [500, 502, 503, 504, 409, 429] {
             for _ in 0..2 {
                 run += 1;
                 let failed = ask("k").with("x-status", &status.to_string());
-                ground.send(&failed).await.assert_run(status, run);
-                assert_eq!(ground.claims().await, 0, "{mode:?} {status}");
+                fixture.send(&failed).await.assert_run(status, run);
+                assert_eq!(fixture.claims().await, 0, "{mode:?} {status}");
             }
         }
         if mode == Mode::Transaction {
-            ground.assert_untouched().await;
+            fixture.assert_untouched().await;
         }
-        let done = ground.send(&ask("k")).await;
+        let done = fixture.send(&ask("k")).await;
         done.assert_run(201, run + 1);
-        ground
+        fixture
             .send(&ask("k").with("x-status", "500"))
             .await
             .assert_replay_of(&done);
@@ -30,46 +30,46 @@ async fn transient_failure_is_not_recorded_and_runs_again() {
 #[tokio::test]
 async fn success_redirection_and_client_error_are_recorded() {
     for mode in MODES {
-        let ground = Ground::new(mode).await;
+        let fixture = Fixture::new(mode).await;
         for (run, status) in [200, 201, 202, 303, 308, 400, 402, 404, 422]
             .into_iter()
             .enumerate()
         {
             let key = format!("status-{status}");
-            let first = ground
+            let first = fixture
                 .send(&ask(&key).with("x-status", &status.to_string()))
                 .await;
             first.assert_run(status, run + 1);
-            ground.send(&ask(&key)).await.assert_replay_of(&first);
+            fixture.send(&ask(&key)).await.assert_replay_of(&first);
         }
-        assert_eq!((ground.runs(), ground.claims().await), (9, 9), "{mode:?}");
+        assert_eq!((fixture.runs(), fixture.claims().await), (9, 9), "{mode:?}");
     }
 }
 
 #[tokio::test]
 async fn keep_statuses_selects_the_recorded_statuses() {
     for mode in MODES {
-        let ground = Ground::with(mode, |layer| {
+        let fixture = Fixture::with(mode, |layer| {
             layer.keep_statuses(|status| status.is_success() || status == 500)
         })
         .await;
         for (run, status) in [404, 500, 404].into_iter().enumerate() {
             let failed = ask("k").with("x-status", &status.to_string());
-            ground.send(&failed).await.assert_run(status, run + 1);
+            fixture.send(&failed).await.assert_run(status, run + 1);
         }
-        assert_eq!(ground.claims().await, 0, "{mode:?}");
-        let done = ground.send(&ask("k")).await;
-        ground.send(&ask("k")).await.assert_replay_of(&done);
+        assert_eq!(fixture.claims().await, 0, "{mode:?}");
+        let done = fixture.send(&ask("k")).await;
+        fixture.send(&ask("k")).await.assert_replay_of(&done);
     }
 }
 
 #[tokio::test]
 async fn headers_are_recorded_except_cookies_and_connection_headers() {
     for mode in MODES {
-        let ground = Ground::new(mode).await;
-        let first = ground.send(&ask("k")).await;
+        let fixture = Fixture::new(mode).await;
+        let first = fixture.send(&ask("k")).await;
         assert_eq!(first.headers["set-cookie"], "session=secret", "{mode:?}");
-        let again = ground.send(&ask("k")).await;
+        let again = fixture.send(&ask("k")).await;
         again.assert_replay_of(&first);
         assert_eq!(
             (&again.headers["x-other"], &again.headers["content-type"]),
@@ -85,19 +85,19 @@ async fn headers_are_recorded_except_cookies_and_connection_headers() {
         );
         let recorded = "SELECT count(*) FROM idem.inbox i, idem_calls(i.id, i.destination) c
                         WHERE c.response::text ~ 'secret|\"date\"'";
-        assert_eq!(ground.count(recorded).await, 0, "{mode:?}");
+        assert_eq!(fixture.count(recorded).await, 0, "{mode:?}");
     }
 }
 
 #[tokio::test]
 async fn keep_headers_selects_the_recorded_headers() {
     for mode in MODES {
-        let ground = Ground::with(mode, |layer| {
+        let fixture = Fixture::with(mode, |layer| {
             layer.keep_headers(|name| name == "x-run" || name == "connection")
         })
         .await;
-        let first = ground.send(&ask("k")).await;
-        let again = ground.send(&ask("k")).await;
+        let first = fixture.send(&ask("k")).await;
+        let again = fixture.send(&ask("k")).await;
         again.assert_replay_of(&first);
         assert!(
             !again.headers.contains_key("x-other") && !again.headers.contains_key("content-type"),
@@ -110,28 +110,28 @@ async fn keep_headers_selects_the_recorded_headers() {
 /// back unless the handler asks to keep them.
 #[tokio::test]
 async fn client_error_rolls_back_the_writes_of_its_handler() {
-    let ground = Ground::new(Mode::Transaction).await;
-    let rejected = ground.send(&ask("k").with("x-status", "402")).await;
+    let fixture = Fixture::new(Mode::Transaction).await;
+    let rejected = fixture.send(&ask("k").with("x-status", "402")).await;
     rejected.assert_run(402, 1);
     assert_eq!(
         (
-            ground.work("k").await,
-            ground.sent().await,
-            ground.claims().await
+            fixture.work("k").await,
+            fixture.sent().await,
+            fixture.claims().await
         ),
         (0, 0, 1)
     );
-    ground.send(&ask("k")).await.assert_replay_of(&rejected);
+    fixture.send(&ask("k")).await.assert_replay_of(&rejected);
 
     let kept = ask("kept")
         .with("x-status", "402")
         .with("x-keep-writes", "1");
-    ground.send(&kept).await.assert_run(402, 2);
+    fixture.send(&kept).await.assert_run(402, 2);
     assert_eq!(
         (
-            ground.work("kept").await,
-            ground.sent().await,
-            ground.claims().await
+            fixture.work("kept").await,
+            fixture.sent().await,
+            fixture.claims().await
         ),
         (2, 1, 2)
     );
@@ -141,37 +141,37 @@ async fn client_error_rolls_back_the_writes_of_its_handler() {
 /// layer rolls back to a savepoint. Many 4xx responses follow a failed statement.
 #[tokio::test]
 async fn failed_statement_permits_to_record_errors_only() {
-    let ground = Ground::new(Mode::Transaction).await;
-    let rejected = ground
+    let fixture = Fixture::new(Mode::Transaction).await;
+    let rejected = fixture
         .send(&ask("k").with("x-fail", "1").with("x-status", "422"))
         .await;
     rejected.assert_run(422, 1);
-    ground.send(&ask("k")).await.assert_replay_of(&rejected);
+    fixture.send(&ask("k")).await.assert_replay_of(&rejected);
 
-    let pretended = ground.send(&ask("pretended").with("x-fail", "1")).await;
+    let pretended = fixture.send(&ask("pretended").with("x-fail", "1")).await;
     pretended.assert_problem(500, "failed");
     assert_eq!(
-        (ground.work("pretended").await, ground.claims().await),
+        (fixture.work("pretended").await, fixture.claims().await),
         (0, 1)
     );
-    ground.send(&ask("pretended")).await.assert_run(201, 3);
+    fixture.send(&ask("pretended")).await.assert_run(201, 3);
 }
 
 #[tokio::test]
 async fn handler_that_keeps_its_transaction_commits_nothing() {
-    let ground = Ground::new(Mode::Transaction).await;
+    let fixture = Fixture::new(Mode::Transaction).await;
     for status in ["201", "402", "503"] {
-        let kept = ground
+        let kept = fixture
             .send(&ask("k").with("x-keep-tx", "1").with("x-status", status))
             .await;
         kept.assert_problem(500, "failed");
-        let tx = ground.app.kept.lock().unwrap().take().unwrap();
+        let tx = fixture.app.kept.lock().unwrap().take().unwrap();
         let _ = tx.batch_execute("COMMIT").await;
-        ground.assert_untouched().await;
+        fixture.assert_untouched().await;
     }
-    drop(ground.app.kept.lock().unwrap().take());
-    ground.until_quiet().await;
-    ground
+    drop(fixture.app.kept.lock().unwrap().take());
+    fixture.until_quiet().await;
+    fixture
         .send_until_settled(&ask("k"))
         .await
         .assert_run(201, 4);

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use idem_client::{Effect, send};
-use idem_fixtures::log::Log;
-use idem_fixtures::{Database, until};
 use idem_runtime::{OutgoingMessage, PublishError, Publisher, Relay};
+use idem_testkit::log::Log;
+use idem_testkit::{Database, until};
 use tokio::sync::oneshot;
 use tokio_postgres::Client;
 use tracing::Level;
@@ -95,7 +95,7 @@ pub async fn assert_waited_for<P: Publisher>(
 ) {
     let (log, _guard) = Log::keep();
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     for (topic, key, text) in [
         (present, "a", "a-0"),
         (absent, "a", "a-1"),
@@ -175,7 +175,7 @@ pub async fn assert_waited_for<P: Publisher>(
 /// other effects of its topic.
 pub async fn assert_parked(publisher: impl Publisher, topic: &str, reason: &str) {
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     send_text(&client, topic, "before", "before").await;
     send_text(&client, topic, "poison", &"x".repeat(10_000)).await;
     send_text(&client, topic, "after", "after").await;

@@ -16,11 +16,11 @@ use async_nats::jetstream::{
     self,
     consumer::{AckPolicy, Info, pull},
 };
-use idem_fixtures::{Database, in_time, log::Log, until};
 use idem_nats::{NatsConfig, NatsSource, NatsSubscription};
 use idem_runtime::{
     Consumer, Delivery, HandlerError, Message, Publisher, Settlement, Source, Tx, consumer::Summary,
 };
+use idem_testkit::{Database, in_time, log::Log, until};
 use tokio::{
     runtime::Runtime,
     sync::{Semaphore, oneshot, watch},
@@ -425,7 +425,7 @@ async fn i4_database_failure_uses_no_nats_delivery() {
     make_consumer(&url, "limited", |config| config.max_deliver = 3).await;
     let unserved = Unserved::start(source(&url, "limited", 1), "limited").await;
     unserved.attempted(6).await;
-    let client = unserved.db.connect().await;
+    let client = unserved.db.client().await;
     client
         .batch_execute("CREATE TABLE done (text text)")
         .await
@@ -454,7 +454,7 @@ async fn attempts_until_kept(
     stream_of(&url, stream, &["poison"]).await;
     make_consumer(&url, stream, |config| config.max_deliver = max_deliver).await;
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&seen);
     let handler = move |_: Tx, message: Message| {
@@ -547,12 +547,7 @@ async fn stop_with_prefetched(
 pub async fn kept_at_a_stop(db: &Database, destination: &str) -> HashSet<String> {
     let sql = "SELECT convert_from(payload, 'UTF8') FROM idem.dead_letters \
                WHERE destination = $1 AND last_error LIKE '%may not redeliver it'";
-    let rows = db
-        .connect()
-        .await
-        .query(sql, &[&destination])
-        .await
-        .unwrap();
+    let rows = db.client().await.query(sql, &[&destination]).await.unwrap();
     rows.iter().map(|row| row.get(0)).collect()
 }
 
@@ -659,7 +654,7 @@ async fn i4_last_delivery_with_unavailable_api_becomes_dead_letter() {
     let summary = in_time(consumer.run(is_settled)).await.unwrap();
     assert_eq!((summary.handled, summary.rejected), (0, 1));
     let sql = "SELECT last_error FROM idem.dead_letters WHERE destination = 'api-away'";
-    let reason: String = db.connect().await.query_one(sql, &[]).await.unwrap().get(0);
+    let reason: String = db.client().await.query_one(sql, &[]).await.unwrap().get(0);
     assert!(reason.ends_with("its API is down"), "{reason}");
 }
 
@@ -704,7 +699,7 @@ async fn i4_last_delivery_of_an_aborted_worker_becomes_dead_letter() {
     let url = shared();
     stream_that_delivers_once(&url, "aborted", "kept").await;
     let db = Database::create();
-    let (locker, observer) = (db.connect().await, db.connect().await);
+    let (locker, observer) = (db.client().await, db.client().await);
     let lock = "BEGIN; LOCK TABLE idem.dead_letter IN ACCESS EXCLUSIVE MODE";
     locker.batch_execute(lock).await.unwrap();
     // Read `pg_locks` instead of the wait event: a backend that checks for a deadlock has no wait
@@ -750,7 +745,7 @@ async fn i4_last_delivery_cut_in_a_statement_becomes_dead_letter() {
     let url = shared();
     stream_that_delivers_once(&url, "cut-statement", "kept").await;
     let db = Database::create();
-    let observer = db.connect().await;
+    let observer = db.client().await;
     let handler = async |tx: Tx, _: Message| {
         tx.batch_execute("SELECT pg_sleep(600)").await?;
         Ok(vec![])

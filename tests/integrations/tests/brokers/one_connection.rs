@@ -11,12 +11,12 @@ use std::{
 
 use futures_util::{FutureExt, future::join_all};
 use idem_brokers::RabbitMq;
-use idem_fixtures::{
+use idem_rabbitmq::{RabbitMqConfig, RabbitMqPublisher};
+use idem_runtime::{PublishError, Publisher};
+use idem_testkit::{
     polls::{Moment, poll_times},
     until,
 };
-use idem_rabbitmq::{RabbitMqConfig, RabbitMqPublisher};
-use idem_runtime::{PublishError, Publisher};
 use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},

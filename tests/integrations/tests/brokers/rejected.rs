@@ -3,8 +3,8 @@
 use std::{future::pending, time::Duration};
 
 use idem_client::{Destination, MessageId, deadletters};
-use idem_fixtures::{Database, until};
 use idem_runtime::{Consumer, HandlerError, Message, Publisher, Relay, Source, Tx};
+use idem_testkit::{Database, until};
 use tokio::{select, sync::oneshot, time::timeout};
 
 use crate::DEADLINE;
@@ -14,7 +14,7 @@ use crate::DEADLINE;
 /// both are handled after a requeue.
 pub async fn assert_rejected_and_requeued(source: impl Source) {
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     client
         .batch_execute("CREATE TABLE done (text text)")
         .await
@@ -74,7 +74,7 @@ pub async fn assert_forwarded(
     topic: &str,
 ) {
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     client
         .batch_execute("CREATE TABLE done (id text)")
         .await

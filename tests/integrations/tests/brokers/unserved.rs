@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
-use idem_fixtures::{Database, in_time, until};
 use idem_runtime::{
     Consumer, Error, Message, Source, Tx,
     consumer::{Selector, Summary},
 };
+use idem_testkit::{Database, in_time, until};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 /// A running consumer. Its database lacks a table, so each attempt fails because of the environment

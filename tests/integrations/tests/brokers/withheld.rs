@@ -8,9 +8,9 @@ use std::{
 };
 
 use idem_brokers::RabbitMq;
-use idem_fixtures::{Database, in_time, log::Log, until};
 use idem_rabbitmq::{RabbitMqConfig, RabbitMqSource, RabbitMqSubscription};
 use idem_runtime::{Consumer, HandlerError, Message, Publisher, Settlement, Source, Tx};
+use idem_testkit::{Database, in_time, log::Log, until};
 use lapin::types::AMQPValue;
 use tracing::Level;
 
@@ -282,7 +282,7 @@ async fn i4_database_failure_uses_no_rabbitmq_delivery() {
         .unwrap();
     let unserved = Unserved::start(source(&url, "environment"), "environment").await;
     unserved.attempted(6).await;
-    let client = unserved.db.connect().await;
+    let client = unserved.db.client().await;
     client
         .batch_execute("CREATE TABLE done (text text)")
         .await
@@ -360,7 +360,7 @@ async fn i4_failing_message_becomes_dead_letter_before_limit() {
     let url = shared();
     queue_of(&url, "always-fails", "poison").await;
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&seen);
     let handler = move |_: Tx, message: Message| {
@@ -405,7 +405,7 @@ async fn attempts_after(deliveries: u32, queue: &'static str, returned: Settleme
     queue_of(&url, queue, "poison").await;
     return_often(&url, queue, deliveries, &returned).await;
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     let attempts = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&attempts);
     let handler = move |_: Tx, _: Message| {
@@ -456,7 +456,7 @@ async fn i4_message_near_limit_waits_for_api_within_its_hold() {
     queue_of(&url, queue, "poison").await;
     return_often(&url, queue, 16, &Settlement::RETRY).await;
     let db = Database::create();
-    let client = db.connect().await;
+    let client = db.client().await;
     let attempts = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&attempts);
     let handler = move |_: Tx, _: Message| {

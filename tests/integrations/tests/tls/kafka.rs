@@ -4,11 +4,12 @@
 use idem_brokers::{Authority, Validity};
 use idem_kafka::{KafkaConfig, KafkaPublisher, KafkaSource, KafkaSubscription};
 use idem_runtime::{PublishError, Publisher, Settlement, Source};
+use idem_testkit::DEADLINE;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use tokio::time::timeout;
 
-use crate::{DEADLINE, effect, proxy};
+use crate::{effect, proxy};
 
 fn mock() -> MockCluster<'static, DefaultProducerContext> {
     let mock = MockCluster::new(1).unwrap();

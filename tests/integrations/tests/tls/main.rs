@@ -9,15 +9,9 @@ mod rabbitmq;
 mod secrets;
 
 use std::error::Error;
-use std::time::Duration;
 
 use idem_runtime::{OutgoingMessage, PublishError};
-use tokio::time::{Instant, sleep};
 use uuid::Uuid;
-
-/// The longest time that a test waits for one state. Each state is reached earlier, even on a busy
-/// machine.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The error texts of rustls for a certificate of an unknown authority, for a certificate of
 /// another host, and for an expired certificate.
@@ -48,14 +42,5 @@ fn assert_unavailable(published: Result<(), PublishError>, reason: &str) {
             assert!(text.contains(reason), "{reason}: {text}");
         }
         other => panic!("{reason}: {other:?}"),
-    }
-}
-
-/// Waits until `is_so` returns true. Panics after `DEADLINE`.
-async fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + DEADLINE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "timed out: {what}");
-        sleep(Duration::from_millis(20)).await;
     }
 }

@@ -7,6 +7,7 @@ use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use idem_brokers::{Authority, Certified, Nats, Validity};
 use idem_nats::{NatsConfig, NatsPublisher};
 use idem_runtime::{PublishError, Publisher};
+use idem_testkit::{DEADLINE, until};
 use nkeys::KeyPair;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, copy_bidirectional};
@@ -15,11 +16,13 @@ use tokio::sync::mpsc::{self, error::TryRecvError};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-use crate::{DEADLINE, EXPIRED, OTHER_HOST, UNKNOWN, assert_unavailable, effect, until};
+use crate::{EXPIRED, OTHER_HOST, UNKNOWN, assert_unavailable, effect};
 
 fn tls(server: &Certified, clients: &str) -> String {
     let (certificate, key) = (server.certificate.display(), server.key.display());
-    format!("tls {{ cert_file: \"{certificate}\", key_file: \"{key}\", {clients} }}")
+    // By default the server closes a connection whose handshake takes 2 seconds, which happens on a
+    // busy machine.
+    format!("tls {{ cert_file: \"{certificate}\", key_file: \"{key}\", timeout: 60, {clients} }}")
 }
 
 fn url(server: &Nats, host: &str) -> String {
@@ -75,7 +78,7 @@ async fn nats_without_tls_fails_with_a_tls_url() {
     assert_unavailable(reach(config).await, "");
     // The client receives either the reply of the server or the end of the connection, so its error
     // is not checked. The log of the server shows the failed handshake.
-    until("the server has rejected the handshake", || {
+    until("the server has rejected the handshake", async || {
         server.log().unwrap().contains("Client parser ERROR")
     })
     .await;
@@ -99,7 +102,10 @@ async fn client_certificate_is_presented_to_nats() {
     );
     assert_unavailable(reach(config).await, "");
     let rejection = "client didn't provide a certificate";
-    until(rejection, || server.log().unwrap().contains(rejection)).await;
+    until(rejection, async || {
+        server.log().unwrap().contains(rejection)
+    })
+    .await;
 }
 
 /// Goal: the login in a URL reaches the server. The NATS library would ignore this login.
@@ -296,6 +302,8 @@ async fn stream_stores_effects_over_tls() {
         ..Default::default()
     };
     context.create_stream(config).await.unwrap();
+    // This client has no settings for TLS, so it must not connect again.
+    drop(context);
     nats.stop().unwrap();
     nats.configure(&tls(&server, ""));
     nats.start_again().unwrap();

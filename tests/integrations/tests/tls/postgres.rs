@@ -8,10 +8,11 @@ use std::time::Duration;
 use idem_brokers::{Authority, Validity};
 use idem_cluster::{Cluster, Install};
 use idem_runtime::{Handled, Idem, Message, PoolConfig, Tx};
+use idem_testkit::until;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::{EXPIRED, OTHER_HOST, UNKNOWN, chain, until};
+use crate::{EXPIRED, OTHER_HOST, UNKNOWN, chain};
 
 /// A server over TCP. It has a certificate for `db.test` from `authority`.
 struct Server {
@@ -504,9 +505,12 @@ async fn statement_of_a_dropped_future_is_cancelled_over_tls() {
     let idem = Idem::new();
     tokio::select! {
         ended = idem.process(&pool, &message, handler) => panic!("did not wait: {ended:?}"),
-        () = until("the statement runs", || sleeping() == "1") => {}
+        () = until("the statement runs", async || sleeping() == "1") => {}
     }
-    until("the server has ended the statement", || sleeping() == "0").await;
+    until("the server has ended the statement", async || {
+        sleeping() == "0"
+    })
+    .await;
     let first_bytes = first_bytes.lock().unwrap();
     assert!(
         first_bytes.len() >= 2 && first_bytes.iter().all(|first| *first == SSL_REQUEST),

@@ -3,10 +3,11 @@
 use idem_brokers::{Authority, Certified, RabbitMq, Validity};
 use idem_rabbitmq::{RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription};
 use idem_runtime::{Publisher, Settlement, Source};
+use idem_testkit::{DEADLINE, until};
 use lapin::{Connection, ConnectionProperties, options::QueueDeclareOptions, types::FieldTable};
 use tokio::time::timeout;
 
-use crate::{DEADLINE, EXPIRED, OTHER_HOST, UNKNOWN, assert_unavailable, effect, until};
+use crate::{EXPIRED, OTHER_HOST, UNKNOWN, assert_unavailable, effect};
 
 fn url(server: &RabbitMq, host: &str) -> String {
     format!(
@@ -91,7 +92,10 @@ async fn client_certificate_logs_in_to_rabbitmq() {
     let rejection = "certificate_required";
     assert!(!server.log().unwrap().contains(rejection));
     assert_unavailable(publish(config).await, "");
-    until(rejection, || server.log().unwrap().contains(rejection)).await;
+    until(rejection, async || {
+        server.log().unwrap().contains(rejection)
+    })
+    .await;
 
     // With `EXTERNAL`, the login in the URL has no effect.
     let port = server.tls_port().unwrap();

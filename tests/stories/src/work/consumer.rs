@@ -11,7 +11,7 @@ use idem_runtime::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
-use super::{Ears, LEASE, Post, Role, notes};
+use super::{Control, LEASE, Post, Role, notes};
 
 /// The payload of a message. It determines the behaviour of the handler.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,24 +28,24 @@ pub struct Wish {
 /// The topic of the effect of each handled message.
 pub const HANDLED: &str = "handled";
 
-pub async fn leased(post: &Post, ears: Ears) -> Result<()> {
+pub async fn leased(post: &Post, control: Control) -> Result<()> {
     let pool = post.pool()?;
-    let desk = Desk::new(&pool, ears);
-    let handler = |work: LeaseContext, message: Message| desk.clone().handle(work, message);
+    let context = HandlerContext::new(&pool, control);
+    let handler = |work: LeaseContext, message: Message| context.clone().handle(work, message);
     post.until_done(Role::Leased, &pool, handler, |what| println!("{what}"))
         .await
 }
 
-pub async fn durable(post: &Post, ears: Ears) -> Result<()> {
+pub async fn durable(post: &Post, control: Control) -> Result<()> {
     let pool = post.pool()?;
     let destination = Role::Durable.destination();
-    let desk = Desk::new(&pool, ears);
+    let context = HandlerContext::new(&pool, control);
     let source = DurableSource::new(pool.clone(), Destination::new(destination)?)
         .lease(LEASE)
         .batch(post.batch);
     let summary = Consumer::new(pool, source)
         .handle_leased(destination, move |work: LeaseContext, message: Message| {
-            desk.clone().handle(work, message)
+            context.clone().handle(work, message)
         })
         .concurrency(post.concurrency)
         .grace(Duration::from_secs(60))
@@ -57,16 +57,16 @@ pub async fn durable(post: &Post, ears: Ears) -> Result<()> {
 
 /// The context of the handlers.
 #[derive(Clone)]
-struct Desk {
+struct HandlerContext {
     pool: Pool,
-    ears: Arc<Mutex<Ears>>,
+    control: Arc<Mutex<Control>>,
 }
 
-impl Desk {
-    fn new(pool: &Pool, ears: Ears) -> Self {
+impl HandlerContext {
+    fn new(pool: &Pool, control: Control) -> Self {
         Self {
             pool: pool.clone(),
-            ears: Arc::new(Mutex::new(ears)),
+            control: Arc::new(Mutex::new(control)),
         }
     }
 
@@ -83,7 +83,7 @@ impl Desk {
             process::abort();
         }
         if wish.waits && attempt == 1 {
-            self.ears.lock().await.say_and_wait("working").await?;
+            self.control.lock().await.report_and_wait("working").await?;
         }
         if attempt <= wish.fails {
             return Err("this attempt fails as requested".into());

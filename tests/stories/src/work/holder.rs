@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 use tokio_postgres::{Client, Error, NoTls};
 
-use super::{Ears, LEASE, Post, Role};
+use super::{Control, LEASE, Post, Role};
 
 /// The statement that leases a message of a broker.
 const ACQUIRE: &str =
@@ -12,7 +12,7 @@ const ACQUIRE: &str =
 /// The statement that leases a received message.
 const FETCH: &str = "SELECT token FROM idem_next($2, 1, $3::text::interval) WHERE id = $1";
 
-pub async fn run(role: Role, post: &Post, mut ears: Ears) -> Result<()> {
+pub async fn run(role: Role, post: &Post, mut control: Control) -> Result<()> {
     let (client, connection) = tokio_postgres::connect(&post.database, NoTls).await?;
     tokio::spawn(connection);
     let sql = if role == Role::Fetcher {
@@ -39,7 +39,7 @@ pub async fn run(role: Role, post: &Post, mut ears: Ears) -> Result<()> {
             &[&hand.message, &hand.token],
         )
         .await?;
-    ears.say_and_wait("working").await?;
+    control.report_and_wait("working").await?;
     hand.print("complete", hand.complete().await);
     hand.client.batch_execute("COMMIT").await?;
     hand.print("extend", hand.select("idem_extend($1, $2, $3)").await);

@@ -19,7 +19,7 @@ pub const UNKNOWN: &str = "unknown";
 
 /// The context of the handlers.
 #[derive(Clone)]
-struct Desk {
+struct HandlerContext {
     role: Role,
     pool: Pool,
     outside: Outside,
@@ -27,16 +27,16 @@ struct Desk {
 
 pub async fn run(role: Role, post: &Post) -> Result<()> {
     let pool = post.pool()?;
-    let desk = Desk {
+    let context = HandlerContext {
         role,
         pool: pool.clone(),
         outside: Outside::new(post.outside()?),
     };
-    let handler = |work: LeaseContext, message: Message| desk.clone().handle(work, message);
+    let handler = |work: LeaseContext, message: Message| context.clone().handle(work, message);
     post.until_done(role, &pool, handler, |_| {}).await
 }
 
-impl Desk {
+impl HandlerContext {
     async fn handle(self, work: LeaseContext, message: Message) -> Handled {
         let reference = message.message_id().unwrap_or_default().to_owned();
         match self.role {

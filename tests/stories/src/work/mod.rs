@@ -3,7 +3,7 @@
 
 mod bare;
 mod consumer;
-mod ears;
+mod control;
 mod holder;
 mod journal;
 pub mod notes;
@@ -23,7 +23,7 @@ use idem_runtime::{Error, Handled, Idem, Message, Policies, Processed, lease::Le
 use tokio::time::sleep;
 use tokio_postgres::NoTls;
 
-use self::ears::Ears;
+use self::control::Control;
 pub use self::{
     consumer::{HANDLED, Wish},
     journal::UNKNOWN,
@@ -87,13 +87,13 @@ pub struct Post {
 
 /// Runs a role until its message is done. The process also ends when its standard input is closed.
 pub async fn run(role: Role, post: Post) -> Result<()> {
-    let ears = Ears::listen();
+    let control = Control::listen();
     match role {
         Role::Card | Role::Carrier | Role::Mail | Role::MailOnce => journal::run(role, &post).await,
         Role::CardBare | Role::CarrierBare | Role::MailBare => bare::run(role, &post).await,
-        Role::Holder | Role::Fetcher => holder::run(role, &post, ears).await,
-        Role::Leased => consumer::leased(&post, ears).await,
-        Role::Durable => consumer::durable(&post, ears).await,
+        Role::Holder | Role::Fetcher => holder::run(role, &post, control).await,
+        Role::Leased => consumer::leased(&post, control).await,
+        Role::Durable => consumer::durable(&post, control).await,
         Role::Clock => {
             println!(
                 "{}",

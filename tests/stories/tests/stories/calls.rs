@@ -83,27 +83,28 @@ impl Run {
     }
 
     /// Asserts that workers were killed at all four moments of each request in `said`, and at all
-    /// four moments of the request with which it takes effect (see [`effective_turn`]).
+    /// four moments of the request with which it takes effect (see [`effective_request`]).
     fn assert_cut(&self, said: &[&str]) {
-        let turns = &self.0[0].outcome.turns;
+        let requests = &self.0[0].outcome.requests;
         for said in said {
-            let turn = turns.iter().position(|name| name.contains(said));
-            let turn = turn.unwrap_or_else(|| panic!("no request contains {said}: {turns:?}"));
-            for turn in [Some(turn), effective_turn(turns, said)]
+            let request = requests.iter().position(|name| name.contains(said));
+            let request =
+                request.unwrap_or_else(|| panic!("no request contains {said}: {requests:?}"));
+            for request in [Some(request), effective_request(requests, said)]
                 .into_iter()
                 .flatten()
             {
                 let predictable = self.0.iter().filter(|state| state.is_predictable());
                 let points = predictable.filter_map(|state| state.outcome.point);
                 let moments: BTreeSet<_> = points
-                    .filter(|point| point.turn == turn)
+                    .filter(|point| point.request == request)
                     .map(|point| point.moment)
                     .collect();
                 assert_eq!(
                     moments.len(),
                     4,
-                    "{said}, request {turn} ({}): {moments:?}",
-                    turns[turn]
+                    "{said}, request {request} ({}): {moments:?}",
+                    requests[request]
                 );
             }
         }
@@ -143,8 +144,9 @@ impl MessageState {
 
     /// Returns true if `said` took effect before the worker was killed.
     fn has_passed(&self, said: &str, killed: Point) -> bool {
-        effective_turn(&self.outcome.turns, said).is_some_and(|turn| {
-            turn < killed.turn || turn == killed.turn && killed.moment >= Moment::Unheard
+        effective_request(&self.outcome.requests, said).is_some_and(|request| {
+            request < killed.request
+                || request == killed.request && killed.moment >= Moment::Unheard
         })
     }
 
@@ -161,19 +163,19 @@ impl MessageState {
 
 /// Returns the number of the request with which `said` takes effect. For a request to the database
 /// this is the next commit.
-fn effective_turn(turns: &[String], said: &str) -> Option<usize> {
-    let mut after = turns
+fn effective_request(requests: &[String], said: &str) -> Option<usize> {
+    let mut after = requests
         .iter()
         .enumerate()
         .skip_while(|(_, name)| !name.contains(said));
-    let (turn, name) = after.next()?;
+    let (request, name) = after.next()?;
     if !name.starts_with("database") {
-        return Some(turn);
+        return Some(request);
     }
     let commit = format!("{}: COMMIT", name.split(':').next().unwrap_or_default());
     after
         .find(|(_, name)| **name == commit)
-        .map(|(turn, _)| turn)
+        .map(|(request, _)| request)
 }
 
 async fn effects(client: &Client, message: &str, role: Role) -> Result<i64> {

@@ -14,7 +14,7 @@ use idem_stories::{
 use idem_testkit::clock::Clock;
 use idem_testkit::{Database, Session, until};
 
-use crate::{WORKER, ground};
+use crate::{WORKER, fixtures};
 
 const HOUR: i64 = 3_600;
 
@@ -26,7 +26,7 @@ const SOON: f64 = 600.0;
 
 fn start(role: Role, database: &Database, wish: &Wish, wrong_by: i64) -> Result<Worker> {
     let message = if role == Role::Leased { MESSAGE } else { "" };
-    let arguments = ground::arguments(role, database, message, wish)?;
+    let arguments = fixtures::arguments(role, database, message, wish)?;
     Worker::start_with(
         Path::new(WORKER),
         arguments,
@@ -85,7 +85,7 @@ async fn worker_reads_the_wrong_clock() -> Result<()> {
 async fn lease_has_the_same_length_with_a_wrong_clock() -> Result<()> {
     for wrong_by in [-HOUR, HOUR] {
         let database = Database::with_idem("clock").await?;
-        let client = ground::set_up(&database, Role::Leased).await?;
+        let client = fixtures::set_up(&database, Role::Leased).await?;
         let wish = Wish {
             waits: true,
             ..Wish::default()
@@ -126,7 +126,7 @@ async fn lease_has_the_same_length_with_a_wrong_clock() -> Result<()> {
 async fn attempts_and_backoff_are_the_same_with_a_wrong_clock() -> Result<()> {
     for wrong_by in [-HOUR, HOUR] {
         let database = Database::with_idem("clock").await?;
-        let client = ground::set_up(&database, Role::Leased).await?;
+        let client = fixtures::set_up(&database, Role::Leased).await?;
         let wish = Wish {
             fails: 2,
             ..Wish::default()
@@ -154,7 +154,7 @@ async fn attempts_and_backoff_are_the_same_with_a_wrong_clock() -> Result<()> {
 async fn delayed_message_is_delivered_on_time_with_a_wrong_clock() -> Result<()> {
     for wrong_by in [-HOUR, HOUR] {
         let database = Database::with_idem("clock").await?;
-        let client = ground::set_up(&database, Role::Durable).await?;
+        let client = fixtures::set_up(&database, Role::Durable).await?;
         let worker = start(Role::Durable, &database, &Wish::default(), wrong_by)?;
         let receive = format!(
             "SELECT idem_receive('{MESSAGE}', '{}', '{{\"fails\": 1}}'::jsonb, \
@@ -165,7 +165,7 @@ async fn delayed_message_is_delivered_on_time_with_a_wrong_clock() -> Result<()>
         let due_at = due_at(&client).await?;
         until("the message is handled", async || {
             Ok(notes::read(&client, MESSAGE).await?.len() == 2
-                && ground::unfinished(&client).await? == 0)
+                && fixtures::unfinished(&client).await? == 0)
         })
         .await?;
         for (attempt, at_least) in [(1, 0.0), (2, 0.050)] {

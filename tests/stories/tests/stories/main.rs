@@ -3,7 +3,7 @@
 
 mod calls;
 mod clocks;
-mod ground;
+mod fixtures;
 mod poison;
 mod restart;
 mod zombie;

@@ -9,7 +9,7 @@ use idem_stories::{
 };
 use idem_testkit::{Database, Session, until};
 
-use crate::{WORKER, ground};
+use crate::{WORKER, fixtures};
 
 /// The maximum number of attempts that the set-up configures.
 const MAX_ATTEMPTS: usize = 3;
@@ -61,13 +61,13 @@ fn good_ones() -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn inbox_poison_dies_after_its_attempts_others_are_handled() -> Result<()> {
     let database = Database::with_idem("poison").await?;
-    let client = ground::set_up(&database, Role::Durable).await?;
+    let client = fixtures::set_up(&database, Role::Durable).await?;
     let good = good_ones();
     for message in [&good[..7], &[POISON.to_owned()], &good[7..]].concat() {
-        ground::receive(&client, Role::Durable, &message, &wish_of(&message)).await?;
+        fixtures::receive(&client, Role::Durable, &message, &wish_of(&message)).await?;
     }
     let mut deaths = 0;
-    let arguments = ground::arguments(Role::Durable, &database, "", &Wish::default())?;
+    let arguments = fixtures::arguments(Role::Durable, &database, "", &Wish::default())?;
     let start = || Worker::start(Path::new(WORKER), &arguments);
     let mut worker = start()?;
     until("all messages are done", async || {
@@ -75,7 +75,7 @@ async fn inbox_poison_dies_after_its_attempts_others_are_handled() -> Result<()>
             deaths += 1;
             worker = start()?;
         }
-        Ok(ground::unfinished(&client).await? == 0)
+        Ok(fixtures::unfinished(&client).await? == 0)
     })
     .await?;
     worker.dismiss().await?;
@@ -88,12 +88,13 @@ async fn inbox_poison_dies_after_its_attempts_others_are_handled() -> Result<()>
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn broker_poison_dies_after_its_attempts_others_handled() -> Result<()> {
     let database = Database::with_idem("poison").await?;
-    let client = ground::set_up(&database, Role::Leased).await?;
+    let client = fixtures::set_up(&database, Role::Leased).await?;
     let good = good_ones()[..3].to_vec();
     let mut deaths = BTreeMap::new();
     for message in [&good[..1], &[POISON.to_owned()], &good[1..]].concat() {
         loop {
-            let worker = ground::start_with(Role::Leased, &database, &message, &wish_of(&message))?;
+            let worker =
+                fixtures::start_with(Role::Leased, &database, &message, &wish_of(&message))?;
             match worker.end(&Fate::default()).await? {
                 Ending::Done => break,
                 _ => *deaths.entry(message.clone()).or_insert(0) += 1,

@@ -8,7 +8,7 @@ use idem_stories::{
 };
 use idem_testkit::{Database, Session, until};
 
-use crate::ground;
+use crate::fixtures;
 
 /// The id of the message in all these tests.
 const MESSAGE: &str = "m1";
@@ -17,17 +17,17 @@ const MESSAGE: &str = "m1";
 /// consumer has completed the message. Asserts that every function that the paused consumer
 /// executes afterwards fails.
 async fn assert_fenced_off(role: Role, database: &Database) -> Result<()> {
-    let client = ground::set_up(database, role).await?;
+    let client = fixtures::set_up(database, role).await?;
     client
         .run("CREATE TABLE deed (message text, token bigint)")
         .await?;
-    ground::receive(&client, role, MESSAGE, &Wish::default()).await?;
+    fixtures::receive(&client, role, MESSAGE, &Wish::default()).await?;
 
-    let mut zombie = ground::start(role, database, MESSAGE)?;
+    let mut zombie = fixtures::start(role, database, MESSAGE)?;
     zombie.says_that("working").await?;
     zombie.freeze()?;
-    ground::until_leases_end(&client).await?;
-    let mut successor = ground::start(role, database, MESSAGE)?;
+    fixtures::until_leases_end(&client).await?;
+    let mut successor = fixtures::start(role, database, MESSAGE)?;
     successor.says_that("working").await?;
     successor.go_on().await?;
     successor.says_that("complete: done").await?;
@@ -56,7 +56,7 @@ async fn assert_done_once(client: &Session, role: Role) -> Result<()> {
         role.destination()
     );
     assert_eq!(client.text(&sql).await?, "1|1|0");
-    assert_eq!(ground::unfinished(client).await?, 0);
+    assert_eq!(fixtures::unfinished(client).await?, 0);
     Ok(())
 }
 
@@ -79,15 +79,15 @@ async fn paused_holder_of_an_inbox_message_cannot_write() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paused_leased_handler_has_no_effect() -> Result<()> {
     let database = Database::with_idem("zombie").await?;
-    let client = ground::set_up(&database, Role::Leased).await?;
+    let client = fixtures::set_up(&database, Role::Leased).await?;
     let wish = Wish {
         waits: true,
         ..Wish::default()
     };
-    let mut zombie = ground::start_with(Role::Leased, &database, MESSAGE, &wish)?;
+    let mut zombie = fixtures::start_with(Role::Leased, &database, MESSAGE, &wish)?;
     zombie.says_that("working").await?;
     zombie.freeze()?;
-    let mut successor = ground::start_with(Role::Leased, &database, MESSAGE, &wish)?;
+    let mut successor = fixtures::start_with(Role::Leased, &database, MESSAGE, &wish)?;
     while successor.says().await? != "handled" {}
 
     zombie.go_on().await?;
@@ -109,18 +109,18 @@ async fn paused_leased_handler_has_no_effect() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paused_consumer_of_the_inbox_has_no_effect() -> Result<()> {
     let database = Database::with_idem("zombie").await?;
-    let client = ground::set_up(&database, Role::Durable).await?;
+    let client = fixtures::set_up(&database, Role::Durable).await?;
     let wish = Wish {
         waits: true,
         ..Wish::default()
     };
-    ground::receive(&client, Role::Durable, MESSAGE, &wish).await?;
-    let mut zombie = ground::start(Role::Durable, &database, "")?;
+    fixtures::receive(&client, Role::Durable, MESSAGE, &wish).await?;
+    let mut zombie = fixtures::start(Role::Durable, &database, "")?;
     zombie.says_that("working").await?;
     zombie.freeze()?;
-    let successor = ground::start(Role::Durable, &database, "")?;
+    let successor = fixtures::start(Role::Durable, &database, "")?;
     until("the successor is done", async || {
-        Ok(ground::unfinished(&client).await? == 0)
+        Ok(fixtures::unfinished(&client).await? == 0)
     })
     .await?;
 

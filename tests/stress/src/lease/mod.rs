@@ -67,15 +67,15 @@ impl Config {
 pub struct Outcome {
     pub verdict: Verdict,
     /// Rotations of the pending messages.
-    pub turns: u64,
+    pub rotations: u64,
     /// Sessions that were terminated.
     pub terminated: u64,
 }
 
 /// A run continues until the pending messages have rotated this often.
-pub const LEAST_TURNS: u64 = 20;
+pub const MIN_ROTATIONS: u64 = 20;
 /// A run continues until this number of sessions was terminated.
-pub const LEAST_TERMINATED: u64 = 10;
+pub const MIN_TERMINATED: u64 = 10;
 
 /// The state that all tasks of a run share.
 struct Arena {
@@ -85,7 +85,7 @@ struct Arena {
     /// The number of operations that the clients have begun. The window of identities moves with
     /// this number.
     begun: AtomicI64,
-    turns: AtomicU64,
+    rotations: AtomicU64,
     terminated: AtomicU64,
 }
 
@@ -97,9 +97,9 @@ impl Arena {
     /// Returns whether the tables have rotated, and sessions were terminated, often enough for a
     /// meaningful run.
     fn is_covered(&self) -> bool {
-        let turns = self.turns.load(Ordering::Relaxed);
+        let rotations = self.rotations.load(Ordering::Relaxed);
         let terminated = self.terminated.load(Ordering::Relaxed);
-        turns >= LEAST_TURNS && terminated >= LEAST_TERMINATED
+        rotations >= MIN_ROTATIONS && terminated >= MIN_TERMINATED
     }
 }
 
@@ -168,7 +168,7 @@ pub async fn run(name: &str, config: Config) -> Result<Outcome> {
         url: cluster.connection_string("race"),
         open: AtomicBool::new(true),
         begun: AtomicI64::new(0),
-        turns: AtomicU64::new(0),
+        rotations: AtomicU64::new(0),
         terminated: AtomicU64::new(0),
         config,
     });
@@ -189,7 +189,7 @@ pub async fn run(name: &str, config: Config) -> Result<Outcome> {
     goal?;
     Ok(Outcome {
         verdict: checker::check(&observer).await?,
-        turns: arena.turns.load(Ordering::Relaxed),
+        rotations: arena.rotations.load(Ordering::Relaxed),
         terminated: arena.terminated.load(Ordering::Relaxed),
     })
 }
@@ -230,7 +230,9 @@ async fn rotate(arena: Arc<Arena>) -> Result<()> {
             .query_one("SELECT idem.rotate_pending()", &[])
             .await?
             .get(0);
-        arena.turns.fetch_add(u64::from(rotated), Ordering::Relaxed);
+        arena
+            .rotations
+            .fetch_add(u64::from(rotated), Ordering::Relaxed);
     }
     Ok(())
 }

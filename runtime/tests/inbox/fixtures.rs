@@ -8,35 +8,35 @@ use idem_client::{
     deadletters::{DeadLetter, list},
     inbox::{InboxMessage, RetryPolicy, configure_retries, receive},
 };
-use idem_fixtures::{DEADLINE, Database, until};
 use idem_runtime::{
     Consumer, Error, Handled, Message, Tx, consumer::Summary, inbox::DurableSource,
 };
+use idem_testkit::{DEADLINE, Database, until};
 use tokio::{sync::oneshot, task::JoinHandle};
 use tokio_postgres::{Client, types::Type};
 
-pub struct World {
+pub struct Fixture {
     pub db: Database,
     /// A connection that bypasses every proxy.
     pub client: Client,
     pub to: Destination,
 }
 
-impl World {
+impl Fixture {
     /// Creates the database, the table that handlers write to, and a retry policy with a short
     /// back-off.
     pub async fn new() -> Self {
         let db = Database::create();
-        let client = db.connect().await;
+        let client = db.client().await;
         let table = "CREATE TABLE done (place bigserial, id text, key text)";
         client.batch_execute(table).await.unwrap();
-        let world = Self {
+        let fixture = Self {
             db,
             client,
             to: Destination::new("tests.inbox").unwrap(),
         };
-        world.retries(&brief()).await;
-        world
+        fixture.retries(&brief()).await;
+        fixture
     }
 
     pub async fn retries(&self, policy: &RetryPolicy) {
@@ -184,7 +184,7 @@ pub struct Doomed(tokio::runtime::Runtime);
 impl Doomed {
     /// Starts the consumer that `consumer` creates with a pool of that runtime.
     pub fn start<S: idem_runtime::Source>(
-        world: &World,
+        fixture: &Fixture,
         consumer: impl FnOnce(Pool) -> Consumer<S>,
     ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -192,7 +192,7 @@ impl Doomed {
             .enable_all()
             .build()
             .unwrap();
-        runtime.spawn(consumer(world.db.pool(8)).run(std::future::pending()));
+        runtime.spawn(consumer(fixture.db.pool(8)).run(std::future::pending()));
         Self(runtime)
     }
 

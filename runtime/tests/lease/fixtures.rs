@@ -2,7 +2,7 @@
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use deadpool_postgres::Pool;
@@ -11,10 +11,12 @@ use idem_client::{
     Destination, Effect, MessageId, RecordedEffect,
     lease::{Held, Lease, acquire},
 };
-use idem_fixtures::{DEADLINE, Database};
 use idem_runtime::{Error, Handled, Idem, Message, Policies, Processed, Tx, policy::Rule};
+use idem_testkit::Database;
 use serde_json::json;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+
+pub use idem_testkit::until;
 
 pub const DESTINATION: &str = "lease.tests";
 /// A lease that does not expire during a test.
@@ -23,16 +25,16 @@ pub const LONG: Duration = Duration::from_secs(300);
 /// time on a busy machine.
 pub const SHORT: Duration = Duration::from_secs(2);
 
-pub struct Ground {
+pub struct Fixture {
     pub database: Database,
     pub pool: Pool,
     pub observer: Client,
 }
 
-impl Ground {
+impl Fixture {
     pub async fn new() -> Self {
         let database = Database::create();
-        let observer = database.connect().await;
+        let observer = database.client().await;
         observer
             .batch_execute(&format!(
                 "CREATE TABLE work (id text);
@@ -169,8 +171,8 @@ impl Ground {
 
     /// Does the same as `until_quiet`, for a test that uses only the given pool.
     pub async fn until_quiet_beside(&self, pool: &Pool) {
-        let proxy = match self.database.server.proxy() {
-            Some(proxy) => Some(ProxyConsole::connect(proxy, &self.database.name).await),
+        let proxy = match self.database.pooler() {
+            Some(proxy) => Some(ProxyConsole::connect(proxy, self.database.name()).await),
             None => None,
         };
         until(
@@ -264,13 +266,4 @@ pub async fn work(tx: Tx, message: Message) -> Handled {
 
 pub fn is_new(processed: &Result<Processed, Error>) -> bool {
     matches!(processed, Ok(Processed::New { .. }))
-}
-
-/// Waits until `is_so` returns true. Panics after `DEADLINE`.
-pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + DEADLINE;
-    while !is_so().await {
-        assert!(Instant::now() < deadline, "timed out: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use idem_client::{Effect, relay::create_relay, send};
-use idem_fixtures::{DEADLINE, until};
 use idem_runtime::{
     Error, Publisher, Relay,
     relay::{RelayStatus, RelaySummary},
 };
+use idem_testkit::{DEADLINE, until};
 use tokio::{
     sync::{oneshot, watch},
     task::JoinHandle,
@@ -104,7 +104,11 @@ pub fn rounds(key: &str, rounds: usize) -> Vec<String> {
 pub async fn until_acknowledged(client: &Client, relay: &str) {
     until("everything is acknowledged", async || {
         let lag = "SELECT sum(lag_messages)::bigint = 0 FROM idem.relays WHERE relay = $1";
-        client.query_one(lag, &[&relay]).await.unwrap().get(0)
+        client
+            .query_one(lag, &[&relay])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
     })
     .await;
 }

@@ -2,27 +2,27 @@
 
 use deadpool_postgres::Pool;
 use idem_client::{Destination, Effect, MessageId, RecordedEffect};
-use idem_fixtures::{Database, until};
 use idem_runtime::{Handled, Idem, Message, Policies, Tx, policy::Rule};
+use idem_testkit::{Database, until};
 use serde_json::json;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
 pub const DESTINATION: &str = "process.tests";
 
-pub struct Ground {
+pub struct Fixture {
     pub database: Database,
     pub pool: Pool,
     pub observer: Client,
 }
 
-impl Ground {
+impl Fixture {
     pub async fn new() -> Self {
         Self::on(Database::create()).await
     }
 
     pub async fn on(database: Database) -> Self {
-        let observer = database.connect().await;
+        let observer = database.client().await;
         // The table has no primary key, so that duplicate inserts are visible.
         observer
             .batch_execute("CREATE TABLE work (id text)")

@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// The lines on the standard input of this process.
-pub struct Ears(UnboundedReceiver<()>);
+pub struct Control(UnboundedReceiver<()>);
 
-impl Ears {
+impl Control {
     /// Starts to read the standard input. The process ends when the input is closed, which happens
     /// at the latest when the parent process ends.
     pub fn listen() -> Self {
@@ -25,7 +25,7 @@ impl Ears {
     }
 
     /// Prints a line, and waits for a line on the standard input.
-    pub async fn say_and_wait(&mut self, what: &str) -> Result<()> {
+    pub async fn report_and_wait(&mut self, what: &str) -> Result<()> {
         println!("{what}");
         self.0.recv().await.context("the standard input is closed")
     }

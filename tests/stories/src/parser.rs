@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 /// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tongue {
+pub enum Protocol {
     /// The protocol of PostgreSQL, version 3.
     Postgres,
     /// A protocol with one response per request, such as HTTP/1.1 and SMTP. Requests begin with
@@ -14,8 +14,8 @@ pub enum Tongue {
 }
 
 /// The parser of one connection.
-pub(super) struct Ear {
-    tongue: Tongue,
+pub(super) struct Parser {
+    protocol: Protocol,
     requests: Messages,
     responses: Messages,
     /// The shortened texts of prepared statements, by statement name.
@@ -26,7 +26,7 @@ pub(super) struct Ear {
     missing: usize,
 }
 
-/// Bytes from a client: one message of the protocol of PostgreSQL, or with [`Tongue::Lines`] the
+/// Bytes from a client: one message of the protocol of PostgreSQL, or with [`Protocol::Lines`] the
 /// bytes of one read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Piece {
@@ -37,10 +37,10 @@ pub(super) struct Piece {
     responses: usize,
 }
 
-impl Ear {
-    pub fn new(tongue: Tongue) -> Self {
+impl Parser {
+    pub fn new(protocol: Protocol) -> Self {
         Self {
-            tongue,
+            protocol,
             // The first message of a client has no type byte.
             requests: Messages::new(false),
             responses: Messages::new(true),
@@ -57,8 +57,8 @@ impl Ear {
 
     /// Parses bytes from the client into pieces. With the protocol of PostgreSQL, the pieces do not
     /// depend on how the bytes are split into reads.
-    pub fn ask(&mut self, bytes: &[u8]) -> Vec<Piece> {
-        if self.tongue == Tongue::Lines {
+    pub fn parse_requests(&mut self, bytes: &[u8]) -> Vec<Piece> {
+        if self.protocol == Protocol::Lines {
             let is_new = self.missing == 0;
             return vec![Piece {
                 bytes: bytes.to_vec(),
@@ -81,9 +81,9 @@ impl Ear {
 
     /// Parses bytes from the server.
     pub fn answer(&mut self, bytes: &[u8]) {
-        match self.tongue {
-            Tongue::Lines => self.missing = 0,
-            Tongue::Postgres => {
+        match self.protocol {
+            Protocol::Lines => self.missing = 0,
+            Protocol::Postgres => {
                 let ready = self
                     .responses
                     .take(bytes)
@@ -217,9 +217,9 @@ mod tests {
             .collect()
     }
 
-    fn ask(ear: &mut Ear, bytes: &[u8]) -> Vec<String> {
-        let pieces = ear.ask(bytes);
-        pieces.iter().for_each(|piece| ear.pass(piece));
+    fn ask(parser: &mut Parser, bytes: &[u8]) -> Vec<String> {
+        let pieces = parser.parse_requests(bytes);
+        pieces.iter().for_each(|piece| parser.pass(piece));
         assert_eq!(pieces.concat_bytes(), bytes, "all bytes are forwarded");
         names(&pieces).into_iter().map(str::to_owned).collect()
     }
@@ -238,10 +238,10 @@ mod tests {
     #[test]
     fn pipeline_has_one_request_per_statement() {
         const IS_READY: &[u8] = b"Z\0\0\0\x05I";
-        let mut ear = Ear::new(Tongue::Postgres);
-        assert_eq!(ask(&mut ear, b"\0\0\0\x08\0\x03\0\0"), ["connect"]);
-        ear.answer(&[b"R\0\0\0\x08\0\0\0\0", IS_READY].concat());
-        assert!(ear.is_answered());
+        let mut parser = Parser::new(Protocol::Postgres);
+        assert_eq!(ask(&mut parser, b"\0\0\0\x08\0\x03\0\0"), ["connect"]);
+        parser.answer(&[b"R\0\0\0\x08\0\0\0\0", IS_READY].concat());
+        assert!(parser.is_answered());
 
         let pipeline = [
             b"Q\0\0\0\x0aBEGIN\0".as_slice(),
@@ -250,33 +250,33 @@ mod tests {
             b"Q\0\0\0\x0bCOMMIT\0",
         ];
         assert_eq!(
-            ask(&mut ear, &pipeline.concat()),
+            ask(&mut parser, &pipeline.concat()),
             ["BEGIN", "idem_acquire", "COMMIT"]
         );
-        ear.answer(&[IS_READY, IS_READY].concat());
-        ear.answer(&IS_READY[..3]);
-        assert!(!ear.is_answered());
-        ear.answer(&IS_READY[3..]);
-        assert!(ear.is_answered());
+        parser.answer(&[IS_READY, IS_READY].concat());
+        parser.answer(&IS_READY[..3]);
+        assert!(!parser.is_answered());
+        parser.answer(&IS_READY[3..]);
+        assert!(parser.is_answered());
 
         assert!(
-            ear.ask(&pipeline[0][..5]).is_empty(),
+            parser.parse_requests(&pipeline[0][..5]).is_empty(),
             "an incomplete message is no piece"
         );
-        assert_eq!(names(&ear.ask(&pipeline[0][5..])), ["BEGIN"]);
+        assert_eq!(names(&parser.parse_requests(&pipeline[0][5..])), ["BEGIN"]);
     }
 
     /// A request that is read in several pieces is counted once.
     #[test]
     fn split_request_has_one_name_and_one_response() {
-        let mut ear = Ear::new(Tongue::Lines);
-        ear.answer(b"220 hello\r\n");
+        let mut parser = Parser::new(Protocol::Lines);
+        parser.answer(b"220 hello\r\n");
         assert_eq!(
-            ask(&mut ear, b"POST /charges HTTP/1.1\r\n"),
+            ask(&mut parser, b"POST /charges HTTP/1.1\r\n"),
             ["POST /charges"]
         );
-        assert!(ask(&mut ear, b"\r\n{}").is_empty() && !ear.is_answered());
-        ear.answer(b"HTTP/1.1 200 OK\r\n\r\n");
-        assert!(ear.is_answered());
+        assert!(ask(&mut parser, b"\r\n{}").is_empty() && !parser.is_answered());
+        parser.answer(b"HTTP/1.1 200 OK\r\n\r\n");
+        assert!(parser.is_answered());
     }
 }

@@ -13,9 +13,9 @@ use tempfile::TempDir;
 use super::{
     LiveConfig, LiveReport, Role,
     business::{self, Progress},
-    crew::Crew,
-    mishaps::Mishaps,
+    faults::Faults,
     place::Queue,
+    processes::Processes,
     servers::Servers,
     verdict, work,
 };
@@ -61,15 +61,15 @@ pub async fn run(
     let mut dir = TempDir::with_prefix_in("run-", &parent)?;
     let traffic = config.field.traffic()?;
     let servers = Servers::start(config, &traffic.positions).await?;
-    let mut stage = Stage {
-        crew: Crew::new(
+    let mut runner = Runner {
+        processes: Processes::new(
             program,
             dir.path(),
             config,
             &servers.broker_url,
             &servers.database,
         ),
-        mishaps: Mishaps::new(config),
+        faults: Faults::new(config),
         traffic,
         servers,
         dir: dir.path(),
@@ -78,16 +78,16 @@ pub async fn run(
         looked: Instant::now(),
         changed: Instant::now(),
     };
-    let report = match tokio::time::timeout(config.deadline(), stage.play()).await {
-        Ok(Ok(played)) => stage.report(config, played).await,
+    let report = match tokio::time::timeout(config.deadline(), runner.play()).await {
+        Ok(Ok(played)) => runner.report(config, played).await,
         Ok(Err(error)) => Err(error),
         Err(_) => Err(anyhow!(
             "the run did not finish within {:?}: {:?}",
             config.deadline(),
-            stage.look
+            runner.look
         )),
     };
-    drop(stage);
+    drop(runner);
     if !report
         .as_ref()
         .is_ok_and(|report| report.verdict.is_right() || config.unprotected)
@@ -98,11 +98,11 @@ pub async fn run(
     report
 }
 
-struct Stage<'r, S> {
+struct Runner<'r, S> {
     traffic: Traffic,
     // The processes are dropped before the servers, so that no process runs without servers.
-    crew: Crew,
-    mishaps: Mishaps,
+    processes: Processes,
+    faults: Faults,
     servers: Servers,
     dir: &'r Path,
     show: &'r mut S,
@@ -112,18 +112,18 @@ struct Stage<'r, S> {
     changed: Instant,
 }
 
-impl<S: FnMut(&Look)> Stage<'_, S> {
+impl<S: FnMut(&Look)> Runner<'_, S> {
     async fn play(&mut self) -> Result<Duration> {
         let started = Instant::now();
-        self.crew.start_all()?;
+        self.processes.start_all()?;
         self.run_with_faults().await?;
         // Stop the roles in the order of the message flow, each when no more messages can reach it.
         self.close(Role::Targets, Queue::Commands).await?;
-        self.until(async |stage| Ok(stage.look.progress.unpublished == 0))
+        self.until(async |runner| Ok(runner.look.progress.unpublished == 0))
             .await?;
-        self.crew.stop(Role::Relay).await?;
+        self.processes.stop(Role::Relay).await?;
         self.close(Role::Observer, Queue::Observer).await?;
-        self.until(async |stage| business::is_all_counted(&stage.servers.connect().await?).await)
+        self.until(async |runner| business::is_all_counted(&runner.servers.connect().await?).await)
             .await?;
         self.close(Role::Board, Queue::Board).await?;
         self.look_now().await?;
@@ -135,18 +135,18 @@ impl<S: FnMut(&Look)> Stage<'_, S> {
         let commands = self.traffic.commands.len() as u64;
         loop {
             tokio::time::sleep(BEAT).await;
-            let is_all_sent = self.crew.tend()?;
+            let is_all_sent = self.processes.tend()?;
             let handled = self.look.progress.handled;
             let share = handled as f64 / commands as f64;
-            self.mishaps
-                .happen(&mut self.crew, &self.servers, share)
+            self.faults
+                .happen(&mut self.processes, &self.servers, share)
                 .await?;
             match self.look().await {
-                Err(_) if self.mishaps.server_is_away() => continue,
+                Err(_) if self.faults.server_is_away() => continue,
                 looked => looked?,
             }
-            let is_done = is_all_sent && handled == commands && self.mishaps.crashes_are_over();
-            let is_stuck = self.is_stalled() && !self.mishaps.server_is_away();
+            let is_done = is_all_sent && handled == commands && self.faults.crashes_are_over();
+            let is_stuck = self.is_stalled() && !self.faults.server_is_away();
             if is_done && self.is_empty(Queue::Commands).await? || is_stuck {
                 return Ok(());
             }
@@ -157,13 +157,13 @@ impl<S: FnMut(&Look)> Stage<'_, S> {
     /// queue when they stop, they are started again.
     async fn close(&mut self, role: Role, queue: Queue) -> Result<()> {
         loop {
-            self.until(async |stage| stage.is_empty(queue).await)
+            self.until(async |runner| runner.is_empty(queue).await)
                 .await?;
-            self.crew.stop(role).await?;
+            self.processes.stop(role).await?;
             if self.is_empty(queue).await? || self.is_stalled() {
                 return Ok(());
             }
-            self.crew.start(role)?;
+            self.processes.start(role)?;
         }
     }
 
@@ -172,7 +172,7 @@ impl<S: FnMut(&Look)> Stage<'_, S> {
     async fn until(&mut self, reached: impl AsyncFn(&Self) -> Result<bool>) -> Result<()> {
         while !(reached(self).await? || self.is_stalled()) {
             tokio::time::sleep(BETWEEN_LOOKS).await;
-            self.crew.tend()?;
+            self.processes.tend()?;
             self.look().await?;
         }
         Ok(())
@@ -197,8 +197,8 @@ impl<S: FnMut(&Look)> Stage<'_, S> {
         let look = Look {
             sent: work::sent(self.dir)?,
             progress: business::progress(&self.servers.connect().await?).await?,
-            kills: self.crew.tally().all_kills(),
-            crashes: self.mishaps.crashed().len(),
+            kills: self.processes.tally().all_kills(),
+            crashes: self.faults.crashed().len(),
         };
         self.looked = Instant::now();
         // A kill alone is no progress.
@@ -220,8 +220,8 @@ impl<S: FnMut(&Look)> Stage<'_, S> {
             sent: work::sent(self.dir)?,
             given: work::given(self.dir)?,
             claimed: business::claimed(&client).await?,
-            tally: self.crew.tally().clone(),
-            crashed: self.mishaps.crashed().to_vec(),
+            tally: self.processes.tally().clone(),
+            crashed: self.faults.crashed().to_vec(),
             facts,
             played,
             verdict,

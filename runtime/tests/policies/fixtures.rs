@@ -7,12 +7,12 @@ use std::sync::{
 
 use deadpool_postgres::Pool;
 use idem_client::Effect;
-use idem_fixtures::Database;
 use idem_runtime::{HandlerError, Idem, Message, Policies, Processed, Tx};
+use idem_testkit::Database;
 use serde_json::json;
 use tokio_postgres::{Client, types::Type};
 
-pub struct Ground {
+pub struct Fixture {
     pub pool: Pool,
     pub client: Client,
     database: Database,
@@ -20,10 +20,10 @@ pub struct Ground {
     pub calls: Arc<AtomicU32>,
 }
 
-impl Ground {
+impl Fixture {
     pub async fn new() -> Self {
         let database = Database::create();
-        let client = database.connect().await;
+        let client = database.client().await;
         client
             .batch_execute("CREATE TABLE fact (topic text, id text, payload text)")
             .await

@@ -10,12 +10,12 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::{
     LiveConfig,
-    crew::Crew,
+    processes::Processes,
     servers::{Crash, Server, Servers},
 };
 
 /// Kills processes at random intervals, the broker once, and the database once.
-pub struct Mishaps {
+pub struct Faults {
     dice: StdRng,
     every: Duration,
     next_strike: Instant,
@@ -26,7 +26,7 @@ pub struct Mishaps {
     crashed: Vec<Server>,
 }
 
-impl Mishaps {
+impl Faults {
     /// Creates the faults of a run. None has happened yet.
     pub fn new(config: &LiveConfig) -> Self {
         Self {
@@ -41,9 +41,14 @@ impl Mishaps {
 
     /// Executes the faults that are due. `handled` is the share of commands, from 0 to 1, that are
     /// handled.
-    pub async fn happen(&mut self, crew: &mut Crew, servers: &Servers, handled: f64) -> Result<()> {
+    pub async fn happen(
+        &mut self,
+        processes: &mut Processes,
+        servers: &Servers,
+        handled: f64,
+    ) -> Result<()> {
         if Instant::now() >= self.next_strike {
-            crew.strike(&mut self.dice).await?;
+            processes.strike(&mut self.dice).await?;
             self.next_strike =
                 Instant::now() + self.every.mul_f64(self.dice.random_range(0.5..1.5));
         }

@@ -1,59 +1,34 @@
 //! A database for each test, with the table `done` that the handlers write to.
 
-use std::{
-    future::Future,
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::{future::Future, pin::Pin};
 
 use deadpool_postgres::{Manager, Pool};
-use idem_fixtures::Server;
 use idem_runtime::{Handled, Message, Tx};
+use idem_testkit::Database;
 use tokio_postgres::NoTls;
 
-/// The longest time that a test waits for one state. Each state is reached earlier, even on a busy
-/// machine.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub use idem_testkit::{DEADLINE, in_time, until};
 
-pub struct Ground {
+pub struct Fixture {
     pub pool: Pool,
-    database: String,
-    // This field is declared after the pool, so that the connections close before the server stops.
-    // The server stops when the last test drops its reference.
-    server: Arc<Server>,
+    // This field is declared after the pool, so that the connections close before the database is
+    // dropped.
+    pub database: Database,
 }
 
-impl Ground {
+impl Fixture {
     pub async fn new() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(1);
-        let server = Server::shared("consumer");
-        let database = format!("consumer_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-        server.psql("postgres", &format!("CREATE DATABASE {database}"));
-        server.psql(&database, SCHEMA);
+        let database = Database::create();
+        database.psql(SCHEMA);
         Self {
-            pool: pool(&server.url(&database)),
+            pool: pool(&database.url()),
             database,
-            server,
         }
-    }
-
-    pub fn url(&self) -> String {
-        self.server.url(&self.database)
-    }
-
-    /// Returns true if the pool connects through PgBouncer.
-    pub fn is_proxied(&self) -> bool {
-        self.server.is_proxied()
     }
 
     /// Returns a pool of connections as `role` that bypass every proxy.
     pub fn pool_of(&self, role: &str) -> Pool {
-        let mut config: tokio_postgres::Config =
-            self.server.direct_url(&self.database).parse().unwrap();
+        let mut config: tokio_postgres::Config = self.database.direct_url().parse().unwrap();
         config.user(role);
         Pool::builder(Manager::new(config, NoTls))
             .max_size(4)
@@ -63,23 +38,28 @@ impl Ground {
 
     /// Executes SQL directly at the server. Each statement is its own transaction.
     pub fn psql(&self, sql: &str) {
-        self.server.psql(&self.database, sql);
+        self.database.psql(sql);
     }
 
     /// Renames the database, so that connection attempts fail. This requires that no connection to
     /// the database is open.
     pub fn take_away(&self) -> Away<'_> {
-        let away = format!("{}_away", self.database);
-        self.server.psql(
-            "postgres",
-            &format!("ALTER DATABASE {} RENAME TO {away}", self.database),
-        );
-        Away { ground: self, away }
+        let away = format!("{}_away", self.database.name());
+        self.rename(self.database.name(), &away);
+        Away {
+            fixture: self,
+            away,
+        }
+    }
+
+    fn rename(&self, from: &str, to: &str) {
+        let sql = format!("ALTER DATABASE {from} RENAME TO {to}");
+        self.database.cluster().psql("postgres", &sql).unwrap();
     }
 
     /// Returns the log of the server, which all tests of this test program share.
     pub fn log(&self) -> String {
-        self.server.log()
+        self.database.cluster().log().unwrap()
     }
 
     /// Returns the ids in the table `done` in the order of insertion, one for each time that a
@@ -91,27 +71,25 @@ impl Ground {
 
 /// A database that was renamed, so that connection attempts fail.
 pub struct Away<'g> {
-    ground: &'g Ground,
+    fixture: &'g Fixture,
     away: String,
 }
 
 impl Away<'_> {
     /// Returns the number of connection attempts that the server has rejected.
     pub fn refusals(&self) -> usize {
-        let rejection = format!("database \"{}\" does not exist", self.ground.database);
-        self.ground.log().matches(&rejection).count()
+        let name = self.fixture.database.name();
+        let rejection = format!("database \"{name}\" does not exist");
+        self.fixture.log().matches(&rejection).count()
     }
 
     pub fn give_back(self) {
-        let Self { ground, away } = self;
-        ground.server.psql(
-            "postgres",
-            &format!("ALTER DATABASE {away} RENAME TO {}", ground.database),
-        );
+        let Self { fixture, away } = self;
+        fixture.rename(&away, fixture.database.name());
     }
 }
 
-pub const SCHEMA: &str = "CREATE EXTENSION idem;
+pub const SCHEMA: &str = "
      -- The first claim of a destination blocks other claims until its transaction ends, and some
      -- tests keep that transaction open.
      SELECT idem_configure('drain', '1 day');
@@ -164,23 +142,4 @@ pub fn noting()
             Ok(vec![])
         })
     }
-}
-
-/// Waits until `reached` returns true. Panics after `DEADLINE`.
-pub async fn until(what: &str, mut reached: impl AsyncFnMut() -> bool) {
-    let started = Instant::now();
-    while !reached().await {
-        assert!(
-            started.elapsed() < DEADLINE,
-            "timed out after {DEADLINE:?}: {what}"
-        );
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
-/// Waits for a future. Panics after `DEADLINE`.
-pub async fn in_time<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, work)
-        .await
-        .expect("timed out")
 }

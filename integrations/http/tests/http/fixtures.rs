@@ -24,9 +24,9 @@ use http::{HeaderMap, Method, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::{client::legacy, client::legacy::connect::HttpConnector, rt::TokioExecutor};
 use idem_client::{Destination, Effect, send};
-use idem_fixtures::{Database, in_time, until};
 use idem_http::{IdempotencyLayer, KeepWrites, REPLAYED, RequestTx, Scope};
 use idem_runtime::{Error, lease::LeaseContext};
+use idem_testkit::{Database, in_time, until};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::Semaphore, task::JoinHandle};
 use tokio_postgres::{Client, types::Type};
@@ -335,7 +335,7 @@ impl Answer {
 
 type HttpClient = legacy::Client<HttpConnector, Full<Bytes>>;
 
-pub struct Ground {
+pub struct Fixture {
     pub mode: Mode,
     pub database: Database,
     pub observer: Client,
@@ -344,7 +344,7 @@ pub struct Ground {
     pub client: HttpClient,
 }
 
-impl Ground {
+impl Fixture {
     pub async fn new(mode: Mode) -> Self {
         Self::with(mode, |layer| layer).await
     }
@@ -381,7 +381,7 @@ impl Ground {
     }
 
     async fn under(mode: Mode, database: Database, layer: IdempotencyLayer) -> Self {
-        let observer = database.connect().await;
+        let observer = database.client().await;
         // The table has no primary key, so that duplicate inserts are visible.
         observer
             .batch_execute("CREATE TABLE IF NOT EXISTS work (id text)")
@@ -416,7 +416,7 @@ impl Ground {
 
     /// Repeats the request until the response is not "in progress".
     pub async fn send_until_settled(&self, ask: &Ask) -> Answer {
-        let deadline = std::time::Instant::now() + idem_fixtures::DEADLINE;
+        let deadline = std::time::Instant::now() + idem_testkit::DEADLINE;
         loop {
             let response = self.send(ask).await;
             if response.status != StatusCode::CONFLICT || response.problem() != "in-progress" {

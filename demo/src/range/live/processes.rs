@@ -38,7 +38,7 @@ const LAST_WORK: Duration = Duration::from_secs(60);
 const MOST_ENDS: u32 = 60;
 
 /// All processes of a run.
-pub struct Crew {
+pub struct Processes {
     program: PathBuf,
     dir: PathBuf,
     arguments: Vec<String>,
@@ -75,7 +75,7 @@ struct Process {
     _lifeline: Option<ChildStdin>,
 }
 
-impl Crew {
+impl Processes {
     /// Creates the processes of a live range without starting them. `program` is the binary
     /// `range-worker`, `dir` the directory for notes and logs, `url` the URL of the broker, and
     /// `database` a connection string.

@@ -11,7 +11,7 @@ use super::{
 };
 
 /// The state of one system on one database.
-pub struct World {
+pub struct TrialState {
     /// The system that is tested.
     pub system: System,
     /// The connection string of the database.
@@ -34,7 +34,7 @@ pub struct World {
     pub kills: AtomicU64,
 }
 
-impl World {
+impl TrialState {
     /// Creates the state of a trial, without messages.
     pub fn new(config: &Config, system: System) -> Result<Self> {
         // All runs of one seed use the same attempt ids. The random part of the destinations makes

@@ -1,0 +1,89 @@
+//! The server that the tests of one test program share, reached directly or through PgBouncer.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Result, ensure};
+use idem_brokers::PgBouncer;
+use idem_cluster::{Cluster, Install};
+
+/// If this environment variable is set, the programs under test connect through PgBouncer in
+/// transaction mode.
+const THROUGH_PGBOUNCER: &str = "IDEM_TEST_PGBOUNCER";
+
+static SHARED: Mutex<Option<Server>> = Mutex::new(None);
+static FAILED: AtomicBool = AtomicBool::new(false);
+
+/// A cluster, and the optional pooler in front of it.
+#[derive(Clone)]
+pub(crate) struct Server {
+    // This field is declared before the cluster, so that the pooler is dropped first.
+    pub(crate) pooler: Option<Arc<PgBouncer>>,
+    pub(crate) cluster: Arc<Cluster>,
+}
+
+impl Server {
+    /// Starts a server with the library preloaded. `cargo xtask build` makes the files that it
+    /// needs.
+    pub(crate) fn start(name: &str) -> Result<Self> {
+        let is_pooled = std::env::var_os(THROUGH_PGBOUNCER).is_some();
+        let install = Install::from_env()?;
+        let mut cluster = Cluster::builder(&install).name(name);
+        if is_pooled {
+            // PgBouncer does not cancel the statement of a disconnected client. The guide
+            // recommends this setting, with which the server ends the statement.
+            cluster = cluster.setting("client_connection_check_interval", "1s");
+        }
+        let cluster = cluster.start()?;
+        let pooler = match is_pooled {
+            true => Some(Arc::new(PgBouncer::start(&cluster, "postgres")?)),
+            false => None,
+        };
+        Ok(Self {
+            pooler,
+            cluster: Arc::new(cluster),
+        })
+    }
+
+    /// Returns the shared server. The first use starts it. It is stopped when the process ends.
+    /// When a test has failed, the log of the server is kept until the next run.
+    pub(crate) fn shared() -> Result<Self> {
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(server) = shared.as_ref() {
+            return Ok(server.clone());
+        }
+        let server = shared.insert(Self::start("shared")?).clone();
+        // SAFETY: `stop` takes no argument, returns and does not unwind. An exit handler is needed
+        // to remove the directories of the cluster, because a static is never dropped.
+        let status = unsafe { libc::atexit(stop) };
+        ensure!(status == 0, "atexit cannot register another function");
+        Ok(server)
+    }
+}
+
+/// Returns the cluster that the tests of this program share. The first use starts it.
+///
+/// # Errors
+/// Fails when the cluster cannot be started. `cargo xtask build` makes the files that it needs.
+pub fn shared_cluster() -> Result<Arc<Cluster>> {
+    Ok(Server::shared()?.cluster)
+}
+
+/// Keeps the log of the server because a test failed.
+pub(crate) fn keep_the_log(cluster: &Cluster) {
+    FAILED.store(true, Ordering::SeqCst);
+    eprintln!(
+        "the server's log: {}",
+        cluster.data_dir().with_file_name("log").display()
+    );
+}
+
+extern "C" fn stop() {
+    if FAILED.load(Ordering::SeqCst) {
+        // The log must be kept, so nothing is removed here. The server ends with this process, and
+        // the next cluster that starts removes the directories.
+        return;
+    }
+    let server = SHARED.lock().unwrap_or_else(PoisonError::into_inner).take();
+    drop(server);
+}
