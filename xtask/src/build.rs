@@ -7,7 +7,7 @@ use anyhow::Result;
 use idem_cluster::Install;
 
 use crate::context::Context;
-use crate::{setup, step};
+use crate::{install_script, setup, step};
 
 /// A variant of the extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,7 @@ pub fn build_variant(context: &Context, variant: Variant) -> Result<Install> {
         package,
         "run `cargo build -p idem` to see all errors of the compiler",
     )?;
+    install_script::make_stable(context, variant)?;
 
     let install = Install::open(&context.install_root(variant), context.pg)?;
     install.overlay(&package_dir)?;

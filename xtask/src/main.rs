@@ -10,6 +10,7 @@ mod chaos;
 mod chroot;
 mod context;
 mod demo;
+mod install_script;
 mod lint_language;
 mod package;
 mod psql;
@@ -119,8 +120,13 @@ enum Command {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Write the install script of this version to sql/install, once for each release
-    Snapshot,
+    /// Build the extension and write its install script to sql/install, after each change of the
+    /// SQL
+    Snapshot {
+        /// Add the script to the list of released scripts: it must not change any more
+        #[arg(long)]
+        release: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -163,7 +169,7 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Package => package::package(&context),
         Command::LintLanguage => lint_language::lint(&context),
         Command::Publish { dry_run } => publish::publish(&context, dry_run),
-        Command::Snapshot => snapshot::write(&context),
+        Command::Snapshot { release } => snapshot::write(&context, release),
     }
 }
 

@@ -10,9 +10,8 @@ use xshell::{Shell, cmd};
 
 use crate::build::{self, Variant};
 use crate::context::Context;
+use crate::install_script::{self, Committed, VERSION};
 use crate::step;
-
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub fn package(context: &Context) -> Result<()> {
     println!("{}", context.package_dir(Variant::Shipped).display());
@@ -24,6 +23,8 @@ pub fn package(context: &Context) -> Result<()> {
 
 fn extension(context: &Context) -> Result<PathBuf> {
     build::build(context)?;
+    Committed::open(&context.root)?
+        .ensure_is_committed(VERSION, &install_script::generated(context)?)?;
     let pg = context.pg;
     let deb = Deb::begin(context, format!("postgresql-{pg}-idem"))?;
     let (sh, tree, stage) = (
