@@ -6,6 +6,7 @@ mod clocks;
 mod dump;
 mod flush;
 mod health;
+mod install_script;
 mod maintenance;
 mod reinstall;
 mod standby;
