@@ -12,6 +12,7 @@ mod context;
 mod demo;
 mod install_script;
 mod lint_language;
+mod lint_modules;
 mod package;
 mod psql;
 mod publish;
@@ -113,6 +114,8 @@ enum Command {
     Package,
     /// Count unclear words, long lines and long test names, and fail above the limits
     LintLanguage,
+    /// Fail when files of a published crate, or of the extension, import each other in a circle
+    LintModules,
     /// Check the crates that are published: fields, order, contents and licences. With --dry-run
     /// also build each of them as a registry would
     Publish {
@@ -168,6 +171,7 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Psql { database } => psql::psql(&context, &database),
         Command::Package => package::package(&context),
         Command::LintLanguage => lint_language::lint(&context),
+        Command::LintModules => lint_modules::lint(&context),
         Command::Publish { dry_run } => publish::publish(&context, dry_run),
         Command::Snapshot { release } => snapshot::write(&context, release),
     }
