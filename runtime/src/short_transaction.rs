@@ -11,7 +11,6 @@ use crate::{
     Error,
     connection::{Checkout, STATEMENT, within},
     policy::Retry,
-    process::back_off,
 };
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
@@ -106,5 +105,5 @@ where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, Error>>,
 {
-    step.retry(back_off(&retry)).when(Error::is_retryable).await
+    step.retry(retry.back_off()).when(Error::is_retryable).await
 }

@@ -10,9 +10,10 @@ use deadpool_postgres::{ClientWrapper, Object, Pool};
 use super::{
     closing::close,
     connection,
+    sound::leaves_connection_sound,
     turns::{Patience, Turn, turn},
 };
-use crate::{Error, process::leaves_connection_sound};
+use crate::Error;
 
 /// A connection that is checked out of its pool. [`return_to_pool`](Checkout::return_to_pool)
 /// returns it. A checkout that is dropped without this call closes its connection, because a

@@ -20,6 +20,7 @@ mod cancel;
 mod checkout;
 mod closing;
 mod per_pool;
+mod sound;
 mod turns;
 
 use std::time::Duration;
@@ -31,6 +32,7 @@ use crate::Error;
 
 pub(crate) use checkout::Checkout;
 pub(crate) use closing::closed;
+pub(crate) use sound::leaves_connection_sound;
 pub use turns::Patience;
 
 /// The longest wait for a connection of the pool. It is long, because the pool may try several

@@ -2,6 +2,7 @@
 
 mod check;
 mod identity;
+mod pattern;
 mod pointer;
 mod policies;
 mod rule;
@@ -9,6 +10,7 @@ mod table;
 
 use std::time::Duration;
 
+use backon::ExponentialBuilder;
 use serde::Deserialize;
 
 pub use check::{LONGEST_LEASE, SHORTEST_LEASE};
@@ -149,6 +151,18 @@ pub struct Retry {
     pub base: Duration,
     /// The longest delay.
     pub cap: Duration,
+}
+
+impl Retry {
+    /// Returns the back-off between attempts. Half of each delay grows exponentially and the other
+    /// half is random, so that two transactions that conflicted are not retried at the same time.
+    pub(crate) fn back_off(&self) -> ExponentialBuilder {
+        ExponentialBuilder::new()
+            .with_min_delay(self.base / 2)
+            .with_max_delay(self.cap / 2)
+            .with_max_times(self.max_attempts.saturating_sub(1) as usize)
+            .with_jitter()
+    }
 }
 
 impl Default for Retry {

@@ -1,14 +1,11 @@
 //! The rules for all destinations, from code or from a file.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
-use idem_client::Destination;
 use serde::Deserialize;
 
-use crate::{
-    Error,
-    policy::{Rule, Table},
-};
+use super::{Rule, Table, pattern::Pattern};
+use crate::Error;
 
 /// How messages are processed, by destination: a default rule, rules for prefixes of names, and
 /// rules for single names.
@@ -52,13 +49,6 @@ pub struct Policies {
     rules: Vec<(Pattern, Rule)>,
 }
 
-/// The destinations that a rule applies to.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Pattern {
-    Exact(String),
-    Prefix(String),
-}
-
 impl Policies {
     /// Changes the default rule, which provides each member that no other rule sets.
     pub fn default_rule(mut self, change: impl FnOnce(Rule) -> Rule) -> Self {
@@ -91,39 +81,6 @@ impl Policies {
             }
         }
         Table::new(&self.default, self.rules)
-    }
-}
-
-impl Pattern {
-    fn check(&self) -> Result<(), Error> {
-        let refuse = |why: &str| Err(Error::Invalid(format!("{self}: {why}")));
-        match self {
-            // A prefix must not be longer than the name of a destination can be, so the last arm
-            // checks it too.
-            Self::Prefix(prefix) if prefix.is_empty() => refuse(
-                "a prefix must not be empty; use the default rule for all other destinations",
-            ),
-            Self::Prefix(prefix) if prefix.ends_with('*') => {
-                refuse("specify a prefix without the *")
-            }
-            Self::Exact(name) if name.ends_with('*') && name != "*" => {
-                refuse("specify a name with * as a prefix")
-            }
-            Self::Exact(name) | Self::Prefix(name) => {
-                Destination::new(name.as_str())?;
-                Ok(())
-            }
-        }
-    }
-}
-
-/// The text as it is written in a file.
-impl fmt::Display for Pattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exact(name) => write!(f, "destination {name:?}"),
-            Self::Prefix(prefix) => write!(f, "destinations {:?}", format!("{prefix}*")),
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use idem_client::Destination;
 use crate::{
     Error,
     memory::Memory,
-    policy::{Policy, Rule, Store, check::check, policies::Pattern},
+    policy::{Policy, Rule, Store, check::check, pattern::Pattern},
 };
 
 /// The time to live of a memory, if neither a time to live nor a retention is configured.

@@ -1,178 +1,88 @@
-//! Processes many messages in one transaction.
+//! Messages that share a transaction: which messages can, their transaction, and their results.
 
-use std::{future::Future, mem, sync::Arc};
+use std::{mem, sync::Arc};
 
 use deadpool_postgres::Pool;
 use idem_client::{Effect, ErrorKind, MessageId};
 use tracing::Instrument;
 
+use super::{
+    counting::counts,
+    session::Session,
+    settings::Settings,
+    task::{Doubt, ProcessResult, Ready, Task},
+    work::Work,
+};
 use crate::{
-    Error, Handled, Idem, Message, Processed, Tx,
+    Error, Processed,
     policy::{OnDuplicate, Style},
-    process::{
-        counted,
-        engine::{self, Doubt, Task},
-        front::{Prepared, Ready},
-        session::Session,
-    },
     telemetry,
 };
 
 /// A message and its position in the batch.
-type Placed = (usize, Ready);
+pub(super) type Placed = (usize, Ready);
 
-/// A result and the position of its message in the batch.
-type Answer = (usize, Result<Processed, Error>);
+/// A batch: the results until now, and the messages that will share the next transaction.
+pub(super) struct Batch {
+    /// The number of messages that were added.
+    count: usize,
+    group: Vec<Placed>,
+    results: Vec<(usize, ProcessResult)>,
+}
 
-impl Idem {
-    /// Processes many messages in one transaction.
-    ///
-    /// Returns a result for each message, in the same order.
-    ///
-    /// One statement claims all messages. The handler then runs for one message after the other.
-    /// The effects are recorded in the same round trip as COMMIT. If anything fails, everything is
-    /// rolled back and the messages are processed one by one, so that only the failing message
-    /// fails. In this case the handler runs again for each message. The second of two messages with
-    /// the same id is a duplicate.
-    ///
-    /// Consecutive messages share a transaction if they have the same destination, if each has an
-    /// id, and if their policy has the eager style and the database as its store. The policy must
-    /// not disable waiting, compare fingerprints, expire messages, read the effects of duplicates,
-    /// or count this delivery. All other messages are processed one by one.
-    #[must_use = "each result contains the settlement for the broker"]
-    pub async fn process_batch<F, Fut>(
-        &self,
-        pool: &Pool,
-        messages: &[Message],
-        handler: F,
-    ) -> Vec<Result<Processed, Error>>
-    where
-        F: Fn(Tx, Message) -> Fut,
-        Fut: Future<Output = Handled>,
-    {
-        let handler = |tx, message: Message| {
-            let handled = handler(tx, message.clone());
-            async move { self.filter_effects(&message, handled.await?).await }
-        };
-        let mut answers = Vec::with_capacity(messages.len());
-        let mut group: Vec<Placed> = Vec::new();
-        for (place, message) in messages.iter().enumerate() {
-            let ready = match self.prepare(message).await {
-                Ok(Prepared::Ready(ready)) => ready,
-                Ok(Prepared::Done(processed)) => {
-                    answers.push((place, Ok(processed)));
-                    continue;
-                }
-                Err(error) => {
-                    answers.push((place, Err(error)));
-                    continue;
-                }
-            };
-            let is_sharing = is_sharing(&ready);
-            if !is_sharing
-                || group
-                    .last()
-                    .is_some_and(|(_, last)| last.destination != ready.destination)
-            {
-                answers.extend(
-                    self.process_group(pool, mem::take(&mut group), &handler)
-                        .await,
-                );
-            }
-            group.push((place, ready));
-            if !is_sharing {
-                // Process this message now: with `Store::Memory` it holds a turn until it is
-                // processed, and a duplicate later in the batch would wait for that turn forever.
-                answers.extend(
-                    self.process_group(pool, mem::take(&mut group), &handler)
-                        .await,
-                );
-            }
+impl Batch {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self {
+            count: 0,
+            group: Vec::new(),
+            results: Vec::with_capacity(capacity),
         }
-        answers.extend(self.process_group(pool, group, &handler).await);
-        answers.sort_by_key(|(place, _)| *place);
-        answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
-    /// Processes the messages of a group in one transaction. If the transaction fails, processes
-    /// them one by one.
-    async fn process_group<F, Fut>(
-        &self,
-        pool: &Pool,
-        group: Vec<Placed>,
-        handler: &F,
-    ) -> Vec<Answer>
-    where
-        F: Fn(Tx, Message) -> Fut,
-        Fut: Future<Output = Handled>,
-    {
-        if group.len() < 2 {
-            return self.process_each(pool, group, handler, None).await;
-        }
-        let works: Vec<_> = group
-            .iter()
-            .map(|(_, ready)| self.work(pool, ready))
-            .collect();
-        let span = telemetry::of_process_batch(&group[0].1.destination, group.len());
-        let doubt = match attempt(&works, handler).instrument(span).await {
-            Ok(processed) => {
-                let mut answers = Vec::with_capacity(group.len());
-                for ((place, ready), processed) in group.into_iter().zip(processed) {
-                    answers.push((place, self.conclude(ready, Ok(processed)).await));
-                }
-                return answers;
-            }
-            Err(error) => {
-                telemetry::retried(works[0].destination, &error);
-                tracing::debug!(
-                    %error,
-                    count = group.len(),
-                    "a batch failed, its messages are processed one by one"
-                );
-                match error {
-                    Error::AmbiguousCommit(cause) => Some(cause),
-                    _ => None,
-                }
-            }
-        };
-        self.process_each(pool, group, handler, doubt).await
+    /// Adds a message that needs no further step.
+    pub(super) fn add_done(&mut self, result: ProcessResult) {
+        self.results.push((self.count, result));
+        self.count += 1;
     }
 
-    async fn process_each<F, Fut>(
-        &self,
-        pool: &Pool,
-        group: Vec<Placed>,
-        handler: &F,
-        doubt: Doubt,
-    ) -> Vec<Answer>
-    where
-        F: Fn(Tx, Message) -> Fut,
-        Fut: Future<Output = Handled>,
-    {
-        let mut answers: Vec<Answer> = Vec::with_capacity(group.len());
-        for (place, ready) in group {
-            let processed = match (answers.last(), &doubt) {
-                // The database was not available for the previous message, after all its attempts.
-                // Fail this message at once, so that it does not wait for as many attempts.
-                (Some((_, Err(error))), Some(cause)) if is_away(error, &doubt) => {
-                    Err(Error::AmbiguousCommit(Arc::clone(cause)))
-                }
-                (Some((_, Err(error))), None) if is_away(error, &doubt) => Err(Error::Pool(
-                    "the message was not attempted, because the database was unavailable for the \
-                     message before it"
-                        .into(),
-                )),
-                _ if counted::counts(&ready) => self.process_counted(pool, &ready, handler).await,
-                _ => engine::run(&self.work(pool, &ready), handler, doubt.clone()).await,
-            };
-            answers.push((place, self.conclude(ready, processed).await));
-        }
-        answers
+    /// Adds a message. Returns the groups that must be processed now.
+    pub(super) fn add(&mut self, ready: Ready) -> [Vec<Placed>; 2] {
+        let shares = shares_transaction(&ready);
+        let last = self.group.last().map(|(_, last)| &last.destination);
+        let follows = shares && last.is_none_or(|last| *last == ready.destination);
+        let before = match follows {
+            true => Vec::new(),
+            false => self.take_group(),
+        };
+        self.group.push((self.count, ready));
+        self.count += 1;
+        // Process a message that shares no transaction now: with `Store::Memory` it holds a turn
+        // until it is processed, and a duplicate later in the batch would wait for that turn
+        // forever.
+        let alone = match shares {
+            true => Vec::new(),
+            false => self.take_group(),
+        };
+        [before, alone]
+    }
+
+    pub(super) fn take_group(&mut self) -> Vec<Placed> {
+        mem::take(&mut self.group)
+    }
+
+    pub(super) fn set(&mut self, place: usize, result: ProcessResult) {
+        self.results.push((place, result));
+    }
+
+    /// Returns one result for each message, in the order of the messages.
+    pub(super) fn into_results(mut self) -> Vec<ProcessResult> {
+        self.results.sort_by_key(|(place, _)| *place);
+        self.results.into_iter().map(|(_, result)| result).collect()
     }
 }
 
 /// Returns whether a message can share its transaction with others of its destination.
-fn is_sharing(ready: &Ready) -> bool {
+fn shares_transaction(ready: &Ready) -> bool {
     let policy = ready.policy();
     // The statement that claims a batch has none of these options. It runs before any effects are
     // recorded, so a duplicate in the same batch could not read the effects of the first message.
@@ -180,7 +90,21 @@ fn is_sharing(ready: &Ready) -> bool {
         && !policy.fingerprint
         && !policy.expire
         && policy.on_duplicate != OnDuplicate::Effects;
-    ready.id.is_some() && policy.style == Style::Eager && is_plain && !counted::counts(ready)
+    ready.id.is_some() && policy.style == Style::Eager && is_plain && !counts(ready)
+}
+
+/// Returns the error of a message that is not attempted, because the database was not available for
+/// the message `before` it, after all its attempts. So it does not wait for as many attempts.
+pub(super) fn fails_like(before: &ProcessResult, doubt: &Doubt) -> Option<Error> {
+    let is_away = before.as_ref().is_err_and(|error| is_away(error, doubt));
+    is_away.then(|| match doubt {
+        Some(cause) => Error::AmbiguousCommit(Arc::clone(cause)),
+        None => Error::Pool(
+            "the message was not attempted, because the database was unavailable for the message \
+             before it"
+                .into(),
+        ),
+    })
 }
 
 /// Returns whether the database could not be reached. An error of the handler does not count,
@@ -200,46 +124,60 @@ fn is_away(error: &Error, doubt: &Doubt) -> bool {
 /// Claims all messages, runs the handler for the new ones one after the other, records and commits.
 /// An error applies to all messages. Everything was rolled back, unless the error is
 /// [`Error::AmbiguousCommit`].
-async fn attempt<F, Fut>(works: &[Task<'_>], handler: &F) -> Result<Vec<Processed>, Error>
-where
-    F: Fn(Tx, Message) -> Fut,
-    Fut: Future<Output = Handled>,
-{
-    let Some(first) = works.first() else {
+pub(super) async fn batch_transaction(
+    settings: &Settings,
+    pool: &Pool,
+    group: &[Placed],
+    handler: &impl Work,
+) -> Result<Vec<Processed>, Error> {
+    let tasks: Vec<_> = group
+        .iter()
+        .map(|(_, ready)| Task::of(settings, pool, ready))
+        .collect();
+    let Some(first) = tasks.first() else {
         return Ok(Vec::new());
     };
-    let mut session = Session::borrow(first.pool, first.settings).await?;
-    let processed = in_session(&mut session, first, works, handler).await;
-    session.finish(processed.as_ref().err()).await;
+    let span = telemetry::of_process_batch(first.destination, tasks.len());
+    let attempt = async {
+        let mut session = Session::borrow(pool, settings).await?;
+        let processed = in_session(&mut session, first, &tasks, handler).await;
+        session.finish(processed.as_ref().err()).await;
+        processed
+    };
+    let processed = attempt.instrument(span).await;
+    if let Err(error) = &processed {
+        telemetry::retried(first.destination, error);
+        tracing::debug!(
+            %error,
+            count = tasks.len(),
+            "a batch failed, its messages are processed one by one"
+        );
+    }
     processed
 }
 
-async fn in_session<F, Fut>(
+async fn in_session(
     session: &mut Session,
     first: &Task<'_>,
-    works: &[Task<'_>],
-    handler: &F,
-) -> Result<Vec<Processed>, Error>
-where
-    F: Fn(Tx, Message) -> Fut,
-    Fut: Future<Output = Handled>,
-{
-    let ids: Vec<MessageId> = works.iter().filter_map(|work| work.id.cloned()).collect();
+    tasks: &[Task<'_>],
+    handler: &impl Work,
+) -> Result<Vec<Processed>, Error> {
+    let ids: Vec<MessageId> = tasks.iter().filter_map(|task| task.id.cloned()).collect();
     let claimed = session.begin_and_claim_batch(first, &ids).await?;
-    let mut effects: Vec<(&MessageId, Vec<Effect>)> = Vec::with_capacity(works.len());
-    for ((work, id), _) in works
+    let mut effects: Vec<(&MessageId, Vec<Effect>)> = Vec::with_capacity(tasks.len());
+    for ((task, id), _) in tasks
         .iter()
         .zip(&ids)
         .zip(&claimed)
         .filter(|(_, claimed)| **claimed)
     {
         let worked = session
-            .work(handler, work.message)
-            .instrument(work.span.clone());
+            .work(handler, task.message)
+            .instrument(task.span.clone());
         effects.push((id, worked.await?));
     }
     if effects.is_empty() {
-        return Ok(claimed.iter().map(|_| DUPLICATE).collect());
+        return Ok(claimed.iter().map(|_| Processed::duplicate()).collect());
     }
     let effects: Vec<_> = effects
         .iter()
@@ -254,10 +192,9 @@ where
     };
     Ok(claimed
         .iter()
-        .map(|claimed| if *claimed { new() } else { DUPLICATE })
+        .map(|claimed| match claimed {
+            true => new(),
+            false => Processed::duplicate(),
+        })
         .collect())
 }
-
-const DUPLICATE: Processed = Processed::Duplicate {
-    effects: Vec::new(),
-};

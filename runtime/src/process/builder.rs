@@ -2,32 +2,16 @@
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
-use futures_util::{FutureExt, future::BoxFuture};
+use futures_util::FutureExt;
 use idem_client::RecordedEffect;
 
+use super::settings::{OnDuplicateCallback, Settings};
 use crate::{
     Error, HandlerError, Idem, Message, Policies,
     filter::Filter,
     memory::Known,
-    policy::{Table, check_capacity, check_time_to_live},
+    policy::{check_capacity, check_time_to_live},
 };
-
-/// The settings for all messages of an [`Idem`].
-#[derive(Default)]
-pub(crate) struct Settings {
-    pub(crate) policies: Table,
-    pub(crate) filters: Vec<Arc<dyn Filter>>,
-    pub(crate) on_duplicate: Option<OnDuplicateCallback>,
-    /// The memory of processed messages. The database is not queried for their duplicates.
-    pub(crate) known: Option<Known>,
-    pub(crate) prepared_statements: bool,
-}
-
-pub(crate) type OnDuplicateCallback = Arc<
-    dyn Fn(Message, Vec<RecordedEffect>) -> BoxFuture<'static, Result<(), HandlerError>>
-        + Send
-        + Sync,
->;
 
 /// Builds an [`Idem`]: `Idem::builder().policies(...).build()?`.
 #[derive(Default)]
@@ -38,6 +22,13 @@ pub struct IdemBuilder {
     on_duplicate: Option<OnDuplicateCallback>,
     known: Option<(u64, Duration)>,
     prepared_statements: bool,
+}
+
+impl Idem {
+    /// Returns a builder for policies, filters and other settings.
+    pub fn builder() -> IdemBuilder {
+        IdemBuilder::default()
+    }
 }
 
 impl IdemBuilder {
@@ -117,18 +108,6 @@ impl IdemBuilder {
             known: self.known.map(|(capacity, ttl)| Known::new(capacity, ttl)),
             prepared_statements: self.prepared_statements,
         }))
-    }
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("policies", &self.policies)
-            .field("filters", &self.filters.len())
-            .field("on_duplicate", &self.on_duplicate.is_some())
-            .field("known", &self.known)
-            .field("prepared_statements", &self.prepared_statements)
-            .finish()
     }
 }
 

@@ -4,7 +4,8 @@ use idem_client::{Destination, MessageId, sql::IdArray};
 use sha2::{Digest, Sha256};
 use time::format_description::well_known::Rfc3339;
 
-use crate::{Error, Message, policy::Isolation, process::engine::Task};
+use super::task::Task;
+use crate::{Error, Message, policy::Isolation};
 
 /// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +47,10 @@ impl ClaimOutcome {
 }
 
 /// Returns the SQL text of a claim. [`ClaimOutcome::parse`] parses its result.
-pub(crate) fn claim(work: &Task<'_>, id: &MessageId) -> Result<String, Error> {
-    let (policy, id, destination) = (work.policy, id.literal()?, work.destination.literal()?);
-    let fingerprint = policy.fingerprint.then(|| fingerprint(work.message));
-    let sent_at = work.message.sent_at().filter(|_| policy.expire);
+pub(crate) fn claim(task: &Task<'_>, id: &MessageId) -> Result<String, Error> {
+    let (policy, id, destination) = (task.policy, id.literal()?, task.destination.literal()?);
+    let fingerprint = policy.fingerprint.then(|| fingerprint(task.message));
+    let sent_at = task.message.sent_at().filter(|_| policy.expire);
     if policy.wait && fingerprint.is_none() && sent_at.is_none() {
         return Ok(format!("SELECT idem_try_claim({id}, {destination})"));
     }

@@ -56,6 +56,13 @@ pub enum Processed {
 }
 
 impl Processed {
+    /// The outcome of a duplicate whose recorded effects are not read.
+    pub(crate) fn duplicate() -> Self {
+        Self::Duplicate {
+            effects: Vec::new(),
+        }
+    }
+
     /// Returns the settlement for the broker.
     pub fn settlement(&self) -> Settlement {
         match self {

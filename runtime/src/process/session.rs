@@ -4,7 +4,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use deadpool_postgres::Pool;
 use idem_client::{
-    Destination, Effect, ErrorKind, MessageId, RecordedEffect,
+    Destination, Effect, MessageId, RecordedEffect,
     lease::Held,
     pipeline::{Pipelined, commit_alone, fire_and_forget, pipeline_commit, rollback_without_wait},
     span,
@@ -18,15 +18,17 @@ use tokio_postgres::{
 use tracing::{Instrument, Span};
 use uuid::Uuid;
 
+use super::{
+    claim::{self, ClaimOutcome},
+    settings::Settings,
+    task::Task,
+    tx::Tx,
+    work::Work,
+};
 use crate::{
-    Error, Handled, Message, Tx,
-    connection::{Checkout, Patience},
+    Error, Message,
+    connection::{Checkout, Patience, leaves_connection_sound},
     policy::Isolation,
-    process::{
-        Settings,
-        claim::{self, ClaimOutcome},
-        engine::Task,
-    },
 };
 
 /// The time limit for ROLLBACK. A server that is not busy replies much earlier.
@@ -80,12 +82,12 @@ impl Session {
 
     pub(crate) async fn begin_and_claim(
         &self,
-        work: &Task<'_>,
+        task: &Task<'_>,
         id: &MessageId,
     ) -> Result<ClaimOutcome, Error> {
-        let begin = claim::begin(work.policy.isolation);
-        let sql = format!("{begin}; {}", claim::claim(work, id)?);
-        self.begun(self.outcome(&sql, work.destination, id)).await
+        let begin = claim::begin(task.policy.isolation);
+        let sql = format!("{begin}; {}", claim::claim(task, id)?);
+        self.begun(self.outcome(&sql, task.destination, id)).await
     }
 
     /// Begins, executes the statement `claim`, and sets a savepoint after the claim.
@@ -102,15 +104,15 @@ impl Session {
 
     pub(crate) async fn begin_and_claim_batch(
         &self,
-        work: &Task<'_>,
+        task: &Task<'_>,
         ids: &[MessageId],
     ) -> Result<Vec<bool>, Error> {
-        let begin = claim::begin(work.policy.isolation);
-        let sql = format!("{begin}; {}", claim::claim_batch(ids, work.destination)?);
+        let begin = claim::begin(task.policy.isolation);
+        let sql = format!("{begin}; {}", claim::claim_batch(ids, task.destination)?);
         let claims = self.checkout.client().simple_query(&sql);
         let claims = claims.instrument(span::of_batch(
             "try_claim_batch",
-            work.destination,
+            task.destination,
             ids.len(),
         ));
         let answers = self.begun(async { Ok(claims.await?) }).await?;
@@ -131,10 +133,10 @@ impl Session {
     /// Claims in the transaction that is already open.
     pub(crate) async fn claim(
         &self,
-        work: &Task<'_>,
+        task: &Task<'_>,
         id: &MessageId,
     ) -> Result<ClaimOutcome, Error> {
-        self.outcome(&claim::claim(work, id)?, work.destination, id)
+        self.outcome(&claim::claim(task, id)?, task.destination, id)
             .await
     }
 
@@ -156,15 +158,11 @@ impl Session {
     }
 
     /// Runs the handler in the transaction.
-    pub(crate) async fn work<F, Fut>(
+    pub(crate) async fn work(
         &self,
-        handler: &F,
+        handler: &impl Work,
         message: &Message,
-    ) -> Result<Vec<Effect>, Error>
-    where
-        F: Fn(Tx, Message) -> Fut,
-        Fut: Future<Output = Handled>,
-    {
+    ) -> Result<Vec<Effect>, Error> {
         let handled = handler(self.transaction(), message.clone()).await;
         self.ensure_transaction_returned()?;
         handled.map_err(Error::Handler)
@@ -408,18 +406,5 @@ impl Session {
                 client.query(statement, &values).await?
             }
         })
-    }
-}
-
-/// Returns whether the connection can be used again after this error. After an error that is not
-/// known to be harmless, the connection must not be used again.
-pub(crate) fn leaves_connection_sound(error: &Error) -> bool {
-    // A read-only server may have been replaced by another primary, which a new connection finds.
-    let is_useless = |kind| matches!(kind, ErrorKind::ConnectionLost | ErrorKind::ReadOnly);
-    match error {
-        Error::Handler(error) => !error.database_kind().is_some_and(is_useless),
-        Error::Database(answer) => answer.as_db_error().is_some() && !is_useless(error.kind()),
-        Error::Invalid(_) | Error::Encode(_) | Error::Decode(_) => true,
-        _ => false,
     }
 }

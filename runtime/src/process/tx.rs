@@ -4,7 +4,8 @@ use std::{ops::Deref, sync::Arc};
 
 use tokio_postgres::Client;
 
-use crate::{Error, connection::Checkout, process::savepoint::Savepoint};
+use super::savepoint::Savepoint;
+use crate::{Error, connection::Checkout};
 
 /// The transaction in which a message is processed.
 ///

@@ -1,0 +1,18 @@
+//! Which errors leave a connection usable.
+
+use idem_client::ErrorKind;
+
+use crate::Error;
+
+/// Returns whether the connection can be used again after this error. After an error that is not
+/// known to be harmless, the connection must not be used again.
+pub(crate) fn leaves_connection_sound(error: &Error) -> bool {
+    // A read-only server may have been replaced by another primary, which a new connection finds.
+    let is_useless = |kind| matches!(kind, ErrorKind::ConnectionLost | ErrorKind::ReadOnly);
+    match error {
+        Error::Handler(error) => !error.database_kind().is_some_and(is_useless),
+        Error::Database(answer) => answer.as_db_error().is_some() && !is_useless(error.kind()),
+        Error::Invalid(_) | Error::Encode(_) | Error::Decode(_) => true,
+        _ => false,
+    }
+}

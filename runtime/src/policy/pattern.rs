@@ -1,0 +1,47 @@
+//! The destinations that a rule applies to: one name, or all names with a prefix.
+
+use std::fmt;
+
+use idem_client::Destination;
+
+use crate::Error;
+
+/// The destinations that a rule applies to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Pattern {
+    Exact(String),
+    Prefix(String),
+}
+
+impl Pattern {
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let refuse = |why: &str| Err(Error::Invalid(format!("{self}: {why}")));
+        match self {
+            // A prefix must not be longer than the name of a destination can be, so the last arm
+            // checks it too.
+            Self::Prefix(prefix) if prefix.is_empty() => refuse(
+                "a prefix must not be empty; use the default rule for all other destinations",
+            ),
+            Self::Prefix(prefix) if prefix.ends_with('*') => {
+                refuse("specify a prefix without the *")
+            }
+            Self::Exact(name) if name.ends_with('*') && name != "*" => {
+                refuse("specify a name with * as a prefix")
+            }
+            Self::Exact(name) | Self::Prefix(name) => {
+                Destination::new(name.as_str())?;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The text as it is written in a file.
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(name) => write!(f, "destination {name:?}"),
+            Self::Prefix(prefix) => write!(f, "destinations {:?}", format!("{prefix}*")),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Which attempts of eager and reactive handlers the database counts, and what an attempt that
+//! failed counts.
+
+use deadpool_postgres::Pool;
+use idem_client::{ErrorKind, lease::Held};
+
+use super::{
+    environment::is_environmental,
+    leases::Leases,
+    task::{Doubt, Ready},
+};
+use crate::{Error, Processed, connection::has_two, lease::extend_on, policy::Policy};
+
+/// The feature that needs two connections at once.
+const COUNTING: &str = "counting the attempts of a handler";
+
+/// Checks that the pool has two connections: the lease is renewed while the transaction holds a
+/// connection.
+pub(super) fn check_pool(pool: &Pool) -> Result<(), String> {
+    has_two(pool, COUNTING)
+}
+
+/// Checks that the pool has two connections, if the policy counts attempts.
+pub(crate) fn check_counted(policy: &Policy, pool: &Pool) -> Result<(), String> {
+    match policy.count_attempts {
+        true => check_pool(pool),
+        false => Ok(()),
+    }
+}
+
+/// Returns whether the database counts this delivery. A policy that counts attempts counts each
+/// delivery that the broker does not report as the first delivery.
+pub(super) fn counts(ready: &Ready) -> bool {
+    let policy = ready.policy();
+    let is_first = ready.message.deliveries() == Some(1);
+    // The durable inbox counts attempts itself.
+    let is_counted = ready.message.stored().is_some();
+    policy.count_attempts && ready.id.is_some() && !is_first && !is_counted
+}
+
+/// Returns the outcome of an attempt that failed with this error under the lease. Counts the
+/// attempt, unless the environment caused the error.
+pub(super) async fn count(
+    leases: &Leases<'_>,
+    held: &Held,
+    error: Error,
+) -> Result<Processed, Error> {
+    match error.kind() {
+        // The environment caused the error of the handler, so the attempt does not count.
+        _ if matches!(error, Error::Handler(_)) && is_environmental(&error) => {
+            leases.give_back(held).await?;
+            Err(error)
+        }
+        // The database could be reached. If the handler lost its connection in each attempt,
+        // the handler is the cause.
+        _ if matches!(error, Error::Handler(_)) => leases.failed_with(held, error).await,
+        // The result is unknown, or nothing can be written. The lease expires, and the next
+        // attempt resolves the result.
+        ErrorKind::AmbiguousCommit | ErrorKind::ConnectionLost | ErrorKind::PoolExhausted => {
+            Err(error)
+        }
+        ErrorKind::NotClaimed => leases.not_held().await,
+        // The environment caused the error, so the attempt does not count.
+        _ if is_environmental(&error) => {
+            leases.give_back(held).await?;
+            Err(error)
+        }
+        _ => leases.failed_with(held, error).await,
+    }
+}
+
+/// Waits for the transaction with an unknown result, which may have completed the lease.
+///
+/// The renewal of the lease waits for that transaction. If the renewal fails with `NotClaimed`, the
+/// transaction has completed the message, or another process holds the lease.
+pub(super) async fn resolve(doubt: &mut Doubt, held: &Held, pool: &Pool) -> Result<(), Error> {
+    let extended = extend_on(held, pool).await;
+    if extended
+        .as_ref()
+        .err()
+        .is_none_or(|error| error.kind() == ErrorKind::NotClaimed)
+    {
+        *doubt = None;
+    }
+    extended
+}

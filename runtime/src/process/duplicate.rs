@@ -1,0 +1,87 @@
+//! A message that is not processed, because it was processed before or is not claimed.
+
+use idem_client::{MessageId, effects};
+use tracing::info;
+
+use super::{
+    claim::ClaimOutcome,
+    session::Session,
+    settings::Settings,
+    task::{Ready, Task},
+};
+use crate::{
+    Error, Processed,
+    policy::OnDuplicate,
+    short_transaction::{ShortTransaction, again},
+};
+
+/// Returns whether a committed transaction has claimed the message.
+pub(super) async fn is_claimed(task: &Task<'_>, id: &MessageId) -> Result<bool, Error> {
+    again(task.policy.retry, || async {
+        let step = ShortTransaction::new(task.pool).await?;
+        let is_claimed = step
+            .run(idem_client::is_claimed(step.client(), id, task.destination))
+            .await;
+        step.end(is_claimed)
+    })
+    .await
+}
+
+/// Returns the outcome of a duplicate, with the recorded effects if the policy requests them.
+pub(super) async fn duplicate(task: &Task<'_>, id: &MessageId) -> Result<Processed, Error> {
+    if task.policy.on_duplicate != OnDuplicate::Effects {
+        return Ok(Processed::duplicate());
+    }
+    let step = ShortTransaction::new(task.pool).await?;
+    let recorded = step.run(effects(step.client(), id, task.destination)).await;
+    Ok(Processed::Duplicate {
+        effects: step.end(recorded)?,
+    })
+}
+
+/// Returns the outcome of a message that the transaction of this session did not claim. The
+/// transaction is still open.
+pub(super) async fn not_claimed(
+    session: &Session,
+    task: &Task<'_>,
+    id: &MessageId,
+    outcome: ClaimOutcome,
+) -> Result<Processed, Error> {
+    match outcome {
+        ClaimOutcome::InProgress => Ok(Processed::InProgress),
+        ClaimOutcome::Mismatch => Ok(Processed::Mismatch),
+        ClaimOutcome::Expired => Ok(Processed::Expired),
+        ClaimOutcome::Claimed | ClaimOutcome::Duplicate => Ok(Processed::Duplicate {
+            effects: match task.policy.on_duplicate {
+                OnDuplicate::Effects => session.effects(id, task.destination).await?,
+                _ => Vec::new(),
+            },
+        }),
+    }
+}
+
+/// Does what the policy requires for a duplicate: nothing, a log message, or the callback.
+pub(super) async fn after_duplicate(
+    settings: &Settings,
+    ready: &Ready,
+    processed: &Processed,
+) -> Result<(), Error> {
+    let Processed::Duplicate { effects } = processed else {
+        return Ok(());
+    };
+    match (ready.policy().on_duplicate, &settings.on_duplicate) {
+        (OnDuplicate::Log, _) => {
+            let id = ready.id.as_ref().map(MessageId::to_string);
+            info!(
+                destination = ready.destination.as_str(),
+                message_id = id,
+                "a duplicate is acknowledged"
+            );
+            Ok(())
+        }
+        (OnDuplicate::Effects, Some(callback)) => callback(ready.message.clone(), effects.clone())
+            .await
+            .map_err(Error::Handler),
+        _ => Ok(()),
+    }
+}

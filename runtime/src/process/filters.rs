@@ -1,0 +1,45 @@
+//! Runs the filters: on the message before the handler, and on the effects after it.
+
+use idem_client::Effect;
+
+use super::settings::Settings;
+use crate::{
+    Handled, Message, Settlement,
+    filter::{After, Before},
+    telemetry,
+};
+
+/// Returns the message after the filters.
+///
+/// An error is the settlement of a filter that stopped the message.
+pub(super) async fn filter_message(
+    settings: &Settings,
+    message: &Message,
+) -> Result<Message, Settlement> {
+    let mut message = message.clone();
+    for filter in &settings.filters {
+        match filter.before_consuming(&message).await {
+            Before::Continue => {}
+            Before::Stop(settlement) => return Err(settlement),
+            Before::Replace(other) => message = other,
+        }
+    }
+    Ok(message)
+}
+
+/// Returns the effects of a handler after the filters, with the trace context of the message.
+pub(super) async fn filter_effects(
+    settings: &Settings,
+    message: &Message,
+    mut effects: Vec<Effect>,
+) -> Handled {
+    for filter in settings.filters.iter().rev() {
+        match filter.on_consumed(message, &effects).await {
+            After::Continue => {}
+            After::Replace(others) => effects = others,
+            After::Stop(error) => return Err(error),
+        }
+    }
+    telemetry::pass_on(message, &mut effects);
+    Ok(effects)
+}

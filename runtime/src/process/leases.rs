@@ -1,0 +1,232 @@
+//! The lease of one message: acquired before the handler runs, and completed, released or buried
+//! after it. Each step is a transaction of its own.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use idem_client::{
+    Effect, ErrorKind, MessageId,
+    lease::{DeadLetterContent, Held, Lease, acquire},
+};
+
+use super::{
+    duplicate::{duplicate, is_claimed},
+    environment::is_of_environment,
+    task::{Doubt, Task},
+};
+use crate::{
+    Error, HandlerError, Processed,
+    short_transaction::{ShortTransaction, again},
+    telemetry,
+};
+
+/// Acquires, completes, releases and buries one leased message.
+pub(super) struct Leases<'t> {
+    task: Task<'t>,
+    id: &'t MessageId,
+}
+
+impl<'t> Leases<'t> {
+    /// Returns `None` for a message without an id.
+    pub(super) fn of(task: &Task<'t>) -> Option<Self> {
+        Some(Self {
+            task: *task,
+            id: task.id?,
+        })
+    }
+
+    /// Returns the lease under which the durable inbox delivered the message.
+    fn stored(&self) -> Option<Held> {
+        let task = &self.task;
+        let stored = task
+            .message
+            .stored()
+            .filter(|stored| stored.destination == *task.destination)?;
+        let attempt = task
+            .message
+            .deliveries()
+            .and_then(|attempt| i32::try_from(attempt).ok());
+        Some(Held::new(
+            self.id,
+            task.destination,
+            stored.token,
+            attempt.unwrap_or(1),
+            stored.last_error.clone(),
+            task.policy.lease,
+            // The source has renewed the lease until now.
+            Instant::now(),
+        ))
+    }
+
+    /// Acquires the lease. If the reply is lost, its token is lost too, and the retry returns
+    /// [`Lease::InProgress`].
+    pub(super) async fn acquire(&self) -> Result<Lease, Error> {
+        if let Some(held) = self.stored() {
+            return Ok(Lease::Acquired(held));
+        }
+        again(self.task.policy.retry, || async {
+            let step = ShortTransaction::new(self.task.pool).await?;
+            let lease = step.run(acquire(
+                step.client(),
+                self.id,
+                self.task.destination,
+                self.task.policy.lease,
+            ));
+            let lease = lease.await;
+            step.end(lease)
+        })
+        .await
+    }
+
+    /// Returns the outcome of a message that must not be processed now: the lease was not acquired,
+    /// or no attempt is left. Buries the message in the second case.
+    pub(super) async fn not_acquired(&self, lease: Lease) -> Result<Processed, Error> {
+        match lease {
+            Lease::Duplicate => self.duplicate().await,
+            Lease::InProgress { retry_after } => Ok(Processed::Leased { retry_after }),
+            Lease::Dead => Ok(Processed::Dead),
+            // No attempt is left here, so the server returns `Acquired` only if the retry policy
+            // was changed after the release.
+            Lease::Exhausted(held) | Lease::Acquired(held) => {
+                let reason = held
+                    .last_error()
+                    .unwrap_or("the message has no attempts left");
+                self.bury(&held, reason).await
+            }
+            other => Err(Error::Unexpected(format!("the lease {other:?}"))),
+        }
+    }
+
+    async fn duplicate(&self) -> Result<Processed, Error> {
+        duplicate(&self.task, self.id).await
+    }
+
+    /// Claims the message and records its effects.
+    pub(super) async fn complete(
+        &self,
+        held: &Held,
+        recorded: &[Effect],
+    ) -> Result<Processed, Error> {
+        let doubt: Mutex<Doubt> = Mutex::default();
+        let completed = again(self.task.policy.retry, || async {
+            let step = ShortTransaction::new(self.task.pool).await?;
+            let completed = step.run(held.complete(step.client(), recorded)).await;
+            if let Err(Error::AmbiguousCommit(cause)) = &completed {
+                *doubt.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(cause));
+            }
+            step.end(completed)
+        });
+        match completed.await {
+            Ok(effects) => Ok(Processed::New { effects }),
+            // The retry after an ambiguous commit has waited for the row of the lease, so that
+            // commit has ended and `not_held` can read its result.
+            Err(error) if error.kind() == ErrorKind::NotClaimed => self.not_held().await,
+            Err(error) => {
+                let doubt = doubt.into_inner().unwrap_or_else(PoisonError::into_inner);
+                Err(doubt.map_or(error, Error::AmbiguousCommit))
+            }
+        }
+    }
+
+    /// Returns the outcome of a message after its lease is lost: a duplicate if a commit without a
+    /// reply has completed the message, or [`Error::LeaseLost`] if another process holds it.
+    pub(super) async fn not_held(&self) -> Result<Processed, Error> {
+        match is_claimed(&self.task, self.id).await? {
+            true => self.duplicate().await,
+            false => Err(Error::LeaseLost),
+        }
+    }
+
+    /// Like [`failed`](Self::failed), for an error of the handler or of the transaction.
+    pub(super) async fn failed_with(&self, held: &Held, error: Error) -> Result<Processed, Error> {
+        let error = match error {
+            Error::Handler(error) => error,
+            error if error.kind() == ErrorKind::Terminal => HandlerError::terminal(error),
+            error => HandlerError::from(error),
+        };
+        self.failed(held, error).await
+    }
+
+    /// Counts the attempt, unless the environment caused the error. Buries the message after its
+    /// last attempt or a terminal error.
+    pub(super) async fn failed(
+        &self,
+        held: &Held,
+        error: HandlerError,
+    ) -> Result<Processed, Error> {
+        if self.stored().is_some() {
+            // The source counts the attempt when it gets the settlement.
+            return Err(Error::Handler(error));
+        }
+        let (reason, is_terminal) = (error.to_string(), error.is_terminal());
+        if is_terminal {
+            return self.bury(held, &reason).await;
+        }
+        if is_of_environment(&error) {
+            self.give_back(held).await?;
+            return Err(Error::Handler(error));
+        }
+        let rest = again(self.task.policy.retry, || async {
+            let step = ShortTransaction::new(self.task.pool).await?;
+            let rest = step.run(held.release(step.client(), &reason, false)).await;
+            step.end(rest)
+        });
+        match rest.await.map_err(lost)? {
+            Some(retry_after) => {
+                telemetry::retried(
+                    self.task.destination,
+                    &Error::Handler(HandlerError::from(reason.clone())),
+                );
+                Err(Error::Attempt { error, retry_after })
+            }
+            // No attempt is left. Bury the message now and not at its next delivery.
+            None => {
+                let lease = self.acquire().await?;
+                self.not_acquired(lease).await
+            }
+        }
+    }
+
+    /// Releases the lease without counting the attempt.
+    pub(super) async fn give_back(&self, held: &Held) -> Result<(), Error> {
+        let step = ShortTransaction::new(self.task.pool).await?;
+        let given = step.run(held.give_back(step.client())).await;
+        step.end(given).map_err(lost)
+    }
+
+    async fn bury(&self, held: &Held, reason: &str) -> Result<Processed, Error> {
+        let message = self.task.message;
+        let with = DeadLetterContent::from(message);
+        let buried = again(self.task.policy.retry, || async {
+            let step = ShortTransaction::new(self.task.pool).await?;
+            let buried = step
+                .run(held.bury(step.client(), message.payload(), reason, &with))
+                .await;
+            step.end(buried)
+        });
+        match buried.await.map_err(lost) {
+            Ok(()) => {
+                tracing::warn!(
+                    reason,
+                    destination = %self.task.destination,
+                    message_id = %self.id,
+                    "a message is put into the dead letters"
+                );
+                Ok(Processed::Buried {
+                    reason: reason.into(),
+                })
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Converts the error of a stale token into a lost lease.
+fn lost(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotClaimed => Error::LeaseLost,
+        _ => error,
+    }
+}
