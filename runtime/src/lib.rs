@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod backoff;
 mod boxed;
 mod connection;
 pub mod consumer;
@@ -33,9 +34,9 @@ pub mod transport;
 pub use idem_client::relay::OutgoingMessage;
 
 pub use consumer::{Consumer, Delivery, Receipt, Source, terminated};
-pub use error::Error;
+pub use error::{Error, HandlerError};
 pub use extractor::{Json, State, extract};
-pub use handler::{Handled, HandlerError};
+pub use handler::Handled;
 pub use message::Message;
 pub use policy::Policies;
 #[cfg(feature = "tls")]

@@ -6,10 +6,9 @@ use std::{
     time::Duration,
 };
 
-use backon::ExponentialBackoff;
 use tokio::time::Instant;
 
-use super::intake::backoff;
+use crate::backoff::Backoff;
 
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -26,7 +25,7 @@ struct State {
     /// When the next probe is due. `None` while the breaker is closed.
     due: Option<Instant>,
     /// The back-off. It keeps growing over several openings until an attempt succeeds.
-    pauses: ExponentialBackoff,
+    pauses: Backoff,
     /// Whether the breaker has opened since its failures were last forgotten.
     is_suspended: bool,
     /// Whether the breaker has closed since `is_suspended` was set.
@@ -39,7 +38,7 @@ struct State {
 impl State {
     fn forget(&mut self) {
         (self.is_suspended, self.is_probed) = (false, false);
-        self.pauses = backoff(FIRST_PAUSE, LONGEST_PAUSE);
+        self.pauses.reset();
     }
 }
 
@@ -47,7 +46,7 @@ impl Breaker {
     pub(super) fn closed() -> Self {
         Self(Mutex::new(State {
             due: None,
-            pauses: backoff(FIRST_PAUSE, LONGEST_PAUSE),
+            pauses: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             is_suspended: false,
             is_probed: false,
             closed_at: Instant::now(),
@@ -76,7 +75,7 @@ impl Breaker {
         if let Some(due) = state.due {
             return (due.saturating_duration_since(now), is_new);
         }
-        let pause = state.pauses.next().unwrap_or(LONGEST_PAUSE);
+        let pause = state.pauses.next();
         state.due = Some(now + pause);
         (pause, is_new)
     }

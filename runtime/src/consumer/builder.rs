@@ -7,7 +7,8 @@ use tokio::sync::watch;
 
 use super::{
     routes::{Routes, Work},
-    runtime::{self, Runtime},
+    runtime::{self, Parts, Runtime},
+    settings::{Batches, Settings},
     status::{ConsumerStatus, Status},
 };
 use crate::{
@@ -48,43 +49,12 @@ use crate::{
 /// messages, fetches nothing, and probes the database with a back-off.
 #[must_use = "nothing is fetched before `run`"]
 pub struct Consumer<S> {
-    pub(super) pool: Pool,
-    pub(super) source: S,
-    pub(super) idem: Idem,
-    pub(super) routes: Routes,
-    pub(super) settings: Settings,
-    pub(super) status: Status,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Settings {
-    pub(super) concurrency: usize,
-    /// Whether messages of one key are handled in order. `None` means that the source decides.
-    pub(super) is_ordered: Option<bool>,
-    pub(super) batches: Batches,
-    pub(super) max_bytes: usize,
-    /// `None` means `max_bytes` divided by `concurrency`.
-    max_batch_bytes: Option<usize>,
-    pub(super) max_deliveries: u32,
-    pub(super) first_pause: Duration,
-    pub(super) longest_pause: Duration,
-    pub(super) grace: Duration,
-}
-
-/// The size of the batches. The messages of a batch share a transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Batches {
-    /// The largest number of messages in a batch.
-    pub max: usize,
-    /// How long to wait for more messages after the first one.
-    pub linger: Duration,
-}
-
-impl Batches {
-    const SINGLES: Self = Self {
-        max: 1,
-        linger: Duration::ZERO,
-    };
+    pool: Pool,
+    source: S,
+    idem: Idem,
+    routes: Routes,
+    settings: Settings,
+    status: Status,
 }
 
 /// The default number of bytes that a consumer holds.
@@ -298,6 +268,8 @@ impl<S: Source> Consumer<S> {
 
     /// Sets the first and the longest delay before a failed message is retried; 200 ms and 30 s by
     /// default. Each delay is twice the previous delay. Jitter lengthens a delay by up to 100 %.
+    ///
+    /// Values below 1 ms count as 1 ms, and values above one day as one day.
     pub fn back_off(mut self, first: Duration, longest: Duration) -> Self {
         self.settings.first_pause = first;
         self.settings.longest_pause = longest;
@@ -327,30 +299,15 @@ impl<S: Source> Consumer<S> {
     /// Dropping the future rolls back open transactions and settles nothing.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Summary, Error> {
         self.settings.check()?;
-        let runtime = Runtime::new(self)?;
+        let runtime = Runtime::new(Parts {
+            pool: self.pool,
+            source: self.source,
+            idem: self.idem,
+            routes: self.routes,
+            settings: self.settings,
+            status: self.status,
+        })?;
         describe_metrics();
         runtime::run(Arc::new(runtime), shutdown).await
-    }
-}
-
-impl Settings {
-    pub(super) fn max_batch_bytes(&self) -> usize {
-        let share = self.max_bytes / self.concurrency.max(1);
-        self.max_batch_bytes.unwrap_or(share.max(1))
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        for (number, name) in [
-            (self.concurrency, "concurrency"),
-            (self.batches.max, "Batches::max"),
-            (self.max_bytes, "max_bytes"),
-            (self.max_batch_bytes(), "max_batch_bytes"),
-            (self.max_deliveries as usize, "max_deliveries"),
-        ] {
-            if number == 0 {
-                return Err(Error::Invalid(format!("{name} must be at least 1")));
-            }
-        }
-        Ok(())
     }
 }

@@ -1,6 +1,9 @@
-//! The error of a consumer that ended without a requested shutdown.
+//! The errors of a source, and the error of a consumer that ended without a requested shutdown.
 
-use super::{Summary, TransportError};
+use super::summary::Summary;
+
+/// An error of a broker, or of the connection to it.
+pub type TransportError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The source of a [`Consumer`](crate::Consumer) delivers no more messages. All messages that the
 /// source had delivered are settled.

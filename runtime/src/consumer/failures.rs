@@ -8,8 +8,8 @@ use std::{
 
 use moka::sync::Cache;
 
-use super::{builder::Settings, intake::backoff, queue::QueuedMessage};
-use crate::Message;
+use super::{queue::QueuedMessage, settings::Settings};
+use crate::{Message, backoff::Backoff};
 
 /// The number of messages for which failures are counted.
 const REMEMBERED: u64 = 10_000;
@@ -83,12 +83,7 @@ impl Failures {
     }
 
     fn pause(&self, failures: u32) -> Duration {
-        // The back-off has reached its limit long before 64 failures. The bound keeps `nth` from
-        // looping through a large number from a broker.
-        let n = failures.clamp(1, 64) as usize - 1;
-        backoff(self.first_pause, self.longest_pause)
-            .nth(n)
-            .unwrap_or(self.longest_pause)
+        Backoff::after(self.first_pause, self.longest_pause, failures)
     }
 }
 

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Closed, requeued::Requeued};
-use crate::{Delivery, Source, panics::unwinding, telemetry, transport::TransportError};
+use crate::{
+    Delivery, Source, backoff::Backoff, panics::unwinding, telemetry, transport::TransportError,
+};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -78,7 +79,7 @@ impl<S: Source> Intake<S> {
 /// A source that is polled again after a failure, with an exponential back-off.
 struct RetryingSource<S> {
     source: S,
-    pauses: ExponentialBackoff,
+    pauses: Backoff,
     not_before: Option<Instant>,
     has_ended: bool,
     /// The last error of the source since its last delivery.
@@ -89,7 +90,7 @@ impl<S: Source> RetryingSource<S> {
     fn new(source: S) -> Self {
         Self {
             source,
-            pauses: backoff(FIRST_PAUSE, LONGEST_PAUSE),
+            pauses: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             not_before: None,
             has_ended: false,
             last_error: None,
@@ -109,13 +110,13 @@ impl<S: Source> RetryingSource<S> {
                 .unwrap_or_else(|panic| Err(panic.into()));
             match result {
                 Ok(Some(delivery)) => {
-                    self.pauses = backoff(FIRST_PAUSE, LONGEST_PAUSE);
+                    self.pauses.reset();
                     self.last_error = None;
                     return Some(delivery);
                 }
                 Ok(None) => self.has_ended = true,
                 Err(error) => {
-                    let pause = self.pauses.next().unwrap_or(LONGEST_PAUSE);
+                    let pause = self.pauses.next();
                     let cause: &dyn std::error::Error = &*error;
                     tracing::warn!(error = cause, ?pause, "the source failed and is retried");
                     telemetry::source_failed();
@@ -126,15 +127,4 @@ impl<S: Source> RetryingSource<S> {
         }
         None
     }
-}
-
-/// Returns an endless back-off. Each pause is twice the previous pause, up to `longest`. Jitter
-/// lengthens a pause by up to 100 %.
-pub(super) fn backoff(first: Duration, longest: Duration) -> ExponentialBackoff {
-    ExponentialBuilder::new()
-        .with_min_delay(first)
-        .with_max_delay(longest)
-        .without_max_times()
-        .with_jitter()
-        .build()
 }

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use backon::ExponentialBackoff;
 use deadpool_postgres::Pool;
 use futures_util::{
     FutureExt,
@@ -12,8 +11,8 @@ use futures_util::{
 use idem_client::Destination;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Delivery, Source, intake::backoff};
-use crate::inbox::DurableSource;
+use super::{Delivery, Source};
+use crate::{backoff::Backoff, inbox::DurableSource};
 
 /// The interval at which the inboxes are read, and so the longest delay of a requeued message. Each
 /// read is one short statement for each destination.
@@ -29,7 +28,7 @@ pub(super) struct Requeued(Vec<Inbox>);
 struct Inbox {
     destination: Destination,
     source: DurableSource,
-    pauses: ExponentialBackoff,
+    pauses: Backoff,
     not_before: Option<Instant>,
 }
 
@@ -48,7 +47,7 @@ impl Requeued {
                 is_unrouted,
             ),
             destination,
-            pauses: backoff(FIRST_PAUSE, LONGEST_PAUSE),
+            pauses: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             not_before: None,
         };
         let handled = destinations
@@ -83,13 +82,13 @@ impl Inbox {
             }
             match self.source.next().await {
                 Ok(Some(delivery)) => {
-                    self.pauses = backoff(FIRST_PAUSE, LONGEST_PAUSE);
+                    self.pauses.reset();
                     return delivery;
                 }
                 // The inbox is closed.
                 Ok(None) => return std::future::pending().await,
                 Err(error) => {
-                    let pause = self.pauses.next().unwrap_or(LONGEST_PAUSE);
+                    let pause = self.pauses.next();
                     let destination = self.destination.as_str();
                     tracing::warn!(error, destination, ?pause, "cannot read requeued messages");
                     self.not_before = Some(Instant::now() + pause);

@@ -25,7 +25,6 @@ use tokio_util::sync::CancellationToken;
 use super::{
     attempt::attempt,
     breakers::{Attempted, Breakers, Cause},
-    builder::{Consumer, Settings},
     ended::SourceEnded,
     failures::{Failures, identity},
     intake::Intake,
@@ -33,7 +32,9 @@ use super::{
     queue::{Next, Permit, Queue, QueuedMessage},
     rejections::{KeptAs, keep},
     requeued::Requeued,
-    routes::{Route, Table},
+    routes::{Route, Routes, Table},
+    settings::Settings,
+    status::Status,
     summary::{Counters, DeliveryOutcome, Summary},
     verdict::Verdict,
     workers::Workers,
@@ -61,6 +62,16 @@ const PAUSED: &str = "its destination is paused after a failure of the environme
 const IN_PROGRESS: &str = "another transaction is processing it";
 /// The limit for every wait. A longer wait counts as this time.
 const LONGEST_WAIT: Duration = Duration::from_secs(10 * 366 * 86_400);
+
+/// What a consumer is built from.
+pub(super) struct Parts<S> {
+    pub(super) pool: Pool,
+    pub(super) source: S,
+    pub(super) idem: Idem,
+    pub(super) routes: Routes,
+    pub(super) settings: Settings,
+    pub(super) status: Status,
+}
 
 /// The state that all workers share.
 pub(super) struct Runtime<S> {
@@ -120,31 +131,31 @@ pub(super) async fn run<S: Source>(
 }
 
 impl<S: Source> Runtime<S> {
-    pub(super) fn new(consumer: Consumer<S>) -> Result<Self, Error> {
-        let settings = consumer.settings;
+    pub(super) fn new(parts: Parts<S>) -> Result<Self, Error> {
+        let settings = parts.settings;
         let capacity = settings
             .concurrency
             .saturating_mul(settings.batches.max)
             // The capacity is at least two, so that another message can succeed while one message
             // is retried in place.
             .clamp(2, Semaphore::MAX_PERMITS);
-        let routes = consumer.routes.check(&consumer.idem, &consumer.pool)?;
-        let breakers = Breakers::new(&routes, consumer.status);
-        let inbox = consumer.source.inbox().cloned();
+        let routes = parts.routes.check(&parts.idem, &parts.pool)?;
+        let breakers = Breakers::new(&routes, parts.status);
+        let inbox = parts.source.inbox().cloned();
         let destinations = routes
             .handled()
             .into_iter()
             .filter(|handled| inbox.as_ref() != Some(handled));
-        let requeued = Requeued::new(&consumer.pool, destinations, routes.unrouted()?);
+        let requeued = Requeued::new(&parts.pool, destinations, routes.unrouted()?);
         Ok(Self {
-            pool: consumer.pool,
+            pool: parts.pool,
             routes,
-            idem: consumer.idem,
+            idem: parts.idem,
             settings,
             is_ordered: settings
                 .is_ordered
-                .unwrap_or_else(|| consumer.source.keeps_order_of_keys()),
-            intake: Mutex::new(Intake::new(consumer.source, requeued)),
+                .unwrap_or_else(|| parts.source.keeps_order_of_keys()),
+            intake: Mutex::new(Intake::new(parts.source, requeued)),
             room: Arc::new(Semaphore::new(capacity)),
             capacity,
             queue: Queue::new(settings.max_bytes),

@@ -6,10 +6,8 @@ use std::{fmt, future::Future};
 use futures_util::{FutureExt, future::BoxFuture};
 use idem_client::Destination;
 
+use super::ended::TransportError;
 use crate::{Message, Settlement};
-
-/// An error of a broker, or of the connection to it.
-pub type TransportError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A stream of deliveries from a broker.
 pub trait Source: Send + 'static {

@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{client::InboxClient, message::size_of};
-use crate::{Error, relay::Backoff};
+use crate::{Error, backoff::Backoff};
 
 /// The shortest and the longest pause between two fetches while a message is due but no process can
 /// lease it yet.

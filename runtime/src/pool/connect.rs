@@ -18,7 +18,11 @@ use tokio_postgres::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 use uuid::Uuid;
 
-use super::{CONNECT_TIMEOUT, failing::Failing, pooler};
+use super::{failing::Failing, pooler};
+
+/// The longest time in which a server must accept a connection, unless the connection string sets
+/// another limit.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The configurations to try, each with one host.
 pub(super) struct Hosts {

@@ -16,15 +16,11 @@ use tokio_postgres::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use self::{
-    connect::Hosts,
+    connect::{CONNECT_TIMEOUT, Hosts},
     options::{Options, invalid},
     schema::{search_path, sets_path},
 };
 use crate::{Error, transport::tls::Files};
-
-/// The longest time in which a server must accept a connection, unless the connection string sets
-/// another limit.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest time in which the network must acknowledge sent data. Without this limit, the kernel
 /// would detect only after a quarter of an hour or more that the other machine is gone.

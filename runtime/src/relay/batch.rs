@@ -23,15 +23,16 @@ use tracing::{Instrument, debug, warn};
 
 use super::{
     PublishError, Publisher,
-    backoff::Backoff,
     effect_memory::EffectMemory,
+    errors::{is_final, is_gone},
     key_order::KeyOrder,
-    runtime::Settings,
-    statements::{RelayStatements, is_final, is_gone},
+    settings::Settings,
+    statements::RelayStatements,
     waiting::Waiting,
 };
 use crate::{
     Error,
+    backoff::Backoff,
     error::causes,
     telemetry::{self, Publishing},
 };

@@ -8,9 +8,9 @@ use idem_client::relay;
 use tokio::{sync::watch, time::sleep};
 use tracing::debug;
 
-use super::backoff::Backoff;
 use crate::{
     Error,
+    backoff::Backoff,
     connection::{Checkout, STATEMENT, wait_at_server, within},
 };
 

@@ -18,15 +18,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::{
-    backoff::Backoff,
     commit_notifier::CommitNotifier,
+    errors::{is_final, is_gone, worse},
     recreated::{Counted, Ended, partitions},
     reporter::Reporter,
-    runtime::{AWAY, MAX_BYTES, RECOUNT},
-    statements::{is_final, is_gone, worse},
+    settings::{AWAY, MAX_BYTES, RECOUNT},
     status::Status,
 };
-use crate::{Error, connection::Checkout, describe_metrics, panics};
+use crate::{Error, backoff::Backoff, connection::Checkout, describe_metrics, panics};
 
 /// The first and the longest sleep of an idle partition without a notification.
 const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));

@@ -1,10 +1,10 @@
 //! The relay: leases batches of effects, publishes them, and acknowledges them.
 
-mod backoff;
 mod batch;
 mod commit_notifier;
 mod effect_memory;
 mod erased;
+mod errors;
 mod hand_over;
 mod key_order;
 mod local;
@@ -14,15 +14,16 @@ mod publisher;
 mod recreated;
 mod reporter;
 mod runtime;
+mod settings;
 mod statements;
 mod status;
 mod topics;
 mod waiting;
 
-pub(crate) use backoff::Backoff;
 pub use hand_over::HandOver;
 pub use local::Local;
 pub use publisher::{PublishError, Publisher};
-pub use runtime::{Relay, RelayDefaults};
+pub use runtime::Relay;
+pub use settings::RelayDefaults;
 pub use status::{RelayStatus, RelaySummary, UnavailableTopic};
 pub use topics::Topics;

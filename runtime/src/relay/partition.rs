@@ -13,14 +13,14 @@ use tracing::{debug, warn};
 
 use super::{
     PublishError, Publisher,
-    backoff::Backoff,
     batch::{self, BatchOutcome, Broker, Context},
     commit_notifier::CommitNotifier,
     effect_memory::EffectMemory,
-    runtime::AWAY,
-    statements::{RelayStatements, is_final, is_gone},
+    errors::{is_final, is_gone},
+    settings::AWAY,
+    statements::RelayStatements,
 };
-use crate::{Error, error::causes, telemetry};
+use crate::{Error, backoff::Backoff, error::causes, telemetry};
 
 /// The first and the longest sleep of an idle partition without a notification. A partition must
 /// also find the batches of a crashed process, and no notification is sent for them.

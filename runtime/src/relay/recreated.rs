@@ -11,13 +11,13 @@ use tokio::time::sleep;
 use tracing::info;
 
 use super::{
-    backoff::Backoff,
+    errors::{is_final, is_gone},
     reporter::Reporter,
-    runtime::AWAY,
-    statements::{is_final, is_gone},
+    settings::AWAY,
 };
 use crate::{
     Error,
+    backoff::Backoff,
     connection::{Checkout, STATEMENT, within},
 };
 

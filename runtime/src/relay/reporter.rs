@@ -9,8 +9,8 @@ use tracing::{debug, info, warn};
 
 use super::{
     PublishError,
+    errors::{is_final, is_lost_conflict},
     outages::Outages,
-    statements::{is_final, is_lost_conflict},
     status::Status,
 };
 use crate::{Error, error::causes, telemetry};

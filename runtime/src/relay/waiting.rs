@@ -9,7 +9,8 @@ use std::{
     time::Duration,
 };
 
-use super::{backoff::Backoff, runtime::AWAY};
+use super::settings::AWAY;
+use crate::backoff::Backoff;
 
 /// The largest number of topics that are tried at a time, because many topics may be unavailable
 /// for the same reason.

@@ -1,15 +1,23 @@
 //! The error of the runtime, and whether a retry can succeed.
 
-use std::{fmt, sync::Arc, time::Duration};
+mod classify;
+mod decode;
+mod handler;
+
+use std::{sync::Arc, time::Duration};
 
 use idem_client::{
     ErrorKind,
     preflight::NotReady,
-    redacted::{self, describe, without_value},
+    redacted::{describe, without_value},
 };
 use tokio_postgres::error::SqlState;
 
-use crate::{HandlerError, consumer::SourceEnded, handler::Mark};
+use crate::consumer::SourceEnded;
+
+pub use decode::DecodeError;
+pub(crate) use handler::causes;
+pub use handler::{HandlerError, HandlerFailed, TerminalError, UnavailableError};
 
 /// An error of this crate.
 ///
@@ -93,33 +101,6 @@ pub enum Error {
     Unexpected(String),
 }
 
-/// The reason why a payload cannot be decoded.
-///
-/// Its text and its causes contain no part of the payload.
-#[derive(Debug)]
-pub struct DecodeError(serde_json::Error);
-
-impl DecodeError {
-    /// Returns the error of the parser. Its text can contain a value of the payload.
-    pub fn of_parser(&self) -> &serde_json::Error {
-        &self.0
-    }
-}
-
-impl From<serde_json::Error> for DecodeError {
-    fn from(error: serde_json::Error) -> Self {
-        Self(error)
-    }
-}
-
-impl fmt::Display for DecodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&without_value(&self.0))
-    }
-}
-
-impl std::error::Error for DecodeError {}
-
 impl Error {
     /// Returns the kind of this error.
     pub fn kind(&self) -> ErrorKind {
@@ -196,26 +177,5 @@ impl From<deadpool_postgres::PoolError> for Error {
 impl From<tokio_postgres::Error> for Error {
     fn from(error: tokio_postgres::Error) -> Self {
         Self::Database(error)
-    }
-}
-
-/// Returns an error and all its causes in one line, without a value of a payload. The mark of a
-/// handler's error is not shown.
-pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
-    redacted::causes(error, |error| error.is::<Mark>())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn causes_of_a_decode_error_show_no_value() {
-        let error = serde_json::from_str::<u64>("\"4111\"").unwrap_err();
-        let text = causes(&Error::Decode(error.into()));
-        assert!(
-            text.contains("invalid type, expected u64 at line 1") && !text.contains("4111"),
-            "{text}"
-        );
     }
 }

@@ -1,0 +1,58 @@
+//! The settings of a consumer.
+
+use std::time::Duration;
+
+use crate::Error;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    pub(super) concurrency: usize,
+    /// Whether messages of one key are handled in order. `None` means that the source decides.
+    pub(super) is_ordered: Option<bool>,
+    pub(super) batches: Batches,
+    pub(super) max_bytes: usize,
+    /// `None` means `max_bytes` divided by `concurrency`.
+    pub(super) max_batch_bytes: Option<usize>,
+    pub(super) max_deliveries: u32,
+    pub(super) first_pause: Duration,
+    pub(super) longest_pause: Duration,
+    pub(super) grace: Duration,
+}
+
+/// The size of the batches. The messages of a batch share a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batches {
+    /// The largest number of messages in a batch.
+    pub max: usize,
+    /// How long to wait for more messages after the first one.
+    pub linger: Duration,
+}
+
+impl Batches {
+    pub(super) const SINGLES: Self = Self {
+        max: 1,
+        linger: Duration::ZERO,
+    };
+}
+
+impl Settings {
+    pub(super) fn max_batch_bytes(&self) -> usize {
+        let share = self.max_bytes / self.concurrency.max(1);
+        self.max_batch_bytes.unwrap_or(share.max(1))
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        for (number, name) in [
+            (self.concurrency, "concurrency"),
+            (self.batches.max, "Batches::max"),
+            (self.max_bytes, "max_bytes"),
+            (self.max_batch_bytes(), "max_batch_bytes"),
+            (self.max_deliveries as usize, "max_deliveries"),
+        ] {
+            if number == 0 {
+                return Err(Error::Invalid(format!("{name} must be at least 1")));
+            }
+        }
+        Ok(())
+    }
+}
