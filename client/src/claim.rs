@@ -1,13 +1,15 @@
 //! Claims: the right to process a message.
 
+use std::{ops::Deref, slice, vec};
+
 use time::OffsetDateTime;
 use tokio_postgres::types::{Json, Type};
 use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::{
-    Claim, Claims, Destination, Effect, Error, Executor, MessageId, OpenTransaction,
-    executor::AnyExecutor, id::IdArray, span,
+    Claim, Destination, Effect, Error, Executor, MessageId, OpenTransaction, executor::AnyExecutor,
+    id::IdArray, span,
 };
 
 /// Proof that this transaction has claimed a message, and the only way to record the effects of the
@@ -313,4 +315,37 @@ pub async fn is_claimed(
         .instrument(span::of_message("is_claimed", id, destination))
         .await?;
     Ok(row.try_get(0)?)
+}
+
+/// The outcomes of the claims of a batch, by position.
+///
+/// Dereferences to a slice, and can be iterated.
+#[derive(Debug)]
+#[must_use = "only the new messages may be processed"]
+pub struct Claims<'t>(Vec<Claim<Claimed<'t>>>);
+
+impl<'t> Deref for Claims<'t> {
+    type Target = [Claim<Claimed<'t>>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl<'t> IntoIterator for Claims<'t> {
+    type Item = Claim<Claimed<'t>>;
+    type IntoIter = vec::IntoIter<Self::Item>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<'c, 't> IntoIterator for &'c Claims<'t> {
+    type Item = &'c Claim<Claimed<'t>>;
+    type IntoIter = slice::Iter<'c, Claim<Claimed<'t>>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
 }

@@ -29,7 +29,9 @@ pub mod sql;
 pub mod test_util;
 
 pub use begin::{ClaimedTransaction, begin_and_claim};
-pub use claim::{ClaimOptions, Claimed, claim, is_claimed, try_claim, try_claim_batch, try_record};
+pub use claim::{
+    ClaimOptions, Claimed, Claims, claim, is_claimed, try_claim, try_claim_batch, try_record,
+};
 pub use commit::commit;
 pub use destination::Destination;
 pub use effect::Effect;
@@ -37,7 +39,7 @@ pub use error::{Error, ErrorKind};
 pub use executor::{Executor, OpenTransaction};
 pub use id::MessageId;
 pub use outbox::send;
-pub use outcome::{Claim, Claims};
+pub use outcome::Claim;
 pub use recorded::{RecordedEffect, effects};
 
 // The crates whose types are in the signatures of this crate.

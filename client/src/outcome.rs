@@ -1,12 +1,9 @@
 //! The outcome of a claim.
 
-use std::{ops::Deref, slice, vec};
-
 use time::OffsetDateTime;
 
-use crate::Claimed;
-
-/// The outcome of a claim. `T` is the value of a new claim: a [`Claimed`], or a whole transaction.
+/// The outcome of a claim. `T` is the value of a new claim: a [`Claimed`](crate::Claimed), or a
+/// whole transaction.
 ///
 /// The type is not an [`Option`], because the compiler does not warn about an ignored `Option`:
 ///
@@ -76,38 +73,5 @@ impl<T> Claim<T> {
             Self::New(new) => Some(new),
             _ => None,
         }
-    }
-}
-
-/// The outcomes of the claims of a batch, by position.
-///
-/// Dereferences to a slice, and can be iterated.
-#[derive(Debug)]
-#[must_use = "only the new messages may be processed"]
-pub struct Claims<'t>(pub(crate) Vec<Claim<Claimed<'t>>>);
-
-impl<'t> Deref for Claims<'t> {
-    type Target = [Claim<Claimed<'t>>];
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl<'t> IntoIterator for Claims<'t> {
-    type Item = Claim<Claimed<'t>>;
-    type IntoIter = vec::IntoIter<Self::Item>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
-    }
-}
-
-impl<'c, 't> IntoIterator for &'c Claims<'t> {
-    type Item = &'c Claim<Claimed<'t>>;
-    type IntoIter = slice::Iter<'c, Claim<Claimed<'t>>>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.iter()
     }
 }

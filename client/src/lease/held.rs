@@ -10,7 +10,6 @@ use tokio_postgres::types::{Json, Type};
 use tracing::Instrument;
 use uuid::Uuid;
 
-use super::seconds;
 use crate::{Destination, Effect, Error, Executor, MessageId, escape, span};
 
 /// A lease that was acquired. It is the right to work on a message until the lease ends, and to
@@ -297,3 +296,8 @@ impl Held {
 /// Completes a leased message: id, destination, token and a JSON array of effects. Returns the
 /// message ids of the effects.
 pub const COMPLETE: &str = "SELECT idem_complete($1, $2, $3, $4)";
+
+/// Converts a time from the server to a duration.
+pub(super) fn seconds(seconds: Option<f64>) -> Duration {
+    Duration::try_from_secs_f64(seconds.unwrap_or_default()).unwrap_or_default()
+}

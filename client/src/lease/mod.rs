@@ -39,6 +39,7 @@ use std::time::{Duration, Instant};
 use tokio_postgres::types::Type;
 use tracing::Instrument;
 
+use self::held::seconds;
 use crate::{Destination, Error, Executor, MessageId, span};
 
 pub use held::{DeadLetterContent, Held};
@@ -118,9 +119,4 @@ pub async fn acquire(
     }
     .instrument(span.clone())
     .await
-}
-
-/// Converts a time from the server to a duration.
-fn seconds(seconds: Option<f64>) -> Duration {
-    Duration::try_from_secs_f64(seconds.unwrap_or_default()).unwrap_or_default()
 }
