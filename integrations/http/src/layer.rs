@@ -13,9 +13,6 @@ use crate::{
     options::{Mode, Options},
 };
 
-/// The header that is `true` in a replayed response, which was recorded before.
-pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
-
 /// A layer that makes each HTTP request with an `Idempotency-Key` take effect once. See the
 /// [crate](crate).
 ///

@@ -24,12 +24,12 @@ use tower::Service;
 use tracing::Instrument;
 
 use crate::{
+    asked::{Asked, Failure, replay, unrecordable},
     body::{self, Body},
     journal,
     options::Options,
     problem::Problem,
     recorded::Recorded,
-    service::{Asked, Failure, replay, unrecordable},
 };
 
 /// Leases the request, runs the handler, and completes the lease together with the record of the

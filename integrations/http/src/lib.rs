@@ -38,6 +38,7 @@
 //! [With a lease](IdempotencyLayer::lease) the handler can make external calls. Its response is
 //! recorded when the handler has finished.
 
+mod asked;
 mod body;
 mod fingerprint;
 mod journal;
@@ -54,8 +55,9 @@ mod service;
 mod transaction;
 
 pub use body::{Body, BodyError};
-pub use layer::{IdempotencyLayer, REPLAYED};
+pub use layer::IdempotencyLayer;
 pub use lent::{KeepWrites, RequestTx};
+pub use recorded::REPLAYED;
 pub use running::RunningRequests;
 pub use scope::Scope;
 pub use service::IdempotencyService;

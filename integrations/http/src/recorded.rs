@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::{
     body::{self, Body},
     fingerprint::Fingerprint,
-    layer::REPLAYED,
 };
+
+/// The header that is `true` in a replayed response, which was recorded before.
+pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 /// A recorded response, with the fingerprint of its request.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]

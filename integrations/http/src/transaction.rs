@@ -13,13 +13,13 @@ use idem_runtime::{
 use tower::Service;
 
 use crate::{
+    asked::{Asked, Failure, replay, unrecordable},
     body::{self, Body},
     journal,
     lent::{KeepWrites, RequestTx},
     options::Options,
     problem::Problem,
     recorded::Recorded,
-    service::{Asked, Failure, replay, unrecordable},
 };
 
 /// The savepoint after the claim and before the handler. If the handler returns status 4xx, its

@@ -1,7 +1,7 @@
 //! The messages that are fetched ahead and not yet delivered to the consumer.
 //!
-//! Each receipt holds its session, and the session holds these messages with their receipts.
-//! [`close`](Prefetched::close) breaks this cycle, so it must be called at the end of every source.
+//! A receipt that is dropped returns its message to the server. So [`close`](Prefetched::close) is
+//! called at the end of every source. After that, a late message is returned too.
 
 use std::{
     collections::VecDeque,

@@ -18,11 +18,17 @@ use futures_util::StreamExt;
 use idem_runtime::transport::TransportError;
 use tokio::{
     select,
+    task::JoinHandle,
     time::{Instant, sleep_until, timeout},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{message, receipt::NatsReceipt, session::Session, terms::Terms};
+use super::{
+    message,
+    receipt::NatsReceipt,
+    session::Session,
+    terms::{self, LimitWarning, Terms},
+};
 
 /// The time that a request waits at the server, unless the durable consumer allows less.
 const EXPIRES: Duration = Duration::from_secs(30);
@@ -39,11 +45,53 @@ const LAST_MESSAGES: Duration = Duration::from_secs(1);
 /// The time that the last request waits at the server.
 const SWEEP: Duration = Duration::from_millis(10);
 
-pub(super) struct Pull {
-    pub(super) consumer: PullConsumer,
-    pub(super) terms: Terms,
-    pub(super) session: Arc<Session>,
-    pub(super) stop: CancellationToken,
+/// The task that fetches messages ahead. Dropping this stops the task.
+pub(super) struct Pulling {
+    stop: DropGuard,
+    task: JoinHandle<()>,
+}
+
+impl Pulling {
+    pub(super) async fn start(
+        session: &Arc<Session>,
+        limit_warning: &mut LimitWarning,
+    ) -> Result<Self, TransportError> {
+        let (consumer, terms) = terms::consumer(
+            &session.unsettled.link.context,
+            &session.unsettled.subscription,
+        )
+        .await?;
+        limit_warning.give_once(&terms, &session.unsettled.subscription);
+        let stop = CancellationToken::new();
+        let pull = Pull {
+            consumer,
+            terms,
+            session: Arc::clone(session),
+            stop: stop.clone(),
+        };
+        Ok(Self {
+            stop: stop.drop_guard(),
+            task: tokio::spawn(pull.run()),
+        })
+    }
+
+    /// Stops the task, if there is one, and waits for its end.
+    pub(super) async fn stop(pulling: Option<Self>) {
+        let Some(Self { stop, task }) = pulling else {
+            return;
+        };
+        drop(stop);
+        if let Err(error) = task.await {
+            tracing::debug!(%error, "the task that fetches messages ahead did not end normally");
+        }
+    }
+}
+
+struct Pull {
+    consumer: PullConsumer,
+    terms: Terms,
+    session: Arc<Session>,
+    stop: CancellationToken,
 }
 
 /// A subscription that receives the messages of requests.
@@ -66,7 +114,7 @@ enum Left {
 
 impl Pull {
     /// Fetches messages until the task is stopped or fails.
-    pub(super) async fn run(self) {
+    async fn run(self) {
         loop {
             match self.fetch().await {
                 Ok(Left::Lost) => {}
@@ -86,8 +134,8 @@ impl Pull {
     async fn inbox(&self) -> Result<Inbox, TransportError> {
         // Read the number before the subscription, so that its messages arrive after at least this
         // many losses.
-        let losses = self.session.link.losses();
-        let client = self.session.link.context.client();
+        let losses = self.session.unsettled.link.losses();
+        let client = self.session.unsettled.link.context.client();
         let subject = Subject::from(client.new_inbox());
         Ok(Inbox {
             subscriber: client.subscribe(subject.clone()).await?,
@@ -148,7 +196,7 @@ impl Pull {
             select! {
                 biased;
                 () = self.stop.cancelled() => return Ok(Left::Stopped),
-                () = self.session.link.lost(inbox.losses) => return Ok(Left::Lost),
+                () = self.session.unsettled.link.lost(inbox.losses) => return Ok(Left::Lost),
                 arrived = inbox.subscriber.next() => {
                     self.take(inbox, arrived.ok_or("the connection is closed")?)?;
                     silent = silent.map(|_| Instant::now() + SILENCE * heartbeat);
@@ -157,7 +205,7 @@ impl Pull {
                 () = at(silent) => {
                     // Without a connection the request is not lost: the client library sends it
                     // later.
-                    if self.session.link.context.client().connection_state()
+                    if self.session.unsettled.link.context.client().connection_state()
                         == Connection::Connected
                     {
                         return Ok(Left::Lost);
@@ -212,14 +260,14 @@ impl Pull {
     fn hold(&self, losses: u64, arrived: async_nats::Message) -> Result<(), TransportError> {
         let arrived = jetstream::Message {
             message: arrived,
-            context: self.session.link.context.clone(),
+            context: self.session.unsettled.link.context.clone(),
         };
         let message = message::incoming(&arrived)?;
         let Some(reply) = arrived.message.reply else {
             return Err("a message has no reply subject for its acknowledgement".into());
         };
         let receipt = NatsReceipt::hold(
-            Arc::clone(&self.session),
+            Arc::clone(&self.session.unsettled),
             losses,
             reply,
             &message,

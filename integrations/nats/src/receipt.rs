@@ -10,14 +10,18 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use idem_runtime::{
     Delivery, Message, Receipt, Settlement,
-    transport::{TransportError, withheld::Withhold},
+    transport::{
+        TransportError,
+        withheld::{Withheld, Withhold},
+    },
 };
 use tokio::{
+    runtime::Handle,
     select,
     time::{Instant, timeout},
 };
 
-use super::{message, session::Session, terms::Terms};
+use super::{NatsSubscription, held::Held, link::Link, message, terms::Terms};
 
 /// The delay before a message is redelivered after its dead letter could not be published, or after
 /// its receipt was dropped at the last delivery. Without a delay the handler and the server would
@@ -41,8 +45,18 @@ const NOT_RETURNED: &str = "the source has ended, and this was the last delivery
 const UNCONFIRMED: &str = "the connection of the delivery was lost, and the server has not \
     confirmed the settlement: the message may be redelivered";
 
+/// What a source and its receipts share: the connection, and the deliveries that are not settled.
+pub(super) struct Unsettled {
+    pub(super) link: Link,
+    pub(super) subscription: Arc<NatsSubscription>,
+    pub(super) held: Arc<Held>,
+    pub(super) withheld: Withheld<NatsReceipt>,
+    /// The runtime of the source. The source and its receipts can be dropped outside of it.
+    pub(super) runtime: Handle,
+}
+
 pub(super) struct NatsReceipt {
-    session: Arc<Session>,
+    unsettled: Arc<Unsettled>,
     /// The smallest possible number of times that the connection was lost before the delivery.
     losses: u64,
     /// The place of the message in its stream.
@@ -62,7 +76,7 @@ pub(super) struct NatsReceipt {
 impl NatsReceipt {
     /// Holds a delivery that arrived after the connection was lost at least `losses` times.
     pub(super) fn hold(
-        session: Arc<Session>,
+        unsettled: Arc<Unsettled>,
         losses: u64,
         reply: Subject,
         message: &Message,
@@ -70,11 +84,11 @@ impl NatsReceipt {
     ) -> Self {
         let place = message.coordinates().map_or(0, |at| at.offset);
         let delivery = message.deliveries().unwrap_or(1);
-        session
+        unsettled
             .held
             .add(place, reply.clone(), terms.progress_every(delivery));
         Self {
-            session,
+            unsettled,
             losses,
             place,
             reply: Some(reply),
@@ -100,10 +114,10 @@ impl NatsReceipt {
         if !self.is_limited || !self.is_usable() {
             return Err(self);
         }
-        let (session, message) = (Arc::clone(&self.session), self.message.clone());
+        let (unsettled, message) = (Arc::clone(&self.unsettled), self.message.clone());
         let now = Instant::now();
         let due = now.checked_add(after).unwrap_or(now + LONGEST_PAUSE);
-        session.withheld.add(message, self, due, None)
+        unsettled.withheld.add(message, self, due, None)
     }
 
     /// Causes the redelivery of the message after its dead letter could not be published. If the
@@ -118,7 +132,7 @@ impl NatsReceipt {
     /// Returns whether the delivery is not settled and not replaced by a redelivery.
     pub(super) fn is_usable(&self) -> bool {
         let reply = self.reply.as_ref();
-        reply.is_some_and(|reply| self.session.held.has(self.place, reply))
+        reply.is_some_and(|reply| self.unsettled.held.has(self.place, reply))
     }
 
     /// Returns whether the server would not redeliver the message after a return. False if a
@@ -133,7 +147,7 @@ impl NatsReceipt {
         let Some(reply) = self.reply.take() else {
             return Ok(());
         };
-        let is_held = self.session.held.remove(self.place, &reply);
+        let is_held = self.unsettled.held.remove(self.place, &reply);
         if !is_held && matches!(kind, AckKind::Nak(_)) {
             return Ok(());
         }
@@ -148,7 +162,7 @@ impl NatsReceipt {
     async fn confirm(&self, reply: Subject, kind: AckKind) -> Result<(), TransportError> {
         let client = self.context().client();
         let settlement = Bytes::from(kind);
-        let link = &self.session.link;
+        let link = &self.unsettled.link;
         if link.losses() <= self.losses {
             select! {
                 biased;
@@ -168,18 +182,18 @@ impl NatsReceipt {
     }
 
     fn context(&self) -> &Context {
-        &self.session.link.context
+        &self.unsettled.link.context
     }
 
     /// Publishes the dead letter of the message, and waits until its stream confirms it. If the
     /// message is nevertheless redelivered and rejected again, the server recognizes the second
     /// letter as a duplicate.
     async fn bury(&self, reason: &str) -> Result<(), TransportError> {
-        let Some(subject) = &self.session.subscription.dead_letter else {
+        let Some(subject) = &self.unsettled.subscription.dead_letter else {
             return Err(NO_DEAD_LETTER_SUBJECT.into());
         };
         let headers =
-            message::dead_letter(&self.message, &self.session.subscription.consumer, reason)?;
+            message::dead_letter(&self.message, &self.unsettled.subscription.consumer, reason)?;
         let letter = PublishMessage::build()
             .payload(self.message.payload().clone())
             .headers(headers);
@@ -240,7 +254,7 @@ impl Receipt for NatsReceipt {
     }
 
     fn keeps_rejected(&self) -> bool {
-        self.session.subscription.dead_letter.is_some()
+        self.unsettled.subscription.dead_letter.is_some()
     }
 
     fn is_near_limit(&self) -> bool {
@@ -251,7 +265,7 @@ impl Receipt for NatsReceipt {
     /// consumer must keep it in the database.
     fn is_safe_to_release(&self) -> bool {
         // A return does nothing if the message has been redelivered in the meantime.
-        !self.is_usable() || self.is_limited && !self.is_last && self.session.withheld.is_open()
+        !self.is_usable() || self.is_limited && !self.is_last && self.unsettled.withheld.is_open()
     }
 
     fn withholds_near_limit(&self) -> bool {
@@ -276,7 +290,7 @@ impl Drop for NatsReceipt {
         };
         if is_lost_when_returned {
             let again = Self {
-                session: Arc::clone(&self.session),
+                unsettled: Arc::clone(&self.unsettled),
                 reply: Some(reply),
                 message: self.message.clone(),
                 ..*self
@@ -285,16 +299,16 @@ impl Drop for NatsReceipt {
                 && let Some(reply) = receipt.reply.take()
             {
                 // The server frees the place of the delivery after `ack_wait`.
-                self.session.held.remove(self.place, &reply);
+                self.unsettled.held.remove(self.place, &reply);
             }
             return;
         }
-        if !self.session.held.remove(self.place, &reply) {
+        if !self.unsettled.held.remove(self.place, &reply) {
             // The message has been redelivered in the meantime, so there is nothing to return.
             return;
         }
         let (client, again_after) = (self.context().client(), self.again_after);
-        self.session.runtime.spawn(async move {
+        self.unsettled.runtime.spawn(async move {
             // Without a connection the server redelivers the message after `ack_wait`.
             if client
                 .publish(reply, AckKind::Nak(again_after).into())

@@ -1,4 +1,4 @@
-//! The session: the state that a source and its receipts share.
+//! The session: what a source holds until it ends.
 
 use std::{
     sync::{
@@ -18,19 +18,15 @@ use idem_runtime::{
 };
 use tokio::{
     runtime::Handle,
-    task::JoinHandle,
     time::{Instant, timeout_at},
 };
-use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     NatsConfig, NatsSubscription,
     held::Held,
     link::Link,
     prefetched::Prefetched,
-    pull::Pull,
-    receipt::NatsReceipt,
-    terms::{self, LimitWarning},
+    receipt::{NatsReceipt, Unsettled},
 };
 
 /// The largest number of messages that are returned to the server at the same time.
@@ -41,19 +37,8 @@ const RETURNS: usize = 64;
 const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 
 pub(super) struct Session {
-    pub(super) link: Link,
-    pub(super) subscription: Arc<NatsSubscription>,
-    pub(super) held: Arc<Held>,
+    pub(super) unsettled: Arc<Unsettled>,
     pub(super) prefetched: Prefetched,
-    pub(super) withheld: Withheld<NatsReceipt>,
-    /// The runtime of the source. The source and its receipts can be dropped outside of it.
-    pub(super) runtime: Handle,
-}
-
-/// The task that fetches messages ahead. Dropping this stops the task.
-pub(super) struct Pulling {
-    stop: DropGuard,
-    task: JoinHandle<()>,
 }
 
 impl Session {
@@ -62,21 +47,24 @@ impl Session {
         subscription: &Arc<NatsSubscription>,
     ) -> Result<Arc<Self>, TransportError> {
         let link = Link::connect(config).await?;
-        Ok(Arc::new(Self {
+        let unsettled = Unsettled {
             held: Held::start(link.context.client()),
             link,
             subscription: Arc::clone(subscription),
-            prefetched: Prefetched::default(),
             withheld: Withheld::default(),
             runtime: Handle::current(),
+        };
+        Ok(Arc::new(Self {
+            unsettled: Arc::new(unsettled),
+            prefetched: Prefetched::default(),
         }))
     }
 
     /// Returns how many messages to request: the number of free places, or 0 while more than half
     /// of the places are taken. A withheld message takes one of the `prefetch` places.
     pub(super) fn room(&self) -> usize {
-        let prefetch = usize::from(self.subscription.prefetch.max(1));
-        let places = prefetch.saturating_sub(self.withheld.count());
+        let prefetch = usize::from(self.unsettled.subscription.prefetch.max(1));
+        let places = prefetch.saturating_sub(self.unsettled.withheld.count());
         let waiting = self.prefetched.len();
         if waiting <= places / 2 {
             places.saturating_sub(waiting)
@@ -87,22 +75,19 @@ impl Session {
 
     /// Ends the session and returns the undelivered messages to the server. Messages at their last
     /// delivery are not returned to the server but to the caller, in the result.
+    ///
+    /// `stopped` completes when nothing more is fetched.
     pub(super) fn end(
         self: Arc<Self>,
-        pulling: Option<Pulling>,
+        stopped: impl Future<Output = ()> + Send + 'static,
     ) -> impl Future<Output = Closed> + Send + 'static {
-        // Close this before the future is polled: the withheld receipts and the session hold each
-        // other, and the future may be dropped without a poll.
-        let withheld = self.withheld.close();
+        // Close this before the future is polled: the withheld receipts and what they share hold
+        // each other, and the future may be dropped without a poll.
+        let withheld = self.unsettled.withheld.close();
         let ended = Ended(self);
         async move {
             let deadline = Instant::now() + RETURNED_WITHIN;
             // First stop fetching: the server would send returned messages to the open request.
-            let stopped = async {
-                if let Some(pulling) = pulling {
-                    pulling.stop().await;
-                }
-            };
             let is_stopped = timeout_at(deadline, stopped).await.is_ok();
             let mut undelivered: Vec<NatsReceipt> =
                 withheld.into_iter().map(|(_, receipt)| receipt).collect();
@@ -128,41 +113,11 @@ impl Session {
     }
 }
 
-/// The session of a source that has ended. Dropping this drops the prefetched messages, which hold
-/// the session.
+/// The session of a source that has ended. Dropping this returns the prefetched messages.
 struct Ended(Arc<Session>);
 
 impl Drop for Ended {
     fn drop(&mut self) {
         drop(self.0.prefetched.close());
-    }
-}
-
-impl Pulling {
-    pub(super) async fn start(
-        session: &Arc<Session>,
-        limit_warning: &mut LimitWarning,
-    ) -> Result<Self, TransportError> {
-        let (consumer, terms) =
-            terms::consumer(&session.link.context, &session.subscription).await?;
-        limit_warning.give_once(&terms, &session.subscription);
-        let stop = CancellationToken::new();
-        let pull = Pull {
-            consumer,
-            terms,
-            session: Arc::clone(session),
-            stop: stop.clone(),
-        };
-        Ok(Self {
-            stop: stop.drop_guard(),
-            task: tokio::spawn(pull.run()),
-        })
-    }
-
-    async fn stop(self) {
-        drop(self.stop);
-        if let Err(error) = self.task.await {
-            tracing::debug!(%error, "the task that fetches messages ahead did not end normally");
-        }
     }
 }

@@ -4,11 +4,7 @@ use std::sync::Arc;
 
 use idem_runtime::{Delivery, Source, consumer::Closed, transport::TransportError};
 
-use super::{
-    NatsConfig, NatsSubscription,
-    session::{Pulling, Session},
-    terms::LimitWarning,
-};
+use super::{NatsConfig, NatsSubscription, pull::Pulling, session::Session, terms::LimitWarning};
 
 /// A source of messages: one durable pull consumer of a NATS JetStream stream.
 ///
@@ -100,8 +96,8 @@ impl Drop for NatsSource {
         let Some(session) = self.session.take() else {
             return;
         };
-        let runtime = session.runtime.clone();
-        let ending = session.end(self.pulling.take());
+        let runtime = session.unsettled.runtime.clone();
+        let ending = session.end(Pulling::stop(self.pulling.take()));
         // Does nothing if the runtime has ended: the server then redelivers the messages after
         // `ack_wait`.
         runtime.spawn(async move { drop(ending.await) });
@@ -112,7 +108,7 @@ impl Source for NatsSource {
     async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
         let session = self.session().await?;
         let came = tokio::select! {
-            withheld = session.withheld.next() => Ok(withheld),
+            withheld = session.unsettled.withheld.next() => Ok(withheld),
             prefetched = session.prefetched.next() => prefetched,
         };
         session.prefetched.make_room();
@@ -128,7 +124,7 @@ impl Source for NatsSource {
 
     async fn close(&mut self) -> Closed {
         match self.session.take() {
-            Some(session) => session.end(self.pulling.take()).await,
+            Some(session) => session.end(Pulling::stop(self.pulling.take())).await,
             None => Closed::default(),
         }
     }

@@ -8,52 +8,20 @@ use idem_runtime::{
     transport::{TransportError, withheld::Withheld},
 };
 use lapin::{
-    Channel, Connection, Consumer, message,
-    options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions},
+    Consumer, message,
+    options::{BasicCancelOptions, BasicConsumeOptions},
     types::{FieldTable, ShortString},
 };
-use tokio::{
-    runtime::Handle,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 
 use super::{
-    RabbitMqConfig, RabbitMqSubscription,
-    connect::connect,
-    properties,
+    RabbitMqSubscription, properties,
     receipt::{Hold, RabbitMqReceipt},
+    session::Session,
 };
 
 const CANCELLED: &str = "the broker has cancelled the consumer: the queue was deleted, or a \
     message was not settled within the consumer timeout";
-
-/// The channel and the connection on which deliveries are settled. They are closed when the last
-/// reference is dropped.
-pub(super) struct Session {
-    channel: Channel,
-    _connection: Connection,
-    /// The runtime of the source. The source and its receipts can be dropped outside of it.
-    pub(super) runtime: Handle,
-}
-
-impl Session {
-    /// Opens a connection and a channel, without a consumer.
-    pub(super) async fn open(
-        config: &RabbitMqConfig,
-        subscription: &RabbitMqSubscription,
-    ) -> Result<Self, TransportError> {
-        let connection = connect(config, "source").await?;
-        let channel = connection.create_channel().await?;
-        channel
-            .basic_qos(subscription.prefetch, BasicQosOptions::default())
-            .await?;
-        Ok(Self {
-            channel,
-            _connection: connection,
-            runtime: Handle::current(),
-        })
-    }
-}
 
 /// A consumer and its channel.
 pub(super) struct Consuming {

@@ -6,6 +6,7 @@ mod consuming;
 mod properties;
 mod publisher;
 mod receipt;
+mod session;
 mod source;
 mod starting;
 

@@ -16,7 +16,7 @@ use lapin::{
 };
 use tokio::time::{Instant, sleep};
 
-use super::consuming::Session;
+use super::session::Session;
 
 /// The longest delay before a message is returned to its queue. RabbitMQ closes the channel of a
 /// message that is not settled for 30 minutes.

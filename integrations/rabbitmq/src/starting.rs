@@ -6,9 +6,7 @@ use idem_runtime::transport::TransportError;
 use tokio::{task::JoinHandle, time::timeout};
 
 use super::{
-    RabbitMqConfig, RabbitMqSubscription,
-    consuming::{Consuming, Session},
-    properties,
+    RabbitMqConfig, RabbitMqSubscription, consuming::Consuming, properties, session::Session,
 };
 
 /// The current step of the start of a consumer. The steps run in tasks, so that a source that
