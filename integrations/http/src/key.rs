@@ -1,7 +1,10 @@
 //! The header `Idempotency-Key` as in draft-ietf-httpapi-idempotency-key-header: a string of a
-//! structured field (RFC 8941).
+//! structured field (RFC 9651, which replaces RFC 8941).
+
+use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use sfv::{Parser, StringRef};
 
 use crate::problem::Problem;
 
@@ -18,52 +21,37 @@ pub(crate) fn of(headers: &HeaderMap) -> Result<Option<String>, Problem> {
         return Ok(None);
     };
     if values.next().is_some() {
-        return Err(Problem::BadKey("it occurs more than once"));
+        return Err(Problem::BadKey("it occurs more than once".into()));
     }
     parse(value).map(Some).map_err(Problem::BadKey)
 }
 
-fn parse(value: &HeaderValue) -> Result<String, &'static str> {
+fn parse(value: &HeaderValue) -> Result<String, Cow<'static, str>> {
     let text = value
         .to_str()
         .map_err(|_| "it contains characters that are not ASCII")?;
     let text = text.trim_matches([' ', '\t']);
-    let key = match text.strip_prefix('"') {
-        Some(rest) => quoted(rest)?,
-        None => bare(text)?,
+    let key = match text.starts_with('"') {
+        true => quoted(text)?,
+        false => bare(text)?,
     };
     match key.len() {
-        0 => Err("it is empty"),
+        0 => Err("it is empty".into()),
         1..=LONGEST_BYTES => Ok(key),
-        _ => Err("it has more than 255 characters"),
+        _ => Err("it has more than 255 characters".into()),
     }
 }
 
-/// Parses the text after the opening quote. Parameters after the closing quote are ignored, because
-/// the draft defines none.
-fn quoted(text: &str) -> Result<String, &'static str> {
-    let mut key = String::new();
-    let mut characters = text.chars();
-    loop {
-        match characters.next() {
-            Some('"') => break,
-            Some('\\') => match characters.next() {
-                Some(escaped @ ('"' | '\\')) => key.push(escaped),
-                _ => {
-                    return Err(
-                        "it contains a backslash that escapes neither a quote nor a backslash",
-                    );
-                }
-            },
-            Some(character @ ' '..='~') => key.push(character),
-            Some(_) => return Err("it contains characters that cannot be printed"),
-            None => return Err("its closing quote is missing"),
-        }
-    }
-    match characters.as_str() {
-        "" => Ok(key),
-        parameters if parameters.starts_with(';') => Ok(key),
-        _ => Err("it has text after its closing quote"),
+/// Parses a key in quotes. Parameters after the closing quote are ignored, because the draft
+/// defines none.
+fn quoted(text: &str) -> Result<String, String> {
+    let key: Result<Cow<'_, StringRef>, _> = Parser::new(text).parse_item();
+    match key {
+        Ok(key) => Ok(key.as_str().into()),
+        Err(error) => Err(format!(
+            "{error}; a key in quotes must be one string of printable ASCII characters, with a \
+             backslash before each quote and each backslash in it (RFC 9651)"
+        )),
     }
 }
 
@@ -84,7 +72,7 @@ fn bare(text: &str) -> Result<String, &'static str> {
 mod tests {
     use super::*;
 
-    fn key(value: &str) -> Result<String, &'static str> {
+    fn key(value: &str) -> Result<String, Cow<'static, str>> {
         parse(&HeaderValue::from_bytes(value.as_bytes()).unwrap())
     }
 
@@ -127,11 +115,28 @@ mod tests {
             "a;b",
             "ä",
             "\"a\tb\"",
+            r#""a";"#,
+            r#""a";Version=1"#,
         ] {
             assert!(key(bad).is_err(), "{bad:?} is accepted");
         }
         assert!(key(&"x".repeat(255)).is_ok());
         assert!(key(&"x".repeat(256)).is_err());
+    }
+
+    /// The reason names what is wrong and where, and what a valid key is.
+    #[test]
+    fn reason_says_what_is_wrong_and_what_is_valid() {
+        for (bad, index) in [
+            (r#""open"#, 5),
+            (r#""a\b""#, 3),
+            ("\"a\tb\"", 2),
+            (r#""a" b"#, 4),
+        ] {
+            let reason = key(bad).unwrap_err();
+            let place = format!(" at index {index}; a key in quotes must be one string");
+            assert!(reason.contains(&place), "{bad:?}: {reason}");
+        }
     }
 
     /// A request without the header has no key, and a request with two such headers is rejected.

@@ -1,6 +1,6 @@
 //! The error responses of the layer, as `application/problem+json` (RFC 9457).
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use http::{HeaderValue, Response, StatusCode, header};
 use idem_client::ErrorKind;
@@ -16,7 +16,7 @@ pub(crate) enum Problem {
     #[error("the request has no Idempotency-Key header")]
     MissingKey,
     #[error("the Idempotency-Key header is invalid: {0}")]
-    BadKey(&'static str),
+    BadKey(Cow<'static, str>),
     #[error("the caller of the request is not known, and each caller has its own keys")]
     UnknownCaller,
     #[error("the key together with the name of its caller is too long")]
