@@ -6,6 +6,8 @@
 mod consume;
 mod metric;
 mod process;
+#[cfg(feature = "opentelemetry")]
+mod propagator;
 mod publish;
 mod trace;
 

@@ -41,11 +41,7 @@ impl Processing {
             idem.outcome = field::Empty,
             error.type = field::Empty,
         );
-        trace::continues(
-            &span,
-            message.header(trace::PARENT),
-            message.header(trace::STATE),
-        );
+        trace::continues(&span, message);
         let in_flight = gauge!(metric::IN_FLIGHT, "destination" => destination.clone());
         in_flight.increment(1.0);
         Self {

@@ -37,11 +37,7 @@ impl Publishing {
             idem.outcome = field::Empty,
             error.type = field::Empty,
         );
-        let state = message
-            .headers
-            .get(trace::STATE)
-            .and_then(|state| state.as_str());
-        trace::continues(&span, message.traceparent.as_deref(), state);
+        trace::continues(&span, message);
         let in_flight = gauge!(metric::RELAY_IN_FLIGHT, "relay" => relay.to_owned());
         in_flight.increment(1.0);
         Self {
