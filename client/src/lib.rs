@@ -7,6 +7,7 @@ mod begin;
 mod claim;
 mod commit;
 pub mod deadletters;
+pub mod dependencies;
 mod destination;
 mod effect;
 mod error;
@@ -42,12 +43,4 @@ pub use outbox::send;
 pub use outcome::Claim;
 pub use recorded::{RecordedEffect, effects};
 
-// The crates whose types are in the signatures of this crate.
-#[cfg(feature = "bb8")]
-pub use bb8;
-#[cfg(feature = "deadpool")]
-pub use deadpool_postgres;
-pub use serde_json;
-pub use time;
 pub use tokio_postgres;
-pub use uuid;

@@ -44,11 +44,12 @@ impl Receipt for Ticket {
     ) -> BoxFuture<'static, Result<(), TransportError>> {
         let told = match settlement {
             Settlement::Acknowledge => Ok(()),
-            Settlement::Retry { .. } | Settlement::Release { .. } => self.1.send(self.0),
             Settlement::Reject { reason } => {
                 eprintln!("rejected: {reason}");
                 Ok(())
             }
+            // Retry, Release, and settlements of later versions: no message is lost.
+            _ => self.1.send(self.0),
         };
         async move { Ok(told?) }.boxed()
     }

@@ -65,11 +65,11 @@ impl From<&Message> for DeadLetterContent {
 pub(crate) fn place(text: &str) -> Option<Coordinates> {
     let mut parts = text.rsplitn(3, '/');
     let (offset, partition, topic) = (parts.next()?, parts.next()?, parts.next()?);
-    Some(Coordinates {
-        topic: topic.to_owned(),
-        partition: partition.parse().ok()?,
-        offset: offset.parse().ok()?,
-    })
+    Some(Coordinates::new(
+        topic,
+        partition.parse().ok()?,
+        offset.parse().ok()?,
+    ))
 }
 
 /// Replaces zero bytes, which a PostgreSQL text cannot contain.
@@ -88,11 +88,7 @@ mod tests {
         let message = Message::new("queue", "{}")
             .with_message_id("m")
             .with_correlation_id("c")
-            .with_coordinates(Coordinates {
-                topic: "a/b".into(),
-                partition: 2,
-                offset: 7,
-            })
+            .with_coordinates(Coordinates::new("a/b", 2, 7))
             .with_key("k".repeat(2000))
             .with_type("")
             .with_content_type("text/plain")

@@ -7,6 +7,7 @@ mod boxed;
 mod connection;
 pub mod consumer;
 mod dead_letter_headers;
+pub mod dependencies;
 mod error;
 pub mod extractor;
 pub mod filter;
@@ -47,7 +48,5 @@ pub use services::Services;
 pub use settlement::Settlement;
 pub use telemetry::describe_metrics;
 
-// The crates whose types are in the signatures of this crate.
-pub use deadpool_postgres;
 pub use idem_client;
 pub use tokio_postgres;

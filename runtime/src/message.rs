@@ -62,6 +62,7 @@ impl fmt::Debug for Parts {
 
 /// The position of a message at its broker, which is the same at every delivery.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Coordinates {
     /// The topic, stream or queue.
     pub topic: String,
@@ -69,6 +70,21 @@ pub struct Coordinates {
     pub partition: i32,
     /// The position in the partition.
     pub offset: i64,
+}
+
+impl Coordinates {
+    /// Creates a position.
+    ///
+    /// - `topic`: the topic, stream or queue.
+    /// - `partition`: the partition; 0 if the broker has none.
+    /// - `offset`: the position in the partition.
+    pub fn new(topic: impl Into<String>, partition: i32, offset: i64) -> Self {
+        Self {
+            topic: topic.into(),
+            partition,
+            offset,
+        }
+    }
 }
 
 impl fmt::Debug for Message {

@@ -109,10 +109,7 @@ async fn protected(pool: &Pool, source: AnySource, line: &str, count: u32) -> Re
             }
         })
         .concurrency(CONNECTIONS)
-        .batches(Batches {
-            max: BATCH,
-            linger: LINGER,
-        })
+        .batches(Batches::new(BATCH).linger(LINGER))
         .run(shutdown)
         .await?;
     let seconds = start.elapsed().as_secs_f64();

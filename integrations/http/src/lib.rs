@@ -61,3 +61,13 @@ pub use recorded::REPLAYED;
 pub use running::RunningRequests;
 pub use scope::Scope;
 pub use service::IdempotencyService;
+
+// The crates whose types are in the signatures of this crate.
+pub use bytes;
+pub use deadpool_postgres;
+pub use http;
+pub use http_body;
+pub use http_body_util;
+pub use idem_client;
+pub use idem_runtime;
+pub use tower;

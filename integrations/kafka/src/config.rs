@@ -28,6 +28,7 @@ const RESERVED: [&str; 6] = [
 /// ```
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[non_exhaustive]
 pub struct KafkaConfig {
     /// The brokers, as `host:port`. Several brokers are separated by commas.
     pub brokers: String,
@@ -132,6 +133,7 @@ impl fmt::Debug for KafkaConfig {
 /// messages.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[non_exhaustive]
 pub struct KafkaSubscription {
     /// The name of the consumer group. The members of the group share the partitions, and the
     /// source commits the offsets of the group.
@@ -213,6 +215,7 @@ impl KafkaSubscription {
 /// `{ topic = "orders.dead" }`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum DeadLetter {
     /// The consumer keeps rejected messages in `idem.dead_letter`.
     #[default]

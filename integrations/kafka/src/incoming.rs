@@ -33,12 +33,10 @@ pub(super) fn read(borrowed: &BorrowedMessage<'_>) -> (Message, Record) {
     let all = record.headers.iter().flat_map(|headers| headers.iter());
     let texts = all.filter_map(|header| Some((header.key.to_owned(), text(header.value?))));
     let payload = record.payload.clone().unwrap_or_default();
-    let mut message = headers::incoming(borrowed.topic(), payload, texts.collect())
-        .with_coordinates(Coordinates {
-            topic: borrowed.topic().to_owned(),
-            partition: borrowed.partition(),
-            offset: borrowed.offset(),
-        });
+    let mut message =
+        headers::incoming(borrowed.topic(), payload, texts.collect()).with_coordinates(
+            Coordinates::new(borrowed.topic(), borrowed.partition(), borrowed.offset()),
+        );
     if let Some(key) = &record.key {
         message = message.with_key(text(key));
     }

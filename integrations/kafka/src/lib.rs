@@ -22,3 +22,6 @@ mod source;
 pub use config::{DeadLetter, KafkaConfig, KafkaSubscription};
 pub use publisher::KafkaPublisher;
 pub use source::KafkaSource;
+
+// The crate whose types are in the signatures of this crate.
+pub use idem_runtime;

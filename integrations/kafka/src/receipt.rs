@@ -76,6 +76,9 @@ impl Receipt for KafkaReceipt {
                     self.come_again(after)
                 }
                 Settlement::Reject { reason } => self.reject(&reason).await?,
+                unknown => {
+                    self.come_again(unknown.release_after().unwrap_or(UNSETTLED_AGAIN_AFTER))
+                }
             }
             Ok(())
         }

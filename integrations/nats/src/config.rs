@@ -15,6 +15,7 @@ use serde::Deserialize;
 /// ```
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[non_exhaustive]
 pub struct NatsConfig {
     /// The URL of the server: `nats://user:password@host:port` or `nats://token@host:port`. Several
     /// servers of one cluster are separated by commas.
@@ -138,6 +139,7 @@ impl fmt::Debug for NatsConfig {
 /// messages.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[non_exhaustive]
 pub struct NatsSubscription {
     /// The name of the stream. The stream must exist.
     pub stream: String,

@@ -18,3 +18,6 @@ mod terms;
 pub use config::{NatsConfig, NatsSubscription};
 pub use publisher::NatsPublisher;
 pub use source::NatsSource;
+
+// The crate whose types are in the signatures of this crate.
+pub use idem_runtime;

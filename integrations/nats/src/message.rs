@@ -43,11 +43,7 @@ pub(super) fn insert(map: &mut HeaderMap, name: &str, value: &str) -> Result<(),
 /// it.
 pub(super) fn incoming(message: &jetstream::Message) -> Result<Message, TransportError> {
     let info = message.info()?;
-    let coordinates = Coordinates {
-        topic: info.stream.to_owned(),
-        partition: 0,
-        offset: i64::try_from(info.stream_sequence)?,
-    };
+    let coordinates = Coordinates::new(info.stream, 0, i64::try_from(info.stream_sequence)?);
     let message = received(
         message.subject.as_str(),
         message.payload.clone(),
@@ -158,11 +154,7 @@ mod tests {
     fn dead_letter_has_nats_id_of_its_place_and_keeps_message_id() {
         let message = Message::new("s", "{}")
             .with_message_id("m-1")
-            .with_coordinates(Coordinates {
-                topic: "STREAM".into(),
-                partition: 0,
-                offset: 9,
-            });
+            .with_coordinates(Coordinates::new("STREAM", 0, 9));
         let map = dead_letter(&message, "worker", "two\nlines").unwrap();
         assert_eq!(
             map.get(NATS_MESSAGE_ID).unwrap().as_str(),

@@ -16,6 +16,7 @@ use serde::Deserialize;
 /// ```
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[non_exhaustive]
 pub struct RabbitMqConfig {
     /// The URL of the server: `amqp://user:password@host:port/vhost`, or the same with `amqps://`.
     /// The virtual host `/` is written `%2f`.
@@ -133,6 +134,7 @@ impl fmt::Debug for RabbitMqConfig {
 /// The settings of a subscription to a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[non_exhaustive]
 pub struct RabbitMqSubscription {
     /// The name of the queue. The queue must exist.
     pub queue: String,

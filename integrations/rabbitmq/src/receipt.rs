@@ -165,7 +165,7 @@ impl Receipt for RabbitMqReceipt {
             // The queue may have deleted the message at the end of the connection, so withhold it.
             settlement = Settlement::Release { after };
         }
-        if let Settlement::Release { after } = settlement {
+        if let Some(after) = settlement.release_after() {
             receipt = match receipt.withhold(after) {
                 Ok(()) => return Box::pin(async { Ok(()) }),
                 Err(receipt) => receipt,
@@ -187,10 +187,11 @@ impl Receipt for RabbitMqReceipt {
             match settlement {
                 Settlement::Acknowledge => expect(acker.ack(BasicAckOptions::default()).await),
                 Settlement::Retry { after } => requeue(Requeue::Failed, acker, after, open).await,
-                Settlement::Release { after } => {
+                Settlement::Reject { .. } => reject(&acker, false).await,
+                released => {
+                    let after = released.release_after().unwrap_or(DROPPED_AGAIN_AFTER);
                     requeue(Requeue::Released, acker, after, open).await
                 }
-                Settlement::Reject { .. } => reject(&acker, false).await,
             }
         })
     }

@@ -14,6 +14,7 @@ use crate::Error;
 
 /// How long to wait for a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Patience {
     /// As long as other handlers may take. For a message of a broker, because no client waits for
     /// its response.

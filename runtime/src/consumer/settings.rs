@@ -20,19 +20,41 @@ pub(super) struct Settings {
 }
 
 /// The size of the batches. The messages of a batch share a transaction.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use idem_runtime::consumer::Batches;
+///
+/// let batches = Batches::new(100).linger(Duration::from_millis(10));
+/// assert_eq!(batches.max, 100);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Batches {
     /// The largest number of messages in a batch.
     pub max: usize,
-    /// How long to wait for more messages after the first one.
+    /// How long to wait for more messages after the first one. Default: 0.
     pub linger: Duration,
 }
 
 impl Batches {
-    pub(super) const SINGLES: Self = Self {
-        max: 1,
-        linger: Duration::ZERO,
-    };
+    pub(super) const SINGLES: Self = Self::new(1);
+
+    /// Returns batches of at most `max` messages. A batch does not wait for more messages.
+    pub const fn new(max: usize) -> Self {
+        Self {
+            max,
+            linger: Duration::ZERO,
+        }
+    }
+
+    /// Sets how long to wait for more messages after the first one.
+    #[must_use]
+    pub const fn linger(mut self, linger: Duration) -> Self {
+        self.linger = linger;
+        self
+    }
 }
 
 impl Settings {

@@ -22,6 +22,7 @@ pub struct UnknownCall {
 }
 
 /// What to do about an external call of an earlier attempt with an unknown result.
+#[non_exhaustive]
 pub enum OnUnknown<'q, T> {
     /// Query the external system, or another system, for the result: see [`OnUnknown::query`].
     Query(Query<'q, T>),

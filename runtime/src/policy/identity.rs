@@ -191,11 +191,7 @@ mod tests {
 
     #[test]
     fn strategy_selects_the_id() {
-        let message = message().with_coordinates(Coordinates {
-            topic: "orders".into(),
-            partition: 3,
-            offset: 42,
-        });
+        let message = message().with_coordinates(Coordinates::new("orders", 3, 42));
         let composite = IdStrategy::Composite(vec![IdStrategy::CorrelationId, header("x-step")]);
         let function = IdStrategy::function(|message| {
             Some(MessageId::from(Uuid::from_u128(

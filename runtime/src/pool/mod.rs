@@ -224,11 +224,11 @@ impl PoolConfig {
     }
 
     fn tls(&self) -> Result<MakeRustlsConnect, Error> {
-        let files = Files {
-            ca: self.ca.as_deref(),
-            certificate: self.certificate.as_deref(),
-            key: self.key.as_deref(),
-        };
+        let files = Files::new(
+            self.ca.as_deref(),
+            self.certificate.as_deref(),
+            self.key.as_deref(),
+        );
         let mut config = match self.mode {
             Mode::VerifyCa => files.verify_ca()?,
             Mode::VerifyFull | Mode::Disable => files.verify_full()?,

@@ -9,6 +9,7 @@ use crate::{Error, Message, policy::Isolation};
 
 /// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ClaimOutcome {
     /// This transaction has claimed the message.
     Claimed,

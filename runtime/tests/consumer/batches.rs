@@ -14,10 +14,7 @@ const BATCH: usize = 25;
 const MESSAGES: usize = 4 * BATCH;
 
 /// Only full batches. Without a time limit, a slow machine cannot end a batch early.
-const FULL: Batches = Batches {
-    max: BATCH,
-    linger: Duration::MAX,
-};
+const FULL: Batches = Batches::new(BATCH).linger(Duration::MAX);
 
 fn messages() -> impl Iterator<Item = Message> {
     (0..MESSAGES).map(|n| message(format!("m-{n}"), ""))
@@ -51,10 +48,7 @@ async fn incomplete_batch_is_handled_after_linger() {
     let broker = Broker::with(messages().take(3));
     let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("batches", noting())
-        .batches(Batches {
-            max: BATCH,
-            linger: Duration::from_millis(20),
-        });
+        .batches(Batches::new(BATCH).linger(Duration::from_millis(20)));
     let are_acknowledged = async {
         crate::fixtures::until("the three messages are acknowledged", async || {
             broker.told().acknowledged.len() == 3
@@ -83,10 +77,7 @@ async fn poisoned_message_of_a_batch_fails_alone() {
     };
     let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("batches", handler)
-        .batches(Batches {
-            linger: Duration::from_millis(50),
-            ..FULL
-        })
+        .batches(FULL.linger(Duration::from_millis(50)))
         .back_off(Duration::from_millis(1), Duration::from_millis(2))
         .max_deliveries(2)
         .concurrency(2);
@@ -118,10 +109,7 @@ async fn duplicates_of_a_batch_take_effect_once() {
     let broker = Broker::with(twice).closed();
     let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("batches", noting())
-        .batches(Batches {
-            linger: Duration::from_millis(5),
-            ..FULL
-        });
+        .batches(FULL.linger(Duration::from_millis(5)));
     let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!(
         (summary.handled as usize, summary.duplicates as usize),
@@ -141,10 +129,7 @@ async fn batch_uses_one_transaction_for_each_destination() {
     let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .route(Selector::message_type("Even"), "batches.even", noting())
         .handle("batches.odd", noting())
-        .batches(Batches {
-            max: MESSAGES,
-            ..FULL
-        })
+        .batches(Batches::new(MESSAGES).linger(FULL.linger))
         .concurrency(1);
     let summary = source_ended(in_time(consumer.run(pending())).await);
     assert_eq!(summary.handled as usize, MESSAGES);

@@ -19,10 +19,7 @@ use crate::fixtures::{Fixture, in_time, note, noting, until};
 const MIB: usize = 1024 * 1024;
 
 /// Limits of a batch: the number of messages and the bytes, but no time.
-const UNLIMITED: Batches = Batches {
-    max: 100,
-    linger: Duration::MAX,
-};
+const UNLIMITED: Batches = Batches::new(100).linger(Duration::MAX);
 
 fn sized(id: impl Into<String>, bytes: usize) -> Message {
     Message::new("tests", vec![b'x'; bytes]).with_message_id(id)

@@ -168,10 +168,7 @@ async fn messages_are_released_during_a_database_outage() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn batches_are_released_during_a_database_outage() {
-    let batches = Batches {
-        max: 10,
-        linger: Duration::from_millis(5),
-    };
+    let batches = Batches::new(10).linger(Duration::from_millis(5));
     assert_survives_outage(|consumer| consumer.batches(batches), true).await;
 }
 

@@ -203,10 +203,7 @@ async fn stop_finishes_or_releases_whole_batches() {
     let (stop, stopped) = oneshot::channel::<()>();
     let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("drain", barrier.handler())
-        .batches(Batches {
-            max: 10,
-            linger: Duration::from_secs(3600),
-        })
+        .batches(Batches::new(10).linger(Duration::from_secs(3600)))
         .concurrency(3);
     let running = tokio::spawn(consumer.run(async { stopped.await.unwrap() }));
     barrier.wait_for_arrivals(3).await;
@@ -284,10 +281,7 @@ async fn stop_is_noticed_during_an_unconfirmed_release() {
     let hour = Duration::from_secs(3600);
     let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .handle("drain", handler)
-        .batches(Batches {
-            max: 2,
-            linger: hour,
-        })
+        .batches(Batches::new(2).linger(hour))
         .concurrency(2)
         .grace(hour);
     let is_ignored = until("the third message is released", async || {

@@ -86,10 +86,7 @@ async fn failing_handlers_keep_the_order_of_a_key() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failing_batches_keep_the_order_of_a_key() {
-    let batches = Batches {
-        max: 20,
-        linger: Duration::from_millis(5),
-    };
+    let batches = Batches::new(20).linger(Duration::from_millis(5));
     assert_order_is_kept(|consumer| consumer.batches(batches)).await;
 }
 

@@ -258,11 +258,7 @@ async fn i4_id_collision_makes_a_dead_letter() {
 #[tokio::test]
 async fn i4_distinct_messages_without_id_are_distinct_dead_letters() {
     let fixture = Fixture::new().await;
-    let at = |offset| Coordinates {
-        topic: "tests".into(),
-        partition: 0,
-        offset,
-    };
+    let at = |offset| Coordinates::new("tests", 0, offset);
     let tombstone = || Message::new("tests", "");
     let broker = Broker::with([
         tombstone().with_key("customer-1"),

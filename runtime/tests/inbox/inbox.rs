@@ -35,10 +35,7 @@ async fn message_is_stored_acknowledged_and_handled_once() {
         let broker = Broker::with(all).closed();
         let storing = Consumer::new(pool.clone(), broker.clone())
             .store(fixture.to.as_str())
-            .batches(Batches {
-                max: batches,
-                linger: Duration::from_millis(5),
-            });
+            .batches(Batches::new(batches).linger(Duration::from_millis(5)));
         let summary = source_ended(in_time(storing.run(pending())).await);
         assert_eq!(
             (summary.handled, summary.duplicates),
@@ -89,11 +86,7 @@ async fn inbox_keeps_the_id_of_the_storing_consumer() {
         });
         Idem::builder().policies(policies).build().unwrap()
     };
-    let at = idem_runtime::transport::Coordinates {
-        topic: "queue".into(),
-        partition: 0,
-        offset: 7,
-    };
+    let at = idem_runtime::transport::Coordinates::new("queue", 0, 7);
     // The id is stored with the message. It could not be computed later, because a message from the
     // inbox has no coordinates.
     let broker = Broker::with([message(1).with_coordinates(at), message(2)]).closed();

@@ -70,10 +70,7 @@ async fn key_order_holds_across_consumers_with_failing_handlers() {
                     consumer
                         .concurrency(4)
                         .ordered_by_key(true)
-                        .batches(Batches {
-                            max: batches,
-                            linger: Duration::from_millis(1),
-                        }),
+                        .batches(Batches::new(batches).linger(Duration::from_millis(1))),
                 )
             })
             .collect();

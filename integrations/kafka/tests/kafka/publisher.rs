@@ -51,11 +51,7 @@ async fn published_message_arrives_with_all_properties() {
     );
     assert_eq!(arrived.header("text"), Some("as it is"));
     assert_eq!(arrived.header("number"), Some("42"));
-    let coordinates = Coordinates {
-        topic: TOPIC.into(),
-        partition: 0,
-        offset: 0,
-    };
+    let coordinates = Coordinates::new(TOPIC, 0, 0);
     assert_eq!(arrived.coordinates(), Some(&coordinates));
 }
 

@@ -30,10 +30,7 @@ pub async fn run(post: &Post) -> Result<()> {
     let summary = Consumer::new(pool, source)
         .handle(board()?.as_str(), count)
         .concurrency(CONCURRENCY)
-        .batches(Batches {
-            max: 10,
-            linger: Duration::from_millis(10),
-        })
+        .batches(Batches::new(10).linger(Duration::from_millis(10)))
         .max_deliveries(wiring::MAX_DELIVERIES)
         .back_off(wiring::FIRST_PAUSE, wiring::LONGEST_PAUSE)
         .run(terminated())

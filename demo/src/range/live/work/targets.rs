@@ -36,10 +36,7 @@ pub async fn run(post: &Post) -> Result<()> {
     let summary = Consumer::new(pool, source)
         .handle(targets()?.as_str(), handle)
         .concurrency(CONCURRENCY)
-        .batches(Batches {
-            max: 10,
-            linger: Duration::from_millis(10),
-        })
+        .batches(Batches::new(10).linger(Duration::from_millis(10)))
         .max_deliveries(wiring::MAX_DELIVERIES)
         .back_off(wiring::FIRST_PAUSE, wiring::LONGEST_PAUSE)
         .run(terminated())
