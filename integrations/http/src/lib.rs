@@ -40,12 +40,12 @@
 
 mod asked;
 mod body;
+mod extensions;
 mod fingerprint;
 mod journal;
 mod key;
 mod layer;
 mod lease;
-mod lent;
 mod options;
 mod problem;
 mod recorded;
@@ -55,8 +55,8 @@ mod service;
 mod transaction;
 
 pub use body::{Body, BodyError};
+pub use extensions::{KeepWrites, RequestTx};
 pub use layer::IdempotencyLayer;
-pub use lent::{KeepWrites, RequestTx};
 pub use recorded::REPLAYED;
 pub use running::RunningRequests;
 pub use scope::Scope;

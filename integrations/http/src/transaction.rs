@@ -15,8 +15,8 @@ use tower::Service;
 use crate::{
     asked::{Asked, Failure, replay, unrecordable},
     body::{self, Body},
+    extensions::{KeepWrites, RequestTx},
     journal,
-    lent::{KeepWrites, RequestTx},
     options::Options,
     problem::Problem,
     recorded::Recorded,
@@ -45,25 +45,28 @@ where
         return Ok(not_claimed(options, &asked, session, outcome).await?);
     }
     let Asked { id, fingerprint } = asked;
-    let lent = RequestTx::new(session.transaction());
-    request.extensions_mut().insert(lent.clone());
+    let request_tx = RequestTx::new(session.transaction());
+    request.extensions_mut().insert(request_tx.clone());
     let response = match service.call(request).await {
         Ok(response) => response,
         Err(error) => {
-            drop(lent.withdraw());
+            drop(request_tx.withdraw());
             session.roll_back().await;
             return Err(Failure::Service(error));
         }
     };
     if !options.keeps(response.status()) {
-        take_back(session, &lent).await?.roll_back().await;
+        take_from_handler(session, &request_tx)
+            .await?
+            .roll_back()
+            .await;
         return Ok(response.map(body::pass));
     }
     // Read the body before the transaction is taken back: the handler may stream the body from the
     // transaction.
     let (parts, body) = response.into_parts();
     let read = body::read(body, options.response_limit).await;
-    let session = take_back(session, &lent).await?;
+    let session = take_from_handler(session, &request_tx).await?;
     let body = match read {
         Ok(body) => body,
         Err(unread) => {
@@ -160,8 +163,8 @@ async fn not_claimed(
 }
 
 /// Takes the transaction back from the handler. Fails if the handler has kept it.
-async fn take_back(session: Session, lent: &RequestTx) -> Result<Session, Error> {
-    drop(lent.withdraw());
+async fn take_from_handler(session: Session, request_tx: &RequestTx) -> Result<Session, Error> {
+    drop(request_tx.withdraw());
     match session.ensure_transaction_returned() {
         Ok(()) => Ok(session),
         Err(error) => {
