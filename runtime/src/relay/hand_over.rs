@@ -19,13 +19,14 @@ use tracing::info;
 
 use super::{
     commit_notifier::CommitNotifier,
-    errors::{is_final, is_gone, worse},
+    errors::{is_final, is_gone},
     recreated::{Counted, Ended, partitions},
     reporter::Reporter,
+    serving::Serving,
     settings::{AWAY, MAX_BYTES, RECOUNT},
     status::Status,
 };
-use crate::{Error, backoff::Backoff, connection::Checkout, describe_metrics, panics};
+use crate::{Error, backoff::Backoff, connection::Checkout, describe_metrics};
 
 /// The first and the longest sleep of an idle partition without a notification.
 const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
@@ -125,7 +126,7 @@ impl HandOver {
         self: &Arc<Self>,
         partitions: i32,
         reporter: &Reporter,
-        mut shutdown: Pin<&mut impl Future<Output = ()>>,
+        shutdown: Pin<&mut impl Future<Output = ()>>,
         passed: &mut u64,
     ) -> Result<Ended, Error> {
         let (commit_notifier, stop) = (Arc::new(CommitNotifier::new()), CancellationToken::new());
@@ -139,40 +140,22 @@ impl HandOver {
                 stop.clone(),
             ));
         }
-        let (pool, relay) = (&self.pool, &self.relay);
-        let counted = Counted {
-            pool,
-            relay,
-            partitions,
+        let serving = Serving {
+            counted: Counted {
+                pool: &self.pool,
+                relay: &self.relay,
+                partitions,
+            },
+            recount: RECOUNT,
+            commit_notifier: &commit_notifier,
+            stop,
+            tasks,
         };
-        let mut ring = pin!(commit_notifier.ring(pool));
-        let mut changes = pin!(counted.changes(RECOUNT));
-        let (mut failed, mut is_requested) = (None, false);
-        loop {
-            select! {
-                ended = tasks.join_next() => {
-                    let error = match ended {
-                        None => break,
-                        Some(Ok((count, ended))) => {
-                            *passed += count;
-                            ended.err()
-                        }
-                        Some(Err(ended)) => panics::of_task(ended),
-                    };
-                    if let Some(error) = error {
-                        failed = worse(failed, error);
-                        stop.cancel();
-                    }
-                }
-                () = &mut shutdown, if !stop.is_cancelled() => {
-                    is_requested = true;
-                    stop.cancel();
-                }
-                () = &mut ring, if !stop.is_cancelled() => {}
-                () = &mut changes, if !stop.is_cancelled() => stop.cancel(),
-            }
-        }
-        counted.ended(failed, is_requested).await
+        let error_of = |(count, ended): (u64, Result<(), Error>)| {
+            *passed += count;
+            ended.err()
+        };
+        serving.ended(shutdown, error_of).await
     }
 
     async fn work(

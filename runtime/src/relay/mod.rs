@@ -14,6 +14,7 @@ mod publisher;
 mod recreated;
 mod reporter;
 mod runtime;
+mod serving;
 mod settings;
 mod statements;
 mod status;

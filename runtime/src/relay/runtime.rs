@@ -15,15 +15,15 @@ use tracing::info;
 use super::{
     Publisher, RelayStatus, RelaySummary,
     commit_notifier::CommitNotifier,
-    errors::worse,
     partition::Partition,
     recreated::{Counted, Ended, partitions},
     reporter::Reporter,
+    serving::Serving,
     settings::{RECOUNT, RelayDefaults, Settings},
     statements::RelayStatements,
     status::Status,
 };
-use crate::{Error, describe_metrics, panics};
+use crate::{Error, describe_metrics};
 
 /// Publishes the effects of a database: leases batches, passes them to a [`Publisher`], and
 /// acknowledges them.
@@ -241,7 +241,7 @@ impl<P: Publisher> Relay<P> {
         &self,
         partitions: i32,
         reporter: &Reporter,
-        mut shutdown: Pin<&mut impl Future<Output = ()>>,
+        shutdown: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<Ended, Error> {
         let (commit_notifier, stop, settings) = (
             Arc::new(CommitNotifier::new()),
@@ -264,37 +264,17 @@ impl<P: Publisher> Relay<P> {
             );
             tasks.spawn(partition.run());
         }
-        let (pool, relay) = (&self.pool, &self.settings.name);
-        let counted = Counted {
-            pool,
-            relay,
-            partitions,
+        let serving = Serving {
+            counted: Counted {
+                pool: &self.pool,
+                relay: &self.settings.name,
+                partitions,
+            },
+            recount: self.settings.recount,
+            commit_notifier: &commit_notifier,
+            stop,
+            tasks,
         };
-        let mut ring = pin!(commit_notifier.ring(pool));
-        let mut changes = pin!(counted.changes(self.settings.recount));
-        let (mut failed, mut is_requested) = (None, false);
-        loop {
-            select! {
-                ended = tasks.join_next() => {
-                    let error = match ended {
-                        None => break,
-                        Some(Ok(ended)) => ended.err(),
-                        // The publisher panicked.
-                        Some(Err(ended)) => panics::of_task(ended),
-                    };
-                    if let Some(error) = error {
-                        failed = worse(failed, error);
-                        stop.cancel();
-                    }
-                }
-                () = &mut shutdown, if !stop.is_cancelled() => {
-                    is_requested = true;
-                    stop.cancel();
-                }
-                () = &mut ring, if !stop.is_cancelled() => {}
-                () = &mut changes, if !stop.is_cancelled() => stop.cancel(),
-            }
-        }
-        counted.ended(failed, is_requested).await
+        serving.ended(shutdown, Result::err).await
     }
 }
