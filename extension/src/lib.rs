@@ -24,6 +24,7 @@ mod sql_api;
 mod sql_files;
 mod sql_types;
 mod stats;
+mod transaction_end;
 mod wake;
 mod worker;
 

@@ -1,10 +1,7 @@
 //! Counters of committed operations, per database, since the server started.
 
-use crate::ring;
 use crate::shared::{COUNTERS, this_database};
-use crate::wake;
-use pgrx::pg_sys;
-use pgrx::prelude::*;
+use crate::transaction_end::{End, Watcher, watch_transactions};
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
@@ -34,7 +31,6 @@ const NAMES: [&str; COUNTERS] = [
 thread_local! {
     /// The counts of this transaction. They are added to the shared counters when it commits.
     static PENDING: Cell<[u64; COUNTERS]> = const { Cell::new([0; COUNTERS]) };
-    static REGISTERED: Cell<bool> = const { Cell::new(false) };
 }
 
 pub fn count(counter: Counter) {
@@ -42,51 +38,25 @@ pub fn count(counter: Counter) {
 }
 
 pub fn count_many(counter: Counter, times: usize) {
-    watch_transactions();
+    watch_transactions(Watcher::Counters, transaction_ended);
     let mut pending = PENDING.get();
     pending[counter as usize] += times as u64;
     PENDING.set(pending);
 }
 
-/// Registers a callback for the end of each transaction of this backend. The callback updates the
-/// counters, the waiters and the fence.
-pub fn watch_transactions() {
-    if !REGISTERED.get() {
-        // SAFETY: this is called once in each backend; the callback lives as long as the library,
-        // which is never unloaded.
-        unsafe { pg_sys::RegisterXactCallback(Some(on_transaction_end), std::ptr::null_mut()) };
-        REGISTERED.set(true);
-    }
-}
-
-#[pg_guard]
-unsafe extern "C-unwind" fn on_transaction_end(
-    event: pg_sys::XactEvent::Type,
-    _arg: *mut core::ffi::c_void,
-) {
-    use pg_sys::XactEvent::*;
-    match event {
-        XACT_EVENT_COMMIT => {
-            let pending = PENDING.replace([0; COUNTERS]);
-            if pending.iter().any(|&n| n > 0)
-                && let Some(database) = this_database()
-            {
-                for (counter, n) in database.counters.iter().zip(pending) {
-                    if n > 0 {
-                        counter.fetch_add(n, Ordering::Relaxed);
-                    }
-                }
+/// Adds the counts of a committed transaction to the shared counters. A prepared transaction is not
+/// counted, because it may end in another backend.
+fn transaction_ended(end: End) {
+    let pending = PENDING.replace([0; COUNTERS]);
+    if end == End::Committed
+        && pending.iter().any(|&n| n > 0)
+        && let Some(database) = this_database()
+    {
+        for (counter, n) in database.counters.iter().zip(pending) {
+            if n > 0 {
+                counter.fetch_add(n, Ordering::Relaxed);
             }
-            wake::transaction_committed();
-            ring::transaction_ended();
         }
-        // A prepared transaction is not counted, because it may end in another backend.
-        XACT_EVENT_ABORT | XACT_EVENT_PREPARE => {
-            PENDING.set([0; COUNTERS]);
-            wake::discard_events();
-            ring::transaction_ended();
-        }
-        _ => (),
     }
 }
 

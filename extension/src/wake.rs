@@ -4,7 +4,7 @@
 use crate::errors::{Error, given, invalid};
 use crate::pg::sleep_ms;
 use crate::shared::{Waiter, shared, this_database};
-use crate::stats::watch_transactions;
+use crate::transaction_end::{End, Watcher, watch_transactions};
 use pgrx::pg_sys;
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -43,17 +43,13 @@ pub fn messages_received() {
 }
 
 fn tell(news: u32) {
-    watch_transactions();
+    watch_transactions(Watcher::Waiters, transaction_ended);
     NEWS.set(NEWS.get() | news);
 }
 
-pub fn discard_events() {
-    NEWS.set(0);
-}
-
-pub fn transaction_committed() {
+fn transaction_ended(end: End) {
     let news = NEWS.replace(0);
-    if news == 0 {
+    if news == 0 || end != End::Committed {
         return;
     }
     let (Some(shared), Some(database)) = (shared(), this_database()) else {

@@ -11,6 +11,7 @@ mod settle;
 mod table;
 mod unbound;
 mod walk;
+mod writer;
 
 pub use append::Appender;
 pub use fence::{Lockers, sleep_ms};
@@ -19,10 +20,11 @@ pub use insert::{Inserted, Inserter, insert_unique};
 pub use lookup::{Found, Lookup};
 pub use now::{for_each_row, latest};
 pub use scratch::Scratch;
-pub use settle::{Settled, Writer, look_again};
+pub use settle::Settled;
 pub use table::Table;
 pub use unbound::next_value;
 pub use walk::{Latest, Walk, condition, null_condition};
+pub use writer::{Writer, look_again};
 
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};

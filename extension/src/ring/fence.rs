@@ -5,7 +5,7 @@ use super::cache::ring_table;
 use super::version::check_version;
 use crate::pg::{Lockers, sleep_ms};
 use crate::settings;
-use crate::stats::watch_transactions;
+use crate::transaction_end::{End, Watcher, watch_transactions};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::cell::{Cell, RefCell};
@@ -93,7 +93,7 @@ fn not_in_the_transaction_that_published() -> Result<(), ErrorReport> {
 }
 
 /// Notes the end of the transaction: its invalidations were sent or discarded.
-pub fn transaction_ended() {
+fn transaction_ended(_: End) {
     PUBLISHED.set(false);
 }
 
@@ -119,7 +119,7 @@ pub fn fence_passed() -> bool {
 /// Makes every backend read this table's state again at its next claim. The invalidation is sent
 /// when the transaction commits.
 pub fn invalidate(relation: pg_sys::Oid) {
-    watch_transactions();
+    watch_transactions(Watcher::Fence, transaction_ended);
     PUBLISHED.set(true);
     // SAFETY: relation_open raises an error unless the OID is that of a relation.
     unsafe {

@@ -9,7 +9,7 @@ mod version;
 
 pub use cache::{Entered, enter, generation, look, refreshed};
 pub use clock::{Ran, monotonic_us, ran};
-pub use fence::{fence_passed, fences_pending, invalidate, pass_fence, transaction_ended};
+pub use fence::{fence_passed, fences_pending, invalidate, pass_fence};
 pub use interval::interval;
 pub use version::check_version;
 

@@ -1,0 +1,47 @@
+//! The loop of every function that looks a key up and then acts: look, wait for the transaction
+//! that is writing the row, and look again.
+//!
+//! Other loops have other rules: `ring::enter` and `pending::tables` lock a table and check that it
+//! is still the right one, and waiters and fences poll until a deadline.
+
+use pgrx::pg_sys;
+
+/// Another transaction, which is inserting or deleting a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Writer {
+    pub(super) xid: pg_sys::TransactionId,
+    /// Not 0 while the insertion is speculative.
+    pub(super) speculative_token: u32,
+}
+
+impl Writer {
+    /// Waits until the transaction ends, or until its speculative insertion is decided. The caller
+    /// must have no page pinned, and hold no lock that the transaction may wait for.
+    pub fn wait(self) {
+        // SAFETY: both functions accept any xid and raise an error on cancel and lock_timeout. No
+        // relation is given, because it serves only the error context.
+        unsafe {
+            if self.speculative_token != 0 {
+                pg_sys::SpeculativeInsertionWait(self.xid, self.speculative_token);
+            } else {
+                pg_sys::XactLockTableWait(
+                    self.xid,
+                    std::ptr::null_mut(),
+                    std::ptr::null_mut(),
+                    pg_sys::XLTW_Oper::XLTW_None,
+                );
+            }
+        }
+    }
+}
+
+/// Calls `look` until it returns a value. `look` returns `None` if what it has read may be
+/// outdated, for example because it has waited for another transaction.
+pub fn look_again<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    loop {
+        if let Some(result) = look() {
+            return result;
+        }
+        pgrx::check_for_interrupts!();
+    }
+}
