@@ -1,23 +1,19 @@
 //! Percent-encoding of URLs.
 
+use percent_encoding::percent_decode_str;
+
 /// Decodes sequences such as `%40`. Returns `None` if the encoding is invalid.
 pub fn decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let (digits, tail) = rest.split_at_checked(2)?;
-        let digits = str::from_utf8(digits)
-            .ok()
-            .filter(|digits| !digits.starts_with('+'))?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = tail;
+    // The crate would leave an invalid sequence as it is, and a password would be wrong.
+    let is_encoded = text.split('%').skip(1).all(|rest| {
+        let digits = rest.as_bytes().first_chunk::<2>();
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    });
+    if !is_encoded {
+        return None;
     }
-    String::from_utf8(bytes).ok()
+    let decoded = percent_decode_str(text).decode_utf8().ok()?;
+    Some(decoded.into_owned())
 }
 
 #[cfg(test)]
@@ -28,7 +24,7 @@ mod tests {
     fn encoded_bytes_are_decoded_and_others_stay() {
         assert_eq!(decode("a%40b%2Fc%25 ü").as_deref(), Some("a@b/c% ü"));
         assert_eq!(decode("").as_deref(), Some(""));
-        for wrong in ["%", "%4", "%zz", "%+1", "%ff"] {
+        for wrong in ["%", "%4", "%zz", "%+1", "%ff", "%%41", "100%"] {
             assert_eq!(decode(wrong), None, "{wrong}");
         }
     }
