@@ -198,7 +198,9 @@ pub async fn revoke(executor: &impl Executor, role: &str, kind: RoleKind) -> Res
 ///
 /// Use this for a database without the maintenance worker.
 ///
-/// This function must not run inside a transaction, because it commits after each step.
+/// This function takes a client and not an [`Executor`], because it commits after each step: in a
+/// transaction it would fail. A pooled connection can be borrowed as a client: `&connection` of
+/// `deadpool-postgres`, `&*connection` of `bb8`.
 pub async fn maintain(client: &Client) -> Result<(), Error> {
     Ok(client.batch_execute("CALL idem_maintain()").await?)
 }
