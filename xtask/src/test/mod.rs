@@ -150,7 +150,7 @@ fn quick_steps(context: &Context) -> Vec<Step> {
         name: "one test for each invariant",
         packages: LIVE,
         features: Features::Default,
-        targets: Targets::Binaries(&quick::BINARIES),
+        targets: Targets::Only(&quick::BINARIES),
         has_long_tests: false,
     };
     let mut invariants = cargo_test(context, &part);
@@ -199,18 +199,16 @@ fn cargo_test(context: &Context, part: &Part) -> Step {
         }
         Targets::Binaries(names) => {
             command.args(["--lib", "--bins"]);
-            for name in names {
-                command.args(["--test", name]);
-            }
+            command.args(names.iter().flat_map(|name| ["--test", name]));
         }
-        Targets::Binary(name) => {
-            command.args(["--test", name]);
+        Targets::Only(names) => {
+            command.args(names.iter().flat_map(|name| ["--test", name]));
         }
     }
     if std::env::var_os(TEST_THREADS).is_none() {
         command.env(TEST_THREADS, test_threads().to_string());
     }
-    let needs_pause_points = part.targets == Targets::Binary(RACES);
+    let needs_pause_points = part.targets == Targets::Only(&[RACES]);
     if needs_pause_points {
         let install = context.install_root(Variant::PausePoints);
         command.env("IDEM_PG_INSTALL", install);

@@ -30,8 +30,8 @@ pub enum Targets {
     Units,
     /// The libraries, the programs and these test binaries.
     Binaries(&'static [&'static str]),
-    /// Only this test binary.
-    Binary(&'static str),
+    /// Only these test binaries.
+    Only(&'static [&'static str]),
 }
 
 /// The packages that need no features.
@@ -111,8 +111,8 @@ pub const CI: [Part; 5] = [
     UNITS,
     CLIENTS,
     live("live servers", Targets::Binaries(OTHERS)),
-    live(RACES, Targets::Binary(RACES)),
-    live(SERVER, Targets::Binary(SERVER)),
+    live(RACES, Targets::Only(&[RACES])),
+    live(SERVER, Targets::Only(&[SERVER])),
 ];
 
 /// The parts that can run alone and are not in [`CI`] as they are.
@@ -122,9 +122,9 @@ const SINGLE: [Part; 11] = [
     package("demo", &["idem-demo"]),
     package("stories", &["idem-stories"]),
     package("stress", &["idem-stress"]),
-    live("docs", Targets::Binary("docs")),
-    live("isolation", Targets::Binary("isolation")),
-    live("spec", Targets::Binary("spec")),
+    live("docs", Targets::Only(&["docs"])),
+    live("isolation", Targets::Only(&["isolation"])),
+    live("spec", Targets::Only(&["spec"])),
     client("http", &["idem-http"]),
     client(
         "integrations",
