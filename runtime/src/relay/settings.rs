@@ -15,17 +15,17 @@ pub(super) const MAX_BYTES: i64 = 16 * 1024 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RelayDefaults {
-    /// See [`Relay::batch`].
+    /// See [`Relay::batch`](crate::Relay::batch).
     pub batch: u32,
-    /// See [`Relay::max_bytes`].
+    /// See [`Relay::max_bytes`](crate::Relay::max_bytes).
     pub max_bytes: u64,
-    /// See [`Relay::max_held_bytes`].
+    /// See [`Relay::max_held_bytes`](crate::Relay::max_held_bytes).
     pub max_held_bytes: u64,
-    /// See [`Relay::in_flight`].
+    /// See [`Relay::in_flight`](crate::Relay::in_flight).
     pub in_flight: usize,
-    /// See [`Relay::lease`].
+    /// See [`Relay::lease`](crate::Relay::lease).
     pub lease: Duration,
-    /// See [`Relay::max_attempts`].
+    /// See [`Relay::max_attempts`](crate::Relay::max_attempts).
     pub max_attempts: u32,
 }
 
