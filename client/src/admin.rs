@@ -279,7 +279,7 @@ pub struct RotationBlocker {
     pub application_name: Option<String>,
     /// The name of the prepared transaction.
     pub gid: Option<String>,
-    /// The step of the rotation that waits.
+    /// The step that the rotation cannot do until this blocker has ended.
     pub blocks: String,
 }
 

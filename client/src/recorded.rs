@@ -24,7 +24,7 @@ pub struct RecordedEffect {
     pub key: Option<String>,
     /// The type of the message.
     pub message_type: Option<String>,
-    /// The payload. A JSON payload is its UTF-8 text.
+    /// The payload. A JSON payload is returned as the bytes of its text in UTF-8.
     pub payload: Vec<u8>,
     /// The content type of the payload.
     pub content_type: Option<String>,

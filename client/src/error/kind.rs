@@ -56,7 +56,7 @@ impl ErrorKind {
 
     /// Returns the kind of a server error that is not inside a driver error.
     pub fn of_server(answer: &DbError) -> Self {
-        match is_goodbye(answer) {
+        match ends_session(answer) {
             true => Self::ConnectionLost,
             false => kind_of(answer.code()),
         }
@@ -109,13 +109,13 @@ fn kind_of(state: &SqlState) -> ErrorKind {
 
 fn is_connection_loss(error: &tokio_postgres::Error) -> bool {
     match error.as_db_error() {
-        Some(answer) => is_goodbye(answer),
+        Some(answer) => ends_session(answer),
         None => {
             error.is_closed()
                 || error
                     .source()
                     .and_then(|source| source.downcast_ref())
-                    .is_some_and(is_of_the_line)
+                    .is_some_and(is_connection_error)
         }
     }
 }
@@ -123,12 +123,12 @@ fn is_connection_loss(error: &tokio_postgres::Error) -> bool {
 /// Returns whether the connection caused the I/O error. `InvalidInput` has another cause: the
 /// statement contains a zero byte or is too long for the protocol, so it was not sent, and every
 /// retry would fail too.
-fn is_of_the_line(error: &io::Error) -> bool {
+fn is_connection_error(error: &io::Error) -> bool {
     error.kind() != io::ErrorKind::InvalidInput
 }
 
-fn is_goodbye(answer: &DbError) -> bool {
-    is_last_word(answer)
+fn ends_session(answer: &DbError) -> bool {
+    is_fatal(answer)
         && matches!(
             answer.code().code(),
             // 25P03 and 57P05 are the time limits of the server for idle sessions.
@@ -140,7 +140,7 @@ fn is_goodbye(answer: &DbError) -> bool {
 /// Returns whether the error ends the connection, as FATAL and PANIC do. After such an error the
 /// server reports nothing more about the transaction. During COMMIT the error can follow a commit
 /// that took effect, for example if the wait for a standby was terminated.
-pub(super) fn is_last_word(answer: &DbError) -> bool {
+pub(super) fn is_fatal(answer: &DbError) -> bool {
     matches!(
         answer.parsed_severity(),
         Some(Severity::Fatal | Severity::Panic)

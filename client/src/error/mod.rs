@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio_postgres::error::SqlState;
 
-use self::kind::is_last_word;
+use self::kind::is_fatal;
 use crate::redacted::{describe, without_value};
 
 pub use kind::ErrorKind;
@@ -81,7 +81,7 @@ impl Error {
     /// `tx.commit().await.map_err(Error::of_commit)`.
     pub fn of_commit(error: tokio_postgres::Error) -> Self {
         match error.as_db_error() {
-            Some(answer) if !is_last_word(answer) => Self::Database(error),
+            Some(answer) if !is_fatal(answer) => Self::Database(error),
             _ => Self::AmbiguousCommit(Arc::new(error)),
         }
     }

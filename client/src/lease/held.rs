@@ -259,7 +259,7 @@ impl Held {
             .await?;
         Ok(row
             .try_get::<_, Option<f64>>(0)?
-            .map(|rest| seconds(Some(rest))))
+            .map(|retry_after| seconds(Some(retry_after))))
     }
 
     /// Stores a message that is kept at a broker as a dead letter, with its content and the error.

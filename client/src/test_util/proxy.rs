@@ -177,7 +177,8 @@ impl Line {
         *lock(&self.requested) = Some(request);
     }
 
-    /// Returns whether the connection crashes now, at the point `at`. Takes the request.
+    /// Returns whether the test has requested a crash at the point `at`. Removes the request, so
+    /// that only one connection crashes.
     fn crashes_at(&self, at: Crash) -> bool {
         let request = lock(&self.requested).take_if(|request| request.crash == at);
         if let Some(Request { is_last, .. }) = request {
@@ -194,7 +195,8 @@ impl Line {
         lock(&self.requested).is_some_and(|request| request.crash == Crash::AfterCommit)
     }
 
-    /// Returns whether the server has to cancel this message. Takes the request.
+    /// Returns whether the test has requested that the server cancels this message. Removes the
+    /// request.
     fn cancels(&self, message: Message<'_>) -> bool {
         let taken = lock(&self.cancelled).take_if(|sql| message.is_query(sql));
         if taken.is_some() {

@@ -33,8 +33,8 @@ fn query(sql: &str) -> Vec<u8> {
 /// A server for one connection. `end` is the tag with which it replies to COMMIT.
 struct Server {
     config: Config,
-    /// Returns the bytes that the server has received after the start, and the port, which stays
-    /// open.
+    /// Ends with the connection. Returns the bytes that the client sent after its startup message,
+    /// and the listener, which keeps the port open.
     received: JoinHandle<(Vec<u8>, TcpListener)>,
 }
 
