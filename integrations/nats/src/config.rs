@@ -197,8 +197,8 @@ impl NatsSubscription {
         self
     }
 
-    /// Sets the largest number of messages that the source fetches ahead and withholds, taken
-    /// together.
+    /// Sets the largest number of messages that the source holds: messages fetched ahead, and
+    /// released messages that it keeps to redeliver itself.
     #[must_use]
     pub fn prefetch(mut self, messages: u16) -> Self {
         self.prefetch = messages;

@@ -132,8 +132,8 @@ impl Pull {
     }
 
     async fn inbox(&self) -> Result<Inbox, TransportError> {
-        // Read the number before the subscription, so that its messages arrive after at least this
-        // many losses.
+        // Read the number of lost connections before subscribing. If it is larger when a message is
+        // settled, the connection was lost after the message arrived, or shortly before.
         let losses = self.session.unsettled.link.losses();
         let client = self.session.unsettled.link.context.client();
         let subject = Subject::from(client.new_inbox());

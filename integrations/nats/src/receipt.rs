@@ -299,7 +299,8 @@ impl Drop for NatsReceipt {
             if let Err(mut receipt) = again.withhold(AGAIN_AFTER)
                 && let Some(reply) = receipt.reply.take()
             {
-                // The server frees the place of the delivery after `ack_wait`.
+                // The message cannot be withheld, so it stays unsettled. After `ack_wait` the
+                // server no longer counts it against `max_ack_pending`.
                 self.unsettled.held.remove(self.place, &reply);
             }
             return;

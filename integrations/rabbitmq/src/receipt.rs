@@ -39,7 +39,8 @@ pub(super) struct RabbitMqReceipt {
     /// set for a message near its limit.
     hold: Option<Hold>,
     counts_releases: bool,
-    /// Whether the queue counts no returns. Even then it counts the end of the connection.
+    /// Whether the queue does not count the return of a message. It counts the end of the
+    /// connection in any case.
     returns_are_free: bool,
     /// Whether the queue may delete the message when it counts another delivery.
     is_near_limit: bool,
@@ -162,7 +163,8 @@ impl Receipt for RabbitMqReceipt {
             && receipt.is_near_limit
             && !receipt.is_usable()
         {
-            // The queue may have deleted the message at the end of the connection, so withhold it.
+            // The connection has ended, and the queue may have deleted the message then. Withhold
+            // the message, so that the source redelivers it.
             settlement = Settlement::Release { after };
         }
         if let Some(after) = settlement.release_after() {

@@ -89,7 +89,7 @@ pub struct RabbitMqSource {
     withheld: Arc<Withheld<RabbitMqReceipt>>,
     /// The task that returns withheld messages at the end of their time.
     expiring: Option<JoinHandle<()>>,
-    /// The runtime of the source. `None` before the first `next`.
+    /// The tokio runtime in which the source runs. `None` before the first `next`.
     runtime: Option<Handle>,
 }
 
@@ -110,8 +110,8 @@ impl RabbitMqSource {
     /// Ends the source and returns the undelivered messages to the queue. Messages near their
     /// delivery limit are not returned to the queue but to the caller, in the result.
     fn end(&mut self) -> impl Future<Output = Closed> + Send + 'static {
-        // Close this before the future is polled: each withheld receipt holds the set that contains
-        // it, and the future may be dropped without a poll.
+        // Empty the set now, because the future may be dropped without a poll. Each receipt refers
+        // to the set that contains it, so the two would keep each other alive.
         let withheld = self.withheld.close();
         let (keep, give_back): (Vec<_>, Vec<_>) = withheld
             .into_iter()

@@ -1,4 +1,4 @@
-//! Starts a consumer in several steps.
+//! Starts a consumer of RabbitMQ (`basic.consume`) in several steps.
 
 use std::time::Duration;
 
@@ -18,10 +18,9 @@ pub(super) enum Starting {
     No,
     /// A connection and a channel are being opened. This can be aborted.
     Opening(JoinHandle<Result<Session, TransportError>>),
-    /// The consumer is requested, and the broker may have sent messages. The queue counts these
-    /// messages when the connection ends, and a quorum queue may delete a message at its delivery
-    /// limit.
-    Asked(JoinHandle<Result<Consuming, TransportError>>),
+    /// The consumer is requested. Do not abort this task: the broker may have sent messages, and a
+    /// quorum queue counts a delivery of each when the connection ends.
+    Requested(JoinHandle<Result<Consuming, TransportError>>),
 }
 
 impl Starting {
@@ -46,13 +45,13 @@ impl Starting {
                 Self::Opening(opening) => {
                     let opened = opening.await;
                     *self = Self::No;
-                    let asking = Consuming::start(opened??, queue.clone());
-                    *self = Self::Asked(tokio::spawn(
-                        async move { timeout(patience, asking).await? },
-                    ));
+                    let requesting = Consuming::start(opened??, queue.clone());
+                    *self = Self::Requested(tokio::spawn(async move {
+                        timeout(patience, requesting).await?
+                    }));
                 }
-                Self::Asked(asking) => {
-                    let started = asking.await;
+                Self::Requested(requesting) => {
+                    let started = requesting.await;
                     *self = Self::No;
                     return started?;
                 }
@@ -69,14 +68,14 @@ impl Starting {
                 opening.abort();
                 None
             }
-            Self::Asked(mut asking) => match timeout(patience, &mut asking).await {
+            Self::Requested(mut requesting) => match timeout(patience, &mut requesting).await {
                 Ok(started) => started.ok()?.ok(),
                 Err(_) => {
                     tracing::warn!(
                         "the broker did not confirm a consumer in time: it redelivers the messages \
                          that it has sent, and counts these deliveries"
                     );
-                    asking.abort();
+                    requesting.abort();
                     None
                 }
             },
