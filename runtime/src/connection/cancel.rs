@@ -54,7 +54,7 @@ impl Backend {
 
 /// The result of a request to cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Met {
+pub(super) enum CancelResult {
     /// The statement is cancelled, unless the backend was between two statements.
     Statement,
     /// The statement may be a commit, which is never cancelled.
@@ -89,12 +89,12 @@ impl Canceller {
     /// it becomes visible although a promotion of the standby can still lose it. A redelivered
     /// message would then be acknowledged as a duplicate. So a statement that may commit is
     /// cancelled only while it waits for a lock, which happens before its commit.
-    pub(super) async fn cancel(&self, backend: Backend) -> Result<Met, Error> {
+    pub(super) async fn cancel(&self, backend: Backend) -> Result<CancelResult, Error> {
         // A pooler gives its clients process ids of its own, which are not those of the backends.
         let (Some(own), Some(other)) =
             (process_id(&self.client.cancel_token()), backend.process_id)
         else {
-            return Ok(Met::Pooler);
+            return Ok(CancelResult::Pooler);
         };
         let age = backend.connected.elapsed().as_secs_f64();
         let tolerance = LOGIN.as_secs_f64() + DRIFT * age;
@@ -116,10 +116,10 @@ impl Canceller {
             _ => None,
         });
         Ok(match (values.next().flatten(), values.next().flatten()) {
-            (Some("t"), Some("t")) => Met::Statement,
-            (Some("t"), Some(_)) => Met::Commit,
-            (Some("t"), None) => Met::Nothing,
-            _ => Met::Pooler,
+            (Some("t"), Some("t")) => CancelResult::Statement,
+            (Some("t"), Some(_)) => CancelResult::Commit,
+            (Some("t"), None) => CancelResult::Nothing,
+            _ => CancelResult::Pooler,
         })
     }
 }

@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use super::{
-    cancel::{Backend, Canceller, Met},
+    cancel::{Backend, CancelResult, Canceller},
     per_pool::PerPool,
 };
 use crate::Error;
@@ -48,14 +48,14 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The canceller of each pool, which all connections that are being closed share. It is one
 /// connection outside of the pool's count, and is kept while there is a statement to cancel.
-static CANCELLERS: PerPool<Mutex<Way>> = PerPool::new();
+static CANCELLERS: PerPool<Mutex<CancelConnection>> = PerPool::new();
 
 /// The shared canceller, or the reason why there is none.
-enum Way {
+enum CancelConnection {
     Unknown,
     Open(Canceller),
     /// The connections lead to a pooler, so no statement can be cancelled.
-    Closed,
+    Pooler,
 }
 
 /// The number of connections in this process that are being closed, for all pools, consumers and
@@ -135,21 +135,21 @@ enum End {
 /// Repeats the attempt to cancel until the backend has ended, or until another attempt would be
 /// useless. The caller drops this future when ROLLBACK has ended.
 async fn cancel(pool: &Pool, backend: Backend) -> End {
-    let way = CANCELLERS.of(pool, |_| Mutex::new(Way::Unknown));
+    let connection = CANCELLERS.of(pool, |_| Mutex::new(CancelConnection::Unknown));
     let mut first_look = None;
     let mut was_there = false;
     loop {
-        let met = attempt(&way, pool, backend).await;
+        let result = attempt(&connection, pool, backend).await;
         let looks = first_look.get_or_insert_with(Instant::now).elapsed();
-        match met {
-            Ok(Met::Statement) => was_there = true,
-            Ok(Met::Commit) if looks > LOOKS => return End::Commit,
-            Ok(Met::Commit) => was_there = true,
-            Ok(Met::Pooler) => return End::Pooler,
-            Ok(Met::Nothing) if was_there => return End::Statement,
-            Ok(Met::Nothing) if looks > LOOKS => return End::Unknown,
+        match result {
+            Ok(CancelResult::Statement) => was_there = true,
+            Ok(CancelResult::Commit) if looks > LOOKS => return End::Commit,
+            Ok(CancelResult::Commit) => was_there = true,
+            Ok(CancelResult::Pooler) => return End::Pooler,
+            Ok(CancelResult::Nothing) if was_there => return End::Statement,
+            Ok(CancelResult::Nothing) if looks > LOOKS => return End::Unknown,
             // The next connection may lead to another server.
-            Ok(Met::Nothing) => *way.lock().await = Way::Unknown,
+            Ok(CancelResult::Nothing) => *connection.lock().await = CancelConnection::Unknown,
             Err(error) => {
                 first_look = None;
                 tracing::debug!(%error, "cannot cancel a statement");
@@ -161,22 +161,26 @@ async fn cancel(pool: &Pool, backend: Backend) -> End {
 
 /// Makes one attempt to cancel the statement. If this future is dropped early, the canceller is
 /// dropped too, because a statement may still run on it.
-async fn attempt(way: &Mutex<Way>, pool: &Pool, backend: Backend) -> Result<Met, Error> {
-    let mut way = way.lock().await;
-    let canceller = match std::mem::replace(&mut *way, Way::Unknown) {
-        Way::Open(canceller) => canceller,
-        Way::Unknown => Canceller::connect(pool).await?,
-        Way::Closed => {
-            *way = Way::Closed;
-            return Ok(Met::Pooler);
+async fn attempt(
+    connection: &Mutex<CancelConnection>,
+    pool: &Pool,
+    backend: Backend,
+) -> Result<CancelResult, Error> {
+    let mut connection = connection.lock().await;
+    let canceller = match std::mem::replace(&mut *connection, CancelConnection::Unknown) {
+        CancelConnection::Open(canceller) => canceller,
+        CancelConnection::Unknown => Canceller::connect(pool).await?,
+        CancelConnection::Pooler => {
+            *connection = CancelConnection::Pooler;
+            return Ok(CancelResult::Pooler);
         }
     };
-    let met = canceller.cancel(backend).await?;
-    *way = match met {
-        Met::Pooler => Way::Closed,
-        _ => Way::Open(canceller),
+    let result = canceller.cancel(backend).await?;
+    *connection = match result {
+        CancelResult::Pooler => CancelConnection::Pooler,
+        _ => CancelConnection::Open(canceller),
     };
-    Ok(met)
+    Ok(result)
 }
 
 struct Closing;
