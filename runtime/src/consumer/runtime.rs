@@ -41,7 +41,7 @@ use super::{
 };
 use crate::{
     Delivery, Error, Idem, Message, Processed, Receipt, Settlement, Source, connection::closed,
-    error::causes, panics::unwinding, process::is_environmental, telemetry,
+    error::causes, panics::unwinding, process::caused_by_environment, telemetry,
     transport::TransportError,
 };
 
@@ -886,7 +886,8 @@ impl<S: Source> Runtime<S> {
 /// the limit on dead letters (`configuration_limit_exceeded`) does not count, because messages that
 /// are not rejected can still be processed.
 fn is_of_environment(error: &Error) -> bool {
-    is_environmental(error) && error.sqlstate() != Some(&SqlState::CONFIGURATION_LIMIT_EXCEEDED)
+    caused_by_environment(error)
+        && error.sqlstate() != Some(&SqlState::CONFIGURATION_LIMIT_EXCEEDED)
 }
 
 /// Returns whether a dead letter that was not stored may still be stored before the consumer stops:

@@ -56,8 +56,8 @@ impl Batch {
         };
         self.group.push((self.count, ready));
         self.count += 1;
-        // Process a message that shares no transaction now: with `Store::Memory` it holds a turn
-        // until it is processed, and a duplicate later in the batch would wait for that turn
+        // A message that shares no transaction is processed at once: with `Store::Memory` it holds
+        // a turn until it is processed, and a duplicate later in the batch would wait for that turn
         // forever.
         let alone = match shares {
             true => Vec::new(),
@@ -93,9 +93,9 @@ fn shares_transaction(ready: &Ready) -> bool {
     ready.id.is_some() && policy.style == Style::Eager && is_plain && !counts(ready)
 }
 
-/// Returns the error of a message that is not attempted, because the database was not available for
-/// the message `before` it, after all its attempts. So it does not wait for as many attempts.
-pub(super) fn fails_like(before: &ProcessResult, doubt: &Doubt) -> Option<Error> {
+/// If the database was still unavailable after all attempts for the message `before`, the next
+/// message is not attempted. Returns the error for that next message.
+pub(super) fn skip_error(before: &ProcessResult, doubt: &Doubt) -> Option<Error> {
     let is_away = before.as_ref().is_err_and(|error| is_away(error, doubt));
     is_away.then(|| match doubt {
         Some(cause) => Error::AmbiguousCommit(Arc::clone(cause)),

@@ -1,11 +1,11 @@
-//! Which attempts of eager and reactive handlers the database counts, and what an attempt that
-//! failed counts.
+//! Decides which attempts of eager and reactive handlers the database counts, and what happens
+//! with a counted attempt that failed.
 
 use deadpool_postgres::Pool;
 use idem_client::{ErrorKind, lease::Held};
 
 use super::{
-    environment::is_environmental,
+    environment::caused_by_environment,
     leases::Leases,
     task::{Doubt, Ready},
 };
@@ -34,8 +34,8 @@ pub(super) fn counts(ready: &Ready) -> bool {
     let policy = ready.policy();
     let is_first = ready.message.deliveries() == Some(1);
     // The durable inbox counts attempts itself.
-    let is_counted = ready.message.stored().is_some();
-    policy.count_attempts && ready.id.is_some() && !is_first && !is_counted
+    let inbox_counts = ready.message.stored().is_some();
+    policy.count_attempts && ready.id.is_some() && !is_first && !inbox_counts
 }
 
 /// Returns the outcome of an attempt that failed with this error under the lease. Counts the
@@ -47,7 +47,7 @@ pub(super) async fn count(
 ) -> Result<Processed, Error> {
     match error.kind() {
         // The environment caused the error of the handler, so the attempt does not count.
-        _ if matches!(error, Error::Handler(_)) && is_environmental(&error) => {
+        _ if matches!(error, Error::Handler(_)) && caused_by_environment(&error) => {
             leases.give_back(held).await?;
             Err(error)
         }
@@ -61,7 +61,7 @@ pub(super) async fn count(
         }
         ErrorKind::NotClaimed => leases.not_held().await,
         // The environment caused the error, so the attempt does not count.
-        _ if is_environmental(&error) => {
+        _ if caused_by_environment(&error) => {
             leases.give_back(held).await?;
             Err(error)
         }

@@ -10,10 +10,10 @@ use tokio_postgres::error::Severity;
 
 use crate::{Error, HandlerError};
 
-/// Returns whether the environment, and not the message, caused an error.
-pub(crate) fn is_environmental(error: &Error) -> bool {
+/// Returns whether the environment, and not the message, caused the error.
+pub(crate) fn caused_by_environment(error: &Error) -> bool {
     match error {
-        Error::Handler(error) => is_of_environment(error),
+        Error::Handler(error) => handler_error_caused_by_environment(error),
         // The message of an ambiguous commit can be redelivered: if the commit took effect, the
         // next delivery is a duplicate.
         Error::AmbiguousCommit(_) | Error::Pool(_) | Error::NotReady(_) => true,
@@ -26,12 +26,12 @@ pub(crate) fn is_environmental(error: &Error) -> bool {
     }
 }
 
-/// Like [`is_environmental`], for an error of a handler.
+/// Like [`caused_by_environment`], for an error of a handler.
 ///
 /// A connection that the handler lost is an exception: the database could be reached at each
 /// attempt, and the handler lost its connection each time. The message may be the cause, for
 /// example because its processing takes too long.
-pub(super) fn is_of_environment(error: &HandlerError) -> bool {
+pub(super) fn handler_error_caused_by_environment(error: &HandlerError) -> bool {
     if error.is_terminal() {
         return false;
     }
@@ -48,7 +48,7 @@ fn is_listed(error: &(dyn StdError + 'static)) -> bool {
         }
         match error.downcast_ref::<Error>() {
             Some(Error::Database(cause)) => return is_listed(cause),
-            Some(error) => return is_environmental(error),
+            Some(error) => return caused_by_environment(error),
             None => {}
         }
         if error.is::<PoolError>() {
@@ -150,7 +150,9 @@ mod tests {
             tokio_postgres::connect("host=127.0.0.1 port=1 user=none", tokio_postgres::NoTls);
         let error = connecting.await.err().unwrap();
         let error = Error::Database(error);
-        assert!(is_environmental(&Error::Handler(HandlerError::from(error))));
+        assert!(caused_by_environment(&Error::Handler(HandlerError::from(
+            error
+        ))));
     }
 
     /// Goal: an error of a call that the handler made itself is classified like an error of the
@@ -162,7 +164,7 @@ mod tests {
         let cause = std::sync::Arc::new(connecting.await.err().unwrap());
         let error = HandlerError::from(idem_client::Error::AmbiguousCommit(cause));
         assert_eq!(error.database_kind(), Some(ErrorKind::AmbiguousCommit));
-        assert!(is_environmental(&Error::Handler(error)));
+        assert!(caused_by_environment(&Error::Handler(error)));
 
         let invalid = || idem_client::Error::Invalid("a destination must not be empty".into());
         for error in [
@@ -170,18 +172,18 @@ mod tests {
             anyhow::Error::from(invalid()).into(),
         ] {
             assert_eq!(error.database_kind(), Some(ErrorKind::Invalid));
-            assert!(!is_environmental(&Error::Handler(error)));
+            assert!(!caused_by_environment(&Error::Handler(error)));
         }
     }
 
     #[test]
     fn unavailable_api_is_environmental_and_rejection_is_not() {
         let down = HandlerError::unavailable("the payment provider returned 503");
-        assert!(is_environmental(&Error::Handler(down)));
-        assert!(!is_environmental(&Error::Handler("a bad day".into())));
-        assert!(!is_environmental(&Error::Handler(HandlerError::terminal(
-            "no such order"
-        ))));
+        assert!(caused_by_environment(&Error::Handler(down)));
+        assert!(!caused_by_environment(&Error::Handler("a bad day".into())));
+        assert!(!caused_by_environment(&Error::Handler(
+            HandlerError::terminal("no such order")
+        )));
     }
 
     /// Goal: an exhausted pool of the handler's own is environmental, also in a helper that uses
@@ -203,7 +205,7 @@ mod tests {
                     .into(),
             ),
         ] {
-            assert!(is_environmental(&Error::Handler(error)), "{name}");
+            assert!(caused_by_environment(&Error::Handler(error)), "{name}");
         }
     }
 }

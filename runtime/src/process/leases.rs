@@ -13,7 +13,7 @@ use idem_client::{
 
 use super::{
     duplicate::{duplicate, is_claimed},
-    environment::is_of_environment,
+    environment::handler_error_caused_by_environment,
     task::{Doubt, Task},
 };
 use crate::{
@@ -87,8 +87,8 @@ impl<'t> Leases<'t> {
             Lease::Duplicate => self.duplicate().await,
             Lease::InProgress { retry_after } => Ok(Processed::Leased { retry_after }),
             Lease::Dead => Ok(Processed::Dead),
-            // No attempt is left here, so the server returns `Acquired` only if the retry policy
-            // was changed after the release.
+            // `failed` acquires the lease again when no attempt is left. The server then returns
+            // `Exhausted`, or `Acquired` if an operator has raised the limit in between.
             Lease::Exhausted(held) | Lease::Acquired(held) => {
                 let reason = held
                     .last_error()
@@ -164,16 +164,16 @@ impl<'t> Leases<'t> {
         if is_terminal {
             return self.bury(held, &reason).await;
         }
-        if is_of_environment(&error) {
+        if handler_error_caused_by_environment(&error) {
             self.give_back(held).await?;
             return Err(Error::Handler(error));
         }
-        let rest = again(self.task.policy.retry, || async {
+        let released = again(self.task.policy.retry, || async {
             let step = ShortTransaction::new(self.task.pool).await?;
-            let rest = step.run(held.release(step.client(), &reason, false)).await;
-            step.end(rest)
+            let retry_after = step.run(held.release(step.client(), &reason, false)).await;
+            step.end(retry_after)
         });
-        match rest.await.map_err(lost)? {
+        match released.await.map_err(lost)? {
             Some(retry_after) => {
                 telemetry::retried(
                     self.task.destination,

@@ -37,7 +37,7 @@ pub(crate) use claim::fingerprint;
 pub use processed::Processed;
 pub use savepoint::Savepoint;
 pub use tx::Tx;
-pub(crate) use {counting::check_counted, environment::is_environmental};
+pub(crate) use {counting::check_counted, environment::caused_by_environment};
 
 /// Processes messages so that each takes effect once.
 ///

@@ -7,13 +7,16 @@
 //!    settlement, so the message is not lost (I4).
 //! 3. [`identify`] finds destination, policy and id. A message without an id is an error, unless
 //!    its policy accepts it (I10).
-//! 4. [`recall`] looks into the memory of this process, which knows committed messages only. It
-//!    skips duplicates, and claims nothing in the database (I1).
+//! 4. [`recall`] looks into the memory of this process, and skips duplicates (I1). With
+//!    `Store::Memory` the message is not claimed in the database, so I1 holds only until this
+//!    process ends.
 //! 5. One of these ways:
 //!    - transaction: [`attempts`] repeats a [`transaction`] of claim, handler, effects and commit.
 //!      All of it takes effect once (I1), or nothing does (I2).
-//!    - [`counted`]: the same under a lease that is committed first. So an attempt that crashes the
-//!      process is counted, and the message becomes a dead letter at last (I4).
+//!    - [`counted`]: the same under a lease, if the policy counts attempts. Messages of the inbox
+//!      and first deliveries are not counted. The lease is committed before the transaction, so a
+//!      redelivery that crashes the process is counted, and the message becomes a dead letter when
+//!      no attempt is left (I4).
 //!    - leased: [`work_leased`] runs the handler without a transaction, and completes the message
 //!      with the token of its lease. A lost lease completes nothing (I1).
 //!    - checked: [`check_and_work`] runs the handler without a transaction, unless the message is
@@ -42,7 +45,7 @@ use idem_client::{Effect, lease::Lease};
 use tracing::Instrument;
 
 use super::{
-    batch::{Batch, Placed, batch_transaction, fails_like},
+    batch::{Batch, Placed, batch_transaction, skip_error},
     checked::{Checked, check_and_work},
     claim::ClaimOutcome,
     counting,
@@ -155,7 +158,7 @@ impl Pipeline<'_> {
 // The steps.
 
 impl Pipeline<'_> {
-    /// Steps 1 to 4. Does not use the database.
+    /// Steps 1 to 4. idem sends no statement here; filters of the user may.
     async fn prepare(self, message: &Message) -> Prepared {
         let processing = Processing::begin(message);
         let span = processing.span().clone();
@@ -214,14 +217,14 @@ impl Pipeline<'_> {
                 Err(_) => {}
             }
         }
-        let mut fails = None;
+        let mut skipped = None;
         for (place, ready) in group {
-            let result = match fails.take() {
+            let result = match skipped.take() {
                 Some(error) => Err(error),
                 None => self.alone(&ready, handler, doubt.clone()).await,
             };
             let result = self.conclude(ready, result).await;
-            fails = fails_like(&result, &doubt);
+            skipped = skip_error(&result, &doubt);
             batch.set(place, result);
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use idem_client::{ErrorKind, RecordedEffect};
 use uuid::Uuid;
 
-use super::environment::is_environmental;
+use super::environment::caused_by_environment;
 use crate::{Error, Settlement};
 
 /// The outcome of a message, as [`Idem::process`](crate::Idem::process) returns it.
@@ -101,7 +101,7 @@ impl Error {
             // Another process holds the lease.
             (Self::LeaseLost, _) => Settlement::RELEASE,
             (_, Invalid | MissingId | Terminal) => Settlement::reject(self.to_string()),
-            _ if is_environmental(self) => Settlement::RELEASE,
+            _ if caused_by_environment(self) => Settlement::RELEASE,
             _ => Settlement::RETRY,
         }
     }

@@ -10,7 +10,7 @@ use super::{PublishError, Publisher};
 use crate::{
     Error, Handled, Idem, Message, Settlement, Tx,
     handler::{ErasedHandler, erase},
-    process::is_environmental,
+    process::caused_by_environment,
 };
 
 /// A [`Publisher`] that passes effects to handlers in this process. The topic of an effect is the
@@ -85,10 +85,10 @@ impl Publisher for Local {
             Ok(processed) => (processed.settlement(), format!("{processed:?}").into()),
             // When the environment of a handler fails, only its own topic is affected. When the
             // database fails, all topics are affected.
-            Err(error @ Error::Handler(_)) if is_environmental(&error) => {
+            Err(error @ Error::Handler(_)) if caused_by_environment(&error) => {
                 return Err(PublishError::TopicUnavailable(error.into()));
             }
-            Err(error) if is_environmental(&error) => {
+            Err(error) if caused_by_environment(&error) => {
                 return Err(PublishError::Unavailable(error.into()));
             }
             Err(error) => (error.settlement(), error.into()),
