@@ -6,7 +6,7 @@ use std::{future::Future, sync::Arc};
 use deadpool_postgres::Pool;
 use futures_util::{FutureExt, future::BoxFuture};
 
-use super::routes::{Route, Work};
+use super::routes::{Route, RouteAction};
 use crate::{
     Error, Handled, HandlerError, Idem, Message, Processed,
     handler::ErasedHandler,
@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Processes messages of one route. Returns one result for each message, in the same order.
-pub(super) async fn attempt(
+pub(super) async fn attempt_route(
     idem: &Idem,
     pool: &Pool,
     route: &Route,
@@ -44,14 +44,14 @@ async fn single(
     route: &Route,
     message: &Message,
 ) -> Result<Processed, Error> {
-    match &route.work {
-        Work::Handle(handler) => idem.process(pool, message, catching_panics(handler)).await,
-        Work::Store => store(idem, pool, &route.destination, message).await,
-        Work::Leased(handler) => {
+    match &route.action {
+        RouteAction::Handle(handler) => idem.process(pool, message, catching_panics(handler)).await,
+        RouteAction::Store => store(idem, pool, &route.destination, message).await,
+        RouteAction::Leased(handler) => {
             idem.process_leased(pool, message, catching_panics(handler))
                 .await
         }
-        Work::Checked(handler) => {
+        RouteAction::Checked(handler) => {
             let handle = |message| catch_panic(async move { handler(message).await });
             idem.process_checked(pool, message, handle).await
         }
@@ -66,15 +66,15 @@ async fn batch(
     route: &Route,
     messages: &[Message],
 ) -> Vec<Result<Processed, Error>> {
-    match &route.work {
-        Work::Handle(handler) => {
+    match &route.action {
+        RouteAction::Handle(handler) => {
             idem.process_batch(pool, messages, catching_panics(handler))
                 .await
         }
-        Work::Store => store_batch(idem, pool, &route.destination, messages)
+        RouteAction::Store => store_batch(idem, pool, &route.destination, messages)
             .await
             .unwrap_or_default(),
-        Work::Leased(_) | Work::Checked(_) => Vec::new(),
+        RouteAction::Leased(_) | RouteAction::Checked(_) => Vec::new(),
     }
 }
 

@@ -6,7 +6,7 @@ use deadpool_postgres::Pool;
 use tokio::sync::watch;
 
 use super::{
-    routes::{Routes, Work},
+    routes::{RouteAction, Routes},
     runtime::{self, Parts, Runtime},
     settings::{Batches, Settings},
     status::{ConsumerStatus, Status},
@@ -108,7 +108,7 @@ impl<S: Source> Consumer<S> {
         Fut: Future<Output = Handled> + Send + 'static,
     {
         self.routes
-            .add_fallback(destination, Work::Handle(erase(handler)));
+            .add_fallback(destination, RouteAction::Handle(erase(handler)));
         self
     }
 
@@ -120,14 +120,14 @@ impl<S: Source> Consumer<S> {
     /// one statement stores many messages. The policy of the destination determines the id. A
     /// message without an id is stored under a random id if the policy accepts such messages.
     pub fn store(mut self, destination: &str) -> Self {
-        self.routes.add_fallback(destination, Work::Store);
+        self.routes.add_fallback(destination, RouteAction::Store);
         self
     }
 
     /// Adds a [`route`](Self::route) that [stores](Self::store) its messages in the inbox of
     /// `destination`.
     pub fn store_route(mut self, selector: Selector, destination: &str) -> Self {
-        self.routes.add(selector, destination, Work::Store);
+        self.routes.add(selector, destination, RouteAction::Store);
         self
     }
 
@@ -143,7 +143,7 @@ impl<S: Source> Consumer<S> {
         Fut: Future<Output = Handled> + Send + 'static,
     {
         self.routes
-            .add_fallback(destination, Work::Leased(erase(handler)));
+            .add_fallback(destination, RouteAction::Leased(erase(handler)));
         self
     }
 
@@ -156,7 +156,7 @@ impl<S: Source> Consumer<S> {
         Fut: Future<Output = Handled> + Send + 'static,
     {
         self.routes
-            .add_fallback(destination, Work::checked(handler));
+            .add_fallback(destination, RouteAction::checked(handler));
         self
     }
 
@@ -173,7 +173,7 @@ impl<S: Source> Consumer<S> {
         Fut: Future<Output = Handled> + Send + 'static,
     {
         self.routes
-            .add(selector, destination, Work::Handle(erase(handler)));
+            .add(selector, destination, RouteAction::Handle(erase(handler)));
         self
     }
 
@@ -184,7 +184,7 @@ impl<S: Source> Consumer<S> {
         Fut: Future<Output = Handled> + Send + 'static,
     {
         self.routes
-            .add(selector, destination, Work::Leased(erase(handler)));
+            .add(selector, destination, RouteAction::Leased(erase(handler)));
         self
     }
 
@@ -202,7 +202,7 @@ impl<S: Source> Consumer<S> {
         Fut: Future<Output = Handled> + Send + 'static,
     {
         self.routes
-            .add(selector, destination, Work::checked(handler));
+            .add(selector, destination, RouteAction::checked(handler));
         self
     }
 

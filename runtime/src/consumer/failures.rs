@@ -45,21 +45,21 @@ impl Failures {
 
     /// Counts one more failure. Returns the number of failures, and the pause before the next
     /// attempt. The pause is `None` when the message must not be retried.
-    pub(super) fn count(&self, held: &mut QueuedMessage) -> (u32, Option<Duration>) {
+    pub(super) fn count(&self, queued: &mut QueuedMessage) -> (u32, Option<Duration>) {
         self.has_failed.store(true, Ordering::Relaxed);
-        let failed = one_more(&self.failed, identity(&held.message));
-        let failures = match held.message.deliveries() {
+        let failed = one_more(&self.failed, identity(&queued.message));
+        let failures = match queued.message.deliveries() {
             // The count of the broker includes the current delivery, and failures that other
             // processes and earlier runs have seen.
-            Some(deliveries) if !held.receipt.counts_releases() => {
-                deliveries.saturating_add(held.repeats)
+            Some(deliveries) if !queued.receipt.counts_releases() => {
+                deliveries.saturating_add(queued.repeats)
             }
             _ => failed,
         };
-        held.repeats = held.repeats.saturating_add(1);
+        queued.repeats = queued.repeats.saturating_add(1);
         // A message with a sequence is retried in place and not returned to its broker, so the
         // broker's delivery limit does not apply.
-        let is_last = held.sequence.is_none() && held.receipt.is_near_limit();
+        let is_last = queued.sequence.is_none() && queued.receipt.is_near_limit();
         let again = failures < self.max_deliveries && !is_last;
         (failures, again.then(|| self.pause(failures)))
     }

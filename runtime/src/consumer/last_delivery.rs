@@ -9,7 +9,7 @@ use crate::{Error, transport::TransportError};
 
 /// The system that has kept the message.
 #[derive(Debug)]
-pub(super) enum Keeper {
+pub(super) enum KeptBy {
     Broker,
     /// `is_new` is false when the message is a dead letter already or was processed.
     Database {
@@ -25,20 +25,20 @@ pub(super) async fn keep_somewhere(
     broker: impl Future<Output = Result<(), TransportError>>,
     database: impl Future<Output = Result<bool, Error>>,
     patience: Duration,
-) -> Result<Keeper, Error> {
+) -> Result<KeptBy, Error> {
     let (mut broker, database) = (pin!(broker), pin!(database));
-    let by_database = |is_new| Keeper::Database { is_new };
+    let by_database = |is_new| KeptBy::Database { is_new };
     match timeout(patience, broker.as_mut()).await {
-        Ok(Ok(())) => return Ok(Keeper::Broker),
+        Ok(Ok(())) => return Ok(KeptBy::Broker),
         Ok(Err(_)) => return database.await.map(by_database),
         Err(_) => {}
     }
     match select(broker, database).await {
-        Either::Left((Ok(()), _)) => Ok(Keeper::Broker),
+        Either::Left((Ok(()), _)) => Ok(KeptBy::Broker),
         Either::Left((Err(_), database)) => database.await.map(by_database),
         Either::Right((Ok(is_new), _)) => Ok(by_database(is_new)),
         Either::Right((Err(error), broker)) => match broker.await {
-            Ok(()) => Ok(Keeper::Broker),
+            Ok(()) => Ok(KeptBy::Broker),
             Err(_) => Err(error),
         },
     }
@@ -75,7 +75,7 @@ mod tests {
         for database_takes in [0, 5] {
             let database = after(database_takes, Err(database_error()));
             let keeper = keep_somewhere(after(2, Ok(())), database, PATIENCE).await;
-            assert!(matches!(keeper, Ok(Keeper::Broker)), "{keeper:?}");
+            assert!(matches!(keeper, Ok(KeptBy::Broker)), "{keeper:?}");
         }
     }
 
@@ -84,7 +84,7 @@ mod tests {
     async fn i4_database_keeps_message_of_silent_broker() {
         let keeper = keep_somewhere(pending(), ready(Ok(true)), PATIENCE).await;
         assert!(
-            matches!(keeper, Ok(Keeper::Database { is_new: true })),
+            matches!(keeper, Ok(KeptBy::Database { is_new: true })),
             "{keeper:?}"
         );
     }
@@ -100,7 +100,7 @@ mod tests {
             )
             .await;
             assert!(
-                matches!(keeper, Ok(Keeper::Database { is_new: true })),
+                matches!(keeper, Ok(KeptBy::Database { is_new: true })),
                 "{keeper:?}"
             );
         }

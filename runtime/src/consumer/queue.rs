@@ -102,7 +102,8 @@ struct State {
     /// A fetched message that waits for its bytes. Nothing more is fetched in the meantime.
     ahead: Option<QueuedMessage>,
     waiting: VecDeque<QueuedMessage>,
-    /// Messages that wait for their next attempt. Their sequences stay busy.
+    /// Messages that wait for their next attempt. Until it has ended, no later message of their
+    /// sequences is processed.
     delayed: Vec<QueuedMessage>,
     /// The sequences with a message that is being processed or delayed.
     busy: HashSet<String>,
@@ -127,12 +128,12 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn push(&self, held: QueuedMessage) {
-        let share = self.budget.try_take(held.size);
+    pub(super) fn push(&self, queued: QueuedMessage) {
+        let share = self.budget.try_take(queued.size);
         let mut state = self.state();
         match share {
-            Some(share) => state.waiting.push_back(held.with(share)),
-            None => state.ahead = Some(held),
+            Some(share) => state.waiting.push_back(queued.with(share)),
+            None => state.ahead = Some(queued),
         }
     }
 
@@ -154,12 +155,12 @@ impl Queue {
 
     /// Admits the fetched message without all its bytes when messages are delayed and no worker has
     /// a message. Without this, a failure of the environment might never count as a failure of a
-    /// delayed message, because that requires a success of another message. `held` is the number of
-    /// messages in the queue and with workers; the consumer's permits limit it.
-    pub(super) fn admit_beside_delayed(&self, held: usize) -> bool {
+    /// delayed message, because that requires a success of another message. `held_count` is the
+    /// number of messages in the queue and with workers; the consumer's permits limit it.
+    pub(super) fn admit_beside_delayed(&self, held_count: usize) -> bool {
         let size = {
             let state = self.state();
-            let is_all_here = state.len() == held;
+            let is_all_here = state.len() == held_count;
             match &state.ahead {
                 Some(ahead) if is_all_here && !state.delayed.is_empty() => ahead.size,
                 _ => return false,
@@ -171,7 +172,7 @@ impl Queue {
 
     fn admit(&self, share: Share) -> bool {
         let mut state = self.state();
-        let ahead = state.ahead.take().map(|held| held.with(share));
+        let ahead = state.ahead.take().map(|queued| queued.with(share));
         let is_admitted = ahead.is_some();
         state.waiting.extend(ahead);
         is_admitted
@@ -188,7 +189,7 @@ impl Queue {
         if let Some(at) = state
             .delayed
             .iter()
-            .position(|held| held.due.is_none_or(|due| due <= now))
+            .position(|queued| queued.due.is_none_or(|due| due <= now))
         {
             return match state.delayed[at].size > bytes {
                 true => Next::TooLarge,
@@ -196,8 +197,9 @@ impl Queue {
             };
         }
         let State { waiting, busy, .. } = &mut *state;
-        let is_free = |held: &QueuedMessage| {
-            held.sequence
+        let is_free = |queued: &QueuedMessage| {
+            queued
+                .sequence
                 .as_ref()
                 .is_none_or(|sequence| !busy.contains(sequence))
         };
@@ -207,34 +209,34 @@ impl Queue {
         if waiting[at].size > bytes {
             return Next::TooLarge;
         }
-        let Some(held) = waiting.remove(at) else {
+        let Some(queued) = waiting.remove(at) else {
             return Next::Nothing;
         };
-        busy.extend(held.sequence.clone());
-        Next::Message(held)
+        busy.extend(queued.sequence.clone());
+        Next::Message(queued)
     }
 
     /// Removes and returns the next message that can be released and that no worker has begun to
     /// process. The message may still be waiting for its bytes.
     pub(super) fn take_unbegun(&self) -> Option<QueuedMessage> {
         match self.take_within(usize::MAX) {
-            Next::Message(held) => Some(held),
+            Next::Message(queued) => Some(queued),
             // A fetched message with a sequence stays, because its sequence may be busy.
             Next::TooLarge | Next::Nothing => {
                 let mut state = self.state();
-                // A last delivery also stays, because it would wait in the consumer without its
-                // bytes.
+                // A message that its broker may delete when it is released also stays. The consumer
+                // would keep it in place of a release, and its bytes would not be counted.
                 state
                     .ahead
-                    .take_if(|held| held.sequence.is_none() && !held.may_end_with_release())
+                    .take_if(|queued| queued.sequence.is_none() && !queued.may_end_with_release())
             }
         }
     }
 
     /// Delays a message that was taken until `due`. Its sequence stays busy.
-    pub(super) fn delay(&self, mut held: QueuedMessage, due: Instant) {
-        held.due = Some(due);
-        self.state().delayed.push(held);
+    pub(super) fn delay(&self, mut queued: QueuedMessage, due: Instant) {
+        queued.due = Some(due);
+        self.state().delayed.push(queued);
     }
 
     /// Makes the next message of this sequence available.
@@ -247,7 +249,7 @@ impl Queue {
         self.state()
             .delayed
             .iter()
-            .filter_map(|held| held.due)
+            .filter_map(|queued| queued.due)
             .min()
     }
 

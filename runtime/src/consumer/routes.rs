@@ -27,11 +27,11 @@ pub(super) struct Routes {
 struct Entry {
     selector: Option<Selector>,
     destination: Result<Destination, Error>,
-    work: Work,
+    action: RouteAction,
 }
 
 /// What the consumer does with the messages of a route.
-pub(super) enum Work {
+pub(super) enum RouteAction {
     /// Handles each message in the transaction that claims it.
     Handle(ErasedHandler<Tx>),
     /// Stores the messages in the inbox. They are handled later.
@@ -45,7 +45,7 @@ pub(super) enum Work {
 /// A handler that gets only the message, as a trait object.
 pub(super) type CheckedHandler = Arc<dyn Fn(Message) -> BoxFuture<'static, Handled> + Send + Sync>;
 
-impl Work {
+impl RouteAction {
     pub(super) fn checked<F, Fut>(handler: F) -> Self
     where
         F: Fn(Message) -> Fut + Send + Sync + 'static,
@@ -56,11 +56,11 @@ impl Work {
 }
 
 impl Entry {
-    fn new(selector: Option<Selector>, destination: &str, work: Work) -> Self {
+    fn new(selector: Option<Selector>, destination: &str, action: RouteAction) -> Self {
         Self {
             selector,
             destination: Destination::new(destination).map_err(Into::into),
-            work,
+            action,
         }
     }
 }
@@ -76,13 +76,13 @@ impl Entry {
 }
 
 impl Routes {
-    pub(super) fn add(&mut self, selector: Selector, destination: &str, work: Work) {
+    pub(super) fn add(&mut self, selector: Selector, destination: &str, action: RouteAction) {
         self.routes
-            .push(Entry::new(Some(selector), destination, work));
+            .push(Entry::new(Some(selector), destination, action));
     }
 
-    pub(super) fn add_fallback(&mut self, destination: &str, work: Work) {
-        self.fallbacks.push(Entry::new(None, destination, work));
+    pub(super) fn add_fallback(&mut self, destination: &str, action: RouteAction) {
+        self.fallbacks.push(Entry::new(None, destination, action));
     }
 
     /// Checks the routes and returns the table for look-ups. Returns [`Error::Invalid`] if there is
@@ -98,7 +98,7 @@ impl Routes {
                     number,
                     selector: entry.selector,
                     destination: entry.destination?,
-                    work: entry.work,
+                    action: entry.action,
                 })
             })
             .collect::<Result<_, Error>>()?;
@@ -108,11 +108,11 @@ impl Routes {
                 .policies
                 .of(route.destination.as_str())
                 .policy;
-            let checked = match route.work {
-                Work::Leased(_) => check_leased(policy),
-                Work::Handle(_) => check_counted(policy, pool),
-                Work::Checked(_) => check_checked(policy),
-                Work::Store => Ok(()),
+            let checked = match route.action {
+                RouteAction::Leased(_) => check_leased(policy),
+                RouteAction::Handle(_) => check_counted(policy, pool),
+                RouteAction::Checked(_) => check_checked(policy),
+                RouteAction::Store => Ok(()),
             };
             checked.map_err(|why| {
                 Error::Invalid(format!(
@@ -205,7 +205,7 @@ impl Table {
     fn handlers(&self) -> impl Iterator<Item = &Route> {
         self.0
             .iter()
-            .filter(|route| !matches!(route.work, Work::Store))
+            .filter(|route| !matches!(route.action, RouteAction::Store))
     }
 
     /// Returns the destination under which messages without a route are kept. This destination is
@@ -224,7 +224,7 @@ pub(super) struct Route {
     pub(super) number: usize,
     selector: Option<Selector>,
     pub(super) destination: Destination,
-    pub(super) work: Work,
+    pub(super) action: RouteAction,
 }
 
 impl Route {

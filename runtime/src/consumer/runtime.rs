@@ -23,12 +23,12 @@ use tokio_postgres::error::SqlState;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    attempt::attempt,
+    attempt::attempt_route,
     breakers::{Attempted, Breakers, Cause},
     ended::SourceEnded,
     failures::{Failures, identity},
     intake::Intake,
-    last_delivery::{Keeper, keep_somewhere},
+    last_delivery::{KeptBy, keep_somewhere},
     queue::{Next, Permit, Queue, QueuedMessage},
     rejections::{KeptAs, keep},
     requeued::Requeued,
@@ -45,21 +45,21 @@ use crate::{
     transport::TransportError,
 };
 
-/// The longest time that each step of a shutdown after the grace period may take: see `drain`.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// The longest time for each step of a shutdown after the grace period: see `drain`.
+const STOP_STEP_LIMIT: Duration = Duration::from_secs(5);
 /// The pause between two attempts to keep a message while another transaction holds the claim of
 /// the message.
 const CLAIM_ENDS: Duration = Duration::from_millis(100);
-/// The longest time that a step of a shutdown tries to keep messages. It is shorter than the step,
-/// so that every message that is not kept is logged.
-const LAST_LETTER: Duration = Duration::from_millis(4_500);
+/// The longest time for which a step of a shutdown tries to keep messages. It is shorter than
+/// [`STOP_STEP_LIMIT`], so that every message that is not kept is logged.
+const KEEP_LIMIT: Duration = Duration::from_millis(4_500);
 /// The longest time that a broker may take to confirm a settlement. The longest limit of a broker
 /// client is shorter: 5 minutes for a message in librdkafka.
 const SETTLEMENT: Duration = Duration::from_secs(600);
 
 /// The reasons for the return of a message that was not handled.
 const PAUSED: &str = "its destination is paused after a failure of the environment";
-const IN_PROGRESS: &str = "another transaction is processing it";
+const NOT_DUE: &str = "it is not due yet, or another process holds it";
 /// The limit for every wait. A longer wait counts as this time.
 const LONGEST_WAIT: Duration = Duration::from_secs(10 * 366 * 86_400);
 
@@ -182,7 +182,7 @@ impl<S: Source> Runtime<S> {
     // Stopping
 
     /// Lets the workers finish their messages within the grace period. Then releases the rest. Five
-    /// steps follow the grace period, each of at most [`LAST_WORDS`].
+    /// steps follow the grace period, each of at most [`STOP_STEP_LIMIT`].
     async fn drain(&self, workers: &mut Workers) {
         self.stop.cancel();
         let grace = self.settings.grace;
@@ -193,39 +193,42 @@ impl<S: Source> Runtime<S> {
                  and their messages are released"
             );
             self.cut.cancel();
-            if timeout(LAST_WORDS, workers.ended()).await.is_err() {
-                self.count_unsettled(self.held().saturating_sub(self.queue.len()));
+            if timeout(STOP_STEP_LIMIT, workers.ended()).await.is_err() {
+                self.count_unsettled(self.held_count().saturating_sub(self.queue.len()));
                 // A handler that blocks its thread can still commit. Until it ends, the later
                 // messages of its sequence are not released.
                 workers.abort().await;
             }
         }
-        if timeout(LAST_WORDS, closed()).await.is_err() {
+        if timeout(STOP_STEP_LIMIT, closed()).await.is_err() {
             tracing::warn!("the database may still execute statements of dropped handlers");
         }
         // Release the waiting messages only now: another consumer must not handle a message while
         // an earlier message of its sequence is still being processed.
-        let until = Instant::now() + LAST_LETTER;
-        if timeout(LAST_WORDS, self.release_waiting(until))
+        let until = Instant::now() + KEEP_LIMIT;
+        if timeout(STOP_STEP_LIMIT, self.release_waiting(until))
             .await
             .is_err()
         {
             tracing::warn!("the broker did not confirm the release of waiting messages in time");
         }
-        let Ok(near_limit) = timeout(LAST_WORDS, self.close()).await else {
+        let Ok(near_limit) = timeout(STOP_STEP_LIMIT, self.close()).await else {
             tracing::warn!("the source did not close in time");
             return;
         };
         let messages = near_limit.len();
-        let until = Instant::now() + LAST_LETTER;
+        let until = Instant::now() + KEEP_LIMIT;
         let near_limit = near_limit.into_iter().map(Delivery::into_parts);
-        if timeout(LAST_WORDS, self.keep_last_deliveries(near_limit, until))
-            .await
-            .is_err()
+        if timeout(
+            STOP_STEP_LIMIT,
+            self.keep_last_deliveries(near_limit, until),
+        )
+        .await
+        .is_err()
         {
             tracing::warn!(
                 messages,
-                within = ?LAST_WORDS,
+                within = ?STOP_STEP_LIMIT,
                 "some messages that their broker may not redeliver are not kept"
             );
         }
@@ -259,8 +262,8 @@ impl<S: Source> Runtime<S> {
                 return batch;
             }
             match self.queue.take_within(self.bytes_left(&batch)) {
-                Next::Message(held) => {
-                    batch.push(held);
+                Next::Message(queued) => {
+                    batch.push(queued);
                     until.get_or_insert_with(|| later(self.settings.batches.linger));
                     continue;
                 }
@@ -268,7 +271,7 @@ impl<S: Source> Runtime<S> {
                 // The batch may hold the bytes that the next message waits for, so process the
                 // batch first.
                 Next::Nothing if self.queue.has_ahead() && !batch.is_empty() => return batch,
-                Next::Nothing if self.queue.admit_beside_delayed(self.held()) => continue,
+                Next::Nothing if self.queue.admit_beside_delayed(self.held_count()) => continue,
                 Next::Nothing => {}
             }
             if intake.has_ended() && (!batch.is_empty() || self.holds_nothing()) {
@@ -282,9 +285,9 @@ impl<S: Source> Runtime<S> {
                 () = at(self.breakers.next_look()) => {}
                 () = self.changed.notified() => {}
                 () = self.queue.bytes_for_ahead(), if self.queue.has_ahead() => {}
-                held = self.fetch(&mut intake),
-                    if !intake.has_ended() && !self.queue.has_ahead() => match held {
-                    Some(held) => self.queue.push(held),
+                queued = self.fetch(&mut intake),
+                    if !intake.has_ended() && !self.queue.has_ahead() => match queued {
+                    Some(queued) => self.queue.push(queued),
                     None => self.source_has_ended(),
                 },
             }
@@ -297,13 +300,13 @@ impl<S: Source> Runtime<S> {
         unbegun.extend(std::iter::from_fn(|| self.queue.take_unbegun()));
         let mut given_back: FuturesUnordered<_> = unbegun
             .into_iter()
-            .map(|held| self.release_unkept(held))
+            .map(|queued| self.release_unkept(queued))
             .collect();
         // A broker that does not respond can delay a settlement for a long time. No other worker
         // fetches meanwhile, so this worker must notice the stop.
         tokio::select! {
             () = async { while given_back.next().await.is_some() {} } => {}
-            () = async { self.stop.cancelled().await; sleep(LAST_WORDS).await } => {
+            () = async { self.stop.cancelled().await; sleep(STOP_STEP_LIMIT).await } => {
                 self.count_unsettled(given_back.len());
             }
         }
@@ -322,12 +325,12 @@ impl<S: Source> Runtime<S> {
     }
 
     /// Returns the number of messages that are held.
-    fn held(&self) -> usize {
+    fn held_count(&self) -> usize {
         self.capacity.saturating_sub(self.room.available_permits())
     }
 
     fn holds_nothing(&self) -> bool {
-        self.held() == 0
+        self.held_count() == 0
     }
 
     /// Returns how many more bytes the batch may take. An empty batch takes a message of any size,
@@ -353,27 +356,37 @@ impl<S: Source> Runtime<S> {
     async fn process(&self, batch: Vec<QueuedMessage>) {
         for (route, group) in self.by_route(batch).await {
             if let Some(pause) = self.breakers.pause_of(route.number) {
-                let given_back = group.into_iter().map(|held| {
-                    self.release_or_keep(held, pause, DeliveryOutcome::GivenBack, PAUSED)
+                let given_back = group.into_iter().map(|queued| {
+                    self.release_or_keep(queued, pause, DeliveryOutcome::GivenBack, PAUSED)
                 });
                 join_all(given_back).await;
                 continue;
             }
-            let messages: Vec<Message> = group.iter().map(|held| held.message.clone()).collect();
+            let messages: Vec<Message> =
+                group.iter().map(|queued| queued.message.clone()).collect();
             let began = Instant::now();
             let results = tokio::select! {
                 biased;
                 () = self.cut.cancelled() => None,
-                results = attempt(&self.idem, &self.pool, route, &messages) => Some(results),
+                results = attempt_route(&self.idem, &self.pool, route, &messages) => Some(results),
             };
             match results {
                 Some(results) => {
                     let ends = group.into_iter().zip(results);
-                    join_all(ends.map(|(held, result)| self.conclude(held, route, began, result)))
-                        .await;
+                    join_all(
+                        ends.map(|(queued, result)| {
+                            self.settle_result(queued, route, began, result)
+                        }),
+                    )
+                    .await;
                 }
                 None => {
-                    join_all(group.into_iter().map(|held| self.release_attempted(held))).await;
+                    join_all(
+                        group
+                            .into_iter()
+                            .map(|queued| self.release_attempted(queued)),
+                    )
+                    .await;
                 }
             }
         }
@@ -383,25 +396,25 @@ impl<S: Source> Runtime<S> {
     /// match no route.
     async fn by_route(&self, batch: Vec<QueuedMessage>) -> Vec<(&Route, Vec<QueuedMessage>)> {
         let mut groups: Vec<(&Route, Vec<QueuedMessage>)> = Vec::new();
-        for mut held in batch {
-            let found = unwinding(async { self.routes.find(&held.message) }).await;
+        for mut queued in batch {
+            let found = unwinding(async { self.routes.find(&queued.message) }).await;
             match found {
                 Ok(Some(route)) => {
-                    held.message = held.message.with_destination(route.destination.clone());
+                    queued.message = queued.message.with_destination(route.destination.clone());
                     match groups
                         .iter_mut()
                         .find(|(other, _)| other.number == route.number)
                     {
-                        Some((_, group)) => group.push(held),
-                        None => groups.push((route, vec![held])),
+                        Some((_, group)) => group.push(queued),
+                        None => groups.push((route, vec![queued])),
                     }
                 }
                 Ok(None) => {
                     let reason = "no route takes this message";
-                    self.reject(held, reason.into(), KeptAs::Hash).await;
+                    self.reject(queued, reason.into(), KeptAs::Hash).await;
                 }
                 Err(panic) => {
-                    self.failed(held, &Error::Handler(panic.into()), Duration::ZERO)
+                    self.failed(queued, &Error::Handler(panic.into()), Duration::ZERO)
                         .await
                 }
             }
@@ -409,9 +422,10 @@ impl<S: Source> Runtime<S> {
         groups
     }
 
-    async fn conclude(
+    /// Settles a message according to the result of its attempt, or keeps it for another attempt.
+    async fn settle_result(
         &self,
-        held: QueuedMessage,
+        queued: QueuedMessage,
         route: &Route,
         began: Instant,
         result: Result<Processed, Error>,
@@ -429,30 +443,30 @@ impl<S: Source> Runtime<S> {
         };
         match Verdict::of(result) {
             Verdict::Over(Settlement::Reject { reason }, _) => {
-                self.reject(held, reason, kept_as).await
+                self.reject(queued, reason, kept_as).await
             }
             Verdict::Over(settlement, outcome) => {
-                self.forget(&held);
-                self.settle(held, settlement, outcome).await;
+                self.forget(&queued);
+                self.settle(queued, settlement, outcome).await;
             }
             Verdict::Again { after } => {
-                self.release_or_keep(held, after, DeliveryOutcome::Retried, IN_PROGRESS)
+                self.release_or_keep(queued, after, DeliveryOutcome::Retried, NOT_DUE)
                     .await
             }
-            Verdict::Failed { error, after } => self.failed(held, &error, after).await,
+            Verdict::Failed { error, after } => self.failed(queued, &error, after).await,
             Verdict::Away(error) => {
                 let attempted = Attempted {
-                    identity: identity(&held.message),
-                    message_id: held.message.message_id(),
+                    identity: identity(&queued.message),
+                    message_id: queued.message.message_id(),
                     route: route.number,
                 };
                 match self.breakers.judge(attempted, &error) {
-                    Cause::Message => self.failed(held, &error, Duration::ZERO).await,
+                    Cause::Message => self.failed(queued, &error, Duration::ZERO).await,
                     Cause::Environment { after } => {
                         // Wake the worker that fetches, because it must stop fetching at once.
                         self.changed.notify_one();
                         self.release_or_keep(
-                            held,
+                            queued,
                             after,
                             DeliveryOutcome::GivenBack,
                             &causes(&error),
@@ -465,18 +479,18 @@ impl<S: Source> Runtime<S> {
     }
 
     /// Forgets the failures of a message that is finished.
-    fn forget(&self, held: &QueuedMessage) {
-        self.failures.forget(&held.message);
-        self.breakers.forget(|| identity(&held.message));
+    fn forget(&self, queued: &QueuedMessage) {
+        self.failures.forget(&queued.message);
+        self.breakers.forget(|| identity(&queued.message));
     }
 
     // Settling
 
-    async fn failed(&self, mut held: QueuedMessage, error: &Error, at_least: Duration) {
-        if held.receipt.is_in_charge() {
-            return self.report_failure(held, error).await;
+    async fn failed(&self, mut queued: QueuedMessage, error: &Error, at_least: Duration) {
+        if queued.receipt.is_in_charge() {
+            return self.report_failure(queued, error).await;
         }
-        let (failures, pause) = self.failures.count(&mut held);
+        let (failures, pause) = self.failures.count(&mut queued);
         match pause {
             Some(pause) => {
                 let after = pause.max(at_least);
@@ -484,12 +498,12 @@ impl<S: Source> Runtime<S> {
                     error = causes(error),
                     ?after,
                     attempt = failures,
-                    destination = held.message.given_destination().map(Destination::as_str),
-                    message_id = held.message.message_id(),
+                    destination = queued.message.given_destination().map(Destination::as_str),
+                    message_id = queued.message.message_id(),
                     "a message failed and is retried"
                 );
                 self.redeliver(
-                    held,
+                    queued,
                     Settlement::Retry { after },
                     after,
                     DeliveryOutcome::Retried,
@@ -498,19 +512,19 @@ impl<S: Source> Runtime<S> {
             }
             None => {
                 let reason = format!("failed too often: {}", causes(error));
-                self.reject(held, reason, KeptAs::Itself).await;
+                self.reject(queued, reason, KeptAs::Itself).await;
             }
         }
     }
 
     /// Reports a failure to a source that manages failures itself.
-    async fn report_failure(&self, held: QueuedMessage, error: &Error) {
+    async fn report_failure(&self, queued: QueuedMessage, error: &Error) {
         let QueuedMessage {
             message,
             receipt,
             permit,
             ..
-        } = held;
+        } = queued;
         let settled = in_time(async { receipt.failed(causes(error)).await }).await;
         let settlement = match settled {
             Ok(settlement) => settlement,
@@ -539,80 +553,81 @@ impl<S: Source> Runtime<S> {
     /// the message is rejected instead, so that it is kept.
     async fn release_or_keep(
         &self,
-        held: QueuedMessage,
+        queued: QueuedMessage,
         after: Duration,
         outcome: DeliveryOutcome,
         cause: &str,
     ) {
         // A message with a sequence waits in place. It is not returned to its broker, so the broker
         // cannot delete it.
-        if held.sequence.is_none() && held.costs_delivery_near_limit() {
+        if queued.sequence.is_none() && queued.costs_delivery_near_limit() {
             let reason = format!("its broker may delete it at the next return: {cause}");
-            self.reject(held, reason, KeptAs::Itself).await;
+            self.reject(queued, reason, KeptAs::Itself).await;
         } else {
-            self.release(held, after, outcome).await;
+            self.release(queued, after, outcome).await;
         }
     }
 
     /// Releases a message while the database is unavailable or cannot keep it.
-    async fn release_unkept(&self, held: QueuedMessage) {
+    async fn release_unkept(&self, queued: QueuedMessage) {
         self.release(
-            held,
+            queued,
             self.failures.first_pause(),
             DeliveryOutcome::GivenBack,
         )
         .await;
     }
 
-    async fn release(&self, held: QueuedMessage, after: Duration, outcome: DeliveryOutcome) {
-        self.redeliver(held, Settlement::Release { after }, after, outcome)
+    async fn release(&self, queued: QueuedMessage, after: Duration, outcome: DeliveryOutcome) {
+        self.redeliver(queued, Settlement::Release { after }, after, outcome)
             .await;
     }
 
-    async fn reject(&self, held: QueuedMessage, reason: String, kept_as: KeptAs) {
-        let destination = held.message.given_destination();
-        if held.receipt.keeps_rejected() {
+    async fn reject(&self, queued: QueuedMessage, reason: String, kept_as: KeptAs) {
+        let destination = queued.message.given_destination();
+        if queued.receipt.keeps_rejected() {
             tracing::warn!(
                 reason,
                 destination = destination.map(Destination::as_str),
-                message_id = held.message.message_id(),
-                topic = held.message.topic(),
+                message_id = queued.message.message_id(),
+                topic = queued.message.topic(),
                 "a message is rejected"
             );
-            self.forget(&held);
+            self.forget(&queued);
             return self
                 .settle(
-                    held,
+                    queued,
                     Settlement::Reject { reason },
                     DeliveryOutcome::Rejected,
                 )
                 .await;
         }
-        match self.keep_letter(&held.message, kept_as, &reason).await {
+        match self.keep_letter(&queued.message, kept_as, &reason).await {
             Ok(_) => {
-                self.forget(&held);
+                self.forget(&queued);
                 telemetry::settled(
-                    held.message.given_destination(),
+                    queued.message.given_destination(),
                     &Settlement::Reject { reason },
                 );
                 self.counters.count(DeliveryOutcome::Rejected);
-                self.settle_at_broker(held, Settlement::Acknowledge).await;
+                self.settle_at_broker(queued, Settlement::Acknowledge).await;
             }
             // The database cannot keep the message now, so the message is released to its broker.
-            Err(error) if is_of_environment(&error) => {
+            Err(error) if letter_failed_by_environment(&error) => {
                 self.breakers.trip_all(&error);
                 self.changed.notify_one();
-                self.release_unkept(held).await;
+                self.release_unkept(queued).await;
             }
             Err(error) => {
-                let after = self.failures.pause_unkept(&held.message);
+                let after = self.failures.pause_unkept(&queued.message);
                 tracing::warn!(
                     error = causes(&error),
                     ?after,
-                    message_id = held.message.message_id(),
+                    message_id = queued.message.message_id(),
                     "a rejected message cannot be stored as a dead letter yet"
                 );
-                self.release(held, after, DeliveryOutcome::GivenBack).await;
+                self.release(queued, after, DeliveryOutcome::GivenBack)
+                    .await;
             }
         }
     }
@@ -646,36 +661,41 @@ impl<S: Source> Runtime<S> {
     /// key or might delete the message, the message is retried in place.
     async fn redeliver(
         &self,
-        held: QueuedMessage,
+        queued: QueuedMessage,
         settlement: Settlement,
         after: Duration,
         outcome: DeliveryOutcome,
     ) {
-        if held.sequence.is_none() && !held.may_end_with_release() {
-            return self.settle(held, settlement, outcome).await;
+        if queued.sequence.is_none() && !queued.may_end_with_release() {
+            return self.settle(queued, settlement, outcome).await;
         }
         if outcome == DeliveryOutcome::Retried {
             self.counters.count(outcome);
         }
-        self.queue.delay(held, later(after));
+        self.queue.delay(queued, later(after));
         self.changed.notify_one();
     }
 
-    async fn settle(&self, held: QueuedMessage, settlement: Settlement, outcome: DeliveryOutcome) {
+    async fn settle(
+        &self,
+        queued: QueuedMessage,
+        settlement: Settlement,
+        outcome: DeliveryOutcome,
+    ) {
         self.counters.count(outcome);
-        telemetry::settled(held.message.given_destination(), &settlement);
-        self.settle_at_broker(held, settlement).await;
+        telemetry::settled(queued.message.given_destination(), &settlement);
+        self.settle_at_broker(queued, settlement).await;
     }
 
     /// Settles the message at its broker and releases its permit.
-    async fn settle_at_broker(&self, held: QueuedMessage, settlement: Settlement) {
+    async fn settle_at_broker(&self, queued: QueuedMessage, settlement: Settlement) {
         let QueuedMessage {
             message,
             receipt,
             sequence,
             permit,
             ..
-        } = held;
+        } = queued;
         if let Err(error) = in_time(async { receipt.settle(settlement).await }).await {
             self.not_confirmed(&message, &*error);
         }
@@ -716,15 +736,18 @@ impl<S: Source> Runtime<S> {
         let given_back = async {
             // Release them one after the other: the broker may redeliver them in this order.
             let mut rest = rest.into_iter();
-            while let Some(held) = rest.next() {
-                if timeout_at(until, self.release_at_stop(held)).await.is_err() {
+            while let Some(queued) = rest.next() {
+                if timeout_at(until, self.release_at_stop(queued))
+                    .await
+                    .is_err()
+                {
                     return self.count_unsettled(1 + rest.len());
                 }
             }
         };
         let last_deliveries = last_deliveries
             .into_iter()
-            .map(|held| (held.message, held.receipt));
+            .map(|queued| (queued.message, queued.receipt));
         tokio::join!(
             given_back,
             self.keep_last_deliveries(last_deliveries, until)
@@ -732,18 +755,18 @@ impl<S: Source> Runtime<S> {
     }
 
     /// Releases a message that this worker was processing when the grace period ended.
-    async fn release_attempted(&self, held: QueuedMessage) {
-        if held.may_end_with_release() {
+    async fn release_attempted(&self, queued: QueuedMessage) {
+        if queued.may_end_with_release() {
             // The database can keep the message only after the rollback of its attempt has ended.
-            self.queue.delay(held, Instant::now());
+            self.queue.delay(queued, Instant::now());
         } else {
-            self.release_at_stop(held).await;
+            self.release_at_stop(queued).await;
         }
     }
 
-    async fn release_at_stop(&self, held: QueuedMessage) {
-        let settlement = held.given_back();
-        self.settle(held, settlement, DeliveryOutcome::GivenBack)
+    async fn release_at_stop(&self, queued: QueuedMessage) {
+        let settlement = queued.given_back();
+        self.settle(queued, settlement, DeliveryOutcome::GivenBack)
             .await;
     }
 
@@ -790,11 +813,11 @@ impl<S: Source> Runtime<S> {
                     );
                 });
             let database = self.keep_last_letter(&message, kept_as, REASON, until);
-            let keeper = keep_somewhere(broker, database, LAST_LETTER / 2).await;
-            if !matches!(keeper, Ok(Keeper::Broker)) {
+            let keeper = keep_somewhere(broker, database, KEEP_LIMIT / 2).await;
+            if !matches!(keeper, Ok(KeptBy::Broker)) {
                 self.counters.failed_settlements(1);
             }
-            if matches!(keeper, Ok(Keeper::Database { .. })) {
+            if matches!(keeper, Ok(KeptBy::Database { .. })) {
                 tracing::warn!(
                     message_id = message.message_id(),
                     "a message is stored as a dead letter, \
@@ -802,8 +825,8 @@ impl<S: Source> Runtime<S> {
                 );
             }
             keeper.map(|keeper| match keeper {
-                Keeper::Broker => true,
-                Keeper::Database { is_new } => is_new,
+                KeptBy::Broker => true,
+                KeptBy::Database { is_new } => is_new,
             })
         } else {
             let kept = self
@@ -882,10 +905,10 @@ impl<S: Source> Runtime<S> {
     }
 }
 
-/// Returns whether a dead letter was not stored because the environment failed. An error because of
-/// the limit on dead letters (`configuration_limit_exceeded`) does not count, because messages that
+/// Returns whether a dead letter could not be stored because of the environment. The limit on the
+/// size of the dead letters (`configuration_limit_exceeded`) does not count, because messages that
 /// are not rejected can still be processed.
-fn is_of_environment(error: &Error) -> bool {
+fn letter_failed_by_environment(error: &Error) -> bool {
     caused_by_environment(error)
         && error.sqlstate() != Some(&SqlState::CONFIGURATION_LIMIT_EXCEEDED)
 }
@@ -893,7 +916,7 @@ fn is_of_environment(error: &Error) -> bool {
 /// Returns whether a dead letter that was not stored may still be stored before the consumer stops:
 /// the database may become available, or the other transaction may release the claim.
 fn may_soon_be_kept(error: &Error) -> bool {
-    error.kind() == ErrorKind::Conflict || is_of_environment(error)
+    error.kind() == ErrorKind::Conflict || letter_failed_by_environment(error)
 }
 
 /// Waits for a receipt. Returns an error if the receipt panics or the broker does not respond in

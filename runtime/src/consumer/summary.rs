@@ -12,8 +12,8 @@ pub struct Summary {
     pub duplicates: u64,
     /// Messages that a filter acknowledged before they were handled.
     pub stopped: u64,
-    /// Failed attempts after which the message is retried: its broker redelivers it, or it is
-    /// retried in place to keep the order.
+    /// Attempts after which the message is tried again: the attempt failed, the message is not due
+    /// yet, or another process holds it.
     pub retried: u64,
     /// Messages that were rejected at their broker, or stored as dead letters in the database.
     pub rejected: u64,

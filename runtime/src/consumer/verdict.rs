@@ -13,7 +13,8 @@ const AFTER_A_LOSS: Duration = Duration::from_millis(100);
 pub(super) enum Verdict {
     /// The message is finished.
     Over(Settlement, DeliveryOutcome),
-    /// The message did not fail and is redelivered after this time.
+    /// The message is redelivered after this time, and the consumer counts no failure: the database
+    /// has counted it, or another process holds the message.
     Again { after: Duration },
     /// The message failed. It is redelivered after this time or later, until it has failed too
     /// often.
