@@ -160,8 +160,8 @@ impl InboxClient {
             )
         };
         let released = within(self.lease, released).await;
-        let rest: Option<f64> = checkout.end(released)?.try_get(0)?;
-        Ok(rest
+        let retry_after: Option<f64> = checkout.end(released)?.try_get(0)?;
+        Ok(retry_after
             .map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)))
     }
 }

@@ -21,8 +21,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{client::InboxClient, message::size_of};
 use crate::{Error, backoff::Backoff};
 
-/// The shortest and the longest pause between two fetches while a message is due but no process can
-/// lease it yet.
+/// The shortest and the longest pause before the next fetch, when `idem_next_wait` reported a
+/// message but `idem_next` returned none.
 const EMPTY_FETCH_BACKOFF: (Duration, Duration) =
     (Duration::from_millis(2), Duration::from_millis(100));
 
@@ -217,8 +217,8 @@ impl Prefetch {
 
     async fn wait(&self, backoff: &mut Backoff) -> Result<(), Error> {
         if self.inbox.wait().await? {
-            // A message can be due while no process can lease it, because an earlier message of its
-            // key is being handled.
+            // The next fetch may still return nothing: another transaction may lock or lease the
+            // message first, or `idem_next` moves it to the dead letters.
             sleep(backoff.next()).await;
         } else {
             backoff.reset();

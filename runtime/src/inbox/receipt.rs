@@ -36,13 +36,13 @@ impl InboxReceipt {
 
     async fn release(&self, error: Option<&str>, is_final: bool) -> Result<Settlement, Error> {
         let Stored { id, token, .. } = &self.stored;
-        let rest = unless_ended(
+        let retry_after = unless_ended(
             self.prefetch
                 .inbox
                 .release(id, *token, error, is_final)
                 .await,
         )?;
-        Ok(match (rest, error) {
+        Ok(match (retry_after, error) {
             (Some(Some(after)), _) => Settlement::Retry { after },
             (Some(None), Some(error)) => Settlement::reject(error),
             // The lease has ended, so another process settles the message.
