@@ -58,7 +58,7 @@ impl fmt::Debug for Known {
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     known: Known,
-    /// Separate from the cache, which can evict any entry: a running message must not be evicted.
+    /// The messages that are being handled. They are not in the cache, which can evict any entry.
     seats: Arc<Mutex<HashMap<Identity, Seat>>>,
 }
 

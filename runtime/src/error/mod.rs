@@ -152,7 +152,8 @@ impl From<idem_client::Error> for Error {
             Call::AmbiguousCommit(error) => Self::AmbiguousCommit(error),
             Call::NotReady(lacks) => Self::NotReady(lacks),
             Call::Unexpected(text) => Self::Unexpected(text),
-            // The client and the runtime have the same version, but the compiler does not know it.
+            // Not reached, because the client and the runtime have the same version. The compiler
+            // requires it for a non-exhaustive enum.
             other => Self::Unexpected(other.to_string()),
         }
     }

@@ -19,7 +19,7 @@ use crate::{
 const BREATH: Duration = Duration::from_millis(10);
 
 pub(super) struct CommitNotifier {
-    rung: watch::Sender<u64>,
+    commits: watch::Sender<u64>,
     /// The number of idle partitions. While it is zero, no connection is used to wait.
     idle: watch::Sender<usize>,
 }
@@ -27,13 +27,13 @@ pub(super) struct CommitNotifier {
 impl CommitNotifier {
     pub(super) fn new() -> Self {
         Self {
-            rung: watch::Sender::default(),
+            commits: watch::Sender::default(),
             idle: watch::Sender::default(),
         }
     }
 
     pub(super) fn listen(&self) -> watch::Receiver<u64> {
-        self.rung.subscribe()
+        self.commits.subscribe()
     }
 
     /// Counts a partition as idle until the returned guard is dropped.
@@ -43,7 +43,7 @@ impl CommitNotifier {
     }
 
     /// Sends a notification whenever effects are committed. Never ends.
-    pub(super) async fn ring(&self, pool: &Pool) {
+    pub(super) async fn run(&self, pool: &Pool) {
         let mut idle = self.idle.subscribe();
         let mut away = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
         loop {
@@ -53,7 +53,7 @@ impl CommitNotifier {
             match wait(pool).await {
                 Ok(true) => {
                     away.reset();
-                    self.rung.send_modify(|rung| *rung += 1);
+                    self.commits.send_modify(|commits| *commits += 1);
                     sleep(BREATH).await;
                 }
                 Ok(false) => away.reset(),

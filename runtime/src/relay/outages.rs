@@ -55,7 +55,7 @@ impl Outages {
         !self.database.is_empty()
     }
 
-    /// Records that the broker did not reply. Returns whether the failure is new.
+    /// Records that the broker is unavailable to a partition. Returns whether the failure is new.
     pub(super) fn broker_fails(&mut self, partition: i32) -> bool {
         self.broker.insert(partition);
         !std::mem::replace(&mut self.is_broker_logged, true)
@@ -77,7 +77,8 @@ impl Outages {
         self.lacks.take().is_some()
     }
 
-    /// Records that the broker replied. Returns whether this ends the failure.
+    /// Records that the broker replied to this partition. Returns true if no other partition waits
+    /// for the broker and the failure was logged, so that the caller logs its end.
     pub(super) fn broker_answers(&mut self, partition: i32) -> bool {
         self.broker.remove(&partition);
         self.broker_trouble_ends()

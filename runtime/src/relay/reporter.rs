@@ -122,7 +122,7 @@ impl Reporter {
         }
     }
 
-    /// Records that the broker did not reply.
+    /// Records that the broker is unavailable.
     pub(super) fn broker_fails(&self, message: &OutgoingMessage, error: &PublishError) {
         let (topic, reason) = (&message.topic, error.reason());
         let mut outages = self.outages();

@@ -36,7 +36,7 @@ impl<T: 'static> Serving<'_, T> {
         mut error_of: impl FnMut(T) -> Option<Error>,
     ) -> Result<Ended, Error> {
         let (counted, stop) = (self.counted, self.stop);
-        let mut ring = pin!(self.commit_notifier.ring(counted.pool));
+        let mut notifier = pin!(self.commit_notifier.run(counted.pool));
         let mut changes = pin!(counted.changes(self.recount));
         let (mut failed, mut is_requested) = (None, false);
         loop {
@@ -56,7 +56,7 @@ impl<T: 'static> Serving<'_, T> {
                     is_requested = true;
                     stop.cancel();
                 }
-                () = &mut ring, if !stop.is_cancelled() => {}
+                () = &mut notifier, if !stop.is_cancelled() => {}
                 () = &mut changes, if !stop.is_cancelled() => stop.cancel(),
             }
         }

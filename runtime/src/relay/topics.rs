@@ -119,9 +119,9 @@ mod tests {
     use super::*;
 
     /// A publisher that records its name for each message that it publishes.
-    struct Way(&'static str, Arc<Mutex<Vec<(String, &'static str)>>>);
+    struct Recorder(&'static str, Arc<Mutex<Vec<(String, &'static str)>>>);
 
-    impl Publisher for Way {
+    impl Publisher for Recorder {
         async fn publish(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
             self.1.lock().unwrap().push((message.topic.clone(), self.0));
             Ok(())
@@ -133,7 +133,7 @@ mod tests {
     #[tokio::test]
     async fn most_specific_publisher_wins_and_none_is_permanent() {
         let seen = Arc::default();
-        let publisher = |name| Way(name, Arc::clone(&seen));
+        let publisher = |name| Recorder(name, Arc::clone(&seen));
         let some = Topics::new()
             .prefix("orders.", publisher("shorter"))
             .prefix("orders.paid.", publisher("longer"))
