@@ -51,7 +51,7 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    pub fn tell(&mut self, event: CallEvent, at: i64) {
+    pub fn record(&mut self, event: CallEvent, at: i64) {
         match event {
             CallEvent::Begun => {
                 self.unheard.push(at);
@@ -111,7 +111,7 @@ mod tests {
     fn replay(events: &[CallEvent]) -> Attempts {
         let mut attempts = Attempts::default();
         for (at, event) in (0..).zip(events) {
-            attempts.tell(*event, at);
+            attempts.record(*event, at);
         }
         attempts
     }

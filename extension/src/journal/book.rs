@@ -72,7 +72,7 @@ impl CallHistory {
     /// Computes the attempts, after all events were added.
     pub fn with_attempts(mut self) -> Self {
         for line in self.lines.values() {
-            self.attempts.tell(line.event, line.at);
+            self.attempts.record(line.event, line.at);
         }
         self
     }

@@ -86,7 +86,7 @@ pub fn begin(call: Call, request: Option<&str>, token: Option<i64>) -> Result<Be
             if !book.add(&page, CallEvent::Begun, at, digest, None) {
                 return None;
             }
-            page.attempts.tell(CallEvent::Begun, at);
+            page.attempts.record(CallEvent::Begun, at);
         }
         Some(Ok((page, state)))
     })?;
@@ -114,7 +114,7 @@ fn ensure_holder(call: &Call, rings: &Entered, token: i64) -> Result<()> {
 /// Records the response of an attempt. Does nothing if the same response is already the last event.
 pub fn finish(call: Call, response: Option<&JsonText>) -> Result<()> {
     let body = response.map(|json| (json.as_str(), json.datum()));
-    tell(call, CallEvent::Finished, body)
+    record_end(call, CallEvent::Finished, body)
 }
 
 /// Records that an attempt had no effect (`retryable`), or that the external system rejected the
@@ -127,11 +127,11 @@ pub fn fail(call: Call, error: &str, retryable: bool) -> Result<()> {
     };
     let json = error_to_json(error);
     let body = jsonb_datum(&json)?.map(|datum| (json.as_str(), datum));
-    tell(call, event, body)
+    record_end(call, event, body)
 }
 
 /// Records the end of an attempt. `body` is a `jsonb`, with its text.
-fn tell(call: Call, event: CallEvent, body: Option<(&str, pg_sys::Datum)>) -> Result<()> {
+fn record_end(call: Call, event: CallEvent, body: Option<(&str, pg_sys::Datum)>) -> Result<()> {
     call.check()?;
     let rings = ring::enter()?;
     let not_begun = || Error::CallNotBegun {
