@@ -54,7 +54,7 @@ pub fn append<'a>(outbox: &Ring, effects: impl Iterator<Item = Effect<'a>>) -> R
         appended += 1;
         scratch.with(|| append_effect(&mut slice, &effect, sequence, tx, inherited.as_deref()))?;
     }
-    wake::effects_recorded(appended);
+    wake::wake_relays(appended);
     Ok(())
 }
 
@@ -111,7 +111,7 @@ pub fn append_again(outbox: &Ring, rows: &[Vec<Option<pg_sys::Datum>>]) -> Resul
         row[column::REPLAY as usize - 1] = true.into_datum();
         scratch.with(|| slice.append(&row));
     }
-    wake::effects_recorded(rows.len());
+    wake::wake_relays(rows.len());
     Ok(())
 }
 

@@ -35,7 +35,7 @@ pub struct Database {
 pub struct Waiter {
     pub database: AtomicU32,
     /// The bits of the events that the backend waits for (see `wake`).
-    pub news: AtomicU32,
+    pub events: AtomicU32,
     /// The address of the backend's latch, which is in shared memory; 0 means that the slot is
     /// free.
     pub latch: AtomicUsize,
@@ -64,7 +64,7 @@ impl Default for Shared {
             }),
             waiters: std::array::from_fn(|_| Waiter {
                 database: AtomicU32::new(0),
-                news: AtomicU32::new(0),
+                events: AtomicU32::new(0),
                 latch: AtomicUsize::new(0),
             }),
         }

@@ -24,42 +24,42 @@ const EFFECTS: u32 = 1;
 pub const MESSAGES: u32 = 2;
 
 thread_local! {
-    /// The events that waiters receive when this transaction commits.
-    static NEWS: Cell<u32> = const { Cell::new(0) };
+    /// The events whose waiters are woken when this transaction commits.
+    static EVENTS: Cell<u32> = const { Cell::new(0) };
     /// The number of recordings at the last wait of this backend.
     static SEEN_RECORDINGS: Cell<u64> = const { Cell::new(0) };
     static IDLE_MS: Cell<i64> = const { Cell::new(POLL_MS.0) };
 }
 
 /// Wakes the relays when this transaction commits, because it has effects.
-pub fn effects_recorded(how_many: usize) {
+pub fn wake_relays(how_many: usize) {
     if how_many > 0 {
-        tell(EFFECTS);
+        wake_at_commit(EFFECTS);
     }
 }
 
 /// Wakes the consumers when this transaction commits, because it made messages available.
-pub fn messages_received() {
-    tell(MESSAGES);
+pub fn wake_consumers() {
+    wake_at_commit(MESSAGES);
 }
 
-fn tell(news: u32) {
+fn wake_at_commit(events: u32) {
     watch_transactions(Watcher::Waiters, transaction_ended);
-    NEWS.set(NEWS.get() | news);
+    EVENTS.set(EVENTS.get() | events);
 }
 
 fn transaction_ended(end: End) {
-    let news = NEWS.replace(0);
-    if news == 0 || end != End::Committed {
+    let events = EVENTS.replace(0);
+    if events == 0 || end != End::Committed {
         return;
     }
     let (Some(shared), Some(database)) = (shared(), this_database()) else {
         return;
     };
-    if news & EFFECTS != 0 {
+    if events & EFFECTS != 0 {
         database.recordings.fetch_add(1, Ordering::SeqCst);
     }
-    if news & MESSAGES != 0 {
+    if events & MESSAGES != 0 {
         database.receipts.fetch_add(1, Ordering::SeqCst);
     }
     // SAFETY: MyDatabaseId is set once, when the backend connects.
@@ -68,7 +68,7 @@ fn transaction_ended(end: End) {
         let latch = waiter.latch.load(Ordering::SeqCst);
         if latch != 0
             && waiter.database.load(Ordering::SeqCst) == this
-            && waiter.news.load(Ordering::SeqCst) & news != 0
+            && waiter.events.load(Ordering::SeqCst) & events != 0
         {
             // SAFETY: the address of a process's latch in shared memory; setting a latch without an
             // owner does nothing.
@@ -81,7 +81,7 @@ fn transaction_ended(end: End) {
 pub struct WaiterSlot(&'static Waiter);
 
 impl WaiterSlot {
-    pub fn take(news: u32) -> Option<Self> {
+    pub fn take(events: u32) -> Option<Self> {
         // SAFETY: MyLatch and MyDatabaseId belong to this process; MyLatch points into shared
         // memory in a backend.
         let (latch, database) =
@@ -110,7 +110,7 @@ impl WaiterSlot {
                     .is_ok()
         })?;
         place.database.store(database, Ordering::SeqCst);
-        place.news.store(news, Ordering::SeqCst);
+        place.events.store(events, Ordering::SeqCst);
         Some(WaiterSlot(place))
     }
 }

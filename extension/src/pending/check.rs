@@ -7,7 +7,7 @@ use crate::errors::Result;
 use crate::identity::Identity;
 use crate::pg::{self, Hold, Lookup, Table};
 use crate::ring::Entered;
-use crate::wake::messages_received;
+use crate::wake::wake_consumers;
 use std::cell::OnceCell;
 
 /// The result of the check for a claim.
@@ -75,7 +75,7 @@ pub fn delete_pending(row: &mut Lookup) {
     let has_key = row.column(column::ORDER_KEY).is_some();
     row.delete();
     if has_key {
-        messages_received();
+        wake_consumers();
     }
 }
 

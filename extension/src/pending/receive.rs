@@ -11,7 +11,7 @@ use crate::pg::{self, Appender, Found, Inserted, Inserter, Lookup, Table, look_a
 use crate::ring;
 use crate::settings;
 use crate::sql_types::jsonb_datum;
-use crate::wake::messages_received;
+use crate::wake::wake_consumers;
 use idem_core::MessageId;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -49,7 +49,7 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
         return Ok(false);
     };
     append_payload(payloads, seq, message)?;
-    messages_received();
+    wake_consumers();
     Ok(true)
 }
 

@@ -84,7 +84,7 @@ fn set_pending_presence(note: Option<&str>) -> Report<()> {
 
 #[pg_extern(sql = false)]
 fn wake_receivers() {
-    wake::messages_received();
+    wake::wake_consumers();
 }
 
 #[pg_extern(sql = false)]
