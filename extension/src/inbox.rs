@@ -51,7 +51,7 @@ impl Inbox {
                 Found::Nothing => (),
                 Found::Row => {
                     identity.check(&lookup, column::ID)?;
-                    lookup.rely();
+                    lookup.wait_for_flush();
                     return Ok(InboxState::Claimed);
                 }
                 Found::InProgress(writer) => return Ok(InboxState::InProgress(writer)),

@@ -26,7 +26,7 @@ pub fn claim_of<'a>(
         let mut lookup = Lookup::insert_only(&table, 2);
         if lookup.find_settled(&mut keys) {
             identity.check(&lookup, column::ID)?;
-            lookup.rely();
+            lookup.wait_for_flush();
             return Ok(Some((identity, claimed_at(&lookup))));
         }
     }

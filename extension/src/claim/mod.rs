@@ -284,7 +284,7 @@ fn earlier_claim(
 /// Returns the outcome of a claim after a row with its key was found.
 fn taken(row: &Lookup, identity: &Identity, terms: Terms) -> Result<Outcome<'static>> {
     identity.check(row, column::ID)?;
-    row.rely();
+    row.wait_for_flush();
     let handled_at = claimed_at(row);
     // SAFETY: the column is bytea; the copy is made before the next look-up.
     let fingerprint = unsafe {

@@ -93,7 +93,7 @@ fn blocked_by_claim(seen: InboxState) -> Option<Acquired> {
 
 fn not_due(row: &Lookup, state: &State) -> Option<Acquired> {
     if state.is_dead() {
-        row.rely();
+        row.wait_for_flush();
         return Some(Acquired::Dead);
     }
     let retry_after = state.due_at.saturating_sub(pg::clock());

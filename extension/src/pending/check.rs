@@ -51,11 +51,11 @@ impl<'a> PendingCheck<'a> {
                 // deletion is not committed.
                 table.keep_lock();
                 identity.check(&row, column::ID)?;
-                let standing = standing(&State::read(&row));
-                if standing == PendingState::Clear {
+                let pending = state_for_claim(&State::read(&row));
+                if pending == PendingState::Clear {
                     delete_pending(&mut row);
                 }
-                Ok(standing)
+                Ok(pending)
             }
         }
     }
@@ -83,7 +83,7 @@ pub fn delete_pending(row: &mut Lookup) {
 /// with a claim, so such a lease does not stop a claim. If two consumers process the message, only
 /// one gets the claim. An expired lease, a wait for a retry and a dead message do not stop a claim
 /// either.
-fn standing(state: &State) -> PendingState {
+fn state_for_claim(state: &State) -> PendingState {
     let remaining = state.due_at.saturating_sub(pg::clock());
     if state.lease == LeaseState::Leased && state.payload_slice.is_none() && remaining > 0 {
         PendingState::Leased { remaining }

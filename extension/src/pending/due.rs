@@ -86,7 +86,7 @@ pub struct KeyIndex<'t> {
     walk: Walk<'t>,
     keys: Walk<'t>,
     destination: i32,
-    here: pg_sys::TimestampTz,
+    now: pg_sys::TimestampTz,
     max_attempts: i32,
     heads: HashMap<String, KeyHead>,
 }
@@ -96,14 +96,14 @@ impl<'t> KeyIndex<'t> {
         table: &'t Table,
         snapshot: &'t Latest,
         destination: i32,
-        here: pg_sys::TimestampTz,
+        now: pg_sys::TimestampTz,
         max_attempts: i32,
     ) -> Self {
         KeyIndex {
             walk: Walk::new(table, snapshot, 3),
             keys: Walk::new(table, snapshot, 2),
             destination,
-            here,
+            now,
             max_attempts,
             heads: HashMap::new(),
         }
@@ -174,7 +174,7 @@ impl<'t> KeyIndex<'t> {
         self.seek(key, LeaseState::Leased);
         while self.walk.next() {
             let state = State::read_walked(&self.walk);
-            if state.due_at > self.here {
+            if state.due_at > self.now {
                 return KeyHead::Blocked;
             }
             offer(state);
@@ -186,14 +186,14 @@ impl<'t> KeyIndex<'t> {
                 let state = State::read_walked(&self.walk);
                 // A ready message with a deliver_after in the future does not delay the other
                 // messages.
-                if lease == LeaseState::Waiting || state.due_at <= self.here {
+                if lease == LeaseState::Waiting || state.due_at <= self.now {
                     offer(state);
                     break;
                 }
             }
         }
         match first {
-            Some(head) if head.due_at <= self.here && head.payload_slice.is_some() => {
+            Some(head) if head.due_at <= self.now && head.payload_slice.is_some() => {
                 KeyHead::Message {
                     seq: head.seq,
                     is_exhausted: head.attempt >= self.max_attempts,

@@ -6,7 +6,7 @@ use super::failures::now_unix;
 use super::payloads::Payloads;
 use super::policy::max_attempts;
 use super::row::{LeaseState, Leased, column, errors};
-use super::search::{Ended, Found, Search, Visit};
+use super::search::{Ended, Search, SearchResult, Visit};
 use super::tables;
 use crate::destination::{Destination, find};
 use crate::errors::{Error, Result};
@@ -68,16 +68,16 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    fn search(&mut self) -> Result<Found> {
+    fn search(&mut self) -> Result<SearchResult> {
         let search = Search {
             table: self.table.oid(),
             destination: self.destination.id,
-            here: pg::clock(),
+            now: pg::clock(),
             max_attempts: self.max_attempts,
             at_most: self.at_most,
             holds_destination: self.holds_destination,
         };
-        let lease_until = search.here.saturating_add(self.lease);
+        let lease_until = search.now.saturating_add(self.lease);
         let Call {
             payloads,
             bytes_left,
@@ -114,8 +114,8 @@ impl Call<'_> {
     /// lock leases messages with keys. Without it two sessions could each lease a message of the
     /// same key, because they do not see each other's leases.
     fn lock_destination(&mut self) -> Result<()> {
-        // Enter the rings before locking the row, because idem_configure locks in this order too.
-        // It fails if it cannot lock idem.ring.
+        // Enter the rings before locking the row. idem_configure locks in the same order, and fails
+        // if it cannot lock idem.ring.
         ring::enter()?;
         let destinations =
             Table::for_writing(pg::relation_oid(c"destination").ok_or(Error::NotInstalled)?);

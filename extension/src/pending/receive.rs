@@ -81,7 +81,7 @@ fn insert_if_unknown(
         }
         Found::Row | Found::InProgress(_) => {
             identity.check(row, column::ID)?;
-            row.rely();
+            row.wait_for_flush();
             return Ok(Some(Reception::Known));
         }
     }

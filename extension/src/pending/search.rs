@@ -20,7 +20,7 @@ pub struct Search {
     /// The current table of pending messages, which the caller has locked.
     pub table: pg_sys::Oid,
     pub destination: i32,
-    pub here: pg_sys::TimestampTz,
+    pub now: pg_sys::TimestampTz,
     pub max_attempts: i32,
     pub at_most: usize,
     /// Whether the caller holds the lock on the destination's row. Without this lock messages with
@@ -49,7 +49,7 @@ pub enum Ended {
 }
 
 /// The result of a search, beside the messages that the visitor took.
-pub struct Found {
+pub struct SearchResult {
     pub ended: Ended,
     /// The keys (uuid) of due messages without an attempt left.
     pub exhausted: Vec<pgrx::Uuid>,
@@ -67,7 +67,10 @@ impl Search {
     }
 
     /// Calls `visit` for each message that can be leased, until enough are taken.
-    pub fn run(&self, visit: &mut dyn FnMut(&Due, &mut Walk) -> Result<Visit>) -> Result<Found> {
+    pub fn run(
+        &self,
+        visit: &mut dyn FnMut(&Due, &mut Walk) -> Result<Visit>,
+    ) -> Result<SearchResult> {
         let snapshot = Latest::take();
         let due_table = by_index(self.table, IndexKind::Due)?;
         let key_table = by_index(self.table, IndexKind::Order)?;
@@ -78,7 +81,7 @@ impl Search {
                 &key_table,
                 &snapshot,
                 self.destination,
-                self.here,
+                self.now,
                 self.max_attempts,
             ),
             visit,
@@ -86,14 +89,14 @@ impl Search {
             is_full: false,
             blocked: 0,
             suspects: false,
-            found: Found {
+            result: SearchResult {
                 ended: Ended::Done,
                 exhausted: Vec::new(),
                 is_contended: false,
             },
         };
         run.whole()?;
-        Ok(run.found)
+        Ok(run.result)
     }
 }
 
@@ -109,7 +112,7 @@ struct Run<'s, 't> {
     blocked: usize,
     /// Whether messages with an expired lease were skipped.
     suspects: bool,
-    found: Found,
+    result: SearchResult,
 }
 
 impl Run<'_, '_> {
@@ -127,12 +130,14 @@ impl Run<'_, '_> {
         };
         self.in_order(first, at_most)?;
         if self.taken == 0 && self.suspects && at_most > 1 {
-            self.due.seek(from, self.search.here);
+            self.due.seek(from, self.search.now);
             if let Some(first) = self.due.next() {
                 self.in_order(first, 1)?;
             }
         }
-        if self.taken == 0 && self.found.ended == Ended::Done && self.blocked > self.search.window()
+        if self.taken == 0
+            && self.result.ended == Ended::Done
+            && self.blocked > self.search.window()
         {
             self.by_keys()?;
             self.without_keys(from)?;
@@ -141,12 +146,12 @@ impl Run<'_, '_> {
     }
 
     fn first_due(&mut self, from: pg_sys::TimestampTz) -> Option<Due> {
-        self.due.seek(from, self.search.here);
+        self.due.seek(from, self.search.now);
         let first = self.due.next();
         if first.is_some() || from == BEGINNING {
             return first;
         }
-        self.due.seek(BEGINNING, self.search.here);
+        self.due.seek(BEGINNING, self.search.now);
         self.due.next()
     }
 
@@ -156,7 +161,7 @@ impl Run<'_, '_> {
         while let Some(message) = next {
             if message.order_key.is_some() && !self.search.holds_destination {
                 if self.taken == 0 {
-                    self.found.ended = Ended::NeedsDestination;
+                    self.result.ended = Ended::NeedsDestination;
                 }
                 return Ok(());
             }
@@ -190,7 +195,7 @@ impl Run<'_, '_> {
             Visit::Taken => self.taken += 1,
             Visit::TooLarge => self.is_full = true,
             Visit::Held => {
-                self.found.is_contended = true;
+                self.result.is_contended = true;
                 if let Some(key) = &message.order_key {
                     self.keys.block(key);
                 }
@@ -213,7 +218,7 @@ impl Run<'_, '_> {
                     match (self.visit)(&message, row)? {
                         Visit::Taken => self.taken += 1,
                         Visit::TooLarge => self.is_full = true,
-                        Visit::Held => self.found.is_contended = true,
+                        Visit::Held => self.result.is_contended = true,
                     }
                     if self.has_enough(self.search.at_most)
                         || (is_suspect(&message) && self.taken > 0)
@@ -242,7 +247,7 @@ impl Run<'_, '_> {
     }
 
     fn each_without_key(&mut self, from: pg_sys::TimestampTz, at_most: usize) -> Result<()> {
-        self.due.seek(from, self.search.here);
+        self.due.seek(from, self.search.now);
         while let Some(message) = self.due.next() {
             if message.order_key.is_none() {
                 self.consider(&message, at_most)?;
@@ -259,8 +264,8 @@ impl Run<'_, '_> {
     }
 
     fn note_exhausted(&mut self, key: Option<pgrx::Uuid>) {
-        if self.found.exhausted.len() < EXHAUSTED {
-            self.found.exhausted.extend(key);
+        if self.result.exhausted.len() < EXHAUSTED {
+            self.result.exhausted.extend(key);
         }
     }
 }

@@ -29,7 +29,7 @@ pub fn wait(destination: &str, deadline: Instant) -> Result<bool> {
     let mut poll_ms = POLL_MS.0;
     loop {
         let look = look(destination)?;
-        if look.can_go {
+        if look.has_work {
             return Ok(true);
         }
         let left_ms = left_ms(deadline);
@@ -53,7 +53,7 @@ pub fn wait(destination: &str, deadline: Instant) -> Result<bool> {
 
 struct Look {
     /// Whether idem_next would lease a message or move a message to the dead letters.
-    can_go: bool,
+    has_work: bool,
     /// Whether another transaction holds a due message.
     is_contended: bool,
     /// The time until the next message becomes due, in milliseconds.
@@ -62,7 +62,7 @@ struct Look {
 
 impl Look {
     const NOTHING: Look = Look {
-        can_go: false,
+        has_work: false,
         is_contended: false,
         due_in_ms: None,
     };
@@ -79,18 +79,18 @@ fn look(name: &str) -> Result<Look> {
     let search = Search {
         table: table.oid(),
         destination: destination.id,
-        here: pg::clock(),
+        now: pg::clock(),
         max_attempts: max_attempts(&destination)?,
         at_most: 1,
         holds_destination: true,
     };
     let mut rows = Lookup::new(&table, 2);
-    let mut can_go = false;
+    let mut has_work = false;
     let found = search.run(&mut |_, row| {
         // A row that a running transaction has leased or deleted is not available.
         let key = row.column(super::row::column::KEY);
         if rows.find(&mut scan_keys(key, destination.id)) == Found::Row {
-            can_go = true;
+            has_work = true;
             return Ok(Visit::Taken);
         }
         Ok(Visit::Held)
@@ -99,29 +99,25 @@ fn look(name: &str) -> Result<Look> {
     for key in found.exhausted {
         match rows.find(&mut scan_keys(key.into_datum(), destination.id)) {
             // idem_next will move the message to the dead letters.
-            Found::Row => can_go = true,
+            Found::Row => has_work = true,
             _ => is_contended = true,
         }
     }
     Ok(Look {
-        can_go,
+        has_work,
         is_contended,
-        due_in_ms: next_due(search.table, destination.id, search.here)?,
+        due_in_ms: next_due(search.table, destination.id, search.now)?,
     })
 }
 
 /// Returns the time, in milliseconds, until the next message becomes due. Messages that are due
 /// already are skipped.
-fn next_due(
-    table: pg_sys::Oid,
-    destination: i32,
-    here: pg_sys::TimestampTz,
-) -> Result<Option<i64>> {
+fn next_due(table: pg_sys::Oid, destination: i32, now: pg_sys::TimestampTz) -> Result<Option<i64>> {
     let snapshot = Latest::take();
     let table = tables::by_index(table, tables::IndexKind::Due)?;
     let mut messages = due::DueIndex::new(&table, &snapshot, destination);
-    messages.seek(here.saturating_add(1), i64::MAX - 1);
+    messages.seek(now.saturating_add(1), i64::MAX - 1);
     Ok(messages
         .next()
-        .map(|message| message.state.due_at.saturating_sub(here) / 1_000 + 1))
+        .map(|message| message.state.due_at.saturating_sub(now) / 1_000 + 1))
 }

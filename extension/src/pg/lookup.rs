@@ -322,10 +322,10 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// Must be called before the caller relies on the found row. With `idem.wait_for_flush` this
-    /// function waits until the commit that inserted the row is on disk, because a commit with
-    /// synchronous_commit = off is visible before it is on disk.
-    pub fn rely(&self) {
+    /// With `idem.wait_for_flush`, waits until the commit that inserted the found row is on disk. A
+    /// commit with synchronous_commit = off is visible before it is on disk, so call this before a
+    /// result depends on the row.
+    pub fn wait_for_flush(&self) {
         if !WAIT_FOR_FLUSH.get() {
             return;
         }

@@ -107,8 +107,8 @@ impl Rings {
         self.payloads.get(usize::try_from(number).ok()?).copied()
     }
 
-    /// Converts a time on the clock of the rings to the wall clock, as computed from the present
-    /// wall clock.
+    /// Converts a time on the clock of the rings to a time on the wall clock. When the wall clock
+    /// jumps, the result jumps too.
     pub fn wall_clock(&self, at: Ran) -> pg_sys::TimestampTz {
         if at == Ran::MIN {
             return pg_sys::TimestampTz::MIN;
