@@ -3,9 +3,9 @@
 //! The workers share one lock on the source. The worker that holds the lock fetches as much as it
 //! can process at once, one message or one batch, and releases the lock before it processes.
 //!
-//! A consumer holds at most concurrency x batch size messages, and at least two. Each message is
-//! being processed, or waits for an earlier message of its key, for free bytes, or for its next
-//! attempt. How many messages the broker sends ahead is a setting of the source.
+//! A consumer holds at most concurrency x batch size messages; this limit is at least two. Each
+//! message is being processed, or waits for an earlier message of its key, for free bytes, or for
+//! its next attempt. How many messages the broker sends ahead is a setting of the source.
 
 mod attempt;
 mod breaker;

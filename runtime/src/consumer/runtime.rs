@@ -905,9 +905,9 @@ impl<S: Source> Runtime<S> {
     }
 }
 
-/// Returns whether a dead letter could not be stored because of the environment. The limit on the
-/// size of the dead letters (`configuration_limit_exceeded`) does not count, because messages that
-/// are not rejected can still be processed.
+/// Returns whether the environment is the reason that a dead letter could not be stored. The limit
+/// on the number of dead letters (`configuration_limit_exceeded`) does not count, because messages
+/// that are not rejected can still be processed.
 fn letter_failed_by_environment(error: &Error) -> bool {
     caused_by_environment(error)
         && error.sqlstate() != Some(&SqlState::CONFIGURATION_LIMIT_EXCEEDED)

@@ -158,7 +158,7 @@ impl Pipeline<'_> {
 // The steps.
 
 impl Pipeline<'_> {
-    /// Steps 1 to 4. idem sends no statement here; filters of the user may.
+    /// Steps 1 to 4. idem sends no statement here; filters and callbacks of the user may.
     async fn prepare(self, message: &Message) -> Prepared {
         let processing = Processing::begin(message);
         let span = processing.span().clone();
