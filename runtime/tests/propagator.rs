@@ -69,4 +69,18 @@ async fn global_propagator_reads_and_writes_headers() {
         assert_eq!(row.get::<_, &str>(2), baggage);
     }
     assert_eq!(rows.len(), 2);
+
+    // Baggage is carried without a trace, too.
+    let untraced = Message::new("orders.place", "")
+        .with_message_id("m-2")
+        .with_header("baggage", "tenant=9");
+    let handler = |_: Tx, _| async { Ok(vec![Effect::bytes("orders.ship", [], "text/plain")]) };
+    let processed = Idem::new().process(&pool, &untraced, handler).await;
+    assert!(
+        matches!(processed, Ok(Processed::New { .. })),
+        "{processed:?}"
+    );
+    let sql = "SELECT headers ->> 'baggage' FROM idem_effects('m-2', 'orders.place')";
+    let row = client.query_one(sql, &[]).await.unwrap();
+    assert_eq!(row.get::<_, Option<&str>>(0), Some("tenant=9"));
 }

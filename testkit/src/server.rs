@@ -46,7 +46,7 @@ impl Server {
     }
 
     /// Returns the shared server. The first use starts it. It is stopped when the process ends.
-    /// When a test has failed, the log of the server is kept until the next run.
+    /// When a test has failed, the log of the server is kept until `target/clusters` is removed.
     pub(crate) fn shared() -> Result<Self> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(server) = shared.as_ref() {
@@ -79,11 +79,13 @@ pub(crate) fn keep_the_log(cluster: &Cluster) {
 }
 
 extern "C" fn stop() {
-    if FAILED.load(Ordering::SeqCst) {
-        // The log must be kept, so nothing is removed here. The server ends with this process, and
-        // the next cluster that starts removes the directories.
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(mut server) = shared.take() else {
         return;
+    };
+    if FAILED.load(Ordering::SeqCst)
+        && let Some(cluster) = Arc::get_mut(&mut server.cluster)
+    {
+        cluster.keep();
     }
-    let server = SHARED.lock().unwrap_or_else(PoisonError::into_inner).take();
-    drop(server);
 }

@@ -179,6 +179,18 @@ impl Committed {
                  {version}: add the checksum of a released script, or remove the file"
             );
         }
+        for released in self.released.keys() {
+            let Some(version) = released.strip_prefix("idem--") else {
+                continue;
+            };
+            for upgrade in self.upgrades_to(version.trim_end_matches(".sql"))? {
+                ensure!(
+                    self.released.contains_key(&upgrade),
+                    "{upgrade} upgrades to a released version and is not in {SHA256SUMS}: add its \
+                     checksum, or remove the file"
+                );
+            }
+        }
         Ok(())
     }
 
@@ -283,7 +295,7 @@ mod tests {
     #[test]
     fn each_damage_to_the_committed_scripts_is_named() {
         type Damage = fn(&Path) -> std::io::Result<()>;
-        let damages: [(&str, Damage); 5] = [
+        let damages: [(&str, Damage); 6] = [
             ("idem--0.9.0--1.0.0.sql is released and must not", |dir| {
                 fs::write(
                     dir.join("../../extension/sql/idem--0.9.0--1.0.0.sql"),
@@ -295,6 +307,9 @@ mod tests {
             }),
             ("idem--1.0.0.sql", |dir| {
                 fs::remove_file(dir.join("idem--1.0.0.sql"))
+            }),
+            ("idem--0.8.0--1.0.0.sql upgrades to a released", |dir| {
+                fs::write(dir.join("../../extension/sql/idem--0.8.0--1.0.0.sql"), "")
             }),
             ("idem--0.9.0.sql is not in SHA256SUMS", |dir| {
                 fs::write(dir.join("idem--0.9.0.sql"), "")

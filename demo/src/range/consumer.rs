@@ -7,7 +7,7 @@ use anyhow::Result;
 use idem_client::ErrorKind;
 
 use super::{
-    handlers::{self, Desk},
+    handlers::{self, HandlerContext},
     hazard::{Hazard, Killed},
     session::Session,
     trial_state::TrialState,
@@ -21,7 +21,7 @@ pub async fn run(state: Arc<TrialState>) -> Result<()> {
     while let Some(delivery) = state.transport.next().await {
         let hazard = Hazard::new(delivery.fate.kill, &session, &state);
         let handled = handlers::handle(
-            &mut Desk {
+            &mut HandlerContext {
                 client: &mut session.client,
                 state: &state,
                 hazard,

@@ -24,12 +24,12 @@ use tower::Service;
 use tracing::Instrument;
 
 use crate::{
-    asked::{Asked, Failure, replay, unrecordable},
     body::{self, Body},
     journal,
     options::Options,
     problem::Problem,
     recorded::Recorded,
+    request_identity::{Failure, RequestIdentity, replay, unrecordable},
 };
 
 /// Leases the request, runs the handler, and completes the lease together with the record of the
@@ -39,7 +39,7 @@ use crate::{
 /// is recorded, and a repeated request gets this response.
 pub(crate) async fn answer<S, R>(
     options: Arc<Options>,
-    asked: Asked,
+    identity: RequestIdentity,
     request: Request<Body>,
     service: S,
 ) -> Result<Response<Body>, Failure<S::Error>>
@@ -54,7 +54,7 @@ where
     let task = async move {
         let attempt = Attempt {
             options: &options,
-            asked: &asked,
+            identity: &identity,
         };
         attempt.answer(request, service).await
     };
@@ -70,7 +70,7 @@ where
 
 struct Attempt<'a> {
     options: &'a Options,
-    asked: &'a Asked,
+    identity: &'a RequestIdentity,
 }
 
 /// The result of a handler.
@@ -157,7 +157,7 @@ impl Attempt<'_> {
             let step = ShortTransaction::new(&self.options.pool).await?;
             let lease = acquire(
                 step.client(),
-                &self.asked.id,
+                &self.identity.id,
                 &self.options.destination,
                 self.options.lease,
             );
@@ -171,7 +171,7 @@ impl Attempt<'_> {
         match lease {
             Lease::Duplicate => {
                 let found = self.find().await.map_err(|error| Problem::of(&error))?;
-                replay(found, &self.asked.fingerprint)
+                replay(found, &self.identity.fingerprint)
             }
             Lease::Dead => Err(Problem::Exhausted),
             Lease::Exhausted(held) => {
@@ -206,9 +206,9 @@ impl Attempt<'_> {
             let step = ShortTransaction::new(&self.options.pool).await?;
             let begun = journal::begin(
                 step.client(),
-                &self.asked.id,
+                &self.identity.id,
                 &self.options.destination,
-                &self.asked.fingerprint,
+                &self.identity.fingerprint,
             );
             let begun = step.run(begun).await;
             step.end(begun)
@@ -231,9 +231,9 @@ impl Attempt<'_> {
         parts: Parts,
         body: Bytes,
     ) -> Result<Response<Body>, Problem> {
-        let Self { options, asked } = self;
+        let Self { options, identity } = self;
         let recorded = Recorded::of(
-            &asked.fingerprint,
+            &identity.fingerprint,
             parts.status,
             &parts.headers,
             &*options.keep_header,
@@ -244,7 +244,7 @@ impl Attempt<'_> {
             let client = step.client();
             let calls = [
                 held.complete(client, &[]).map_ok(drop).boxed(),
-                journal::finish(client, &asked.id, &options.destination, &recorded).boxed(),
+                journal::finish(client, &identity.id, &options.destination, &recorded).boxed(),
             ];
             let completed = step.run_all(calls).await.map(drop);
             step.end(completed)
@@ -259,7 +259,7 @@ impl Attempt<'_> {
                 match found {
                     None => return Err(Problem::Unavailable),
                     Some(ref stored) if *stored == recorded => {}
-                    Some(_) => return replay(found, &asked.fingerprint),
+                    Some(_) => return replay(found, &identity.fingerprint),
                 }
             }
             Err(error) => return Err(Problem::of(&error)),
@@ -271,7 +271,7 @@ impl Attempt<'_> {
         let step = ShortTransaction::new(&self.options.pool).await?;
         let found = step.run(journal::find(
             step.client(),
-            &self.asked.id,
+            &self.identity.id,
             &self.options.destination,
         ));
         let found = found.await;

@@ -38,7 +38,6 @@
 //! [With a lease](IdempotencyLayer::lease) the handler can make external calls. Its response is
 //! recorded when the handler has finished.
 
-mod asked;
 mod body;
 mod extensions;
 mod fingerprint;
@@ -49,6 +48,7 @@ mod lease;
 mod options;
 mod problem;
 mod recorded;
+mod request_identity;
 mod running;
 mod scope;
 mod service;

@@ -13,12 +13,12 @@ use http::{Request, Response};
 use tower::Service;
 
 use crate::{
-    asked::{Asked, Failure},
     body::{self, Body, Unread},
     fingerprint::Fingerprint,
     lease,
     options::{Mode, Options},
     problem::Problem,
+    request_identity::{Failure, RequestIdentity},
     transaction,
 };
 
@@ -90,14 +90,14 @@ where
         return Ok(response.map(body::pass));
     };
     let body = read(body, options.request_limit).await?;
-    let asked = Asked {
+    let identity = RequestIdentity {
         id,
         fingerprint: Fingerprint::of(&parts, &body),
     };
     let request = Request::from_parts(parts, body::full(body));
     match options.mode {
-        Mode::Transaction => transaction::answer(&options, asked, request, service).await,
-        Mode::Lease => lease::answer(options, asked, request, service).await,
+        Mode::Transaction => transaction::answer(&options, identity, request, service).await,
+        Mode::Lease => lease::answer(options, identity, request, service).await,
     }
 }
 

@@ -13,13 +13,13 @@ use idem_runtime::{
 use tower::Service;
 
 use crate::{
-    asked::{Asked, Failure, replay, unrecordable},
     body::{self, Body},
     extensions::{KeepWrites, RequestTx},
     journal,
     options::Options,
     problem::Problem,
     recorded::Recorded,
+    request_identity::{Failure, RequestIdentity, replay, unrecordable},
 };
 
 /// The savepoint after the claim and before the handler. If the handler returns status 4xx, its
@@ -31,7 +31,7 @@ const UNDO: &str = "ROLLBACK TO SAVEPOINT idem_http";
 /// dropped, either everything has committed or nothing has.
 pub(crate) async fn answer<S, R>(
     options: &Options,
-    asked: Asked,
+    identity: RequestIdentity,
     mut request: Request<Body>,
     mut service: S,
 ) -> Result<Response<Body>, Failure<S::Error>>
@@ -40,11 +40,11 @@ where
     R: http_body::Body<Data = Bytes> + Send + 'static,
     R::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
-    let (session, outcome) = begin(options, &asked).await?;
+    let (session, outcome) = begin(options, &identity).await?;
     if outcome != ClaimOutcome::Claimed {
-        return Ok(not_claimed(options, &asked, session, outcome).await?);
+        return Ok(not_claimed(options, &identity, session, outcome).await?);
     }
-    let Asked { id, fingerprint } = asked;
+    let RequestIdentity { id, fingerprint } = identity;
     let request_tx = RequestTx::new(session.transaction());
     request.extensions_mut().insert(request_tx.clone());
     let response = match service.call(request).await {
@@ -116,17 +116,20 @@ where
 
 /// Begins a transaction with the claim. After a lost connection this is retried, because the
 /// handler has not run yet.
-async fn begin(options: &Options, asked: &Asked) -> Result<(Session, ClaimOutcome), Error> {
+async fn begin(
+    options: &Options,
+    identity: &RequestIdentity,
+) -> Result<(Session, ClaimOutcome), Error> {
     let claim = format!(
         "SELECT outcome FROM idem_claim({}, {}, false, decode('{}', 'hex'))",
-        asked.id.literal()?,
+        identity.id.literal()?,
         options.destination.literal()?,
-        asked.fingerprint
+        identity.fingerprint
     );
     let attempt = || async {
         let session = Session::new(&options.pool, false, Patience::OfPool).await?;
         let begun =
-            session.begin_claim_and_mark(&claim, SAVEPOINT, &options.destination, &asked.id);
+            session.begin_claim_and_mark(&claim, SAVEPOINT, &options.destination, &identity.id);
         match begun.await {
             Ok(outcome) => Ok((session, outcome)),
             Err(error) => {
@@ -141,16 +144,18 @@ async fn begin(options: &Options, asked: &Asked) -> Result<(Session, ClaimOutcom
 /// Returns the response to a request that is not claimed.
 async fn not_claimed(
     options: &Options,
-    asked: &Asked,
+    identity: &RequestIdentity,
     session: Session,
     outcome: ClaimOutcome,
 ) -> Result<Response<Body>, Problem> {
     session.ends();
     rollback_without_wait(session.client());
     let found = match outcome {
-        ClaimOutcome::Duplicate => journal::find(session.client(), &asked.id, &options.destination)
-            .await
-            .map_err(Error::from),
+        ClaimOutcome::Duplicate => {
+            journal::find(session.client(), &identity.id, &options.destination)
+                .await
+                .map_err(Error::from)
+        }
         _ => Ok(None),
     };
     session.finish(found.as_ref().err()).await;
@@ -158,7 +163,7 @@ async fn not_claimed(
     match outcome {
         ClaimOutcome::InProgress => Err(Problem::InProgress),
         ClaimOutcome::Mismatch => Err(Problem::Mismatch),
-        _ => replay(found, &asked.fingerprint),
+        _ => replay(found, &identity.fingerprint),
     }
 }
 

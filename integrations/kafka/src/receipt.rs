@@ -11,8 +11,8 @@ use super::{
     driver::{Fetched, Shared},
 };
 
-/// The delay before a message is redelivered after its receipt was dropped or its dead letter could
-/// not be published.
+/// The delay before a message is redelivered after its receipt was dropped, its dead letter could
+/// not be published, or its settlement is not known to this version.
 const UNSETTLED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) struct KafkaReceipt {

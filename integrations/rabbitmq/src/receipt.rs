@@ -22,7 +22,8 @@ use super::session::Session;
 /// message that is not settled for 30 minutes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
-/// The delay before a message near its limit is redelivered after its receipt was dropped.
+/// The delay before a message near its limit is redelivered after its receipt was dropped, or after
+/// a settlement that is not known to this version.
 const DROPPED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 const NOT_RETURNED: &str = "the source has ended, and the message was not returned, because its \

@@ -1,4 +1,5 @@
-//! Classifies the errors of handlers by their causes.
+//! Classifies errors: the kind of an error of the runtime, and the kind of a handler's error by its
+//! causes.
 
 use std::error::Error as StdError;
 
@@ -10,6 +11,37 @@ use super::{
     handler::{Class, Mark},
 };
 use crate::{boxed::boxed, journal::CallFailed};
+
+impl Error {
+    /// Returns the kind of this error.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Invalid(_) | Self::Encode(_) | Self::Decode(_) => ErrorKind::Invalid,
+            Self::MissingId { .. } => ErrorKind::MissingId,
+            Self::Handler(error) if error.is_terminal() => ErrorKind::Terminal,
+            Self::Handler(error) | Self::Attempt { error, .. } => error
+                .database_kind()
+                .filter(|kind| kind.is_retryable())
+                .unwrap_or(ErrorKind::Handler),
+            Self::Pool(_) => ErrorKind::PoolExhausted,
+            Self::TransactionKept => ErrorKind::Terminal,
+            Self::AmbiguousCommit(_) => ErrorKind::AmbiguousCommit,
+            Self::LeaseLost => ErrorKind::NotClaimed,
+            Self::SourceEnded(_) | Self::WorkerPanicked(_) | Self::Policy(_) => ErrorKind::Other,
+            Self::NotReady(lacks) => lacks.kind(),
+            Self::Unexpected(_) => ErrorKind::Other,
+            Self::Database(error) => ErrorKind::of(error),
+        }
+    }
+
+    /// Returns whether running the whole transaction again, including its claim, can succeed.
+    ///
+    /// Returns true also after an ambiguous commit: if that commit took effect, the claim of the
+    /// next run returns a duplicate.
+    pub fn is_retryable(&self) -> bool {
+        self.kind().is_retryable()
+    }
+}
 
 impl HandlerError {
     /// Returns the kind of the database error that caused this error; `None` if there is no such
@@ -78,7 +110,7 @@ fn class_of(error: &(dyn StdError + 'static)) -> Class {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Handled, Message};
+    use crate::{Handled, Message, error::causes};
 
     #[test]
     fn decode_error_is_terminal_and_other_errors_are_not() {
@@ -88,5 +120,15 @@ mod tests {
         };
         assert!(read().unwrap_err().is_terminal());
         assert!(!HandlerError::from("a bad day").is_terminal());
+    }
+
+    #[test]
+    fn causes_of_a_decode_error_show_no_value() {
+        let error = serde_json::from_str::<u64>("\"4111\"").unwrap_err();
+        let text = causes(&Error::Decode(error.into()));
+        assert!(
+            text.contains("invalid type, expected u64 at line 1") && !text.contains("4111"),
+            "{text}"
+        );
     }
 }

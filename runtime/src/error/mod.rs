@@ -102,35 +102,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the kind of this error.
-    pub fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Invalid(_) | Self::Encode(_) | Self::Decode(_) => ErrorKind::Invalid,
-            Self::MissingId { .. } => ErrorKind::MissingId,
-            Self::Handler(error) if error.is_terminal() => ErrorKind::Terminal,
-            Self::Handler(error) | Self::Attempt { error, .. } => error
-                .database_kind()
-                .filter(|kind| kind.is_retryable())
-                .unwrap_or(ErrorKind::Handler),
-            Self::Pool(_) => ErrorKind::PoolExhausted,
-            Self::TransactionKept => ErrorKind::Terminal,
-            Self::AmbiguousCommit(_) => ErrorKind::AmbiguousCommit,
-            Self::LeaseLost => ErrorKind::NotClaimed,
-            Self::SourceEnded(_) | Self::WorkerPanicked(_) | Self::Policy(_) => ErrorKind::Other,
-            Self::NotReady(lacks) => lacks.kind(),
-            Self::Unexpected(_) => ErrorKind::Other,
-            Self::Database(error) => ErrorKind::of(error),
-        }
-    }
-
-    /// Returns whether running the whole transaction again, including its claim, can succeed.
-    ///
-    /// Returns true also after an ambiguous commit: if that commit took effect, the claim of the
-    /// next run returns a duplicate.
-    pub fn is_retryable(&self) -> bool {
-        self.kind().is_retryable()
-    }
-
     /// Returns the SQLSTATE, if this error has one.
     pub fn sqlstate(&self) -> Option<&SqlState> {
         match self {

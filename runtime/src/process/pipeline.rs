@@ -23,7 +23,7 @@
 //!      claimed. [`recorded`] claims it. The effects take effect once (I1, I2), the work of the
 //!      handler perhaps twice.
 //!    - batch: [`batch_transaction`] processes several messages. If it fails, it rolls back (I2),
-//!      and each message is processed alone, so a poisonous message fails alone.
+//!      and each message is processed alone, so a poison message fails alone.
 //! 6. [`remember`]: the memory of this process learns what is committed (I1).
 //! 7. [`after_duplicate`]: a duplicate is an outcome and no error (I8). The policy may log it or
 //!    pass the recorded effects to a callback (I3).
@@ -176,8 +176,8 @@ impl Pipeline<'_> {
         let Some(processed) = recall(self.settings, &mut ready).await else {
             return Prepared::Ready(ready);
         };
-        let told = after_duplicate(self.settings, &ready, &processed).await;
-        Prepared::Done(ready.processing.end(told.map(|()| processed)))
+        let concluded = after_duplicate(self.settings, &ready, &processed).await;
+        Prepared::Done(ready.processing.end(concluded.map(|()| processed)))
     }
 
     /// Steps 6 to 8. If the result is a success, its transaction is committed.

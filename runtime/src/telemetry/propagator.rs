@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 
 use opentelemetry::{
-    Context, global,
+    Context,
+    baggage::BaggageExt,
+    global,
     propagation::{Extractor, Injector, TextMapPropagator},
     trace::TraceContextExt,
 };
@@ -74,7 +76,7 @@ where
     let carrier = Carrier(message);
     let context =
         with_propagator(|propagator| propagator.extract_with_context(&Context::new(), &carrier));
-    if context.span().span_context().is_valid() {
+    if context.span().span_context().is_valid() || !context.baggage().is_empty() {
         // An error means that the span is not collected.
         let _ = span.set_parent(context);
     }

@@ -48,7 +48,7 @@ pub(crate) fn pass_on(message: &Message, effects: &mut [Effect]) {
     if trace.is_empty() {
         trace = incoming(message);
     }
-    trace.retain(|name, value| is_accepted(name, value));
+    trace.retain(|name, value| is_standard(name, value));
     for effect in untraced {
         for (name, value) in &trace {
             if !effect.headers().contains_key(name) {
@@ -67,9 +67,10 @@ fn incoming(message: &Message) -> BTreeMap<String, String> {
     headers.collect()
 }
 
-/// Returns whether the server accepts the header. A header that it rejects would make the message
-/// fail at each attempt. The standards allow printable ASCII only.
-fn is_accepted(name: &str, value: &str) -> bool {
+/// Returns whether the standards allow the header: printable ASCII of limited length. Other headers
+/// are not passed on, because the server could reject them, and the message would fail at each
+/// attempt.
+fn is_standard(name: &str, value: &str) -> bool {
     let longest = match name {
         TRACEPARENT => LONGEST_PARENT_BYTES,
         _ => LONGEST_BYTES,
@@ -123,7 +124,7 @@ mod tests {
 
     /// A header that the server does not accept is left out, so that the message does not fail.
     #[test]
-    fn header_that_the_server_rejects_is_left_out() {
+    fn header_outside_the_standards_is_left_out() {
         let traced = effect().header(TRACEPARENT, PARENT);
         for state in ["", "a=\0", "a=ä", &"a".repeat(8193)] {
             assert_eq!(passed_on(PARENT, state), traced, "{state:?}");

@@ -351,6 +351,13 @@ impl Cluster {
     }
 }
 
+impl Cluster {
+    /// Keeps data and log for an analysis. They stay until `target/clusters` is removed.
+    pub fn keep(&mut self) {
+        self.home.keep();
+    }
+}
+
 impl Drop for Cluster {
     fn drop(&mut self) {
         if thread::panicking() {

@@ -23,9 +23,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use idem_cluster::{Cluster, Install, workspace_root};
+use idem_cluster::{Cluster, Home, Install, workspace_root};
 use idem_testkit::Session;
-use tempfile::TempDir;
 
 use super::connect;
 
@@ -103,30 +102,28 @@ fn each_other_script_is_detected_and_the_command_named() -> Result<()> {
 /// A private copy of PostgreSQL with scripts of the test.
 struct PrivateInstall {
     install: Install,
-    _directory: TempDir,
+    // This field is declared last, so that the directory is removed last.
+    _home: Home,
 }
 
 impl PrivateInstall {
     /// Links the files of the shared install into a new directory, which needs no space.
     fn new() -> Result<Self> {
         let shared = Install::from_env()?;
-        let parent = workspace_root().join("target/clusters");
-        fs::create_dir_all(&parent)?;
+        // The next server removes the directory if this process is killed.
+        let home = Home::create("install")?;
         // The server's user must be able to enter the directory.
-        let directory = tempfile::Builder::new()
-            .prefix("install-")
-            .permissions(Permissions::from_mode(0o755))
-            .tempdir_in(parent)?;
+        fs::set_permissions(home.dir(), Permissions::from_mode(0o755))?;
         let linked = Command::new("cp")
             .args(["--recursive", "--link"])
             .arg(shared.root().join("usr"))
-            .arg(directory.path())
+            .arg(home.dir())
             .status()?;
         ensure!(linked.success(), "cp: {linked}");
-        let install = Install::open(directory.path(), shared.version())?;
+        let install = Install::open(home.dir(), shared.version())?;
         Ok(Self {
             install,
-            _directory: directory,
+            _home: home,
         })
     }
 

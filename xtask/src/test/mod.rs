@@ -5,8 +5,8 @@
 //!   invariant.
 //! - `cargo xtask test everything` runs the stress tests for longer, the tests that the set of CI
 //!   ignores, the client through PgBouncer, and the other Debian suites.
-//! - `cargo xtask test <part>` runs one of the [parts].
-//! - `cargo xtask test <text>` runs the tests of the set of CI with this text in their name.
+//! - `cargo xtask test <part>` runs one of the [parts], with the tests that the set of CI ignores.
+//! - `cargo xtask test <text>` runs the tests with this text in their name, ignored ones too.
 
 mod parts;
 mod quick;
@@ -133,7 +133,11 @@ fn steps(context: &Context, extent: Extent) -> Vec<Step> {
             let steps = CI.iter().map(|part| part_step(context, extent, part));
             let mut steps: Vec<_> = steps.collect();
             if let Extent::Everything = extent {
-                steps.insert(2, through_pgbouncer(context));
+                let clients = CI
+                    .iter()
+                    .position(|part| *part == CLIENTS)
+                    .unwrap_or_default();
+                steps.insert(clients + 1, through_pgbouncer(context));
             }
             steps
         }
@@ -189,8 +193,14 @@ fn cargo_test(context: &Context, part: &Part) -> Step {
     for package in part.packages {
         command.args(["--package", package]);
     }
-    if part.features == Features::All {
-        command.arg("--all-features");
+    match part.features {
+        Features::None => {
+            command.arg("--no-default-features");
+        }
+        Features::Default => {}
+        Features::All => {
+            command.arg("--all-features");
+        }
     }
     match part.targets {
         Targets::All => {}

@@ -17,6 +17,7 @@ pub struct Part {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Features {
+    None,
     Default,
     All,
 }
@@ -34,21 +35,21 @@ pub enum Targets {
     Only(&'static [&'static str]),
 }
 
-/// The packages that need no features.
+/// The packages that are tested with the features with which they are built for users.
 const PLAIN: &[&str] = &[
     "idem-core",
     "idem-cluster",
     "idem-brokers",
     "idem-relay",
     "idem-compile-fail",
-    "idem-guides",
     "idem-testkit",
     "xtask",
 ];
 
-/// The client, the runtime and the integrations.
+/// The client, the runtime and the integrations, and the guides, which use their features.
 const CLIENT: &[&str] = &[
     "idem-client",
+    "idem-guides",
     "idem-http",
     "idem-integration-tests",
     "idem-kafka",
@@ -106,9 +107,19 @@ pub const CLIENTS: Part = Part {
     has_long_tests: false,
 };
 
+/// The code of the runtime that replaces a feature.
+const WITHOUT_FEATURES: Part = Part {
+    name: "runtime without features",
+    packages: &["idem-runtime"],
+    features: Features::None,
+    targets: Targets::Units,
+    has_long_tests: false,
+};
+
 /// The parts of the set of CI, in their order.
-pub const CI: [Part; 5] = [
+pub const CI: [Part; 6] = [
     UNITS,
+    WITHOUT_FEATURES,
     CLIENTS,
     live("live servers", Targets::Binaries(OTHERS)),
     live(RACES, Targets::Only(&[RACES])),

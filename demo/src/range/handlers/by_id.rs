@@ -21,7 +21,7 @@ use anyhow::Result;
 use tokio_postgres::{Client, GenericClient, types::Type};
 use uuid::Uuid;
 
-use super::Desk;
+use super::HandlerContext;
 use crate::range::{
     business, leader_board,
     message::{Fact, FireAt, MoveTarget},
@@ -40,8 +40,8 @@ pub async fn add_keys(client: &Client) -> Result<()> {
 }
 
 /// Decides, inserts the shot unless it exists, and publishes the fact in both cases.
-pub async fn fire(desk: &mut Desk<'_>, shot: FireAt) -> Result<()> {
-    let tx = desk.client.transaction().await?;
+pub async fn fire(context: &mut HandlerContext<'_>, shot: FireAt) -> Result<()> {
+    let tx = context.client.transaction().await?;
     let fact = business::decide(&tx, shot).await?;
     tx.execute_typed(
         "INSERT INTO shot (attempt, player, hit) VALUES ($1, $2, $3)
@@ -53,36 +53,36 @@ pub async fn fire(desk: &mut Desk<'_>, shot: FireAt) -> Result<()> {
         ],
     )
     .await?;
-    desk.hazard.mid_transaction().await?;
+    context.hazard.mid_transaction().await?;
     tx.commit().await?;
-    desk.hazard.after_commit()?;
-    desk.state.publish(fact.message(fact.attempt)?);
+    context.hazard.after_commit()?;
+    context.state.publish(fact.message(fact.attempt)?);
     Ok(())
 }
 
 /// Moves the target unless this move was already made.
-pub async fn move_target(desk: &mut Desk<'_>, order: MoveTarget) -> Result<()> {
-    let tx = desk.client.transaction().await?;
+pub async fn move_target(context: &mut HandlerContext<'_>, order: MoveTarget) -> Result<()> {
+    let tx = context.client.transaction().await?;
     let is_new = mark(&tx, order.order).await?;
     if is_new {
         business::move_target(&tx, &order).await?;
     }
-    desk.hazard.mid_transaction().await?;
+    context.hazard.mid_transaction().await?;
     tx.commit().await?;
-    desk.hazard.after_commit()?;
+    context.hazard.after_commit()?;
     Ok(())
 }
 
 /// Counts the hit unless the filter drops the message as a duplicate.
-pub async fn count(desk: &mut Desk<'_>, id: Uuid, fact: Fact) -> Result<()> {
-    let is_new = mark(&*desk.client, id).await?;
+pub async fn count(context: &mut HandlerContext<'_>, id: Uuid, fact: Fact) -> Result<()> {
+    let is_new = mark(&*context.client, id).await?;
     if is_new {
-        let tx = desk.client.transaction().await?;
+        let tx = context.client.transaction().await?;
         leader_board::count(&tx, &fact).await?;
-        desk.hazard.mid_transaction().await?;
+        context.hazard.mid_transaction().await?;
         tx.commit().await?;
     }
-    desk.hazard.after_commit()?;
+    context.hazard.after_commit()?;
     Ok(())
 }
 

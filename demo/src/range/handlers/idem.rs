@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use idem_client::{Claim, Effect, MessageId, commit, effects, try_claim};
 use uuid::Uuid;
 
-use super::Desk;
+use super::HandlerContext;
 use crate::range::{
     business, leader_board,
     message::{Fact, FireAt, MoveTarget},
@@ -15,10 +15,10 @@ use crate::range::{
 
 /// Claims the message, decides, inserts the shot and records the fact. A duplicate publishes the
 /// recorded fact.
-pub async fn fire(desk: &mut Desk<'_>, shot: FireAt) -> Result<()> {
+pub async fn fire(context: &mut HandlerContext<'_>, shot: FireAt) -> Result<()> {
     let id = MessageId::from(shot.attempt);
-    let destination = &desk.state.targets;
-    let tx = desk.client.transaction().await?;
+    let destination = &context.state.targets;
+    let tx = context.client.transaction().await?;
     let Claim::New(claimed) = try_claim(&tx, &id, destination).await? else {
         let recorded = effects(&tx, &id, destination).await?;
         ensure!(
@@ -26,47 +26,48 @@ pub async fn fire(desk: &mut Desk<'_>, shot: FireAt) -> Result<()> {
             "attempt {id} has {} effects",
             recorded.len()
         );
-        desk.hazard.mid_transaction().await?;
+        context.hazard.mid_transaction().await?;
         tx.rollback().await?;
         for effect in recorded {
-            desk.state
+            context
+                .state
                 .publish(Fact::published(effect.message_id, effect.payload)?);
         }
         return Ok(());
     };
     let fact = business::decide(&tx, shot).await?;
     business::keep_shot(&tx, &fact).await?;
-    desk.hazard.mid_transaction().await?;
-    let effect = Effect::json(&desk.state.topic, &fact)?
+    context.hazard.mid_transaction().await?;
+    let effect = Effect::json(&context.state.topic, &fact)?
         .key(fact.target.to_string())
         .message_type(fact.kind().name());
     claimed.record_effects(&[effect]).await?;
     commit(tx).await?;
     // The relay publishes the fact, so this function does not.
-    desk.hazard.after_commit()?;
+    context.hazard.after_commit()?;
     Ok(())
 }
 
 /// Claims the message and moves the target.
-pub async fn move_target(desk: &mut Desk<'_>, order: MoveTarget) -> Result<()> {
-    let tx = desk.client.transaction().await?;
-    if let Claim::New(_) = try_claim(&tx, &order.order.into(), &desk.state.targets).await? {
+pub async fn move_target(context: &mut HandlerContext<'_>, order: MoveTarget) -> Result<()> {
+    let tx = context.client.transaction().await?;
+    if let Claim::New(_) = try_claim(&tx, &order.order.into(), &context.state.targets).await? {
         business::move_target(&tx, &order).await?;
     }
-    desk.hazard.mid_transaction().await?;
+    context.hazard.mid_transaction().await?;
     commit(tx).await?;
-    desk.hazard.after_commit()?;
+    context.hazard.after_commit()?;
     Ok(())
 }
 
 /// Claims the fact by its message id and counts the hit.
-pub async fn count(desk: &mut Desk<'_>, id: Uuid, fact: Fact) -> Result<()> {
-    let tx = desk.client.transaction().await?;
-    if let Claim::New(_) = try_claim(&tx, &id.into(), &desk.state.board).await? {
+pub async fn count(context: &mut HandlerContext<'_>, id: Uuid, fact: Fact) -> Result<()> {
+    let tx = context.client.transaction().await?;
+    if let Claim::New(_) = try_claim(&tx, &id.into(), &context.state.board).await? {
         leader_board::count(&tx, &fact).await?;
     }
-    desk.hazard.mid_transaction().await?;
+    context.hazard.mid_transaction().await?;
     commit(tx).await?;
-    desk.hazard.after_commit()?;
+    context.hazard.after_commit()?;
     Ok(())
 }

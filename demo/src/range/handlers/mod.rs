@@ -50,7 +50,7 @@ impl System {
 }
 
 /// The context of a handler.
-pub struct Desk<'a> {
+pub struct HandlerContext<'a> {
     /// The connection of the consumer.
     pub client: &'a mut Client,
     /// The state that all consumers of the trial share.
@@ -60,18 +60,18 @@ pub struct Desk<'a> {
 }
 
 /// Handles one delivery.
-pub async fn handle(desk: &mut Desk<'_>, message: &Message) -> Result<()> {
+pub async fn handle(context: &mut HandlerContext<'_>, message: &Message) -> Result<()> {
     let body = message.body.as_slice();
-    match (message.kind, desk.state.system) {
-        (Kind::FireAt, System::Nothing) => nothing::fire(desk, parse(body)?).await,
-        (Kind::FireAt, System::ById) => by_id::fire(desk, parse(body)?).await,
-        (Kind::FireAt, System::Idem) => idem::fire(desk, parse(body)?).await,
-        (Kind::MoveTarget, System::Nothing) => nothing::move_target(desk, parse(body)?).await,
-        (Kind::MoveTarget, System::ById) => by_id::move_target(desk, parse(body)?).await,
-        (Kind::MoveTarget, System::Idem) => idem::move_target(desk, parse(body)?).await,
-        (Kind::TargetHit, System::Nothing) => nothing::count(desk, parse(body)?).await,
-        (Kind::TargetHit, System::ById) => by_id::count(desk, message.id, parse(body)?).await,
-        (Kind::TargetHit, System::Idem) => idem::count(desk, message.id, parse(body)?).await,
+    match (message.kind, context.state.system) {
+        (Kind::FireAt, System::Nothing) => nothing::fire(context, parse(body)?).await,
+        (Kind::FireAt, System::ById) => by_id::fire(context, parse(body)?).await,
+        (Kind::FireAt, System::Idem) => idem::fire(context, parse(body)?).await,
+        (Kind::MoveTarget, System::Nothing) => nothing::move_target(context, parse(body)?).await,
+        (Kind::MoveTarget, System::ById) => by_id::move_target(context, parse(body)?).await,
+        (Kind::MoveTarget, System::Idem) => idem::move_target(context, parse(body)?).await,
+        (Kind::TargetHit, System::Nothing) => nothing::count(context, parse(body)?).await,
+        (Kind::TargetHit, System::ById) => by_id::count(context, message.id, parse(body)?).await,
+        (Kind::TargetHit, System::Idem) => idem::count(context, message.id, parse(body)?).await,
         // The leader board counts hits only.
         (Kind::TargetMissed, _) => Ok(()),
     }

@@ -7,40 +7,40 @@
 use anyhow::Result;
 use uuid::Uuid;
 
-use super::Desk;
+use super::HandlerContext;
 use crate::range::{
     business, leader_board,
     message::{Fact, FireAt, MoveTarget},
 };
 
 /// Decides, inserts the shot and publishes the fact.
-pub async fn fire(desk: &mut Desk<'_>, shot: FireAt) -> Result<()> {
-    let tx = desk.client.transaction().await?;
+pub async fn fire(context: &mut HandlerContext<'_>, shot: FireAt) -> Result<()> {
+    let tx = context.client.transaction().await?;
     let fact = business::decide(&tx, shot).await?;
     business::keep_shot(&tx, &fact).await?;
-    desk.hazard.mid_transaction().await?;
+    context.hazard.mid_transaction().await?;
     tx.commit().await?;
-    desk.hazard.after_commit()?;
-    desk.state.publish(fact.message(Uuid::new_v4())?);
+    context.hazard.after_commit()?;
+    context.state.publish(fact.message(Uuid::new_v4())?);
     Ok(())
 }
 
 /// Moves the target. A late duplicate moves it back to an old position.
-pub async fn move_target(desk: &mut Desk<'_>, order: MoveTarget) -> Result<()> {
-    let tx = desk.client.transaction().await?;
+pub async fn move_target(context: &mut HandlerContext<'_>, order: MoveTarget) -> Result<()> {
+    let tx = context.client.transaction().await?;
     business::move_target(&tx, &order).await?;
-    desk.hazard.mid_transaction().await?;
+    context.hazard.mid_transaction().await?;
     tx.commit().await?;
-    desk.hazard.after_commit()?;
+    context.hazard.after_commit()?;
     Ok(())
 }
 
 /// Counts the hit at each delivery.
-pub async fn count(desk: &mut Desk<'_>, fact: Fact) -> Result<()> {
-    let tx = desk.client.transaction().await?;
+pub async fn count(context: &mut HandlerContext<'_>, fact: Fact) -> Result<()> {
+    let tx = context.client.transaction().await?;
     leader_board::count(&tx, &fact).await?;
-    desk.hazard.mid_transaction().await?;
+    context.hazard.mid_transaction().await?;
     tx.commit().await?;
-    desk.hazard.after_commit()?;
+    context.hazard.after_commit()?;
     Ok(())
 }

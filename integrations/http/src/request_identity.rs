@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The identity of a request: its id, and the fingerprint of its content.
-pub(crate) struct Asked {
+pub(crate) struct RequestIdentity {
     pub(crate) id: MessageId,
     pub(crate) fingerprint: Fingerprint,
 }
