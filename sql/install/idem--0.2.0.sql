@@ -1271,8 +1271,8 @@ CREATE FUNCTION idem.rotate(ring_name text, wait boolean) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
 DECLARE
-    r      idem.ring;
-    fallen text;
+    r             idem.ring;
+    oldest_tables regclass[];
 BEGIN
     -- Check without a lock first, so that a pass with nothing to do disturbs no session.
     SELECT * INTO r FROM idem.ring x WHERE x.name = ring_name;
@@ -1288,14 +1288,17 @@ BEGIN
         IF NOT idem.fence(format('%s emptying %s %s', r.name, r.rotations, r.rotated_at), wait) THEN
             RETURN 'waiting';
         END IF;
-        fallen := array_to_string(idem.slice_tables(r.name, (r.current + 1) % 4), ', ');
-        -- If the lock is not granted soon, give up and retry later: other sessions queue behind the
-        -- request.
-        EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', fallen);
+        oldest_tables := idem.slice_tables(r.name, (r.current + 1) % 4);
+        -- If the first lock is not granted soon, give up and retry later: other sessions queue
+        -- behind the request. While the step holds this lock, it waits for no other lock.
+        EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', oldest_tables[1]);
+        IF cardinality(oldest_tables) > 1 THEN
+            EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT', oldest_tables[2]);
+        END IF;
         IF r.name = 'outbox' AND cardinality(idem.relays_holding((r.current + 1) % 4)) > 0 THEN
             RETURN 'blocked';
         END IF;
-        EXECUTE format('TRUNCATE %s', fallen);
+        EXECUTE format('TRUNCATE %s', array_to_string(oldest_tables, ', '));
         UPDATE idem.ring x SET emptying = false WHERE x.id = r.id;
         RETURN 'emptied';
     ELSIF r.opening THEN

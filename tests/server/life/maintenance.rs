@@ -381,3 +381,43 @@ async fn i11_idle_pass_waits_for_no_lock() -> Result<()> {
     }
     Ok(())
 }
+
+/// I11. Goal: the step that empties a slice waits for the lock of the claims only. While it holds
+/// this lock, it does not wait for the lock of the external calls that belong to the claims.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i11_emptying_a_slice_waits_for_one_lock_only() -> Result<()> {
+    let cluster = server("emptying")?;
+    let session = with_idem(&cluster, "shop").await?;
+    let reader = connect(&cluster, "shop").await?;
+    let rotate = "SELECT idem.rotate('standard', false)";
+    make_due(&session, "standard").await?;
+    assert_eq!(session.text(rotate).await?, "opened");
+    assert_eq!(session.text(rotate).await?, "rotated");
+    // The server reports each lock wait of this session that is longer than 10 ms. A wait of the
+    // step ends after 100 ms.
+    session
+        .run(
+            "SET deadlock_timeout = '10ms'; SET log_lock_waits = on;
+             SET client_min_messages = 'log'",
+        )
+        .await?;
+    for (table, waits) in [("inbox_standard_2", true), ("call_standard_2", false)] {
+        reader
+            .run(&format!(
+                "BEGIN; LOCK TABLE idem.{table} IN ACCESS SHARE MODE"
+            ))
+            .await?;
+        let _ = session.notices();
+        assert_eq!(session.text(rotate).await?, "locked", "{table}");
+        let notices = session.notices();
+        let reported = notices.iter().any(|notice| {
+            notice
+                .message
+                .contains("still waiting for AccessExclusiveLock")
+        });
+        assert_eq!(reported, waits, "{table}: {notices:?}");
+        reader.run("COMMIT").await?;
+    }
+    assert_eq!(session.text(rotate).await?, "emptied");
+    Ok(())
+}
