@@ -152,6 +152,8 @@ AS $$
     SELECT b.* FROM idem.rotation_blockers() b;
 $$;
 COMMENT ON FUNCTION idem_rotation_blockers() IS
-    'Returns what the rotations wait for: sessions, prepared transactions (with gid; xact_start '
-    'is the time at which they were prepared) and relays. blocks: the step of the rotation that '
-    'waits.';
+    'Returns what the rotations wait for, with the oldest transaction of each ring first: '
+    'sessions, prepared transactions (with gid; xact_start is the time at which they were '
+    'prepared) and relays. blocks: the step of the rotation that waits. A transaction that began '
+    'after this step is shown when it is older than one second: a maintenance process waits for '
+    'it if it first checked the step later.';

@@ -115,8 +115,9 @@ COMMENT ON FUNCTION idem.check_due_times() IS
     'Reports leases that end in more than 25 hours and messages that are due in more than 366 '
     'days.';
 
--- The fence of a step waits only for transactions that began before the step was published. Later
--- transactions see the state after the step.
+-- A fence waits for the transactions that held the lock when its maintainer first checked the step.
+-- A maintainer that checks the step later reads a new list, so a transaction that began after the
+-- step can be in a list. It is shown after one second: shorter transactions delay no rotation.
 CREATE FUNCTION idem.rotation_blockers() RETURNS TABLE (
     ring             text,
     pid              integer,
@@ -162,6 +163,7 @@ AS $$
         ON b.pid IS NULL AND x.virtualtransaction = b.virtualtransaction
      WHERE b.published_at IS NULL OR a.xact_start IS NULL
         OR a.xact_start <= b.published_at + interval '1 second'
+        OR a.xact_start <= clock_timestamp() - interval '1 second'
     UNION ALL
     SELECT r.name, NULL, NULL, NULL, NULL, NULL, NULL,
            format('relay %s has not acknowledged outbox_%s', h.relay, s.slice)
@@ -169,7 +171,8 @@ AS $$
      CROSS JOIN LATERAL (SELECT CASE WHEN r.emptying THEN (r.current + 1) % 4
                                      ELSE (r.current + 2) % 4 END) AS s (slice)
      CROSS JOIN LATERAL unnest(idem.relays_holding(s.slice)) AS h (relay)
-     WHERE r.name = 'outbox' AND (r.emptying OR idem.is_due(r));
+     WHERE r.name = 'outbox' AND (r.emptying OR idem.is_due(r))
+     ORDER BY 1, 6;
 $$;
 COMMENT ON FUNCTION idem.rotation_blockers() IS 'Returns the rows of idem_rotation_blockers.';
 
@@ -207,11 +210,12 @@ BEGIN
                              idem.period(r.retention), idem.ran() - r.rotated_at);
         ELSE
             SELECT string_agg(b.what, ', ') INTO holders
-              FROM (SELECT DISTINCT CASE WHEN x.pid IS NULL
-                                         THEN format('prepared transaction %L', x.gid)
-                                         ELSE format('pid %s (%s)', x.pid, x.application_name)
-                                    END AS what
-                      FROM idem.rotation_blockers() x WHERE x.ring = r.name LIMIT 5) b;
+              FROM (SELECT CASE WHEN x.pid IS NULL
+                                THEN format('prepared transaction %L', x.gid)
+                                ELSE format('pid %s (%s)', x.pid, x.application_name)
+                           END AS what
+                      FROM idem.rotation_blockers() x WHERE x.ring = r.name
+                     GROUP BY 1 ORDER BY min(x.xact_start) LIMIT 5) b;
             detail := format('late by %s: ', late) || CASE
                 WHEN holders IS NOT NULL
                 THEN format('it waits for %s: see idem_rotation_blockers()', holders)

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
-use idem_testkit::Session;
+use idem_testkit::{Session, until};
 
 use super::{claim, cluster, connect, make_due, with_idem};
 
@@ -187,6 +187,45 @@ async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
         "emptied"
     );
     assert_eq!(monitor.text(blockers).await?, "");
+    Ok(())
+}
+
+/// I9. Goal: a monitor sees a transaction that began after the step of the rotation, if another
+/// maintenance process waits for it. Each process waits for the transactions that hold the lock
+/// when it first checks the step.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i9_monitor_sees_a_blocker_that_began_after_the_step() -> Result<()> {
+    let cluster = server("health-later")?;
+    let session = with_idem(&cluster, "shop").await?;
+    let (later, maintainer) = (
+        connect(&cluster, "shop").await?,
+        connect(&cluster, "shop").await?,
+    );
+    make_due(&session, "standard").await?;
+    let rotate = "SELECT idem.rotate('standard', false)";
+    assert_eq!(session.text(rotate).await?, "opened");
+    // Move the step ten seconds into the past, so that the claim begins long after the step.
+    session
+        .run(
+            "UPDATE idem.ring SET opened[2] = opened[2] - interval '10 seconds'
+              WHERE name = 'standard'",
+        )
+        .await?;
+    later.run("BEGIN").await?;
+    assert_eq!(claim(&later, "m1").await?, "t");
+    assert_eq!(maintainer.text(rotate).await?, "waiting");
+    let pid = later.pid().await?;
+    let blockers = format!("SELECT blocks FROM idem_rotation_blockers() WHERE pid = {pid}");
+    until("the blocker is shown", async || {
+        Ok(session.text(&blockers).await? == "the fence before the slices rotate")
+    })
+    .await?;
+    make_due(&session, "standard").await?;
+    make_due(&session, "standard").await?;
+    let health = check(&session, "rotation standard").await?;
+    ensure!(health.contains(&format!("pid {pid}")), "{health}");
+    later.run("COMMIT").await?;
+    assert_eq!(maintainer.text(rotate).await?, "rotated");
     Ok(())
 }
 
