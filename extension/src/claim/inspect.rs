@@ -41,12 +41,10 @@ pub fn held<'a>(id: MessageId<'a>, name: &'a str, rings: &'a Entered) -> Result<
     };
     let identity = Identity::find(id, name)?.ok_or_else(not_claimed)?;
     let mut keys = identity.keys();
-    let ring = identity.destination.ring(rings);
-    // Search the newest slice first, because the claim is there unless the ring has rotated since.
-    for slice in [ring.current()]
-        .into_iter()
-        .chain(ring.sealed().into_iter().rev())
-    {
+    // Search the newest slice of the present ring first, because the claim is there unless the ring
+    // has rotated since. The rings that the destination left follow, because this transaction may
+    // have moved the destination after the claim.
+    for slice in slices_of(&identity.destination, rings).into_iter().rev() {
         let table = Table::for_reading(slice);
         let mut lookup = Lookup::insert_only(&table, 2);
         if lookup.find_mine(&mut keys) {

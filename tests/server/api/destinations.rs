@@ -79,6 +79,44 @@ async fn i6_move_between_rings_keeps_claims() -> Result<()> {
     Ok(())
 }
 
+/// I2: a transaction can claim a message, move the destination to another ring, and then record the
+/// effects of the claim.
+#[tokio::test]
+async fn i2_effects_are_recorded_after_a_move_between_rings() -> Result<()> {
+    let db = Database::with_idem("moves_before_effects").await?;
+    let session = db.connect().await?;
+    // The first transaction also creates the destination. The second one moves it twice.
+    for (id, moves) in [
+        ("m1", "SELECT idem_configure('orders', '30 days')"),
+        (
+            "m2",
+            "SELECT idem_configure('orders', '30 minutes'),
+                    idem_configure('orders', '7 days')",
+        ),
+    ] {
+        let record = format!(
+            r#"SELECT idem_record_effects('{id}', 'orders', '[{{"topic": "t", "payload": 1}}]')"#
+        );
+        session
+            .run(&format!("BEGIN; SELECT idem_try_claim('{id}', 'orders')"))
+            .await?;
+        session.run(moves).await?;
+        session.run(&record).await?;
+        session.run("COMMIT").await?;
+        assert_eq!(
+            session
+                .text(&format!("SELECT topic FROM idem_effects('{id}', 'orders')"))
+                .await?,
+            "t",
+            "{id}"
+        );
+        // A message that another transaction has claimed has no effects to record.
+        let refusal = session.refused(&record).await?;
+        assert_eq!(refusal.sqlstate, "55000", "{refusal:?}");
+    }
+    Ok(())
+}
+
 /// `idem_configure` creates the destination when it has no claim yet.
 #[tokio::test]
 async fn destination_can_be_configured_before_its_first_claim() -> Result<()> {
