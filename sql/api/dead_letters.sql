@@ -119,11 +119,11 @@ END
 $$;
 COMMENT ON FUNCTION idem_bury(text, text, bigint, bytea, text, jsonb, text, text, text) IS
     'Moves a message of a broker to the dead letters. The token of idem_acquire proves the lease. '
-    'payload: at most 64 MiB. headers: a JSON object. key has 1 to 1,024 bytes, type and '
-    'content_type (default application/octet-stream) 1 to 255. Errors: 22004 (null argument), '
-    '22023 (invalid argument), 23000 (another id has the same key), 25000 (not READ COMMITTED), '
-    '25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), 54000 (the payload '
-    'is too large), 55000 (the lease is lost).';
+    'payload: at most 64 MiB. headers: a JSON object. key: the ordering key, 1 to 1,024 bytes. '
+    'type and content_type (default application/octet-stream): 1 to 255 bytes. Errors: 22004 '
+    '(null argument), 22023 (invalid argument), 23000 (the hash of this id is the hash of another '
+    'id), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 53400 '
+    '(idem.max_dead_letters), 54000 (the payload is too large), 55000 (the lease is lost).';
 
 CREATE FUNCTION idem_bury(
     id           uuid,
@@ -141,11 +141,11 @@ RETURN @extschema@.idem_bury(id::text, destination, token, payload, error, heade
                              content_type);
 COMMENT ON FUNCTION idem_bury(uuid, text, bigint, bytea, text, jsonb, text, text, text) IS
     'Moves a message of a broker to the dead letters. The token of idem_acquire proves the lease. '
-    'payload: at most 64 MiB. headers: a JSON object. key has 1 to 1,024 bytes, type and '
-    'content_type (default application/octet-stream) 1 to 255. Errors: 22004 (null argument), '
-    '22023 (invalid argument), 23000 (another id has the same key), 25000 (not READ COMMITTED), '
-    '25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), 54000 (the payload '
-    'is too large), 55000 (the lease is lost).';
+    'payload: at most 64 MiB. headers: a JSON object. key: the ordering key, 1 to 1,024 bytes. '
+    'type and content_type (default application/octet-stream): 1 to 255 bytes. Errors: 22004 '
+    '(null argument), 22023 (invalid argument), 23000 (this id is the hash of another id), 25000 '
+    '(not READ COMMITTED), 25006 (standby or read-only transaction), 53400 '
+    '(idem.max_dead_letters), 54000 (the payload is too large), 55000 (the lease is lost).';
 
 -- One statement writes the lease and the dead letter. If it fails, no attempt is counted.
 CREATE FUNCTION idem_reject(
@@ -208,9 +208,10 @@ COMMENT ON FUNCTION idem_reject(text, text, bytea, text, jsonb, text, text, text
     'processed. A message without an id (null) gets a UUID, a hash of source, headers, key, type '
     'and payload. source: the queue, subject or topic of the message, 1 to 1,024 bytes; it is '
     'stored as the header idem-source-topic. payload: at most 64 MiB. Errors: 22004 (null '
-    'argument), 22023 (invalid argument), 23000 (another id has the same key), 25000 (not READ '
-    'COMMITTED), 25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), 54000 '
-    '(the payload is too large), 55P03 (the message is in progress).';
+    'argument), 22023 (invalid argument), 23000 (the hash of this id is the hash of another id), '
+    '25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 53400 '
+    '(idem.max_dead_letters), 54000 (the payload is too large), 55P03 (the message is in '
+    'progress).';
 
 CREATE FUNCTION idem_reject(
     id           uuid,
@@ -232,9 +233,9 @@ COMMENT ON FUNCTION idem_reject(uuid, text, bytea, text, jsonb, text, text, text
     'processed. A message without an id (null) gets a UUID, a hash of source, headers, key, type '
     'and payload. source: the queue, subject or topic of the message, 1 to 1,024 bytes; it is '
     'stored as the header idem-source-topic. payload: at most 64 MiB. Errors: 22004 (null '
-    'argument), 22023 (invalid argument), 23000 (another id has the same key), 25000 (not READ '
-    'COMMITTED), 25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), 54000 '
-    '(the payload is too large), 55P03 (the message is in progress).';
+    'argument), 22023 (invalid argument), 23000 (this id is the hash of another id), 25000 (not '
+    'READ COMMITTED), 25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), '
+    '54000 (the payload is too large), 55P03 (the message is in progress).';
 
 CREATE FUNCTION idem_requeue(id text, destination text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -244,7 +245,8 @@ DECLARE
     p      idem.pending_0;
     letter idem.dead_letter;
 BEGIN
-    -- Check the arguments before the isolation level of the transaction.
+    -- These two calls only check the arguments. They come first, so that a wrong argument is
+    -- reported at every isolation level.
     PERFORM idem.key_of(idem_requeue.id), idem.find_destination(idem_requeue.destination);
     PERFORM idem.check_lease_transaction();
     slice := idem.enter_pending();
@@ -256,22 +258,22 @@ END
 $$;
 COMMENT ON FUNCTION idem_requeue(text, text) IS
     'Makes a dead letter a pending message again: it is due now, after all other messages of its '
-    'key, and has all its attempts. Returns false if there is no dead letter, or if the message '
-    'was claimed meanwhile (then its dead letter is deleted). Errors: 22004 (null argument), '
-    '22023 (invalid argument), 23000 (another id has the same key), 25000 (not READ COMMITTED), '
-    '25006 (standby or read-only transaction), 55P03 (another transaction is claiming the '
-    'message).';
+    'ordering key, and has all its attempts. Returns false if there is no dead letter, or if the '
+    'message was claimed meanwhile (then its dead letter is deleted). Errors: 22004 (null '
+    'argument), 22023 (invalid argument), 23000 (the hash of this id is the hash of another id), '
+    '25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 55P03 (another '
+    'transaction is claiming the message).';
 
 CREATE FUNCTION idem_requeue(id uuid, destination text) RETURNS boolean
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN @extschema@.idem_requeue(id::text, destination);
 COMMENT ON FUNCTION idem_requeue(uuid, text) IS
     'Makes a dead letter a pending message again: it is due now, after all other messages of its '
-    'key, and has all its attempts. Returns false if there is no dead letter, or if the message '
-    'was claimed meanwhile (then its dead letter is deleted). Errors: 22004 (null argument), '
-    '22023 (invalid argument), 23000 (another id has the same key), 25000 (not READ COMMITTED), '
-    '25006 (standby or read-only transaction), 55P03 (another transaction is claiming the '
-    'message).';
+    'ordering key, and has all its attempts. Returns false if there is no dead letter, or if the '
+    'message was claimed meanwhile (then its dead letter is deleted). Errors: 22004 (null '
+    'argument), 22023 (invalid argument), 23000 (this id is the hash of another id), 25000 (not '
+    'READ COMMITTED), 25006 (standby or read-only transaction), 55P03 (another transaction is '
+    'claiming the message).';
 
 CREATE FUNCTION idem_discard(id text, destination text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -289,8 +291,8 @@ $$;
 COMMENT ON FUNCTION idem_discard(text, text) IS
     'Deletes a dead letter and claims its message, so that the message remains known as '
     'processed. Returns false if there is no dead letter. Errors: 22004 (null argument), 22023 '
-    '(invalid argument), 23000 (another id has the same key), 25000 (not READ COMMITTED), 25006 '
-    '(standby or read-only transaction).';
+    '(invalid argument), 23000 (the hash of this id is the hash of another id), 25000 (not READ '
+    'COMMITTED), 25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_discard(id uuid, destination text) RETURNS boolean
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
@@ -298,8 +300,8 @@ RETURN @extschema@.idem_discard(id::text, destination);
 COMMENT ON FUNCTION idem_discard(uuid, text) IS
     'Deletes a dead letter and claims its message, so that the message remains known as '
     'processed. Returns false if there is no dead letter. Errors: 22004 (null argument), 22023 '
-    '(invalid argument), 23000 (another id has the same key), 25000 (not READ COMMITTED), 25006 '
-    '(standby or read-only transaction).';
+    '(invalid argument), 23000 (this id is the hash of another id), 25000 (not READ COMMITTED), '
+    '25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_requeue_all(
     destination  text,
@@ -390,9 +392,9 @@ COMMENT ON FUNCTION idem_forward(text, text, text) IS
     'type, content type and headers of the dead letter and a new message id, so a consumer that '
     'identifies messages by the message id processes it as a new message. Returns the message id; '
     'null if there is no dead letter, or if its message was processed meanwhile (then the dead '
-    'letter is deleted). Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another '
-    'id has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
-    '55000 (there is no relay), 55P03 (the message is leased).';
+    'letter is deleted). Errors: 22004 (null argument), 22023 (invalid argument), 23000 (the hash '
+    'of this id is the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or '
+    'read-only transaction), 55000 (there is no relay), 55P03 (the message is leased).';
 
 CREATE FUNCTION idem_forward(id uuid, destination text, topic text) RETURNS uuid
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
@@ -403,9 +405,9 @@ COMMENT ON FUNCTION idem_forward(uuid, text, text) IS
     'type, content type and headers of the dead letter and a new message id, so a consumer that '
     'identifies messages by the message id processes it as a new message. Returns the message id; '
     'null if there is no dead letter, or if its message was processed meanwhile (then the dead '
-    'letter is deleted). Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another '
-    'id has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
-    '55000 (there is no relay), 55P03 (the message is leased).';
+    'letter is deleted). Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this id '
+    'is the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or read-only '
+    'transaction), 55000 (there is no relay), 55P03 (the message is leased).';
 
 CREATE FUNCTION idem_forward_all(
     destination  text,

@@ -8,10 +8,11 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_text_wra
 COMMENT ON FUNCTION idem_receive(text, text, jsonb, jsonb, text, timestamptz, text, text) IS
     'Stores a message in the durable inbox, to be processed later. Acknowledge the message to its '
     'broker after the commit. Returns false, and stores nothing, if the message is known: '
-    'received, leased, dead or claimed. key: messages with the same key are processed one at a '
-    'time, in the order of arrival. deliver_after: idem_next does not return the message before '
-    'this time. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id has '
-    'the same key), 25006 (standby or read-only transaction).';
+    'received, leased, dead or claimed. key: the ordering key. Messages with the same ordering '
+    'key are processed one at a time, in the order of arrival. deliver_after: idem_next does not '
+    'return the message before this time. Errors: 22004 (null argument), 22023 (invalid '
+    'argument), 23000 (the hash of this id is the hash of another id), 25006 (standby or '
+    'read-only transaction).';
 
 CREATE FUNCTION idem_receive(
     id uuid, destination text, payload jsonb, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
@@ -21,10 +22,11 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_uuid_wra
 COMMENT ON FUNCTION idem_receive(uuid, text, jsonb, jsonb, text, timestamptz, text, text) IS
     'Stores a message in the durable inbox, to be processed later. Acknowledge the message to its '
     'broker after the commit. Returns false, and stores nothing, if the message is known: '
-    'received, leased, dead or claimed. key: messages with the same key are processed one at a '
-    'time, in the order of arrival. deliver_after: idem_next does not return the message before '
-    'this time. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id has '
-    'the same key), 25006 (standby or read-only transaction).';
+    'received, leased, dead or claimed. key: the ordering key. Messages with the same ordering '
+    'key are processed one at a time, in the order of arrival. deliver_after: idem_next does not '
+    'return the message before this time. Errors: 22004 (null argument), 22023 (invalid '
+    'argument), 23000 (this id is the hash of another id), 25006 (standby or read-only '
+    'transaction).';
 
 CREATE FUNCTION idem_receive_bytes(
     id text, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
@@ -34,10 +36,11 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_te
 COMMENT ON FUNCTION idem_receive_bytes(text, text, bytea, jsonb, text, timestamptz, text, text) IS
     'Stores a message in the durable inbox, to be processed later. Acknowledge the message to its '
     'broker after the commit. Returns false, and stores nothing, if the message is known: '
-    'received, leased, dead or claimed. key: messages with the same key are processed one at a '
-    'time, in the order of arrival. deliver_after: idem_next does not return the message before '
-    'this time. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id has '
-    'the same key), 25006 (standby or read-only transaction).';
+    'received, leased, dead or claimed. key: the ordering key. Messages with the same ordering '
+    'key are processed one at a time, in the order of arrival. deliver_after: idem_next does not '
+    'return the message before this time. Errors: 22004 (null argument), 22023 (invalid '
+    'argument), 23000 (the hash of this id is the hash of another id), 25006 (standby or '
+    'read-only transaction).';
 
 CREATE FUNCTION idem_receive_bytes(
     id uuid, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
@@ -47,10 +50,11 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_uu
 COMMENT ON FUNCTION idem_receive_bytes(uuid, text, bytea, jsonb, text, timestamptz, text, text) IS
     'Stores a message in the durable inbox, to be processed later. Acknowledge the message to its '
     'broker after the commit. Returns false, and stores nothing, if the message is known: '
-    'received, leased, dead or claimed. key: messages with the same key are processed one at a '
-    'time, in the order of arrival. deliver_after: idem_next does not return the message before '
-    'this time. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id has '
-    'the same key), 25006 (standby or read-only transaction).';
+    'received, leased, dead or claimed. key: the ordering key. Messages with the same ordering '
+    'key are processed one at a time, in the order of arrival. deliver_after: idem_next does not '
+    'return the message before this time. Errors: 22004 (null argument), 22023 (invalid '
+    'argument), 23000 (this id is the hash of another id), 25006 (standby or read-only '
+    'transaction).';
 
 CREATE FUNCTION idem_next(
     destination  text,
@@ -80,17 +84,19 @@ COMMENT ON FUNCTION idem_next(text, integer, interval, bigint) IS
     'Returns at most max_messages messages (1 to 10,000) with at most max_bytes bytes of payloads '
     'and headers (1 to 1 GB), but the first message whatever its size. A smaller result does not '
     'mean that no other message is due. A message that does not fit is not leased, but its row '
-    'stays locked until the transaction ends. Of the messages with one key only the first is '
-    'returned, and none while another one is leased or waits for a retry. A message with an '
-    'expired lease (lease_expired) is returned alone. Finish each message with idem_complete, or '
-    'with idem_try_claim in the business transaction, or release it with idem_release. A message '
-    'that is not finished is returned again after its lease, until no attempt is left. lease: 1 '
-    'millisecond to 1 day. Errors: 22004 (null argument), 22023 (invalid argument), 25000 (not '
-    'READ COMMITTED), 25006 (standby or read-only transaction).';
+    'stays locked until the transaction ends. Of the messages with one ordering key only the '
+    'first is returned, and none while another one is leased, or while an earlier one waits for a '
+    'retry. A message with an expired lease (lease_expired) is returned alone. Finish each '
+    'message with idem_complete, or with idem_try_claim in the business transaction, or release '
+    'it with idem_release. A message that is not finished is returned again after its lease, '
+    'until no attempt is left. lease: 1 millisecond to 1 day. Errors: 22004 (null argument), '
+    '22023 (invalid argument), 25000 (not READ COMMITTED), 25006 (standby or read-only '
+    'transaction).';
 
 CREATE FUNCTION idem_next_wait(destination text, timeout_ms integer DEFAULT 1000) RETURNS boolean
 LANGUAGE c AS 'MODULE_PATHNAME', 'idem_next_wait_wrapper';
 COMMENT ON FUNCTION idem_next_wait(text, integer) IS
     'Waits at most timeout_ms milliseconds until idem_next can return a message of the '
-    'destination. Returns true if it can. Errors: 22004 (null argument), 22023 (invalid '
-    'argument), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction).';
+    'destination, or can move an exhausted message to the dead letters. Returns true if it can. '
+    'Errors: 22004 (null argument), 22023 (invalid argument), 25000 (not READ COMMITTED), 25006 '
+    '(standby or read-only transaction).';

@@ -10,8 +10,8 @@ COMMENT ON FUNCTION idem_acquire(text, text, interval) IS
     'call idem_complete with the token. outcome: see the type idem_lease_outcome. attempt counts '
     'this lease. After in_progress retry after retry_after; a received message is in_progress '
     'too, because idem_next returns it. lease: 1 millisecond to 1 day. Never waits, at any '
-    'isolation level. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id '
-    'has the same key), 25006 (standby or read-only transaction).';
+    'isolation level. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (the hash of '
+    'this id is the hash of another id), 25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_acquire(
     id uuid, destination text, lease interval DEFAULT '30 seconds', OUT outcome idem_lease_outcome,
@@ -23,8 +23,8 @@ COMMENT ON FUNCTION idem_acquire(uuid, text, interval) IS
     'call idem_complete with the token. outcome: see the type idem_lease_outcome. attempt counts '
     'this lease. After in_progress retry after retry_after; a received message is in_progress '
     'too, because idem_next returns it. lease: 1 millisecond to 1 day. Never waits, at any '
-    'isolation level. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id '
-    'has the same key), 25006 (standby or read-only transaction).';
+    'isolation level. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this id is '
+    'the hash of another id), 25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_complete(
     id text, destination text, token bigint, effects jsonb DEFAULT '[]'
@@ -33,9 +33,9 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_complete_wrapper
 COMMENT ON FUNCTION idem_complete(text, text, bigint, jsonb) IS
     'Turns the lease that the token proves into the claim, and records the effects, in the '
     'current transaction. Returns the message ids of the effects. Errors: 22004 (null argument), '
-    '22023 (invalid argument), 23000 (another id has the same key), 25006 (standby or read-only '
-    'transaction), 55000 (the lease is lost; nothing is written), 55P03 (the lease expired, and a '
-    'running transaction has claimed the message).';
+    '22023 (invalid argument), 23000 (the hash of this id is the hash of another id), 25006 '
+    '(standby or read-only transaction), 55000 (the lease is lost; nothing is written), 55P03 '
+    '(the lease expired, and a running transaction has claimed the message).';
 
 CREATE FUNCTION idem_complete(
     id uuid, destination text, token bigint, effects jsonb DEFAULT '[]'
@@ -44,9 +44,9 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_complete_uuid_wr
 COMMENT ON FUNCTION idem_complete(uuid, text, bigint, jsonb) IS
     'Turns the lease that the token proves into the claim, and records the effects, in the '
     'current transaction. Returns the message ids of the effects. Errors: 22004 (null argument), '
-    '22023 (invalid argument), 23000 (another id has the same key), 25006 (standby or read-only '
-    'transaction), 55000 (the lease is lost; nothing is written), 55P03 (the lease expired, and a '
-    'running transaction has claimed the message).';
+    '22023 (invalid argument), 23000 (this id is the hash of another id), 25006 (standby or '
+    'read-only transaction), 55000 (the lease is lost; nothing is written), 55P03 (the lease '
+    'expired, and a running transaction has claimed the message).';
 
 CREATE FUNCTION idem_extend(
     id          text,
@@ -70,9 +70,9 @@ END
 $$;
 COMMENT ON FUNCTION idem_extend(text, text, bigint, interval) IS
     'Extends the lease that the token proves: it ends after the interval lease (1 millisecond to '
-    '1 day) from now. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id '
-    'has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
-    '55000 (the lease is lost).';
+    '1 day) from now. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (the hash of '
+    'this id is the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or read-only '
+    'transaction), 55000 (the lease is lost).';
 
 CREATE FUNCTION idem_extend(
     id          uuid,
@@ -84,9 +84,9 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN @extschema@.idem_extend(id::text, destination, token, lease);
 COMMENT ON FUNCTION idem_extend(uuid, text, bigint, interval) IS
     'Extends the lease that the token proves: it ends after the interval lease (1 millisecond to '
-    '1 day) from now. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id '
-    'has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
-    '55000 (the lease is lost).';
+    '1 day) from now. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this id is '
+    'the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or read-only '
+    'transaction), 55000 (the lease is lost).';
 
 CREATE FUNCTION idem_release(
     id          text,
@@ -144,9 +144,9 @@ COMMENT ON FUNCTION idem_release(text, text, bigint, text, boolean) IS
     'once. With an error the attempt counts, and the message waits for its back-off. A received '
     'message moves to the dead letters if no attempt is left, if final is true, or if the error '
     'matches a pattern of final_errors; for a message of a broker the next idem_acquire then '
-    'returns exhausted. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another '
-    'id has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
-    '55000 (the lease is lost).';
+    'returns exhausted. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (the hash '
+    'of this id is the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or '
+    'read-only transaction), 55000 (the lease is lost).';
 
 CREATE FUNCTION idem_release(
     id          uuid,
@@ -163,6 +163,6 @@ COMMENT ON FUNCTION idem_release(uuid, text, bigint, text, boolean) IS
     'once. With an error the attempt counts, and the message waits for its back-off. A received '
     'message moves to the dead letters if no attempt is left, if final is true, or if the error '
     'matches a pattern of final_errors; for a message of a broker the next idem_acquire then '
-    'returns exhausted. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another '
-    'id has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
-    '55000 (the lease is lost).';
+    'returns exhausted. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this id '
+    'is the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or read-only '
+    'transaction), 55000 (the lease is lost).';

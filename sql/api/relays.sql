@@ -133,7 +133,7 @@ END
 $$;
 COMMENT ON FUNCTION idem_relay_ack(text, integer, bigint) IS
     'Acknowledges the batch that the token leases, after its effects are published. The cursor '
-    'moves behind the batch. Errors: 22004 (null argument), 22023 (invalid argument), 42704 (no '
+    'moves past the batch. Errors: 22004 (null argument), 22023 (invalid argument), 42704 (no '
     'such relay), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 55000 '
     '(stale token, or transaction ids went backwards).';
 
@@ -408,6 +408,8 @@ BEGIN
         p.written_at := clock_timestamp();
         PERFORM idem.append_progress(idem.close_pair(p));
     END LOOP;
+    -- 3 is the first normal transaction id. Every snapshot of this server sees it as ended, so each
+    -- effect counts as old. A relay that starts at the oldest effect still reads it.
     UPDATE idem.outbox_0 SET tx = '3';
     UPDATE idem.outbox_1 SET tx = '3';
     UPDATE idem.outbox_2 SET tx = '3';

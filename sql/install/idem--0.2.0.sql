@@ -130,8 +130,9 @@ COMMENT ON FUNCTION idem.monotonic() IS 'Returns the monotonic clock of the syst
 CREATE FUNCTION idem.fence(step text, wait boolean) RETURNS boolean
 LANGUAGE c AS 'MODULE_PATHNAME', 'fence_wrapper';
 COMMENT ON FUNCTION idem.fence(text, boolean) IS
-    'Returns true when every transaction that held a claim when this step was first checked has '
-    'ended. wait: wait for these transactions for some time before returning false.';
+    'Returns true when all transactions have ended that held a lock of claims on idem.ring at the '
+    'first check of this step. wait: wait for these transactions for some time before returning '
+    'false.';
 
 CREATE FUNCTION idem.invalidate(relation oid) RETURNS void
 LANGUAGE c AS 'MODULE_PATHNAME', 'invalidate_wrapper';
@@ -409,6 +410,8 @@ BEGIN
             COMMENT ON TABLE idem.outbox_%1$s IS
                 'A slice of the outbox: effects. Written by idem_record_effects and idem_send, '
                 'read by relays.';
+            COMMENT ON COLUMN idem.outbox_%1$s.recorded_at IS
+                'The time of the claim; for idem_send, the start of the transaction.';
             $ddl$, slice);
         PERFORM pg_catalog.pg_extension_config_dump(
             ('idem.outbox_' || slice)::pg_catalog.regclass, '');
@@ -537,8 +540,8 @@ BEGIN
                 'The number of attempts that have begun. An attempt counts when its lease begins, '
                 'so a crash of the consumer counts.';
             COMMENT ON COLUMN idem.pending_%1$s.payload_slice IS
-                'The number N of the table idem.payload_N that holds the payload; null: the '
-                'message is at its broker.';
+                'The number N of the table idem.payload_N that holds the payload. Null: the '
+                'payload is at the broker, or in idem.dead_letter if the state is d.';
             COMMENT ON COLUMN idem.pending_%1$s.state IS
                 'r: ready. l: leased until due_at. w: waiting for the next attempt until due_at. '
                 'd: dead.';
@@ -771,7 +774,8 @@ COMMENT ON TABLE  idem.relay IS
 COMMENT ON COLUMN idem.relay.start_snapshot IS
     'The relay reads the effects of transactions that are not visible in this snapshot.';
 COMMENT ON COLUMN idem.relay.start_floor IS
-    'Transactions that began after start_snapshot have sequence numbers higher than this one.';
+    'Transactions that got their id after start_snapshot have sequence numbers higher than this '
+    'one.';
 COMMENT ON COLUMN idem.relay.dropped_at IS
     'The time at which the relay was dropped. Only the relay with id 1, which CREATE EXTENSION '
     'creates, has it: its row is kept, so that a restore does not create the relay again.';
@@ -873,8 +877,18 @@ BEGIN
                 'True: the leased batch was read from idem.delayed. Its acknowledgement does not '
                 'move the cursor.';
             COMMENT ON COLUMN idem.progress_%1$s.floor_from IS
-                'Transactions that began after snapshot_from have sequence numbers higher than '
-                'this one.';
+                'Transactions that got their id after snapshot_from have sequence numbers higher '
+                'than this one. A pair of snapshots covers floor_from < seq <= ceiling_to.';
+            COMMENT ON COLUMN idem.progress_%1$s.floor_to IS
+                'The floor_from of the next pair.';
+            COMMENT ON COLUMN idem.progress_%1$s.snapshot_from IS
+                'The older snapshot of the pair. The effects that it sees are acknowledged.';
+            COMMENT ON COLUMN idem.progress_%1$s.snapshot_to IS
+                'The newer snapshot of the pair. Null: no pair is open.';
+            COMMENT ON COLUMN idem.progress_%1$s.written_at IS
+                'While a batch is leased: the time at which its effects were chosen. An effect '
+                'with a later deliver_after is not in the batch. Otherwise: the time at which the '
+                'row was written.';
             COMMENT ON COLUMN idem.progress_%1$s.ceiling_to IS
                 'No transaction that is visible in snapshot_to has a sequence number higher than '
                 'this one.';
@@ -1150,6 +1164,8 @@ COMMENT ON FUNCTION idem.period(interval) IS
 --                          the slices rotate                                     (invalidation)
 --   emptying -> steady     after the fence no transaction reads the oldest slice: TRUNCATE
 --
+-- The trigger publish on idem.ring sends the invalidation when a step commits.
+--
 -- Maintainers lock idem.ring in a mode that conflicts with itself, so only one of them does a step
 -- at a time. The lock is held until the invalidation of the step has been sent. A fence that
 -- another maintainer created before that would miss a claimer with the old state.
@@ -1172,9 +1188,9 @@ COMMENT ON FUNCTION idem.slice_tables(text, integer) IS
     'Returns the tables that are truncated with a slice: a slice of the inbox and the slice of '
     'the journal that belongs to it.';
 
--- Finds the relays that have not acknowledged all effects in a slice of the outbox. An effect is
--- not acknowledged if its transaction began after the older snapshot of the cursor, or was running
--- at that time. So the result is exact, although the function does not read the whole slice.
+-- Looks for effects of transactions that the older snapshot of the cursor does not see. The
+-- function never omits a relay that still needs an effect. It may name a relay that has
+-- acknowledged part of its pair of snapshots.
 CREATE FUNCTION idem.relays_holding(slice integer) RETURNS text[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 SET enable_bitmapscan = off SET jit = off
@@ -1209,7 +1225,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.relays_holding(integer) IS
-    'Returns the names of the relays that have not acknowledged all effects in a slice of the '
+    'Returns the names of the relays that may not have acknowledged all effects in a slice of the '
     'outbox.';
 
 CREATE FUNCTION idem.is_due(ring idem.ring) RETURNS boolean
@@ -1222,9 +1238,9 @@ $$;
 COMMENT ON FUNCTION idem.is_due(idem.ring) IS
     'Returns whether the last rotation of a ring is at least one period ago.';
 
--- Effects are kept longer than the claims that they belong to, so that every duplicate finds the
--- effects of its claim. The check uses opened and not remembers_since, because the oldest slice of
--- a ring also holds claims that were made while the ring was opening.
+-- A duplicate reads the effects of its claim, so the slice must be older than every claim that can
+-- still be found. While a ring opens, claims already go to its next slice. So the oldest claim of a
+-- slice can be older than started, from which remembers_since is computed, but not than opened.
 CREATE FUNCTION idem.outbox_may_rotate(outbox idem.ring) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -1256,8 +1272,8 @@ BEGIN
            opening = false,
            emptying = true,
            started[(r.current + 1) % 4 + 1] = here,
-           -- From now on two slices are sealed. The older of them is current + 3, with the old
-           -- value of current. The first two rotations forget nothing.
+           -- After this UPDATE the older sealed slice is the one that is current + 3 now. The first
+           -- two rotations remove slices that were never used.
            remembers_since = CASE WHEN r.rotations >= 2 THEN r.started[(r.current + 3) % 4 + 1] END,
            rotated_at = here,
            rotations = r.rotations + 1
@@ -1283,8 +1299,8 @@ BEGIN
     SELECT * INTO r FROM idem.ring x WHERE x.name = ring_name;
 
     IF r.emptying THEN
-        -- The time is part of the name, so that a step that is published again has a fence of its
-        -- own.
+        -- The time is part of the name, because the number of rotations is set back when the state
+        -- of a dump is restored into this database.
         IF NOT idem.fence(format('%s emptying %s %s', r.name, r.rotations, r.rotated_at), wait) THEN
             RETURN 'waiting';
         END IF;
@@ -1295,6 +1311,7 @@ BEGIN
         IF cardinality(oldest_tables) > 1 THEN
             EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT', oldest_tables[2]);
         END IF;
+        -- A relay that reads from the oldest effect may have been created since the slices rotated.
         IF r.name = 'outbox' AND cardinality(idem.relays_holding((r.current + 1) % 4)) > 0 THEN
             RETURN 'blocked';
         END IF;
@@ -1361,11 +1378,11 @@ COMMENT ON FUNCTION idem.lock_out_claims() IS
 -- transaction with an old snapshot keeps VACUUM from removing them. A rotation copies the live rows
 -- into the other table and makes it the current table.
 --
--- A rotation is short: it runs only when the table is large and its live rows are few. It waits at
--- most 50 ms for the lock of the current table, so a claim waits no longer than that, and it does
--- not wait for the lock of the other table. A maintainer first locks idem.pending_rotation, and
--- gives up if another maintainer holds this lock. Otherwise two maintainers that have read a table
--- could both wait for its lock, which is a deadlock.
+-- A rotation is short: it runs only when the table is large and its live rows are few. A claim
+-- waits at most 50 ms for the rotation to begin, and then until it commits. The rotation does not
+-- wait for the lock of the other table. A maintainer first locks idem.pending_rotation, and gives
+-- up if another maintainer holds this lock. Otherwise two maintainers that have read a table could
+-- both wait for its lock, which is a deadlock.
 
 CREATE FUNCTION idem.pending_table(slice integer) RETURNS regclass
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
@@ -1431,8 +1448,8 @@ BEGIN
     -- snapshots, and a dump that began before must find the pending messages in one of the two
     -- tables.
     EXECUTE format('TRUNCATE %s', idem.pending_table(next));
-    -- Do not copy the lease of a broker's message that expired longer ago than the longest
-    -- retention of claims. A claim of that age is forgotten too.
+    -- Do not copy a row of a broker's message that has been due for longer than the longest
+    -- retention. A claim of that age is forgotten too.
     EXECUTE format('INSERT INTO %s SELECT p.* FROM %s p '
                    'WHERE p.payload_slice IS NOT NULL OR p.due_at >= $1',
                    idem.pending_table(next), idem.pending_table(rotation.current))
@@ -1522,7 +1539,7 @@ COMMENT ON FUNCTION idem.payload_bytes(integer) IS
 
 CREATE FUNCTION idem.rotate_payloads(
     least_bytes bigint   DEFAULT 33554432,
-    rest        interval DEFAULT '10 seconds'
+    quiet_time  interval DEFAULT '10 seconds'
 ) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET jit = off
 AS $$
@@ -1541,8 +1558,8 @@ BEGIN
     -- This lock serializes maintainers. It does not block sessions that read or write the table.
     LOCK TABLE idem.payload_rotation IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     SELECT * INTO r FROM idem.payload_rotation x WHERE x.id = 1;
-    IF idem.empty_a_payload_slice(r, sizes, rest)
-       OR idem.look_for_unused_payloads(r, sizes, rest) THEN
+    IF idem.empty_a_payload_slice(r, sizes, quiet_time)
+       OR idem.look_for_unused_payloads(r, sizes, quiet_time) THEN
         RETURN true;
     END IF;
 
@@ -1570,15 +1587,15 @@ $$;
 COMMENT ON FUNCTION idem.rotate_payloads(bigint, interval) IS
     'Maintenance step: does one step for the slices of payloads: records that a slice is unused, '
     'truncates it, copies payloads, or rotates. least_bytes: the size of the current slice from '
-    'which it rotates. rest: the time between the check that a slice is unused and its TRUNCATE, '
-    'and between two checks. Returns true if a step was done.';
+    'which it rotates. quiet_time: the time between the check that a slice is unused and its '
+    'TRUNCATE, and between two checks. Returns true if a step was done.';
 
 -- The TRUNCATE follows some time after the slice became unused: TRUNCATE hides rows from older
 -- snapshots, and a dump that has begun needs the time to lock the tables that it reads.
 CREATE FUNCTION idem.empty_a_payload_slice(
-    r     idem.payload_rotation,
-    sizes bigint[],
-    rest  interval
+    r          idem.payload_rotation,
+    sizes      bigint[],
+    quiet_time interval
 ) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -1587,7 +1604,7 @@ DECLARE
 BEGIN
     FOR slice IN 0 .. 3 LOOP
         IF slice <> r.current AND sizes[slice + 1] > 0
-           AND r.unused_since[slice + 1] + rest <= clock_timestamp() THEN
+           AND r.unused_since[slice + 1] + quiet_time <= clock_timestamp() THEN
             EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', idem.payload_table(slice));
             IF EXISTS (SELECT FROM idem.pending p WHERE p.payload_slice = slice) THEN
                 UPDATE idem.payload_rotation x
@@ -1604,17 +1621,17 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.empty_a_payload_slice(idem.payload_rotation, bigint[], interval) IS
-    'Truncates a slice of payloads that has been unused for at least rest; returns false if there '
-    'is none.';
+    'Truncates one slice of payloads that no pending message has needed for at least the interval '
+    'quiet_time. Returns false if there is no such slice, or if the slice is in use again.';
 
 -- The check reads every pending row. A check that takes long is repeated so rarely that checks use
 -- at most a hundredth of the time. A receiver may still write to the slice that was current before
 -- the last rotation, so the check begins only after a fence: every transaction that could use that
 -- slice has then ended.
 CREATE FUNCTION idem.look_for_unused_payloads(
-    r     idem.payload_rotation,
-    sizes bigint[],
-    rest  interval
+    r          idem.payload_rotation,
+    sizes      bigint[],
+    quiet_time interval
 ) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -1625,7 +1642,7 @@ DECLARE
 BEGIN
     IF began > r.looked_at
        AND began < (r.looked_at + CASE WHEN r.look_took > '100 milliseconds' THEN 100 * r.look_took
-                                       ELSE rest END) THEN
+                                       ELSE quiet_time END) THEN
         RETURN false;
     ELSIF NOT EXISTS (SELECT FROM generate_series(0, 3) s
                        WHERE s <> r.current AND sizes[s + 1] > 0
@@ -1893,9 +1910,8 @@ COMMENT ON FUNCTION idem.rotate_progress() IS
 -- by seq (as in PgQ). If a transaction takes its sequence number early and commits late, its
 -- effects are in a later batch and do not delay other effects.
 --
--- Some plans need a disabled path (a sort of two rows, a scan of a sequence). This adds 1e10 to
--- their estimated cost, which is above every cost limit of JIT compilation. So each function that
--- disables paths sets jit = off.
+-- Some functions below set enable_sort = off or enable_seqscan = off. A plan that still needs such
+-- a node gets a cost of 1e10, which would start JIT compilation. So these functions set jit = off.
 
 -- A SELECT from a sequence can return a number that is up to 32 too high: nextval first writes the
 -- number for the WAL into the row and then the number that it returns, and the SELECT reads the row
@@ -1911,13 +1927,20 @@ COMMENT ON FUNCTION idem.last_outbox_seq() IS
     'before this function is at most the result, and each number taken after it is higher. The '
     'function reads the sequence under the lock of its page.';
 
--- The effects of new transactions are read in the order of seq, up to the limit. The transactions
--- that were still running at the older snapshot are few but can be of any size: the effects of each
--- of them are read in order through the index on (tx, seq). The function has no SET clause, so that
--- it is inlined into the calling statements and copies nothing. The settings of the callers make
--- their plans use the indexes whatever the statistics are (a slice is empty when the plan is made
--- and large when it runs). The arguments are scalar values, because a field of a row would be
--- extracted again for every effect.
+-- In these names, _from belongs to the older snapshot and _to to the newer one. A pair of snapshots
+-- covers floor_from < seq <= ceiling_to, and floor_to is the floor of the next pair.
+--
+-- The effects of new transactions are read in the order of seq, up to the limit. New transactions
+-- had no transaction id at the older snapshot. A transaction gets its id before its first sequence
+-- number, so all its numbers are above the floor.
+--
+-- The transactions that were still running at the older snapshot are few but can be of any size:
+-- the effects of each of them are read in order through the index on (tx, seq).
+--
+-- The function has no SET clause, so that it is inlined into the calling statements and copies
+-- nothing. The settings of the callers make their plans use the indexes whatever the statistics are
+-- (a slice is empty when the plan is made and large when it runs). The arguments are scalar values,
+-- because a field of a row would be extracted again for every effect.
 CREATE FUNCTION idem.effects_between(
     seq_after     bigint,
     floor_from    bigint,
@@ -2002,9 +2025,9 @@ COMMENT ON FUNCTION idem.check_xids(idem.progress) IS
 
 -- The xmax of a snapshot is one above the newest completed transaction. Transactions with higher
 -- ids can be running. They may have taken their sequence numbers long ago, and the snapshot does
--- not list them. This function lists them and returns a higher xmax, so that a transaction with an
--- id of at least xmax has not begun. It also lists the current transaction, which its own snapshot
--- omits, because a relay can still record effects in the transaction in which it reads its batch.
+-- not list them. This function lists them and returns a higher xmax: no transaction has an id of at
+-- least xmax yet. It also lists the current transaction, which its own snapshot omits, because a
+-- relay can still record effects in the transaction in which it reads its batch.
 CREATE FUNCTION idem.full_snapshot() RETURNS pg_snapshot
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -2025,12 +2048,12 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.full_snapshot() IS
-    'Returns the current snapshot. Its list contains every transaction that has begun and may '
+    'Returns the current snapshot. Its list contains every transaction that has an id and may '
     'still record effects.';
 
 -- The floor is read before the snapshot and the ceiling after it, each in a statement of its own: a
--- transaction that begins after the snapshot takes numbers above the floor, and no transaction that
--- the snapshot sees has a number above the ceiling.
+-- transaction that gets its id after the snapshot has only numbers above the floor, and no
+-- transaction that the snapshot sees has a number above the ceiling.
 CREATE FUNCTION idem.open_pair(p idem.progress) RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -2043,7 +2066,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.open_pair(idem.progress) IS
-    'Returns the progress with a new newer snapshot.';
+    'Opens a pair: takes a new snapshot as the newer one.';
 
 CREATE FUNCTION idem.close_pair(p idem.progress) RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -2286,7 +2309,7 @@ COMMENT ON FUNCTION idem.held_batch(idem.relay, integer, bigint) IS
     'Returns the progress of the batch that the token leases. Errors: 22004, 55000 (stale token, '
     'or transaction ids went backwards).';
 
--- Moves the cursor behind the leased batch. Effects that are not due yet are moved to idem.delayed.
+-- Moves the cursor past the leased batch. Effects that are not due yet are moved to idem.delayed.
 CREATE FUNCTION idem.settle(this idem.relay, partition integer, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
@@ -2327,7 +2350,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.settle(idem.relay, integer, bigint) IS
-    'Moves the cursor behind the batch that the token leases.';
+    'Moves the cursor past the batch that the token leases.';
 
 CREATE FUNCTION idem.park(
     this       idem.relay,
@@ -2735,9 +2758,9 @@ RETURN substr(
 COMMENT ON FUNCTION idem.hash_of_message(text, jsonb, text, text, bytea) IS
     'Returns the key of the dead letter of a message without an id.';
 
--- All functions lock first the claim, then the pending message and then the dead letter, so that
--- two functions never deadlock over one message. Functions for many messages skip rows that another
--- transaction has locked.
+-- Transactions lock in this order: claim, pending row, dead letter. So two functions never deadlock
+-- over one message. idem_complete is the exception: it locks the pending row first, and therefore
+-- never waits for a claim. Functions for many messages skip rows that are locked.
 
 -- Writes the pending message first and then looks for a claim, as idem_receive does.
 CREATE FUNCTION idem.requeue_letter(
@@ -3864,20 +3887,20 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_try_claim_text_w
 COMMENT ON FUNCTION idem_try_claim(text, text) IS
     'Claims a message (id of 1 to 1,024 bytes) for a destination (1 to 255 bytes). Returns true '
     'if this transaction is the first: process the message. Returns false if the message is a '
-    'duplicate. Waits for a concurrent claimer, and returns false when that transaction commits. '
-    'Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id has the same '
-    'key), 25006 (standby or read-only transaction), 25P01 (idem.lone_claims), 55P03 (the message '
-    'is leased).';
+    'duplicate. Waits for a concurrent claimer. Returns false if that transaction commits, and '
+    'claims the message if it rolls back. Errors: 22004 (null argument), 22023 (invalid '
+    'argument), 23000 (the hash of this id is the hash of another id), 25006 (standby or '
+    'read-only transaction), 25P01 (idem.lone_claims), 55P03 (the message is leased).';
 
 CREATE FUNCTION idem_try_claim(id uuid, destination text) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_try_claim_uuid_wrapper';
 COMMENT ON FUNCTION idem_try_claim(uuid, text) IS
-    'Claims a message (id of 1 to 1,024 bytes) for a destination (1 to 255 bytes). Returns true '
-    'if this transaction is the first: process the message. Returns false if the message is a '
-    'duplicate. Waits for a concurrent claimer, and returns false when that transaction commits. '
-    'Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id has the same '
-    'key), 25006 (standby or read-only transaction), 25P01 (idem.lone_claims), 55P03 (the message '
-    'is leased).';
+    'Claims a message for a destination (1 to 255 bytes). Returns true if this transaction is the '
+    'first: process the message. Returns false if the message is a duplicate. Waits for a '
+    'concurrent claimer. Returns false if that transaction commits, and claims the message if it '
+    'rolls back. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this id is the '
+    'hash of another id), 25006 (standby or read-only transaction), 25P01 (idem.lone_claims), '
+    '55P03 (the message is leased).';
 
 CREATE FUNCTION idem_try_claim_batch(ids text[], destination text) RETURNS boolean[]
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_try_claim_batch_wrapper';
@@ -3885,8 +3908,8 @@ COMMENT ON FUNCTION idem_try_claim_batch(text[], text) IS
     'Claims up to 100,000 messages of one destination. Returns true or false for each id, as '
     'idem_try_claim does, at the position of the id. The second of two equal ids is a duplicate. '
     'Two batches never deadlock. Errors: 22004 (null argument), 22023 (invalid argument), 23000 '
-    '(another id has the same key), 25006 (standby or read-only transaction), 25P01 '
-    '(idem.lone_claims), 55P03 (the message is leased).';
+    '(the hash of an id is the hash of another id), 25006 (standby or read-only transaction), '
+    '25P01 (idem.lone_claims), 55P03 (the message is leased).';
 
 CREATE FUNCTION idem_try_claim_uuid_batch(ids uuid[], destination text) RETURNS boolean[]
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_try_claim_uuid_batch_wrapper';
@@ -3894,7 +3917,7 @@ COMMENT ON FUNCTION idem_try_claim_uuid_batch(uuid[], text) IS
     'Claims up to 100,000 messages of one destination. Returns true or false for each id, as '
     'idem_try_claim does, at the position of the id. The second of two equal ids is a duplicate. '
     'Two batches never deadlock. Errors: 22004 (null argument), 22023 (invalid argument), 23000 '
-    '(another id has the same key), 25006 (standby or read-only transaction), 25P01 '
+    '(an id is the hash of another id), 25006 (standby or read-only transaction), 25P01 '
     '(idem.lone_claims), 55P03 (the message is leased).';
 
 CREATE FUNCTION idem_claim(
@@ -3907,8 +3930,8 @@ COMMENT ON FUNCTION idem_claim(text, text, boolean, bytea, timestamptz) IS
     'in_progress (only if wait is false), mismatch (processed with another fingerprint), or '
     'expired (sent_at is before the time since which the ring remembers claims). handled_at: the '
     'time of the first claim. fingerprint: 1 to 64 bytes. Errors: 22004 (null argument), 22023 '
-    '(invalid argument), 23000 (another id has the same key), 25006 (standby or read-only '
-    'transaction), 25P01 (idem.lone_claims), 55P03 (the message is leased).';
+    '(invalid argument), 23000 (the hash of this id is the hash of another id), 25006 (standby or '
+    'read-only transaction), 25P01 (idem.lone_claims), 55P03 (the message is leased).';
 
 CREATE FUNCTION idem_claim(
     id uuid, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL,
@@ -3920,7 +3943,7 @@ COMMENT ON FUNCTION idem_claim(uuid, text, boolean, bytea, timestamptz) IS
     'in_progress (only if wait is false), mismatch (processed with another fingerprint), or '
     'expired (sent_at is before the time since which the ring remembers claims). handled_at: the '
     'time of the first claim. fingerprint: 1 to 64 bytes. Errors: 22004 (null argument), 22023 '
-    '(invalid argument), 23000 (another id has the same key), 25006 (standby or read-only '
+    '(invalid argument), 23000 (this id is the hash of another id), 25006 (standby or read-only '
     'transaction), 25P01 (idem.lone_claims), 55P03 (the message is leased).';
 
 CREATE FUNCTION idem_claim_in_block(
@@ -3932,9 +3955,9 @@ COMMENT ON FUNCTION idem_claim_in_block(text, text, boolean, bytea, timestamptz)
     'Does the same as idem_claim, but fails outside a transaction block whatever the setting '
     'idem.lone_claims is. For a client that sends BEGIN and the claim without waiting in between. '
     'Use it in a statement of its own: a PL/pgSQL block with EXCEPTION counts as a transaction '
-    'block. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id has the '
-    'same key), 25006 (standby or read-only transaction), 25P01 (no transaction block), 55P03 '
-    '(the message is leased).';
+    'block. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (the hash of this id '
+    'is the hash of another id), 25006 (standby or read-only transaction), 25P01 (no transaction '
+    'block), 55P03 (the message is leased).';
 
 CREATE FUNCTION idem_claim_in_block(
     id uuid, destination text, wait boolean DEFAULT true, fingerprint bytea DEFAULT NULL,
@@ -3945,39 +3968,39 @@ COMMENT ON FUNCTION idem_claim_in_block(uuid, text, boolean, bytea, timestamptz)
     'Does the same as idem_claim, but fails outside a transaction block whatever the setting '
     'idem.lone_claims is. For a client that sends BEGIN and the claim without waiting in between. '
     'Use it in a statement of its own: a PL/pgSQL block with EXCEPTION counts as a transaction '
-    'block. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id has the '
-    'same key), 25006 (standby or read-only transaction), 25P01 (no transaction block), 55P03 '
-    '(the message is leased).';
+    'block. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this id is the hash '
+    'of another id), 25006 (standby or read-only transaction), 25P01 (no transaction block), '
+    '55P03 (the message is leased).';
 
 CREATE FUNCTION idem_is_claimed(id text, destination text) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_is_claimed_wrapper';
 COMMENT ON FUNCTION idem_is_claimed(text, text) IS
     'Returns whether a committed transaction or the current one has claimed the message. Writes '
     'nothing, and works on a standby. Errors: 22004 (null argument), 22023 (invalid argument), '
-    '23000 (another id has the same key).';
+    '23000 (the hash of this id is the hash of another id).';
 
 CREATE FUNCTION idem_is_claimed(id uuid, destination text) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_is_claimed_uuid_wrapper';
 COMMENT ON FUNCTION idem_is_claimed(uuid, text) IS
     'Returns whether a committed transaction or the current one has claimed the message. Writes '
     'nothing, and works on a standby. Errors: 22004 (null argument), 22023 (invalid argument), '
-    '23000 (another id has the same key).';
+    '23000 (this id is the hash of another id).';
 
 CREATE FUNCTION idem_forget(id text, destination text) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_forget_wrapper';
 COMMENT ON FUNCTION idem_forget(text, text) IS
     'Forgets a claim, so that the message can be processed again. Returns false if there is no '
     'claim. The effects stay in the outbox. Errors: 22004 (null argument), 22023 (invalid '
-    'argument), 23000 (another id has the same key), 25006 (standby or read-only transaction), '
-    '55000 (the current transaction made the claim).';
+    'argument), 23000 (the hash of this id is the hash of another id), 25006 (standby or '
+    'read-only transaction), 55000 (the current transaction made the claim).';
 
 CREATE FUNCTION idem_forget(id uuid, destination text) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_forget_uuid_wrapper';
 COMMENT ON FUNCTION idem_forget(uuid, text) IS
     'Forgets a claim, so that the message can be processed again. Returns false if there is no '
     'claim. The effects stay in the outbox. Errors: 22004 (null argument), 22023 (invalid '
-    'argument), 23000 (another id has the same key), 25006 (standby or read-only transaction), '
-    '55000 (the current transaction made the claim).';
+    'argument), 23000 (this id is the hash of another id), 25006 (standby or read-only '
+    'transaction), 55000 (the current transaction made the claim).';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -3994,8 +4017,8 @@ COMMENT ON FUNCTION idem_record_effects(text, text, jsonb) IS
     'ids. effects: an array of objects, or one object, with the members topic, payload or '
     'payload_base64, and optionally content_type, key, type, headers, message_id and '
     'deliver_after (RFC 3339). At most 10,000 effects. Errors: 22004 (null argument), 22023 '
-    '(invalid argument), 23000 (another id has the same key), 25006 (standby or read-only '
-    'transaction), 55000 (no claim in this transaction).';
+    '(invalid argument), 23000 (the hash of this id is the hash of another id), 25006 (standby or '
+    'read-only transaction), 55000 (no claim in this transaction).';
 
 CREATE FUNCTION idem_record_effects(id uuid, destination text, effects jsonb) RETURNS uuid[]
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_record_effects_uuid_wrapper';
@@ -4004,7 +4027,7 @@ COMMENT ON FUNCTION idem_record_effects(uuid, text, jsonb) IS
     'ids. effects: an array of objects, or one object, with the members topic, payload or '
     'payload_base64, and optionally content_type, key, type, headers, message_id and '
     'deliver_after (RFC 3339). At most 10,000 effects. Errors: 22004 (null argument), 22023 '
-    '(invalid argument), 23000 (another id has the same key), 25006 (standby or read-only '
+    '(invalid argument), 23000 (this id is the hash of another id), 25006 (standby or read-only '
     'transaction), 55000 (no claim in this transaction).';
 
 CREATE FUNCTION idem_try_record(id text, destination text, effects jsonb) RETURNS boolean
@@ -4012,44 +4035,45 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_try_record_wrapp
 COMMENT ON FUNCTION idem_try_record(text, text, jsonb) IS
     'Claims a message and records its effects, as idem_try_claim and idem_record_effects do. '
     'Returns false, and records nothing, if the message is a duplicate. Errors: 22004 (null '
-    'argument), 22023 (invalid argument), 23000 (another id has the same key), 25006 (standby or '
-    'read-only transaction), 55P03 (the message is leased).';
+    'argument), 22023 (invalid argument), 23000 (the hash of this id is the hash of another id), '
+    '25006 (standby or read-only transaction), 55P03 (the message is leased).';
 
 CREATE FUNCTION idem_try_record(id uuid, destination text, effects jsonb) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_try_record_uuid_wrapper';
 COMMENT ON FUNCTION idem_try_record(uuid, text, jsonb) IS
     'Claims a message and records its effects, as idem_try_claim and idem_record_effects do. '
     'Returns false, and records nothing, if the message is a duplicate. Errors: 22004 (null '
-    'argument), 22023 (invalid argument), 23000 (another id has the same key), 25006 (standby or '
-    'read-only transaction), 55P03 (the message is leased).';
+    'argument), 22023 (invalid argument), 23000 (this id is the hash of another id), 25006 '
+    '(standby or read-only transaction), 55P03 (the message is leased).';
 
 CREATE FUNCTION idem_effects(id text, destination text) RETURNS SETOF idem_effect
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_effects_text_wrapper';
 COMMENT ON FUNCTION idem_effects(text, text) IS
     'Returns the effects that the first execution of the message recorded, in order and byte for '
     'byte. The result is current at every isolation level. Works on a standby. Errors: 22004 '
-    '(null argument), 22023 (invalid argument), 23000 (another id has the same key).';
+    '(null argument), 22023 (invalid argument), 23000 (the hash of this id is the hash of another '
+    'id).';
 
 CREATE FUNCTION idem_effects(id uuid, destination text) RETURNS SETOF idem_effect
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_effects_uuid_wrapper';
 COMMENT ON FUNCTION idem_effects(uuid, text) IS
     'Returns the effects that the first execution of the message recorded, in order and byte for '
     'byte. The result is current at every isolation level. Works on a standby. Errors: 22004 '
-    '(null argument), 22023 (invalid argument), 23000 (another id has the same key).';
+    '(null argument), 22023 (invalid argument), 23000 (this id is the hash of another id).';
 
 CREATE FUNCTION idem_replay_effects(id text, destination text) RETURNS integer
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_replay_effects_wrapper';
 COMMENT ON FUNCTION idem_replay_effects(text, text) IS
     'Copies the recorded effects of a message into the outbox again, with the same message ids. '
-    'Returns their number. Errors: 22004 (null argument), 22023 (invalid argument), 23000 '
-    '(another id has the same key), 25006 (standby or read-only transaction).';
+    'Returns their number. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (the '
+    'hash of this id is the hash of another id), 25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_replay_effects(id uuid, destination text) RETURNS integer
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_replay_effects_uuid_wrapper';
 COMMENT ON FUNCTION idem_replay_effects(uuid, text) IS
     'Copies the recorded effects of a message into the outbox again, with the same message ids. '
-    'Returns their number. Errors: 22004 (null argument), 22023 (invalid argument), 23000 '
-    '(another id has the same key), 25006 (standby or read-only transaction).';
+    'Returns their number. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this '
+    'id is the hash of another id), 25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_send(
     topic text, payload jsonb, key text DEFAULT NULL, type text DEFAULT NULL,
@@ -4089,8 +4113,8 @@ COMMENT ON FUNCTION idem_acquire(text, text, interval) IS
     'call idem_complete with the token. outcome: see the type idem_lease_outcome. attempt counts '
     'this lease. After in_progress retry after retry_after; a received message is in_progress '
     'too, because idem_next returns it. lease: 1 millisecond to 1 day. Never waits, at any '
-    'isolation level. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id '
-    'has the same key), 25006 (standby or read-only transaction).';
+    'isolation level. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (the hash of '
+    'this id is the hash of another id), 25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_acquire(
     id uuid, destination text, lease interval DEFAULT '30 seconds', OUT outcome idem_lease_outcome,
@@ -4102,8 +4126,8 @@ COMMENT ON FUNCTION idem_acquire(uuid, text, interval) IS
     'call idem_complete with the token. outcome: see the type idem_lease_outcome. attempt counts '
     'this lease. After in_progress retry after retry_after; a received message is in_progress '
     'too, because idem_next returns it. lease: 1 millisecond to 1 day. Never waits, at any '
-    'isolation level. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id '
-    'has the same key), 25006 (standby or read-only transaction).';
+    'isolation level. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this id is '
+    'the hash of another id), 25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_complete(
     id text, destination text, token bigint, effects jsonb DEFAULT '[]'
@@ -4112,9 +4136,9 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_complete_wrapper
 COMMENT ON FUNCTION idem_complete(text, text, bigint, jsonb) IS
     'Turns the lease that the token proves into the claim, and records the effects, in the '
     'current transaction. Returns the message ids of the effects. Errors: 22004 (null argument), '
-    '22023 (invalid argument), 23000 (another id has the same key), 25006 (standby or read-only '
-    'transaction), 55000 (the lease is lost; nothing is written), 55P03 (the lease expired, and a '
-    'running transaction has claimed the message).';
+    '22023 (invalid argument), 23000 (the hash of this id is the hash of another id), 25006 '
+    '(standby or read-only transaction), 55000 (the lease is lost; nothing is written), 55P03 '
+    '(the lease expired, and a running transaction has claimed the message).';
 
 CREATE FUNCTION idem_complete(
     id uuid, destination text, token bigint, effects jsonb DEFAULT '[]'
@@ -4123,9 +4147,9 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_complete_uuid_wr
 COMMENT ON FUNCTION idem_complete(uuid, text, bigint, jsonb) IS
     'Turns the lease that the token proves into the claim, and records the effects, in the '
     'current transaction. Returns the message ids of the effects. Errors: 22004 (null argument), '
-    '22023 (invalid argument), 23000 (another id has the same key), 25006 (standby or read-only '
-    'transaction), 55000 (the lease is lost; nothing is written), 55P03 (the lease expired, and a '
-    'running transaction has claimed the message).';
+    '22023 (invalid argument), 23000 (this id is the hash of another id), 25006 (standby or '
+    'read-only transaction), 55000 (the lease is lost; nothing is written), 55P03 (the lease '
+    'expired, and a running transaction has claimed the message).';
 
 CREATE FUNCTION idem_extend(
     id          text,
@@ -4149,9 +4173,9 @@ END
 $$;
 COMMENT ON FUNCTION idem_extend(text, text, bigint, interval) IS
     'Extends the lease that the token proves: it ends after the interval lease (1 millisecond to '
-    '1 day) from now. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id '
-    'has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
-    '55000 (the lease is lost).';
+    '1 day) from now. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (the hash of '
+    'this id is the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or read-only '
+    'transaction), 55000 (the lease is lost).';
 
 CREATE FUNCTION idem_extend(
     id          uuid,
@@ -4163,9 +4187,9 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN @extschema@.idem_extend(id::text, destination, token, lease);
 COMMENT ON FUNCTION idem_extend(uuid, text, bigint, interval) IS
     'Extends the lease that the token proves: it ends after the interval lease (1 millisecond to '
-    '1 day) from now. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id '
-    'has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
-    '55000 (the lease is lost).';
+    '1 day) from now. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this id is '
+    'the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or read-only '
+    'transaction), 55000 (the lease is lost).';
 
 CREATE FUNCTION idem_release(
     id          text,
@@ -4223,9 +4247,9 @@ COMMENT ON FUNCTION idem_release(text, text, bigint, text, boolean) IS
     'once. With an error the attempt counts, and the message waits for its back-off. A received '
     'message moves to the dead letters if no attempt is left, if final is true, or if the error '
     'matches a pattern of final_errors; for a message of a broker the next idem_acquire then '
-    'returns exhausted. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another '
-    'id has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
-    '55000 (the lease is lost).';
+    'returns exhausted. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (the hash '
+    'of this id is the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or '
+    'read-only transaction), 55000 (the lease is lost).';
 
 CREATE FUNCTION idem_release(
     id          uuid,
@@ -4242,9 +4266,9 @@ COMMENT ON FUNCTION idem_release(uuid, text, bigint, text, boolean) IS
     'once. With an error the attempt counts, and the message waits for its back-off. A received '
     'message moves to the dead letters if no attempt is left, if final is true, or if the error '
     'matches a pattern of final_errors; for a message of a broker the next idem_acquire then '
-    'returns exhausted. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another '
-    'id has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
-    '55000 (the lease is lost).';
+    'returns exhausted. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this id '
+    'is the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or read-only '
+    'transaction), 55000 (the lease is lost).';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -4262,10 +4286,11 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_text_wra
 COMMENT ON FUNCTION idem_receive(text, text, jsonb, jsonb, text, timestamptz, text, text) IS
     'Stores a message in the durable inbox, to be processed later. Acknowledge the message to its '
     'broker after the commit. Returns false, and stores nothing, if the message is known: '
-    'received, leased, dead or claimed. key: messages with the same key are processed one at a '
-    'time, in the order of arrival. deliver_after: idem_next does not return the message before '
-    'this time. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id has '
-    'the same key), 25006 (standby or read-only transaction).';
+    'received, leased, dead or claimed. key: the ordering key. Messages with the same ordering '
+    'key are processed one at a time, in the order of arrival. deliver_after: idem_next does not '
+    'return the message before this time. Errors: 22004 (null argument), 22023 (invalid '
+    'argument), 23000 (the hash of this id is the hash of another id), 25006 (standby or '
+    'read-only transaction).';
 
 CREATE FUNCTION idem_receive(
     id uuid, destination text, payload jsonb, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
@@ -4275,10 +4300,11 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_uuid_wra
 COMMENT ON FUNCTION idem_receive(uuid, text, jsonb, jsonb, text, timestamptz, text, text) IS
     'Stores a message in the durable inbox, to be processed later. Acknowledge the message to its '
     'broker after the commit. Returns false, and stores nothing, if the message is known: '
-    'received, leased, dead or claimed. key: messages with the same key are processed one at a '
-    'time, in the order of arrival. deliver_after: idem_next does not return the message before '
-    'this time. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id has '
-    'the same key), 25006 (standby or read-only transaction).';
+    'received, leased, dead or claimed. key: the ordering key. Messages with the same ordering '
+    'key are processed one at a time, in the order of arrival. deliver_after: idem_next does not '
+    'return the message before this time. Errors: 22004 (null argument), 22023 (invalid '
+    'argument), 23000 (this id is the hash of another id), 25006 (standby or read-only '
+    'transaction).';
 
 CREATE FUNCTION idem_receive_bytes(
     id text, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
@@ -4288,10 +4314,11 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_te
 COMMENT ON FUNCTION idem_receive_bytes(text, text, bytea, jsonb, text, timestamptz, text, text) IS
     'Stores a message in the durable inbox, to be processed later. Acknowledge the message to its '
     'broker after the commit. Returns false, and stores nothing, if the message is known: '
-    'received, leased, dead or claimed. key: messages with the same key are processed one at a '
-    'time, in the order of arrival. deliver_after: idem_next does not return the message before '
-    'this time. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id has '
-    'the same key), 25006 (standby or read-only transaction).';
+    'received, leased, dead or claimed. key: the ordering key. Messages with the same ordering '
+    'key are processed one at a time, in the order of arrival. deliver_after: idem_next does not '
+    'return the message before this time. Errors: 22004 (null argument), 22023 (invalid '
+    'argument), 23000 (the hash of this id is the hash of another id), 25006 (standby or '
+    'read-only transaction).';
 
 CREATE FUNCTION idem_receive_bytes(
     id uuid, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
@@ -4301,10 +4328,11 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_uu
 COMMENT ON FUNCTION idem_receive_bytes(uuid, text, bytea, jsonb, text, timestamptz, text, text) IS
     'Stores a message in the durable inbox, to be processed later. Acknowledge the message to its '
     'broker after the commit. Returns false, and stores nothing, if the message is known: '
-    'received, leased, dead or claimed. key: messages with the same key are processed one at a '
-    'time, in the order of arrival. deliver_after: idem_next does not return the message before '
-    'this time. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another id has '
-    'the same key), 25006 (standby or read-only transaction).';
+    'received, leased, dead or claimed. key: the ordering key. Messages with the same ordering '
+    'key are processed one at a time, in the order of arrival. deliver_after: idem_next does not '
+    'return the message before this time. Errors: 22004 (null argument), 22023 (invalid '
+    'argument), 23000 (this id is the hash of another id), 25006 (standby or read-only '
+    'transaction).';
 
 CREATE FUNCTION idem_next(
     destination  text,
@@ -4334,20 +4362,22 @@ COMMENT ON FUNCTION idem_next(text, integer, interval, bigint) IS
     'Returns at most max_messages messages (1 to 10,000) with at most max_bytes bytes of payloads '
     'and headers (1 to 1 GB), but the first message whatever its size. A smaller result does not '
     'mean that no other message is due. A message that does not fit is not leased, but its row '
-    'stays locked until the transaction ends. Of the messages with one key only the first is '
-    'returned, and none while another one is leased or waits for a retry. A message with an '
-    'expired lease (lease_expired) is returned alone. Finish each message with idem_complete, or '
-    'with idem_try_claim in the business transaction, or release it with idem_release. A message '
-    'that is not finished is returned again after its lease, until no attempt is left. lease: 1 '
-    'millisecond to 1 day. Errors: 22004 (null argument), 22023 (invalid argument), 25000 (not '
-    'READ COMMITTED), 25006 (standby or read-only transaction).';
+    'stays locked until the transaction ends. Of the messages with one ordering key only the '
+    'first is returned, and none while another one is leased, or while an earlier one waits for a '
+    'retry. A message with an expired lease (lease_expired) is returned alone. Finish each '
+    'message with idem_complete, or with idem_try_claim in the business transaction, or release '
+    'it with idem_release. A message that is not finished is returned again after its lease, '
+    'until no attempt is left. lease: 1 millisecond to 1 day. Errors: 22004 (null argument), '
+    '22023 (invalid argument), 25000 (not READ COMMITTED), 25006 (standby or read-only '
+    'transaction).';
 
 CREATE FUNCTION idem_next_wait(destination text, timeout_ms integer DEFAULT 1000) RETURNS boolean
 LANGUAGE c AS 'MODULE_PATHNAME', 'idem_next_wait_wrapper';
 COMMENT ON FUNCTION idem_next_wait(text, integer) IS
     'Waits at most timeout_ms milliseconds until idem_next can return a message of the '
-    'destination. Returns true if it can. Errors: 22004 (null argument), 22023 (invalid '
-    'argument), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction).';
+    'destination, or can move an exhausted message to the dead letters. Returns true if it can. '
+    'Errors: 22004 (null argument), 22023 (invalid argument), 25000 (not READ COMMITTED), 25006 '
+    '(standby or read-only transaction).';
 /* </end connected objects> */
 
 /* <begin connected objects> */
@@ -4582,11 +4612,11 @@ END
 $$;
 COMMENT ON FUNCTION idem_bury(text, text, bigint, bytea, text, jsonb, text, text, text) IS
     'Moves a message of a broker to the dead letters. The token of idem_acquire proves the lease. '
-    'payload: at most 64 MiB. headers: a JSON object. key has 1 to 1,024 bytes, type and '
-    'content_type (default application/octet-stream) 1 to 255. Errors: 22004 (null argument), '
-    '22023 (invalid argument), 23000 (another id has the same key), 25000 (not READ COMMITTED), '
-    '25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), 54000 (the payload '
-    'is too large), 55000 (the lease is lost).';
+    'payload: at most 64 MiB. headers: a JSON object. key: the ordering key, 1 to 1,024 bytes. '
+    'type and content_type (default application/octet-stream): 1 to 255 bytes. Errors: 22004 '
+    '(null argument), 22023 (invalid argument), 23000 (the hash of this id is the hash of another '
+    'id), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 53400 '
+    '(idem.max_dead_letters), 54000 (the payload is too large), 55000 (the lease is lost).';
 
 CREATE FUNCTION idem_bury(
     id           uuid,
@@ -4604,11 +4634,11 @@ RETURN @extschema@.idem_bury(id::text, destination, token, payload, error, heade
                              content_type);
 COMMENT ON FUNCTION idem_bury(uuid, text, bigint, bytea, text, jsonb, text, text, text) IS
     'Moves a message of a broker to the dead letters. The token of idem_acquire proves the lease. '
-    'payload: at most 64 MiB. headers: a JSON object. key has 1 to 1,024 bytes, type and '
-    'content_type (default application/octet-stream) 1 to 255. Errors: 22004 (null argument), '
-    '22023 (invalid argument), 23000 (another id has the same key), 25000 (not READ COMMITTED), '
-    '25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), 54000 (the payload '
-    'is too large), 55000 (the lease is lost).';
+    'payload: at most 64 MiB. headers: a JSON object. key: the ordering key, 1 to 1,024 bytes. '
+    'type and content_type (default application/octet-stream): 1 to 255 bytes. Errors: 22004 '
+    '(null argument), 22023 (invalid argument), 23000 (this id is the hash of another id), 25000 '
+    '(not READ COMMITTED), 25006 (standby or read-only transaction), 53400 '
+    '(idem.max_dead_letters), 54000 (the payload is too large), 55000 (the lease is lost).';
 
 -- One statement writes the lease and the dead letter. If it fails, no attempt is counted.
 CREATE FUNCTION idem_reject(
@@ -4671,9 +4701,10 @@ COMMENT ON FUNCTION idem_reject(text, text, bytea, text, jsonb, text, text, text
     'processed. A message without an id (null) gets a UUID, a hash of source, headers, key, type '
     'and payload. source: the queue, subject or topic of the message, 1 to 1,024 bytes; it is '
     'stored as the header idem-source-topic. payload: at most 64 MiB. Errors: 22004 (null '
-    'argument), 22023 (invalid argument), 23000 (another id has the same key), 25000 (not READ '
-    'COMMITTED), 25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), 54000 '
-    '(the payload is too large), 55P03 (the message is in progress).';
+    'argument), 22023 (invalid argument), 23000 (the hash of this id is the hash of another id), '
+    '25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 53400 '
+    '(idem.max_dead_letters), 54000 (the payload is too large), 55P03 (the message is in '
+    'progress).';
 
 CREATE FUNCTION idem_reject(
     id           uuid,
@@ -4695,9 +4726,9 @@ COMMENT ON FUNCTION idem_reject(uuid, text, bytea, text, jsonb, text, text, text
     'processed. A message without an id (null) gets a UUID, a hash of source, headers, key, type '
     'and payload. source: the queue, subject or topic of the message, 1 to 1,024 bytes; it is '
     'stored as the header idem-source-topic. payload: at most 64 MiB. Errors: 22004 (null '
-    'argument), 22023 (invalid argument), 23000 (another id has the same key), 25000 (not READ '
-    'COMMITTED), 25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), 54000 '
-    '(the payload is too large), 55P03 (the message is in progress).';
+    'argument), 22023 (invalid argument), 23000 (this id is the hash of another id), 25000 (not '
+    'READ COMMITTED), 25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), '
+    '54000 (the payload is too large), 55P03 (the message is in progress).';
 
 CREATE FUNCTION idem_requeue(id text, destination text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -4707,7 +4738,8 @@ DECLARE
     p      idem.pending_0;
     letter idem.dead_letter;
 BEGIN
-    -- Check the arguments before the isolation level of the transaction.
+    -- These two calls only check the arguments. They come first, so that a wrong argument is
+    -- reported at every isolation level.
     PERFORM idem.key_of(idem_requeue.id), idem.find_destination(idem_requeue.destination);
     PERFORM idem.check_lease_transaction();
     slice := idem.enter_pending();
@@ -4719,22 +4751,22 @@ END
 $$;
 COMMENT ON FUNCTION idem_requeue(text, text) IS
     'Makes a dead letter a pending message again: it is due now, after all other messages of its '
-    'key, and has all its attempts. Returns false if there is no dead letter, or if the message '
-    'was claimed meanwhile (then its dead letter is deleted). Errors: 22004 (null argument), '
-    '22023 (invalid argument), 23000 (another id has the same key), 25000 (not READ COMMITTED), '
-    '25006 (standby or read-only transaction), 55P03 (another transaction is claiming the '
-    'message).';
+    'ordering key, and has all its attempts. Returns false if there is no dead letter, or if the '
+    'message was claimed meanwhile (then its dead letter is deleted). Errors: 22004 (null '
+    'argument), 22023 (invalid argument), 23000 (the hash of this id is the hash of another id), '
+    '25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 55P03 (another '
+    'transaction is claiming the message).';
 
 CREATE FUNCTION idem_requeue(id uuid, destination text) RETURNS boolean
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN @extschema@.idem_requeue(id::text, destination);
 COMMENT ON FUNCTION idem_requeue(uuid, text) IS
     'Makes a dead letter a pending message again: it is due now, after all other messages of its '
-    'key, and has all its attempts. Returns false if there is no dead letter, or if the message '
-    'was claimed meanwhile (then its dead letter is deleted). Errors: 22004 (null argument), '
-    '22023 (invalid argument), 23000 (another id has the same key), 25000 (not READ COMMITTED), '
-    '25006 (standby or read-only transaction), 55P03 (another transaction is claiming the '
-    'message).';
+    'ordering key, and has all its attempts. Returns false if there is no dead letter, or if the '
+    'message was claimed meanwhile (then its dead letter is deleted). Errors: 22004 (null '
+    'argument), 22023 (invalid argument), 23000 (this id is the hash of another id), 25000 (not '
+    'READ COMMITTED), 25006 (standby or read-only transaction), 55P03 (another transaction is '
+    'claiming the message).';
 
 CREATE FUNCTION idem_discard(id text, destination text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -4752,8 +4784,8 @@ $$;
 COMMENT ON FUNCTION idem_discard(text, text) IS
     'Deletes a dead letter and claims its message, so that the message remains known as '
     'processed. Returns false if there is no dead letter. Errors: 22004 (null argument), 22023 '
-    '(invalid argument), 23000 (another id has the same key), 25000 (not READ COMMITTED), 25006 '
-    '(standby or read-only transaction).';
+    '(invalid argument), 23000 (the hash of this id is the hash of another id), 25000 (not READ '
+    'COMMITTED), 25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_discard(id uuid, destination text) RETURNS boolean
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
@@ -4761,8 +4793,8 @@ RETURN @extschema@.idem_discard(id::text, destination);
 COMMENT ON FUNCTION idem_discard(uuid, text) IS
     'Deletes a dead letter and claims its message, so that the message remains known as '
     'processed. Returns false if there is no dead letter. Errors: 22004 (null argument), 22023 '
-    '(invalid argument), 23000 (another id has the same key), 25000 (not READ COMMITTED), 25006 '
-    '(standby or read-only transaction).';
+    '(invalid argument), 23000 (this id is the hash of another id), 25000 (not READ COMMITTED), '
+    '25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_requeue_all(
     destination  text,
@@ -4853,9 +4885,9 @@ COMMENT ON FUNCTION idem_forward(text, text, text) IS
     'type, content type and headers of the dead letter and a new message id, so a consumer that '
     'identifies messages by the message id processes it as a new message. Returns the message id; '
     'null if there is no dead letter, or if its message was processed meanwhile (then the dead '
-    'letter is deleted). Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another '
-    'id has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
-    '55000 (there is no relay), 55P03 (the message is leased).';
+    'letter is deleted). Errors: 22004 (null argument), 22023 (invalid argument), 23000 (the hash '
+    'of this id is the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or '
+    'read-only transaction), 55000 (there is no relay), 55P03 (the message is leased).';
 
 CREATE FUNCTION idem_forward(id uuid, destination text, topic text) RETURNS uuid
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
@@ -4866,9 +4898,9 @@ COMMENT ON FUNCTION idem_forward(uuid, text, text) IS
     'type, content type and headers of the dead letter and a new message id, so a consumer that '
     'identifies messages by the message id processes it as a new message. Returns the message id; '
     'null if there is no dead letter, or if its message was processed meanwhile (then the dead '
-    'letter is deleted). Errors: 22004 (null argument), 22023 (invalid argument), 23000 (another '
-    'id has the same key), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
-    '55000 (there is no relay), 55P03 (the message is leased).';
+    'letter is deleted). Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this id '
+    'is the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or read-only '
+    'transaction), 55000 (there is no relay), 55P03 (the message is leased).';
 
 CREATE FUNCTION idem_forward_all(
     destination  text,
@@ -5044,7 +5076,7 @@ END
 $$;
 COMMENT ON FUNCTION idem_relay_ack(text, integer, bigint) IS
     'Acknowledges the batch that the token leases, after its effects are published. The cursor '
-    'moves behind the batch. Errors: 22004 (null argument), 22023 (invalid argument), 42704 (no '
+    'moves past the batch. Errors: 22004 (null argument), 22023 (invalid argument), 42704 (no '
     'such relay), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 55000 '
     '(stale token, or transaction ids went backwards).';
 
@@ -5319,6 +5351,8 @@ BEGIN
         p.written_at := clock_timestamp();
         PERFORM idem.append_progress(idem.close_pair(p));
     END LOOP;
+    -- 3 is the first normal transaction id. Every snapshot of this server sees it as ended, so each
+    -- effect counts as old. A relay that starts at the oldest effect still reads it.
     UPDATE idem.outbox_0 SET tx = '3';
     UPDATE idem.outbox_1 SET tx = '3';
     UPDATE idem.outbox_2 SET tx = '3';

@@ -2,9 +2,8 @@
 -- by seq (as in PgQ). If a transaction takes its sequence number early and commits late, its
 -- effects are in a later batch and do not delay other effects.
 --
--- Some plans need a disabled path (a sort of two rows, a scan of a sequence). This adds 1e10 to
--- their estimated cost, which is above every cost limit of JIT compilation. So each function that
--- disables paths sets jit = off.
+-- Some functions below set enable_sort = off or enable_seqscan = off. A plan that still needs such
+-- a node gets a cost of 1e10, which would start JIT compilation. So these functions set jit = off.
 
 -- A SELECT from a sequence can return a number that is up to 32 too high: nextval first writes the
 -- number for the WAL into the row and then the number that it returns, and the SELECT reads the row
@@ -20,13 +19,20 @@ COMMENT ON FUNCTION idem.last_outbox_seq() IS
     'before this function is at most the result, and each number taken after it is higher. The '
     'function reads the sequence under the lock of its page.';
 
--- The effects of new transactions are read in the order of seq, up to the limit. The transactions
--- that were still running at the older snapshot are few but can be of any size: the effects of each
--- of them are read in order through the index on (tx, seq). The function has no SET clause, so that
--- it is inlined into the calling statements and copies nothing. The settings of the callers make
--- their plans use the indexes whatever the statistics are (a slice is empty when the plan is made
--- and large when it runs). The arguments are scalar values, because a field of a row would be
--- extracted again for every effect.
+-- In these names, _from belongs to the older snapshot and _to to the newer one. A pair of snapshots
+-- covers floor_from < seq <= ceiling_to, and floor_to is the floor of the next pair.
+--
+-- The effects of new transactions are read in the order of seq, up to the limit. New transactions
+-- had no transaction id at the older snapshot. A transaction gets its id before its first sequence
+-- number, so all its numbers are above the floor.
+--
+-- The transactions that were still running at the older snapshot are few but can be of any size:
+-- the effects of each of them are read in order through the index on (tx, seq).
+--
+-- The function has no SET clause, so that it is inlined into the calling statements and copies
+-- nothing. The settings of the callers make their plans use the indexes whatever the statistics are
+-- (a slice is empty when the plan is made and large when it runs). The arguments are scalar values,
+-- because a field of a row would be extracted again for every effect.
 CREATE FUNCTION idem.effects_between(
     seq_after     bigint,
     floor_from    bigint,
@@ -111,9 +117,9 @@ COMMENT ON FUNCTION idem.check_xids(idem.progress) IS
 
 -- The xmax of a snapshot is one above the newest completed transaction. Transactions with higher
 -- ids can be running. They may have taken their sequence numbers long ago, and the snapshot does
--- not list them. This function lists them and returns a higher xmax, so that a transaction with an
--- id of at least xmax has not begun. It also lists the current transaction, which its own snapshot
--- omits, because a relay can still record effects in the transaction in which it reads its batch.
+-- not list them. This function lists them and returns a higher xmax: no transaction has an id of at
+-- least xmax yet. It also lists the current transaction, which its own snapshot omits, because a
+-- relay can still record effects in the transaction in which it reads its batch.
 CREATE FUNCTION idem.full_snapshot() RETURNS pg_snapshot
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -134,12 +140,12 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.full_snapshot() IS
-    'Returns the current snapshot. Its list contains every transaction that has begun and may '
+    'Returns the current snapshot. Its list contains every transaction that has an id and may '
     'still record effects.';
 
 -- The floor is read before the snapshot and the ceiling after it, each in a statement of its own: a
--- transaction that begins after the snapshot takes numbers above the floor, and no transaction that
--- the snapshot sees has a number above the ceiling.
+-- transaction that gets its id after the snapshot has only numbers above the floor, and no
+-- transaction that the snapshot sees has a number above the ceiling.
 CREATE FUNCTION idem.open_pair(p idem.progress) RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -152,7 +158,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.open_pair(idem.progress) IS
-    'Returns the progress with a new newer snapshot.';
+    'Opens a pair: takes a new snapshot as the newer one.';
 
 CREATE FUNCTION idem.close_pair(p idem.progress) RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

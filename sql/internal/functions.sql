@@ -96,8 +96,9 @@ COMMENT ON FUNCTION idem.monotonic() IS 'Returns the monotonic clock of the syst
 CREATE FUNCTION idem.fence(step text, wait boolean) RETURNS boolean
 LANGUAGE c AS 'MODULE_PATHNAME', 'fence_wrapper';
 COMMENT ON FUNCTION idem.fence(text, boolean) IS
-    'Returns true when every transaction that held a claim when this step was first checked has '
-    'ended. wait: wait for these transactions for some time before returning false.';
+    'Returns true when all transactions have ended that held a lock of claims on idem.ring at the '
+    'first check of this step. wait: wait for these transactions for some time before returning '
+    'false.';
 
 CREATE FUNCTION idem.invalidate(relation oid) RETURNS void
 LANGUAGE c AS 'MODULE_PATHNAME', 'invalidate_wrapper';

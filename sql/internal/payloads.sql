@@ -21,7 +21,7 @@ COMMENT ON FUNCTION idem.payload_bytes(integer) IS
 
 CREATE FUNCTION idem.rotate_payloads(
     least_bytes bigint   DEFAULT 33554432,
-    rest        interval DEFAULT '10 seconds'
+    quiet_time  interval DEFAULT '10 seconds'
 ) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET jit = off
 AS $$
@@ -40,8 +40,8 @@ BEGIN
     -- This lock serializes maintainers. It does not block sessions that read or write the table.
     LOCK TABLE idem.payload_rotation IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     SELECT * INTO r FROM idem.payload_rotation x WHERE x.id = 1;
-    IF idem.empty_a_payload_slice(r, sizes, rest)
-       OR idem.look_for_unused_payloads(r, sizes, rest) THEN
+    IF idem.empty_a_payload_slice(r, sizes, quiet_time)
+       OR idem.look_for_unused_payloads(r, sizes, quiet_time) THEN
         RETURN true;
     END IF;
 
@@ -69,15 +69,15 @@ $$;
 COMMENT ON FUNCTION idem.rotate_payloads(bigint, interval) IS
     'Maintenance step: does one step for the slices of payloads: records that a slice is unused, '
     'truncates it, copies payloads, or rotates. least_bytes: the size of the current slice from '
-    'which it rotates. rest: the time between the check that a slice is unused and its TRUNCATE, '
-    'and between two checks. Returns true if a step was done.';
+    'which it rotates. quiet_time: the time between the check that a slice is unused and its '
+    'TRUNCATE, and between two checks. Returns true if a step was done.';
 
 -- The TRUNCATE follows some time after the slice became unused: TRUNCATE hides rows from older
 -- snapshots, and a dump that has begun needs the time to lock the tables that it reads.
 CREATE FUNCTION idem.empty_a_payload_slice(
-    r     idem.payload_rotation,
-    sizes bigint[],
-    rest  interval
+    r          idem.payload_rotation,
+    sizes      bigint[],
+    quiet_time interval
 ) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -86,7 +86,7 @@ DECLARE
 BEGIN
     FOR slice IN 0 .. 3 LOOP
         IF slice <> r.current AND sizes[slice + 1] > 0
-           AND r.unused_since[slice + 1] + rest <= clock_timestamp() THEN
+           AND r.unused_since[slice + 1] + quiet_time <= clock_timestamp() THEN
             EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', idem.payload_table(slice));
             IF EXISTS (SELECT FROM idem.pending p WHERE p.payload_slice = slice) THEN
                 UPDATE idem.payload_rotation x
@@ -103,17 +103,17 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.empty_a_payload_slice(idem.payload_rotation, bigint[], interval) IS
-    'Truncates a slice of payloads that has been unused for at least rest; returns false if there '
-    'is none.';
+    'Truncates one slice of payloads that no pending message has needed for at least the interval '
+    'quiet_time. Returns false if there is no such slice, or if the slice is in use again.';
 
 -- The check reads every pending row. A check that takes long is repeated so rarely that checks use
 -- at most a hundredth of the time. A receiver may still write to the slice that was current before
 -- the last rotation, so the check begins only after a fence: every transaction that could use that
 -- slice has then ended.
 CREATE FUNCTION idem.look_for_unused_payloads(
-    r     idem.payload_rotation,
-    sizes bigint[],
-    rest  interval
+    r          idem.payload_rotation,
+    sizes      bigint[],
+    quiet_time interval
 ) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -124,7 +124,7 @@ DECLARE
 BEGIN
     IF began > r.looked_at
        AND began < (r.looked_at + CASE WHEN r.look_took > '100 milliseconds' THEN 100 * r.look_took
-                                       ELSE rest END) THEN
+                                       ELSE quiet_time END) THEN
         RETURN false;
     ELSIF NOT EXISTS (SELECT FROM generate_series(0, 3) s
                        WHERE s <> r.current AND sizes[s + 1] > 0

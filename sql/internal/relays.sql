@@ -75,7 +75,7 @@ COMMENT ON FUNCTION idem.held_batch(idem.relay, integer, bigint) IS
     'Returns the progress of the batch that the token leases. Errors: 22004, 55000 (stale token, '
     'or transaction ids went backwards).';
 
--- Moves the cursor behind the leased batch. Effects that are not due yet are moved to idem.delayed.
+-- Moves the cursor past the leased batch. Effects that are not due yet are moved to idem.delayed.
 CREATE FUNCTION idem.settle(this idem.relay, partition integer, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
@@ -116,7 +116,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.settle(idem.relay, integer, bigint) IS
-    'Moves the cursor behind the batch that the token leases.';
+    'Moves the cursor past the batch that the token leases.';
 
 CREATE FUNCTION idem.park(
     this       idem.relay,

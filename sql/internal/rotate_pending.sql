@@ -2,11 +2,11 @@
 -- transaction with an old snapshot keeps VACUUM from removing them. A rotation copies the live rows
 -- into the other table and makes it the current table.
 --
--- A rotation is short: it runs only when the table is large and its live rows are few. It waits at
--- most 50 ms for the lock of the current table, so a claim waits no longer than that, and it does
--- not wait for the lock of the other table. A maintainer first locks idem.pending_rotation, and
--- gives up if another maintainer holds this lock. Otherwise two maintainers that have read a table
--- could both wait for its lock, which is a deadlock.
+-- A rotation is short: it runs only when the table is large and its live rows are few. A claim
+-- waits at most 50 ms for the rotation to begin, and then until it commits. The rotation does not
+-- wait for the lock of the other table. A maintainer first locks idem.pending_rotation, and gives
+-- up if another maintainer holds this lock. Otherwise two maintainers that have read a table could
+-- both wait for its lock, which is a deadlock.
 
 CREATE FUNCTION idem.pending_table(slice integer) RETURNS regclass
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
@@ -72,8 +72,8 @@ BEGIN
     -- snapshots, and a dump that began before must find the pending messages in one of the two
     -- tables.
     EXECUTE format('TRUNCATE %s', idem.pending_table(next));
-    -- Do not copy the lease of a broker's message that expired longer ago than the longest
-    -- retention of claims. A claim of that age is forgotten too.
+    -- Do not copy a row of a broker's message that has been due for longer than the longest
+    -- retention. A claim of that age is forgotten too.
     EXECUTE format('INSERT INTO %s SELECT p.* FROM %s p '
                    'WHERE p.payload_slice IS NOT NULL OR p.due_at >= $1',
                    idem.pending_table(next), idem.pending_table(rotation.current))

@@ -7,6 +7,8 @@
 --                          the slices rotate                                     (invalidation)
 --   emptying -> steady     after the fence no transaction reads the oldest slice: TRUNCATE
 --
+-- The trigger publish on idem.ring sends the invalidation when a step commits.
+--
 -- Maintainers lock idem.ring in a mode that conflicts with itself, so only one of them does a step
 -- at a time. The lock is held until the invalidation of the step has been sent. A fence that
 -- another maintainer created before that would miss a claimer with the old state.
@@ -29,9 +31,9 @@ COMMENT ON FUNCTION idem.slice_tables(text, integer) IS
     'Returns the tables that are truncated with a slice: a slice of the inbox and the slice of '
     'the journal that belongs to it.';
 
--- Finds the relays that have not acknowledged all effects in a slice of the outbox. An effect is
--- not acknowledged if its transaction began after the older snapshot of the cursor, or was running
--- at that time. So the result is exact, although the function does not read the whole slice.
+-- Looks for effects of transactions that the older snapshot of the cursor does not see. The
+-- function never omits a relay that still needs an effect. It may name a relay that has
+-- acknowledged part of its pair of snapshots.
 CREATE FUNCTION idem.relays_holding(slice integer) RETURNS text[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 SET enable_bitmapscan = off SET jit = off
@@ -66,7 +68,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.relays_holding(integer) IS
-    'Returns the names of the relays that have not acknowledged all effects in a slice of the '
+    'Returns the names of the relays that may not have acknowledged all effects in a slice of the '
     'outbox.';
 
 CREATE FUNCTION idem.is_due(ring idem.ring) RETURNS boolean
@@ -79,9 +81,9 @@ $$;
 COMMENT ON FUNCTION idem.is_due(idem.ring) IS
     'Returns whether the last rotation of a ring is at least one period ago.';
 
--- Effects are kept longer than the claims that they belong to, so that every duplicate finds the
--- effects of its claim. The check uses opened and not remembers_since, because the oldest slice of
--- a ring also holds claims that were made while the ring was opening.
+-- A duplicate reads the effects of its claim, so the slice must be older than every claim that can
+-- still be found. While a ring opens, claims already go to its next slice. So the oldest claim of a
+-- slice can be older than started, from which remembers_since is computed, but not than opened.
 CREATE FUNCTION idem.outbox_may_rotate(outbox idem.ring) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -113,8 +115,8 @@ BEGIN
            opening = false,
            emptying = true,
            started[(r.current + 1) % 4 + 1] = here,
-           -- From now on two slices are sealed. The older of them is current + 3, with the old
-           -- value of current. The first two rotations forget nothing.
+           -- After this UPDATE the older sealed slice is the one that is current + 3 now. The first
+           -- two rotations remove slices that were never used.
            remembers_since = CASE WHEN r.rotations >= 2 THEN r.started[(r.current + 3) % 4 + 1] END,
            rotated_at = here,
            rotations = r.rotations + 1
@@ -140,8 +142,8 @@ BEGIN
     SELECT * INTO r FROM idem.ring x WHERE x.name = ring_name;
 
     IF r.emptying THEN
-        -- The time is part of the name, so that a step that is published again has a fence of its
-        -- own.
+        -- The time is part of the name, because the number of rotations is set back when the state
+        -- of a dump is restored into this database.
         IF NOT idem.fence(format('%s emptying %s %s', r.name, r.rotations, r.rotated_at), wait) THEN
             RETURN 'waiting';
         END IF;
@@ -152,6 +154,7 @@ BEGIN
         IF cardinality(oldest_tables) > 1 THEN
             EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT', oldest_tables[2]);
         END IF;
+        -- A relay that reads from the oldest effect may have been created since the slices rotated.
         IF r.name = 'outbox' AND cardinality(idem.relays_holding((r.current + 1) % 4)) > 0 THEN
             RETURN 'blocked';
         END IF;

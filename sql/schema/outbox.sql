@@ -34,6 +34,8 @@ BEGIN
             COMMENT ON TABLE idem.outbox_%1$s IS
                 'A slice of the outbox: effects. Written by idem_record_effects and idem_send, '
                 'read by relays.';
+            COMMENT ON COLUMN idem.outbox_%1$s.recorded_at IS
+                'The time of the claim; for idem_send, the start of the transaction.';
             $ddl$, slice);
         PERFORM pg_catalog.pg_extension_config_dump(
             ('idem.outbox_' || slice)::pg_catalog.regclass, '');

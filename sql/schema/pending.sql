@@ -57,8 +57,8 @@ BEGIN
                 'The number of attempts that have begun. An attempt counts when its lease begins, '
                 'so a crash of the consumer counts.';
             COMMENT ON COLUMN idem.pending_%1$s.payload_slice IS
-                'The number N of the table idem.payload_N that holds the payload; null: the '
-                'message is at its broker.';
+                'The number N of the table idem.payload_N that holds the payload. Null: the '
+                'payload is at the broker, or in idem.dead_letter if the state is d.';
             COMMENT ON COLUMN idem.pending_%1$s.state IS
                 'r: ready. l: leased until due_at. w: waiting for the next attempt until due_at. '
                 'd: dead.';

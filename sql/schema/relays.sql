@@ -28,7 +28,8 @@ COMMENT ON TABLE  idem.relay IS
 COMMENT ON COLUMN idem.relay.start_snapshot IS
     'The relay reads the effects of transactions that are not visible in this snapshot.';
 COMMENT ON COLUMN idem.relay.start_floor IS
-    'Transactions that began after start_snapshot have sequence numbers higher than this one.';
+    'Transactions that got their id after start_snapshot have sequence numbers higher than this '
+    'one.';
 COMMENT ON COLUMN idem.relay.dropped_at IS
     'The time at which the relay was dropped. Only the relay with id 1, which CREATE EXTENSION '
     'creates, has it: its row is kept, so that a restore does not create the relay again.';
@@ -130,8 +131,18 @@ BEGIN
                 'True: the leased batch was read from idem.delayed. Its acknowledgement does not '
                 'move the cursor.';
             COMMENT ON COLUMN idem.progress_%1$s.floor_from IS
-                'Transactions that began after snapshot_from have sequence numbers higher than '
-                'this one.';
+                'Transactions that got their id after snapshot_from have sequence numbers higher '
+                'than this one. A pair of snapshots covers floor_from < seq <= ceiling_to.';
+            COMMENT ON COLUMN idem.progress_%1$s.floor_to IS
+                'The floor_from of the next pair.';
+            COMMENT ON COLUMN idem.progress_%1$s.snapshot_from IS
+                'The older snapshot of the pair. The effects that it sees are acknowledged.';
+            COMMENT ON COLUMN idem.progress_%1$s.snapshot_to IS
+                'The newer snapshot of the pair. Null: no pair is open.';
+            COMMENT ON COLUMN idem.progress_%1$s.written_at IS
+                'While a batch is leased: the time at which its effects were chosen. An effect '
+                'with a later deliver_after is not in the batch. Otherwise: the time at which the '
+                'row was written.';
             COMMENT ON COLUMN idem.progress_%1$s.ceiling_to IS
                 'No transaction that is visible in snapshot_to has a sequence number higher than '
                 'this one.';
