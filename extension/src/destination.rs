@@ -110,7 +110,7 @@ pub fn find(name: &str) -> Result<Option<Destination>> {
     let table = open(false)?;
     let mut lookup = Lookup::new(&table, 1);
     Ok(lookup
-        .find_settled(&mut name_key(name))
+        .find_existing(&mut name_key(name))
         .then(|| remember(name, &lookup)))
 }
 

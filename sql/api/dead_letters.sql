@@ -81,8 +81,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    slice integer;
-    p     idem.pending_0;
+    table_number integer;
+    p            idem.pending_0;
 BEGIN
     IF payload IS NULL OR error IS NULL THEN
         RAISE EXCEPTION 'payload and error must not be null'
@@ -98,8 +98,8 @@ BEGIN
                   HINT = 'A key has 1 to 1024 bytes, type and content_type 1 to 255.';
     END IF;
     PERFORM idem.check_lease_transaction();
-    slice := idem.enter_pending();
-    p := idem.held_pending(slice, idem_bury.id, idem_bury.destination, idem_bury.token);
+    table_number := idem.enter_pending();
+    p := idem.held_pending(table_number, idem_bury.id, idem_bury.destination, idem_bury.token);
     PERFORM idem.check_letter_room(idem_bury.destination, payload);
     -- For an exhausted message the caller passes the error that idem_acquire returned, which is
     -- recorded already.
@@ -107,14 +107,14 @@ BEGIN
         p.errors := idem.note_failure(p.errors, p.attempt, idem_bury.error, false);
     END IF;
     p.order_key := coalesce(idem_bury.key, p.order_key);
-    PERFORM idem.write_letter(p, idem_bury.payload,
-                              coalesce(idem_bury.content_type, 'application/octet-stream'),
-                              idem_bury.type, idem_bury.headers,
-                              idem_bury.headers ->> 'traceparent');
+    PERFORM idem.write_dead_letter(p, idem_bury.payload,
+                                   coalesce(idem_bury.content_type, 'application/octet-stream'),
+                                   idem_bury.type, idem_bury.headers,
+                                   idem_bury.headers ->> 'traceparent');
     p.due_at := 'infinity';
     p.state := 'd';
     p.payload_slice := NULL;
-    PERFORM idem.write_pending(slice, p);
+    PERFORM idem.write_pending(table_number, p);
 END
 $$;
 COMMENT ON FUNCTION idem_bury(text, text, bigint, bytea, text, jsonb, text, text, text) IS
@@ -241,19 +241,19 @@ CREATE FUNCTION idem_requeue(id text, destination text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    slice  integer;
-    p      idem.pending_0;
-    letter idem.dead_letter;
+    table_number integer;
+    p            idem.pending_0;
+    letter       idem.dead_letter;
 BEGIN
     -- These two calls only check the arguments. They come first, so that a wrong argument is
     -- reported at every isolation level.
     PERFORM idem.key_of(idem_requeue.id), idem.find_destination(idem_requeue.destination);
     PERFORM idem.check_lease_transaction();
-    slice := idem.enter_pending();
-    p := idem.find_pending(slice, idem.key_of(idem_requeue.id),
+    table_number := idem.enter_pending();
+    p := idem.find_pending(table_number, idem.key_of(idem_requeue.id),
                            idem.find_destination(idem_requeue.destination));
     letter := idem.find_letter(idem_requeue.id, idem_requeue.destination, true);
-    RETURN letter.key IS NOT NULL AND idem.requeue_letter(slice, p, letter);
+    RETURN letter.key IS NOT NULL AND idem.requeue_letter(table_number, p, letter);
 END
 $$;
 COMMENT ON FUNCTION idem_requeue(text, text) IS
@@ -311,20 +311,20 @@ CREATE FUNCTION idem_requeue_all(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    slice    integer;
-    letter   idem.dead_letter;
-    held     record;
-    requeued integer := 0;
+    table_number integer;
+    letter       idem.dead_letter;
+    held         record;
+    requeued     integer := 0;
 BEGIN
     FOR letter IN
         SELECT l.*
           FROM idem.some_letters(idem_requeue_all.destination, error_like, max_messages) l
     LOOP
-        slice := coalesce(slice, idem.enter_pending());
+        table_number := coalesce(table_number, idem.enter_pending());
         BEGIN
-            SELECT * INTO held FROM idem.lock_letter(slice, letter);
+            SELECT * INTO held FROM idem.lock_letter(table_number, letter);
             IF held.is_locked AND (held.letter).errors -> -1 ->> 'error' LIKE error_like
-               AND idem.requeue_letter(slice, held.p, held.letter) THEN
+               AND idem.requeue_letter(table_number, held.p, held.letter) THEN
                 requeued := requeued + 1;
             END IF;
         EXCEPTION

@@ -57,15 +57,16 @@ CREATE FUNCTION idem_extend(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    slice integer;
-    p     idem.pending_0;
+    table_number integer;
+    p            idem.pending_0;
 BEGIN
     PERFORM idem.check_lease(lease);
     PERFORM idem.check_lease_transaction();
-    slice := idem.enter_pending();
-    p := idem.held_pending(slice, idem_extend.id, idem_extend.destination, idem_extend.token);
+    table_number := idem.enter_pending();
+    p := idem.held_pending(table_number, idem_extend.id, idem_extend.destination,
+                           idem_extend.token);
     p.due_at := clock_timestamp() + lease;
-    PERFORM idem.write_pending(slice, p);
+    PERFORM idem.write_pending(table_number, p);
 END
 $$;
 COMMENT ON FUNCTION idem_extend(text, text, bigint, interval) IS
@@ -98,10 +99,10 @@ CREATE FUNCTION idem_release(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    slice  integer;
-    p      idem.pending_0;
-    policy idem.retry_policy;
-    pause  interval;
+    table_number integer;
+    p            idem.pending_0;
+    policy       idem.retry_policy;
+    pause        interval;
 BEGIN
     IF idem_release.final IS NULL THEN
         RAISE EXCEPTION 'final must not be null' USING ERRCODE = 'null_value_not_allowed';
@@ -111,8 +112,9 @@ BEGIN
                   HINT = 'Give the reason why the message must not be retried.';
     END IF;
     PERFORM idem.check_lease_transaction();
-    slice := idem.enter_pending();
-    p := idem.held_pending(slice, idem_release.id, idem_release.destination, idem_release.token);
+    table_number := idem.enter_pending();
+    p := idem.held_pending(table_number, idem_release.id, idem_release.destination,
+                           idem_release.token);
     IF idem_release.error IS NULL THEN
         -- The message was not processed, so the attempt does not count.
         p.attempt := p.attempt - 1;
@@ -127,12 +129,12 @@ BEGIN
                       THEN idem.pause_after(policy, p.attempt) END;
     END IF;
     IF pause IS NULL AND p.payload_slice IS NOT NULL THEN
-        PERFORM idem.die(slice, p);
+        PERFORM idem.make_dead_letter(table_number, p);
     ELSE
         -- A message without a payload is at its broker: the next idem_acquire returns 'exhausted',
         -- and the consumer calls idem_bury.
         p.due_at := clock_timestamp() + coalesce(pause, '0');
-        PERFORM idem.write_pending(slice, p);
+        PERFORM idem.write_pending(table_number, p);
     END IF;
     PERFORM idem.wake_receivers();
     RETURN pause;

@@ -47,9 +47,9 @@ SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    this    idem.relay := idem.check_relay(idem_relay_next.relay, idem_relay_next.partition);
-    p       idem.progress;
-    before  timestamptz;
+    this      idem.relay := idem.check_relay(idem_relay_next.relay, idem_relay_next.partition);
+    p         idem.progress;
+    chosen_at timestamptz;
 BEGIN
     PERFORM idem.check_max_effects(max_effects);
     PERFORM idem.check_max_bytes(max_bytes);
@@ -63,8 +63,8 @@ BEGIN
     PERFORM idem.lock_partition(this.id, partition);
     LOOP
         p := idem.progress_of(this, partition);
-        before := clock_timestamp();
-        IF p.leased_until > before THEN
+        chosen_at := clock_timestamp();
+        IF p.leased_until > chosen_at THEN
             RETURN;  -- another process holds the lease
         END IF;
         PERFORM idem.check_xids(p);
@@ -72,8 +72,8 @@ BEGIN
         -- Delayed effects that are due are delivered first.
         IF EXISTS (SELECT 1 FROM idem.delayed d
                     WHERE d.relay = this.id AND d.partition = idem_relay_next.partition
-                      AND d.due_at <= before) THEN
-            p := idem.lease_delayed(this, p, before, lease, max_effects, max_bytes);
+                      AND d.due_at <= chosen_at) THEN
+            p := idem.lease_delayed(this, p, chosen_at, lease, max_effects, max_bytes);
             RETURN QUERY
                 SELECT p.pos, d.seq, (d.effect).message_id, (d.effect).topic, (d.effect).key,
                        (d.effect).type, (d.effect).payload, (d.effect).content_type,
@@ -85,7 +85,7 @@ BEGIN
                                     WHERE k.relay = this.id AND k.seq = d.seq)
                  ORDER BY d.due_at, d.seq;
         ELSE
-            p := idem.lease_batch(this, p, before, lease, max_effects, max_bytes);
+            p := idem.lease_batch(this, p, chosen_at, lease, max_effects, max_bytes);
             IF p IS NULL THEN
                 RETURN;
             END IF;
@@ -98,7 +98,7 @@ BEGIN
                        this.partitions, p.partition, max_effects) e
                   LEFT JOIN idem.destination x ON x.id = e.source_destination
                  WHERE e.seq <= p.seq_through
-                   AND (e.deliver_after IS NULL OR e.deliver_after <= before)
+                   AND (e.deliver_after IS NULL OR e.deliver_after <= chosen_at)
                    AND NOT EXISTS (SELECT 1 FROM idem.parked_effect k
                                     WHERE k.relay = this.id AND k.seq = e.seq)
                  ORDER BY e.seq;
@@ -106,9 +106,9 @@ BEGIN
         IF FOUND THEN
             RETURN;
         END IF;
-        -- All effects of the batch are delayed or parked. There is nothing to publish, so settle
+        -- All effects of the batch are delayed or parked. There is nothing to publish, so finish
         -- the batch now.
-        PERFORM idem.settle(this, partition, p.pos);
+        PERFORM idem.finish_batch(this, partition, p.pos);
     END LOOP;
 END
 $$;
@@ -128,7 +128,7 @@ DECLARE
     this idem.relay := idem.check_relay(idem_relay_ack.relay, idem_relay_ack.partition);
 BEGIN
     PERFORM idem.lock_partition(this.id, partition);
-    PERFORM idem.settle(this, partition, token);
+    PERFORM idem.finish_batch(this, partition, token);
 END
 $$;
 COMMENT ON FUNCTION idem_relay_ack(text, integer, bigint) IS
@@ -242,11 +242,11 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     -- All effects get the same due_at, so that they are delivered in the order of their seq.
-    here     timestamptz := clock_timestamp();
+    now_wall timestamptz := clock_timestamp();
     unparked integer;
 BEGIN
     INSERT INTO idem.delayed (relay, partition, due_at, effect, seq)
-    SELECT k.relay, k.partition, here, k.effect, k.seq
+    SELECT k.relay, k.partition, now_wall, k.effect, k.seq
       FROM idem.take_parked(idem_relay_unpark_all.relay, error_like, max_effects) k;
     GET DIAGNOSTICS unparked = ROW_COUNT;
     RETURN unparked;
@@ -367,18 +367,18 @@ CREATE FUNCTION idem_repair_relays() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    part     record;
-    p        idem.progress;
-    here     pg_snapshot;
-    seq_now  bigint;
-    moved    bigint := 0;
-    affected bigint;
+    part         record;
+    p            idem.progress;
+    snapshot_now pg_snapshot;
+    seq_now      bigint;
+    moved        bigint := 0;
+    affected     bigint;
 BEGIN
     PERFORM idem.lock_partition(r.relay, r.partition)
        FROM (SELECT * FROM idem.relay_partition ORDER BY relay, partition) r;
     LOCK TABLE idem.outbox_0, idem.outbox_1, idem.outbox_2, idem.outbox_3 IN EXCLUSIVE MODE;
     seq_now := idem.last_outbox_seq();
-    here := idem.full_snapshot();
+    snapshot_now := idem.full_snapshot();
     FOR part IN
         SELECT r AS relay, rp.partition
           FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay
@@ -398,7 +398,7 @@ BEGIN
         ON CONFLICT DO NOTHING;
         GET DIAGNOSTICS affected = ROW_COUNT;
         moved := moved + affected;
-        p.snapshot_to := here;
+        p.snapshot_to := snapshot_now;
         p.floor_to := seq_now;
         p.leased_until := NULL;
         p.seq_through := NULL;

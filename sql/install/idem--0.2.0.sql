@@ -815,7 +815,7 @@ CREATE TABLE idem.relay_partition (
 COMMENT ON TABLE idem.relay_partition IS
     'One row for each partition, never updated. Locking the row serializes the operations of a '
     'partition.';
-CREATE FUNCTION idem.keep_first_partition() RETURNS trigger
+CREATE FUNCTION idem.replace_partition_row() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -823,11 +823,11 @@ BEGIN
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION idem.keep_first_partition() IS
+COMMENT ON FUNCTION idem.replace_partition_row() IS
     'Trigger function: deletes the row with the same key, so that pg_restore replaces the rows '
     'that CREATE EXTENSION inserted.';
 CREATE TRIGGER replace_row BEFORE INSERT ON idem.relay_partition
-    FOR EACH ROW EXECUTE FUNCTION idem.keep_first_partition();
+    FOR EACH ROW EXECUTE FUNCTION idem.replace_partition_row();
 ALTER TABLE idem.relay_partition ENABLE ALWAYS TRIGGER replace_row;
 
 INSERT INTO idem.relay (id, name, start_snapshot, start_floor) VALUES (1, 'default', '1:1:', 0);
@@ -1073,27 +1073,27 @@ CREATE FUNCTION idem.tick() RETURNS interval
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    c        idem.clock;
-    same_run boolean;
-    here     timestamptz;
-    off      interval;
-    jump     interval;
-    before   interval;
+    c          idem.clock;
+    same_run   boolean;
+    now_wall   timestamptz;
+    off        interval;
+    jump       interval;
+    ran_before interval;
 BEGIN
     -- Lock the row before reading the clock, so that the time that another session has added is not
     -- added again.
     SELECT * INTO c FROM idem.clock x WHERE x.id = 1 FOR UPDATE;
-    before := c.ran;
+    ran_before := c.ran;
     same_run := c.server_started = pg_postmaster_start_time();
     c.ran := idem.ran();
     c.monotonic := idem.monotonic();
-    here := clock_timestamp();
-    off := here - c.ran - c.zero_at;
-    jump := CASE WHEN same_run THEN (here - c.read_at) - (c.ran - before)
-                 WHEN here < c.read_at THEN here - c.read_at
+    now_wall := clock_timestamp();
+    off := now_wall - c.ran - c.zero_at;
+    jump := CASE WHEN same_run THEN (now_wall - c.read_at) - (c.ran - ran_before)
+                 WHEN now_wall < c.read_at THEN now_wall - c.read_at
                  ELSE '0' END;
     IF off NOT BETWEEN '-0.5 seconds' AND '0.5 seconds' THEN
-        c.zero_at := here - c.ran;
+        c.zero_at := now_wall - c.ran;
         PERFORM idem.invalidate('idem.ring'::regclass);
     END IF;
     IF jump NOT BETWEEN '-0.5 seconds' AND '0.5 seconds' THEN
@@ -1102,7 +1102,7 @@ BEGIN
     END IF;
     UPDATE idem.clock x
        SET zero_at = c.zero_at,
-           read_at = here,
+           read_at = now_wall,
            server_started = pg_postmaster_start_time(),
            ran = c.ran,
            monotonic = c.monotonic,
@@ -1265,17 +1265,17 @@ CREATE FUNCTION idem.rotate_slices(ring idem.ring) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    here interval := idem.tick();
+    now_ran interval := idem.tick();
 BEGIN
     UPDATE idem.ring r
        SET current = (r.current + 1) % 4,
            opening = false,
            emptying = true,
-           started[(r.current + 1) % 4 + 1] = here,
+           started[(r.current + 1) % 4 + 1] = now_ran,
            -- After this UPDATE the older sealed slice is the one that is current + 3 now. The first
            -- two rotations remove slices that were never used.
            remembers_since = CASE WHEN r.rotations >= 2 THEN r.started[(r.current + 3) % 4 + 1] END,
-           rotated_at = here,
+           rotated_at = now_ran,
            rotations = r.rotations + 1
      WHERE r.id = (rotate_slices.ring).id;
 END
@@ -1384,9 +1384,9 @@ COMMENT ON FUNCTION idem.lock_out_claims() IS
 -- up if another maintainer holds this lock. Otherwise two maintainers that have read a table could
 -- both wait for its lock, which is a deadlock.
 
-CREATE FUNCTION idem.pending_table(slice integer) RETURNS regclass
+CREATE FUNCTION idem.pending_table(table_number integer) RETURNS regclass
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN CASE WHEN slice = 0 THEN 'idem.pending_0'::pg_catalog.regclass
+RETURN CASE WHEN table_number = 0 THEN 'idem.pending_0'::pg_catalog.regclass
             ELSE 'idem.pending_1'::pg_catalog.regclass END;
 COMMENT ON FUNCTION idem.pending_table(integer) IS
     'Returns one of the two tables of pending messages, 0 or 1.';
@@ -1403,7 +1403,7 @@ COMMENT ON FUNCTION idem.pending_is_large(idem.pending_rotation) IS
 
 -- Few means at most 2,000 rows and 2 MB. The copy takes about 10 microseconds for each row with its
 -- entries in three indexes.
-CREATE FUNCTION idem.pending_rows_are_few(slice integer) RETURNS boolean
+CREATE FUNCTION idem.pending_rows_are_few(table_number integer) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
@@ -1412,7 +1412,7 @@ DECLARE
     live       integer;
     bytes      bigint;
 BEGIN
-    IF slice = 0 THEN
+    IF table_number = 0 THEN
         SELECT count(*), sum(200 + pg_column_size(p.errors)) INTO live, bytes
           FROM (SELECT x.errors FROM idem.pending_0 x LIMIT at_most + 1) p;
     ELSE
@@ -1497,11 +1497,11 @@ COMMENT ON FUNCTION idem.note_no_pending(idem.pending_rotation) IS
     'Stores in shared memory that no message is pending, if none is. Always returns false, '
     'because this is not a step of a rotation.';
 
-CREATE FUNCTION idem.has_pending(slice integer) RETURNS boolean
+CREATE FUNCTION idem.has_pending(table_number integer) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 BEGIN
-    IF slice = 0 THEN
+    IF table_number = 0 THEN
         RETURN EXISTS (SELECT FROM idem.pending_0);
     END IF;
     RETURN EXISTS (SELECT FROM idem.pending_1);
@@ -2032,19 +2032,19 @@ CREATE FUNCTION idem.full_snapshot() RETURNS pg_snapshot
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    here     pg_snapshot := pg_current_snapshot();
-    next_xid xid8 := idem.next_xid();  -- read after the snapshot, so at least its xmax
-    running  text;
+    snapshot_now pg_snapshot := pg_current_snapshot();
+    next_xid     xid8 := idem.next_xid();  -- read after the snapshot, so at least its xmax
+    running      text;
 BEGIN
     SELECT string_agg(x.id::text, ',' ORDER BY x.id) INTO running
-      FROM (SELECT pg_snapshot_xip(here)
+      FROM (SELECT pg_snapshot_xip(snapshot_now)
             UNION ALL
             SELECT young::text::xid8
-              FROM generate_series(pg_snapshot_xmax(here)::text::bigint,
+              FROM generate_series(pg_snapshot_xmax(snapshot_now)::text::bigint,
                                    next_xid::text::bigint - 1) young
             UNION
             SELECT pg_current_xact_id_if_assigned()) x (id);
-    RETURN format('%s:%s:%s', pg_snapshot_xmin(here), next_xid, running)::pg_snapshot;
+    RETURN format('%s:%s:%s', pg_snapshot_xmin(snapshot_now), next_xid, running)::pg_snapshot;
 END
 $$;
 COMMENT ON FUNCTION idem.full_snapshot() IS
@@ -2117,7 +2117,7 @@ COMMENT ON FUNCTION idem.has_work(idem.relay, integer) IS
 CREATE FUNCTION idem.lease_batch(
     this        idem.relay,
     p           idem.progress,
-    before      timestamptz,
+    chosen_at   timestamptz,
     lease       interval,
     max_effects integer,
     max_bytes   bigint
@@ -2134,7 +2134,7 @@ DECLARE
 BEGIN
     p.from_delayed := false;
     p.leased_until := NULL;
-    p.written_at := before;
+    p.written_at := chosen_at;
     LOOP
         resumed := p.snapshot_to IS NOT NULL;
         IF NOT resumed THEN
@@ -2142,7 +2142,7 @@ BEGIN
         END IF;
         SELECT count(*),
                max(e.seq),
-               coalesce(bool_or(e.deliver_after > before), false),
+               coalesce(bool_or(e.deliver_after > chosen_at), false),
                sum(idem.effect_bytes(e.payload, e.headers))
           INTO found_effects, p.seq_through, p.deferring, bytes
           FROM idem.effects_between(
@@ -2152,7 +2152,7 @@ BEGIN
         is_cut := bytes > max_bytes;
         IF is_cut THEN
             -- Cut the batch after the last effect with which the sum is within the limit.
-            SELECT max(e.seq), coalesce(bool_or(e.deliver_after > before), false)
+            SELECT max(e.seq), coalesce(bool_or(e.deliver_after > chosen_at), false)
               INTO p.seq_through, p.deferring
               FROM (SELECT x.seq, x.deliver_after, x.bytes,
                            sum(x.bytes) OVER (ORDER BY x.seq ROWS UNBOUNDED PRECEDING)
@@ -2167,7 +2167,7 @@ BEGIN
         END IF;
         IF found_effects > 0 THEN
             p.exhausted := found_effects < max_effects AND NOT is_cut;
-            p.leased_until := before + lease;
+            p.leased_until := chosen_at + lease;
             p.pos := idem.append_progress(p);
             RETURN p;
         ELSIF resumed THEN
@@ -2196,7 +2196,7 @@ COMMENT ON FUNCTION idem.lease_batch(
 CREATE FUNCTION idem.lease_delayed(
     this        idem.relay,
     p           idem.progress,
-    before      timestamptz,
+    chosen_at   timestamptz,
     lease       interval,
     max_effects integer,
     max_bytes   bigint
@@ -2206,14 +2206,14 @@ AS $$
 BEGIN
     p.from_delayed := true;
     p.deferring := false;
-    p.leased_until := before + lease;
-    p.written_at := before;
+    p.leased_until := chosen_at + lease;
+    p.written_at := chosen_at;
     p.pos := idem.append_progress(p);
     UPDATE idem.delayed d SET token = p.pos
       FROM (SELECT n.due_at, n.seq,
                    row_number() OVER in_order = 1 OR sum(n.bytes) OVER in_order <= max_bytes AS fits
               FROM (SELECT x.due_at, x.seq, x.bytes FROM idem.delayed x
-                     WHERE x.relay = this.id AND x.partition = p.partition AND x.due_at <= before
+                     WHERE x.relay = this.id AND x.partition = p.partition AND x.due_at <= chosen_at
                      ORDER BY x.due_at, x.seq LIMIT max_effects) n
             WINDOW in_order AS (ORDER BY n.due_at, n.seq ROWS UNBOUNDED PRECEDING)) next
      WHERE next.fits AND d.relay = this.id AND d.partition = p.partition
@@ -2310,7 +2310,7 @@ COMMENT ON FUNCTION idem.held_batch(idem.relay, integer, bigint) IS
     'or transaction ids went backwards).';
 
 -- Moves the cursor past the leased batch. Effects that are not due yet are moved to idem.delayed.
-CREATE FUNCTION idem.settle(this idem.relay, partition integer, token bigint) RETURNS void
+CREATE FUNCTION idem.finish_batch(this idem.relay, partition integer, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -2320,12 +2320,13 @@ DECLARE
 BEGIN
     IF p.from_delayed THEN
         DELETE FROM idem.delayed d
-         WHERE d.relay = this.id AND d.partition = settle.partition AND d.token = settle.token;
+         WHERE d.relay = this.id AND d.partition = finish_batch.partition
+           AND d.token = finish_batch.token;
         p.from_delayed := false;
     ELSE
         IF p.deferring THEN
             INSERT INTO idem.delayed (relay, partition, due_at, effect, seq)
-            SELECT this.id, settle.partition, e.deliver_after, e, e.seq
+            SELECT this.id, finish_batch.partition, e.deliver_after, e, e.seq
               FROM idem.effects_between(
                    p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from,
                    pg_snapshot_xmax(p.snapshot_from), p.snapshot_to,
@@ -2349,7 +2350,7 @@ BEGIN
     PERFORM idem.append_progress(p);
 END
 $$;
-COMMENT ON FUNCTION idem.settle(idem.relay, integer, bigint) IS
+COMMENT ON FUNCTION idem.finish_batch(idem.relay, integer, bigint) IS
     'Moves the cursor past the batch that the token leases.';
 
 CREATE FUNCTION idem.park(
@@ -2460,16 +2461,16 @@ COMMENT ON FUNCTION idem.check_lease_transaction() IS
 
 -- The row type of idem.pending_0 is used for both tables.
 CREATE FUNCTION idem.find_pending(
-    slice       integer,
-    key         uuid,
-    destination integer
+    table_number integer,
+    key          uuid,
+    destination  integer
 ) RETURNS idem.pending_0
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     p idem.pending_0;
 BEGIN
-    IF slice = 0 THEN
+    IF table_number = 0 THEN
         SELECT * INTO p FROM idem.pending_0 x
          WHERE x.key = find_pending.key AND x.destination = find_pending.destination
            FOR UPDATE;
@@ -2484,11 +2485,11 @@ $$;
 COMMENT ON FUNCTION idem.find_pending(integer, uuid, integer) IS
     'Locks and returns the pending message of an identity; a row of nulls if there is none.';
 
-CREATE FUNCTION idem.write_pending(slice integer, p idem.pending_0) RETURNS void
+CREATE FUNCTION idem.write_pending(table_number integer, p idem.pending_0) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF slice = 0 THEN
+    IF table_number = 0 THEN
         UPDATE idem.pending_0 x
            SET seq = p.seq,
                token = p.token,
@@ -2517,10 +2518,10 @@ COMMENT ON FUNCTION idem.write_pending(integer, idem.pending_0) IS
 -- The id and the destination are checked before the token, so that an id of 2,000 bytes is reported
 -- as an invalid argument and not as a lost lease.
 CREATE FUNCTION idem.held_pending(
-    slice       integer,
-    id          text,
-    destination text,
-    token       bigint
+    table_number integer,
+    id           text,
+    destination  text,
+    token        bigint
 ) RETURNS idem.pending_0
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -2528,7 +2529,7 @@ DECLARE
     key uuid := idem.key_of(held_pending.id);
     p   idem.pending_0;
 BEGIN
-    p := idem.find_pending(slice, key, idem.find_destination(held_pending.destination));
+    p := idem.find_pending(table_number, key, idem.find_destination(held_pending.destination));
     IF token IS NULL THEN
         RAISE EXCEPTION 'token must not be null' USING ERRCODE = 'null_value_not_allowed';
     ELSIF p.id <> held_pending.id THEN
@@ -2601,7 +2602,7 @@ COMMENT ON FUNCTION idem.pause_after(idem.retry_policy, integer) IS
 
 -- The dead letter has its own copy of the payload, because dead letters may be kept for months. The
 -- pending row stays, so that a redelivery of the message is recognized.
-CREATE FUNCTION idem.die(slice integer, p idem.pending_0) RETURNS void
+CREATE FUNCTION idem.make_dead_letter(table_number integer, p idem.pending_0) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
@@ -2609,19 +2610,19 @@ DECLARE
 BEGIN
     EXECUTE format('SELECT x.* FROM %s x WHERE x.seq = $1', idem.payload_table(p.payload_slice))
        INTO STRICT b USING p.seq;
-    PERFORM idem.write_letter(p, b.payload, b.content_type, b.type, b.headers, b.traceparent);
+    PERFORM idem.write_dead_letter(p, b.payload, b.content_type, b.type, b.headers, b.traceparent);
     p.due_at := 'infinity';
     p.state := 'd';
     p.payload_slice := NULL;
-    PERFORM idem.write_pending(slice, p);
+    PERFORM idem.write_pending(table_number, p);
 END
 $$;
-COMMENT ON FUNCTION idem.die(integer, idem.pending_0) IS
-    'Moves a received message to the dead letters.';
+COMMENT ON FUNCTION idem.make_dead_letter(integer, idem.pending_0) IS
+    'Makes a received message a dead letter.';
 
 -- idem_next calls this function for messages that are due and have no attempt left. The function
 -- skips rows that another transaction has locked.
-CREATE FUNCTION idem.bury_exhausted(
+CREATE FUNCTION idem.make_dead_letters(
     destination  integer,
     keys         uuid[],
     max_attempts integer
@@ -2629,30 +2630,30 @@ CREATE FUNCTION idem.bury_exhausted(
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
-    slice integer := idem.enter_pending();
-    here  timestamptz := clock_timestamp();
-    p     idem.pending_0;
+    table_number integer := idem.enter_pending();
+    now_wall     timestamptz := clock_timestamp();
+    p            idem.pending_0;
 BEGIN
     FOR p IN EXECUTE format($sql$
         SELECT x.* FROM %s x
          WHERE x.key = ANY ($1) AND x.destination = $2 AND x.payload_slice IS NOT NULL
            AND x.attempt >= $3 AND x.due_at <= $4
          ORDER BY x.key FOR UPDATE SKIP LOCKED
-        $sql$, idem.pending_table(slice)) USING keys, destination, max_attempts, here
+        $sql$, idem.pending_table(table_number)) USING keys, destination, max_attempts, now_wall
     LOOP
         IF p.state = 'l' THEN
             p.errors := idem.note_expired_lease(p.errors, p.attempt);
         END IF;
-        PERFORM idem.die(slice, p);
+        PERFORM idem.make_dead_letter(table_number, p);
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION idem.bury_exhausted(integer, uuid[], integer) IS
-    'Moves due messages that have no attempt left to the dead letters.';
+COMMENT ON FUNCTION idem.make_dead_letters(integer, uuid[], integer) IS
+    'Makes dead letters of due messages that have no attempt left.';
 
 -- A message can become a dead letter, be forgotten, be received again and become a dead letter
 -- again. The newer dead letter replaces the older one.
-CREATE FUNCTION idem.write_letter(
+CREATE FUNCTION idem.write_dead_letter(
     p            idem.pending_0,
     payload      bytea,
     content_type text,
@@ -2666,8 +2667,8 @@ BEGIN ATOMIC
            (seq, received_at, key, destination, attempt, id, order_key,
             type, payload, content_type, headers, traceparent, errors)
     VALUES ((p).seq, (p).received_at, (p).key, (p).destination, (p).attempt, (p).id, (p).order_key,
-            write_letter.type, write_letter.payload, write_letter.content_type,
-            write_letter.headers, write_letter.traceparent, (p).errors)
+            write_dead_letter.type, write_dead_letter.payload, write_dead_letter.content_type,
+            write_dead_letter.headers, write_dead_letter.traceparent, (p).errors)
     ON CONFLICT (key, destination) DO UPDATE
        SET seq = excluded.seq,
            died_at = excluded.died_at,
@@ -2682,7 +2683,7 @@ BEGIN ATOMIC
            traceparent = excluded.traceparent,
            errors = excluded.errors;
 END;
-COMMENT ON FUNCTION idem.write_letter(idem.pending_0, bytea, text, text, jsonb, text) IS
+COMMENT ON FUNCTION idem.write_dead_letter(idem.pending_0, bytea, text, text, jsonb, text) IS
     'Writes the dead letter of a pending message.';
 /* </end connected objects> */
 
@@ -2764,9 +2765,9 @@ COMMENT ON FUNCTION idem.hash_of_message(text, jsonb, text, text, bytea) IS
 
 -- Writes the pending message first and then looks for a claim, as idem_receive does.
 CREATE FUNCTION idem.requeue_letter(
-    slice  integer,
-    p      idem.pending_0,
-    letter idem.dead_letter
+    table_number integer,
+    p            idem.pending_0,
+    letter       idem.dead_letter
 ) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -2779,7 +2780,7 @@ BEGIN
     END IF;
     SELECT r.current INTO payload_slice FROM idem.payload_rotation r WHERE r.id = 1;
     IF p.key IS NOT NULL THEN
-        PERFORM idem.delete_pending(slice, p);
+        PERFORM idem.delete_pending(table_number, p);
     END IF;
     p.seq := nextval('idem.pending_seq');
     p.token := 0;
@@ -2793,7 +2794,7 @@ BEGIN
     p.id := letter.id;
     p.order_key := letter.order_key;
     p.errors := '[]';
-    EXECUTE format('INSERT INTO %s SELECT ($1).*', idem.pending_table(slice)) USING p;
+    EXECUTE format('INSERT INTO %s SELECT ($1).*', idem.pending_table(table_number)) USING p;
     claim := idem.claim_state(
         coalesce(letter.id, letter.key::text),
         (SELECT d.name FROM idem.destination d WHERE d.id = letter.destination));
@@ -2805,7 +2806,7 @@ BEGIN
     END IF;
     DELETE FROM idem.dead_letter l WHERE l.key = letter.key AND l.destination = letter.destination;
     IF claim = 'claimed' THEN
-        PERFORM idem.delete_pending(slice, p);
+        PERFORM idem.delete_pending(table_number, p);
         RETURN false;
     END IF;
     EXECUTE format('INSERT INTO %s (seq, payload, content_type, type, headers, traceparent) '
@@ -2821,12 +2822,12 @@ COMMENT ON FUNCTION idem.requeue_letter(integer, idem.pending_0, idem.dead_lette
     'claimed meanwhile or was received again. The caller has locked the pending message and then '
     'the dead letter. Error: 55P03 (another transaction is claiming the message).';
 
-CREATE FUNCTION idem.delete_pending(slice integer, p idem.pending_0) RETURNS void
+CREATE FUNCTION idem.delete_pending(table_number integer, p idem.pending_0) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     EXECUTE format('DELETE FROM %s x WHERE x.key = $1 AND x.destination = $2',
-                   idem.pending_table(slice))
+                   idem.pending_table(table_number))
       USING p.key, p.destination;
 END
 $$;
@@ -2936,7 +2937,7 @@ COMMENT ON FUNCTION idem.some_letters(text, text, integer) IS
 -- is_locked: whether this transaction has locked the pending message and the dead letter, or the
 -- dead letter alone if no message is pending.
 CREATE FUNCTION idem.lock_letter(
-    slice         integer,
+    table_number  integer,
     seen          idem.dead_letter,
     OUT is_locked boolean,
     OUT p         idem.pending_0,
@@ -2948,10 +2949,10 @@ DECLARE
     is_pending boolean;
 BEGIN
     EXECUTE format('SELECT true FROM %s x WHERE x.key = $1 AND x.destination = $2',
-                   idem.pending_table(slice))
+                   idem.pending_table(table_number))
        INTO is_pending USING seen.key, seen.destination;
     EXECUTE format('SELECT x.* FROM %s x WHERE x.key = $1 AND x.destination = $2 '
-                   'FOR UPDATE SKIP LOCKED', idem.pending_table(slice))
+                   'FOR UPDATE SKIP LOCKED', idem.pending_table(table_number))
        INTO p USING seen.key, seen.destination;
     is_locked := false;
     IF is_pending IS NULL OR p.key IS NOT NULL THEN
@@ -3269,7 +3270,7 @@ SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     at_most constant integer := 100000;
-    here timestamptz := clock_timestamp();
+    now_wall timestamptz := clock_timestamp();
 BEGIN
     SELECT count(*), min(greatest(w.recorded_at, w.deliver_after)) INTO messages, oldest
       FROM (
@@ -3277,7 +3278,7 @@ BEGIN
           WHERE o.seq > greatest(p.floor_from, p.seq_after)
             AND o.tx >= pg_snapshot_xmax(p.snapshot_from)
             AND o.partition_hash % partitions = p.partition
-            AND (o.deliver_after IS NULL OR o.deliver_after <= here)
+            AND (o.deliver_after IS NULL OR o.deliver_after <= now_wall)
           ORDER BY o.seq LIMIT at_most)
         UNION ALL
         (SELECT o.recorded_at, o.deliver_after
@@ -3285,7 +3286,7 @@ BEGIN
             SELECT o.* FROM idem.outbox_row o
              WHERE o.tx = late.tx AND o.seq > p.seq_after
                AND o.partition_hash % partitions = p.partition
-               AND (o.deliver_after IS NULL OR o.deliver_after <= here)
+               AND (o.deliver_after IS NULL OR o.deliver_after <= now_wall)
              ORDER BY o.tx, o.seq LIMIT at_most) o)
         UNION ALL
         -- Effects that the newer snapshot does not see are in the next pair of snapshots, even if
@@ -3295,18 +3296,18 @@ BEGIN
             SELECT o.* FROM idem.outbox_row o
              WHERE o.tx = late.tx AND o.seq <= p.seq_after
                AND o.partition_hash % partitions = p.partition
-               AND (o.deliver_after IS NULL OR o.deliver_after <= here)
+               AND (o.deliver_after IS NULL OR o.deliver_after <= now_wall)
              ORDER BY o.tx, o.seq LIMIT at_most) o)
         UNION ALL
         (SELECT o.recorded_at, o.deliver_after FROM idem.outbox_row o
           WHERE o.seq > p.floor_to AND o.seq <= p.seq_after
             AND o.tx >= pg_snapshot_xmax(p.snapshot_to)
             AND o.partition_hash % partitions = p.partition
-            AND (o.deliver_after IS NULL OR o.deliver_after <= here)
+            AND (o.deliver_after IS NULL OR o.deliver_after <= now_wall)
           ORDER BY o.seq LIMIT at_most)
         UNION ALL
         (SELECT (d.effect).recorded_at, d.due_at FROM idem.delayed d
-          WHERE d.relay = p.relay AND d.partition = p.partition AND d.due_at <= here
+          WHERE d.relay = p.relay AND d.partition = p.partition AND d.due_at <= now_wall
           ORDER BY d.due_at, d.seq LIMIT at_most)
       ) w;
 END
@@ -3571,15 +3572,15 @@ CREATE FUNCTION idem.check_clock() RETURNS TABLE (check_name text, status text, 
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    c    idem.clock;
-    here timestamptz := clock_timestamp();
+    c        idem.clock;
+    now_wall timestamptz := clock_timestamp();
 BEGIN
     check_name := 'clock';
     SELECT * INTO c FROM idem.clock x WHERE x.id = 1;
     status := 'warning';
-    IF here < c.read_at - interval '1 second' THEN
+    IF now_wall < c.read_at - interval '1 second' THEN
         detail := format('the wall clock is %s behind its reading in the last pass',
-                         c.read_at - here);
+                         c.read_at - now_wall);
     ELSIF idem.ran() - c.jumped_at < '1 hour' THEN
         detail := format('the wall clock jumped by %s, %s ago',
                          justify_hours(make_interval(
@@ -4160,15 +4161,16 @@ CREATE FUNCTION idem_extend(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    slice integer;
-    p     idem.pending_0;
+    table_number integer;
+    p            idem.pending_0;
 BEGIN
     PERFORM idem.check_lease(lease);
     PERFORM idem.check_lease_transaction();
-    slice := idem.enter_pending();
-    p := idem.held_pending(slice, idem_extend.id, idem_extend.destination, idem_extend.token);
+    table_number := idem.enter_pending();
+    p := idem.held_pending(table_number, idem_extend.id, idem_extend.destination,
+                           idem_extend.token);
     p.due_at := clock_timestamp() + lease;
-    PERFORM idem.write_pending(slice, p);
+    PERFORM idem.write_pending(table_number, p);
 END
 $$;
 COMMENT ON FUNCTION idem_extend(text, text, bigint, interval) IS
@@ -4201,10 +4203,10 @@ CREATE FUNCTION idem_release(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    slice  integer;
-    p      idem.pending_0;
-    policy idem.retry_policy;
-    pause  interval;
+    table_number integer;
+    p            idem.pending_0;
+    policy       idem.retry_policy;
+    pause        interval;
 BEGIN
     IF idem_release.final IS NULL THEN
         RAISE EXCEPTION 'final must not be null' USING ERRCODE = 'null_value_not_allowed';
@@ -4214,8 +4216,9 @@ BEGIN
                   HINT = 'Give the reason why the message must not be retried.';
     END IF;
     PERFORM idem.check_lease_transaction();
-    slice := idem.enter_pending();
-    p := idem.held_pending(slice, idem_release.id, idem_release.destination, idem_release.token);
+    table_number := idem.enter_pending();
+    p := idem.held_pending(table_number, idem_release.id, idem_release.destination,
+                           idem_release.token);
     IF idem_release.error IS NULL THEN
         -- The message was not processed, so the attempt does not count.
         p.attempt := p.attempt - 1;
@@ -4230,12 +4233,12 @@ BEGIN
                       THEN idem.pause_after(policy, p.attempt) END;
     END IF;
     IF pause IS NULL AND p.payload_slice IS NOT NULL THEN
-        PERFORM idem.die(slice, p);
+        PERFORM idem.make_dead_letter(table_number, p);
     ELSE
         -- A message without a payload is at its broker: the next idem_acquire returns 'exhausted',
         -- and the consumer calls idem_bury.
         p.due_at := clock_timestamp() + coalesce(pause, '0');
-        PERFORM idem.write_pending(slice, p);
+        PERFORM idem.write_pending(table_number, p);
     END IF;
     PERFORM idem.wake_receivers();
     RETURN pause;
@@ -4574,8 +4577,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    slice integer;
-    p     idem.pending_0;
+    table_number integer;
+    p            idem.pending_0;
 BEGIN
     IF payload IS NULL OR error IS NULL THEN
         RAISE EXCEPTION 'payload and error must not be null'
@@ -4591,8 +4594,8 @@ BEGIN
                   HINT = 'A key has 1 to 1024 bytes, type and content_type 1 to 255.';
     END IF;
     PERFORM idem.check_lease_transaction();
-    slice := idem.enter_pending();
-    p := idem.held_pending(slice, idem_bury.id, idem_bury.destination, idem_bury.token);
+    table_number := idem.enter_pending();
+    p := idem.held_pending(table_number, idem_bury.id, idem_bury.destination, idem_bury.token);
     PERFORM idem.check_letter_room(idem_bury.destination, payload);
     -- For an exhausted message the caller passes the error that idem_acquire returned, which is
     -- recorded already.
@@ -4600,14 +4603,14 @@ BEGIN
         p.errors := idem.note_failure(p.errors, p.attempt, idem_bury.error, false);
     END IF;
     p.order_key := coalesce(idem_bury.key, p.order_key);
-    PERFORM idem.write_letter(p, idem_bury.payload,
-                              coalesce(idem_bury.content_type, 'application/octet-stream'),
-                              idem_bury.type, idem_bury.headers,
-                              idem_bury.headers ->> 'traceparent');
+    PERFORM idem.write_dead_letter(p, idem_bury.payload,
+                                   coalesce(idem_bury.content_type, 'application/octet-stream'),
+                                   idem_bury.type, idem_bury.headers,
+                                   idem_bury.headers ->> 'traceparent');
     p.due_at := 'infinity';
     p.state := 'd';
     p.payload_slice := NULL;
-    PERFORM idem.write_pending(slice, p);
+    PERFORM idem.write_pending(table_number, p);
 END
 $$;
 COMMENT ON FUNCTION idem_bury(text, text, bigint, bytea, text, jsonb, text, text, text) IS
@@ -4734,19 +4737,19 @@ CREATE FUNCTION idem_requeue(id text, destination text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    slice  integer;
-    p      idem.pending_0;
-    letter idem.dead_letter;
+    table_number integer;
+    p            idem.pending_0;
+    letter       idem.dead_letter;
 BEGIN
     -- These two calls only check the arguments. They come first, so that a wrong argument is
     -- reported at every isolation level.
     PERFORM idem.key_of(idem_requeue.id), idem.find_destination(idem_requeue.destination);
     PERFORM idem.check_lease_transaction();
-    slice := idem.enter_pending();
-    p := idem.find_pending(slice, idem.key_of(idem_requeue.id),
+    table_number := idem.enter_pending();
+    p := idem.find_pending(table_number, idem.key_of(idem_requeue.id),
                            idem.find_destination(idem_requeue.destination));
     letter := idem.find_letter(idem_requeue.id, idem_requeue.destination, true);
-    RETURN letter.key IS NOT NULL AND idem.requeue_letter(slice, p, letter);
+    RETURN letter.key IS NOT NULL AND idem.requeue_letter(table_number, p, letter);
 END
 $$;
 COMMENT ON FUNCTION idem_requeue(text, text) IS
@@ -4804,20 +4807,20 @@ CREATE FUNCTION idem_requeue_all(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    slice    integer;
-    letter   idem.dead_letter;
-    held     record;
-    requeued integer := 0;
+    table_number integer;
+    letter       idem.dead_letter;
+    held         record;
+    requeued     integer := 0;
 BEGIN
     FOR letter IN
         SELECT l.*
           FROM idem.some_letters(idem_requeue_all.destination, error_like, max_messages) l
     LOOP
-        slice := coalesce(slice, idem.enter_pending());
+        table_number := coalesce(table_number, idem.enter_pending());
         BEGIN
-            SELECT * INTO held FROM idem.lock_letter(slice, letter);
+            SELECT * INTO held FROM idem.lock_letter(table_number, letter);
             IF held.is_locked AND (held.letter).errors -> -1 ->> 'error' LIKE error_like
-               AND idem.requeue_letter(slice, held.p, held.letter) THEN
+               AND idem.requeue_letter(table_number, held.p, held.letter) THEN
                 requeued := requeued + 1;
             END IF;
         EXCEPTION
@@ -4990,9 +4993,9 @@ SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    this    idem.relay := idem.check_relay(idem_relay_next.relay, idem_relay_next.partition);
-    p       idem.progress;
-    before  timestamptz;
+    this      idem.relay := idem.check_relay(idem_relay_next.relay, idem_relay_next.partition);
+    p         idem.progress;
+    chosen_at timestamptz;
 BEGIN
     PERFORM idem.check_max_effects(max_effects);
     PERFORM idem.check_max_bytes(max_bytes);
@@ -5006,8 +5009,8 @@ BEGIN
     PERFORM idem.lock_partition(this.id, partition);
     LOOP
         p := idem.progress_of(this, partition);
-        before := clock_timestamp();
-        IF p.leased_until > before THEN
+        chosen_at := clock_timestamp();
+        IF p.leased_until > chosen_at THEN
             RETURN;  -- another process holds the lease
         END IF;
         PERFORM idem.check_xids(p);
@@ -5015,8 +5018,8 @@ BEGIN
         -- Delayed effects that are due are delivered first.
         IF EXISTS (SELECT 1 FROM idem.delayed d
                     WHERE d.relay = this.id AND d.partition = idem_relay_next.partition
-                      AND d.due_at <= before) THEN
-            p := idem.lease_delayed(this, p, before, lease, max_effects, max_bytes);
+                      AND d.due_at <= chosen_at) THEN
+            p := idem.lease_delayed(this, p, chosen_at, lease, max_effects, max_bytes);
             RETURN QUERY
                 SELECT p.pos, d.seq, (d.effect).message_id, (d.effect).topic, (d.effect).key,
                        (d.effect).type, (d.effect).payload, (d.effect).content_type,
@@ -5028,7 +5031,7 @@ BEGIN
                                     WHERE k.relay = this.id AND k.seq = d.seq)
                  ORDER BY d.due_at, d.seq;
         ELSE
-            p := idem.lease_batch(this, p, before, lease, max_effects, max_bytes);
+            p := idem.lease_batch(this, p, chosen_at, lease, max_effects, max_bytes);
             IF p IS NULL THEN
                 RETURN;
             END IF;
@@ -5041,7 +5044,7 @@ BEGIN
                        this.partitions, p.partition, max_effects) e
                   LEFT JOIN idem.destination x ON x.id = e.source_destination
                  WHERE e.seq <= p.seq_through
-                   AND (e.deliver_after IS NULL OR e.deliver_after <= before)
+                   AND (e.deliver_after IS NULL OR e.deliver_after <= chosen_at)
                    AND NOT EXISTS (SELECT 1 FROM idem.parked_effect k
                                     WHERE k.relay = this.id AND k.seq = e.seq)
                  ORDER BY e.seq;
@@ -5049,9 +5052,9 @@ BEGIN
         IF FOUND THEN
             RETURN;
         END IF;
-        -- All effects of the batch are delayed or parked. There is nothing to publish, so settle
+        -- All effects of the batch are delayed or parked. There is nothing to publish, so finish
         -- the batch now.
-        PERFORM idem.settle(this, partition, p.pos);
+        PERFORM idem.finish_batch(this, partition, p.pos);
     END LOOP;
 END
 $$;
@@ -5071,7 +5074,7 @@ DECLARE
     this idem.relay := idem.check_relay(idem_relay_ack.relay, idem_relay_ack.partition);
 BEGIN
     PERFORM idem.lock_partition(this.id, partition);
-    PERFORM idem.settle(this, partition, token);
+    PERFORM idem.finish_batch(this, partition, token);
 END
 $$;
 COMMENT ON FUNCTION idem_relay_ack(text, integer, bigint) IS
@@ -5185,11 +5188,11 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     -- All effects get the same due_at, so that they are delivered in the order of their seq.
-    here     timestamptz := clock_timestamp();
+    now_wall timestamptz := clock_timestamp();
     unparked integer;
 BEGIN
     INSERT INTO idem.delayed (relay, partition, due_at, effect, seq)
-    SELECT k.relay, k.partition, here, k.effect, k.seq
+    SELECT k.relay, k.partition, now_wall, k.effect, k.seq
       FROM idem.take_parked(idem_relay_unpark_all.relay, error_like, max_effects) k;
     GET DIAGNOSTICS unparked = ROW_COUNT;
     RETURN unparked;
@@ -5310,18 +5313,18 @@ CREATE FUNCTION idem_repair_relays() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    part     record;
-    p        idem.progress;
-    here     pg_snapshot;
-    seq_now  bigint;
-    moved    bigint := 0;
-    affected bigint;
+    part         record;
+    p            idem.progress;
+    snapshot_now pg_snapshot;
+    seq_now      bigint;
+    moved        bigint := 0;
+    affected     bigint;
 BEGIN
     PERFORM idem.lock_partition(r.relay, r.partition)
        FROM (SELECT * FROM idem.relay_partition ORDER BY relay, partition) r;
     LOCK TABLE idem.outbox_0, idem.outbox_1, idem.outbox_2, idem.outbox_3 IN EXCLUSIVE MODE;
     seq_now := idem.last_outbox_seq();
-    here := idem.full_snapshot();
+    snapshot_now := idem.full_snapshot();
     FOR part IN
         SELECT r AS relay, rp.partition
           FROM idem.relay_partition rp JOIN idem.relay r ON r.id = rp.relay
@@ -5341,7 +5344,7 @@ BEGIN
         ON CONFLICT DO NOTHING;
         GET DIAGNOSTICS affected = ROW_COUNT;
         moved := moved + affected;
-        p.snapshot_to := here;
+        p.snapshot_to := snapshot_now;
         p.floor_to := seq_now;
         p.leased_until := NULL;
         p.seq_through := NULL;

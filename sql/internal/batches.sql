@@ -124,19 +124,19 @@ CREATE FUNCTION idem.full_snapshot() RETURNS pg_snapshot
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    here     pg_snapshot := pg_current_snapshot();
-    next_xid xid8 := idem.next_xid();  -- read after the snapshot, so at least its xmax
-    running  text;
+    snapshot_now pg_snapshot := pg_current_snapshot();
+    next_xid     xid8 := idem.next_xid();  -- read after the snapshot, so at least its xmax
+    running      text;
 BEGIN
     SELECT string_agg(x.id::text, ',' ORDER BY x.id) INTO running
-      FROM (SELECT pg_snapshot_xip(here)
+      FROM (SELECT pg_snapshot_xip(snapshot_now)
             UNION ALL
             SELECT young::text::xid8
-              FROM generate_series(pg_snapshot_xmax(here)::text::bigint,
+              FROM generate_series(pg_snapshot_xmax(snapshot_now)::text::bigint,
                                    next_xid::text::bigint - 1) young
             UNION
             SELECT pg_current_xact_id_if_assigned()) x (id);
-    RETURN format('%s:%s:%s', pg_snapshot_xmin(here), next_xid, running)::pg_snapshot;
+    RETURN format('%s:%s:%s', pg_snapshot_xmin(snapshot_now), next_xid, running)::pg_snapshot;
 END
 $$;
 COMMENT ON FUNCTION idem.full_snapshot() IS
@@ -209,7 +209,7 @@ COMMENT ON FUNCTION idem.has_work(idem.relay, integer) IS
 CREATE FUNCTION idem.lease_batch(
     this        idem.relay,
     p           idem.progress,
-    before      timestamptz,
+    chosen_at   timestamptz,
     lease       interval,
     max_effects integer,
     max_bytes   bigint
@@ -226,7 +226,7 @@ DECLARE
 BEGIN
     p.from_delayed := false;
     p.leased_until := NULL;
-    p.written_at := before;
+    p.written_at := chosen_at;
     LOOP
         resumed := p.snapshot_to IS NOT NULL;
         IF NOT resumed THEN
@@ -234,7 +234,7 @@ BEGIN
         END IF;
         SELECT count(*),
                max(e.seq),
-               coalesce(bool_or(e.deliver_after > before), false),
+               coalesce(bool_or(e.deliver_after > chosen_at), false),
                sum(idem.effect_bytes(e.payload, e.headers))
           INTO found_effects, p.seq_through, p.deferring, bytes
           FROM idem.effects_between(
@@ -244,7 +244,7 @@ BEGIN
         is_cut := bytes > max_bytes;
         IF is_cut THEN
             -- Cut the batch after the last effect with which the sum is within the limit.
-            SELECT max(e.seq), coalesce(bool_or(e.deliver_after > before), false)
+            SELECT max(e.seq), coalesce(bool_or(e.deliver_after > chosen_at), false)
               INTO p.seq_through, p.deferring
               FROM (SELECT x.seq, x.deliver_after, x.bytes,
                            sum(x.bytes) OVER (ORDER BY x.seq ROWS UNBOUNDED PRECEDING)
@@ -259,7 +259,7 @@ BEGIN
         END IF;
         IF found_effects > 0 THEN
             p.exhausted := found_effects < max_effects AND NOT is_cut;
-            p.leased_until := before + lease;
+            p.leased_until := chosen_at + lease;
             p.pos := idem.append_progress(p);
             RETURN p;
         ELSIF resumed THEN
@@ -288,7 +288,7 @@ COMMENT ON FUNCTION idem.lease_batch(
 CREATE FUNCTION idem.lease_delayed(
     this        idem.relay,
     p           idem.progress,
-    before      timestamptz,
+    chosen_at   timestamptz,
     lease       interval,
     max_effects integer,
     max_bytes   bigint
@@ -298,14 +298,14 @@ AS $$
 BEGIN
     p.from_delayed := true;
     p.deferring := false;
-    p.leased_until := before + lease;
-    p.written_at := before;
+    p.leased_until := chosen_at + lease;
+    p.written_at := chosen_at;
     p.pos := idem.append_progress(p);
     UPDATE idem.delayed d SET token = p.pos
       FROM (SELECT n.due_at, n.seq,
                    row_number() OVER in_order = 1 OR sum(n.bytes) OVER in_order <= max_bytes AS fits
               FROM (SELECT x.due_at, x.seq, x.bytes FROM idem.delayed x
-                     WHERE x.relay = this.id AND x.partition = p.partition AND x.due_at <= before
+                     WHERE x.relay = this.id AND x.partition = p.partition AND x.due_at <= chosen_at
                      ORDER BY x.due_at, x.seq LIMIT max_effects) n
             WINDOW in_order AS (ORDER BY n.due_at, n.seq ROWS UNBOUNDED PRECEDING)) next
      WHERE next.fits AND d.relay = this.id AND d.partition = p.partition

@@ -58,15 +58,15 @@ CREATE FUNCTION idem.check_clock() RETURNS TABLE (check_name text, status text, 
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    c    idem.clock;
-    here timestamptz := clock_timestamp();
+    c        idem.clock;
+    now_wall timestamptz := clock_timestamp();
 BEGIN
     check_name := 'clock';
     SELECT * INTO c FROM idem.clock x WHERE x.id = 1;
     status := 'warning';
-    IF here < c.read_at - interval '1 second' THEN
+    IF now_wall < c.read_at - interval '1 second' THEN
         detail := format('the wall clock is %s behind its reading in the last pass',
-                         c.read_at - here);
+                         c.read_at - now_wall);
     ELSIF idem.ran() - c.jumped_at < '1 hour' THEN
         detail := format('the wall clock jumped by %s, %s ago',
                          justify_hours(make_interval(

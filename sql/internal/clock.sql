@@ -7,27 +7,27 @@ CREATE FUNCTION idem.tick() RETURNS interval
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    c        idem.clock;
-    same_run boolean;
-    here     timestamptz;
-    off      interval;
-    jump     interval;
-    before   interval;
+    c          idem.clock;
+    same_run   boolean;
+    now_wall   timestamptz;
+    off        interval;
+    jump       interval;
+    ran_before interval;
 BEGIN
     -- Lock the row before reading the clock, so that the time that another session has added is not
     -- added again.
     SELECT * INTO c FROM idem.clock x WHERE x.id = 1 FOR UPDATE;
-    before := c.ran;
+    ran_before := c.ran;
     same_run := c.server_started = pg_postmaster_start_time();
     c.ran := idem.ran();
     c.monotonic := idem.monotonic();
-    here := clock_timestamp();
-    off := here - c.ran - c.zero_at;
-    jump := CASE WHEN same_run THEN (here - c.read_at) - (c.ran - before)
-                 WHEN here < c.read_at THEN here - c.read_at
+    now_wall := clock_timestamp();
+    off := now_wall - c.ran - c.zero_at;
+    jump := CASE WHEN same_run THEN (now_wall - c.read_at) - (c.ran - ran_before)
+                 WHEN now_wall < c.read_at THEN now_wall - c.read_at
                  ELSE '0' END;
     IF off NOT BETWEEN '-0.5 seconds' AND '0.5 seconds' THEN
-        c.zero_at := here - c.ran;
+        c.zero_at := now_wall - c.ran;
         PERFORM idem.invalidate('idem.ring'::regclass);
     END IF;
     IF jump NOT BETWEEN '-0.5 seconds' AND '0.5 seconds' THEN
@@ -36,7 +36,7 @@ BEGIN
     END IF;
     UPDATE idem.clock x
        SET zero_at = c.zero_at,
-           read_at = here,
+           read_at = now_wall,
            server_started = pg_postmaster_start_time(),
            ran = c.ran,
            monotonic = c.monotonic,

@@ -71,9 +71,9 @@ COMMENT ON FUNCTION idem.hash_of_message(text, jsonb, text, text, bytea) IS
 
 -- Writes the pending message first and then looks for a claim, as idem_receive does.
 CREATE FUNCTION idem.requeue_letter(
-    slice  integer,
-    p      idem.pending_0,
-    letter idem.dead_letter
+    table_number integer,
+    p            idem.pending_0,
+    letter       idem.dead_letter
 ) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -86,7 +86,7 @@ BEGIN
     END IF;
     SELECT r.current INTO payload_slice FROM idem.payload_rotation r WHERE r.id = 1;
     IF p.key IS NOT NULL THEN
-        PERFORM idem.delete_pending(slice, p);
+        PERFORM idem.delete_pending(table_number, p);
     END IF;
     p.seq := nextval('idem.pending_seq');
     p.token := 0;
@@ -100,7 +100,7 @@ BEGIN
     p.id := letter.id;
     p.order_key := letter.order_key;
     p.errors := '[]';
-    EXECUTE format('INSERT INTO %s SELECT ($1).*', idem.pending_table(slice)) USING p;
+    EXECUTE format('INSERT INTO %s SELECT ($1).*', idem.pending_table(table_number)) USING p;
     claim := idem.claim_state(
         coalesce(letter.id, letter.key::text),
         (SELECT d.name FROM idem.destination d WHERE d.id = letter.destination));
@@ -112,7 +112,7 @@ BEGIN
     END IF;
     DELETE FROM idem.dead_letter l WHERE l.key = letter.key AND l.destination = letter.destination;
     IF claim = 'claimed' THEN
-        PERFORM idem.delete_pending(slice, p);
+        PERFORM idem.delete_pending(table_number, p);
         RETURN false;
     END IF;
     EXECUTE format('INSERT INTO %s (seq, payload, content_type, type, headers, traceparent) '
@@ -128,12 +128,12 @@ COMMENT ON FUNCTION idem.requeue_letter(integer, idem.pending_0, idem.dead_lette
     'claimed meanwhile or was received again. The caller has locked the pending message and then '
     'the dead letter. Error: 55P03 (another transaction is claiming the message).';
 
-CREATE FUNCTION idem.delete_pending(slice integer, p idem.pending_0) RETURNS void
+CREATE FUNCTION idem.delete_pending(table_number integer, p idem.pending_0) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     EXECUTE format('DELETE FROM %s x WHERE x.key = $1 AND x.destination = $2',
-                   idem.pending_table(slice))
+                   idem.pending_table(table_number))
       USING p.key, p.destination;
 END
 $$;
@@ -243,7 +243,7 @@ COMMENT ON FUNCTION idem.some_letters(text, text, integer) IS
 -- is_locked: whether this transaction has locked the pending message and the dead letter, or the
 -- dead letter alone if no message is pending.
 CREATE FUNCTION idem.lock_letter(
-    slice         integer,
+    table_number  integer,
     seen          idem.dead_letter,
     OUT is_locked boolean,
     OUT p         idem.pending_0,
@@ -255,10 +255,10 @@ DECLARE
     is_pending boolean;
 BEGIN
     EXECUTE format('SELECT true FROM %s x WHERE x.key = $1 AND x.destination = $2',
-                   idem.pending_table(slice))
+                   idem.pending_table(table_number))
        INTO is_pending USING seen.key, seen.destination;
     EXECUTE format('SELECT x.* FROM %s x WHERE x.key = $1 AND x.destination = $2 '
-                   'FOR UPDATE SKIP LOCKED', idem.pending_table(slice))
+                   'FOR UPDATE SKIP LOCKED', idem.pending_table(table_number))
        INTO p USING seen.key, seen.destination;
     is_locked := false;
     IF is_pending IS NULL OR p.key IS NOT NULL THEN

@@ -26,16 +26,16 @@ COMMENT ON FUNCTION idem.check_lease_transaction() IS
 
 -- The row type of idem.pending_0 is used for both tables.
 CREATE FUNCTION idem.find_pending(
-    slice       integer,
-    key         uuid,
-    destination integer
+    table_number integer,
+    key          uuid,
+    destination  integer
 ) RETURNS idem.pending_0
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     p idem.pending_0;
 BEGIN
-    IF slice = 0 THEN
+    IF table_number = 0 THEN
         SELECT * INTO p FROM idem.pending_0 x
          WHERE x.key = find_pending.key AND x.destination = find_pending.destination
            FOR UPDATE;
@@ -50,11 +50,11 @@ $$;
 COMMENT ON FUNCTION idem.find_pending(integer, uuid, integer) IS
     'Locks and returns the pending message of an identity; a row of nulls if there is none.';
 
-CREATE FUNCTION idem.write_pending(slice integer, p idem.pending_0) RETURNS void
+CREATE FUNCTION idem.write_pending(table_number integer, p idem.pending_0) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF slice = 0 THEN
+    IF table_number = 0 THEN
         UPDATE idem.pending_0 x
            SET seq = p.seq,
                token = p.token,
@@ -83,10 +83,10 @@ COMMENT ON FUNCTION idem.write_pending(integer, idem.pending_0) IS
 -- The id and the destination are checked before the token, so that an id of 2,000 bytes is reported
 -- as an invalid argument and not as a lost lease.
 CREATE FUNCTION idem.held_pending(
-    slice       integer,
-    id          text,
-    destination text,
-    token       bigint
+    table_number integer,
+    id           text,
+    destination  text,
+    token        bigint
 ) RETURNS idem.pending_0
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -94,7 +94,7 @@ DECLARE
     key uuid := idem.key_of(held_pending.id);
     p   idem.pending_0;
 BEGIN
-    p := idem.find_pending(slice, key, idem.find_destination(held_pending.destination));
+    p := idem.find_pending(table_number, key, idem.find_destination(held_pending.destination));
     IF token IS NULL THEN
         RAISE EXCEPTION 'token must not be null' USING ERRCODE = 'null_value_not_allowed';
     ELSIF p.id <> held_pending.id THEN
@@ -167,7 +167,7 @@ COMMENT ON FUNCTION idem.pause_after(idem.retry_policy, integer) IS
 
 -- The dead letter has its own copy of the payload, because dead letters may be kept for months. The
 -- pending row stays, so that a redelivery of the message is recognized.
-CREATE FUNCTION idem.die(slice integer, p idem.pending_0) RETURNS void
+CREATE FUNCTION idem.make_dead_letter(table_number integer, p idem.pending_0) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
@@ -175,19 +175,19 @@ DECLARE
 BEGIN
     EXECUTE format('SELECT x.* FROM %s x WHERE x.seq = $1', idem.payload_table(p.payload_slice))
        INTO STRICT b USING p.seq;
-    PERFORM idem.write_letter(p, b.payload, b.content_type, b.type, b.headers, b.traceparent);
+    PERFORM idem.write_dead_letter(p, b.payload, b.content_type, b.type, b.headers, b.traceparent);
     p.due_at := 'infinity';
     p.state := 'd';
     p.payload_slice := NULL;
-    PERFORM idem.write_pending(slice, p);
+    PERFORM idem.write_pending(table_number, p);
 END
 $$;
-COMMENT ON FUNCTION idem.die(integer, idem.pending_0) IS
-    'Moves a received message to the dead letters.';
+COMMENT ON FUNCTION idem.make_dead_letter(integer, idem.pending_0) IS
+    'Makes a received message a dead letter.';
 
 -- idem_next calls this function for messages that are due and have no attempt left. The function
 -- skips rows that another transaction has locked.
-CREATE FUNCTION idem.bury_exhausted(
+CREATE FUNCTION idem.make_dead_letters(
     destination  integer,
     keys         uuid[],
     max_attempts integer
@@ -195,30 +195,30 @@ CREATE FUNCTION idem.bury_exhausted(
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
-    slice integer := idem.enter_pending();
-    here  timestamptz := clock_timestamp();
-    p     idem.pending_0;
+    table_number integer := idem.enter_pending();
+    now_wall     timestamptz := clock_timestamp();
+    p            idem.pending_0;
 BEGIN
     FOR p IN EXECUTE format($sql$
         SELECT x.* FROM %s x
          WHERE x.key = ANY ($1) AND x.destination = $2 AND x.payload_slice IS NOT NULL
            AND x.attempt >= $3 AND x.due_at <= $4
          ORDER BY x.key FOR UPDATE SKIP LOCKED
-        $sql$, idem.pending_table(slice)) USING keys, destination, max_attempts, here
+        $sql$, idem.pending_table(table_number)) USING keys, destination, max_attempts, now_wall
     LOOP
         IF p.state = 'l' THEN
             p.errors := idem.note_expired_lease(p.errors, p.attempt);
         END IF;
-        PERFORM idem.die(slice, p);
+        PERFORM idem.make_dead_letter(table_number, p);
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION idem.bury_exhausted(integer, uuid[], integer) IS
-    'Moves due messages that have no attempt left to the dead letters.';
+COMMENT ON FUNCTION idem.make_dead_letters(integer, uuid[], integer) IS
+    'Makes dead letters of due messages that have no attempt left.';
 
 -- A message can become a dead letter, be forgotten, be received again and become a dead letter
 -- again. The newer dead letter replaces the older one.
-CREATE FUNCTION idem.write_letter(
+CREATE FUNCTION idem.write_dead_letter(
     p            idem.pending_0,
     payload      bytea,
     content_type text,
@@ -232,8 +232,8 @@ BEGIN ATOMIC
            (seq, received_at, key, destination, attempt, id, order_key,
             type, payload, content_type, headers, traceparent, errors)
     VALUES ((p).seq, (p).received_at, (p).key, (p).destination, (p).attempt, (p).id, (p).order_key,
-            write_letter.type, write_letter.payload, write_letter.content_type,
-            write_letter.headers, write_letter.traceparent, (p).errors)
+            write_dead_letter.type, write_dead_letter.payload, write_dead_letter.content_type,
+            write_dead_letter.headers, write_dead_letter.traceparent, (p).errors)
     ON CONFLICT (key, destination) DO UPDATE
        SET seq = excluded.seq,
            died_at = excluded.died_at,
@@ -248,5 +248,5 @@ BEGIN ATOMIC
            traceparent = excluded.traceparent,
            errors = excluded.errors;
 END;
-COMMENT ON FUNCTION idem.write_letter(idem.pending_0, bytea, text, text, jsonb, text) IS
+COMMENT ON FUNCTION idem.write_dead_letter(idem.pending_0, bytea, text, text, jsonb, text) IS
     'Writes the dead letter of a pending message.';

@@ -76,7 +76,7 @@ COMMENT ON FUNCTION idem.held_batch(idem.relay, integer, bigint) IS
     'or transaction ids went backwards).';
 
 -- Moves the cursor past the leased batch. Effects that are not due yet are moved to idem.delayed.
-CREATE FUNCTION idem.settle(this idem.relay, partition integer, token bigint) RETURNS void
+CREATE FUNCTION idem.finish_batch(this idem.relay, partition integer, token bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET plan_cache_mode = force_generic_plan SET jit = off
@@ -86,12 +86,13 @@ DECLARE
 BEGIN
     IF p.from_delayed THEN
         DELETE FROM idem.delayed d
-         WHERE d.relay = this.id AND d.partition = settle.partition AND d.token = settle.token;
+         WHERE d.relay = this.id AND d.partition = finish_batch.partition
+           AND d.token = finish_batch.token;
         p.from_delayed := false;
     ELSE
         IF p.deferring THEN
             INSERT INTO idem.delayed (relay, partition, due_at, effect, seq)
-            SELECT this.id, settle.partition, e.deliver_after, e, e.seq
+            SELECT this.id, finish_batch.partition, e.deliver_after, e, e.seq
               FROM idem.effects_between(
                    p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from,
                    pg_snapshot_xmax(p.snapshot_from), p.snapshot_to,
@@ -115,7 +116,7 @@ BEGIN
     PERFORM idem.append_progress(p);
 END
 $$;
-COMMENT ON FUNCTION idem.settle(idem.relay, integer, bigint) IS
+COMMENT ON FUNCTION idem.finish_batch(idem.relay, integer, bigint) IS
     'Moves the cursor past the batch that the token leases.';
 
 CREATE FUNCTION idem.park(

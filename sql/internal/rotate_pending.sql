@@ -8,9 +8,9 @@
 -- up if another maintainer holds this lock. Otherwise two maintainers that have read a table could
 -- both wait for its lock, which is a deadlock.
 
-CREATE FUNCTION idem.pending_table(slice integer) RETURNS regclass
+CREATE FUNCTION idem.pending_table(table_number integer) RETURNS regclass
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN CASE WHEN slice = 0 THEN 'idem.pending_0'::pg_catalog.regclass
+RETURN CASE WHEN table_number = 0 THEN 'idem.pending_0'::pg_catalog.regclass
             ELSE 'idem.pending_1'::pg_catalog.regclass END;
 COMMENT ON FUNCTION idem.pending_table(integer) IS
     'Returns one of the two tables of pending messages, 0 or 1.';
@@ -27,7 +27,7 @@ COMMENT ON FUNCTION idem.pending_is_large(idem.pending_rotation) IS
 
 -- Few means at most 2,000 rows and 2 MB. The copy takes about 10 microseconds for each row with its
 -- entries in three indexes.
-CREATE FUNCTION idem.pending_rows_are_few(slice integer) RETURNS boolean
+CREATE FUNCTION idem.pending_rows_are_few(table_number integer) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
@@ -36,7 +36,7 @@ DECLARE
     live       integer;
     bytes      bigint;
 BEGIN
-    IF slice = 0 THEN
+    IF table_number = 0 THEN
         SELECT count(*), sum(200 + pg_column_size(p.errors)) INTO live, bytes
           FROM (SELECT x.errors FROM idem.pending_0 x LIMIT at_most + 1) p;
     ELSE
@@ -121,11 +121,11 @@ COMMENT ON FUNCTION idem.note_no_pending(idem.pending_rotation) IS
     'Stores in shared memory that no message is pending, if none is. Always returns false, '
     'because this is not a step of a rotation.';
 
-CREATE FUNCTION idem.has_pending(slice integer) RETURNS boolean
+CREATE FUNCTION idem.has_pending(table_number integer) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 BEGIN
-    IF slice = 0 THEN
+    IF table_number = 0 THEN
         RETURN EXISTS (SELECT FROM idem.pending_0);
     END IF;
     RETURN EXISTS (SELECT FROM idem.pending_1);

@@ -108,17 +108,17 @@ CREATE FUNCTION idem.rotate_slices(ring idem.ring) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    here interval := idem.tick();
+    now_ran interval := idem.tick();
 BEGIN
     UPDATE idem.ring r
        SET current = (r.current + 1) % 4,
            opening = false,
            emptying = true,
-           started[(r.current + 1) % 4 + 1] = here,
+           started[(r.current + 1) % 4 + 1] = now_ran,
            -- After this UPDATE the older sealed slice is the one that is current + 3 now. The first
            -- two rotations remove slices that were never used.
            remembers_since = CASE WHEN r.rotations >= 2 THEN r.started[(r.current + 3) % 4 + 1] END,
-           rotated_at = here,
+           rotated_at = now_ran,
            rotations = r.rotations + 1
      WHERE r.id = (rotate_slices.ring).id;
 END

@@ -63,7 +63,7 @@ SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     at_most constant integer := 100000;
-    here timestamptz := clock_timestamp();
+    now_wall timestamptz := clock_timestamp();
 BEGIN
     SELECT count(*), min(greatest(w.recorded_at, w.deliver_after)) INTO messages, oldest
       FROM (
@@ -71,7 +71,7 @@ BEGIN
           WHERE o.seq > greatest(p.floor_from, p.seq_after)
             AND o.tx >= pg_snapshot_xmax(p.snapshot_from)
             AND o.partition_hash % partitions = p.partition
-            AND (o.deliver_after IS NULL OR o.deliver_after <= here)
+            AND (o.deliver_after IS NULL OR o.deliver_after <= now_wall)
           ORDER BY o.seq LIMIT at_most)
         UNION ALL
         (SELECT o.recorded_at, o.deliver_after
@@ -79,7 +79,7 @@ BEGIN
             SELECT o.* FROM idem.outbox_row o
              WHERE o.tx = late.tx AND o.seq > p.seq_after
                AND o.partition_hash % partitions = p.partition
-               AND (o.deliver_after IS NULL OR o.deliver_after <= here)
+               AND (o.deliver_after IS NULL OR o.deliver_after <= now_wall)
              ORDER BY o.tx, o.seq LIMIT at_most) o)
         UNION ALL
         -- Effects that the newer snapshot does not see are in the next pair of snapshots, even if
@@ -89,18 +89,18 @@ BEGIN
             SELECT o.* FROM idem.outbox_row o
              WHERE o.tx = late.tx AND o.seq <= p.seq_after
                AND o.partition_hash % partitions = p.partition
-               AND (o.deliver_after IS NULL OR o.deliver_after <= here)
+               AND (o.deliver_after IS NULL OR o.deliver_after <= now_wall)
              ORDER BY o.tx, o.seq LIMIT at_most) o)
         UNION ALL
         (SELECT o.recorded_at, o.deliver_after FROM idem.outbox_row o
           WHERE o.seq > p.floor_to AND o.seq <= p.seq_after
             AND o.tx >= pg_snapshot_xmax(p.snapshot_to)
             AND o.partition_hash % partitions = p.partition
-            AND (o.deliver_after IS NULL OR o.deliver_after <= here)
+            AND (o.deliver_after IS NULL OR o.deliver_after <= now_wall)
           ORDER BY o.seq LIMIT at_most)
         UNION ALL
         (SELECT (d.effect).recorded_at, d.due_at FROM idem.delayed d
-          WHERE d.relay = p.relay AND d.partition = p.partition AND d.due_at <= here
+          WHERE d.relay = p.relay AND d.partition = p.partition AND d.due_at <= now_wall
           ORDER BY d.due_at, d.seq LIMIT at_most)
       ) w;
 END

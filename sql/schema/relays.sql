@@ -69,7 +69,7 @@ CREATE TABLE idem.relay_partition (
 COMMENT ON TABLE idem.relay_partition IS
     'One row for each partition, never updated. Locking the row serializes the operations of a '
     'partition.';
-CREATE FUNCTION idem.keep_first_partition() RETURNS trigger
+CREATE FUNCTION idem.replace_partition_row() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -77,11 +77,11 @@ BEGIN
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION idem.keep_first_partition() IS
+COMMENT ON FUNCTION idem.replace_partition_row() IS
     'Trigger function: deletes the row with the same key, so that pg_restore replaces the rows '
     'that CREATE EXTENSION inserted.';
 CREATE TRIGGER replace_row BEFORE INSERT ON idem.relay_partition
-    FOR EACH ROW EXECUTE FUNCTION idem.keep_first_partition();
+    FOR EACH ROW EXECUTE FUNCTION idem.replace_partition_row();
 ALTER TABLE idem.relay_partition ENABLE ALWAYS TRIGGER replace_row;
 
 INSERT INTO idem.relay (id, name, start_snapshot, start_floor) VALUES (1, 'default', '1:1:', 0);

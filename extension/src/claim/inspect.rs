@@ -24,7 +24,7 @@ pub fn claim_of<'a>(
     for slice in slices_of(&identity.destination, &rings) {
         let table = Table::for_reading(slice);
         let mut lookup = Lookup::insert_only(&table, 2);
-        if lookup.find_settled(&mut keys) {
+        if lookup.find_existing(&mut keys) {
             identity.check(&lookup, column::ID)?;
             lookup.wait_for_flush();
             return Ok(Some((identity, claimed_at(&lookup))));

@@ -192,7 +192,7 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         pause_point("claim: before second look");
         // Check the pending messages after the claim is written, so that a later writer of a
         // pending message finds the claim.
-        if let Some(outcome) = self.take_pending(&identity)? {
+        if let Some(outcome) = self.remove_pending(&identity)? {
             self.retract(self.written.len(), &mut keys);
             return Ok(outcome);
         }
@@ -241,11 +241,11 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
     }
 
     /// Deletes the pending message of this claim. Returns the outcome if a lease protects it.
-    fn take_pending(&self, identity: &Identity) -> Result<Option<Outcome<'static>>> {
+    fn remove_pending(&self, identity: &Identity) -> Result<Option<Outcome<'static>>> {
         let Some(pending) = &self.pending else {
             return Ok(None);
         };
-        match pending.take(identity, self.terms.wait)? {
+        match pending.remove_unless_leased(identity, self.terms.wait)? {
             PendingState::Clear => Ok(None),
             PendingState::Leased { remaining } if self.terms.wait => Err(Error::Leased {
                 destination: identity.name.to_owned(),

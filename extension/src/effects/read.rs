@@ -32,7 +32,7 @@ pub fn recorded(id: MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_sy
         };
         let mut lookup = Lookup::insert_only(&table, 2);
         lookup.seek(&mut identity.keys());
-        while lookup.next_settled() {
+        while lookup.next_existing() {
             pgrx::check_for_interrupts!();
             if rows.len() % BETWEEN_CHECKS == 0 {
                 memory::ensure(MARGIN_BYTES)?;

@@ -66,7 +66,7 @@ fn next_ordinal(claimed: &Claimed) -> Result<i32> {
         };
         let mut lookup = Lookup::insert_only(&table, 2);
         lookup.seek(&mut claimed.identity().keys());
-        while lookup.next_settled() {
+        while lookup.next_existing() {
             pgrx::check_for_interrupts!();
             let recorded_at = lookup.column(column::RECORDED_AT).map(|d| d.value() as i64);
             if recorded_at == Some(claimed.claimed_at()) && lookup.is_mine() {

@@ -25,7 +25,7 @@ pub fn calls_of(id: MessageId, destination: &str) -> Result<Vec<(String, CallHis
         }
         let mut lookup = Lookup::insert_only(&table, 2);
         lookup.seek(&mut keys);
-        while lookup.next_settled() {
+        while lookup.next_existing() {
             if let Some((step, line)) = CallEntry::of(&lookup) {
                 pages.entry(step).or_default().add(line);
             }

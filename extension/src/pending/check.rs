@@ -37,7 +37,7 @@ impl<'a> PendingCheck<'a> {
 
     /// Deletes the pending message for a claimer that has inserted its claim, unless a lease
     /// protects the message.
-    pub fn take(&self, identity: &Identity, wait: bool) -> Result<PendingState> {
+    pub fn remove_unless_leased(&self, identity: &Identity, wait: bool) -> Result<PendingState> {
         if !presence::may_exist() {
             return Ok(PendingState::Clear);
         }

@@ -73,7 +73,7 @@ impl<'t> DueIndex<'t> {
 
 /// The head of an ordering key: the message of the key that can be leased next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeyHead {
+pub enum OrderingKeyHead {
     /// The message with this `seq`. All other messages of the key wait for it.
     Message { seq: i64, is_exhausted: bool },
     /// No message of the key can be leased: one is leased or waits for its retry, or no message is
@@ -82,16 +82,16 @@ pub enum KeyHead {
 }
 
 /// Scans the index on (destination, order_key, state, seq), and caches the heads of keys.
-pub struct KeyIndex<'t> {
+pub struct OrderingKeyIndex<'t> {
     walk: Walk<'t>,
     keys: Walk<'t>,
     destination: i32,
     now: pg_sys::TimestampTz,
     max_attempts: i32,
-    heads: HashMap<String, KeyHead>,
+    heads: HashMap<String, OrderingKeyHead>,
 }
 
-impl<'t> KeyIndex<'t> {
+impl<'t> OrderingKeyIndex<'t> {
     pub fn new(
         table: &'t Table,
         snapshot: &'t Latest,
@@ -99,7 +99,7 @@ impl<'t> KeyIndex<'t> {
         now: pg_sys::TimestampTz,
         max_attempts: i32,
     ) -> Self {
-        KeyIndex {
+        OrderingKeyIndex {
             walk: Walk::new(table, snapshot, 3),
             keys: Walk::new(table, snapshot, 2),
             destination,
@@ -110,7 +110,7 @@ impl<'t> KeyIndex<'t> {
     }
 
     /// Returns the head of a key. Later calls for the key return the same head.
-    pub fn head(&mut self, key: &str) -> KeyHead {
+    pub fn head(&mut self, key: &str) -> OrderingKeyHead {
         if let Some(head) = self.heads.get(key) {
             return *head;
         }
@@ -121,7 +121,7 @@ impl<'t> KeyIndex<'t> {
 
     /// Blocks the key, because another transaction holds its head.
     pub fn block(&mut self, key: &str) {
-        self.heads.insert(key.to_owned(), KeyHead::Blocked);
+        self.heads.insert(key.to_owned(), OrderingKeyHead::Blocked);
     }
 
     /// Returns the first ordering key after `key`, or the first one of the destination if `key` is
@@ -164,7 +164,7 @@ impl<'t> KeyIndex<'t> {
     /// Finds the head of a key. A lease that has not expired blocks the key. Otherwise the head is
     /// the first of these by `seq`: an expired lease, a ready message that is due, or a message
     /// that waits for its retry. A message that waits for its retry blocks the key until it is due.
-    fn find_head(&mut self, key: &str) -> KeyHead {
+    fn find_head(&mut self, key: &str) -> OrderingKeyHead {
         let mut first: Option<State> = None;
         let mut offer = |state: State| {
             if first.as_ref().is_none_or(|first| state.seq < first.seq) {
@@ -175,7 +175,7 @@ impl<'t> KeyIndex<'t> {
         while self.walk.next() {
             let state = State::read_walked(&self.walk);
             if state.due_at > self.now {
-                return KeyHead::Blocked;
+                return OrderingKeyHead::Blocked;
             }
             offer(state);
         }
@@ -194,12 +194,12 @@ impl<'t> KeyIndex<'t> {
         }
         match first {
             Some(head) if head.due_at <= self.now && head.payload_slice.is_some() => {
-                KeyHead::Message {
+                OrderingKeyHead::Message {
                     seq: head.seq,
                     is_exhausted: head.attempt >= self.max_attempts,
                 }
             }
-            _ => KeyHead::Blocked,
+            _ => OrderingKeyHead::Blocked,
         }
     }
 

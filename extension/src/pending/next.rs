@@ -43,7 +43,7 @@ pub fn next(name: &str, lease: i64, at_most: usize, max_bytes: usize) -> Result<
         found = call.search()?;
     }
     if !found.exhausted.is_empty() {
-        call.bury(found.exhausted)?;
+        call.make_dead_letters(found.exhausted)?;
         if call.taken.is_empty() {
             call.search()?;
         }
@@ -134,14 +134,14 @@ impl Call<'_> {
         Ok(())
     }
 
-    fn bury(&self, keys: Vec<Uuid>) -> Result<()> {
+    fn make_dead_letters(&self, keys: Vec<Uuid>) -> Result<()> {
         let arguments = [
             self.destination.id.into(),
             keys.into(),
             self.max_attempts.into(),
         ];
-        Spi::run_with_args("SELECT idem.bury_exhausted($1, $2, $3)", &arguments)
-            .map_err(|_| Error::Corrupt("idem.bury_exhausted did not run"))
+        Spi::run_with_args("SELECT idem.make_dead_letters($1, $2, $3)", &arguments)
+            .map_err(|_| Error::Corrupt("idem.make_dead_letters did not run"))
     }
 }
 

@@ -34,7 +34,7 @@ impl Payloads {
             pg_sys::Datum::from(seq),
         );
         rows.seek(&mut [seq]);
-        if !rows.next_settled() {
+        if !rows.next_existing() {
             return Err(Error::Corrupt("a pending message has no payload"));
         }
         Ok(Payload { row: rows })

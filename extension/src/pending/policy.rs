@@ -19,7 +19,7 @@ pub fn max_attempts(destination: &Destination) -> Result<i32> {
         pg_sys::F_INT4EQ,
         destination.id.into(),
     );
-    if !policy.find_settled(&mut [key]) {
+    if !policy.find_existing(&mut [key]) {
         return Ok(MAX_ATTEMPTS);
     }
     Ok(policy.column(2).map_or(MAX_ATTEMPTS, |d| d.value() as i32))

@@ -10,7 +10,7 @@
 //! The note is `SOME` after the start of the server, after a promotion and without preloading.
 
 use crate::shared::this_database;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{self, Ordering};
 
 const SOME: u32 = 0;
 const QUIET: u32 = 1;
@@ -26,12 +26,12 @@ pub fn note() {
         database.pending.store(SOME, Ordering::SeqCst);
     }
     // The check of the inbox that follows must not be reordered before the note.
-    fence(Ordering::SeqCst);
+    atomic::fence(Ordering::SeqCst);
 }
 
 /// Returns whether there may be a pending message. The caller must have written its claim.
 pub fn may_exist() -> bool {
-    fence(Ordering::SeqCst);
+    atomic::fence(Ordering::SeqCst);
     this_database().is_none_or(|database| database.pending.load(Ordering::SeqCst) != NONE)
 }
 

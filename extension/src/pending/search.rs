@@ -6,7 +6,7 @@
 //! messages wait behind it. A message with an expired lease may have crashed its consumer, so it is
 //! leased alone.
 
-use super::due::{Due, DueIndex, KeyHead, KeyIndex};
+use super::due::{Due, DueIndex, OrderingKeyHead, OrderingKeyIndex};
 use super::row::LeaseState;
 use super::scan_start::{self, BEGINNING};
 use super::tables::{IndexKind, by_index};
@@ -51,7 +51,7 @@ pub enum Ended {
 /// The result of a search, beside the messages that the visitor took.
 pub struct SearchResult {
     pub ended: Ended,
-    /// The keys (uuid) of due messages without an attempt left.
+    /// The keys (hashes of the ids) of due messages without an attempt left.
     pub exhausted: Vec<pgrx::Uuid>,
     /// Whether another transaction held at least one message.
     pub is_contended: bool,
@@ -77,7 +77,7 @@ impl Search {
         let mut run = Run {
             search: self,
             due: DueIndex::new(&due_table, &snapshot, self.destination),
-            keys: KeyIndex::new(
+            keys: OrderingKeyIndex::new(
                 &key_table,
                 &snapshot,
                 self.destination,
@@ -103,7 +103,7 @@ impl Search {
 struct Run<'s, 't> {
     search: &'s Search,
     due: DueIndex<'t>,
-    keys: KeyIndex<'t>,
+    keys: OrderingKeyIndex<'t>,
     visit: &'s mut dyn FnMut(&Due, &mut Walk) -> Result<Visit>,
     taken: usize,
     /// Whether a message was larger than the number of bytes that the caller has left.
@@ -139,7 +139,7 @@ impl Run<'_, '_> {
             && self.result.ended == Ended::Done
             && self.blocked > self.search.window()
         {
-            self.by_keys()?;
+            self.by_ordering_keys()?;
             self.without_keys(from)?;
         }
         Ok(())
@@ -182,7 +182,7 @@ impl Run<'_, '_> {
         }
         if let Some(key) = &message.order_key {
             let head = self.keys.head(key);
-            if !matches!(head, KeyHead::Message { seq, .. } if seq == message.state.seq) {
+            if !matches!(head, OrderingKeyHead::Message { seq, .. } if seq == message.state.seq) {
                 self.blocked += 1;
                 return Ok(());
             }
@@ -204,11 +204,11 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    fn by_keys(&mut self) -> Result<()> {
+    fn by_ordering_keys(&mut self) -> Result<()> {
         let mut key = self.keys.key_after(None);
         while let Some(this) = key {
             pgrx::check_for_interrupts!();
-            if let KeyHead::Message { seq, is_exhausted } = self.keys.head(&this)
+            if let OrderingKeyHead::Message { seq, is_exhausted } = self.keys.head(&this)
                 && let Some((message, row)) = self.keys.message(&this, seq)
             {
                 if is_exhausted {

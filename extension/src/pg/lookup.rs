@@ -164,15 +164,15 @@ impl<'t> Lookup<'t> {
 
     /// Returns whether a row exists now under a unique key. Skips a row that another transaction is
     /// inserting.
-    pub fn find_settled(&mut self, keys: &mut [pg_sys::ScanKeyData]) -> bool {
-        let next_settled = |lookup: &mut Self| {
-            if lookup.next_settled() {
+    pub fn find_existing(&mut self, keys: &mut [pg_sys::ScanKeyData]) -> bool {
+        let next_existing = |lookup: &mut Self| {
+            if lookup.next_existing() {
                 Found::Row
             } else {
                 Found::Nothing
             }
         };
-        self.find_by(keys, next_settled) != Found::Nothing
+        self.find_by(keys, next_existing) != Found::Nothing
     }
 
     /// Finds the row that this transaction inserted under the keys. Another transaction may be
@@ -243,7 +243,7 @@ impl<'t> Lookup<'t> {
 
     /// Moves to the next row that exists now, and skips rows that other transactions are inserting.
     /// A row that another transaction is deleting still exists.
-    pub fn next_settled(&mut self) -> bool {
+    pub fn next_existing(&mut self) -> bool {
         loop {
             match self.next() {
                 Found::Nothing => return false,

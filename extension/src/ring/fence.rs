@@ -16,14 +16,14 @@ thread_local! {
     /// The fence of the last step of each ring. A fence keeps its list of transactions from the
     /// first check of the step. If each check read a new list, the list might never become empty
     /// while there are many long transactions. A fence that has passed is kept too.
-    static FENCES: RefCell<HashMap<Ring, Fence>> = RefCell::default();
+    static FENCES: RefCell<HashMap<FenceName, Fence>> = RefCell::default();
     /// Whether this transaction has changed the state that claims use.
     static PUBLISHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A ring, identified by the OID of the table `idem.ring` and by its name. The OID is needed
+/// The OID of the table `idem.ring`, and what rotates: a ring or `payloads`. The OID is needed
 /// because the names of steps repeat after the extension was dropped and created again.
-type Ring = (pg_sys::Oid, String);
+type FenceName = (pg_sys::Oid, String);
 
 struct Fence {
     /// The name of the published step.
@@ -60,7 +60,7 @@ pub fn pass_fence(step: &str, wait: bool) -> Result<bool, ErrorReport> {
 /// Checks the fence of a step and creates it at the first check. The fence is stored between
 /// checks, so that a cancelled wait can be continued.
 fn has_passed(table: pg_sys::Oid, step: &str) -> bool {
-    let ring = step.split(' ').next().unwrap_or_default().to_owned();
+    let rotates = step.split(' ').next().unwrap_or_default().to_owned();
     FENCES.with_borrow_mut(|fences| {
         fences.retain(|(other, _), _| *other == table);
         let new = || Fence {
@@ -68,7 +68,7 @@ fn has_passed(table: pg_sys::Oid, step: &str) -> bool {
             lockers: Lockers::of(table),
             asked_for: true,
         };
-        let fence = fences.entry((table, ring)).or_insert_with(new);
+        let fence = fences.entry((table, rotates)).or_insert_with(new);
         if fence.step != step {
             *fence = new();
         }

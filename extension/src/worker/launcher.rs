@@ -65,6 +65,13 @@ impl DatabaseState {
         Some(self.last_start? + pause)
     }
 
+    /// Forgets the maintainer if it has ended.
+    fn forget_ended(&mut self) {
+        if self.running.as_ref().is_some_and(|run| !is_running(run)) {
+            self.running = None;
+        }
+    }
+
     fn is_at_work(&self) -> bool {
         self.running.is_some()
             && self
@@ -79,7 +86,7 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
     end_on_sigterm();
     BackgroundWorker::attach_signal_handlers(SignalWakeFlags::SIGHUP);
     BackgroundWorker::connect_worker_to_spi(None, None);
-    let mut sites: HashMap<pg_sys::Oid, DatabaseState> = HashMap::new();
+    let mut databases: HashMap<pg_sys::Oid, DatabaseState> = HashMap::new();
     // The handles of maintainers are not freed individually, but together when no maintainer runs.
     let mut handles = PgMemoryContexts::new("idem maintainers");
     loop {
@@ -87,47 +94,45 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
             // SAFETY: the process is outside a transaction and has loaded its settings.
             unsafe { pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP) };
         }
-        let databases = databases();
-        sites.retain(|oid, _| databases.contains(oid));
-        for database in databases {
-            sites.entry(database).or_default();
+        let served = served_databases();
+        databases.retain(|oid, _| served.contains(oid));
+        for oid in served {
+            databases.entry(oid).or_default();
         }
-        for site in sites.values_mut() {
-            if site
-                .running
-                .as_ref()
-                .is_some_and(|worker| !is_running(worker))
-            {
-                site.running = None;
-            }
-        }
-        let mut running = sites.values().filter(|site| site.running.is_some()).count();
+        databases.values_mut().for_each(DatabaseState::forget_ended);
+        let mut running = databases
+            .values()
+            .filter(|database| database.running.is_some())
+            .count();
         if running == 0 {
             // SAFETY: no handle points into the context.
             unsafe { handles.reset() };
         }
-        let mut at_work = sites.values().filter(|site| site.is_at_work()).count();
+        let mut at_work = databases
+            .values()
+            .filter(|database| database.is_at_work())
+            .count();
         let now = Instant::now();
-        for (&database, site) in &mut sites {
+        for (&oid, database) in &mut databases {
             if at_work >= MAX_WORKING
                 || running >= most_at_once()
-                || site.running.is_some()
-                || site.next_pass(database).is_some_and(|next| next > now)
+                || database.running.is_some()
+                || database.next_pass(oid).is_some_and(|next| next > now)
             {
                 continue;
             }
             // SAFETY: the context lives as long as this function.
-            site.running = unsafe { handles.switch_to(|_| start_maintainer(database)) };
-            running += usize::from(site.running.is_some());
-            at_work += usize::from(site.running.is_some());
-            site.last_start = Some(now);
+            database.running = unsafe { handles.switch_to(|_| start_maintainer(oid)) };
+            running += usize::from(database.running.is_some());
+            at_work += usize::from(database.running.is_some());
+            database.last_start = Some(now);
         }
         let nap = if running > 0 {
             WATCH_MS
         } else {
-            let next = sites
+            let next = databases
                 .iter()
-                .filter_map(|(&database, site)| site.next_pass(database))
+                .filter_map(|(&oid, database)| database.next_pass(oid))
                 .min();
             next.map_or(1_000, |next| {
                 next.saturating_duration_since(Instant::now()).as_millis() as i64
@@ -170,7 +175,7 @@ fn start_maintainer(database: pg_sys::Oid) -> Option<DynamicBackgroundWorker> {
 /// Returns the databases that accept connections and that `idem.databases` allows. Scans the shared
 /// catalog, because a process without a database cannot run SQL. Frees the shared state of dropped
 /// databases.
-fn databases() -> Vec<pg_sys::Oid> {
+fn served_databases() -> Vec<pg_sys::Oid> {
     let allowed = settings::DATABASES.get();
     let allowed = allowed
         .as_ref()
