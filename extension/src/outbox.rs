@@ -41,7 +41,7 @@ pub struct Effect<'a> {
 pub fn append<'a>(outbox: &Ring, effects: impl Iterator<Item = Effect<'a>>) -> Result<()> {
     let sequence = pg::relation_oid(c"outbox_seq").ok_or(Error::NotInstalled)?;
     // Assign the transaction id before the first sequence number is taken. Relays rely on this: a
-    // transaction that began after a snapshot has only numbers above the sequence's value at that
+    // transaction that had no id at a snapshot has only numbers above the sequence's value at that
     // snapshot.
     // SAFETY: GetTopFullTransactionId assigns an id to the transaction if it has none.
     let tx = unsafe { pg_sys::GetTopFullTransactionId() }.value;

@@ -88,10 +88,10 @@ pub fn define() {
     GucRegistry::define_int_guc(
         c"idem.fence_wait",
         c"How long CALL idem_maintain() waits for running transactions before a rotation step.",
-        c"In milliseconds. A step waits for transactions that hold a claim. If they take longer, \
-          the next CALL in the same session continues the wait, and a CALL in another session \
-          starts it again. In that case the value must exceed the duration of the longest such \
-          transaction. The worker waits without this limit.",
+        c"In milliseconds. A step waits for transactions that held a lock of claims when the step \
+          was first checked. If they take longer, the next CALL in the same session continues the \
+          wait, and a CALL in another session starts it again. In that case the value must exceed \
+          the duration of the longest such transaction. The worker waits without this limit.",
         &FENCE_WAIT_MS,
         0,
         3_600_000,

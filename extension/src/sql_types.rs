@@ -62,8 +62,9 @@ impl FromDatum for JsonText {
 // SAFETY: the argument is unboxed with FromDatum, which handles every jsonb.
 unsafe impl<'fcx> ArgAbi<'fcx> for JsonText {
     unsafe fn unbox_arg_unchecked(arg: Arg<'_, 'fcx>) -> Self {
-        // SAFETY: the argument is a jsonb that is not NULL; NULL becomes None in Option's
-        // implementation.
+        // SAFETY: pgrx calls this only for a jsonb that is not NULL; it handles NULL in
+        // `Option<JsonText>`. The text is UTF-8, so the fallback is not reached. An empty text is
+        // not JSON, so it cannot be taken for a value.
         unsafe { arg.unbox_arg_using_from_datum() }.unwrap_or(JsonText {
             text: "",
             datum: pg_sys::Datum::from(0),

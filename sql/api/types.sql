@@ -21,6 +21,7 @@ CREATE TYPE idem_effect AS (
 );
 COMMENT ON TYPE idem_effect IS
     'An outgoing message as it was recorded. A JSON payload is stored as its UTF-8 text.';
+COMMENT ON COLUMN idem_effect.recorded_at IS 'The time of the claim of the message.';
 
 CREATE TYPE idem_lease_outcome AS ENUM
     ('acquired', 'duplicate', 'in_progress', 'exhausted', 'dead');

@@ -182,6 +182,8 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             return Ok(Outcome::Expired);
         }
         pause_point("claim: before insert");
+        // Read the clock after the look-ups, so that the time is later than that of an earlier
+        // claim that was forgotten.
         let mut claimed_at = pg::clock();
         for n in 0..self.written.len() {
             if let Some(outcome) = self.insert(n, &mut keys, &identity, &mut claimed_at)? {
@@ -227,10 +229,10 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             }
             match earlier_claim(lookup, keys, identity, terms) {
                 Ok(None) => {
+                    // The other claim may have been committed with effects and then forgotten, so
+                    // this claim needs a later time than these effects. Only in the first slice:
+                    // when our row is in it, idem_forget waits for us.
                     if slice == 0 {
-                        // The other claim may have been committed with effects and then forgotten.
-                        // Effects belong to the claim with the same time, so this claim needs a
-                        // later time.
                         *claimed_at = pg::clock();
                     }
                     None

@@ -79,10 +79,9 @@ pub fn delete_pending(row: &mut Lookup) {
     }
 }
 
-/// Returns whether a lease stops a claim. The holder of a lease of idem_next completes the message
-/// with a claim, so such a lease does not stop a claim. If two consumers process the message, only
-/// one gets the claim. An expired lease, a wait for a retry and a dead message do not stop a claim
-/// either.
+/// Returns `Leased` if an unexpired lease of `idem_acquire` protects the message. A message with a
+/// payload slice was received and leased by `idem_next`: its holder completes it with a claim, so
+/// it is `Clear`. Expired, waiting and dead messages are `Clear` too.
 fn state_for_claim(state: &State) -> PendingState {
     let remaining = state.due_at.saturating_sub(pg::clock());
     if state.lease == LeaseState::Leased && state.payload_slice.is_none() && remaining > 0 {

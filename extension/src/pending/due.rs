@@ -119,7 +119,8 @@ impl<'t> OrderingKeyIndex<'t> {
         head
     }
 
-    /// Blocks the key, because another transaction holds its head.
+    /// Marks the ordering key as blocked for this search, because another transaction has locked
+    /// the first message of the key.
     pub fn block(&mut self, key: &str) {
         self.heads.insert(key.to_owned(), OrderingKeyHead::Blocked);
     }

@@ -9,8 +9,9 @@
 //! row is removed as if it had never existed, and a claim that waits for the row continues. So a
 //! lease or a receiver never waits for a claim while it holds a lock that the claim may wait for.
 //!
-//! Locks are taken in this order: the claim, the pending row, the dead letter. All functions use
-//! the clock of the server and the latest committed state, at every isolation level.
+//! Transactions lock in this order: claim, pending row, dead letter. `idem_complete` is the
+//! exception. It locks the pending row first, and therefore never waits for a claim. All functions
+//! use the clock of the server and the latest committed state, at every isolation level.
 
 pub mod acquire;
 mod check;

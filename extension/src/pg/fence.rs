@@ -8,8 +8,9 @@ use pgrx::pg_sys;
 pub struct Lockers(Vec<pg_sys::VirtualTransactionId>);
 
 impl Lockers {
-    /// Reads the list. The caller must ensure that transactions that lock the relation later see
-    /// the new state.
+    /// Lists the transactions that hold a conflicting lock now. Call it after the step has
+    /// committed and its invalidation was sent: a transaction that locks later then reads the new
+    /// state.
     pub fn of(relation: pg_sys::Oid) -> Self {
         // SAFETY: an all-zero LOCKTAG is filled as SET_LOCKTAG_RELATION does; the result is
         // palloc'd and ends with an invalid entry.

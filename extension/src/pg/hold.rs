@@ -46,9 +46,9 @@ impl Lookup<'_> {
             pg_sys::LockWaitPolicy::LockWaitSkip
         };
         let mut failure = pg_sys::TM_FailureData::default();
-        // SAFETY: a row was found, so the slot is full and of the table's kind. Its TID is copied,
-        // because the slot is filled again. The boundary turns errors (a cancel, a deadlock) into
-        // unwinding.
+        // SAFETY: a row was found, so the slot holds a row of the table. Its TID is copied, because
+        // the lock stores another row in the slot. The boundary turns errors (a cancel, a deadlock)
+        // into unwinding.
         unsafe {
             // A row that this command wrote can be locked only by the next command, so start it.
             // That is allowed because the callers write: no parallel operation is running.

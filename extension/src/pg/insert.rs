@@ -199,7 +199,7 @@ pub(super) unsafe fn fill(slot: *mut pg_sys::TupleTableSlot, values: &[Option<Da
 /// because the table may be truncated before the values are used.
 ///
 /// # Safety
-/// The slot is full, and its table is locked.
+/// The slot holds a row, and its table is locked.
 pub(super) unsafe fn copy_of(slot: *mut pg_sys::TupleTableSlot) -> Vec<Option<Datum>> {
     // SAFETY: by the contract of this function; the copy has the columns of its descriptor.
     unsafe {

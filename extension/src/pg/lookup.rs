@@ -289,7 +289,7 @@ impl<'t> Lookup<'t> {
     /// valid until the next look-up.
     pub fn column(&self, number: i32) -> Option<Datum> {
         debug_assert!(number >= 1);
-        // SAFETY: a row was found, so the slot is full; the number is one of the table's columns.
+        // SAFETY: a row was found, so the slot holds a row, and the row has this column.
         unsafe {
             if i32::from((*self.slot).tts_nvalid) < number {
                 pg_sys::slot_getsomeattrs_int(self.slot, number);

@@ -93,8 +93,7 @@ impl<'t> Walk<'t> {
     /// Returns a column of the row, counted from 1; `None` is NULL. A by-reference datum is valid
     /// until the scan moves.
     pub fn column(&self, number: i32) -> Option<Datum> {
-        // SAFETY: next has returned true, so the slot is full; the number is one of the table's
-        // columns.
+        // SAFETY: next has returned true, so the slot holds a row, and the row has this column.
         unsafe { column_of(self.slot, number) }
     }
 
@@ -102,8 +101,8 @@ impl<'t> Walk<'t> {
     /// locked or changed the row.
     pub fn lock_row(&mut self) -> bool {
         let mut failure = pg_sys::TM_FailureData::default();
-        // SAFETY: the slot is full. Its TID is copied, because the slot is filled again. The
-        // boundary turns errors into unwinding.
+        // SAFETY: the slot holds a row. Its TID is copied, because the lock stores another row in
+        // the slot. The boundary turns errors into unwinding.
         unsafe {
             let Some(lock) = (*self.table.heap)
                 .rd_tableam
@@ -134,7 +133,7 @@ impl<'t> Walk<'t> {
     /// Returns all columns of the row, copied into the current memory context and fetched from
     /// TOAST.
     pub fn row(&self) -> Vec<Option<Datum>> {
-        // SAFETY: the slot is full, and its table is locked.
+        // SAFETY: the slot holds a row, and its table is locked.
         unsafe { insert::copy_of(self.slot) }
     }
 
@@ -157,7 +156,7 @@ impl Drop for Walk<'_> {
 }
 
 /// # Safety
-/// The slot is full and has this column.
+/// The slot holds a row, and the row has this column.
 unsafe fn column_of(slot: *mut pg_sys::TupleTableSlot, number: i32) -> Option<Datum> {
     debug_assert!(number >= 1);
     // SAFETY: guaranteed by the caller.

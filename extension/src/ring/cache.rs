@@ -4,7 +4,7 @@
 //! A claim locks `idem.ring` ROW EXCLUSIVE. Taking that lock processes the invalidations of every
 //! rotation step that was committed before, so the cached state is at least as new as the lock.
 //! After a rotation has published a step, it waits for every transaction that held the lock at that
-//! time. So no claim uses a state that is two steps old.
+//! time. So of the states opening and rotated, a claim uses the newest or the one before it.
 
 use super::clock::{Clock, Ran};
 use super::interval::interval;
@@ -55,8 +55,8 @@ impl Tables {
     }
 }
 
-/// Returns a number that changes whenever the rings or the destinations may have changed. Cached
-/// rings and destinations are valid as long as the number is the same.
+/// Returns a number that changes whenever one of the tables in `Tables` may have changed. What was
+/// cached under the same number is valid.
 pub fn generation() -> u64 {
     GENERATION.get()
 }
@@ -97,8 +97,9 @@ fn tables() -> Result<Tables> {
     Ok(tables)
 }
 
-/// The state of the rings for a transaction that has entered them: it holds the lock on `idem.ring`
-/// until it ends, and the state is valid until then.
+/// The state of the rings for a transaction that has entered them: it holds the lock on
+/// `idem.ring`. The fence keeps this state correct until the transaction ends. A later call may
+/// return a newer state.
 pub struct Entered(Rings);
 
 impl Deref for Entered {

@@ -34,9 +34,9 @@ struct Fence {
     asked_for: bool,
 }
 
-/// Returns true when the fence of a step has passed. The fence waits for each transaction that held
-/// a claim at the first check of the step. Fails with 25001 in the transaction that published a
-/// step.
+/// Returns true when all transactions have ended that were in the rings (that held the lock of
+/// `ring::enter`) at the first check of this step. Fails with 25001 in the transaction that
+/// published a step.
 ///
 /// `step` names the published step and is different for each step; its first word names what
 /// rotates, a ring or `payloads`. If `wait` is true, the function waits for at most
