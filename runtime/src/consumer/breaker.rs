@@ -26,7 +26,7 @@ struct State {
     due: Option<Instant>,
     /// The back-off. It keeps growing over several openings until an attempt succeeds.
     pauses: Backoff,
-    /// Whether the breaker has opened since its failures were last forgotten.
+    /// Whether the breaker has opened since it last forgot its failures.
     is_suspended: bool,
     /// Whether the breaker has closed since `is_suspended` was set.
     is_probed: bool,
@@ -67,7 +67,7 @@ impl Breaker {
     }
 
     /// Opens the breaker unless it is open. Returns the rest of the pause, and whether this is the
-    /// first failure since the failures were last forgotten.
+    /// first failure since the breaker last forgot its failures.
     pub(super) fn trip(&self) -> (Duration, bool) {
         let mut state = self.state();
         let now = Instant::now();

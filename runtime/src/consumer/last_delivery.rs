@@ -18,17 +18,17 @@ pub(super) enum KeptBy {
 }
 
 /// Keeps the message in the broker, or in the database when the broker returns an error. When the
-/// broker has not replied after `patience`, this function tries both at the same time.
+/// broker has not replied after `limit`, this function tries both at the same time.
 ///
 /// Errors: the error of the database when neither keeps the message.
 pub(super) async fn keep_somewhere(
     broker: impl Future<Output = Result<(), TransportError>>,
     database: impl Future<Output = Result<bool, Error>>,
-    patience: Duration,
+    limit: Duration,
 ) -> Result<KeptBy, Error> {
     let (mut broker, database) = (pin!(broker), pin!(database));
     let by_database = |is_new| KeptBy::Database { is_new };
-    match timeout(patience, broker.as_mut()).await {
+    match timeout(limit, broker.as_mut()).await {
         Ok(Ok(())) => return Ok(KeptBy::Broker),
         Ok(Err(_)) => return database.await.map(by_database),
         Err(_) => {}
@@ -52,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(1);
+    const LIMIT: Duration = Duration::from_secs(1);
 
     /// Returns `output` after this number of seconds. The clock of these tests is paused: it
     /// advances at once to the next instant that a task waits for.
@@ -74,7 +74,7 @@ mod tests {
     async fn i4_slow_broker_keeps_message_without_database() {
         for database_takes in [0, 5] {
             let database = after(database_takes, Err(database_error()));
-            let keeper = keep_somewhere(after(2, Ok(())), database, PATIENCE).await;
+            let keeper = keep_somewhere(after(2, Ok(())), database, LIMIT).await;
             assert!(matches!(keeper, Ok(KeptBy::Broker)), "{keeper:?}");
         }
     }
@@ -82,7 +82,7 @@ mod tests {
     /// I4: a message is kept in the database when the broker does not reply.
     #[tokio::test(start_paused = true)]
     async fn i4_database_keeps_message_of_silent_broker() {
-        let keeper = keep_somewhere(pending(), ready(Ok(true)), PATIENCE).await;
+        let keeper = keep_somewhere(pending(), ready(Ok(true)), LIMIT).await;
         assert!(
             matches!(keeper, Ok(KeptBy::Database { is_new: true })),
             "{keeper:?}"
@@ -96,7 +96,7 @@ mod tests {
             let keeper = keep_somewhere(
                 after(broker_takes, broker_error()),
                 after(3, Ok(true)),
-                PATIENCE,
+                LIMIT,
             )
             .await;
             assert!(
@@ -111,8 +111,7 @@ mod tests {
     async fn message_kept_by_neither_is_an_error() {
         for (broker_takes, database_takes) in [(0, 0), (2, 0), (2, 5)] {
             let database = after(database_takes, Err(database_error()));
-            let keeper =
-                keep_somewhere(after(broker_takes, broker_error()), database, PATIENCE).await;
+            let keeper = keep_somewhere(after(broker_takes, broker_error()), database, LIMIT).await;
             assert!(keeper.is_err(), "{keeper:?}");
         }
     }

@@ -13,12 +13,12 @@ use crate::{
 };
 
 /// The longest time that a probe waits for a connection. The pool may try several hosts.
-const PATIENCE_TO_CONNECT: Duration = Duration::from_secs(60);
+const CHECKOUT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest time that a probe waits for the server when it has a connection.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The limit that replaces both limits above while the consumer works. It is short, because the
 /// consumer fetches nothing during a probe.
-const PATIENCE_AT_WORK: Duration = Duration::from_secs(1);
+const TIMEOUT_WHILE_WORKING: Duration = Duration::from_secs(1);
 /// The lock timeout, in milliseconds, of the claim. The claim may have to wait for another
 /// transaction that uses the destination for the first time.
 const LOCK_TIMEOUT_MS: u32 = 500;
@@ -32,8 +32,8 @@ pub(super) async fn probe(
     is_paused: bool,
 ) -> Result<(), Error> {
     let (to_connect, to_claim) = match is_paused {
-        true => (PATIENCE_TO_CONNECT, PATIENCE),
-        false => (PATIENCE_AT_WORK, PATIENCE_AT_WORK),
+        true => (CHECKOUT_TIMEOUT, PROBE_TIMEOUT),
+        false => (TIMEOUT_WHILE_WORKING, TIMEOUT_WHILE_WORKING),
     };
     let checkout = at_most(to_connect, Checkout::take(pool)).await?;
     at_most(to_claim, consumer_preflight(&**checkout.client())).await?;

@@ -1,0 +1,62 @@
+//! The workers of a consumer: collect messages, process them, settle them.
+
+mod collect;
+mod process;
+mod settle;
+mod state;
+mod stop;
+mod time;
+mod unprocessed;
+
+use std::{future::Future, sync::Arc};
+
+use crate::{
+    Error, Source,
+    consumer::{ended::SourceEnded, summary::Summary, workers::Workers},
+};
+
+pub(super) use state::{Parts, Runtime};
+
+/// Runs the workers until `shutdown` completes, the source ends or a worker panics, and then drains
+/// them. Returns an error if the source ended or a worker panicked.
+pub(super) async fn run<S: Source>(
+    runtime: Arc<Runtime<S>>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<Summary, Error> {
+    let mut workers = Workers::new();
+    for _ in 0..runtime.settings.concurrency {
+        workers.spawn(Arc::clone(&runtime).work());
+    }
+    let is_requested = tokio::select! {
+        biased;
+        () = shutdown => true,
+        () = workers.panicked_or_ended() => false,
+    };
+    tracing::info!(
+        is_requested,
+        "the consumer is stopping: no more messages are fetched"
+    );
+    runtime.drain(&mut workers).await;
+    let summary = runtime.counters.summary();
+    tracing::info!(?summary, "the consumer has stopped");
+    match workers.into_error() {
+        Some(panicked) => Err(panicked),
+        None if is_requested => Ok(summary),
+        None => {
+            let error = runtime.intake.lock().await.take_last_error();
+            Err(Error::SourceEnded(Box::new(SourceEnded { summary, error })))
+        }
+    }
+}
+
+impl<S: Source> Runtime<S> {
+    async fn work(self: Arc<Self>) {
+        loop {
+            let batch = self.collect().await;
+            if batch.is_empty() {
+                return;
+            }
+            self.process(batch).await;
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Processes a batch: finds the route of each message, attempts the messages, settles the results.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::state::Runtime;
+use crate::{
+    Error, Message, Processed, Settlement, Source,
+    consumer::{
+        attempt::attempt_route,
+        breakers::{Attempted, Cause},
+        failures::identity,
+        queue::QueuedMessage,
+        rejections::KeptAs,
+        routes::Route,
+        summary::DeliveryOutcome,
+        verdict::Verdict,
+    },
+    error::causes,
+    panics::unwinding,
+};
+
+/// The reasons for the return of a message that was not handled.
+const PAUSED: &str = "its destination is paused after a failure of the environment";
+const NOT_DUE: &str = "it is not due yet, or another process holds it";
+
+impl<S: Source> Runtime<S> {
+    pub(super) async fn process(&self, batch: Vec<QueuedMessage>) {
+        for (route, group) in self.by_route(batch).await {
+            if let Some(pause) = self.breakers.pause_of(route.number) {
+                let given_back = group.into_iter().map(|queued| {
+                    self.release_or_keep(queued, pause, DeliveryOutcome::GivenBack, PAUSED)
+                });
+                join_all(given_back).await;
+                continue;
+            }
+            let messages: Vec<Message> =
+                group.iter().map(|queued| queued.message.clone()).collect();
+            let began = Instant::now();
+            let results = tokio::select! {
+                biased;
+                () = self.cut.cancelled() => None,
+                results = attempt_route(&self.idem, &self.pool, route, &messages) => Some(results),
+            };
+            match results {
+                Some(results) => {
+                    let ends = group.into_iter().zip(results);
+                    join_all(
+                        ends.map(|(queued, result)| {
+                            self.settle_result(queued, route, began, result)
+                        }),
+                    )
+                    .await;
+                }
+                None => {
+                    join_all(
+                        group
+                            .into_iter()
+                            .map(|queued| self.release_attempted(queued)),
+                    )
+                    .await;
+                }
+            }
+        }
+    }
+
+    /// Groups the messages by route, each group in the order of delivery. Rejects the messages that
+    /// match no route.
+    async fn by_route(&self, batch: Vec<QueuedMessage>) -> Vec<(&Route, Vec<QueuedMessage>)> {
+        let mut groups: Vec<(&Route, Vec<QueuedMessage>)> = Vec::new();
+        for mut queued in batch {
+            let found = unwinding(async { self.routes.find(&queued.message) }).await;
+            match found {
+                Ok(Some(route)) => {
+                    queued.message = queued.message.with_destination(route.destination.clone());
+                    match groups
+                        .iter_mut()
+                        .find(|(other, _)| other.number == route.number)
+                    {
+                        Some((_, group)) => group.push(queued),
+                        None => groups.push((route, vec![queued])),
+                    }
+                }
+                Ok(None) => {
+                    let reason = "no route takes this message";
+                    self.reject(queued, reason.into(), KeptAs::Hash).await;
+                }
+                Err(panic) => {
+                    self.failed(queued, &Error::Handler(panic.into()), Duration::ZERO)
+                        .await
+                }
+            }
+        }
+        groups
+    }
+
+    /// Settles a message according to the result of its attempt, or keeps it for another attempt.
+    async fn settle_result(
+        &self,
+        queued: QueuedMessage,
+        route: &Route,
+        began: Instant,
+        result: Result<Processed, Error>,
+    ) {
+        if let Ok(processed) = &result {
+            let is_handled = matches!(
+                processed,
+                Processed::New { .. } | Processed::Unprotected { .. }
+            );
+            self.breakers.succeeded(route.number, began, is_handled);
+        }
+        let kept_as = match &result {
+            Ok(Processed::Mismatch) => KeptAs::Hash,
+            _ => KeptAs::Itself,
+        };
+        match Verdict::of(result) {
+            Verdict::Over(Settlement::Reject { reason }, _) => {
+                self.reject(queued, reason, kept_as).await
+            }
+            Verdict::Over(settlement, outcome) => {
+                self.forget(&queued);
+                self.settle(queued, settlement, outcome).await;
+            }
+            Verdict::Again { after } => {
+                self.release_or_keep(queued, after, DeliveryOutcome::Retried, NOT_DUE)
+                    .await
+            }
+            Verdict::Failed { error, after } => self.failed(queued, &error, after).await,
+            Verdict::Away(error) => {
+                let attempted = Attempted {
+                    identity: identity(&queued.message),
+                    message_id: queued.message.message_id(),
+                    route: route.number,
+                };
+                match self.breakers.judge(attempted, &error) {
+                    Cause::Message => self.failed(queued, &error, Duration::ZERO).await,
+                    Cause::Environment { after } => {
+                        // Wake the worker that fetches, because it must stop fetching at once.
+                        self.changed.notify_one();
+                        self.release_or_keep(
+                            queued,
+                            after,
+                            DeliveryOutcome::GivenBack,
+                            &causes(&error),
+                        )
+                        .await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Releases a message that this worker was processing when the grace period ended.
+    async fn release_attempted(&self, queued: QueuedMessage) {
+        if queued.may_end_with_release() {
+            // The database can keep the message only after the rollback of its attempt has ended.
+            self.queue.delay(queued, Instant::now());
+        } else {
+            self.release_at_stop(queued).await;
+        }
+    }
+}

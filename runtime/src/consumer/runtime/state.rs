@@ -1,0 +1,102 @@
+//! The state that all workers of a consumer share.
+
+use std::sync::{Arc, atomic::AtomicBool};
+
+use deadpool_postgres::Pool;
+use tokio::sync::{Mutex, Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Error, Idem, Source,
+    consumer::{
+        breakers::Breakers,
+        failures::Failures,
+        intake::Intake,
+        queue::Queue,
+        requeued::Requeued,
+        routes::{Routes, Table},
+        settings::Settings,
+        status::Status,
+        summary::Counters,
+    },
+};
+
+/// What a consumer is built from.
+pub(in crate::consumer) struct Parts<S> {
+    pub(in crate::consumer) pool: Pool,
+    pub(in crate::consumer) source: S,
+    pub(in crate::consumer) idem: Idem,
+    pub(in crate::consumer) routes: Routes,
+    pub(in crate::consumer) settings: Settings,
+    pub(in crate::consumer) status: Status,
+}
+
+/// The state that all workers share.
+pub(in crate::consumer) struct Runtime<S> {
+    pub(super) pool: Pool,
+    pub(super) idem: Idem,
+    pub(super) routes: Table,
+    pub(super) settings: Settings,
+    pub(super) is_ordered: bool,
+    /// The worker that holds this lock fetches messages.
+    pub(super) intake: Mutex<Intake<S>>,
+    /// One permit for each message that may be held.
+    pub(super) room: Arc<Semaphore>,
+    pub(super) capacity: usize,
+    pub(super) queue: Queue,
+    /// Wakes the worker that fetches, because the queue may have a message for it.
+    pub(super) changed: Notify,
+    pub(super) has_ended: AtomicBool,
+    pub(super) breakers: Breakers,
+    pub(super) failures: Failures,
+    pub(super) counters: Counters,
+    /// Cancelled when the consumer stops: nothing more is fetched.
+    pub(super) stop: CancellationToken,
+    /// Cancelled after the grace period: running handlers are dropped.
+    pub(super) cut: CancellationToken,
+}
+
+impl<S: Source> Runtime<S> {
+    pub(in crate::consumer) fn new(parts: Parts<S>) -> Result<Self, Error> {
+        let settings = parts.settings;
+        let capacity = settings
+            .concurrency
+            .saturating_mul(settings.batches.max)
+            // The capacity is at least two, so that another message can succeed while one message
+            // is retried in place.
+            .clamp(2, Semaphore::MAX_PERMITS);
+        let routes = parts.routes.check(&parts.idem, &parts.pool)?;
+        let breakers = Breakers::new(&routes, parts.status);
+        let inbox = parts.source.inbox().cloned();
+        let destinations = routes
+            .handled()
+            .into_iter()
+            .filter(|handled| inbox.as_ref() != Some(handled));
+        let requeued = Requeued::new(&parts.pool, destinations, routes.unrouted()?);
+        Ok(Self {
+            pool: parts.pool,
+            routes,
+            idem: parts.idem,
+            settings,
+            is_ordered: settings
+                .is_ordered
+                .unwrap_or_else(|| parts.source.keeps_order_of_keys()),
+            intake: Mutex::new(Intake::new(parts.source, requeued)),
+            room: Arc::new(Semaphore::new(capacity)),
+            capacity,
+            queue: Queue::new(settings.max_bytes),
+            changed: Notify::new(),
+            has_ended: AtomicBool::new(false),
+            breakers,
+            failures: Failures::new(&settings),
+            counters: Counters::default(),
+            stop: CancellationToken::new(),
+            cut: CancellationToken::new(),
+        })
+    }
+
+    /// Returns the number of messages that are held.
+    pub(super) fn held_count(&self) -> usize {
+        self.capacity.saturating_sub(self.room.available_permits())
+    }
+}

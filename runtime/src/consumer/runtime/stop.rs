@@ -1,0 +1,258 @@
+//! Stops a consumer: waits for the workers, then releases or keeps every message that is left.
+
+use std::time::Duration;
+
+use futures_util::future::{TryFutureExt as _, join_all};
+use idem_client::{Destination, ErrorKind};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+
+use super::{
+    settle::in_time, state::Runtime, time::STOP_STEP_LIMIT,
+    unprocessed::letter_failed_by_environment,
+};
+use crate::{
+    Delivery, Error, Message, Receipt, Settlement, Source,
+    connection::closed,
+    consumer::{
+        last_delivery::{KeptBy, keep_somewhere},
+        queue::QueuedMessage,
+        rejections::KeptAs,
+        summary::DeliveryOutcome,
+        workers::Workers,
+    },
+    error::causes,
+    panics::unwinding,
+    telemetry,
+    transport::TransportError,
+};
+
+/// The pause between two attempts to keep a message while another transaction holds the claim of
+/// the message.
+const CLAIM_ENDS: Duration = Duration::from_millis(100);
+/// The longest time for which a step of a shutdown tries to keep messages. It is shorter than
+/// [`STOP_STEP_LIMIT`], so that every message that is not kept is logged.
+const KEEP_LIMIT: Duration = Duration::from_millis(4_500);
+
+impl<S: Source> Runtime<S> {
+    /// Lets the workers finish their messages within the grace period. Then releases the rest. Five
+    /// steps follow the grace period, each of at most [`STOP_STEP_LIMIT`].
+    pub(super) async fn drain(&self, workers: &mut Workers) {
+        self.stop.cancel();
+        let grace = self.settings.grace;
+        if timeout(grace, workers.ended()).await.is_err() {
+            tracing::warn!(
+                ?grace,
+                "the grace period ended: running handlers are rolled back, \
+                 and their messages are released"
+            );
+            self.cut.cancel();
+            if timeout(STOP_STEP_LIMIT, workers.ended()).await.is_err() {
+                self.count_unsettled(self.held_count().saturating_sub(self.queue.len()));
+                // A handler that blocks its thread can still commit. Until it ends, the later
+                // messages of its sequence are not released.
+                workers.abort().await;
+            }
+        }
+        if timeout(STOP_STEP_LIMIT, closed()).await.is_err() {
+            tracing::warn!("the database may still execute statements of dropped handlers");
+        }
+        // Release the waiting messages only now: another consumer must not handle a message while
+        // an earlier message of its sequence is still being processed.
+        let until = Instant::now() + KEEP_LIMIT;
+        if timeout(STOP_STEP_LIMIT, self.release_waiting(until))
+            .await
+            .is_err()
+        {
+            tracing::warn!("the broker did not confirm the release of waiting messages in time");
+        }
+        let Ok(near_limit) = timeout(STOP_STEP_LIMIT, self.close()).await else {
+            tracing::warn!("the source did not close in time");
+            return;
+        };
+        let messages = near_limit.len();
+        let until = Instant::now() + KEEP_LIMIT;
+        let near_limit = near_limit.into_iter().map(Delivery::into_parts);
+        if timeout(
+            STOP_STEP_LIMIT,
+            self.keep_last_deliveries(near_limit, until),
+        )
+        .await
+        .is_err()
+        {
+            tracing::warn!(
+                messages,
+                within = ?STOP_STEP_LIMIT,
+                "some messages that their broker may not redeliver are not kept"
+            );
+        }
+    }
+
+    async fn release_waiting(&self, until: Instant) {
+        let (last_deliveries, rest): (Vec<_>, Vec<_>) = self
+            .queue
+            .drain()
+            .into_iter()
+            .partition(QueuedMessage::may_end_with_release);
+        let given_back = async {
+            // Release them one after the other: the broker may redeliver them in this order.
+            let mut rest = rest.into_iter();
+            while let Some(queued) = rest.next() {
+                if timeout_at(until, self.release_at_stop(queued))
+                    .await
+                    .is_err()
+                {
+                    return self.count_unsettled(1 + rest.len());
+                }
+            }
+        };
+        let last_deliveries = last_deliveries
+            .into_iter()
+            .map(|queued| (queued.message, queued.receipt));
+        tokio::join!(
+            given_back,
+            self.keep_last_deliveries(last_deliveries, until)
+        );
+    }
+
+    /// Closes the source, which returns its prefetched messages. This is called after all workers
+    /// have ended. Returns the messages near their delivery limit, which the source did not return.
+    async fn close(&self) -> Vec<Delivery> {
+        let closed = self.intake.lock().await.close().await;
+        self.counters.returned(closed.returned);
+        closed.near_limit
+    }
+
+    /// Keeps several messages that their broker may not redeliver, all concurrently. While another
+    /// transaction holds the claim of a message, storing the message is retried until `until`.
+    async fn keep_last_deliveries(
+        &self,
+        deliveries: impl Iterator<Item = (Message, Box<dyn Receipt>)>,
+        until: Instant,
+    ) {
+        join_all(
+            deliveries.map(|(message, receipt)| self.keep_last_delivery(message, receipt, until)),
+        )
+        .await;
+    }
+
+    /// Keeps a message that its broker may not redeliver while the consumer stops. The message is
+    /// kept where its broker keeps rejected messages, or in the database. When this fails, the
+    /// receipt is dropped, and the source may hand over the message once more at its close.
+    async fn keep_last_delivery(
+        &self,
+        message: Message,
+        receipt: Box<dyn Receipt>,
+        until: Instant,
+    ) {
+        const REASON: &str = "the consumer stopped before it handled this message, \
+             and its broker may not redeliver it";
+        let (message, kept_as) = self.routed(message).await;
+        let kept = if receipt.keeps_rejected() {
+            let broker =
+                settled_by(until, receipt, Settlement::reject(REASON)).inspect_err(|error| {
+                    tracing::warn!(
+                        error = causes(&**error),
+                        message_id = message.message_id(),
+                        "the broker did not confirm that it keeps a rejected message"
+                    );
+                });
+            let database = self.keep_last_letter(&message, kept_as, REASON, until);
+            let keeper = keep_somewhere(broker, database, KEEP_LIMIT / 2).await;
+            if !matches!(keeper, Ok(KeptBy::Broker)) {
+                self.counters.failed_settlements(1);
+            }
+            if matches!(keeper, Ok(KeptBy::Database { .. })) {
+                tracing::warn!(
+                    message_id = message.message_id(),
+                    "a message is stored as a dead letter, \
+                     because its broker did not confirm that it keeps the message"
+                );
+            }
+            keeper.map(|keeper| match keeper {
+                KeptBy::Broker => true,
+                KeptBy::Database { is_new } => is_new,
+            })
+        } else {
+            let kept = self
+                .keep_last_letter(&message, kept_as, REASON, until)
+                .await;
+            match &kept {
+                Ok(_) => {
+                    if let Err(error) = settled_by(until, receipt, Settlement::Acknowledge).await {
+                        self.not_confirmed(&message, &*error);
+                    }
+                }
+                Err(_) => self.counters.failed_settlements(1),
+            }
+            kept
+        };
+        match kept {
+            Ok(true) => {
+                telemetry::settled(message.given_destination(), &Settlement::reject(REASON));
+                self.counters.count(DeliveryOutcome::Rejected);
+            }
+            // The message was processed, or its source has handed it over a second time.
+            Ok(false) => self.counters.count(DeliveryOutcome::Duplicate),
+            Err(error) => tracing::error!(
+                error = causes(&error),
+                destination = message.given_destination().map(Destination::as_str),
+                message_id = message.message_id(),
+                "a message that its broker may not redeliver is not kept"
+            ),
+        }
+    }
+
+    /// Stores a message as a dead letter. Retries while the database is unavailable and while
+    /// another transaction holds the claim of the message. Such a transaction can be an aborted
+    /// transaction that the server ends late, behind a connection pooler.
+    async fn keep_last_letter(
+        &self,
+        message: &Message,
+        kept_as: KeptAs,
+        reason: &str,
+        until: Instant,
+    ) -> Result<bool, Error> {
+        let mut last = None;
+        while Instant::now() < until {
+            match timeout_at(until, self.keep_letter(message, kept_as, reason)).await {
+                Ok(Err(error)) if may_soon_be_kept(&error) => last = Some(error),
+                Ok(kept) => return kept,
+                Err(_) => break,
+            }
+            sleep_until(until.min(Instant::now() + CLAIM_ENDS)).await;
+        }
+        Err(last.unwrap_or_else(|| {
+            Error::Pool("the database did not respond before the consumer ended".into())
+        }))
+    }
+
+    /// Returns the message with the destination of its route, and the id under which it is kept.
+    async fn routed(&self, message: Message) -> (Message, KeptAs) {
+        let found = unwinding(async { self.routes.find(&message) }).await;
+        let Ok(Some(route)) = found else {
+            return (message, KeptAs::Hash);
+        };
+        (
+            message.with_destination(route.destination.clone()),
+            KeptAs::Itself,
+        )
+    }
+}
+
+/// Returns whether a dead letter that was not stored may still be stored before the consumer stops:
+/// the database may become available, or the other transaction may release the claim.
+fn may_soon_be_kept(error: &Error) -> bool {
+    error.kind() == ErrorKind::Conflict || letter_failed_by_environment(error)
+}
+
+/// Settles a delivery during a shutdown, until `until` at the latest.
+async fn settled_by(
+    until: Instant,
+    receipt: Box<dyn Receipt>,
+    settlement: Settlement,
+) -> Result<(), TransportError> {
+    let settled = in_time(async { receipt.settle(settlement).await });
+    timeout_at(until, settled).await.unwrap_or_else(|_| {
+        Err("the broker did not confirm the settlement before the consumer ended".into())
+    })
+}
