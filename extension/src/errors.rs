@@ -211,10 +211,7 @@ impl From<Error> for ErrorReport {
                 taken_by,
             } => report(
                 PgSqlErrorCode::ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION,
-                format!(
-                    "the key of this message id belongs to another id of destination \
-                     \"{destination}\""
-                ),
+                format!("another message id of destination \"{destination}\" has the same key"),
             )
             .set_hint(format!(
                 "The other id is {taken_by}. Send one of the two messages with another id."

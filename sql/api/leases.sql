@@ -136,7 +136,7 @@ BEGIN
         p.due_at := clock_timestamp() + coalesce(pause, '0');
         PERFORM idem.write_pending(table_number, p);
     END IF;
-    PERFORM idem.wake_receivers();
+    PERFORM idem.wake_consumers();
     RETURN pause;
 END
 $$;

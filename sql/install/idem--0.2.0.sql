@@ -78,9 +78,9 @@ COMMENT ON FUNCTION idem.set_pending_presence(text) IS
     'Records quiet, or none after quiet. The caller of none must hold ACCESS EXCLUSIVE on both '
     'tables.';
 
-CREATE FUNCTION idem.wake_receivers() RETURNS void
-LANGUAGE c AS 'MODULE_PATHNAME', 'wake_receivers_wrapper';
-COMMENT ON FUNCTION idem.wake_receivers() IS
+CREATE FUNCTION idem.wake_consumers() RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'wake_consumers_wrapper';
+COMMENT ON FUNCTION idem.wake_consumers() IS
     'Wakes the sessions that wait for messages when the current transaction commits.';
 
 CREATE FUNCTION idem.default_max_attempts() RETURNS integer
@@ -2534,7 +2534,7 @@ BEGIN
     IF token IS NULL THEN
         RAISE EXCEPTION 'token must not be null' USING ERRCODE = 'null_value_not_allowed';
     ELSIF p.id <> held_pending.id THEN
-        RAISE EXCEPTION 'the key of this message id belongs to another id of destination "%"',
+        RAISE EXCEPTION 'another message id of destination "%" has the same key',
             held_pending.destination
             USING ERRCODE = 'integrity_constraint_violation',
                   HINT = format('The other id is %s. '
@@ -2814,7 +2814,7 @@ BEGIN
                    'VALUES ($1, $2, $3, $4, $5, $6)', idem.payload_table(payload_slice))
       USING p.seq, letter.payload, letter.content_type, letter.type, letter.headers,
             letter.traceparent;
-    PERFORM idem.wake_receivers();
+    PERFORM idem.wake_consumers();
     RETURN true;
 END
 $$;
@@ -2855,7 +2855,7 @@ BEGIN
          WHERE l.key = letter_key AND l.destination = number;
     END IF;
     IF letter.id <> find_letter.id THEN
-        RAISE EXCEPTION 'the key of this message id belongs to another id of destination "%"',
+        RAISE EXCEPTION 'another message id of destination "%" has the same key',
             find_letter.destination
             USING ERRCODE = 'integrity_constraint_violation',
                   HINT = format('The other id is %s.', letter.id);
@@ -4241,7 +4241,7 @@ BEGIN
         p.due_at := clock_timestamp() + coalesce(pause, '0');
         PERFORM idem.write_pending(table_number, p);
     END IF;
-    PERFORM idem.wake_receivers();
+    PERFORM idem.wake_consumers();
     RETURN pause;
 END
 $$;
@@ -6225,7 +6225,7 @@ COMMENT ON FUNCTION idem_revoke(regrole, text) IS
 
 /* <begin connected objects> */
 -- extension/src/sql_api/internal.rs
--- idem::sql_api::internal::wake_receivers
+-- idem::sql_api::internal::wake_consumers
 -- Skipped due to `#[pgrx(sql = false)]`
 /* </end connected objects> */
 

@@ -119,7 +119,7 @@ BEGIN
                    'VALUES ($1, $2, $3, $4, $5, $6)', idem.payload_table(payload_slice))
       USING p.seq, letter.payload, letter.content_type, letter.type, letter.headers,
             letter.traceparent;
-    PERFORM idem.wake_receivers();
+    PERFORM idem.wake_consumers();
     RETURN true;
 END
 $$;
@@ -160,7 +160,7 @@ BEGIN
          WHERE l.key = letter_key AND l.destination = number;
     END IF;
     IF letter.id <> find_letter.id THEN
-        RAISE EXCEPTION 'the key of this message id belongs to another id of destination "%"',
+        RAISE EXCEPTION 'another message id of destination "%" has the same key',
             find_letter.destination
             USING ERRCODE = 'integrity_constraint_violation',
                   HINT = format('The other id is %s.', letter.id);

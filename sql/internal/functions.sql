@@ -44,9 +44,9 @@ COMMENT ON FUNCTION idem.set_pending_presence(text) IS
     'Records quiet, or none after quiet. The caller of none must hold ACCESS EXCLUSIVE on both '
     'tables.';
 
-CREATE FUNCTION idem.wake_receivers() RETURNS void
-LANGUAGE c AS 'MODULE_PATHNAME', 'wake_receivers_wrapper';
-COMMENT ON FUNCTION idem.wake_receivers() IS
+CREATE FUNCTION idem.wake_consumers() RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'wake_consumers_wrapper';
+COMMENT ON FUNCTION idem.wake_consumers() IS
     'Wakes the sessions that wait for messages when the current transaction commits.';
 
 CREATE FUNCTION idem.default_max_attempts() RETURNS integer

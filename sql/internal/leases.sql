@@ -98,7 +98,7 @@ BEGIN
     IF token IS NULL THEN
         RAISE EXCEPTION 'token must not be null' USING ERRCODE = 'null_value_not_allowed';
     ELSIF p.id <> held_pending.id THEN
-        RAISE EXCEPTION 'the key of this message id belongs to another id of destination "%"',
+        RAISE EXCEPTION 'another message id of destination "%" has the same key',
             held_pending.destination
             USING ERRCODE = 'integrity_constraint_violation',
                   HINT = format('The other id is %s. '

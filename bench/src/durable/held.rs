@@ -8,16 +8,16 @@ use anyhow::{Result, ensure};
 use idem_cluster::{Cluster, Install};
 
 use super::facts::Facts;
-use super::ours::Way;
+use super::ours::Transactions;
 use super::{SENT_TOGETHER, WORKERS, hold};
 use crate::options::Options;
 use crate::report::{Rounds, Table, Target};
 use crate::server;
 use crate::wire::Session;
 
-const WAYS: [(Way, &str); 2] = [
-    (Way::Singly, "a transaction per job"),
-    (Way::InBatches, "a transaction per 100 jobs"),
+const TRANSACTIONS: [(Transactions, &str); 2] = [
+    (Transactions::PerJob, "a transaction per job"),
+    (Transactions::PerBatch, "a transaction per 100 jobs"),
 ];
 
 /// The rates of one round, in jobs per second: `processed` covers only the processing and
@@ -37,8 +37,9 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
          another session: jobs/s",
         ["with", "without"],
     );
-    for (way, name) in WAYS {
-        let [processed, whole] = compare(&cluster, way, options.rounds(), unmeasured, jobs)?;
+    for (transactions, name) in TRANSACTIONS {
+        let [processed, whole] =
+            compare(&cluster, transactions, options.rounds(), unmeasured, jobs)?;
         let processing = format!("{name}: processed and completed");
         table.rounds(&processing, &processed, Target::AtLeast(0.95));
         table.rounds(
@@ -58,7 +59,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     ));
     table.note(server::settings(&mut Session::connect(
         &cluster,
-        &database(WAYS[0].0, true),
+        &database(TRANSACTIONS[0].0, true),
     )?)?);
     Ok(vec![table])
 }
@@ -66,19 +67,19 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
 /// Returns both rates of both sides. The order of the sides alternates from round to round.
 fn compare(
     cluster: &Cluster,
-    way: Way,
+    transactions: Transactions,
     rounds: usize,
     unmeasured: usize,
     jobs: u64,
 ) -> Result<[Rounds; 2]> {
-    let sides = [database(way, true), database(way, false)];
+    let sides = [database(transactions, true), database(transactions, false)];
     for side in &sides {
         create(cluster, side)?;
     }
     let mut sent = 0;
     let mut run_round = |side: &str| -> Result<Rates> {
         sent += jobs;
-        round(cluster, way, side, sent - jobs, jobs)
+        round(cluster, transactions, side, sent - jobs, jobs)
     };
     // Warm up both databases before the transaction begins.
     for side in &sides {
@@ -113,10 +114,10 @@ fn compare(
     Ok([processed, whole])
 }
 
-fn database(way: Way, is_held: bool) -> String {
+fn database(transactions: Transactions, is_held: bool) -> String {
     format!(
         "{}-{}",
-        way.destination(),
+        transactions.destination(),
         if is_held { "held" } else { "free" }
     )
 }
@@ -130,12 +131,18 @@ fn create(cluster: &Cluster, database: &str) -> Result<()> {
     Ok(())
 }
 
-fn round(cluster: &Cluster, way: Way, database: &str, first: u64, jobs: u64) -> Result<Rates> {
-    let sending = way.enqueue(cluster, database, first, jobs)?;
-    way.drain(cluster, database, jobs)?;
+fn round(
+    cluster: &Cluster,
+    transactions: Transactions,
+    database: &str,
+    first: u64,
+    jobs: u64,
+) -> Result<Rates> {
+    let sending = transactions.enqueue(cluster, database, first, jobs)?;
+    transactions.drain(cluster, database, jobs)?;
     let mut session = Session::connect(cluster, database)?;
     let processing = Facts::take(&mut session, first, jobs)?;
-    let left: u64 = session.value(&way.left())?;
+    let left: u64 = session.value(&transactions.left())?;
     ensure!(left == 0, "{left} jobs are left");
     Ok(Rates {
         processed: jobs as f64 / processing,

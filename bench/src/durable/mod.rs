@@ -18,7 +18,7 @@ use super::server;
 use super::wire::Session;
 use facts::{Cpu, Facts};
 use npm::Npm;
-use ours::Way;
+use ours::Transactions;
 
 /// The number of jobs that are handled concurrently in every system. `job.mjs` has the same number.
 const WORKERS: usize = 8;
@@ -29,14 +29,14 @@ const SENT_TOGETHER: usize = 100;
 /// A system that does the jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum System {
-    Idem(Way),
+    Idem(Transactions),
     /// The name of the system in `main.mjs`.
     Npm(&'static str),
 }
 
 const SYSTEMS: [System; 6] = [
-    System::Idem(Way::Singly),
-    System::Idem(Way::InBatches),
+    System::Idem(Transactions::PerJob),
+    System::Idem(Transactions::PerBatch),
     System::Npm("graphile-worker"),
     System::Npm("pg-boss"),
     System::Npm("pg-boss-transactional"),
@@ -50,8 +50,8 @@ impl System {
 
     fn name(self) -> &'static str {
         match self {
-            Self::Idem(Way::Singly) => "idem, a transaction per job",
-            Self::Idem(Way::InBatches) => "idem, a transaction per 100 jobs",
+            Self::Idem(Transactions::PerJob) => "idem, a transaction per job",
+            Self::Idem(Transactions::PerBatch) => "idem, a transaction per 100 jobs",
             Self::Npm("graphile-worker") => {
                 "graphile-worker (job and completion in separate transactions)"
             }
@@ -66,7 +66,7 @@ impl System {
 
     fn database(self) -> &'static str {
         match self {
-            Self::Idem(way) => way.destination(),
+            Self::Idem(transactions) => transactions.destination(),
             Self::Npm(name) => name,
         }
     }
@@ -158,9 +158,9 @@ impl Bench<'_> {
         Facts::create(&mut session)?;
         session.run("CREATE TABLE holder (n int8)")?;
         let settings = match system {
-            System::Idem(way) => {
+            System::Idem(transactions) => {
                 session.run("CREATE EXTENSION idem")?;
-                way.settings()
+                transactions.settings()
             }
             System::Npm(name) => self.npm.set_up(self.cluster, name, database)?,
         };
@@ -198,9 +198,9 @@ impl Bench<'_> {
         self.sent += jobs;
         let before = Cpu::of(self.cluster)?;
         let (enqueueing, left) = match system {
-            System::Idem(way) => (
-                way.enqueue(self.cluster, system.database(), first, jobs)?,
-                way.left(),
+            System::Idem(transactions) => (
+                transactions.enqueue(self.cluster, system.database(), first, jobs)?,
+                transactions.left(),
             ),
             System::Npm(name) => {
                 self.npm
@@ -208,7 +208,9 @@ impl Bench<'_> {
             }
         };
         match system {
-            System::Idem(way) => way.drain(self.cluster, system.database(), jobs)?,
+            System::Idem(transactions) => {
+                transactions.drain(self.cluster, system.database(), jobs)?
+            }
             System::Npm(name) => self
                 .npm
                 .drain(self.cluster, name, system.database(), jobs)?,

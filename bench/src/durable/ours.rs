@@ -44,30 +44,30 @@ const WORK: [(&str, &str); 4] = [
 
 /// The number of jobs that share a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    Singly,
+pub enum Transactions {
+    PerJob,
     /// All messages that were leased together.
-    InBatches,
+    PerBatch,
 }
 
 /// A leased message: its id and its payload.
 type Job = (String, Value);
 
-impl Way {
+impl Transactions {
     /// Returns the destination of the messages. It is also the name of the database.
     pub fn destination(self) -> &'static str {
         match self {
-            Self::Singly => "idem-singly",
-            Self::InBatches => "idem-in-batches",
+            Self::PerJob => "idem-per-job",
+            Self::PerBatch => "idem-per-batch",
         }
     }
 
     pub fn settings(self) -> String {
         let transaction = match self {
-            Self::Singly => {
+            Self::PerJob => {
                 "each job is one statement, the business with `WHERE idem_try_claim(..)`"
             }
-            Self::InBatches => "BEGIN, idem_try_claim_uuid_batch, the business of each job, COMMIT",
+            Self::PerBatch => "BEGIN, idem_try_claim_uuid_batch, the business of each job, COMMIT",
         };
         format!(
             "idem_receive for {SENT_TOGETHER} messages in one statement; idem_next leases \
@@ -117,10 +117,10 @@ impl Way {
         run_in_parallel(sessions(cluster, database, &WORK)?, |session| {
             let batch = self.next(session)?;
             match self {
-                Self::Singly => batch
+                Self::PerJob => batch
                     .iter()
                     .try_for_each(|job| self.process_one(session, job))?,
-                Self::InBatches => self.process_all(session, &batch)?,
+                Self::PerBatch => self.process_all(session, &batch)?,
             }
             done.fetch_add(batch.len() as u64, Ordering::Relaxed);
             Ok(done.load(Ordering::Relaxed) < jobs)

@@ -83,7 +83,7 @@ fn set_pending_presence(note: Option<&str>) -> Report<()> {
 }
 
 #[pg_extern(sql = false)]
-fn wake_receivers() {
+fn wake_consumers() {
     wake::wake_consumers();
 }
 

@@ -69,8 +69,8 @@ struct State {
     ledger: Ledger<Fetched>,
     /// The number of receipts that exist.
     receipts: usize,
-    /// Whether the source still has to return an error that was sent to it.
-    has_unheard_error: bool,
+    /// Whether the source has not yet read an error that was sent to it.
+    has_unread_error: bool,
     /// Whether the source is stopped. Then the thread fetches no more messages, and ends after the
     /// last receipt.
     is_stopped: bool,
@@ -117,8 +117,8 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    pub(super) fn error_was_heard(&self) {
-        self.state().has_unheard_error = false;
+    pub(super) fn error_was_read(&self) {
+        self.state().has_unread_error = false;
     }
 
     pub(super) fn stop(&self) {
@@ -342,10 +342,10 @@ impl Driver {
                 // Send at most one error at a time, because errors repeat and the source may not
                 // read them.
                 let mut state = self.shared.state();
-                let is_news = is_fatal || !state.has_unheard_error;
-                state.has_unheard_error = true;
+                let is_to_send = is_fatal || !state.has_unread_error;
+                state.has_unread_error = true;
                 drop(state);
-                if is_news {
+                if is_to_send {
                     self.hand_on(Err(error.clone().into()));
                 }
             }

@@ -16,11 +16,11 @@ use super::{KafkaConfig, config::not_created};
 use crate::errors::publish_error;
 
 /// The longest time to wait for the metadata of the cluster.
-const PATIENCE: Duration = Duration::from_secs(10);
+const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest time to wait for the metadata of a topic after a record was not confirmed in time.
 /// Together with `message.timeout.ms` it is shorter than the default timeout of a relay.
-const TOPIC_PATIENCE: Duration = Duration::from_secs(5);
+const TOPIC_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The differences from librdkafka's defaults. A configuration cannot change the idempotence, but
 /// it can change the other properties.
@@ -86,10 +86,13 @@ impl Producer {
     /// Reads the metadata of the cluster. Fails if the cluster is not available.
     pub(super) async fn check(&self) -> Result<(), PublishError> {
         let producer = self.current().producer;
-        let asked = tokio::task::spawn_blocking(move || {
-            producer.client().fetch_metadata(None, PATIENCE).map(drop)
+        let metadata = tokio::task::spawn_blocking(move || {
+            producer
+                .client()
+                .fetch_metadata(None, METADATA_TIMEOUT)
+                .map(drop)
         });
-        match asked.await {
+        match metadata.await {
             Ok(described) => described.map_err(publish_error),
             Err(error) => Err(PublishError::Unavailable(error.into())),
         }
@@ -104,7 +107,7 @@ impl Producer {
         let describe = move || {
             producer
                 .client()
-                .fetch_metadata(Some(&name), TOPIC_PATIENCE)
+                .fetch_metadata(Some(&name), TOPIC_TIMEOUT)
                 .map(drop)
         };
         match tokio::task::spawn_blocking(describe).await {

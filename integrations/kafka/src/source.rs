@@ -99,7 +99,7 @@ impl Source for KafkaSource {
             let fetched = match self.fetched.recv().await {
                 Some(Ok(fetched)) => fetched,
                 Some(Err(error)) => {
-                    self.shared.error_was_heard();
+                    self.shared.error_was_read();
                     return Err(error);
                 }
                 None => return Ok(None),

@@ -19,7 +19,7 @@ use super::RabbitMqConfig;
 /// The longest time to wait until a server opens a connection or a channel. The server needs no
 /// disk for this. A server that is starting can accept a connection and then never reply to it.
 /// Another attempt solves this.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects. RabbitMQ shows the name of the connection, which contains `role`, in its lists.
 pub(super) async fn connect(
@@ -45,7 +45,7 @@ pub(super) async fn connect(
         },
         properties,
     );
-    Ok(timeout(PATIENCE.min(config.timeout()), connecting).await??)
+    Ok(timeout(CONNECT_TIMEOUT.min(config.timeout()), connecting).await??)
 }
 
 fn without_login(mut uri: AMQPUri) -> AMQPUri {

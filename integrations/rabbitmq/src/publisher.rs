@@ -22,7 +22,7 @@ use tokio::{
 
 use super::{
     RabbitMqConfig,
-    connect::{PATIENCE, connect},
+    connect::{CONNECT_TIMEOUT, connect},
     properties,
 };
 
@@ -114,7 +114,7 @@ impl RabbitMqPublisher {
                 .await?;
             Ok::<_, lapin::Error>(channel)
         };
-        match timeout(self.patience(), opening).await {
+        match timeout(self.connect_timeout(), opening).await {
             Ok(opened) => Ok(opened?),
             Err(_) => {
                 self.leave(&connection).await;
@@ -126,8 +126,8 @@ impl RabbitMqPublisher {
     /// Returns the longest time to wait for a new channel. It is shorter than the timeout in
     /// `channel`. Otherwise that timeout would end the wait before the connection is recognized as
     /// dead, and the next effect would wait for the same connection again.
-    fn patience(&self) -> Duration {
-        PATIENCE.min(self.config.timeout() / 2)
+    fn connect_timeout(&self) -> Duration {
+        CONNECT_TIMEOUT.min(self.config.timeout() / 2)
     }
 
     async fn connection(&self) -> Result<Arc<Connection>, TransportError> {
@@ -303,7 +303,7 @@ impl Publisher for RabbitMqPublisher {
                 options,
                 FieldTable::default(),
             );
-            let found = timeout(PATIENCE, found).await;
+            let found = timeout(CONNECT_TIMEOUT, found).await;
             found
                 .map_err(|error| PublishError::Unavailable(error.into()))?
                 .map_err(|error| classify(error.into()))?;

@@ -31,24 +31,24 @@ impl Starting {
         config: &RabbitMqConfig,
         subscription: &RabbitMqSubscription,
     ) -> Result<Consuming, TransportError> {
-        let patience = config.timeout();
+        let limit = config.timeout();
         let queue = properties::short(&subscription.queue)?;
         loop {
             match self {
                 Self::No => {
                     let (config, subscription) = (config.clone(), subscription.clone());
-                    let opening = async move {
-                        timeout(patience, Session::open(&config, &subscription)).await?
-                    };
+                    let opening =
+                        async move { timeout(limit, Session::open(&config, &subscription)).await? };
                     *self = Self::Opening(tokio::spawn(opening));
                 }
                 Self::Opening(opening) => {
                     let opened = opening.await;
                     *self = Self::No;
                     let requesting = Consuming::start(opened??, queue.clone());
-                    *self = Self::Requested(tokio::spawn(async move {
-                        timeout(patience, requesting).await?
-                    }));
+                    *self =
+                        Self::Requested(tokio::spawn(
+                            async move { timeout(limit, requesting).await? },
+                        ));
                 }
                 Self::Requested(requesting) => {
                     let started = requesting.await;
@@ -61,14 +61,14 @@ impl Starting {
 
     /// Returns the requested consumer if the broker confirms it within this time. Aborts a start
     /// that has not requested a consumer.
-    pub(super) async fn finish(self, patience: Duration) -> Option<Consuming> {
+    pub(super) async fn finish(self, limit: Duration) -> Option<Consuming> {
         match self {
             Self::No => None,
             Self::Opening(opening) => {
                 opening.abort();
                 None
             }
-            Self::Requested(mut requesting) => match timeout(patience, &mut requesting).await {
+            Self::Requested(mut requesting) => match timeout(limit, &mut requesting).await {
                 Ok(started) => started.ok()?.ok(),
                 Err(_) => {
                     tracing::warn!(

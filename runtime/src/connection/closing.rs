@@ -44,7 +44,7 @@ const OPEN: Duration = Duration::from_secs(1);
 const LOOKS: Duration = Duration::from_secs(1);
 /// The time after which no attempt is made to cancel the statement. It must be longer than 10 s,
 /// the time to connect if the first host is not available.
-const PATIENCE: Duration = Duration::from_secs(15);
+const CANCEL_LIMIT: Duration = Duration::from_secs(15);
 
 /// The canceller of each pool, which all connections that are being closed share. It is one
 /// connection outside of the pool's count, and is kept while there is a statement to cancel.
@@ -91,7 +91,7 @@ pub(super) fn close(object: Object, cannot_commit: bool) {
 }
 
 /// Waits until no connection is being closed: the server has ended each transaction, or the
-/// attempts to cancel its statement have stopped, at the latest after [`PATIENCE`].
+/// attempts to cancel its statement have stopped, at the latest after [`CANCEL_LIMIT`].
 pub(crate) async fn closed() {
     // More connections can be closed meanwhile, so callers set a limit.
     let _ = CLOSING.subscribe().wait_for(|closing| *closing == 0).await;
@@ -103,7 +103,7 @@ async fn cancel_when_slow(pool: Option<&Pool>, backend: Backend) {
         // Without the pool, no connection can be made to cancel the statement.
         return sleep(OPEN).await;
     };
-    match timeout(PATIENCE, cancel(pool, backend)).await {
+    match timeout(CANCEL_LIMIT, cancel(pool, backend)).await {
         Ok(End::Statement) => {}
         Ok(End::Pooler) => {
             tracing::debug!(

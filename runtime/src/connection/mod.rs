@@ -38,7 +38,7 @@ pub use turns::Patience;
 /// The longest wait for a connection of the pool. It is long, because the pool may try several
 /// hosts. A pool can have shorter limits of its own; the limits of
 /// [`PoolConfig`](crate::PoolConfig) are shorter.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const CHECKOUT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The longest time that a statement waits at the server for a new message or a commit.
 const LONG_WAIT: Duration = Duration::from_secs(1);
@@ -46,9 +46,11 @@ const LONG_WAIT: Duration = Duration::from_secs(1);
 const SHORT_WAIT: Duration = Duration::from_millis(100);
 
 async fn connection(pool: &Pool) -> Result<Object, Error> {
-    match timeout(PATIENCE, pool.get()).await {
+    match timeout(CHECKOUT_TIMEOUT, pool.get()).await {
         Ok(object) => Ok(object?),
-        Err(_) => Err(Error::Pool(format!("none was free within {PATIENCE:?}"))),
+        Err(_) => Err(Error::Pool(format!(
+            "none was free within {CHECKOUT_TIMEOUT:?}"
+        ))),
     }
 }
 

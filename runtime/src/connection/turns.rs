@@ -9,7 +9,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{PATIENCE, per_pool::PerPool};
+use super::{CHECKOUT_TIMEOUT, per_pool::PerPool};
 use crate::Error;
 
 /// How long to wait for a turn.
@@ -43,7 +43,11 @@ pub(super) async fn turn(pool: &Pool, patience: Patience) -> Result<Option<Turn>
     }
     let patience = match patience {
         Patience::OfHandlers => TURN,
-        Patience::OfPool => pool.timeouts().wait.unwrap_or(PATIENCE).min(PATIENCE),
+        Patience::OfPool => pool
+            .timeouts()
+            .wait
+            .unwrap_or(CHECKOUT_TIMEOUT)
+            .min(CHECKOUT_TIMEOUT),
     };
     let free = TURNS.of(pool, |max_size| Semaphore::new(free_for_handlers(max_size)));
     match timeout(patience, Arc::clone(&free).acquire_owned()).await {

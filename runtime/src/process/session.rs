@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// The time limit for ROLLBACK. A server that is not busy replies much earlier.
-const ROLLBACK_PATIENCE: Duration = Duration::from_secs(1);
+const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection for one transaction. If the session is dropped before it
 /// [finishes](Session::finish), the connection is closed, which rolls back. So a future that uses a
@@ -356,7 +356,7 @@ impl Session {
         // If the handler has dropped the future of a statement, for example after a timeout, the
         // statement may still be running. If ROLLBACK therefore takes too long, the connection is
         // closed, because the next user of the pool must not wait for that statement.
-        if matches!(timeout(ROLLBACK_PATIENCE, rollback).await, Ok(Ok(()))) {
+        if matches!(timeout(ROLLBACK_TIMEOUT, rollback).await, Ok(Ok(()))) {
             self.checkout.return_to_pool();
         }
     }

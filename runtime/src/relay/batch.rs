@@ -197,12 +197,12 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
                 continue;
             }
             self.in_flight += 1;
-            let patience = settings.publish_timeout;
+            let limit = settings.publish_timeout;
             let publish = async move {
                 let publishing = Publishing::begin(&settings.name, &messages[place]);
-                let result = timeout(patience, publisher.publish(&messages[place]));
+                let result = timeout(limit, publisher.publish(&messages[place]));
                 let result = result.instrument(publishing.span().clone()).await;
-                let result = result.unwrap_or_else(|_| Err(not_confirmed(patience)));
+                let result = result.unwrap_or_else(|_| Err(not_confirmed(limit)));
                 publishing.end(&result);
                 Event::Published(sequence, result)
             };
@@ -298,7 +298,7 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
                 // Put the sequence behind the other sequences: an effect that is never confirmed
                 // must not be the only probe.
                 self.ready.push_back(sequence);
-                self.waiting.unanswered(&message.topic);
+                self.waiting.not_confirmed(&message.topic);
                 self.broker_is_away(message, &error);
             }
             Err(error @ PublishError::TopicUnavailable(_)) => {
@@ -448,6 +448,6 @@ async fn retry_until<T, F: Future<Output = Result<T, Error>>>(
     }
 }
 
-fn not_confirmed(patience: Duration) -> PublishError {
-    PublishError::Unavailable(format!("no confirmation within {patience:?}").into())
+fn not_confirmed(limit: Duration) -> PublishError {
+    PublishError::Unavailable(format!("no confirmation within {limit:?}").into())
 }

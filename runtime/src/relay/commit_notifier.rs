@@ -16,7 +16,7 @@ use crate::{
 
 /// The pause after a notification. It limits how often idle partitions query the database when
 /// there are many commits per second.
-const BREATH: Duration = Duration::from_millis(10);
+const PAUSE_AFTER_COMMIT: Duration = Duration::from_millis(10);
 
 pub(super) struct CommitNotifier {
     commits: watch::Sender<u64>,
@@ -54,7 +54,7 @@ impl CommitNotifier {
                 Ok(true) => {
                     away.reset();
                     self.commits.send_modify(|commits| *commits += 1);
-                    sleep(BREATH).await;
+                    sleep(PAUSE_AFTER_COMMIT).await;
                 }
                 Ok(false) => away.reset(),
                 Err(error) => {

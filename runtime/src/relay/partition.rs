@@ -108,10 +108,10 @@ impl<P: Publisher> Partition<P> {
     /// Checks whether a broker that was unavailable accepts connections. Another process has taken
     /// over the effects that waited for the broker, so publishing cannot show this.
     async fn look_for_broker(&mut self) {
-        let patience = self.steps.settings.publish_timeout;
+        let limit = self.steps.settings.publish_timeout;
         let check = select! {
             () = self.stop.cancelled() => return,
-            check = timeout(patience, self.publisher.check()) => check,
+            check = timeout(limit, self.publisher.check()) => check,
         };
         match check {
             Ok(Ok(())) => {

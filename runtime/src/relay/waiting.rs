@@ -118,7 +118,7 @@ impl<'a> Waiting<'a> {
 
     /// Records that the broker did not confirm the effect that probed the topic. The caller retries
     /// the sequence of this effect, and the other sequences keep waiting.
-    pub(super) fn unanswered(&mut self, topic: &str) {
+    pub(super) fn not_confirmed(&mut self, topic: &str) {
         if let Some(topic) = self.topics.get_mut(topic)
             && topic.state == State::Trying
         {
@@ -130,7 +130,7 @@ impl<'a> Waiting<'a> {
     /// is available. Returns the sequence that probes next.
     #[must_use = "the returned sequence no longer waits: publish it"]
     pub(super) fn undecided(&mut self, topic: &str) -> Option<usize> {
-        self.unanswered(topic);
+        self.not_confirmed(topic);
         let topic = self.topics.get_mut(topic)?;
         (topic.state == State::Due)
             .then(|| topic.sequences.pop_front())
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(waiting.pause_ends("t"), Some(0));
         for _ in 0..3 {
             assert!(waiting.admits("t", 0), "the sequence may try");
-            waiting.unanswered("t");
+            waiting.not_confirmed("t");
         }
         assert!(waiting.admits("t", 0), "the sequence may try");
         assert_eq!(waiting.takes("t"), [1, 2]);
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(waiting.turns(), [8]);
         assert!(waiting.admits("8", 8));
         assert_eq!(waiting.turns(), [0; 0]);
-        waiting.unanswered("1");
+        waiting.not_confirmed("1");
         assert_eq!(waiting.takes("2"), [0; 0]);
         assert_eq!(waiting.turns(), [9]);
         assert!(
