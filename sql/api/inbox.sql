@@ -7,12 +7,14 @@ CREATE FUNCTION idem_receive(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_text_wrapper';
 COMMENT ON FUNCTION idem_receive(text, text, jsonb, jsonb, text, timestamptz, text, text) IS
     'Stores a message in the durable inbox, to be processed later. Acknowledge the message to its '
-    'broker after the commit. Returns false, and stores nothing, if the message is known: '
-    'received, leased, dead or claimed. key: the ordering key. Messages with the same ordering '
-    'key are processed one at a time, in the order of arrival. deliver_after: idem_next does not '
-    'return the message before this time. Errors: 22004 (null argument), 22023 (invalid '
-    'argument), 23000 (the hash of this id is the hash of another id), 25006 (standby or '
-    'read-only transaction).';
+    'broker after the commit. Returns false, and stores nothing, if the message is already '
+    'received, dead or claimed. A message of a broker that is leased or waits for a retry is '
+    'stored: it keeps its lease and its attempts, and idem_next returns it after the end of the '
+    'lease or of the back-off. key: the ordering key. Messages with the same ordering key are '
+    'processed one at a time, in the order of arrival. deliver_after: idem_next does not return '
+    'the message before this time, unless it was leased before. Errors: 22004 (null argument), '
+    '22023 (invalid argument), 23000 (the hash of this id is the hash of another id), 25006 '
+    '(standby or read-only transaction).';
 
 CREATE FUNCTION idem_receive(
     id uuid, destination text, payload jsonb, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
@@ -21,12 +23,14 @@ CREATE FUNCTION idem_receive(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_uuid_wrapper';
 COMMENT ON FUNCTION idem_receive(uuid, text, jsonb, jsonb, text, timestamptz, text, text) IS
     'Stores a message in the durable inbox, to be processed later. Acknowledge the message to its '
-    'broker after the commit. Returns false, and stores nothing, if the message is known: '
-    'received, leased, dead or claimed. key: the ordering key. Messages with the same ordering '
-    'key are processed one at a time, in the order of arrival. deliver_after: idem_next does not '
-    'return the message before this time. Errors: 22004 (null argument), 22023 (invalid '
-    'argument), 23000 (this id is the hash of another id), 25006 (standby or read-only '
-    'transaction).';
+    'broker after the commit. Returns false, and stores nothing, if the message is already '
+    'received, dead or claimed. A message of a broker that is leased or waits for a retry is '
+    'stored: it keeps its lease and its attempts, and idem_next returns it after the end of the '
+    'lease or of the back-off. key: the ordering key. Messages with the same ordering key are '
+    'processed one at a time, in the order of arrival. deliver_after: idem_next does not return '
+    'the message before this time, unless it was leased before. Errors: 22004 (null argument), '
+    '22023 (invalid argument), 23000 (this id is the hash of another id), 25006 (standby or '
+    'read-only transaction).';
 
 CREATE FUNCTION idem_receive_bytes(
     id text, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
@@ -35,12 +39,14 @@ CREATE FUNCTION idem_receive_bytes(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_text_wrapper';
 COMMENT ON FUNCTION idem_receive_bytes(text, text, bytea, jsonb, text, timestamptz, text, text) IS
     'Stores a message in the durable inbox, to be processed later. Acknowledge the message to its '
-    'broker after the commit. Returns false, and stores nothing, if the message is known: '
-    'received, leased, dead or claimed. key: the ordering key. Messages with the same ordering '
-    'key are processed one at a time, in the order of arrival. deliver_after: idem_next does not '
-    'return the message before this time. Errors: 22004 (null argument), 22023 (invalid '
-    'argument), 23000 (the hash of this id is the hash of another id), 25006 (standby or '
-    'read-only transaction).';
+    'broker after the commit. Returns false, and stores nothing, if the message is already '
+    'received, dead or claimed. A message of a broker that is leased or waits for a retry is '
+    'stored: it keeps its lease and its attempts, and idem_next returns it after the end of the '
+    'lease or of the back-off. key: the ordering key. Messages with the same ordering key are '
+    'processed one at a time, in the order of arrival. deliver_after: idem_next does not return '
+    'the message before this time, unless it was leased before. Errors: 22004 (null argument), '
+    '22023 (invalid argument), 23000 (the hash of this id is the hash of another id), 25006 '
+    '(standby or read-only transaction).';
 
 CREATE FUNCTION idem_receive_bytes(
     id uuid, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
@@ -49,12 +55,14 @@ CREATE FUNCTION idem_receive_bytes(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_uuid_wrapper';
 COMMENT ON FUNCTION idem_receive_bytes(uuid, text, bytea, jsonb, text, timestamptz, text, text) IS
     'Stores a message in the durable inbox, to be processed later. Acknowledge the message to its '
-    'broker after the commit. Returns false, and stores nothing, if the message is known: '
-    'received, leased, dead or claimed. key: the ordering key. Messages with the same ordering '
-    'key are processed one at a time, in the order of arrival. deliver_after: idem_next does not '
-    'return the message before this time. Errors: 22004 (null argument), 22023 (invalid '
-    'argument), 23000 (this id is the hash of another id), 25006 (standby or read-only '
-    'transaction).';
+    'broker after the commit. Returns false, and stores nothing, if the message is already '
+    'received, dead or claimed. A message of a broker that is leased or waits for a retry is '
+    'stored: it keeps its lease and its attempts, and idem_next returns it after the end of the '
+    'lease or of the back-off. key: the ordering key. Messages with the same ordering key are '
+    'processed one at a time, in the order of arrival. deliver_after: idem_next does not return '
+    'the message before this time, unless it was leased before. Errors: 22004 (null argument), '
+    '22023 (invalid argument), 23000 (this id is the hash of another id), 25006 (standby or '
+    'read-only transaction).';
 
 CREATE FUNCTION idem_next(
     destination  text,

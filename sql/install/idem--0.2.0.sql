@@ -510,12 +510,15 @@ BEGIN
                 attempt       int4        NOT NULL DEFAULT 0,
                 payload_slice int2,
                 state         "char"      NOT NULL,
+                stops_claims  boolean     NOT NULL DEFAULT false,
                 id            text,
                 order_key     text COLLATE pg_catalog."C",
                 errors        jsonb       NOT NULL DEFAULT '[]',
                 CONSTRAINT pending_%1$s_pkey PRIMARY KEY (key, destination),
                 CONSTRAINT pending_%1$s_has_a_state CHECK (state IN ('r', 'l', 'w', 'd')),
                 CONSTRAINT pending_%1$s_leased_by_a_token CHECK (state <> 'l' OR token > 0),
+                CONSTRAINT pending_%1$s_only_leased_stops_claims
+                    CHECK (NOT stops_claims OR state = 'l'),
                 CONSTRAINT pending_%1$s_leased_or_waiting_was_attempted
                     CHECK (state NOT IN ('l', 'w') OR attempt > 0),
                 CONSTRAINT pending_%1$s_only_dead_is_never_due
@@ -546,6 +549,9 @@ BEGIN
             COMMENT ON COLUMN idem.pending_%1$s.state IS
                 'r: ready. l: leased until due_at. w: waiting for the next attempt until due_at. '
                 'd: dead.';
+            COMMENT ON COLUMN idem.pending_%1$s.stops_claims IS
+                'Whether the lease is one of idem_acquire, which stops claims until due_at. A '
+                'message can be received during such a lease.';
             COMMENT ON COLUMN idem.pending_%1$s.errors IS
                 'The newest errors, oldest first: [{"at": ..., "attempt": ..., "error": ...}].';
             $ddl$, slice);
@@ -2498,6 +2504,7 @@ BEGIN
                attempt = p.attempt,
                payload_slice = p.payload_slice,
                state = p.state,
+               stops_claims = p.stops_claims AND p.state = 'l',
                errors = p.errors
          WHERE x.key = p.key AND x.destination = p.destination;
     ELSE
@@ -2508,13 +2515,14 @@ BEGIN
                attempt = p.attempt,
                payload_slice = p.payload_slice,
                state = p.state,
+               stops_claims = p.stops_claims AND p.state = 'l',
                errors = p.errors
          WHERE x.key = p.key AND x.destination = p.destination;
     END IF;
 END
 $$;
 COMMENT ON FUNCTION idem.write_pending(integer, idem.pending_0) IS
-    'Writes the columns of a pending message that can change.';
+    'Writes the columns of a pending message that can change. Only a lease stops claims.';
 
 -- The id and the destination are checked before the token, so that an id of 2,000 bytes is reported
 -- as an invalid argument and not as a lost lease.
@@ -2621,8 +2629,9 @@ $$;
 COMMENT ON FUNCTION idem.make_dead_letter(integer, idem.pending_0) IS
     'Makes a received message a dead letter.';
 
--- idem_next calls this function for messages that are due and have no attempt left. The function
--- skips rows that another transaction has locked.
+-- idem_next calls this function for messages that are due and have no attempt left, or have a final
+-- error. A message can be received after its final error: the error was reported by a consumer that
+-- got the message from its broker. The function skips rows that another transaction has locked.
 CREATE FUNCTION idem.make_dead_letters(
     destination  integer,
     keys         uuid[],
@@ -2638,7 +2647,7 @@ BEGIN
     FOR p IN EXECUTE format($sql$
         SELECT x.* FROM %s x
          WHERE x.key = ANY ($1) AND x.destination = $2 AND x.payload_slice IS NOT NULL
-           AND x.attempt >= $3 AND x.due_at <= $4
+           AND (x.attempt >= $3 OR x.errors @> '[{"final": true}]') AND x.due_at <= $4
          ORDER BY x.key FOR UPDATE SKIP LOCKED
         $sql$, idem.pending_table(table_number)) USING keys, destination, max_attempts, now_wall
     LOOP
@@ -2650,7 +2659,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.make_dead_letters(integer, uuid[], integer) IS
-    'Makes dead letters of due messages that have no attempt left.';
+    'Makes dead letters of due messages that have no attempt left or have a final error.';
 
 -- A message can become a dead letter, be forgotten, be received again and become a dead letter
 -- again. The newer dead letter replaces the older one.
@@ -2792,6 +2801,7 @@ BEGIN
     p.attempt := 0;
     p.payload_slice := payload_slice;
     p.state := 'r';
+    p.stops_claims := false;
     p.id := letter.id;
     p.order_key := letter.order_key;
     p.errors := '[]';
@@ -4289,12 +4299,14 @@ CREATE FUNCTION idem_receive(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_text_wrapper';
 COMMENT ON FUNCTION idem_receive(text, text, jsonb, jsonb, text, timestamptz, text, text) IS
     'Stores a message in the durable inbox, to be processed later. Acknowledge the message to its '
-    'broker after the commit. Returns false, and stores nothing, if the message is known: '
-    'received, leased, dead or claimed. key: the ordering key. Messages with the same ordering '
-    'key are processed one at a time, in the order of arrival. deliver_after: idem_next does not '
-    'return the message before this time. Errors: 22004 (null argument), 22023 (invalid '
-    'argument), 23000 (the hash of this id is the hash of another id), 25006 (standby or '
-    'read-only transaction).';
+    'broker after the commit. Returns false, and stores nothing, if the message is already '
+    'received, dead or claimed. A message of a broker that is leased or waits for a retry is '
+    'stored: it keeps its lease and its attempts, and idem_next returns it after the end of the '
+    'lease or of the back-off. key: the ordering key. Messages with the same ordering key are '
+    'processed one at a time, in the order of arrival. deliver_after: idem_next does not return '
+    'the message before this time, unless it was leased before. Errors: 22004 (null argument), '
+    '22023 (invalid argument), 23000 (the hash of this id is the hash of another id), 25006 '
+    '(standby or read-only transaction).';
 
 CREATE FUNCTION idem_receive(
     id uuid, destination text, payload jsonb, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
@@ -4303,12 +4315,14 @@ CREATE FUNCTION idem_receive(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_uuid_wrapper';
 COMMENT ON FUNCTION idem_receive(uuid, text, jsonb, jsonb, text, timestamptz, text, text) IS
     'Stores a message in the durable inbox, to be processed later. Acknowledge the message to its '
-    'broker after the commit. Returns false, and stores nothing, if the message is known: '
-    'received, leased, dead or claimed. key: the ordering key. Messages with the same ordering '
-    'key are processed one at a time, in the order of arrival. deliver_after: idem_next does not '
-    'return the message before this time. Errors: 22004 (null argument), 22023 (invalid '
-    'argument), 23000 (this id is the hash of another id), 25006 (standby or read-only '
-    'transaction).';
+    'broker after the commit. Returns false, and stores nothing, if the message is already '
+    'received, dead or claimed. A message of a broker that is leased or waits for a retry is '
+    'stored: it keeps its lease and its attempts, and idem_next returns it after the end of the '
+    'lease or of the back-off. key: the ordering key. Messages with the same ordering key are '
+    'processed one at a time, in the order of arrival. deliver_after: idem_next does not return '
+    'the message before this time, unless it was leased before. Errors: 22004 (null argument), '
+    '22023 (invalid argument), 23000 (this id is the hash of another id), 25006 (standby or '
+    'read-only transaction).';
 
 CREATE FUNCTION idem_receive_bytes(
     id text, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
@@ -4317,12 +4331,14 @@ CREATE FUNCTION idem_receive_bytes(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_text_wrapper';
 COMMENT ON FUNCTION idem_receive_bytes(text, text, bytea, jsonb, text, timestamptz, text, text) IS
     'Stores a message in the durable inbox, to be processed later. Acknowledge the message to its '
-    'broker after the commit. Returns false, and stores nothing, if the message is known: '
-    'received, leased, dead or claimed. key: the ordering key. Messages with the same ordering '
-    'key are processed one at a time, in the order of arrival. deliver_after: idem_next does not '
-    'return the message before this time. Errors: 22004 (null argument), 22023 (invalid '
-    'argument), 23000 (the hash of this id is the hash of another id), 25006 (standby or '
-    'read-only transaction).';
+    'broker after the commit. Returns false, and stores nothing, if the message is already '
+    'received, dead or claimed. A message of a broker that is leased or waits for a retry is '
+    'stored: it keeps its lease and its attempts, and idem_next returns it after the end of the '
+    'lease or of the back-off. key: the ordering key. Messages with the same ordering key are '
+    'processed one at a time, in the order of arrival. deliver_after: idem_next does not return '
+    'the message before this time, unless it was leased before. Errors: 22004 (null argument), '
+    '22023 (invalid argument), 23000 (the hash of this id is the hash of another id), 25006 '
+    '(standby or read-only transaction).';
 
 CREATE FUNCTION idem_receive_bytes(
     id uuid, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
@@ -4331,12 +4347,14 @@ CREATE FUNCTION idem_receive_bytes(
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_uuid_wrapper';
 COMMENT ON FUNCTION idem_receive_bytes(uuid, text, bytea, jsonb, text, timestamptz, text, text) IS
     'Stores a message in the durable inbox, to be processed later. Acknowledge the message to its '
-    'broker after the commit. Returns false, and stores nothing, if the message is known: '
-    'received, leased, dead or claimed. key: the ordering key. Messages with the same ordering '
-    'key are processed one at a time, in the order of arrival. deliver_after: idem_next does not '
-    'return the message before this time. Errors: 22004 (null argument), 22023 (invalid '
-    'argument), 23000 (this id is the hash of another id), 25006 (standby or read-only '
-    'transaction).';
+    'broker after the commit. Returns false, and stores nothing, if the message is already '
+    'received, dead or claimed. A message of a broker that is leased or waits for a retry is '
+    'stored: it keeps its lease and its attempts, and idem_next returns it after the end of the '
+    'lease or of the back-off. key: the ordering key. Messages with the same ordering key are '
+    'processed one at a time, in the order of arrival. deliver_after: idem_next does not return '
+    'the message before this time, unless it was leased before. Errors: 22004 (null argument), '
+    '22023 (invalid argument), 23000 (this id is the hash of another id), 25006 (standby or '
+    'read-only transaction).';
 
 CREATE FUNCTION idem_next(
     destination  text,

@@ -97,6 +97,7 @@ BEGIN
     p.attempt := 0;
     p.payload_slice := payload_slice;
     p.state := 'r';
+    p.stops_claims := false;
     p.id := letter.id;
     p.order_key := letter.order_key;
     p.errors := '[]';

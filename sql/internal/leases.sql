@@ -62,6 +62,7 @@ BEGIN
                attempt = p.attempt,
                payload_slice = p.payload_slice,
                state = p.state,
+               stops_claims = p.stops_claims AND p.state = 'l',
                errors = p.errors
          WHERE x.key = p.key AND x.destination = p.destination;
     ELSE
@@ -72,13 +73,14 @@ BEGIN
                attempt = p.attempt,
                payload_slice = p.payload_slice,
                state = p.state,
+               stops_claims = p.stops_claims AND p.state = 'l',
                errors = p.errors
          WHERE x.key = p.key AND x.destination = p.destination;
     END IF;
 END
 $$;
 COMMENT ON FUNCTION idem.write_pending(integer, idem.pending_0) IS
-    'Writes the columns of a pending message that can change.';
+    'Writes the columns of a pending message that can change. Only a lease stops claims.';
 
 -- The id and the destination are checked before the token, so that an id of 2,000 bytes is reported
 -- as an invalid argument and not as a lost lease.
@@ -185,8 +187,9 @@ $$;
 COMMENT ON FUNCTION idem.make_dead_letter(integer, idem.pending_0) IS
     'Makes a received message a dead letter.';
 
--- idem_next calls this function for messages that are due and have no attempt left. The function
--- skips rows that another transaction has locked.
+-- idem_next calls this function for messages that are due and have no attempt left, or have a final
+-- error. A message can be received after its final error: the error was reported by a consumer that
+-- got the message from its broker. The function skips rows that another transaction has locked.
 CREATE FUNCTION idem.make_dead_letters(
     destination  integer,
     keys         uuid[],
@@ -202,7 +205,7 @@ BEGIN
     FOR p IN EXECUTE format($sql$
         SELECT x.* FROM %s x
          WHERE x.key = ANY ($1) AND x.destination = $2 AND x.payload_slice IS NOT NULL
-           AND x.attempt >= $3 AND x.due_at <= $4
+           AND (x.attempt >= $3 OR x.errors @> '[{"final": true}]') AND x.due_at <= $4
          ORDER BY x.key FOR UPDATE SKIP LOCKED
         $sql$, idem.pending_table(table_number)) USING keys, destination, max_attempts, now_wall
     LOOP
@@ -214,7 +217,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.make_dead_letters(integer, uuid[], integer) IS
-    'Makes dead letters of due messages that have no attempt left.';
+    'Makes dead letters of due messages that have no attempt left or have a final error.';
 
 -- A message can become a dead letter, be forgotten, be received again and become a dead letter
 -- again. The newer dead letter replaces the older one.

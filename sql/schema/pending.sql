@@ -26,12 +26,15 @@ BEGIN
                 attempt       int4        NOT NULL DEFAULT 0,
                 payload_slice int2,
                 state         "char"      NOT NULL,
+                stops_claims  boolean     NOT NULL DEFAULT false,
                 id            text,
                 order_key     text COLLATE pg_catalog."C",
                 errors        jsonb       NOT NULL DEFAULT '[]',
                 CONSTRAINT pending_%1$s_pkey PRIMARY KEY (key, destination),
                 CONSTRAINT pending_%1$s_has_a_state CHECK (state IN ('r', 'l', 'w', 'd')),
                 CONSTRAINT pending_%1$s_leased_by_a_token CHECK (state <> 'l' OR token > 0),
+                CONSTRAINT pending_%1$s_only_leased_stops_claims
+                    CHECK (NOT stops_claims OR state = 'l'),
                 CONSTRAINT pending_%1$s_leased_or_waiting_was_attempted
                     CHECK (state NOT IN ('l', 'w') OR attempt > 0),
                 CONSTRAINT pending_%1$s_only_dead_is_never_due
@@ -62,6 +65,9 @@ BEGIN
             COMMENT ON COLUMN idem.pending_%1$s.state IS
                 'r: ready. l: leased until due_at. w: waiting for the next attempt until due_at. '
                 'd: dead.';
+            COMMENT ON COLUMN idem.pending_%1$s.stops_claims IS
+                'Whether the lease is one of idem_acquire, which stops claims until due_at. A '
+                'message can be received during such a lease.';
             COMMENT ON COLUMN idem.pending_%1$s.errors IS
                 'The newest errors, oldest first: [{"at": ..., "attempt": ..., "error": ...}].';
             $ddl$, slice);

@@ -129,3 +129,37 @@ async fn second_concurrent_forget_returns_false() -> Result<()> {
     assert_eq!(forget.await??, "f");
     Ok(())
 }
+
+/// I4: a receiver has found the expired lease of a message and then waits for a claim that deletes
+/// the pending row. If the claim commits, the message is known. If the claim rolls back, no broker
+/// delivers the message again after its acknowledgement, so the message is stored.
+#[tokio::test]
+async fn i4_receive_waits_for_claim_of_a_leased_message() -> Result<()> {
+    let db = Database::with_idem("received").await?;
+    let (session, claimer) = (db.connect().await?, db.connect().await?);
+    for (end, is_stored) in [("COMMIT", "f"), ("ROLLBACK", "t")] {
+        session
+            .run("SELECT idem_acquire('m', 'orders', '1 ms'); SELECT pg_sleep(0.01)")
+            .await?;
+        let receiver = db.connect().await?;
+        let found = Pause::hold(&db, "hold: before lock").await?;
+        found.arm(&receiver).await?;
+        let pid = receiver.pid().await?;
+        let receive = start(receiver, "SELECT idem_receive('m', 'orders', '1'::jsonb)");
+        found.until_reached(pid).await?;
+        assert_eq!(
+            claimer
+                .text("BEGIN; SELECT idem_try_claim('m', 'orders')")
+                .await?,
+            "t"
+        );
+        found.release().await?;
+        db.until_blocked(pid).await?;
+        claimer.run(end).await?;
+        assert_eq!(receive.await??, is_stored, "{end}");
+        session.run("SELECT idem_forget('m', 'orders')").await?;
+    }
+    let pending = "SELECT attempt, payload_slice IS NOT NULL FROM idem.pending";
+    assert_eq!(session.text(pending).await?, "1|t");
+    Ok(())
+}

@@ -174,6 +174,7 @@ fn next_lease(
         due_at: now.saturating_add(lease),
         attempt,
         errors: Some(&errors),
+        stops_claims: true,
     };
     pause_point("acquire: before update");
     Appender::open(table).replace(row, &leased.apply(row.row())?);

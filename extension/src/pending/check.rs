@@ -79,12 +79,12 @@ pub fn delete_pending(row: &mut Lookup) {
     }
 }
 
-/// Returns `Leased` if an unexpired lease of `idem_acquire` protects the message. A message with a
-/// payload slice was received and leased by `idem_next`: its holder completes it with a claim, so
-/// it is `Clear`. Expired, waiting and dead messages are `Clear` too.
+/// Returns `Leased` if an unexpired lease of `idem_acquire` protects the message. The holder of a
+/// lease of `idem_next` completes the message with a claim, so such a message is `Clear`. Expired,
+/// waiting and dead messages are `Clear` too.
 fn state_for_claim(state: &State) -> PendingState {
     let remaining = state.due_at.saturating_sub(pg::clock());
-    if state.lease == LeaseState::Leased && state.payload_slice.is_none() && remaining > 0 {
+    if state.lease == LeaseState::Leased && state.stops_claims && remaining > 0 {
         PendingState::Leased { remaining }
     } else {
         PendingState::Clear

@@ -1,7 +1,8 @@
 //! The due messages of a destination, in the order in which `idem_next` returns them.
 
-use super::row::{LeaseState, State, column};
+use super::row::{LeaseState, State, column, errors};
 use crate::pg::{Latest, Table, Walk, condition, null_condition};
+use idem_core::is_final;
 use pgrx::prelude::*;
 use pgrx::{FromDatum, pg_sys};
 use std::collections::HashMap;
@@ -10,19 +11,34 @@ use std::collections::HashMap;
 pub struct Due {
     pub state: State,
     pub order_key: Option<String>,
+    pub is_exhausted: bool,
+}
+
+/// Returns whether a message has no attempt left or a final error. Only a message that was received
+/// after a consumer of its broker had released it has a final error and is not dead.
+fn is_exhausted(walk: &Walk, state: &State, max_attempts: i32) -> bool {
+    state.attempt >= max_attempts
+        || state.attempt > 0 && is_final(&errors(walk.column(column::ERRORS)))
 }
 
 /// Scans the index on (destination, due_at, seq).
 pub struct DueIndex<'t> {
     walk: Walk<'t>,
     destination: i32,
+    max_attempts: i32,
 }
 
 impl<'t> DueIndex<'t> {
-    pub fn new(table: &'t Table, snapshot: &'t Latest, destination: i32) -> Self {
+    pub fn new(
+        table: &'t Table,
+        snapshot: &'t Latest,
+        destination: i32,
+        max_attempts: i32,
+    ) -> Self {
         DueIndex {
             walk: Walk::new(table, snapshot, 3),
             destination,
+            max_attempts,
         }
     }
 
@@ -58,8 +74,11 @@ impl<'t> DueIndex<'t> {
             pgrx::check_for_interrupts!();
             let state = State::read_walked(&self.walk);
             if state.payload_slice.is_some() {
-                let order_key = text(self.walk.column(column::ORDER_KEY));
-                return Some(Due { state, order_key });
+                return Some(Due {
+                    order_key: text(self.walk.column(column::ORDER_KEY)),
+                    is_exhausted: is_exhausted(&self.walk, &state, self.max_attempts),
+                    state,
+                });
             }
         }
         None
@@ -75,7 +94,7 @@ impl<'t> DueIndex<'t> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrderingKeyHead {
     /// The message with this `seq`. All other messages of the key wait for it.
-    Message { seq: i64, is_exhausted: bool },
+    Message { seq: i64 },
     /// No message of the key can be leased: one is leased or waits for its retry, or no message is
     /// due.
     Blocked,
@@ -147,8 +166,12 @@ impl<'t> OrderingKeyIndex<'t> {
             while self.walk.next() {
                 let state = State::read_walked(&self.walk);
                 if state.seq == seq {
-                    let order_key = Some(key.to_owned());
-                    return Some((Due { state, order_key }, &mut self.walk));
+                    let due = Due {
+                        order_key: Some(key.to_owned()),
+                        is_exhausted: is_exhausted(&self.walk, &state, self.max_attempts),
+                        state,
+                    };
+                    return Some((due, &mut self.walk));
                 }
             }
         }
@@ -195,10 +218,7 @@ impl<'t> OrderingKeyIndex<'t> {
         }
         match first {
             Some(head) if head.due_at <= self.now && head.payload_slice.is_some() => {
-                OrderingKeyHead::Message {
-                    seq: head.seq,
-                    is_exhausted: head.attempt >= self.max_attempts,
-                }
+                OrderingKeyHead::Message { seq: head.seq }
             }
             _ => OrderingKeyHead::Blocked,
         }

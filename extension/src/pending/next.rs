@@ -175,6 +175,7 @@ fn take(
         due_at,
         attempt: message.state.attempt + 1,
         errors: noted.as_deref(),
+        stops_claims: false,
     };
     let columns = leased.apply(row.row())?;
     appender.replace_walked(row, &columns);

@@ -2,12 +2,12 @@
 //! processed later.
 
 use super::acquire::next_seq;
-use super::row::{LeaseState, NewRow, column};
+use super::row::{LeaseState, NewRow, Received, State, column};
 use super::tables;
 use crate::errors::{Error, Result};
 use crate::identity::Identity;
 use crate::inbox::{Inbox, InboxState};
-use crate::pg::{self, Appender, Found, Inserted, Inserter, Lookup, Table, look_again};
+use crate::pg::{self, Appender, Found, Hold, Inserted, Inserter, Lookup, Table, look_again};
 use crate::ring;
 use crate::settings;
 use crate::sql_types::jsonb_datum;
@@ -29,8 +29,10 @@ pub struct Message<'a> {
     pub deliver_after: Option<pg_sys::TimestampTz>,
 }
 
-/// Stores a message. Returns false if the message is already received, leased, dead or claimed.
-/// Waits for another transaction that is writing the message.
+/// Stores a message. Returns false if the message is already received, dead or claimed, so that no
+/// copy at its broker is needed. A lease of `idem_acquire` and a message that waits for a retry
+/// have a pending row without a payload: the message is stored in this row. Waits for another
+/// transaction that is writing the message.
 pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
     let rings = ring::enter()?;
     let identity = Identity::intern(id, name, &rings)?;
@@ -43,7 +45,7 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
     let (payloads, slice) = ring::refreshed()?.new_payloads();
     let mut row = Lookup::new(&table, 2);
     let inserted = look_again(|| {
-        insert_if_unknown(&identity, &inbox, &mut row, &table, slice, message).transpose()
+        store_if_unknown(&identity, &inbox, &mut row, &table, slice, message).transpose()
     })?;
     let Reception::Stored { seq } = inserted else {
         return Ok(false);
@@ -57,12 +59,13 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
 enum Reception {
     /// The pending row is stored under this `seq`.
     Stored { seq: i64 },
-    /// The message is already received, leased, dead or claimed.
+    /// The message is already received, dead or claimed.
     Known,
 }
 
-/// Inserts the pending row. Returns `None` if the caller must look again.
-fn insert_if_unknown(
+/// Stores the message in its pending row, which is inserted if there is none. Returns `None` if the
+/// caller must look again.
+fn store_if_unknown(
     identity: &Identity,
     inbox: &Inbox,
     row: &mut Lookup,
@@ -70,21 +73,41 @@ fn insert_if_unknown(
     slice: i16,
     message: &Message,
 ) -> Result<Option<Reception>> {
-    match row.find(&mut identity.keys()) {
-        Found::Nothing => (),
-        // Another transaction that changes or deletes the committed row is not waited for. If it
-        // deletes the row, it has claimed the message. In both cases the message must not be stored
-        // again.
-        Found::InProgress(writer) if !row.is_there() => {
+    let mut keys = identity.keys();
+    match row.find(&mut keys) {
+        Found::Nothing => return insert(identity, inbox, table, slice, message),
+        Found::Row => (),
+        // The committed row has the message. The other transaction may delete the row, but only
+        // together with a claim, and its rollback keeps the row.
+        Found::InProgress(_) if row.is_there() && State::read(row).has_message() => (),
+        // The other transaction may roll back a claim, and then this message is stored nowhere.
+        Found::InProgress(writer) => {
             writer.wait();
             return Ok(None);
         }
-        Found::Row | Found::InProgress(_) => {
-            identity.check(row, column::ID)?;
-            row.wait_for_flush();
-            return Ok(Some(Reception::Known));
-        }
     }
+    identity.check(row, column::ID)?;
+    if State::read(row).has_message() {
+        row.wait_for_flush();
+        return Ok(Some(Reception::Known));
+    }
+    // The inbox need not be checked again. A committed claim would have deleted this row, and a
+    // claim in progress locks this row after its insert into the inbox.
+    if row.hold(&mut keys, true) != Hold::Held || State::read(row).has_message() {
+        return Ok(None);
+    }
+    identity.check(row, column::ID)?;
+    fill(row, table, slice, message).map(Some)
+}
+
+/// Inserts the pending row. Returns `None` if the caller must look again.
+fn insert(
+    identity: &Identity,
+    inbox: &Inbox,
+    table: &Table,
+    slice: i16,
+    message: &Message,
+) -> Result<Option<Reception>> {
     let seq = next_seq()?;
     let columns = new_row(seq, slice, message).columns(identity)?;
     let inserted = Inserter::new(table).insert_if(&columns, || {
@@ -104,14 +127,41 @@ fn new_row<'a>(seq: i64, slice: i16, message: &Message<'a>) -> NewRow<'a> {
     NewRow {
         seq,
         token: 0,
-        // A message with a deliver_after in the past must not overtake earlier messages.
-        due_at: message.deliver_after.map_or(now, |after| after.max(now)),
+        due_at: due_at(message, now),
         received_at: now,
         attempt: 0,
         payload_slice: Some(slice),
         state: LeaseState::Ready,
         order_key: message.key,
     }
+}
+
+/// Returns the time at which a received message is due. A message with a `deliver_after` in the
+/// past must not overtake earlier messages.
+fn due_at(message: &Message, now: pg_sys::TimestampTz) -> pg_sys::TimestampTz {
+    message.deliver_after.map_or(now, |after| after.max(now))
+}
+
+/// Stores the message in the locked row, which has no payload. Attempts, errors and lease are kept:
+/// the holder of a lease may still complete the message, and `idem_next` returns the message after
+/// the end of the lease or of the back-off.
+fn fill(row: &Lookup, table: &Table, slice: i16, message: &Message) -> Result<Reception> {
+    let state = State::read(row);
+    let now = pg::clock();
+    let received = Received {
+        seq: next_seq()?,
+        // deliver_after must not make a lease longer.
+        due_at: if state.lease == LeaseState::Leased {
+            state.due_at
+        } else {
+            state.due_at.max(due_at(message, now))
+        },
+        received_at: now,
+        payload_slice: slice,
+        order_key: message.key,
+    };
+    Appender::open(table.oid()).replace(row, &received.apply(row.row()));
+    Ok(Reception::Stored { seq: received.seq })
 }
 
 fn append_payload(slice: pg_sys::Oid, seq: i64, message: &Message) -> Result<()> {

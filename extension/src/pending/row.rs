@@ -18,9 +18,10 @@ pub mod column {
     pub const ATTEMPT: i32 = 7;
     pub const PAYLOAD_SLICE: i32 = 8;
     pub const STATE: i32 = 9;
-    pub const ID: i32 = 10;
-    pub const ORDER_KEY: i32 = 11;
-    pub const ERRORS: i32 = 12;
+    pub const STOPS_CLAIMS: i32 = 10;
+    pub const ID: i32 = 11;
+    pub const ORDER_KEY: i32 = 12;
+    pub const ERRORS: i32 = 13;
 }
 
 /// The values of the column `state`.
@@ -81,6 +82,8 @@ impl NewRow<'_> {
             self.attempt.into_datum(),
             self.payload_slice.into_datum(),
             Some(self.state.datum()),
+            // Only idem_acquire inserts a leased row.
+            (self.state == LeaseState::Leased).into_datum(),
             identity.id.text.into_datum(),
             self.order_key.into_datum(),
             jsonb_datum("[]")?,
@@ -97,6 +100,7 @@ pub struct State {
     pub attempt: i32,
     pub payload_slice: Option<i16>,
     pub lease: LeaseState,
+    pub stops_claims: bool,
 }
 
 impl State {
@@ -117,11 +121,18 @@ impl State {
             attempt: number(column::ATTEMPT) as i32,
             payload_slice: column(column::PAYLOAD_SLICE).map(|d| d.value() as i16),
             lease: LeaseState::from_letter(number(column::STATE) as u8),
+            stops_claims: number(column::STOPS_CLAIMS) & 1 == 1,
         }
     }
 
     pub fn is_dead(&self) -> bool {
         self.lease == LeaseState::Dead
+    }
+
+    /// Returns whether the database has the content of the message: its payload, or its dead
+    /// letter. Otherwise only the broker has it.
+    pub fn has_message(&self) -> bool {
+        self.payload_slice.is_some() || self.is_dead()
     }
 }
 
@@ -139,6 +150,8 @@ pub struct Leased<'a> {
     pub attempt: i32,
     /// `None` keeps the errors of the row.
     pub errors: Option<&'a str>,
+    /// Whether the lease is one of `idem_acquire`, which stops claims.
+    pub stops_claims: bool,
 }
 
 impl Leased<'_> {
@@ -149,9 +162,32 @@ impl Leased<'_> {
         set(column::DUE_AT, self.due_at.into_datum());
         set(column::ATTEMPT, self.attempt.into_datum());
         set(column::STATE, Some(LeaseState::Leased.datum()));
+        set(column::STOPS_CLAIMS, self.stops_claims.into_datum());
         if let Some(errors) = self.errors {
             set(column::ERRORS, jsonb_datum(errors)?);
         }
         Ok(row)
+    }
+}
+
+/// The columns that change when a message with a pending row is received.
+pub struct Received<'a> {
+    pub seq: i64,
+    pub due_at: pg_sys::TimestampTz,
+    pub received_at: pg_sys::TimestampTz,
+    pub payload_slice: i16,
+    pub order_key: Option<&'a str>,
+}
+
+impl Received<'_> {
+    /// Returns the row with the message.
+    pub fn apply(&self, mut row: Columns) -> Columns {
+        let mut set = |column: i32, value| row[column as usize - 1] = value;
+        set(column::SEQ, self.seq.into_datum());
+        set(column::DUE_AT, self.due_at.into_datum());
+        set(column::RECEIVED_AT, self.received_at.into_datum());
+        set(column::PAYLOAD_SLICE, self.payload_slice.into_datum());
+        set(column::ORDER_KEY, self.order_key.into_datum());
+        row
     }
 }

@@ -51,7 +51,8 @@ pub enum Ended {
 /// The result of a search, beside the messages that the visitor took.
 pub struct SearchResult {
     pub ended: Ended,
-    /// The keys (hashes of the ids) of due messages without an attempt left.
+    /// The keys of the ids (not the ordering keys) of due messages that have no attempt left or a
+    /// final error.
     pub exhausted: Vec<pgrx::Uuid>,
     /// Whether another transaction held at least one message.
     pub is_contended: bool,
@@ -76,7 +77,7 @@ impl Search {
         let key_table = by_index(self.table, IndexKind::Order)?;
         let mut run = Run {
             search: self,
-            due: DueIndex::new(&due_table, &snapshot, self.destination),
+            due: DueIndex::new(&due_table, &snapshot, self.destination, self.max_attempts),
             keys: OrderingKeyIndex::new(
                 &key_table,
                 &snapshot,
@@ -175,14 +176,14 @@ impl Run<'_, '_> {
     }
 
     fn consider(&mut self, message: &Due, at_most: usize) -> Result<()> {
-        if message.state.attempt >= self.search.max_attempts {
+        if message.is_exhausted {
             let key = uuid(self.due.row());
             self.note_exhausted(key);
             return Ok(());
         }
         if let Some(key) = &message.order_key {
             let head = self.keys.head(key);
-            if !matches!(head, OrderingKeyHead::Message { seq, .. } if seq == message.state.seq) {
+            if !matches!(head, OrderingKeyHead::Message { seq } if seq == message.state.seq) {
                 self.blocked += 1;
                 return Ok(());
             }
@@ -208,10 +209,10 @@ impl Run<'_, '_> {
         let mut key = self.keys.key_after(None);
         while let Some(this) = key {
             pgrx::check_for_interrupts!();
-            if let OrderingKeyHead::Message { seq, is_exhausted } = self.keys.head(&this)
+            if let OrderingKeyHead::Message { seq } = self.keys.head(&this)
                 && let Some((message, row)) = self.keys.message(&this, seq)
             {
-                if is_exhausted {
+                if message.is_exhausted {
                     let key = uuid(row);
                     self.note_exhausted(key);
                 } else if self.taken == 0 || !is_suspect(&message) {

@@ -10,7 +10,6 @@ use crate::pg::{self, Found, Latest, Lookup, sleep_ms};
 use crate::ring;
 use crate::wake::{MESSAGES, WaiterSlot, left_ms};
 use pgrx::IntoDatum;
-use pgrx::pg_sys;
 use std::time::Instant;
 
 /// The first and the longest sleep, in milliseconds, of a waiter that no other backend can wake.
@@ -106,18 +105,19 @@ fn look(name: &str) -> Result<Look> {
     Ok(Look {
         has_work,
         is_contended,
-        due_in_ms: next_due(search.table, destination.id, search.now)?,
+        due_in_ms: next_due(&search)?,
     })
 }
 
 /// Returns the time, in milliseconds, until the next message becomes due. Messages that are due
 /// already are skipped.
-fn next_due(table: pg_sys::Oid, destination: i32, now: pg_sys::TimestampTz) -> Result<Option<i64>> {
+fn next_due(search: &Search) -> Result<Option<i64>> {
     let snapshot = Latest::take();
-    let table = tables::by_index(table, tables::IndexKind::Due)?;
-    let mut messages = due::DueIndex::new(&table, &snapshot, destination);
-    messages.seek(now.saturating_add(1), i64::MAX - 1);
+    let table = tables::by_index(search.table, tables::IndexKind::Due)?;
+    let mut messages =
+        due::DueIndex::new(&table, &snapshot, search.destination, search.max_attempts);
+    messages.seek(search.now.saturating_add(1), i64::MAX - 1);
     Ok(messages
         .next()
-        .map(|message| message.state.due_at.saturating_sub(now) / 1_000 + 1))
+        .map(|message| message.state.due_at.saturating_sub(search.now) / 1_000 + 1))
 }

@@ -5,6 +5,7 @@ mod bodies;
 mod bytes;
 mod dead_letters;
 mod forward;
+mod from_broker;
 mod hand_over;
 mod leases;
 mod order;

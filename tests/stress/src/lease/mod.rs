@@ -128,19 +128,21 @@ BEGIN
     token := nextval('idem.lease_token_seq');
     IF idem.enter_pending() = 0 THEN
         INSERT INTO idem.pending_0
-               (seq, token, due_at, received_at, key, destination, attempt, state, id)
+               (seq, token, due_at, received_at, key, destination, attempt, state, stops_claims,
+                id)
         SELECT nextval('idem.pending_seq'), acquire_without_second_look.token,
                clock_timestamp() + lease, now(), idem.key_of(acquire_without_second_look.id),
                idem.find_destination(acquire_without_second_look.destination), 1, 'l',
-               acquire_without_second_look.id
+               true, acquire_without_second_look.id
         ON CONFLICT DO NOTHING;
     ELSE
         INSERT INTO idem.pending_1
-               (seq, token, due_at, received_at, key, destination, attempt, state, id)
+               (seq, token, due_at, received_at, key, destination, attempt, state, stops_claims,
+                id)
         SELECT nextval('idem.pending_seq'), acquire_without_second_look.token,
                clock_timestamp() + lease, now(), idem.key_of(acquire_without_second_look.id),
                idem.find_destination(acquire_without_second_look.destination), 1, 'l',
-               acquire_without_second_look.id
+               true, acquire_without_second_look.id
         ON CONFLICT DO NOTHING;
     END IF;
     outcome := CASE WHEN FOUND THEN 'acquired' ELSE 'in_progress' END;
