@@ -8,6 +8,7 @@ mod api;
 mod bad_input;
 mod beside;
 mod durable;
+mod during_rotation;
 mod i8_duplicate_is_free;
 mod journal;
 mod leases;

@@ -62,25 +62,41 @@ pub fn held<'a>(id: MessageId<'a>, name: &'a str, rings: &'a Entered) -> Result<
 /// Deletes the claim from every slice. Returns whether there was a claim. Waits until a claim in
 /// progress has ended.
 pub fn forget(id: MessageId, name: &str) -> Result<bool> {
-    let rings = ring::enter()?;
+    let mut rings = *ring::enter()?;
     let Some(identity) = Identity::find(id, name)? else {
         return Ok(false);
     };
-    let mut keys = identity.keys();
     let mut forgotten = false;
-    for slice in slices_of(&identity.destination, &rings) {
-        let table = Table::for_writing(slice);
-        let mut lookup = Lookup::insert_only(&table, 2);
-        if lookup.hold(&mut keys, true) == Hold::Held {
-            identity.check(&lookup, column::ID)?;
-            if lookup.is_mine() {
-                // A transaction must undo its own claim by a rollback to a savepoint, which also
-                // removes the effects of the claim.
-                return Err(Error::ForgetsOwnClaim);
-            }
-            lookup.delete();
-            forgotten = true;
+    let mut searched = Vec::new();
+    loop {
+        let mut slices = slices_of(&identity.destination, &rings);
+        slices.retain(|slice| !searched.contains(slice));
+        if slices.is_empty() {
+            return Ok(forgotten);
         }
+        for slice in slices {
+            forgotten |= forget_in(slice, &identity)?;
+            searched.push(slice);
+        }
+        // The ring may have opened since this transaction entered. The deleted claim may then be
+        // that of a newer transaction, which also wrote it into the next slice.
+        rings = ring::reread()?;
     }
-    Ok(forgotten)
+}
+
+/// Deletes the claim from one slice. Returns whether the slice had the claim.
+fn forget_in(slice: pg_sys::Oid, identity: &Identity) -> Result<bool> {
+    let table = Table::for_writing(slice);
+    let mut lookup = Lookup::insert_only(&table, 2);
+    if lookup.hold(&mut identity.keys(), true) != Hold::Held {
+        return Ok(false);
+    }
+    identity.check(&lookup, column::ID)?;
+    if lookup.is_mine() {
+        // A transaction must undo its own claim by a rollback to a savepoint, which also removes
+        // the effects of the claim.
+        return Err(Error::ForgetsOwnClaim);
+    }
+    lookup.delete();
+    Ok(true)
 }

@@ -121,6 +121,13 @@ pub fn look() -> Result<Rings> {
     locked(pg_sys::AccessShareLock as pg_sys::LOCKMODE)
 }
 
+/// Reads the state from its tables, without the cache. A transaction that sees a committed claim
+/// also sees the step that this claim has used. The invalidation of the step may arrive later, so
+/// the cache can be older.
+pub fn reread() -> Result<Rings> {
+    load(&tables()?)
+}
+
 /// Returns the latest state. The caller has entered or is reading the rings, and has just acquired
 /// another lock, which processed invalidations.
 pub fn refreshed() -> Result<Rings> {

@@ -7,7 +7,7 @@ mod fence;
 mod interval;
 mod version;
 
-pub use cache::{Entered, enter, generation, look, refreshed};
+pub use cache::{Entered, enter, generation, look, refreshed, reread};
 pub use clock::{Ran, monotonic_us, ran};
 pub use fence::{fence_passed, fences_pending, invalidate, pass_fence};
 pub use interval::interval;
