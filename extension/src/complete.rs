@@ -25,8 +25,9 @@ pub fn complete(
     let (mut row, _) = lease::lock_leased(&identity, &table, token)?;
     let claimed = match claim_identity(identity, &rings, Terms::LEASED)? {
         Outcome::Claimed(claimed) => claimed,
-        // The claim in progress began after the lease expired. It will wait for the row that this
-        // transaction has locked, so waiting for the claim would be a deadlock.
+        // The claimer has written its row. It has not looked at the pending row yet, or the lease
+        // does not stop it: the lease has expired, or is one of idem_next. The claimer will wait
+        // for the row that this transaction has locked, so waiting for it would be a deadlock.
         Outcome::InProgress => {
             return Err(Error::ClaimInProgress {
                 destination: name.to_owned(),

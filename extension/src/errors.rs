@@ -39,7 +39,7 @@ pub enum Error {
     LeaseLost { destination: String },
     /// 55P03: the message is leased.
     Leased { destination: String, seconds: f64 },
-    /// 55P03: a running transaction has claimed the message that a lease holder completes.
+    /// 55P03: a running transaction is claiming the message that a lease holder completes.
     ClaimInProgress { destination: String },
     /// 23000: another id already has this key. The message is not a duplicate and must not be
     /// reported as one.
@@ -203,7 +203,7 @@ impl From<Error> for ErrorReport {
                 ),
             )
             .set_hint(
-                "The lease has expired. Try again: if that transaction commits, the lease is lost \
+                "Try again: if that transaction commits a claim of the message, the lease is lost \
                  (55000).",
             ),
             Error::KeyTaken {

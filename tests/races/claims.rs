@@ -163,3 +163,44 @@ async fn i4_receive_waits_for_claim_of_a_leased_message() -> Result<()> {
     assert_eq!(session.text(pending).await?, "1|t");
     Ok(())
 }
+
+/// A claimer has written its row and has not looked for the lease that began before. The holder
+/// cannot wait for the claimer, so its completion fails with 55P03. The claim then finds the lease,
+/// and the holder completes the message with its second call.
+#[tokio::test]
+async fn completion_succeeds_after_claim_has_found_the_lease() -> Result<()> {
+    let db = Database::with_idem("completes_later").await?;
+    let (claimer, holder) = (db.connect().await?, db.connect().await?);
+    holder
+        .run("SELECT idem.intern_destination('orders')")
+        .await?;
+    let looked = Pause::hold(&db, "claim: before insert").await?;
+    let inserted = Pause::hold(&db, "claim: before second look").await?;
+    claimer
+        .run("SET idem.pause_at = 'claim: before insert, claim: before second look'")
+        .await?;
+    let pid = claimer.pid().await?;
+    let claim = start(
+        claimer,
+        "BEGIN; SELECT outcome FROM idem_claim('m', 'orders', wait => false); COMMIT",
+    );
+    looked.until_reached(pid).await?;
+    let token = holder
+        .text("SELECT token FROM idem_acquire('m', 'orders', '1 hour')")
+        .await?;
+    looked.release().await?;
+    inserted.until_reached(pid).await?;
+
+    let complete = format!("SELECT idem_complete('m', 'orders', {token})");
+    let refusal = holder.refused(&complete).await?;
+    assert_eq!(refusal.sqlstate, "55P03", "{refusal:?}");
+    assert!(refusal.hint.starts_with("Try again"), "{refusal:?}");
+    inserted.release().await?;
+    assert_eq!(claim.await??, "in_progress");
+    holder.run(&complete).await?;
+    assert_eq!(
+        holder.text("SELECT idem_is_claimed('m', 'orders')").await?,
+        "t"
+    );
+    Ok(())
+}

@@ -181,6 +181,15 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         {
             return Ok(Outcome::Expired);
         }
+        // A claimer that finds a lease must write nothing. Otherwise other sessions would see its
+        // deleted row as a claim in progress until its transaction ends, and the holder of the
+        // lease could not complete the message.
+        let terms = self.terms;
+        if let Some(outcome) = self.pending_outcome(&identity, |pending, identity| {
+            pending.look(identity, terms.wait)
+        })? {
+            return Ok(outcome);
+        }
         pause_point("claim: before insert");
         // Read the clock after the look-ups, so that the time is later than that of an earlier
         // claim that was forgotten.
@@ -192,9 +201,11 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             }
         }
         pause_point("claim: before second look");
-        // Check the pending messages after the claim is written, so that a later writer of a
+        // Check the pending messages again after the claim is written, so that a later writer of a
         // pending message finds the claim.
-        if let Some(outcome) = self.remove_pending(&identity)? {
+        if let Some(outcome) = self.pending_outcome(&identity, |pending, identity| {
+            pending.remove_unless_leased(identity, terms.wait)
+        })? {
             self.retract(self.written.len(), &mut keys);
             return Ok(outcome);
         }
@@ -242,12 +253,16 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         })
     }
 
-    /// Deletes the pending message of this claim. Returns the outcome if a lease protects it.
-    fn remove_pending(&self, identity: &Identity) -> Result<Option<Outcome<'static>>> {
+    /// Checks the pending message of this claim. Returns the outcome if a lease protects it.
+    fn pending_outcome(
+        &self,
+        identity: &Identity,
+        check: impl FnOnce(&PendingCheck, &Identity) -> Result<PendingState>,
+    ) -> Result<Option<Outcome<'static>>> {
         let Some(pending) = &self.pending else {
             return Ok(None);
         };
-        match pending.remove_unless_leased(identity, self.terms.wait)? {
+        match check(pending, identity)? {
             PendingState::Clear => Ok(None),
             PendingState::Leased { remaining } if self.terms.wait => Err(Error::Leased {
                 destination: identity.name.to_owned(),

@@ -1,11 +1,11 @@
-//! Checks whether a pending message stops a claim. A claim does this once, after its row is
-//! inserted.
+//! Checks whether a pending message stops a claim. A claim does this before its row is inserted, so
+//! that a claim that is stopped writes nothing, and again after the insert, which decides.
 
 use super::row::{LeaseState, State, column};
 use super::{presence, tables};
 use crate::errors::Result;
 use crate::identity::Identity;
-use crate::pg::{self, Hold, Lookup, Table};
+use crate::pg::{self, Hold, Lookup, Settled, Table};
 use crate::ring::Entered;
 use crate::wake::wake_consumers;
 use std::cell::OnceCell;
@@ -13,7 +13,7 @@ use std::cell::OnceCell;
 /// The result of the check for a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PendingState {
-    /// There is no pending message, or it was deleted.
+    /// There is no pending message, or it was deleted, or it does not stop the claim.
     Clear,
     /// Another process holds a lease on the message, for the remaining time in microseconds.
     Leased { remaining: i64 },
@@ -32,6 +32,23 @@ impl<'a> PendingCheck<'a> {
         PendingCheck {
             rings,
             table: OnceCell::new(),
+        }
+    }
+
+    /// Looks at the pending message for a claimer that has not inserted its claim. If `wait` is
+    /// true, waits until no other transaction is writing the message. Locks no row.
+    pub fn look(&self, identity: &Identity, wait: bool) -> Result<PendingState> {
+        if !presence::is_noted() {
+            return Ok(PendingState::Clear);
+        }
+        let mut row = Lookup::new(self.table()?, 2);
+        match row.settle(&mut identity.keys(), wait) {
+            Settled::Nothing => Ok(PendingState::Clear),
+            Settled::Busy => Ok(PendingState::InProgress),
+            Settled::Row => {
+                identity.check(&row, column::ID)?;
+                Ok(state_for_claim(&State::read(&row)))
+            }
         }
     }
 

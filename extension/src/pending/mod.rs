@@ -4,10 +4,13 @@
 //! A lease and a claim of a message never both succeed, because each first writes a row and then
 //! looks for the row of the other with a dirty snapshot. A claim inserts into the inbox and then
 //! checks the pending messages. A lease or a received message inserts a pending row, or locks it,
-//! and then checks the inbox. So at least the later of the two sees the row of the earlier. During
-//! the check of the inbox a new pending row is still speculative. If there is a claim, the pending
-//! row is removed as if it had never existed, and a claim that waits for the row continues. So a
-//! lease or a receiver never waits for a claim while it holds a lock that the claim may wait for.
+//! and then checks the inbox. So at least the later of the two sees the row of the earlier. A claim
+//! also looks at the pending row before its insert, so that it writes nothing if it finds a lease.
+//! A received message that has a pending row need not check the inbox: a committed claim would have
+//! deleted the row, and a claim in progress locks it after its insert. During the check of the
+//! inbox a new pending row is still speculative. If there is a claim, the pending row is removed as
+//! if it had never existed, and a claim that waits for the row continues. So a lease or a receiver
+//! never waits for a claim while it holds a lock that the claim may wait for.
 //!
 //! Transactions lock in this order: claim, pending row, dead letter. `idem_complete` is the
 //! exception. It locks the pending row first, and therefore never waits for a claim. All functions

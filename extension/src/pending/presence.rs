@@ -32,6 +32,12 @@ pub fn note() {
 /// Returns whether there may be a pending message. The caller must have written its claim.
 pub fn may_exist() -> bool {
     atomic::fence(Ordering::SeqCst);
+    is_noted()
+}
+
+/// Returns whether the note says that there may be a pending message. A writer may change the note
+/// at the same time, so a claimer calls [`may_exist`] after it has written its claim.
+pub fn is_noted() -> bool {
     this_database().is_none_or(|database| database.pending.load(Ordering::SeqCst) != NONE)
 }
 

@@ -167,3 +167,43 @@ async fn expired_lease_can_complete_while_message_is_not_taken() -> Result<()> {
     assert_eq!(refusal.sqlstate, "55000");
     Ok(())
 }
+
+/// A claim that finds the lease writes nothing. So the holder completes the message although the
+/// transaction of that claim is still open.
+#[tokio::test]
+async fn refused_claim_in_open_transaction_stops_no_completion() -> Result<()> {
+    let db = Database::with_idem("refused_open").await?;
+    let (holder, claimer) = (db.connect().await?, db.connect().await?);
+    for (id, claim) in [
+        (
+            "a",
+            "SELECT outcome FROM idem_claim('a', 'work', wait => false)",
+        ),
+        (
+            "b",
+            "SELECT outcome FROM idem_claim_in_block('b', 'work', wait => false)",
+        ),
+    ] {
+        let token = acquire(&holder, id, "1 hour").await?;
+        claimer.run("BEGIN").await?;
+        assert_eq!(claimer.text(claim).await?, "in_progress");
+        assert_eq!(
+            claimer
+                .text("SELECT pg_current_xact_id_if_assigned() IS NULL")
+                .await?,
+            "t",
+            "the claim wrote nothing"
+        );
+        holder
+            .run(&format!("SELECT idem_complete('{id}', 'work', {token})"))
+            .await?;
+        assert_eq!(
+            claimer.text(claim).await?,
+            "duplicate",
+            "the message is done"
+        );
+        claimer.run("COMMIT").await?;
+    }
+    assert_eq!(state(&holder).await?, "2|0|0");
+    Ok(())
+}
