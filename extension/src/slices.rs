@@ -2,7 +2,7 @@
 
 use crate::destination::Destination;
 use crate::pg::Table;
-use crate::ring::{Ring, Rings};
+use crate::ring::{self, Ring, Rings};
 use pgrx::pg_sys;
 
 /// The slices of one destination: of the inbox, or with [`Rings::with_journal_slices`] of the
@@ -41,4 +41,25 @@ pub fn slices_of(destination: &Destination, rings: &Rings) -> Vec<pg_sys::Oid> {
         .chain([destination.ring(rings)])
         .flat_map(|ring| ring.probed().collect::<Vec<_>>())
         .collect()
+}
+
+/// Returns every slice in which a reader can find a row of this destination: the slices of
+/// `latest`, and then those that only earlier states have with which this transaction entered the
+/// rings. Within each state the newest slice of the present ring comes first, so that a reader
+/// finds the present claim before a forgotten one. `kind` chooses the slices of the inbox or of the
+/// journal.
+pub fn slices_to_read(
+    destination: &Destination,
+    latest: &Rings,
+    kind: impl Fn(&Rings) -> Rings,
+) -> Vec<pg_sys::Oid> {
+    let mut slices = Vec::new();
+    for rings in std::iter::once(*latest).chain(ring::entered()) {
+        for slice in slices_of(destination, &kind(&rings)).into_iter().rev() {
+            if !slices.contains(&slice) {
+                slices.push(slice);
+            }
+        }
+    }
+    slices
 }

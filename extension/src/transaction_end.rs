@@ -18,9 +18,10 @@ pub enum Watcher {
     Counters,
     Waiters,
     Fence,
+    Rings,
 }
 
-const WATCHERS: usize = 3;
+const WATCHERS: usize = 4;
 
 type Hook = fn(End);
 

@@ -73,3 +73,92 @@ async fn i1_forget_deletes_a_claim_made_while_opening() -> Result<()> {
     assert_eq!(claim(&claims, "m").await?, "t");
     Ok(())
 }
+
+/// I3: the duplicate entered the rings before the slice of its claim left the ring. The fence keeps
+/// this slice and the effects for the transaction, so the duplicate gets them until it ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i3_duplicate_finds_its_effects_after_the_slices_rotate() -> Result<()> {
+    let db = database("old_effects").await?;
+    let (session, duplicate, other) = (
+        db.connect().await?,
+        db.connect().await?,
+        db.connect().await?,
+    );
+    session
+        .run(r#"SELECT idem_try_record('m', 'orders', '[{"topic": "t", "payload": "fact"}]')"#)
+        .await?;
+    // The claim is in the older sealed slice after two rotations.
+    for _ in 0..2 {
+        make_due(&session, "standard").await?;
+        for step in ["opened", "rotated", "emptied"] {
+            assert_eq!(rotate(&session, "standard").await?, step);
+        }
+    }
+    make_due(&session, "standard").await?;
+    assert_eq!(rotate(&session, "standard").await?, "opened");
+    // The fence is created while no transaction is in the rings, and an old transaction delays it.
+    other.run("BEGIN").await?;
+    assert_eq!(claim(&other, "old").await?, "t");
+    assert_eq!(rotate(&session, "standard").await?, "waiting");
+    duplicate.run("BEGIN").await?;
+    assert_eq!(claim(&duplicate, "m").await?, "f");
+    let effects = "SELECT convert_from(payload, 'UTF8') FROM idem_effects('m', 'orders')";
+    assert_eq!(duplicate.text(effects).await?, "\"fact\"");
+    duplicate.run("SAVEPOINT s").await?;
+    other.run("COMMIT").await?;
+    assert_eq!(rotate(&session, "standard").await?, "rotated");
+    assert_eq!(rotate(&session, "standard").await?, "waiting");
+
+    assert_eq!(duplicate.text(effects).await?, "\"fact\"");
+    let claimed = "SELECT idem_is_claimed('m', 'orders')";
+    assert_eq!(duplicate.text(claimed).await?, "t");
+    assert_eq!(
+        duplicate
+            .text("SELECT idem_replay_effects('m', 'orders')")
+            .await?,
+        "1"
+    );
+    duplicate.run("ROLLBACK TO s").await?;
+    assert_eq!(duplicate.text(effects).await?, "\"fact\"");
+    // A transaction that began after the step does not remember the claim.
+    assert_eq!(other.text(claimed).await?, "f");
+    duplicate.run("COMMIT").await?;
+    assert_eq!(duplicate.text(claimed).await?, "f");
+    assert_eq!(rotate(&session, "standard").await?, "emptied");
+    Ok(())
+}
+
+/// I3: the transaction entered the rings in a savepoint and rolled it back, which released the
+/// lock. The rotation does not wait for the transaction, which then finds no claim and no effects.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i3_rolled_back_savepoint_protects_no_slice() -> Result<()> {
+    let db = database("left_in_savepoint").await?;
+    let (session, duplicate) = (db.connect().await?, db.connect().await?);
+    let record = r#"SELECT idem_try_record('m', 'orders', '[{"topic": "t", "payload": "fact"}]')"#;
+    assert_eq!(session.text(record).await?, "t");
+    duplicate.run("BEGIN; SAVEPOINT s").await?;
+    assert_eq!(claim(&duplicate, "m").await?, "f");
+    duplicate.run("ROLLBACK TO s").await?;
+    // In three rotations the claim becomes older than the retention.
+    for _ in 0..3 {
+        make_due(&session, "standard").await?;
+        for step in ["opened", "rotated", "emptied"] {
+            assert_eq!(rotate(&session, "standard").await?, step);
+        }
+    }
+    let found = "SELECT idem_is_claimed('m', 'orders'), \
+                 (SELECT count(*) FROM idem_effects('m', 'orders'))";
+    assert_eq!(duplicate.text(found).await?, "f|0");
+    // The next execution, in the slice that was emptied, has its own effects.
+    assert_eq!(
+        session.text(&record.replace("fact", "new")).await?,
+        "t",
+        "the claim is forgotten"
+    );
+    let effects = "SELECT convert_from(payload, 'UTF8') FROM idem_effects('m', 'orders')";
+    assert_eq!(duplicate.text(effects).await?, "\"new\"");
+    assert_eq!(claim(&duplicate, "m").await?, "f");
+    assert_eq!(duplicate.text(effects).await?, "\"new\"");
+    duplicate.run("COMMIT").await?;
+    Ok(())
+}

@@ -6,7 +6,7 @@ use crate::identity::Identity;
 use crate::inbox::{claimed_at, column};
 use crate::pg::{Hold, Lookup, Table};
 use crate::ring::{self, Entered};
-use crate::slices::slices_of;
+use crate::slices::{slices_of, slices_to_read};
 use idem_core::MessageId;
 use pgrx::pg_sys;
 
@@ -21,7 +21,7 @@ pub fn claim_of<'a>(
         return Ok(None);
     };
     let mut keys = identity.keys();
-    for slice in slices_of(&identity.destination, &rings) {
+    for slice in slices_to_read(&identity.destination, &rings, |rings| *rings) {
         let table = Table::for_reading(slice);
         let mut lookup = Lookup::insert_only(&table, 2);
         if lookup.find_existing(&mut keys) {

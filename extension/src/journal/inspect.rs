@@ -4,21 +4,21 @@ use super::book::{CallEntry, CallHistory};
 use crate::errors::Result;
 use crate::identity::Identity;
 use crate::pg::{Lookup, Table};
-use crate::ring;
-use crate::slices::slices_of;
+use crate::ring::{self, Rings};
+use crate::slices::slices_to_read;
 use idem_core::MessageId;
 use std::collections::BTreeMap;
 
 /// Returns the events of each external call of a message, by step. Includes committed events and
 /// those of this transaction.
 pub fn calls_of(id: MessageId, destination: &str) -> Result<Vec<(String, CallHistory)>> {
-    let rings = ring::look()?.with_journal_slices();
+    let rings = ring::look()?;
     let Some(identity) = Identity::find(id, destination)? else {
         return Ok(Vec::new());
     };
     let mut keys = identity.keys();
     let mut pages: BTreeMap<String, CallHistory> = BTreeMap::new();
-    for slice in slices_of(&identity.destination, &rings) {
+    for slice in slices_to_read(&identity.destination, &rings, Rings::with_journal_slices) {
         let table = Table::for_reading(slice);
         if table.is_empty() {
             continue;

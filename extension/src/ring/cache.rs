@@ -3,8 +3,8 @@
 //!
 //! A claim locks `idem.ring` ROW EXCLUSIVE. Taking that lock processes the invalidations of every
 //! rotation step that was committed before, so the cached state is at least as new as the lock.
-//! After a rotation has published a step, it waits for every transaction that held the lock at that
-//! time. So of the states opening and rotated, a claim uses the newest or the one before it.
+//! The next step of the rotation lists the transactions that hold the lock when it is first tried,
+//! and waits for them. So a claim uses the newest state of a ring or the state one step before it.
 
 use super::clock::{Clock, Ran};
 use super::interval::interval;
@@ -13,10 +13,11 @@ use super::{RINGS, Ring, Rings, SLICES};
 use crate::errors::{Error, Result};
 use crate::pg;
 use crate::pg::for_each_row;
+use crate::transaction_end::{Watcher, watch_transactions};
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::prelude::*;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 
 thread_local! {
@@ -24,6 +25,9 @@ thread_local! {
     static REGISTERED: Cell<bool> = const { Cell::new(false) };
     static TABLES: Cell<Option<(u64, Tables)>> = const { Cell::new(None) };
     static RINGS_AT: Cell<Option<(u64, Rings)>> = const { Cell::new(None) };
+    /// The `generation` at which this transaction last entered the rings; 0 if it has not.
+    static ENTERED_AT: Cell<u64> = const { Cell::new(0) };
+    static ENTERED: RefCell<Vec<Rings>> = const { RefCell::new(Vec::new()) };
 }
 
 #[derive(Clone, Copy)]
@@ -112,7 +116,40 @@ impl Deref for Entered {
 
 /// Enters the rings: locks `idem.ring` ROW EXCLUSIVE until the end of the transaction.
 pub fn enter() -> Result<Entered> {
-    locked(pg_sys::RowExclusiveLock as pg_sys::LOCKMODE).map(Entered)
+    let rings = locked(pg_sys::RowExclusiveLock as pg_sys::LOCKMODE)?;
+    if ENTERED_AT.replace(generation()) != generation() {
+        remember(rings);
+    }
+    Ok(Entered(rings))
+}
+
+/// Adds a state to those that [`entered`] returns.
+fn remember(rings: Rings) {
+    watch_transactions(Watcher::Rings, |_| {
+        ENTERED_AT.set(0);
+        ENTERED.with_borrow_mut(Vec::clear);
+    });
+    ENTERED.with_borrow_mut(|entered| {
+        if entered.last().is_none_or(|last| !rings.has_slices_of(last)) {
+            entered.push(rings);
+        }
+    });
+}
+
+/// Returns the states with which functions of this transaction have entered the rings, the newest
+/// first. The fence keeps the slices of these states for the transaction, although the latest state
+/// may no longer have one of them. So a reader also looks into these slices, after those of
+/// [`look`]: a duplicate must find the claim and the effects that an earlier function call of its
+/// transaction has found.
+///
+/// If the transaction entered in a savepoint that was rolled back, no fence keeps the slices of
+/// that state. The reader then finds in them what they hold now. That is safe too, because each row
+/// is that of a claim, and the slices of the latest state are searched first.
+///
+/// Writers do not use these states, and neither does [`refreshed`]: the tables of pending messages
+/// and of payloads are protected by other locks, and must be those of the latest state.
+pub fn entered() -> Vec<Rings> {
+    ENTERED.with_borrow(|entered| entered.iter().rev().copied().collect())
 }
 
 /// Returns the state for reading. Works on a standby. Rotations do not wait for readers. This is

@@ -7,7 +7,7 @@ mod fence;
 mod interval;
 mod version;
 
-pub use cache::{Entered, enter, generation, look, refreshed, reread};
+pub use cache::{Entered, enter, entered, generation, look, refreshed, reread};
 pub use clock::{Ran, monotonic_us, ran};
 pub use fence::{fence_passed, fences_pending, invalidate, pass_fence};
 pub use interval::interval;
@@ -114,6 +114,12 @@ impl Rings {
             return pg_sys::TimestampTz::MIN;
         }
         self.zero_at.saturating_add(at)
+    }
+
+    /// Returns whether each ring has the same slices as in `other` in which a claim can be.
+    fn has_slices_of(&self, other: &Rings) -> bool {
+        let state = |rings: &Rings| rings.inbox.map(|ring| (ring.current, ring.opening));
+        state(self) == state(other)
     }
 
     /// Returns these rings with the slices of the journal instead of those of the inbox. External
