@@ -116,8 +116,11 @@ BEGIN
     p := idem.held_pending(table_number, idem_release.id, idem_release.destination,
                            idem_release.token);
     IF idem_release.error IS NULL THEN
-        -- The message was not processed, so the attempt does not count.
-        p.attempt := p.attempt - 1;
+        -- The message was not processed, so the attempt does not count. An attempt that ended has
+        -- its error: then the lease was exhausted and has counted no attempt.
+        IF (p.errors -> -1 ->> 'attempt')::integer IS DISTINCT FROM p.attempt THEN
+            p.attempt := p.attempt - 1;
+        END IF;
         p.state := 'r';
         pause := '0';
     ELSE
@@ -143,12 +146,13 @@ $$;
 COMMENT ON FUNCTION idem_release(text, text, bigint, text, boolean) IS
     'Releases the lease that the token proves. Returns the time until the next attempt, or null '
     'if there is none. Without an error the attempt does not count and the message is due at '
-    'once. With an error the attempt counts, and the message waits for its back-off. A received '
-    'message moves to the dead letters if no attempt is left, if final is true, or if the error '
-    'matches a pattern of final_errors; for a message of a broker the next idem_acquire then '
-    'returns exhausted. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (the hash '
-    'of this id is the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or '
-    'read-only transaction), 55000 (the lease is lost).';
+    'once; the release of an exhausted lease changes no count. With an error the attempt counts, '
+    'and the message waits for its back-off. A received message moves to the dead letters if no '
+    'attempt is left, if final is true, or if the error matches a pattern of final_errors; for a '
+    'message of a broker the next idem_acquire then returns exhausted. Errors: 22004 (null '
+    'argument), 22023 (invalid argument), 23000 (the hash of this id is the hash of another id), '
+    '25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 55000 (the lease is '
+    'lost).';
 
 CREATE FUNCTION idem_release(
     id          uuid,
@@ -162,9 +166,9 @@ RETURN @extschema@.idem_release(id::text, destination, token, error, final);
 COMMENT ON FUNCTION idem_release(uuid, text, bigint, text, boolean) IS
     'Releases the lease that the token proves. Returns the time until the next attempt, or null '
     'if there is none. Without an error the attempt does not count and the message is due at '
-    'once. With an error the attempt counts, and the message waits for its back-off. A received '
-    'message moves to the dead letters if no attempt is left, if final is true, or if the error '
-    'matches a pattern of final_errors; for a message of a broker the next idem_acquire then '
-    'returns exhausted. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this id '
-    'is the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or read-only '
-    'transaction), 55000 (the lease is lost).';
+    'once; the release of an exhausted lease changes no count. With an error the attempt counts, '
+    'and the message waits for its back-off. A received message moves to the dead letters if no '
+    'attempt is left, if final is true, or if the error matches a pattern of final_errors; for a '
+    'message of a broker the next idem_acquire then returns exhausted. Errors: 22004 (null '
+    'argument), 22023 (invalid argument), 23000 (this id is the hash of another id), 25000 (not '
+    'READ COMMITTED), 25006 (standby or read-only transaction), 55000 (the lease is lost).';

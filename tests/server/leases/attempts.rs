@@ -91,3 +91,84 @@ async fn rolled_back_lease_is_not_counted_as_attempt() -> Result<()> {
     assert_eq!(result, "acquired|1|NULL");
     Ok(())
 }
+
+/// A lease that is `exhausted` counts no attempt. Its release without an error gives back none, so
+/// the next lease is `exhausted` too and the message gets no further attempt.
+#[tokio::test]
+async fn released_exhausted_lease_gives_back_no_attempt() -> Result<()> {
+    let db = Database::with_idem("gives_back").await?;
+    let session = db.connect().await?;
+    session
+        .run("SELECT idem_configure_retries('work', 2, base => '0')")
+        .await?;
+    let acquire = "SELECT outcome, attempt, token FROM idem_acquire('m', 'work')";
+    let lease = async |expected: &str| {
+        let result = session.text(acquire).await?;
+        let token = result
+            .strip_prefix(expected)
+            .with_context(|| format!("{result}, not {expected}"))?;
+        anyhow::Ok(token.to_owned())
+    };
+    let release = async |token: &str, error: &str| {
+        let sql = format!("SELECT idem_release('m', 'work', {token}{error})");
+        session.run(&sql).await
+    };
+    // An attempt that was not used is given back, so the next lease has the same number.
+    release(&lease("acquired|1|").await?, "").await?;
+    release(&lease("acquired|1|").await?, ", 'boom'").await?;
+    release(&lease("acquired|2|").await?, "").await?;
+    release(&lease("acquired|2|").await?, ", 'boom'").await?;
+    for _ in 0..3 {
+        release(&lease("exhausted|2|").await?, "").await?;
+    }
+    // After a higher limit the next attempt is the third.
+    session
+        .run("SELECT idem_configure_retries('work', 3, base => '0')")
+        .await?;
+    release(&lease("acquired|3|").await?, ", 'boom'").await?;
+    release(&lease("exhausted|3|").await?, "").await?;
+    lease("exhausted|3|").await?;
+    Ok(())
+}
+
+/// The last attempt ended with an expired lease, or with a final error: the release of the
+/// exhausted lease gives back no attempt.
+#[tokio::test]
+async fn release_after_expired_or_final_attempt_gives_back_none() -> Result<()> {
+    let db = Database::with_idem("expired_last").await?;
+    let session = db.connect().await?;
+    session
+        .run("SELECT idem_configure_retries('work', 1, base => '0')")
+        .await?;
+    acquire(&session, "m", "1 ms").await?;
+    session.run("SELECT pg_sleep(0.01)").await?;
+    session
+        .run("SELECT idem_configure_retries('other', 5, base => '0')")
+        .await?;
+    let token = session
+        .text("SELECT token FROM idem_acquire('f', 'other')")
+        .await?;
+    session
+        .run(&format!(
+            "SELECT idem_release('f', 'other', {token}, 'no', true)"
+        ))
+        .await?;
+    for (id, destination) in [("m", "work"), ("f", "other")] {
+        for _ in 0..2 {
+            let result = session
+                .text(&format!(
+                    "SELECT outcome, attempt, token FROM idem_acquire('{id}', '{destination}')"
+                ))
+                .await?;
+            let token = result
+                .strip_prefix("exhausted|1|")
+                .with_context(|| result.clone())?;
+            session
+                .run(&format!(
+                    "SELECT idem_release('{id}', '{destination}', {token})"
+                ))
+                .await?;
+        }
+    }
+    Ok(())
+}
