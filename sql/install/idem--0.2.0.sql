@@ -1291,7 +1291,7 @@ COMMENT ON FUNCTION idem.rotate_slices(idem.ring) IS
     'Rotates the slices of a ring: current becomes sealed, next becomes current.';
 
 CREATE FUNCTION idem.rotate(ring_name text, wait boolean) RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms'
 AS $$
 DECLARE
     r             idem.ring;
@@ -1319,6 +1319,8 @@ BEGIN
             EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT', oldest_tables[2]);
         END IF;
         -- A relay that reads from the oldest effect may have been created since the slices rotated.
+        -- Check this under the lock: if a relay is created between the check and the lock, it can
+        -- read a part of the slice, and the TRUNCATE removes the rest.
         IF r.name = 'outbox' AND cardinality(idem.relays_holding((r.current + 1) % 4)) > 0 THEN
             RETURN 'blocked';
         END IF;

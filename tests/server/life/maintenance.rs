@@ -394,7 +394,7 @@ async fn i11_emptying_a_slice_waits_for_one_lock_only() -> Result<()> {
     assert_eq!(session.text(rotate).await?, "opened");
     assert_eq!(session.text(rotate).await?, "rotated");
     // The server reports each lock wait of this session that is longer than 10 ms. A wait of the
-    // step ends after 100 ms.
+    // step ends after 50 ms.
     session
         .run(
             "SET deadlock_timeout = '10ms'; SET log_lock_waits = on;
@@ -419,5 +419,28 @@ async fn i11_emptying_a_slice_waits_for_one_lock_only() -> Result<()> {
         reader.run("COMMIT").await?;
     }
     assert_eq!(session.text(rotate).await?, "emptied");
+    Ok(())
+}
+
+/// I11. Goal: a step that waits for a lock gives up after half of the time for which other sessions
+/// may wait behind it, because it needs the rest for its work under the lock. Only
+/// `idem.lock_out_claims`, which functions for administrators call, waits for longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i11_steps_wait_for_a_lock_for_50_ms() -> Result<()> {
+    let cluster = server("lock-timeouts")?;
+    let session = with_idem(&cluster, "shop").await?;
+    let limits = "SELECT p.proname, option
+                    FROM pg_proc p CROSS JOIN LATERAL unnest(p.proconfig) AS option
+                   WHERE p.pronamespace = 'idem'::regnamespace AND option LIKE 'lock_timeout=%'
+                     AND option <> 'lock_timeout=50ms' ORDER BY 1";
+    assert_eq!(
+        session.text(limits).await?,
+        "lock_out_claims|lock_timeout=2s"
+    );
+    let steps = "SELECT count(*) FROM pg_proc p
+                  WHERE p.proname IN ('rotate', 'rotate_pending', 'rotate_payloads',
+                                      'rotate_progress', 'note_no_pending')
+                    AND 'lock_timeout=50ms' = ANY (p.proconfig)";
+    assert_eq!(session.text(steps).await?, "5");
     Ok(())
 }
