@@ -3678,6 +3678,13 @@ AS $$
                format('TRUNCATE of %s', h.relation::regclass)
           FROM step s JOIN held h ON h.relation = ANY (idem.slice_tables(s.name, s.next)::oid[])
          WHERE s.emptying
+        UNION ALL
+        -- The lock of maintainers stops each step, also the first. A maintainer holds it briefly,
+        -- so it is shown after one second.
+        SELECT r.name, h.pid, h.virtualtransaction, '-infinity', 'the lock of maintenance'
+          FROM idem.ring r JOIN held h ON h.relation = 'idem.ring'::regclass
+           AND h.mode = 'ShareUpdateExclusiveLock'
+         WHERE r.opening OR r.emptying OR idem.is_due(r)
     )
     SELECT DISTINCT b.name, b.pid, coalesce(a.usename, p.owner), a.application_name, a.state,
            coalesce(a.xact_start, p.prepared), p.gid, b.blocks

@@ -190,6 +190,37 @@ async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
     Ok(())
 }
 
+/// I9. Goal: a monitor sees a session that holds the lock of maintenance, for example after ANALYZE
+/// in a transaction block. It stops the first step of a rotation too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i9_monitor_sees_who_holds_the_lock_of_maintenance() -> Result<()> {
+    let cluster = server("health-analyze")?;
+    let session = with_idem(&cluster, "shop").await?;
+    let analyzes = connect(&cluster, "shop").await?;
+    let blockers = "SELECT ring, pid, blocks FROM idem_rotation_blockers()";
+    analyzes.run("BEGIN; ANALYZE idem.ring").await?;
+    let pid = analyzes.pid().await?;
+    session.run("SELECT pg_sleep(1.1)").await?;
+    assert_eq!(session.text(blockers).await?, "", "no ring is due");
+    make_due(&session, "standard").await?;
+    make_due(&session, "standard").await?;
+    assert_eq!(
+        session
+            .text("SELECT idem.rotate('standard', false)")
+            .await?,
+        "locked"
+    );
+    assert_eq!(
+        session.text(blockers).await?,
+        format!("standard|{pid}|the lock of maintenance")
+    );
+    let health = check(&session, "rotation standard").await?;
+    ensure!(health.contains(&format!("pid {pid}")), "{health}");
+    analyzes.run("COMMIT").await?;
+    assert_eq!(session.text(blockers).await?, "");
+    Ok(())
+}
+
 /// I9. Goal: a monitor sees a transaction that began after the step of the rotation, if another
 /// maintenance process waits for it. Each process waits for the transactions that hold the lock
 /// when it first checks the step.
