@@ -8,8 +8,9 @@ use pgrx::pg_sys;
 /// The slices of one destination: of the inbox, or with [`Rings::with_journal_slices`] of the
 /// journal.
 pub struct Slices {
-    /// Slices that are only probed, the oldest first.
-    pub sealed: Vec<Table>,
+    /// Slices that are only probed: those of the rings that the destination left, and the sealed
+    /// slices. The oldest of a ring comes first.
+    pub probed_only: Vec<Table>,
     /// Slices that are probed and written, in this order.
     pub written: Vec<Table>,
 }
@@ -18,7 +19,7 @@ impl Slices {
     pub fn open(destination: &Destination, rings: &Rings) -> Self {
         let ring: Ring = destination.ring(rings);
         Slices {
-            sealed: destination
+            probed_only: destination
                 .left_rings(rings)
                 .flat_map(|left| left.probed().collect::<Vec<_>>())
                 .chain(ring.sealed())

@@ -111,8 +111,8 @@ impl CompositeDatum {
         let desc = result_row(fcinfo)?;
         let value = enum_datum(desc, 1, label)?;
         let columns = || [Some(value)].into_iter().chain(others.iter().copied());
-        // SAFETY: the descriptor is that of a row with columns of the caller's types, and their
-        // number is checked.
+        // SAFETY: the SQL function declares this row type, and the caller passes values of the
+        // types of its columns. The number of columns is checked below.
         unsafe {
             if (*desc).natts as usize != 1 + others.len() {
                 return Err(Error::Corrupt(

@@ -9,9 +9,10 @@ COMMENT ON FUNCTION idem_acquire(text, text, interval) IS
     'Leases a message for processing outside the transaction: commit, process the message, then '
     'call idem_complete with the token. outcome: see the type idem_lease_outcome. attempt counts '
     'this lease. After in_progress retry after retry_after; a received message is in_progress '
-    'too, because idem_next returns it. lease: 1 millisecond to 1 day. Never waits, at any '
-    'isolation level. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (the hash of '
-    'this id is the hash of another id), 25006 (standby or read-only transaction).';
+    'too, because idem_next returns it. lease: 1 millisecond to 1 day. Never waits for another '
+    'transaction that claims, leases or receives the message, at any isolation level. Errors: '
+    '22004 (null argument), 22023 (invalid argument), 23000 (the hash of this id is the hash of '
+    'another id), 25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_acquire(
     id uuid, destination text, lease interval DEFAULT '30 seconds', OUT outcome idem_lease_outcome,
@@ -22,9 +23,10 @@ COMMENT ON FUNCTION idem_acquire(uuid, text, interval) IS
     'Leases a message for processing outside the transaction: commit, process the message, then '
     'call idem_complete with the token. outcome: see the type idem_lease_outcome. attempt counts '
     'this lease. After in_progress retry after retry_after; a received message is in_progress '
-    'too, because idem_next returns it. lease: 1 millisecond to 1 day. Never waits, at any '
-    'isolation level. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this id is '
-    'the hash of another id), 25006 (standby or read-only transaction).';
+    'too, because idem_next returns it. lease: 1 millisecond to 1 day. Never waits for another '
+    'transaction that claims, leases or receives the message, at any isolation level. Errors: '
+    '22004 (null argument), 22023 (invalid argument), 23000 (this id is the hash of another id), '
+    '25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_complete(
     id text, destination text, token bigint, effects jsonb DEFAULT '[]'

@@ -316,8 +316,8 @@ $$;
 SELECT pg_catalog.pg_extension_config_dump('idem.destination', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.ring', '');
 
--- The triggers are ENABLE ALWAYS, because backends must also see a step that is done with
--- session_replication_role = replica.
+-- ENABLE ALWAYS: the triggers also fire in a session with session_replication_role = replica.
+-- Otherwise backends would keep the state before a step of such a session.
 CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.ring
     FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
 ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER publish;
@@ -1245,9 +1245,9 @@ $$;
 COMMENT ON FUNCTION idem.is_due(idem.ring) IS
     'Returns whether the last rotation of a ring is at least one period ago.';
 
--- A duplicate reads the effects of its claim, so the slice must be older than every claim that can
--- still be found. While a ring opens, claims already go to its next slice. So the oldest claim of a
--- slice can be older than started, from which remembers_since is computed, but not than opened.
+-- A duplicate reads the effects of its claim. So the newest effect in the oldest slice of the
+-- outbox must be older than every claim that can still be found. Claims go into a slice of the
+-- inbox from opened on, which can be long before started. So compare with opened.
 CREATE FUNCTION idem.outbox_may_rotate(outbox idem.ring) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -1279,8 +1279,9 @@ BEGIN
            opening = false,
            emptying = true,
            started[(r.current + 1) % 4 + 1] = now_ran,
-           -- After this UPDATE the older sealed slice is the one that is current + 3 now. The first
-           -- two rotations remove slices that were never used.
+           -- r.current is the value before this UPDATE. The slice r.current + 3 becomes the older
+           -- sealed slice. The first two rotations remove slices that were never used, so every
+           -- claim is still found.
            remembers_since = CASE WHEN r.rotations >= 2 THEN r.started[(r.current + 3) % 4 + 1] END,
            rotated_at = now_ran,
            rotations = r.rotations + 1
@@ -1368,7 +1369,8 @@ BEGIN
     LOCK TABLE idem.ring IN SHARE ROW EXCLUSIVE MODE;
 EXCEPTION
     WHEN lock_not_available THEN
-        RAISE EXCEPTION 'transactions with claims have not ended within 2 seconds'
+        RAISE EXCEPTION 'transactions with claims, or a maintenance step, have not ended within '
+                        '2 seconds'
             USING ERRCODE = 'lock_not_available',
                   HINT = 'Try again, or find the long transaction in pg_stat_activity. New claims '
                          'wait behind this function, so it does not wait longer.';
@@ -1411,7 +1413,7 @@ COMMENT ON FUNCTION idem.pending_is_large(idem.pending_rotation) IS
     'Returns whether the current table is large enough for a rotation.';
 
 -- Few means at most 2,000 rows and 2 MB. The copy takes about 10 microseconds for each row with its
--- entries in three indexes.
+-- entries in three indexes, so the tables are locked for about 20 ms.
 CREATE FUNCTION idem.pending_rows_are_few(table_number integer) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -1477,9 +1479,10 @@ COMMENT ON FUNCTION idem.rotate_pending() IS
     'the current one. Returns false when the table is small, its live rows are many, or a lock '
     'was not available.';
 
--- While no message is pending, claims skip the look-up: see extension/src/pending/presence.rs.
--- Setting the note to none needs the same locks as a rotation. So it is set only if no pending
--- message was written since an earlier maintenance pass found none.
+-- While no message is pending, claims skip the look-up: see extension/src/pending/presence.rs. To
+-- set the note to none, the maintainer needs the same locks as for a rotation, and claims wait for
+-- them. It takes these locks rarely: only in a pass after one that found no pending message, if no
+-- message was written in between.
 CREATE FUNCTION idem.note_no_pending(rotation idem.pending_rotation) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET jit = off
 AS $$
@@ -4133,9 +4136,10 @@ COMMENT ON FUNCTION idem_acquire(text, text, interval) IS
     'Leases a message for processing outside the transaction: commit, process the message, then '
     'call idem_complete with the token. outcome: see the type idem_lease_outcome. attempt counts '
     'this lease. After in_progress retry after retry_after; a received message is in_progress '
-    'too, because idem_next returns it. lease: 1 millisecond to 1 day. Never waits, at any '
-    'isolation level. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (the hash of '
-    'this id is the hash of another id), 25006 (standby or read-only transaction).';
+    'too, because idem_next returns it. lease: 1 millisecond to 1 day. Never waits for another '
+    'transaction that claims, leases or receives the message, at any isolation level. Errors: '
+    '22004 (null argument), 22023 (invalid argument), 23000 (the hash of this id is the hash of '
+    'another id), 25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_acquire(
     id uuid, destination text, lease interval DEFAULT '30 seconds', OUT outcome idem_lease_outcome,
@@ -4146,9 +4150,10 @@ COMMENT ON FUNCTION idem_acquire(uuid, text, interval) IS
     'Leases a message for processing outside the transaction: commit, process the message, then '
     'call idem_complete with the token. outcome: see the type idem_lease_outcome. attempt counts '
     'this lease. After in_progress retry after retry_after; a received message is in_progress '
-    'too, because idem_next returns it. lease: 1 millisecond to 1 day. Never waits, at any '
-    'isolation level. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this id is '
-    'the hash of another id), 25006 (standby or read-only transaction).';
+    'too, because idem_next returns it. lease: 1 millisecond to 1 day. Never waits for another '
+    'transaction that claims, leases or receives the message, at any isolation level. Errors: '
+    '22004 (null argument), 22023 (invalid argument), 23000 (this id is the hash of another id), '
+    '25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_complete(
     id text, destination text, token bigint, effects jsonb DEFAULT '[]'

@@ -26,7 +26,7 @@ COMMENT ON FUNCTION idem.pending_is_large(idem.pending_rotation) IS
     'Returns whether the current table is large enough for a rotation.';
 
 -- Few means at most 2,000 rows and 2 MB. The copy takes about 10 microseconds for each row with its
--- entries in three indexes.
+-- entries in three indexes, so the tables are locked for about 20 ms.
 CREATE FUNCTION idem.pending_rows_are_few(table_number integer) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -92,9 +92,10 @@ COMMENT ON FUNCTION idem.rotate_pending() IS
     'the current one. Returns false when the table is small, its live rows are many, or a lock '
     'was not available.';
 
--- While no message is pending, claims skip the look-up: see extension/src/pending/presence.rs.
--- Setting the note to none needs the same locks as a rotation. So it is set only if no pending
--- message was written since an earlier maintenance pass found none.
+-- While no message is pending, claims skip the look-up: see extension/src/pending/presence.rs. To
+-- set the note to none, the maintainer needs the same locks as for a rotation, and claims wait for
+-- them. It takes these locks rarely: only in a pass after one that found no pending message, if no
+-- message was written in between.
 CREATE FUNCTION idem.note_no_pending(rotation idem.pending_rotation) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET jit = off
 AS $$

@@ -81,9 +81,9 @@ $$;
 COMMENT ON FUNCTION idem.is_due(idem.ring) IS
     'Returns whether the last rotation of a ring is at least one period ago.';
 
--- A duplicate reads the effects of its claim, so the slice must be older than every claim that can
--- still be found. While a ring opens, claims already go to its next slice. So the oldest claim of a
--- slice can be older than started, from which remembers_since is computed, but not than opened.
+-- A duplicate reads the effects of its claim. So the newest effect in the oldest slice of the
+-- outbox must be older than every claim that can still be found. Claims go into a slice of the
+-- inbox from opened on, which can be long before started. So compare with opened.
 CREATE FUNCTION idem.outbox_may_rotate(outbox idem.ring) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -115,8 +115,9 @@ BEGIN
            opening = false,
            emptying = true,
            started[(r.current + 1) % 4 + 1] = now_ran,
-           -- After this UPDATE the older sealed slice is the one that is current + 3 now. The first
-           -- two rotations remove slices that were never used.
+           -- r.current is the value before this UPDATE. The slice r.current + 3 becomes the older
+           -- sealed slice. The first two rotations remove slices that were never used, so every
+           -- claim is still found.
            remembers_since = CASE WHEN r.rotations >= 2 THEN r.started[(r.current + 3) % 4 + 1] END,
            rotated_at = now_ran,
            rotations = r.rotations + 1
@@ -204,7 +205,8 @@ BEGIN
     LOCK TABLE idem.ring IN SHARE ROW EXCLUSIVE MODE;
 EXCEPTION
     WHEN lock_not_available THEN
-        RAISE EXCEPTION 'transactions with claims have not ended within 2 seconds'
+        RAISE EXCEPTION 'transactions with claims, or a maintenance step, have not ended within '
+                        '2 seconds'
             USING ERRCODE = 'lock_not_available',
                   HINT = 'Try again, or find the long transaction in pg_stat_activity. New claims '
                          'wait behind this function, so it does not wait longer.';

@@ -115,8 +115,8 @@ $$;
 SELECT pg_catalog.pg_extension_config_dump('idem.destination', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.ring', '');
 
--- The triggers are ENABLE ALWAYS, because backends must also see a step that is done with
--- session_replication_role = replica.
+-- ENABLE ALWAYS: the triggers also fire in a session with session_replication_role = replica.
+-- Otherwise backends would keep the state before a step of such a session.
 CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.ring
     FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
 ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER publish;

@@ -217,8 +217,8 @@ fn problems_of_readme(package: &Package) -> Result<Vec<String>> {
         .collect())
 }
 
-/// Returns the targets of links that are paths. A name with `::`, `()` or without a dot and a slash
-/// is a link to an item of the documentation.
+/// Returns the targets of links to files: they have a slash or end with `.md`, and have no `://`.
+/// Another target is a URL or an item of the Rust documentation, such as `module::item`.
 fn links_to_files(markdown: &str) -> Vec<String> {
     pulldown_cmark::Parser::new(markdown)
         .filter_map(|event| match event {

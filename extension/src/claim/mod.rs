@@ -126,7 +126,7 @@ pub fn claim_identity<'a>(
 struct ClaimWriter<'s, 'a> {
     rings: &'a Entered,
     terms: Terms<'s>,
-    sealed: Vec<Lookup<'s>>,
+    probed_only: Vec<Lookup<'s>>,
     written: Vec<(Lookup<'s>, Inserter<'s>)>,
     pending: Option<PendingCheck<'a>>,
 }
@@ -136,8 +136,8 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         ClaimWriter {
             rings,
             terms,
-            sealed: slices
-                .sealed
+            probed_only: slices
+                .probed_only
                 .iter()
                 .map(|table| Lookup::insert_only(table, 2))
                 .collect(),
@@ -166,7 +166,7 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
     fn decide(&mut self, identity: Identity<'a>) -> Result<Outcome<'a>> {
         let mut keys = identity.keys();
         let looks = self
-            .sealed
+            .probed_only
             .iter_mut()
             .chain(self.written.iter_mut().map(|(lookup, _)| lookup));
         for lookup in looks {
@@ -191,8 +191,8 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             return Ok(outcome);
         }
         pause_point("claim: before insert");
-        // Read the clock after the look-ups, so that the time is later than that of an earlier
-        // claim that was forgotten.
+        // Read the clock after the look-ups: if an earlier claim was made and forgotten before
+        // them, this time is later.
         let mut claimed_at = pg::clock();
         for n in 0..self.written.len() {
             if let Some(outcome) = self.insert(n, &mut keys, &identity, &mut claimed_at)? {

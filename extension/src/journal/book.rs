@@ -110,7 +110,7 @@ pub struct CallJournal<'a> {
     identity: Identity<'a>,
     step: &'a str,
     keys: [pg_sys::ScanKeyData; 3],
-    sealed: Vec<Lookup<'a>>,
+    probed_only: Vec<Lookup<'a>>,
     written: Vec<(Lookup<'a>, Inserter<'a>)>,
 }
 
@@ -121,8 +121,8 @@ impl<'a> CallJournal<'a> {
             identity,
             step,
             keys: call_keys(&identity, step),
-            sealed: slices
-                .sealed
+            probed_only: slices
+                .probed_only
                 .iter()
                 .map(|table| Lookup::insert_only(table, 3))
                 .collect(),
@@ -154,7 +154,7 @@ impl<'a> CallJournal<'a> {
     fn look(&mut self) -> Option<CallHistory> {
         let mut page = CallHistory::default();
         let looks = self
-            .sealed
+            .probed_only
             .iter_mut()
             .chain(self.written.iter_mut().map(|(lookup, _)| lookup));
         for lookup in looks {

@@ -168,7 +168,8 @@ fn record_end(call: Call, event: CallEvent, body: Option<(&str, pg_sys::Datum)>)
     })
 }
 
-/// Returns the error of the last event, if `asked_for` is true.
+/// Returns the error that the last event stored. The callers set `asked_for` only if the call has
+/// failed, because the last event of another call stores a response or nothing.
 pub fn error(page: &CallHistory, asked_for: bool) -> Option<String> {
     let last = page.last().filter(|_| asked_for)?;
     last.body_text().map(|body| error_from_json(body.as_str()))

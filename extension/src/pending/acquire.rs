@@ -41,7 +41,8 @@ pub struct Lease {
 const PAUSE: i64 = 1_000_000;
 const BUSY: Acquired = Acquired::InProgress { retry_after: PAUSE };
 
-/// Leases a message for `lease` microseconds. Never waits for another transaction.
+/// Leases a message for `lease` microseconds. Never waits for another transaction that claims,
+/// leases or receives the message.
 pub fn acquire(id: MessageId, name: &str, lease: i64) -> Result<Acquired> {
     let rings = ring::enter()?;
     let Some(identity) = Identity::try_intern(id, name, &rings)? else {

@@ -33,7 +33,7 @@ thread_local! {
     static PLACES: RefCell<HashMap<i32, Place>> = RefCell::default();
 }
 
-/// A scan that has started.
+/// A scan of one session for due messages: where in the index it started, and when.
 pub struct ScanStart {
     destination: i32,
     pub at: pg_sys::TimestampTz,

@@ -1,4 +1,4 @@
-//! An open table with one of its unique indexes.
+//! An open table with one of its indexes.
 
 use crate::pause::pause_point;
 use pgrx::pg_sys;

@@ -1,5 +1,5 @@
-//! The loop of every function that looks a key up and then acts: look, wait for the transaction
-//! that is writing the row, and look again.
+//! A transaction that is writing a row, the wait for its end, and the loop of every function that
+//! looks again after this wait. `settle.rs` has the function that looks, waits and looks again.
 //!
 //! Other loops have other rules: `ring::enter` and `pending::tables` lock a table and check that it
 //! is still the right one, and waiters and fences poll until a deadline.

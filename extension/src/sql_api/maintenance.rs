@@ -1,4 +1,4 @@
-//! The functions for the extension's own SQL about maintenance, relays and health
+//! The functions that the SQL of the extension calls for maintenance, relays and health
 //! (sql/internal/functions.sql).
 
 use super::Report;

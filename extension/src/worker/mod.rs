@@ -2,9 +2,9 @@
 //!
 //! The launcher starts with the server and is not connected to a database. For each database it
 //! repeatedly starts a maintainer that connects, runs the due steps and ends: a permanent
-//! connection would block DROP DATABASE. A maintainer stays connected only while a rotation waits
-//! at its fence, and at that time the transaction that it waits for blocks DROP DATABASE too.
-//! Launcher and maintainers run on the primary only.
+//! connection would block DROP DATABASE. A maintainer stays connected while steps have work, and
+//! while a rotation waits at its fence. At that time the transaction that the fence waits for
+//! blocks DROP DATABASE too. Launcher and maintainers run on the primary only.
 
 mod launcher;
 mod maintainer;

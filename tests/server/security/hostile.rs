@@ -629,8 +629,9 @@ async fn i9_installation_executes_no_trap() -> Result<()> {
                        evil.idem_lease_outcome",
         )
         .await?;
-    // With the search_path of an installation a careless statement executes a trap, because the
-    // trap matches better than the function in pg_catalog.
+    // CREATE EXTENSION runs its script with the schema of the extension in search_path. Show first
+    // that the traps work: with this search_path an unqualified call executes a trap, because the
+    // trap matches the arguments better than the function in pg_catalog.
     session.run("SET search_path = evil").await?;
     let careless = "SELECT format('%s', pg_catalog.text 'a')";
     assert_eq!(session.refused(careless).await?.sqlstate, "EVIL0");

@@ -218,8 +218,8 @@ async fn dropped_source_returns_withheld_messages() {
     let withheld = next(&mut second).await;
     assert_eq!(text(&withheld), "withheld");
     withheld.settle(Settlement::Acknowledge).await.unwrap();
-    // The source no longer fetches from its channel, but the channel is still open. So the message
-    // can be returned.
+    // The dropped source no longer fetches, but its channel is still open. So the message that it
+    // delivered before can be released.
     open.settle(Settlement::Release {
         after: Duration::ZERO,
     })
