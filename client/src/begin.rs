@@ -97,7 +97,7 @@ impl<'c> ClaimedTransaction<'c> {
     ///
     /// After an error other than [`Error::AmbiguousCommit`], the transaction is certainly rolled
     /// back. This function also fails if an earlier statement of the transaction failed and the
-    /// caller ignored its error.
+    /// caller ignored its error, or if the caller has executed COMMIT or ROLLBACK itself.
     pub async fn record_and_commit(self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
         let Self { claim, mut open } = self;
         let recorded = if effects.is_empty() {

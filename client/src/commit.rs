@@ -13,10 +13,11 @@ use crate::Error;
 ///
 /// If a statement of the transaction has failed, PostgreSQL silently executes ROLLBACK in place of
 /// COMMIT, and the driver reports success. A handler that ignored the error of that statement would
-/// acknowledge a message that was not processed. So this function sends a query before COMMIT,
-/// which costs a round trip and fails with 25P02 in this case.
-/// [`ClaimedTransaction`](crate::ClaimedTransaction) detects the failure without that query.
+/// acknowledge a message that was not processed. The same applies to a handler that has executed
+/// ROLLBACK itself. So this function sends SAVEPOINT before COMMIT, which costs a round trip and
+/// fails with 25P02 or 25P01 in these cases. [`ClaimedTransaction`](crate::ClaimedTransaction)
+/// detects them without that round trip.
 pub async fn commit(tx: Transaction<'_>) -> Result<(), Error> {
-    tx.batch_execute("SELECT 1").await?;
+    tx.batch_execute("SAVEPOINT idem").await?;
     tx.commit().await.map_err(Error::of_commit)
 }

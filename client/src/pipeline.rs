@@ -14,6 +14,11 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::Error;
 
+/// Statements that fail outside of a transaction block (25P01) and in a failed transaction (25P02).
+/// They change nothing, assign no transaction id and return no row. Sent as a simple query with
+/// other statements, they also keep those statements from being executed.
+pub const CHECK_TRANSACTION: &str = "SAVEPOINT idem; RELEASE SAVEPOINT idem";
+
 /// A request that was sent. Its result is awaited later.
 pub struct Pipelined<'f, T> {
     early: Option<T>,
@@ -41,10 +46,10 @@ impl<'f, T> Pipelined<'f, T> {
 
 /// Sends COMMIT after requests of the same transaction, and waits for all results.
 ///
-/// The requests detect a transaction in which a statement has failed. Without requests, this
-/// function does the same as [`commit_alone`]. When this function returns, COMMIT or ROLLBACK was
-/// sent, also after an error. An error other than [`Error::AmbiguousCommit`] means a certain
-/// rollback.
+/// The requests must detect a transaction in which a statement has failed, or which has ended.
+/// Without requests, this function does the same as [`commit_alone`]. When this function returns,
+/// COMMIT or ROLLBACK was sent, also after an error. An error other than
+/// [`Error::AmbiguousCommit`] means a certain rollback.
 pub async fn pipeline_commit<T>(
     client: &Client,
     requests: Vec<Pipelined<'_, Result<T, Error>>>,
@@ -72,20 +77,20 @@ pub async fn pipeline_commit<T>(
 /// Commits without a request before it, in one round trip. The errors are those of
 /// [`pipeline_commit`].
 ///
-/// COMMIT of a transaction in which a statement has failed is a silent ROLLBACK. So a query is sent
-/// before COMMIT in the same message: in this case the query fails, and the server skips the
-/// COMMIT.
+/// COMMIT of a transaction in which a statement has failed is a silent ROLLBACK, and COMMIT outside
+/// of a transaction does nothing and succeeds. So SAVEPOINT is sent before COMMIT in the same
+/// message. In these cases it fails, with 25P02 or 25P01, and the server skips the COMMIT.
 pub async fn commit_alone(client: &Client) -> Result<(), Error> {
-    let mut has_asked = false;
+    let mut is_checked = false;
     let ended = async {
-        let mut answers = pin!(client.simple_query_raw("SELECT 1; COMMIT").await?);
+        let mut answers = pin!(client.simple_query_raw("SAVEPOINT idem; COMMIT").await?);
         while let Some(answer) = answers.try_next().await? {
-            has_asked |= matches!(answer, SimpleQueryMessage::CommandComplete(_));
+            is_checked |= matches!(answer, SimpleQueryMessage::CommandComplete(_));
         }
         Ok(())
     };
     let ended = ended.await.map_err(Error::of_commit);
-    if ended.is_err() && !has_asked {
+    if ended.is_err() && !is_checked {
         rollback_without_wait(client);
     }
     ended

@@ -203,7 +203,7 @@ mod tests {
             "COMMIT TRANSACTION AND NO CHAIN",
             "END",
             "end transaction",
-            "SELECT 1; COMMIT",
+            "SAVEPOINT idem; COMMIT",
             "SELECT 1; COMMIT;\n",
             "COMMIT; BEGIN",
             "/* COMMIT */ COMMIT",

@@ -118,7 +118,11 @@ fn commits() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
     let execute = [message(b'E', &[0; 5]), message(b'S', b"")].concat();
     vec![
         ("simple", query("BEGIN"), query("COMMIT")),
-        ("last in a query", query("BEGIN"), query("SELECT 1; COMMIT")),
+        (
+            "last in a query",
+            query("BEGIN"),
+            query("SAVEPOINT idem; COMMIT"),
+        ),
         ("extended", [parse(""), bind("")].concat(), execute.clone()),
         (
             "prepared",

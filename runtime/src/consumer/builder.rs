@@ -101,7 +101,8 @@ impl<S: Source> Consumer<S> {
     ///
     /// The handler works in the transaction that claims the message. It must drop `Tx` before it
     /// returns: if it keeps `Tx`, processing fails with [`Error::TransactionKept`] and the
-    /// transaction is rolled back.
+    /// transaction is rolled back. It must not execute COMMIT or ROLLBACK:
+    /// [`Error::TransactionEnded`].
     pub fn handle<F, Fut>(mut self, destination: &str, handler: F) -> Self
     where
         F: Fn(Tx, Message) -> Fut + Send + Sync + 'static,

@@ -20,6 +20,9 @@ pub(super) enum KeptAs {
     /// The message's own id, as its policy reads it. A hash is used instead if the message has no
     /// id, or if a message with another fingerprint was processed under that id.
     Itself,
+    /// Like [`Itself`](Self::Itself), and a hash if the claim of the message is committed. Used for
+    /// a message whose handler has committed the claim without the effects of the message.
+    ItselfOrHash,
     /// A hash of the whole message. Used for a message without a known destination, and for a
     /// message that has the id of another message.
     Hash,
@@ -38,7 +41,7 @@ pub(super) async fn keep(
     let with = DeadLetterContent::from(message);
     let id = match kept_as {
         // The user's id function may panic, perhaps as it did at the attempt. Then a hash is used.
-        KeptAs::Itself => unwinding(async { idem.id_of(message) })
+        KeptAs::Itself | KeptAs::ItselfOrHash => unwinding(async { idem.id_of(message) })
             .await
             .ok()
             .and_then(Result::ok)
@@ -66,9 +69,9 @@ pub(super) async fn keep(
         .policy
         .fingerprint;
     if let Some(id) = &id
-        && compares
         && !is_new
-        && is_of_another(pool, id, destination, message).await?
+        && (kept_as == KeptAs::ItselfOrHash
+            || compares && is_of_another(pool, id, destination, message).await?)
     {
         is_new = again(Retry::default(), || store(None)).await?;
     }

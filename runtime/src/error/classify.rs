@@ -24,7 +24,7 @@ impl Error {
                 .filter(|kind| kind.is_retryable())
                 .unwrap_or(ErrorKind::Handler),
             Self::Pool(_) => ErrorKind::PoolExhausted,
-            Self::TransactionKept => ErrorKind::Terminal,
+            Self::TransactionKept | Self::TransactionEnded => ErrorKind::Terminal,
             Self::AmbiguousCommit(_) => ErrorKind::AmbiguousCommit,
             Self::LeaseLost => ErrorKind::NotClaimed,
             Self::SourceEnded(_) | Self::WorkerPanicked(_) | Self::Policy(_) => ErrorKind::Other,

@@ -84,6 +84,12 @@ pub enum Error {
     /// rolls back.
     #[error("the handler has kept its transaction: drop it before the handler ends")]
     TransactionKept,
+    /// The handler executed COMMIT or ROLLBACK in its [`Tx`](crate::Tx), so the message is not
+    /// processed exactly once. A COMMIT of the handler has taken effect without the effects of the
+    /// message, and so have the statements that the handler executed after the end of the
+    /// transaction. Without a claim, the effects may be sent.
+    #[error("the handler has ended its transaction itself: it must not execute COMMIT or ROLLBACK")]
+    TransactionEnded,
     /// The pool provided no connection in time, or the pool is closed.
     #[error("no connection from the pool: {0}")]
     Pool(String),

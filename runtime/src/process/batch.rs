@@ -123,7 +123,8 @@ fn is_away(error: &Error, doubt: &Doubt) -> bool {
 
 /// Claims all messages, runs the handler for the new ones one after the other, records and commits.
 /// An error applies to all messages. Everything was rolled back, unless the error is
-/// [`Error::AmbiguousCommit`].
+/// [`Error::AmbiguousCommit`], or [`Error::TransactionEnded`]: a handler that executes COMMIT
+/// commits the claims of all messages.
 pub(super) async fn batch_transaction(
     settings: &Settings,
     pool: &Pool,
@@ -140,7 +141,10 @@ pub(super) async fn batch_transaction(
     let span = telemetry::of_process_batch(first.destination, tasks.len());
     let attempt = async {
         let mut session = Session::borrow(pool, settings).await?;
-        let processed = in_session(&mut session, first, &tasks, handler).await;
+        let mut processed = in_session(&mut session, first, &tasks, handler).await;
+        if matches!(processed, Err(Error::Handler(_))) && session.is_ended_by_handler().await {
+            processed = Err(Error::TransactionEnded);
+        }
         session.finish(processed.as_ref().err()).await;
         processed
     };

@@ -205,6 +205,7 @@ impl Pipeline<'_> {
     /// processed one by one.
     async fn shared(self, group: Vec<Placed>, handler: &impl Work, batch: &mut Batch) {
         let mut doubt = None;
+        let mut is_ended_by_handler = false;
         if group.len() > 1 {
             match batch_transaction(self.settings, self.pool, &group, handler).await {
                 Ok(processed) => {
@@ -214,7 +215,7 @@ impl Pipeline<'_> {
                     return;
                 }
                 Err(Error::AmbiguousCommit(cause)) => doubt = Some(cause),
-                Err(_) => {}
+                Err(error) => is_ended_by_handler = matches!(error, Error::TransactionEnded),
             }
         }
         let mut skipped = None;
@@ -222,6 +223,14 @@ impl Pipeline<'_> {
             let result = match skipped.take() {
                 Some(error) => Err(error),
                 None => self.alone(&ready, handler, doubt.clone()).await,
+            };
+            let result = match result {
+                // The handler of one message may have committed the claims of all messages, so
+                // this claim does not show that the message was processed.
+                Ok(Processed::Duplicate { .. }) if is_ended_by_handler => {
+                    Err(Error::TransactionEnded)
+                }
+                result => result,
             };
             let result = self.conclude(ready, result).await;
             skipped = skip_error(&result, &doubt);

@@ -3,16 +3,21 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use deadpool_postgres::Pool;
+use futures_util::future::join;
 use idem_client::{
-    Destination, Effect, MessageId, RecordedEffect,
+    Destination, Effect, ErrorKind, MessageId, RecordedEffect,
     lease::Held,
-    pipeline::{Pipelined, commit_alone, fire_and_forget, pipeline_commit, rollback_without_wait},
+    pipeline::{
+        CHECK_TRANSACTION, Pipelined, commit_alone, fire_and_forget, pipeline_commit,
+        rollback_without_wait,
+    },
     span,
     sql::{COMPLETE, EFFECTS, RECORD_EFFECTS, Send, only_value},
 };
 use tokio::time::timeout;
 use tokio_postgres::{
     Row, Statement,
+    error::SqlState,
     types::{Json, ToSql, Type},
 };
 use tracing::{Instrument, Span};
@@ -130,14 +135,16 @@ impl Session {
 
     // Statements inside the transaction.
 
-    /// Claims in the transaction that is already open.
+    /// Claims in the transaction of a handler that has returned. Fails with
+    /// [`Error::TransactionEnded`] if the handler has ended the transaction.
     pub(crate) async fn claim(
         &self,
         task: &Task<'_>,
         id: &MessageId,
     ) -> Result<ClaimOutcome, Error> {
-        self.outcome(&claim::claim(task, id)?, task.destination, id)
-            .await
+        let sql = format!("{CHECK_TRANSACTION}; {}", claim::claim(task, id)?);
+        let outcome = self.outcome(&sql, task.destination, id).await;
+        outcome.map_err(of_check)
     }
 
     async fn outcome(
@@ -166,6 +173,19 @@ impl Session {
         let handled = handler(self.transaction(), message.clone()).await;
         self.ensure_transaction_returned()?;
         handled.map_err(Error::Handler)
+    }
+
+    /// Fails with [`Error::TransactionEnded`] if the handler has ended the transaction.
+    async fn ensure_open(&self) -> Result<(), Error> {
+        let checked = self.client().batch_execute(CHECK_TRANSACTION).await;
+        checked.map_err(of_check)
+    }
+
+    /// Returns whether the handler has ended the transaction. Returns false if the server does not
+    /// reply.
+    pub(crate) async fn is_ended_by_handler(&self) -> bool {
+        let checked = timeout(ROLLBACK_TIMEOUT, self.ensure_open()).await;
+        matches!(checked, Ok(Err(Error::TransactionEnded)))
     }
 
     /// Returns the transaction for a handler.
@@ -245,7 +265,9 @@ impl Session {
                 .await?,
             );
         }
-        let mut rows = self.request_and_commit(&records).await?.into_iter();
+        // The claim of the transaction is gone if the handler has ended the transaction.
+        let recorded = self.request_and_commit(&records).await;
+        let mut rows = recorded.map_err(of_record)?.into_iter();
         let ids = effects.iter().map(|(_, effects)| match effects {
             [] => Ok(Vec::new()),
             _ => match rows.next().as_deref() {
@@ -258,13 +280,16 @@ impl Session {
         ids.collect()
     }
 
-    /// Completes a lease with the effects and commits, in one round trip. Returns the message ids
-    /// of the effects.
+    /// Completes a lease with the effects and commits. Returns the message ids of the effects.
+    ///
+    /// Outside of a transaction, the completion would commit without the work of the handler. So
+    /// this function first checks the transaction, which takes a round trip.
     pub(crate) async fn complete_and_commit(
         &self,
         held: &Held,
         effects: &[Effect],
     ) -> Result<Vec<Uuid>, Error> {
+        self.ensure_open().await?;
         let (token, list) = (held.token(), Json(effects));
         let (id, destination) = (held.id(), held.destination());
         let parameters = [
@@ -290,7 +315,8 @@ impl Session {
     }
 
     /// Writes effects without a claim to the outbox and commits, in one round trip. Returns the
-    /// message ids of the effects.
+    /// message ids of the effects. If the handler has ended the transaction, this function fails
+    /// with [`Error::TransactionEnded`], and the effects are sent.
     pub(crate) async fn send_and_commit(&self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
         let sends = effects
             .iter()
@@ -303,7 +329,19 @@ impl Session {
                     .await?,
             );
         }
-        let rows = self.request_and_commit(&requests).await?;
+        let sent = self.request_and_commit(&requests);
+        let rows = match requests.is_empty() {
+            true => sent.await?,
+            false => {
+                // `join` polls its futures in this order, so the check is sent first.
+                let (checked, sent) = join(self.ensure_open(), sent).await;
+                match checked {
+                    Err(error @ Error::TransactionEnded) => return Err(error),
+                    // A lost connection makes the commit ambiguous, and `sent` has that error.
+                    _ => sent?,
+                }
+            }
+        };
         rows.iter()
             .flatten()
             .map(|row| Ok(row.try_get(0)?))
@@ -317,7 +355,7 @@ impl Session {
         self.checkout.ends();
         let client = self.checkout.client();
         if requests.is_empty() {
-            commit_alone(client).await?;
+            commit_alone(client).await.map_err(of_check)?;
             Ok(Vec::new())
         } else {
             let mut sent = Vec::with_capacity(requests.len());
@@ -406,5 +444,23 @@ impl Session {
                 client.query(statement, &values).await?
             }
         })
+    }
+}
+
+/// Converts the error of statements that begin with [`CHECK_TRANSACTION`].
+fn of_check(error: impl Into<Error>) -> Error {
+    let error = error.into();
+    match error.sqlstate() == Some(&SqlState::NO_ACTIVE_SQL_TRANSACTION) {
+        true => Error::TransactionEnded,
+        false => error,
+    }
+}
+
+/// Converts the error of effects that are recorded in the transaction that has claimed their
+/// message. The claim is missing only if the handler has ended that transaction.
+fn of_record(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotClaimed => Error::TransactionEnded,
+        _ => error,
     }
 }

@@ -663,3 +663,46 @@ async fn i4_requeued_message_uses_the_handler_of_its_destination() {
         .unwrap();
     assert_eq!(left.get::<_, i64>(0), 0);
 }
+
+/// I4: a message whose handler has ended its transaction becomes a dead letter, also if the handler
+/// has committed the claim of the message.
+#[tokio::test]
+async fn i4_message_with_ended_transaction_becomes_dead_letter() {
+    let fixture = Fixture::new().await;
+    let broker = Broker::with([
+        message("rolled-back", "").with_type("ROLLBACK"),
+        message("committed", "").with_type("COMMIT"),
+        message("good", "").with_type("SELECT 1"),
+    ])
+    .dropping_rejected()
+    .closed();
+    let handler = |tx: Tx, message: Message| async move {
+        note(&tx, &message).await?;
+        tx.batch_execute(message.message_type().unwrap()).await?;
+        Ok(vec![])
+    };
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
+        .handle("orders", handler)
+        .concurrency(1);
+    let summary = source_ended(in_time(consumer.run(pending())).await);
+
+    assert_eq!(
+        (summary.handled, summary.rejected, summary.retried),
+        (1, 2, 0)
+    );
+    let letters = letters(&fixture).await;
+    assert_eq!(letters.len(), 2, "{letters:?}");
+    assert!(
+        letters
+            .iter()
+            .all(|letter| letter.contains("ended its transaction")),
+        "{letters:?}"
+    );
+    assert!(
+        letters
+            .iter()
+            .any(|letter| letter.starts_with("orders rolled-back")),
+        "{letters:?}"
+    );
+    assert_eq!(fixture.done().await, ["committed", "good"]);
+}

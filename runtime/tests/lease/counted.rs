@@ -214,3 +214,31 @@ async fn lost_lease_commits_nothing() {
     assert_eq!(fixture.work(&message).await, 0);
     fixture.assert_undone(&message).await;
 }
+
+/// I1: outside of a transaction, the completion of the lease would commit without the work.
+#[tokio::test]
+async fn i1_counted_handler_that_ends_its_transaction_is_buried() {
+    let fixture = Fixture::new().await;
+    for (end, effects) in ["ROLLBACK", "COMMIT"]
+        .into_iter()
+        .flat_map(|end| [(end, 0), (end, 1)])
+    {
+        let message = redelivered();
+        let processed = counting(Style::Eager)
+            .process(&fixture.pool, &message, async |tx: Tx, message: Message| {
+                tx.execute("INSERT INTO work VALUES ($1)", &[&message.message_id()])
+                    .await?;
+                tx.batch_execute(end).await?;
+                Ok((0..effects).map(|_| fact()).collect())
+            })
+            .await
+            .unwrap();
+        let Processed::Buried { reason } = processed else {
+            panic!("{processed:?}");
+        };
+        assert!(reason.contains("ended its transaction"), "{reason}");
+        fixture.assert_undone(&message).await;
+        assert_eq!(fixture.work(&message).await, i64::from(end == "COMMIT"));
+    }
+    fixture.until_quiet().await;
+}

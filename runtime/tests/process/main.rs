@@ -5,6 +5,7 @@ mod ambiguous;
 mod batch;
 mod cancel;
 mod dropped;
+mod ended;
 mod fixtures;
 mod retries;
 mod styles;

@@ -1,0 +1,159 @@
+//! Tests of handlers that end their transaction themselves. Such a message is never acknowledged.
+
+use idem_runtime::{
+    Error, Handled, Idem, Message, Policies, Processed, Settlement, Tx,
+    policy::{MissingId, Rule, Store, Style},
+};
+
+use crate::fixtures::{DESTINATION, Fixture, fact, idem, insert, message, preparing, work};
+
+const ENDS: [&str; 2] = ["ROLLBACK", "COMMIT"];
+
+/// The rules for every form of a transaction: both styles, and a transaction without a claim.
+const RULES: [fn(Rule) -> Rule; 3] = [
+    |rule| rule.style(Style::Eager),
+    |rule| rule.style(Style::Reactive),
+    |rule| rule.store(Store::Memory),
+];
+
+/// A handler that inserts a row, executes `end`, and returns `effects` effects.
+async fn ending(tx: Tx, message: Message, end: &str, effects: usize) -> Handled {
+    insert(&tx, &message).await?;
+    tx.batch_execute(end).await?;
+    Ok((0..effects).map(|_| fact()).collect())
+}
+
+fn assert_never_acknowledged(processed: Result<Processed, Error>, what: &str) {
+    let error = processed.expect_err(what);
+    assert!(
+        matches!(error, Error::TransactionEnded),
+        "{what}: {error:?}"
+    );
+    let Settlement::Reject { reason } = error.settlement() else {
+        panic!("{what}: {:?}", error.settlement());
+    };
+    assert!(reason.contains("ended its transaction"), "{reason}");
+}
+
+/// I10: in each way, a handler that ends its transaction is an error of the message.
+#[tokio::test]
+async fn i10_handler_that_ends_its_transaction_is_rejected() {
+    let fixture = Fixture::new().await;
+    for &prepared in preparing() {
+        for (rule, end) in RULES
+            .into_iter()
+            .flat_map(|rule| ENDS.map(|end| (rule, end)))
+        {
+            let policies = Policies::default()
+                .default_rule(|none| rule(none).missing_id(MissingId::Unprotected));
+            let idem = Idem::builder()
+                .policies(policies)
+                .prepared_statements(prepared)
+                .build()
+                .unwrap();
+            for effects in [0, 2] {
+                for message in [message(), Message::new(DESTINATION, "{}")] {
+                    let processed = idem.process(&fixture.pool, &message, |tx, message| {
+                        ending(tx, message, end, effects)
+                    });
+                    let what = format!("{idem:?}, {end}, {effects} effects, {message:?}");
+                    assert_never_acknowledged(processed.await, &what);
+                    if message.message_id().is_some() {
+                        let committed = i64::from(end == "COMMIT");
+                        assert_eq!(fixture.work(&message).await, committed, "{what}");
+                        assert_eq!(fixture.effects(&message).await.len(), 0, "{what}");
+                    }
+                }
+            }
+        }
+    }
+    fixture.until_quiet().await;
+}
+
+/// I10: a handler that begins another transaction after the end of its own is an error of the
+/// message, if it returns effects.
+#[tokio::test]
+async fn i10_effects_need_the_transaction_of_the_claim() {
+    let fixture = Fixture::new().await;
+    for end in ["ROLLBACK; BEGIN", "COMMIT; BEGIN"] {
+        let (idem, message) = (Idem::new(), message());
+        let processed = idem.process(&fixture.pool, &message, |tx, message| {
+            ending(tx, message, end, 1)
+        });
+        assert_never_acknowledged(processed.await, end);
+        assert_eq!(fixture.effects(&message).await.len(), 0);
+    }
+    fixture.until_quiet().await;
+}
+
+/// I1: without a transaction, the late claim of the reactive style would commit by itself.
+#[tokio::test]
+async fn i1_reactive_claim_needs_the_transaction_of_its_handler() {
+    let fixture = Fixture::new().await;
+    let allow = format!(
+        "ALTER DATABASE {} SET idem.lone_claims = 'allow'",
+        fixture.database.name()
+    );
+    fixture.observer.batch_execute(&allow).await.unwrap();
+    let idem = idem(|rule| rule.style(Style::Reactive));
+    for effects in [0, 1] {
+        let message = message();
+        let processed = idem.process(&fixture.pool, &message, |tx, message| {
+            ending(tx, message, "ROLLBACK", effects)
+        });
+        assert_never_acknowledged(processed.await, "reactive");
+        fixture.assert_untouched(&message).await;
+        let processed = idem.process(&fixture.pool, &message, work).await.unwrap();
+        assert!(matches!(processed, Processed::New { .. }), "{processed:?}");
+    }
+}
+
+/// I4: a handler that ends the transaction of a batch fails alone after ROLLBACK. After COMMIT, all
+/// messages of the batch are claimed, and none of them is acknowledged.
+#[tokio::test]
+async fn i4_batch_whose_transaction_was_ended_is_not_acknowledged() {
+    let fixture = Fixture::new().await;
+    for (end, effects, last_fails) in [
+        ("ROLLBACK", 0, false),
+        ("ROLLBACK", 1, false),
+        ("COMMIT", 0, false),
+        ("COMMIT", 1, false),
+        ("COMMIT", 0, true),
+    ] {
+        let what = format!("{end}, {effects} effects, the last fails: {last_fails}");
+        let messages = [message(), message(), message()];
+        let [_, ender, last] = messages.each_ref().map(|message| message.message_id());
+        let mut results = Idem::new()
+            .process_batch(
+                &fixture.pool,
+                &messages,
+                async |tx: Tx, message: Message| {
+                    let id = message.message_id().map(str::to_owned);
+                    if id.as_deref() == ender {
+                        return ending(tx, message, end, effects).await;
+                    }
+                    if last_fails && id.as_deref() == last {
+                        return Err("out of stock".into());
+                    }
+                    work(tx, message).await
+                },
+            )
+            .await;
+        if end == "COMMIT" {
+            for result in results {
+                assert_never_acknowledged(result, &what);
+            }
+            continue;
+        }
+        assert_never_acknowledged(results.remove(1), &what);
+        for result in results {
+            assert!(
+                matches!(result, Ok(Processed::New { .. })),
+                "{what}: {result:?}"
+            );
+        }
+        fixture.assert_done_once(&messages[0]).await;
+        fixture.assert_untouched(&messages[1]).await;
+    }
+    fixture.until_quiet().await;
+}
