@@ -207,7 +207,9 @@ impl Driver {
         };
         let fetched = Fetched {
             ticket: state.ledger.deliver(place, coordinates.offset),
-            message: message.with_deliveries(1),
+            // Kafka does not count deliveries, so the message has no count: this delivery may
+            // follow a crash of an earlier process.
+            message,
             record: Arc::new(record),
         };
         drop(state);
@@ -223,7 +225,8 @@ impl Driver {
         let now = Instant::now();
         let take = || self.shared.state().ledger.take_due(now);
         while let Some((_, mut fetched)) = take() {
-            let deliveries = fetched.message.deliveries().unwrap_or_default();
+            // The first delivery by this source has no count.
+            let deliveries = fetched.message.deliveries().unwrap_or(1);
             fetched.message = fetched
                 .message
                 .with_deliveries(deliveries.saturating_add(1));

@@ -38,8 +38,9 @@ use super::{
 ///   unsettled, when partitions are revoked, and at the end.
 /// - [`Retry`](idem_runtime::Settlement::Retry) and [`Release`](idem_runtime::Settlement::Release):
 ///   this source redelivers the message itself, because a message cannot be returned to Kafka. The
-///   offset stays unsettled. The source itself counts the
-///   [`deliveries`](idem_runtime::Message::deliveries), which begin at 1 after a restart.
+///   offset stays unsettled. Kafka does not count deliveries, so the first
+///   [`deliveries`](idem_runtime::Message::deliveries) of a message is `None`, also after a
+///   restart. The source counts its own redeliveries, from 2 on.
 /// - [`Reject`](idem_runtime::Settlement::Reject) publishes the record to the dead-letter topic,
 ///   and settles the offset when that is confirmed. Without such a topic a
 ///   [`Consumer`](idem_runtime::Consumer) keeps the message in `idem.dead_letter` and acknowledges

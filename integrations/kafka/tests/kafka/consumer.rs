@@ -1,11 +1,22 @@
-//! Tests of a consumer of a Kafka topic with the default settings.
+//! Tests of a consumer of a Kafka topic.
 
-use std::time::Duration;
+use std::{
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
+use deadpool_postgres::Pool;
 use idem_cluster::{Cluster, Install};
 use idem_kafka::KafkaSource;
-use idem_runtime::{Consumer, Handled, HandlerError, Message, Tx};
-use tokio::{sync::oneshot, time::timeout};
+use idem_runtime::{Consumer, Handled, HandlerError, Idem, Message, Policies, Tx};
+use tokio::{
+    sync::oneshot,
+    time::{sleep, timeout},
+};
 
 use crate::{Kafka, PATIENCE, database::pool, number};
 
@@ -64,7 +75,7 @@ async fn i4_consumer_keeps_key_order_and_commits_offset_at_stop() {
     let all = async {
         let sql = "SELECT count(*) FROM noted";
         while client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) < i64::from(MESSAGES) {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            sleep(Duration::from_millis(10)).await;
         }
     };
     timeout(PATIENCE, all)
@@ -85,4 +96,84 @@ async fn i4_consumer_keeps_key_order_and_commits_offset_at_stop() {
         Some(i64::from(MESSAGES)),
         "the consumer did not commit the offset of its source"
     );
+}
+
+/// Returns a consumer with a handler that never returns, and that counts its runs.
+fn stuck(pool: Pool, source: KafkaSource, runs: &Arc<AtomicU32>) -> Consumer<KafkaSource> {
+    let runs = Arc::clone(runs);
+    let policies = Policies::default()
+        .default_rule(|rule| rule.count_attempts(true).lease(Duration::from_secs(1)));
+    Consumer::new(pool, source)
+        .idem(Idem::builder().policies(policies).build().unwrap())
+        .handle("noted", move |_: Tx, _: Message| {
+            runs.fetch_add(1, Ordering::SeqCst);
+            pending()
+        })
+}
+
+/// I4: Kafka counts no deliveries, so the database counts each attempt. A record that crashes its
+/// process at each attempt becomes a dead letter, and no longer blocks its partition.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_record_that_crashes_its_process_becomes_dead_letter() {
+    let install = Install::from_env().expect("no PostgreSQL install; run cargo xtask setup");
+    let cluster = Cluster::builder(&install)
+        .name("kafka_counted")
+        .start()
+        .unwrap();
+    cluster
+        .psql(
+            "postgres",
+            "CREATE EXTENSION idem;
+             SELECT idem_configure_retries('noted', 2, base => '0', jitter => 0)",
+        )
+        .unwrap();
+    let kafka = Kafka::start();
+    kafka.publish([7]).await;
+
+    let runs = Arc::new(AtomicU32::new(0));
+    for crash in 1..=2 {
+        let process = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        process.spawn(stuck(pool(&cluster), kafka.source(), &runs).run(pending()));
+        let handler_runs = async {
+            while runs.load(Ordering::SeqCst) < crash {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(PATIENCE, handler_runs)
+            .await
+            .expect("the handler does not run");
+        // The source and the delivery are dropped without a settlement, as in a crash.
+        process.shutdown_background();
+    }
+
+    let (stop, stopped) = oneshot::channel::<()>();
+    let successor = stuck(pool(&cluster), kafka.source(), &runs).run(async {
+        let _ = stopped.await;
+    });
+    let running = tokio::spawn(successor);
+    let settled = async {
+        while kafka.committed() != Some(1) && runs.load(Ordering::SeqCst) == 2 {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(PATIENCE, settled)
+        .await
+        .expect("the record is neither settled nor handled");
+    assert_eq!(
+        runs.load(Ordering::SeqCst),
+        2,
+        "the crashes are not counted"
+    );
+    stop.send(()).unwrap();
+    let summary = timeout(PATIENCE, running).await.unwrap().unwrap().unwrap();
+    assert_eq!((summary.handled, summary.rejected), (0, 1), "{summary:?}");
+    let client = pool(&cluster).get().await.unwrap();
+    let sql = "SELECT count(*) FROM idem.dead_letters
+               WHERE destination = 'noted' AND attempt = 2";
+    let letters: i64 = client.query_one(sql, &[]).await.unwrap().get(0);
+    assert_eq!(letters, 1);
 }
