@@ -27,8 +27,9 @@ pub(super) async fn attempt_route(
     {
         return results;
     }
-    // A panic outside of a handler, for example in an id function, must fail only its own message,
-    // so process the messages one by one.
+    // `store_batch` has failed and rolled back, for example because an id function has panicked.
+    // The panic must fail only its own message, so process the messages one by one. `process_batch`
+    // converts panics itself, because it may have committed some of its messages.
     let mut results = Vec::with_capacity(messages.len());
     for message in messages {
         let result = unwinding(single(idem, pool, route, message)).await;

@@ -167,7 +167,8 @@ impl Idem {
 
     /// Processes many messages in one transaction.
     ///
-    /// Returns a result for each message, in the same order.
+    /// Returns a result for each message, in the same order. A panic of the handler, a filter, an
+    /// id function or a callback is an [`Error::Handler`] of its message.
     ///
     /// One statement claims all messages. The handler then runs for one message after the other.
     /// The effects are recorded in the same round trip as COMMIT. If anything fails, everything is

@@ -64,6 +64,7 @@ use super::{
 use crate::{
     Error, Message, Processed,
     lease::{Keeper, LeaseContext},
+    panics::{Panicked, unwinding},
     telemetry::{self, Processing},
 };
 
@@ -130,18 +131,30 @@ impl Pipeline<'_> {
     }
 
     /// The handler works in a transaction that claims several messages.
+    ///
+    /// A panic of the user's code is an error of its message alone. If it unwound through this
+    /// function, the results of messages that are committed would be lost, and messages that are
+    /// not claimed would be processed twice.
     pub(super) async fn process_batch(
         self,
         messages: &[Message],
         handler: &impl Work,
     ) -> Vec<ProcessResult> {
         let handler = |tx, message: Message| {
-            let handled = handler(tx, message.clone());
-            async move { filter_effects(self.settings, &message, handled.await?).await }
+            let handled = async move {
+                let effects = handler(tx, message.clone()).await?;
+                filter_effects(self.settings, &message, effects).await
+            };
+            async {
+                unwinding(handled)
+                    .await
+                    .unwrap_or_else(|panic| Err(panic.into()))
+            }
         };
         let mut batch = Batch::new(messages.len());
         for message in messages {
-            match self.prepare(message).await {
+            let prepared = unwinding(self.prepare(message)).await;
+            match prepared.unwrap_or_else(|panic| Prepared::Done(Err(panicked(panic)))) {
                 Prepared::Done(result) => batch.add_done(result),
                 Prepared::Ready(ready) => {
                     for group in batch.add(ready) {
@@ -192,6 +205,13 @@ impl Pipeline<'_> {
         ready.processing.end(result)
     }
 
+    /// Like [`conclude`](Self::conclude). A panic of a callback is an error of the message.
+    async fn conclude_caught(self, ready: Ready, result: ProcessResult) -> ProcessResult {
+        unwinding(self.conclude(ready, result))
+            .await
+            .unwrap_or_else(|panic| Err(panicked(panic)))
+    }
+
     /// Step 5 for one message.
     async fn alone(self, ready: &Ready, handler: &impl Work, doubt: Doubt) -> ProcessResult {
         let task = Task::of(self.settings, self.pool, ready);
@@ -210,7 +230,7 @@ impl Pipeline<'_> {
             match batch_transaction(self.settings, self.pool, &group, handler).await {
                 Ok(processed) => {
                     for ((place, ready), processed) in group.into_iter().zip(processed) {
-                        batch.set(place, self.conclude(ready, Ok(processed)).await);
+                        batch.set(place, self.conclude_caught(ready, Ok(processed)).await);
                     }
                     return;
                 }
@@ -232,7 +252,7 @@ impl Pipeline<'_> {
                 }
                 result => result,
             };
-            let result = self.conclude(ready, result).await;
+            let result = self.conclude_caught(ready, result).await;
             skipped = skip_error(&result, &doubt);
             batch.set(place, result);
         }
@@ -381,4 +401,9 @@ async fn recorded(task: &Task<'_>, effects: Vec<Effect>) -> ProcessResult {
         );
     }
     result
+}
+
+/// Returns the error of a message whose filter, id function or callback has panicked.
+fn panicked(panic: Panicked) -> Error {
+    Error::Handler(panic.into())
 }

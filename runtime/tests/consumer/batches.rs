@@ -1,10 +1,14 @@
 //! The messages of a batch share a transaction, and a poisoned message of a batch fails alone.
 
-use std::{future::pending, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
+use futures_util::{FutureExt, future::BoxFuture};
+use idem_client::{Effect, MessageId};
 use idem_runtime::{
-    Consumer, HandlerError, Message, Tx,
+    Consumer, HandlerError, Idem, Message, Policies, Tx,
     consumer::{Batches, Selector},
+    filter::{After, Before, Filter},
+    policy::{IdStrategy, MissingId},
 };
 use idem_testkit::{broker::Broker, source_ended};
 
@@ -137,4 +141,65 @@ async fn batch_uses_one_transaction_for_each_destination() {
         rows_by_transaction(&fixture).await,
         [MESSAGES as i64 / 2; 2]
     );
+}
+
+/// A filter that panics before the handler of a message with the type `before`, and after that of a
+/// message with the type `after`.
+struct Panicking;
+
+impl Filter for Panicking {
+    fn before_consuming<'a>(&'a self, message: &'a Message) -> BoxFuture<'a, Before> {
+        assert_ne!(message.message_type(), Some("before"), "a bug");
+        async { Before::Continue }.boxed()
+    }
+
+    fn on_consumed<'a>(&'a self, message: &'a Message, _: &'a [Effect]) -> BoxFuture<'a, After> {
+        assert_ne!(message.message_type(), Some("after"), "a bug");
+        async { After::Continue }.boxed()
+    }
+}
+
+/// I2: a message that is not claimed is committed alone. A panic at another message of its batch,
+/// outside of a handler, does not repeat it.
+#[tokio::test(flavor = "multi_thread")]
+async fn i2_panic_does_not_repeat_unprotected_neighbours() {
+    let fixture = Fixture::new().await;
+    for place in ["id", "before", "after"] {
+        let without_id = Message::new("tests", place);
+        let panicking = message(format!("panic-{place}"), "").with_type(place);
+        let good = message(format!("good-{place}"), "");
+        let broker = Broker::with([without_id, panicking, good]).closed();
+        let id = |message: &Message| {
+            assert_ne!(message.message_type(), Some("id"), "no id");
+            MessageId::text(message.message_id()?).ok()
+        };
+        let policies = Policies::default().default_rule(|rule| {
+            rule.id(IdStrategy::Function(Arc::new(id)))
+                .missing_id(MissingId::Unprotected)
+        });
+        let idem = Idem::builder()
+            .policies(policies)
+            .filter(Panicking)
+            .build()
+            .unwrap();
+        let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
+            .idem(idem)
+            .handle("batches", noting())
+            .batches(Batches::new(3).linger(Duration::from_millis(200)))
+            .back_off(Duration::from_millis(1), Duration::from_millis(2))
+            .max_deliveries(2)
+            .concurrency(1);
+        let summary = source_ended(in_time(consumer.run(pending())).await);
+
+        assert_eq!(
+            (summary.handled, summary.retried, summary.rejected),
+            (2, 1, 1),
+            "{place}: {summary:?}"
+        );
+        let client = fixture.pool.get().await.unwrap();
+        let sql = "SELECT count(*) FILTER (WHERE id IS NULL), count(*) FROM done";
+        let row = client.query_one(sql, &[]).await.unwrap();
+        assert_eq!((row.get(0), row.get(1)), (1i64, 2i64), "{place}");
+        client.batch_execute("TRUNCATE done").await.unwrap();
+    }
 }
