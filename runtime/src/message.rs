@@ -1,6 +1,6 @@
 //! An incoming message of any broker.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use idem_client::{Destination, redacted::Length};
@@ -185,6 +185,16 @@ impl Message {
     #[must_use]
     pub(crate) fn with_stored(self, stored: Stored) -> Self {
         self.with(|parts| parts.stored = Some(stored))
+    }
+
+    /// Sets the duration of the lease of a message that comes from the durable inbox.
+    #[must_use]
+    pub(crate) fn with_lease(self, lease: Duration) -> Self {
+        self.with(|parts| {
+            if let Some(stored) = &mut parts.stored {
+                stored.lease = Some(lease);
+            }
+        })
     }
 
     /// Returns the message without a destination, and with `message_id` as the message id of its

@@ -1,8 +1,11 @@
 //! A message of the durable inbox, with the data that its handling needs.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use idem_client::{Destination, MessageId};
@@ -19,6 +22,9 @@ pub(crate) struct Stored {
     pub(crate) was_unrouted: bool,
     /// The token of the lease.
     pub(crate) token: i64,
+    /// The duration of the lease, if a source renews it. `None` for a message that the application
+    /// fetched itself.
+    pub(crate) lease: Option<Duration>,
     /// The error of the attempt before this one.
     pub(crate) last_error: Option<String>,
     /// Whether a claim has completed the message in the inbox, so that nothing is left to

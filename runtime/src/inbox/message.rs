@@ -27,6 +27,7 @@ impl Message {
             destination: destination.clone(),
             was_unrouted: false,
             token: received.token,
+            lease: None,
             last_error: received.last_error.clone(),
             is_claimed: Arc::default(),
         };

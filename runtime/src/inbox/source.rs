@@ -145,6 +145,7 @@ impl DurableSource {
         } else {
             Message::of_inbox(received, &inbox.destination)
         };
+        let message = message.with_lease(inbox.lease);
         let stored = message
             .stored()
             .cloned()

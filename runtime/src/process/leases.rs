@@ -48,13 +48,18 @@ impl<'t> Leases<'t> {
             .message
             .deliveries()
             .and_then(|attempt| i32::try_from(attempt).ok());
+        // A renewal for a shorter time would shorten the lease of the source, and the lease could
+        // expire between two renewals of the source.
+        let lease = stored
+            .lease
+            .map_or(task.policy.lease, |lease| lease.max(task.policy.lease));
         Some(Held::new(
             self.id,
             task.destination,
             stored.token,
             attempt.unwrap_or(1),
             stored.last_error.clone(),
-            task.policy.lease,
+            lease,
             // The source has renewed the lease until now.
             Instant::now(),
         ))

@@ -2,13 +2,15 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
 
-use idem_runtime::{Consumer, Idem, Message, Policies, Tx, policy::Style};
+use idem_runtime::{
+    Consumer, HandlerError, Idem, Message, Policies, Tx, lease::LeaseContext, policy::Style,
+};
 use idem_testkit::until;
 
 use crate::fixtures::{Doomed, Fixture, Running, note, noting};
@@ -258,4 +260,42 @@ async fn poison_message_dies_without_harming_other_messages() {
         (done.len(), fixture.count_done().await),
         (MESSAGES - 1, MESSAGES - 1)
     );
+}
+
+/// Goal: the renewals for a leased handler do not shorten the lease of the source. So the message
+/// keeps its lease while its destination is paused, and an outage uses no attempt.
+#[tokio::test(flavor = "multi_thread")]
+async fn outage_uses_no_attempt_of_a_leased_message() {
+    const OUTAGES: usize = 4;
+    let fixture = Fixture::new().await;
+    fixture.receive("m-1", "").await;
+    let attempts = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&attempts);
+    let handler = move |work: LeaseContext, _: Message| {
+        let seen = Arc::clone(&seen);
+        async move {
+            let runs = {
+                let mut seen = seen.lock().unwrap();
+                seen.push(work.attempt());
+                seen.len()
+            };
+            // The keeper of the lease renews it several times.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            match runs {
+                ..=OUTAGES => Err(HandlerError::unavailable("the provider returned 503")),
+                _ => Ok(vec![]),
+            }
+        }
+    };
+    let policies = Policies::default().default_rule(|rule| rule.lease(Duration::from_millis(100)));
+    let consumer = fixture
+        .consumer(&fixture.db.pool(4))
+        .idem(Idem::builder().policies(policies).build().unwrap())
+        .handle_leased(fixture.to.as_str(), handler);
+    let running = Running::start(consumer);
+    fixture.until_empty().await;
+    let summary = running.stop().await;
+    assert_eq!(*attempts.lock().unwrap(), [1; OUTAGES + 1]);
+    assert_eq!((summary.handled, summary.rejected), (1, 0), "{summary:?}");
+    assert_eq!(fixture.dead().await, []);
 }
