@@ -38,9 +38,9 @@ pub(super) fn counts(ready: &Ready) -> bool {
     policy.count_attempts && ready.id.is_some() && !is_first && !inbox_counts
 }
 
-/// Returns the outcome of an attempt that failed with this error under the lease. Counts the
-/// attempt, unless the environment caused the error.
-pub(super) async fn count(
+/// Ends the lease of a failed attempt, and returns the outcome of the message. The attempt stays
+/// counted, unless the environment caused the error: then the lease is released without counting.
+pub(super) async fn end_failed_attempt(
     leases: &Leases<'_>,
     held: &Held,
     error: Error,
@@ -54,9 +54,15 @@ pub(super) async fn count(
         // The database could be reached. If the handler lost its connection in each attempt,
         // the handler is the cause.
         _ if matches!(error, Error::Handler(_)) => leases.failed_with(held, error).await,
-        // The result is unknown, or nothing can be written. The lease expires, and the next
-        // attempt resolves the result.
-        ErrorKind::AmbiguousCommit | ErrorKind::ConnectionLost | ErrorKind::PoolExhausted => {
+        // The result is unknown, so the lease is not released: it expires, the attempt stays
+        // counted, and the next attempt resolves the result.
+        ErrorKind::AmbiguousCommit => Err(error),
+        // The transaction is certainly rolled back, and the database may be available again. If it
+        // is not, the lease expires and the attempt stays counted.
+        ErrorKind::ConnectionLost | ErrorKind::PoolExhausted => {
+            if let Err(error) = leases.give_back(held).await {
+                tracing::debug!(%error, "a lease is not released: its attempt stays counted");
+            }
             Err(error)
         }
         ErrorKind::NotClaimed => leases.not_held().await,

@@ -267,7 +267,17 @@ impl Pipeline<'_> {
 /// While the result of a commit is unknown, this function returns [`Error::AmbiguousCommit`] in
 /// place of any later error, because a later error such as a lost connection would mean that
 /// nothing took effect.
-async fn attempts(task: &Task<'_>, handler: &impl Work, mut doubt: Doubt) -> ProcessResult {
+async fn attempts(task: &Task<'_>, handler: &impl Work, doubt: Doubt) -> ProcessResult {
+    attempts_noting(task, handler, doubt, &mut false).await
+}
+
+/// Like [`attempts`]. Sets `was_ambiguous` if the commit of an attempt had an unknown result.
+async fn attempts_noting(
+    task: &Task<'_>,
+    handler: &impl Work,
+    mut doubt: Doubt,
+    was_ambiguous: &mut bool,
+) -> ProcessResult {
     let attempts = async {
         let mut pauses = task.policy.retry.back_off().build();
         loop {
@@ -277,6 +287,7 @@ async fn attempts(task: &Task<'_>, handler: &impl Work, mut doubt: Doubt) -> Pro
             };
             if let Error::AmbiguousCommit(cause) = &error {
                 doubt = Some(Arc::clone(cause));
+                *was_ambiguous = true;
             }
             // Without a claim, another attempt cannot show the result of the commit.
             let is_worth_it = error.is_retryable() && (doubt.is_none() || task.id.is_some());
@@ -380,7 +391,7 @@ async fn counted(task: &Task<'_>, leases: &Leases<'_>, handler: &impl Work) -> P
     drop(keeper);
     match result {
         Ok(processed) => Ok(processed),
-        Err(error) => counting::count(leases, &held, error).await,
+        Err(error) => counting::end_failed_attempt(leases, &held, error).await,
     }
 }
 
@@ -393,11 +404,13 @@ async fn recorded(task: &Task<'_>, effects: Vec<Effect>) -> ProcessResult {
         let effects = effects.clone();
         async { Ok(effects) }
     };
-    let result = attempts(task, &handler, None).await;
-    if let Ok(Processed::Duplicate { .. }) = &result {
+    let mut was_ambiguous = false;
+    let result = attempts_noting(task, &handler, None, &mut was_ambiguous).await;
+    // After an ambiguous commit, the claim may be that of this call.
+    if matches!(result, Ok(Processed::Duplicate { .. })) && !was_ambiguous {
         tracing::warn!(
             destination = %task.destination,
-            "a message was handled twice at the same time"
+            "another process handled this message while its handler ran here"
         );
     }
     result

@@ -5,10 +5,13 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use idem_runtime::{Error, Idem, Message, Processed, Settlement, Tx, policy::Style};
+use idem_client::ErrorKind;
+use idem_runtime::{
+    Error, Idem, Message, Processed, Settlement, Tx, lease::LeaseContext, policy::Style,
+};
 use idem_testkit::proxy::{Cut, Proxy};
 
-use crate::fixtures::{Fixture, SHORT, fact, idem, is_new, message, until, work};
+use crate::fixtures::{Fixture, LONG, SHORT, fact, idem, is_new, message, until, work};
 
 fn counting(style: Style) -> Idem {
     idem(|rule| rule.style(style).count_attempts(true).lease(SHORT))
@@ -241,4 +244,44 @@ async fn i1_counted_handler_that_ends_its_transaction_is_buried() {
         assert_eq!(fixture.work(&message).await, i64::from(end == "COMMIT"));
     }
     fixture.until_quiet().await;
+}
+
+/// Goal: a lost connection uses no attempt, if the database is available again.
+#[tokio::test]
+async fn lost_connection_uses_no_attempt() {
+    let fixture = Fixture::new().await;
+    let message = redelivered();
+    let idem = idem(|rule| rule.max_attempts(1).count_attempts(true).lease(LONG));
+    // The handler ends before the lost connection is noticed.
+    let error = idem
+        .process(&fixture.pool, &message, async |tx: Tx, _: Message| {
+            let row = tx.query_one("SELECT pg_backend_pid()", &[]).await?;
+            let pid: i32 = row.get(0);
+            fixture
+                .observer
+                .execute("SELECT pg_terminate_backend($1, 60000)", &[&pid])
+                .await?;
+            Ok(vec![])
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionLost, "{error:?}");
+    assert!(matches!(error, Error::Database(_)), "{error:?}");
+    assert_eq!(
+        fixture.left(&message).await,
+        None,
+        "the lease is not released"
+    );
+    let processed = idem
+        .process_leased(
+            &fixture.pool,
+            &message,
+            async |work: LeaseContext, _: Message| {
+                assert_eq!(work.attempt(), 1);
+                Ok(vec![fact()])
+            },
+        )
+        .await;
+    assert!(is_new(&processed), "{processed:?}");
+    fixture.assert_done_once(&message).await;
 }

@@ -3,7 +3,10 @@ use std::sync::LazyLock;
 
 use idem_client::Effect;
 use idem_runtime::{Idem, Message, Processed, Relay, Tx};
-use idem_testkit::Database;
+use idem_testkit::{
+    Database,
+    proxy::{Cut, Proxy},
+};
 use opentelemetry::trace::{SpanId, SpanKind, Status, TraceId, TracerProvider};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 use serde_json::json;
@@ -315,4 +318,56 @@ async fn outcome_is_only_in_its_own_span() {
     let outcomes: Vec<_> = outcomes.map(|outcome| outcome.value.to_string()).collect();
     assert_eq!(outcomes, ["new"]);
     assert_eq!(spans.all().len(), 1);
+}
+
+/// Goal: a checked message that another call handles meanwhile is logged. A commit with a lost
+/// reply is not: the claim of the next attempt finds that commit, and the message is handled once.
+#[tokio::test]
+async fn lost_reply_is_not_logged_as_a_second_handling() {
+    let database = Database::create();
+    let spans = Spans::collect();
+    let idem = Idem::new();
+    let handler = async |_: Message| Ok(vec![next()]);
+
+    let lost = message("checked.lost", "m-1", TRACE);
+    let proxy = Proxy::to(&database).await;
+    let pool = proxy.pool(1);
+    let processed = idem.process_checked(&pool, &lost, async |_: Message| {
+        proxy.cut_once(Cut::AfterCommit);
+        Ok(vec![next()])
+    });
+    let processed = processed.await.unwrap();
+    assert!(proxy.was_cut());
+    assert!(
+        matches!(processed, Processed::Duplicate { .. }),
+        "{processed:?}"
+    );
+
+    let pool = database.pool(2);
+    let twice = message("checked.twice", "m-1", TRACE);
+    let processed = idem.process_checked(&pool, &twice, async |message: Message| {
+        let first = idem.process_checked(&pool, &message, handler).await?;
+        assert!(matches!(first, Processed::New { .. }), "{first:?}");
+        Ok(vec![next()])
+    });
+    let processed = processed.await.unwrap();
+    assert!(
+        matches!(processed, Processed::Duplicate { .. }),
+        "{processed:?}"
+    );
+
+    let all = spans.all();
+    let warnings = |name: &str| {
+        let spans = all.iter().filter(|span| span.name == name);
+        spans
+            .flat_map(|span| span.events.iter())
+            .filter(|event| {
+                event
+                    .name
+                    .starts_with("another process handled this message")
+            })
+            .count()
+    };
+    assert_eq!(warnings("process checked.twice"), 1);
+    assert_eq!(warnings("process checked.lost"), 0);
 }
