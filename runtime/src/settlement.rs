@@ -25,7 +25,9 @@ pub enum Settlement {
         /// The shortest time until the redelivery, if the broker supports it.
         after: Duration,
     },
-    /// The message can never take effect. The broker moves it to its dead letters.
+    /// The message can never take effect. It is kept as a dead letter: by the broker if
+    /// [`Receipt::keeps_rejected`](crate::Receipt::keeps_rejected), otherwise by the consumer in
+    /// `idem.dead_letter`.
     Reject {
         /// The reason.
         reason: String,

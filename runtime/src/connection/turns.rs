@@ -16,11 +16,11 @@ use crate::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Patience {
-    /// As long as other handlers may take. For a message of a broker, because no client waits for
-    /// its response.
+    /// Waits for other handlers, which may take any time, for at most ten minutes. Used for a
+    /// message of a broker, because no client waits for a response.
     OfHandlers,
-    /// As long as the pool lets its users wait. For an HTTP request, because a client waits for its
-    /// response.
+    /// Waits for at most the time limit of the pool. Used for an HTTP request, because a client
+    /// waits for its response.
     OfPool,
 }
 

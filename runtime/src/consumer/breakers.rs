@@ -90,7 +90,7 @@ impl Breakers {
         self.destinations.get(*self.routes.get(route)?)
     }
 
-    // Results of messages
+    // What the result of an attempt changes
 
     /// Decides what caused an error of the environment in an attempt.
     ///

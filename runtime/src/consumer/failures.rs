@@ -57,9 +57,9 @@ impl Failures {
             _ => failed,
         };
         queued.repeats = queued.repeats.saturating_add(1);
-        // A message with a sequence is retried in place and not returned to its broker, so the
+        // A message with an ordering key is retried in place and not returned to its broker, so the
         // broker's delivery limit does not apply.
-        let is_last = queued.sequence.is_none() && queued.receipt.is_near_limit();
+        let is_last = queued.ordering_key.is_none() && queued.receipt.is_near_limit();
         let again = failures < self.max_deliveries && !is_last;
         (failures, again.then(|| self.pause(failures)))
     }

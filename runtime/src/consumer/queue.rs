@@ -15,8 +15,9 @@ use crate::{Delivery, Message, Receipt, Settlement};
 pub(super) struct QueuedMessage {
     pub(super) message: Message,
     pub(super) receipt: Box<dyn Receipt>,
-    /// Messages of one sequence are processed one after the other.
-    pub(super) sequence: Option<String>,
+    /// The ordering key of the message, if the consumer keeps the order. Messages with the same
+    /// value are processed one after the other.
+    pub(super) ordering_key: Option<String>,
     /// How often the message was retried in place.
     pub(super) repeats: u32,
     due: Option<Instant>,
@@ -35,12 +36,12 @@ impl QueuedMessage {
     pub(super) fn new(delivery: Delivery, is_ordered: bool, permit: OwnedSemaphorePermit) -> Self {
         let (message, receipt) = delivery.into_parts();
         let is_ordered_here = is_ordered && !receipt.is_in_charge();
-        let sequence = message.key().filter(|_| is_ordered_here).map(str::to_owned);
+        let ordering_key = message.key().filter(|_| is_ordered_here).map(str::to_owned);
         Self {
             size: message.size(),
             message,
             receipt,
-            sequence,
+            ordering_key,
             repeats: 0,
             due: None,
             permit: Permit {
@@ -82,8 +83,8 @@ impl QueuedMessage {
     }
 }
 
-/// A queue that returns messages in the order of delivery, and at most one message of each sequence
-/// at a time.
+/// A queue that returns messages in the order of delivery, and at most one message of each ordering
+/// key at a time.
 pub(super) struct Queue {
     state: Mutex<State>,
     budget: Budget,
@@ -103,9 +104,9 @@ struct State {
     ahead: Option<QueuedMessage>,
     waiting: VecDeque<QueuedMessage>,
     /// Messages that wait for their next attempt. Until it has ended, no later message of their
-    /// sequences is processed.
+    /// ordering keys is processed.
     delayed: Vec<QueuedMessage>,
-    /// The sequences with a message that is being processed or delayed.
+    /// The ordering keys with a message that is being processed or delayed.
     busy: HashSet<String>,
 }
 
@@ -181,8 +182,8 @@ impl Queue {
     // The messages that can be worked on
 
     /// Returns the next message that can be processed now, if it has at most `bytes` bytes. The
-    /// sequence of this message is busy until [`release`](Self::release). Smaller messages do not
-    /// overtake a message that is too large.
+    /// ordering key of this message is busy until [`release`](Self::release). Smaller messages do
+    /// not overtake a message that is too large.
     pub(super) fn take_within(&self, bytes: usize) -> Next {
         let mut state = self.state();
         let now = Instant::now();
@@ -199,9 +200,9 @@ impl Queue {
         let State { waiting, busy, .. } = &mut *state;
         let is_free = |queued: &QueuedMessage| {
             queued
-                .sequence
+                .ordering_key
                 .as_ref()
-                .is_none_or(|sequence| !busy.contains(sequence))
+                .is_none_or(|ordering_key| !busy.contains(ordering_key))
         };
         let Some(at) = waiting.iter().position(is_free) else {
             return Next::Nothing;
@@ -212,7 +213,7 @@ impl Queue {
         let Some(queued) = waiting.remove(at) else {
             return Next::Nothing;
         };
-        busy.extend(queued.sequence.clone());
+        busy.extend(queued.ordering_key.clone());
         Next::Message(queued)
     }
 
@@ -221,27 +222,27 @@ impl Queue {
     pub(super) fn take_unbegun(&self) -> Option<QueuedMessage> {
         match self.take_within(usize::MAX) {
             Next::Message(queued) => Some(queued),
-            // A fetched message with a sequence stays, because its sequence may be busy.
+            // A fetched message with an ordering key stays, because the key may be busy.
             Next::TooLarge | Next::Nothing => {
                 let mut state = self.state();
                 // A message that its broker may delete when it is released also stays. The consumer
                 // would keep it in place of a release, and its bytes would not be counted.
-                state
-                    .ahead
-                    .take_if(|queued| queued.sequence.is_none() && !queued.may_end_with_release())
+                state.ahead.take_if(|queued| {
+                    queued.ordering_key.is_none() && !queued.may_end_with_release()
+                })
             }
         }
     }
 
-    /// Delays a message that was taken until `due`. Its sequence stays busy.
+    /// Delays a message that was taken until `due`. Its ordering key stays busy.
     pub(super) fn delay(&self, mut queued: QueuedMessage, due: Instant) {
         queued.due = Some(due);
         self.state().delayed.push(queued);
     }
 
-    /// Makes the next message of this sequence available.
-    pub(super) fn release(&self, sequence: &str) {
-        self.state().busy.remove(sequence);
+    /// Makes the next message of this ordering key available.
+    pub(super) fn release(&self, ordering_key: &str) {
+        self.state().busy.remove(ordering_key);
     }
 
     /// Returns when the next delayed message is due.

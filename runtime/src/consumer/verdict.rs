@@ -19,9 +19,9 @@ pub(super) enum Verdict {
     /// The message failed. It is redelivered after this time or later, until it has failed too
     /// often.
     Failed { error: Error, after: Duration },
-    /// The database or the environment failed. The message is redelivered, and nothing is fetched
-    /// until the database is available.
-    Away(Error),
+    /// An error of the environment. `Breakers::judge` decides whether the message is its cause, and
+    /// what is paused.
+    Environment(Error),
 }
 
 impl Verdict {
@@ -35,7 +35,7 @@ impl Verdict {
             },
             Err(error) => match error.settlement() {
                 Settlement::Retry { after } => Self::Failed { error, after },
-                Settlement::Release { .. } => Self::Away(error),
+                Settlement::Release { .. } => Self::Environment(error),
                 settlement => Self::Over(settlement, DeliveryOutcome::Rejected),
             },
         }

@@ -52,8 +52,8 @@ pub(crate) async fn extend_on(held: &Held, pool: &Pool) -> Result<(), Error> {
 async fn renew(held: Held, pool: Pool, lost: CancellationToken) {
     let mut ends_at = Instant::from_std(held.ends_at());
     loop {
-        // Renew when two thirds of the lease are left. The lease may have been acquired some time
-        // before the keeper was created.
+        // Renew when two thirds of the lease are left. The time is counted from the end of the
+        // lease and not from now, because the lease began before the keeper.
         sleep_until(ends_at.checked_sub(held.lease() / 3 * 2).unwrap_or(ends_at)).await;
         match extend_until(&held, &pool, ends_at).await {
             Some(new_end) => ends_at = new_end,

@@ -158,8 +158,8 @@ impl Rule {
         self
     }
 
-    /// Returns `less_exact`, the less specific policy, after this rule has replaced the members
-    /// that it sets.
+    /// Returns a copy of `less_exact`, the less specific policy. Each field that this rule sets
+    /// replaces the field of `less_exact`.
     pub(crate) fn over(&self, less_exact: &Policy) -> Policy {
         let Policy { retry, .. } = less_exact;
         Policy {

@@ -113,7 +113,7 @@ fn is_listed_state(state: &str) -> bool {
         // query_canceled: the message may be the cause, because its statement takes longer than
         // `statement_timeout`.
         "57014" => false,
-        // read_only_sql_transaction, and a role or a database that does not exist.
+        // read_only_sql_transaction, and a database that does not exist.
         "25006" | "3D000" => true,
         // A missing grant, table, function, schema or column: the deployment is not complete.
         "42501" | "42P01" | "42883" | "42703" | "3F000" => true,

@@ -93,7 +93,8 @@ impl<'t> Leases<'t> {
             Lease::InProgress { retry_after } => Ok(Processed::Leased { retry_after }),
             Lease::Dead => Ok(Processed::Dead),
             // `failed` acquires the lease again when no attempt is left. The server then returns
-            // `Exhausted`, or `Acquired` if an operator has raised the limit in between.
+            // `Exhausted`, or `Acquired` if an operator has raised the limit in between. The
+            // message is buried in both cases: this attempt was the last one when it failed.
             Lease::Exhausted(held) | Lease::Acquired(held) => {
                 let reason = held
                     .last_error()
@@ -154,8 +155,9 @@ impl<'t> Leases<'t> {
         self.failed(held, error).await
     }
 
-    /// Counts the attempt, unless the environment caused the error. Buries the message after its
-    /// last attempt or a terminal error.
+    /// Ends the lease of a failed attempt. The attempt stays counted, unless the environment caused
+    /// the error: then the lease is released without counting. Buries the message after its last
+    /// attempt or a terminal error.
     pub(super) async fn failed(
         &self,
         held: &Held,

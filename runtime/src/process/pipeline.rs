@@ -6,10 +6,10 @@
 //! 2. [`filter_message`]: a filter may replace the message. If it stops the message, it returns a
 //!    settlement, so the message is not lost (I4).
 //! 3. [`identify`] finds destination, policy and id. A message without an id is an error, unless
-//!    its policy accepts it (I10).
+//!    its policy accepts it.
 //! 4. [`recall`] looks into the memory of this process, and skips duplicates (I1). With
-//!    `Store::Memory` the message is not claimed in the database, so I1 holds only until this
-//!    process ends.
+//!    `Store::Memory` the message is not claimed in the database, so I1 holds only while this
+//!    process lives, and not after an ambiguous commit.
 //! 5. One of these ways:
 //!    - transaction: [`attempts`] repeats a [`transaction`] of claim, handler, effects and commit.
 //!      All of it takes effect once (I1), or nothing does (I2).
@@ -22,8 +22,9 @@
 //!    - checked: [`check_and_work`] runs the handler without a transaction, unless the message is
 //!      claimed. [`recorded`] claims it. The effects take effect once (I1, I2), the work of the
 //!      handler perhaps twice.
-//!    - batch: [`batch_transaction`] processes several messages. If it fails, it rolls back (I2),
-//!      and each message is processed alone, so a poison message fails alone.
+//!    - batch: [`batch_transaction`] processes several messages. If it fails, nothing took effect
+//!      or the result is unknown (I2), and each message is processed alone: the claims show the
+//!      result, and a poison message fails alone.
 //! 6. [`remember`]: the memory of this process learns what is committed (I1).
 //! 7. [`after_duplicate`]: a duplicate is an outcome and no error (I8). The policy may log it or
 //!    pass the recorded effects to a callback (I3).
@@ -193,7 +194,7 @@ impl Pipeline<'_> {
         Prepared::Done(ready.processing.end(concluded.map(|()| processed)))
     }
 
-    /// Steps 6 to 8. If the result is a success, its transaction is committed.
+    /// Steps 6 to 8. If the result is `New` or `Unprotected`, its transaction is committed.
     async fn conclude(self, mut ready: Ready, result: ProcessResult) -> ProcessResult {
         let span = ready.processing.span().clone();
         let concluded = async {

@@ -306,8 +306,8 @@ async fn unconfirmed_releases_at_a_stop_are_counted() {
     let are_fetched = until("all messages are fetched", async || broker.unsettled() == 4);
     let summary = in_time(consumer.run(are_fetched)).await.unwrap();
 
-    // The later messages of the key are dropped together with the message that has no confirmed
-    // release.
+    // The release of one message is not confirmed. The consumer then drops the receipts of this
+    // message and of the later messages of its key.
     let told = broker.told();
     assert_eq!(
         (told.released.len(), told.dropped),

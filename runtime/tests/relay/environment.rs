@@ -166,8 +166,8 @@ async fn i4_older_sql_is_waited_for_with_one_warning() {
     assert_eq!(log.lines(Level::WARN, "").len(), 1);
 }
 
-/// Goal: after a restore of the database into a younger cluster, the relay waits until the database
-/// is repaired. Invariant: I4.
+/// Goal: after a restore into a cluster whose transaction ids are lower, the relay waits until
+/// `idem_repair_relays` was called. Invariant: I4.
 #[tokio::test]
 async fn i4_restore_into_a_younger_cluster_is_waited_for() {
     let (log, _guard) = Log::keep();

@@ -129,7 +129,7 @@ impl<S: Source> Runtime<S> {
                     .await
             }
             Verdict::Failed { error, after } => self.failed(queued, &error, after).await,
-            Verdict::Away(error) => {
+            Verdict::Environment(error) => {
                 let attempted = Attempted {
                     identity: identity(&queued.message),
                     message_id: queued.message.message_id(),

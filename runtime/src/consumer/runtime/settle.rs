@@ -30,7 +30,7 @@ impl<S: Source> Runtime<S> {
         after: Duration,
         outcome: DeliveryOutcome,
     ) {
-        if queued.sequence.is_none() && !queued.may_end_with_release() {
+        if queued.ordering_key.is_none() && !queued.may_end_with_release() {
             return self.settle(queued, settlement, outcome).await;
         }
         if outcome == DeliveryOutcome::Retried {
@@ -56,14 +56,14 @@ impl<S: Source> Runtime<S> {
         let QueuedMessage {
             message,
             receipt,
-            sequence,
+            ordering_key,
             permit,
             ..
         } = queued;
         if let Err(error) = in_time(async { receipt.settle(settlement).await }).await {
             self.not_confirmed(&message, &*error);
         }
-        self.finish(sequence, permit);
+        self.finish(ordering_key, permit);
     }
 
     pub(super) fn not_confirmed(
@@ -79,17 +79,17 @@ impl<S: Source> Runtime<S> {
         self.counters.failed_settlements(1);
     }
 
-    /// Releases the permit and the sequence of a settled message.
-    pub(super) fn finish(&self, sequence: Option<String>, permit: Permit) {
-        if let Some(sequence) = &sequence {
-            self.queue.release(sequence);
+    /// Releases the permit and the ordering key of a settled message.
+    pub(super) fn finish(&self, ordering_key: Option<String>, permit: Permit) {
+        if let Some(ordering_key) = &ordering_key {
+            self.queue.release(ordering_key);
         }
         drop(permit);
         // Wake the worker that fetches only when it waits for this, because a wake-up interrupts
         // the fetch. The read-modify-write either finds that the source has ended, or precedes that
         // moment, so that the worker sees the released permit. A plain load could be too early, and
         // the worker would then wait without end.
-        let is_awaited = sequence.is_some() || self.queue.has_ahead();
+        let is_awaited = ordering_key.is_some() || self.queue.has_ahead();
         if is_awaited || self.has_ended.fetch_or(false, Ordering::AcqRel) {
             self.changed.notify_one();
         }

@@ -49,7 +49,7 @@ impl<S: Source> Runtime<S> {
             if timeout(STOP_STEP_LIMIT, workers.ended()).await.is_err() {
                 self.count_unsettled(self.held_count().saturating_sub(self.queue.len()));
                 // A handler that blocks its thread can still commit. Until it ends, the later
-                // messages of its sequence are not released.
+                // messages of its ordering key are not released.
                 workers.abort().await;
             }
         }
@@ -57,7 +57,7 @@ impl<S: Source> Runtime<S> {
             tracing::warn!("the database may still execute statements of dropped handlers");
         }
         // Release the waiting messages only now: another consumer must not handle a message while
-        // an earlier message of its sequence is still being processed.
+        // an earlier message of its ordering key is still being processed.
         let until = Instant::now() + KEEP_LIMIT;
         if timeout(STOP_STEP_LIMIT, self.release_waiting(until))
             .await

@@ -97,9 +97,9 @@ impl<S: Source> Runtime<S> {
         outcome: DeliveryOutcome,
         cause: &str,
     ) {
-        // A message with a sequence waits in place. It is not returned to its broker, so the broker
-        // cannot delete it.
-        if queued.sequence.is_none() && queued.costs_delivery_near_limit() {
+        // A message of an ordering key is kept in this process and retried here. It is not returned
+        // to its broker, so the broker cannot delete it.
+        if queued.ordering_key.is_none() && queued.costs_delivery_near_limit() {
             let reason = format!("its broker may delete it at the next return: {cause}");
             self.reject(queued, reason, KeptAs::Itself).await;
         } else {
