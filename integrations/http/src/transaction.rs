@@ -23,9 +23,11 @@ use crate::{
 };
 
 /// The savepoint after the claim and before the handler. If the handler returns status 4xx, its
-/// writes are rolled back to this savepoint.
+/// writes are rolled back to this savepoint. If the handler has ended the transaction itself, the
+/// savepoint does not exist, so both statements fail.
 const SAVEPOINT: &str = "idem_http";
 const UNDO: &str = "ROLLBACK TO SAVEPOINT idem_http";
+const KEEP: &str = "RELEASE SAVEPOINT idem_http";
 
 /// Claims the request, runs the handler, records its response, and commits. If the future is
 /// dropped, either everything has committed or nothing has.
@@ -85,9 +87,11 @@ where
     let committed: Result<_, Error> = async {
         let client = session.client();
         let mut requests = Vec::with_capacity(3);
-        if !keeps_writes(&parts) {
-            requests.push(Pipelined::new(async { Ok(client.batch_execute(UNDO).await?) }).await);
-        }
+        let ended = match keeps_writes(&parts) {
+            true => KEEP,
+            false => UNDO,
+        };
+        requests.push(Pipelined::new(async { Ok(client.batch_execute(ended).await?) }).await);
         requests.push(
             Pipelined::new(journal::begin(
                 client,

@@ -134,6 +134,9 @@ async fn work(app: &App, request: Request) -> Result<Response, Error> {
             if header("x-fail").is_some() {
                 assert!(tx.batch_execute("SELECT 1 / 0").await.is_err());
             }
+            if let Some(end) = header("x-end") {
+                tx.batch_execute(&end).await?;
+            }
             if header("x-keep-tx").is_some() {
                 *app.kept.lock().unwrap() = Some(tx);
             }

@@ -176,3 +176,23 @@ async fn handler_that_keeps_its_transaction_commits_nothing() {
         .await
         .assert_run(201, 4);
 }
+
+/// I2: a handler that ends its transaction itself does not get its response delivered, because the
+/// response does not show what has taken effect.
+#[tokio::test]
+async fn handler_that_ends_its_transaction_is_an_error() {
+    let fixture = Fixture::new(Mode::Transaction).await;
+    for end in ["ROLLBACK", "COMMIT", "ROLLBACK; BEGIN"] {
+        for status in ["201", "402"] {
+            let ended = fixture
+                .send(
+                    &ask(&format!("{end} {status}"))
+                        .with("x-end", end)
+                        .with("x-status", status),
+                )
+                .await;
+            ended.assert_problem(500, "failed");
+        }
+    }
+    fixture.until_quiet().await;
+}
