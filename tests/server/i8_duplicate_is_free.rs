@@ -40,7 +40,10 @@ const DUPLICATES: [(&str, &str); 15] = [
     // The messages of the remaining functions are claimed, waiting or leased.
     ("idem_receive('m1', 'orders', '1'::jsonb)", "f"),
     ("idem_receive('waiting', 'orders', '1'::jsonb)", "f"),
-    ("idem_receive('leased', 'orders', '1'::jsonb)", "f"),
+    (
+        "(idem_claim('leased', 'orders', wait => false)).outcome",
+        "in_progress",
+    ),
     ("(idem_acquire('m1', 'orders')).outcome", "duplicate"),
     ("(idem_acquire('leased', 'orders')).outcome", "in_progress"),
     ("(idem_begin_call('m1', 'orders', 'charge')).response", "7"),
