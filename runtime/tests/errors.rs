@@ -135,7 +135,8 @@ fn error_class_is_kept_through_anyhow() {
     assert!(!failed.is_terminal() && !failed.is_unavailable());
 }
 
-/// An error does not have its own text again as its cause, so a log line contains the text once.
+/// The cause of an error does not repeat the text of the error, so a log line contains the text
+/// once.
 #[test]
 fn text_of_a_classified_error_is_not_repeated() {
     let error = HandlerError::terminal("no such order");
@@ -211,7 +212,8 @@ fn failed_call_class_is_kept_through_anyhow() {
         step: step(),
         error: "the card is blocked".into(),
     };
-    // The cause of the failed call is an unavailable dependency. The call may have taken effect.
+    // The cause is an unavailable service. The handler error must still not count as unavailable,
+    // because the call may have taken effect.
     let unheard = || CallFailed::Uncertain {
         step: step(),
         error: UnavailableError::new("503").into(),

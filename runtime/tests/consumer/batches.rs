@@ -17,7 +17,8 @@ use crate::fixtures::{Fixture, in_time, message, note, noting};
 const BATCH: usize = 25;
 const MESSAGES: usize = 4 * BATCH;
 
-/// Only full batches. Without a time limit, a slow machine cannot end a batch early.
+/// A batch is handled only when it is full. It has no time limit, which could end it early on a
+/// slow machine.
 const FULL: Batches = Batches::new(BATCH).linger(Duration::MAX);
 
 fn messages() -> impl Iterator<Item = Message> {
@@ -143,8 +144,8 @@ async fn batch_uses_one_transaction_for_each_destination() {
     );
 }
 
-/// A filter that panics before the handler of a message with the type `before`, and after that of a
-/// message with the type `after`.
+/// A filter that panics before the handler of a message with the type `before`, and after the
+/// handler of a message with the type `after`.
 struct Panicking;
 
 impl Filter for Panicking {
@@ -159,8 +160,8 @@ impl Filter for Panicking {
     }
 }
 
-/// I2: a message that is not claimed is committed alone. A panic at another message of its batch,
-/// outside of a handler, does not repeat it.
+/// I2: a message without an id is not claimed and has its own transaction. A filter that panics at
+/// another message of the same batch does not cause a second run of its handler.
 #[tokio::test(flavor = "multi_thread")]
 async fn i2_panic_does_not_repeat_unprotected_neighbours() {
     let fixture = Fixture::new().await;

@@ -18,7 +18,7 @@ use crate::fixtures::{Fixture, in_time, note, noting, until};
 
 const MIB: usize = 1024 * 1024;
 
-/// Limits of a batch: the number of messages and the bytes, but no time.
+/// Batches of up to 100 messages, without a time limit. The tests add a limit in bytes.
 const UNLIMITED: Batches = Batches::new(100).linger(Duration::MAX);
 
 fn sized(id: impl Into<String>, bytes: usize) -> Message {
@@ -140,8 +140,9 @@ async fn batch_does_not_wait_for_bytes_that_it_uses_itself() {
     assert!(most <= 4, "the consumer held {most} messages of 300 bytes");
 }
 
-/// A message that waits in place for its retry keeps its bytes. A message of another key must still
-/// be handled: the success of that message shows that the first message itself has failed.
+/// A message that waits in the consumer for its next attempt still counts against the limit in
+/// bytes. A message of another key must be handled meanwhile, because its success shows that the
+/// API is available and that only the first message fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn message_retried_in_place_does_not_block_another_key() {
     let fixture = Fixture::new().await;
@@ -166,8 +167,8 @@ async fn message_retried_in_place_does_not_block_another_key() {
     assert_eq!(fixture.done().await, ["second"]);
 }
 
-/// A message of another key is handled while the first message is retried in place and a later
-/// message of the same key waits for it.
+/// The first message waits in the consumer for its next attempt, and a later message of its key
+/// waits for the first. A message of another key is handled meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_successor_does_not_block_another_key() {
     let fixture = Fixture::new().await;
@@ -191,8 +192,8 @@ async fn waiting_successor_does_not_block_another_key() {
     assert_eq!(fixture.done().await, ["second"]);
 }
 
-/// Messages without a key are handled at once. They do not wait for the next attempt of a message
-/// that is retried in place.
+/// Messages without a key are handled at once, while a failed message waits in the consumer for its
+/// next attempt.
 #[tokio::test(flavor = "multi_thread")]
 async fn message_retried_in_place_does_not_block_keyless_messages() {
     let fixture = Fixture::new().await;

@@ -113,9 +113,9 @@ async fn assert_survives_outage(
         })
         .await;
     }
-    // From here on, the consumer connects only for probes with back-off, and once in each of two
-    // inboxes to look up requeued messages. If messages are retried in place, this begins after the
-    // consumer has tried the messages that it holds.
+    // From here on, the consumer connects only to probe the database, with back-off. In addition,
+    // it connects once for each of its two inboxes, in which it looks for requeued messages. With
+    // order by key, it first tries the messages that it holds.
     let (began, asked) = (Instant::now(), broker.told().asked);
     let at_first = mortal.connects();
     until("the database is probed", async || {
@@ -146,7 +146,7 @@ async fn assert_survives_outage(
     let summary = source_ended(in_time(running).await.unwrap());
     assert_eq!((summary.retried, summary.rejected), (0, 0), "{summary:?}");
     assert_eq!(summary.given_back > 0, gives_back, "{summary:?}");
-    // A message with an ambiguous commit can be a duplicate when it is redelivered.
+    // If the commit of a message took effect but its reply was lost, the redelivery is a duplicate.
     assert_eq!((summary.handled + summary.duplicates) as usize, MESSAGES);
     let done = done(&mortal.pool).await;
     assert_each_once(&done);

@@ -92,8 +92,8 @@ async fn stop_finishes_running_handlers_and_fetches_no_more() {
     barrier.go.add_permits(MESSAGES);
     let summary = in_time(running).await.unwrap().unwrap();
 
-    // If a handler continued before the consumer noticed the stop, another handler may have started
-    // after it.
+    // A handler may have ended before the consumer noticed the stop. The consumer may then have
+    // started the handler of another message.
     let handled = summary.handled as usize;
     assert!((4..MESSAGES).contains(&handled), "{summary:?}");
     assert_eq!(summary.given_back, 0);
@@ -144,8 +144,9 @@ async fn stop_releases_messages_that_wait_for_their_key_in_order() {
     );
 }
 
-/// At a stop, a message that failed in place is settled with a retry, so that a broker that counts
-/// only failures counts this failure.
+/// A message has failed and waits in the consumer for its next attempt. At a stop, the consumer
+/// settles it with a retry and not with a release, because some brokers count only retries as
+/// failures.
 #[tokio::test]
 async fn stop_retries_a_message_that_failed_in_place() {
     let fixture = Fixture::new().await;

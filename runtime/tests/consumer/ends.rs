@@ -90,8 +90,8 @@ async fn requested_shutdown_returns_ok() {
     assert_eq!((broker.unsettled(), broker.waiting()), (0, 1));
 }
 
-/// A source with a second delivery that has a broken receipt. The receipt panics outside of any
-/// handler, so the panic is not a failure of a message.
+/// A source whose second delivery has a broken receipt. The receipt panics outside of any handler,
+/// so the panic is not a failure of a message.
 struct Broken(Broker, u32);
 
 impl Source for Broken {

@@ -166,7 +166,9 @@ async fn paused_route_does_not_stop_other_routes() {
     );
 }
 
-/// A message of a paused destination waits in place. The worker must still probe that destination.
+/// In key order, a message of a paused destination waits in the consumer until the pause ends. A
+/// worker must still probe the destination, and messages of other destinations must still be
+/// handled.
 #[tokio::test]
 async fn paused_route_does_not_stop_other_routes_in_key_order() {
     let fixture = Fixture::new().await;
@@ -189,7 +191,7 @@ async fn paused_route_does_not_stop_other_routes_in_key_order() {
     in_time(status.wait_for(|status| !status.paused_destinations.is_empty()))
         .await
         .unwrap();
-    // This message is delivered during the pause, and waits in place until the pause ends.
+    // This message is delivered during the pause, and waits in the consumer until the pause ends.
     broker.send(message("broken-2", "two"));
     for n in 0..50 {
         broker.send(message(format!("m-{n}"), &format!("{n}")));

@@ -92,8 +92,8 @@ async fn failing_batches_keep_the_order_of_a_key() {
 
 #[tokio::test]
 async fn poisoned_message_delays_its_own_key_only() {
-    // Attempts in place are added to the deliveries that the broker counts. If the broker counts no
-    // deliveries, attempts in place are counted too.
+    // The consumer repeats the attempts of a message with a key itself, without a redelivery. These
+    // attempts count against `max_deliveries`, whether the broker counts deliveries or not.
     assert_poisoned_message_delays_its_own_key(Broker::default()).await;
     assert_poisoned_message_delays_its_own_key(Broker::default().counting()).await;
 }

@@ -146,8 +146,8 @@ async fn handlers_and_relay_share_a_pool_of_one() {
     in_time(running).await.unwrap().unwrap();
 }
 
-/// A pool without time limits is exhausted, because another task keeps its only connection. A wait
-/// for a connection ends with an error of the environment.
+/// Another task keeps the only connection of a pool without time limits. A wait for a connection of
+/// this pool ends with an error of the environment.
 #[tokio::test]
 async fn wait_for_an_exhausted_pool_times_out() {
     let fixture = Fixture::new().await;

@@ -1,4 +1,7 @@
 //! I4: messages that a broker would drop become dead letters in the database, and can be requeued.
+//!
+//! A *last delivery* is a delivery after which the broker may delete the message, because the
+//! message is near the delivery limit of the broker.
 
 use std::{
     future::pending,
@@ -45,8 +48,7 @@ async fn i4_rejected_message_becomes_dead_letter_in_the_database() {
     let broker = Broker::with([
         poison.clone(),
         without_id.clone(),
-        // These two messages are redelivered, because the broker did not receive the
-        // acknowledgement.
+        // The next two are redeliveries, as if the broker had not received the acknowledgements.
         poison,
         without_id.with_header("x-delivery-count", "2"),
         message("unrouted", "").with_type("Other"),
@@ -277,7 +279,7 @@ async fn i4_distinct_messages_without_id_are_distinct_dead_letters() {
 }
 
 /// I4: at a stop, two messages without a route and with the same id become separate dead letters.
-/// They have no destination, and an id identifies a message only within a destination.
+/// The messages have no destination, and an id identifies a message only within a destination.
 #[tokio::test]
 async fn i4_unrouted_messages_of_one_id_are_two_dead_letters() {
     let fixture = Fixture::new().await;
@@ -291,7 +293,7 @@ async fn i4_unrouted_messages_of_one_id_are_two_dead_letters() {
         "orders",
         noting(),
     );
-    // The test has one thread, so nothing is fetched before the stop.
+    // The stop is requested at once and the test has one thread, so nothing is fetched before it.
     let summary = in_time(consumer.run(async {})).await.unwrap();
 
     assert_eq!((summary.rejected, broker.told().acknowledged.len()), (2, 2));
@@ -338,14 +340,14 @@ async fn i4_last_deliveries_become_dead_letters_at_a_stop() {
     }
 }
 
-/// I4: at a stop, a message is rejected and the broker never confirms this. The message becomes a
-/// dead letter in the database.
+/// I4: at a stop, the consumer rejects a message and the broker never confirms the rejection. The
+/// message becomes a dead letter in the database.
 #[tokio::test]
 async fn i4_unconfirmed_rejection_at_a_stop_makes_dead_letter() {
     let fixture = Fixture::new().await;
     let broker = Broker::with([message("m", "")]).near_limit().mute();
     let consumer = Consumer::new(fixture.pool.clone(), broker.clone()).handle("orders", noting());
-    // The test has one thread, so nothing is fetched before the stop.
+    // The stop is requested at once and the test has one thread, so nothing is fetched before it.
     let summary = in_time(consumer.run(async {})).await.unwrap();
 
     assert_eq!(
@@ -355,8 +357,8 @@ async fn i4_unconfirmed_rejection_at_a_stop_makes_dead_letter() {
     assert_eq!(letters(&fixture).await.len(), 1);
 }
 
-/// When the source is closed, it hands over a last delivery a second time. The consumer counts only
-/// one rejection.
+/// The broker does not confirm the rejection of a last delivery at a stop, so the source hands the
+/// message over again when it is closed. The consumer counts one rejection and one duplicate.
 #[tokio::test]
 async fn unconfirmed_rejection_at_a_stop_is_counted_once() {
     let fixture = Fixture::new().await;
@@ -378,8 +380,8 @@ async fn unconfirmed_rejection_at_a_stop_is_counted_once() {
 }
 
 /// I4: a message cannot become a dead letter while another process holds its lease. At a stop, the
-/// consumer does not return the message, because a return may delete it. When the source is closed,
-/// it hands over the message once more.
+/// consumer does not release such a message, because the broker may delete it at the release. It
+/// drops the receipt, and the source hands the message over again when it is closed.
 #[tokio::test]
 async fn i4_leased_last_delivery_is_not_returned_at_a_stop() {
     let fixture = Fixture::new().await;
@@ -400,9 +402,9 @@ async fn i4_leased_last_delivery_is_not_returned_at_a_stop() {
     assert_eq!(summary.failed_settlements, 2, "{summary:?}");
 }
 
-/// I4: at a stop, two last deliveries with a lease of another process do not delay the two other
-/// last deliveries. The four messages are more than the consumer may hold at the same time. Each
-/// failed settlement is counted.
+/// I4: at a stop, four messages at their last delivery must be stored, and another process holds
+/// the leases of two of them. The other two are stored without a delay, although the consumer may
+/// handle only one message at a time. Each failed settlement is counted.
 #[tokio::test]
 async fn i4_leased_last_deliveries_do_not_delay_the_others() {
     let ids = ["a", "b", "c", "d"];
@@ -413,7 +415,8 @@ async fn i4_leased_last_deliveries_do_not_delay_the_others() {
             "SELECT idem_acquire(id, 'orders', '1 hour') FROM (VALUES ('a'), ('b')) AS leased (id)",
         );
         let consumer = Consumer::new(fixture.pool.clone(), broker).handle("orders", noting());
-        // The test has one thread, so nothing is fetched before the stop.
+        // The stop is requested at once and the test has one thread, so nothing is fetched before
+        // it.
         let summary = in_time(consumer.concurrency(1).run(async {}))
             .await
             .unwrap();
@@ -428,8 +431,8 @@ async fn i4_leased_last_deliveries_do_not_delay_the_others() {
     assert_eq!((dropping, dropping_and_silent, silent), (2, 4, 4));
 }
 
-/// I4: at a stop, the consumer tries to store a last delivery until the lease of the message is
-/// released. The transaction of an interrupted handler may hold the claim for some time.
+/// I4: another process holds the lease of a message at its last delivery. At a stop, the consumer
+/// tries to store the message until the lease is released.
 #[tokio::test]
 async fn i4_last_delivery_is_stored_after_its_lease_ends() {
     let fixture = Fixture::new().await;
@@ -442,8 +445,8 @@ async fn i4_last_delivery_is_stored_after_its_lease_ends() {
         .back_off(SHORT, SHORT);
     let is_fetched = until("the message is fetched", async || broker.unsettled() == 1);
     let release = async {
-        // The consumer does not wait for the claim: each of three hand-overs makes five attempts.
-        // More than 15 errors show that the consumer continues to retry.
+        // An attempt to store the message fails at once and does not wait for the lease. Without
+        // further retries, the consumer would make 15 attempts: five for each of three hand-overs.
         let error = "message \"late\" of destination \"orders\" is in progress";
         until("the consumer has retried", async || {
             fixture.log().matches(error).count() > 15
@@ -475,7 +478,7 @@ async fn i4_last_delivery_is_stored_when_the_database_returns() {
         until("the consumer has retried", async || away.refusals() > 2).await;
         away.give_back();
     };
-    // The test has one thread, so nothing is fetched before the stop.
+    // The stop is requested at once and the test has one thread, so nothing is fetched before it.
     let (summary, ()) = in_time(async { tokio::join!(consumer.run(async {}), restore) }).await;
     assert_eq!(
         (summary.unwrap().rejected, letters(&fixture).await.len()),
@@ -510,8 +513,9 @@ async fn i4_last_delivery_is_held_while_it_cannot_be_stored() {
     assert_eq!(broker.told().released, []);
 }
 
-/// I4: at a stop, a last delivery has the id of a handled message. It becomes a dead letter if its
-/// fingerprint differs. If it is a duplicate, it does not become a dead letter.
+/// I4: at a stop, a message at its last delivery has the id of a handled message. If the
+/// fingerprints differ, it becomes a dead letter. If they are equal, it is a duplicate and does
+/// not.
 #[tokio::test]
 async fn i4_last_delivery_with_id_collision_becomes_dead_letter() {
     let fixture = Fixture::new().await;
@@ -527,7 +531,8 @@ async fn i4_last_delivery_with_id_collision_becomes_dead_letter() {
     let other = Message::new("tests", r#"{"other": 1}"#).with_message_id("m");
     for (last, payloads) in [(message("m", ""), vec![]), (other, vec![r#"{"other": 1}"#])] {
         let broker = Broker::with([last]).dropping_rejected().near_limit();
-        // The test has one thread, so nothing is fetched before the stop.
+        // The stop is requested at once and the test has one thread, so nothing is fetched before
+        // it.
         in_time(consumer(&broker).run(async {})).await.unwrap();
 
         assert_eq!(broker.told().acknowledged.len(), 1, "{payloads:?}");
@@ -664,8 +669,8 @@ async fn i4_requeued_message_uses_the_handler_of_its_destination() {
     assert_eq!(left.get::<_, i64>(0), 0);
 }
 
-/// I4: a message whose handler has ended its transaction becomes a dead letter, also if the handler
-/// has committed the claim of the message.
+/// I4: if a handler ends its transaction itself, its message becomes a dead letter, also if the
+/// handler has committed the claim of the message.
 #[tokio::test]
 async fn i4_message_with_ended_transaction_becomes_dead_letter() {
     let fixture = Fixture::new().await;

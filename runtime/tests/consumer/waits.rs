@@ -8,7 +8,7 @@ use idem_testkit::broker::Broker;
 use crate::fixtures::{Fixture, message, noting, until};
 
 /// A worker does not wait forever for a broker that never confirms a settlement. It drops the
-/// message, which is redelivered.
+/// receipt, so the broker redelivers the message.
 #[tokio::test]
 async fn unconfirmed_settlement_times_out() {
     let fixture = Fixture::new().await;

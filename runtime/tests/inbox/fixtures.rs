@@ -62,7 +62,7 @@ impl Fixture {
         DurableSource::new(pool.clone(), self.to.clone())
     }
 
-    /// Returns a consumer of the inbox. The consumer adds no delay to that of its handler.
+    /// Returns a consumer of the inbox. The caller adds the handler.
     pub fn consumer(&self, pool: &Pool) -> Consumer<DurableSource> {
         Consumer::new(pool.clone(), self.source(pool))
     }

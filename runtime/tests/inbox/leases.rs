@@ -62,8 +62,8 @@ async fn messages_of_a_killed_consumer_are_handled_after_the_lease() {
     assert_eq!(done.len(), MESSAGES, "each message is handled once");
 }
 
-/// Goal: a consumer that stops releases the messages that it has not begun. The release happens at
-/// once, and is not counted as an attempt.
+/// Goal: a consumer that stops releases at once the messages whose handlers it has not started. The
+/// release is not counted as an attempt.
 #[tokio::test]
 async fn shutdown_releases_prefetched_messages_unharmed() {
     const MESSAGES: usize = 15;
@@ -263,7 +263,7 @@ async fn poison_message_dies_without_harming_other_messages() {
 }
 
 /// Goal: the renewals for a leased handler do not shorten the lease of the source. So the message
-/// keeps its lease while its destination is paused, and an outage uses no attempt.
+/// stays leased while the circuit breaker pauses its destination, and an outage uses no attempt.
 #[tokio::test(flavor = "multi_thread")]
 async fn outage_uses_no_attempt_of_a_leased_message() {
     const OUTAGES: usize = 4;

@@ -124,8 +124,9 @@ async fn good_messages_are_handled_and_poisoned_become_dead_letters() {
     assert_in_order_and_once(&done[good..], is_poison, bad);
 }
 
-/// Waits until `count` returns at least `expected`. Fails if the count does not grow for the time
-/// limit of [`until`]. The whole wait has no limit, because it depends on the speed of the machine.
+/// Waits until `count` returns at least `expected`. Fails if the count does not grow within the
+/// time limit of [`until`]. The whole wait has no time limit, because its length depends on the
+/// speed of the machine.
 async fn until_at_least<F: Future<Output = usize>>(expected: usize, count: impl Fn() -> F) {
     let mut seen = count().await;
     while seen < expected {

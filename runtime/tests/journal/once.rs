@@ -312,7 +312,8 @@ async fn i2_cancelled_begin_leaves_no_entry_without_a_lease() {
         .unwrap_err();
     assert!(proxy.has_cancelled_begin());
     assert_lease_lost(&late);
-    // A connection executes its requests in order. So all requests of the call are executed.
+    // A connection executes its requests in order. So when this request has ended, all requests of
+    // the call have been executed.
     pool.get().await.unwrap().batch_execute("").await.unwrap();
     assert_eq!(
         (gateway.asked(), state(&fixture, &message, "charge").await),

@@ -15,7 +15,7 @@ async fn dropped_call_is_not_new_if_it_was_made() {
 }
 
 /// Goal: a call that was made is not new after a drop, also when another thread serves the
-/// connection. A statement may then have been sent or not.
+/// connection. At the drop, this thread may or may not have sent the last statement.
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_call_is_not_new_with_connection_on_other_thread() {
     drop_at_every_await().await;

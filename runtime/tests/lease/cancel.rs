@@ -22,7 +22,7 @@ async fn dropped_future_leaves_message_done_or_free_after_lease() {
 }
 
 /// Goal: a future can be dropped at any await point also when another thread serves the connection.
-/// A statement may then have been sent or not.
+/// At the drop, this thread may or may not have sent the last statement.
 #[tokio::test(flavor = "multi_thread")]
 async fn future_dropped_with_connection_on_other_thread_is_safe() {
     drop_repeatedly().await;
@@ -91,8 +91,8 @@ async fn drop_at_every_await(fixture: &Fixture, moment: Moment) -> (usize, usize
     (done, undone)
 }
 
-/// Goal: a failing attempt is dropped at any await point. Its message then becomes free after its
-/// lease, or is one dead letter.
+/// Goal: the future of a failing attempt is dropped at any await point. Its message can then be
+/// leased again after its lease has expired, or is stored as exactly one dead letter.
 #[tokio::test]
 async fn dropped_failure_leaves_message_free_or_dead() {
     let fixture = Fixture::new().await;

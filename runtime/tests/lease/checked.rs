@@ -66,8 +66,9 @@ async fn message_claimed_in_a_transaction_is_skipped() {
     }
 }
 
-/// I4: a message with the id and not the payload of another message must not be acknowledged as a
-/// duplicate, so a policy that compares payloads is an error.
+/// I4: checked handlers do not support policies that compare payloads or that reject expired
+/// messages. Such a policy is an error. If it were ignored, a message with the id of another
+/// message and a different payload would be acknowledged as a duplicate.
 #[tokio::test]
 async fn i4_policy_that_the_check_ignores_is_an_error() {
     let fixture = Fixture::new().await;

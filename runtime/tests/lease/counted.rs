@@ -174,8 +174,8 @@ async fn ambiguous_commit_is_settled_before_the_next_attempt() {
     }
 }
 
-/// Goal: a renewal can fail because the lease was completed, before the result of the commit is
-/// known. The message is then a duplicate, and the lease is not reported as lost.
+/// Goal: a renewal fails because the lease has ended, and the message is completed. The message is
+/// then reported as a duplicate, and the lease is not reported as lost.
 #[tokio::test]
 async fn completed_lease_is_not_reported_as_lost() {
     let fixture = Fixture::new().await;
@@ -218,7 +218,8 @@ async fn lost_lease_commits_nothing() {
     fixture.assert_undone(&message).await;
 }
 
-/// I1: outside of a transaction, the completion of the lease would commit without the work.
+/// I1: if the handler has ended its transaction, the completion of the lease would not commit
+/// together with the writes of the handler. So the message becomes a dead letter.
 #[tokio::test]
 async fn i1_counted_handler_that_ends_its_transaction_is_buried() {
     let fixture = Fixture::new().await;

@@ -163,8 +163,8 @@ impl Fixture {
     }
 
     /// Waits until all sessions are idle, and all sessions except the observer's are connections of
-    /// the pool. Each connection that was dropped while it was in use is closed then, and all its
-    /// statements have ended.
+    /// the pool. After this wait, each connection that was dropped while it was in use is closed,
+    /// and all its statements have ended.
     pub async fn until_quiet(&self) {
         self.until_quiet_beside(&self.pool).await;
     }

@@ -142,7 +142,8 @@ impl Room {
 #[tokio::test]
 async fn concurrency_limit_below_the_layer_loses_no_message() {
     let fixture = Fixture::new().await;
-    // Claim one message first. The first claim of a destination would delay all other claims.
+    // The first claim of a destination blocks other claims until its transaction ends, so make this
+    // claim before the test.
     assert!(is_new(
         &fixture.process(&Idem::new(), &message("first")).await
     ));
@@ -296,8 +297,8 @@ async fn waiting_for_permits_and_connections_is_no_deadlock() {
         all.push(run(id));
         in_time(handler_entered.recv()).await.unwrap();
     }
-    // The third message gets its permit before the first message gets the connection. It requests
-    // the connection after the first message has requested it.
+    // The third message gets its permit while the first message still waits for the connection. The
+    // third message then requests the connection after the first.
     all.push(run("permit"));
     in_time(futures_util::future::try_join_all(all))
         .await

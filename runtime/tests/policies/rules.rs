@@ -1,4 +1,4 @@
-//! Tests of those policies of destinations that need a server.
+//! Tests of policies of destinations, on a real server.
 
 use std::{
     sync::{

@@ -59,8 +59,8 @@ async fn future_dropped_at_any_await_has_full_effect_or_none() {
         for style in [Style::Eager, Style::Reactive] {
             let idem = of(style, prepared);
             for moment in [Moment::AtOnce, Moment::WhenWoken] {
-                // Use a new pool with one connection in each run. The first statements of each run
-                // are then prepared.
+                // Use a new pool with one connection in each run, so that the first message of each
+                // run also prepares its statements.
                 let seen =
                     drop_at_every_await(&fixture, &idem, &fixture.database.pool(1), moment).await;
                 assert!(
@@ -79,7 +79,7 @@ async fn future_dropped_at_any_await_has_full_effect_or_none() {
 }
 
 /// Goal: a dropped future has its complete effect or no effect also when another thread serves the
-/// connection. A statement may then have been sent or not.
+/// connection. At the drop, this thread may or may not have sent the last statement.
 #[tokio::test(flavor = "multi_thread")]
 async fn future_dropped_with_connection_on_other_thread_is_atomic() {
     let fixture = Fixture::new().await;

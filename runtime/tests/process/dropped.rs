@@ -190,7 +190,8 @@ async fn dropped_request_for_a_lease_ends_at_the_server() {
 async fn i4_dropped_commit_that_waits_for_its_standby_continues() {
     let fixture = Fixture::on(Database::create_alone("standby-away")).await;
     let idem = Idem::new();
-    // Claim one message first. The first claim of a destination would delay the other claims.
+    // The first claim of a destination blocks other claims until its transaction ends, so make this
+    // claim before the test.
     assert_free(&fixture, &idem, &message()).await;
     let (committed, leased) = (message(), message());
     let standby = Standby::away(&fixture.database).await;
@@ -235,8 +236,8 @@ async fn i4_commit_before_a_dropped_transaction_continues() {
     );
 }
 
-/// Goal: when a pooler is exhausted, the client has no free connection to find out that there is a
-/// pooler. Dropped handlers free the connections of the pooler nevertheless.
+/// Goal: while all server connections of a pooler are in use, the client cannot find out that there
+/// is a pooler. Dropped handlers must still free the connections of the pooler.
 #[tokio::test]
 async fn dropped_handlers_free_an_exhausted_pooler() {
     let fixture = Fixture::new().await;
@@ -248,7 +249,8 @@ async fn dropped_handlers_free_an_exhausted_pooler() {
     let manager = Manager::new(pooler.connection_string_to(name).parse().unwrap(), NoTls);
     let pool = Pool::builder(manager).max_size(4).build().unwrap();
     let (idem, messages) = (Idem::new(), [message(), message()]);
-    // Claim one message first. The first claim of a destination would delay the other claims.
+    // The first claim of a destination blocks other claims until its transaction ends, so make this
+    // claim before the test.
     assert_free(&fixture, &idem, &message()).await;
     let both = join_all(
         messages

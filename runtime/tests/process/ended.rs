@@ -35,7 +35,8 @@ fn assert_never_acknowledged(processed: Result<Processed, Error>, what: &str) {
     assert!(reason.contains("ended its transaction"), "{reason}");
 }
 
-/// I10: in each way, a handler that ends its transaction is an error of the message.
+/// I10: a handler that ends its transaction is an error of the message, for each statement that
+/// ends the transaction and each form of the transaction.
 #[tokio::test]
 async fn i10_handler_that_ends_its_transaction_is_rejected() {
     let fixture = Fixture::new().await;
@@ -70,8 +71,8 @@ async fn i10_handler_that_ends_its_transaction_is_rejected() {
     fixture.until_quiet().await;
 }
 
-/// I10: a handler that begins another transaction after the end of its own is an error of the
-/// message, if it returns effects.
+/// I10: if a handler ends its transaction, begins another one and returns effects, this is an error
+/// of the message.
 #[tokio::test]
 async fn i10_effects_need_the_transaction_of_the_claim() {
     let fixture = Fixture::new().await;
@@ -86,7 +87,8 @@ async fn i10_effects_need_the_transaction_of_the_claim() {
     fixture.until_quiet().await;
 }
 
-/// I1: without a transaction, the late claim of the reactive style would commit by itself.
+/// I1: the reactive style claims after the handler has run. If the handler has ended its
+/// transaction, the claim would commit without the writes of the handler.
 #[tokio::test]
 async fn i1_reactive_claim_needs_the_transaction_of_its_handler() {
     let fixture = Fixture::new().await;
@@ -108,8 +110,8 @@ async fn i1_reactive_claim_needs_the_transaction_of_its_handler() {
     }
 }
 
-/// I4: a handler that ends the transaction of a batch fails alone after ROLLBACK. After COMMIT, all
-/// messages of the batch are claimed, and none of them is acknowledged.
+/// I4: if a handler ends the transaction of its batch with ROLLBACK, only its own message fails. If
+/// it ends the transaction with COMMIT, no message of the batch is acknowledged.
 #[tokio::test]
 async fn i4_batch_whose_transaction_was_ended_is_not_acknowledged() {
     let fixture = Fixture::new().await;

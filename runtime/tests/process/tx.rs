@@ -31,8 +31,8 @@ async fn kept_transaction_is_rolled_back_and_its_connection_closed() {
             }
         });
         assert!(matches!(processed.await, Err(Error::TransactionKept)));
-        // While the handler holds the transaction, nothing can be executed in it. The pool
-        // processes other messages meanwhile.
+        // The handler returned and kept `tx`. The runtime closes the connection, so no statement
+        // can be executed in the transaction. The pool then opens another connection.
         let kept = kept.lock().unwrap().take().unwrap();
         until("the kept connection is closed", || async {
             kept.is_closed()

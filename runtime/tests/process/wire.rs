@@ -1,4 +1,4 @@
-//! Tests of the number of round trips, which a proxy counts.
+//! Tests of the number of round trips between the client and the server. A proxy counts them.
 
 use deadpool_postgres::Pool;
 use idem_runtime::{

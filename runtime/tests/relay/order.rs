@@ -91,8 +91,8 @@ async fn rejected_effect_delays_only_its_key() {
     assert_eq!(parked(&client).await, []);
 }
 
-/// Goal: a limit in bytes ends a batch. Effects of different keys overlap within a batch, so a
-/// batch of one byte, which contains one effect, has no overlap.
+/// Goal: a limit in bytes ends a batch. With a limit of one byte, a batch contains one effect.
+/// Effects overlap only within a batch, so no two effects overlap.
 #[tokio::test]
 async fn batch_of_the_relay_is_bounded_in_bytes() {
     let db = Database::create();

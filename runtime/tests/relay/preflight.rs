@@ -1,5 +1,5 @@
-//! I4: the status shows what is missing in the database for this relay. The relay waits until it is
-//! repaired.
+//! I4: if the database lacks something that the relay needs, the status shows what is missing. The
+//! relay waits until the database is repaired.
 
 use deadpool_postgres::{Manager, Pool};
 use idem_testkit::{Database, until};

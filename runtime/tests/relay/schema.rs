@@ -1,4 +1,4 @@
-//! Tests of the functions of the extension in a separate schema.
+//! Tests of an extension whose functions are in a separate schema. "Path" stands for `search_path`.
 
 use std::collections::HashSet;
 
@@ -142,9 +142,9 @@ async fn backend_and_path(client: &Client) -> (String, String) {
 }
 
 /// Goal: through PgBouncer in transaction mode, no session has the path of another client, although
-/// all clients share one backend at a time. Either the first connection fails, or every session
-/// has its own path. The client does not use `SET` instead, because it would change the sessions of
-/// others.
+/// all clients share one backend at a time. Either the first connection fails, or every session has
+/// its own path. The client does not set its path with `SET`, because this would change sessions
+/// that other clients use too.
 #[tokio::test]
 async fn pgbouncer_rejects_the_schema_or_keeps_it_per_client() {
     let cluster = cluster_with_schemas();
@@ -159,7 +159,7 @@ async fn pgbouncer_rejects_the_schema_or_keeps_it_per_client() {
         (plain.build().unwrap(), "{public}"),
     ];
     let (mut backends, mut accepted, mut rejected) = (HashSet::new(), Vec::new(), HashSet::new());
-    // Every path follows every other path, and the last rounds repeat the first.
+    // In this order, the backend serves each client after each other client.
     for place in [0, 1, 2, 0, 1, 2, 1, 0, 2, 0, 1, 2] {
         let (pool, path) = &clients[place];
         match pool.get().await {
@@ -189,8 +189,9 @@ async fn pgbouncer_rejects_the_schema_or_keeps_it_per_client() {
     }
 }
 
-/// Accepts connections as a pooler of this version would in front of a server of this version. No
-/// Debian suite has PgBouncer 1.26 and a PostgreSQL before 18, so no real pooler can stand here.
+/// Accepts connections like a PgBouncer of version `pooler` in front of a server of version
+/// `server`. A real one cannot be used: no Debian suite has PgBouncer 1.26 and a PostgreSQL before
+/// 18.
 async fn accept_logins(listener: TcpListener, pooler: &str, server: &str) {
     let mut reply = vec![b'R', 0, 0, 0, 8, 0, 0, 0, 0];
     for (name, value) in [
@@ -213,7 +214,8 @@ async fn accept_logins(listener: TcpListener, pooler: &str, server: &str) {
     }
 }
 
-/// Goal: a pooler that can mix up the paths of its clients gets no client with a path.
+/// Goal: a client with a path does not connect through a pooler that can give it the path of
+/// another client.
 #[tokio::test]
 async fn pooler_that_can_mix_up_paths_is_rejected() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -237,7 +239,7 @@ async fn pooler_that_can_mix_up_paths_is_rejected() {
     pooler.abort();
 }
 
-/// Goal: the path of the role applies through every PgBouncer.
+/// Goal: a path that is set with ALTER ROLE applies through every version of PgBouncer.
 #[tokio::test]
 async fn path_of_the_role_applies_through_pgbouncer() {
     let cluster = cluster_with_schemas();

@@ -1,4 +1,4 @@
-//! I4: tests of a consumer and a relay in one process.
+//! I4: tests of `Services`, which runs a consumer and a relay in one process.
 
 use std::{
     future::{pending, ready},

@@ -1,6 +1,6 @@
 //! Tests of observability: traces that continue from message to message, and metrics.
 //!
-//! Each test runs on one thread. Its subscriber and its recorder are set for this thread only.
+//! Each test runs on one thread, and sets its recorder of metrics for this thread only.
 
 mod metrics;
 mod traces;

@@ -27,11 +27,11 @@ use tokio_postgres::{NoTls, config::Host};
 
 use crate::Broker;
 
-/// Returns the measurements since the last call of this function, as lines such as
+/// Returns the measurements since the last execution of this function, as lines such as
 /// `idem_in_flight{destination=orders} 1`.
 ///
-/// Each reading resets all values to zero, also those of gauges. So if a gauge is incremented
-/// before a reading and decremented after it, its next value is -1.
+/// Each execution resets all values to zero, also those of gauges. So if a gauge is incremented
+/// before an execution and decremented after it, the next execution returns -1.
 fn measurements(snapshotter: &Snapshotter) -> BTreeSet<String> {
     let measured = snapshotter.snapshot().into_vec().into_iter();
     let lines = measured.filter_map(|(key, _, _, value)| {
@@ -98,8 +98,7 @@ async fn outcomes_and_messages_in_flight_are_measured() {
     };
     let _ = idem.process(&pool, &message("m-1"), handler).await.unwrap();
     assert_eq!(attempts.load(Ordering::Relaxed), 2);
-    // The handler read the measurements once, so that reading contains the increment of the gauge.
-    // This reading contains only the decrement.
+    // The handler has already read the increment of the gauge, so only the decrement is left here.
     assert_eq!(
         measurements(&seen),
         lines([

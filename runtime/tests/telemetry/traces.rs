@@ -320,8 +320,9 @@ async fn outcome_is_only_in_its_own_span() {
     assert_eq!(spans.all().len(), 1);
 }
 
-/// Goal: a checked message that another call handles meanwhile is logged. A commit with a lost
-/// reply is not: the claim of the next attempt finds that commit, and the message is handled once.
+/// Goal: if a checked message is handled twice at the same time, the second result is logged. If
+/// the reply to the commit is lost, nothing is logged: the message was handled once, and its own
+/// commit makes it a duplicate.
 #[tokio::test]
 async fn lost_reply_is_not_logged_as_a_second_handling() {
     let database = Database::create();
