@@ -1,5 +1,5 @@
-//! Tests of set-up and administration on a real server. Another test checks that the client covers
-//! every SQL function.
+//! Tests of set-up and administration on a real server. The last test checks that the client has a
+//! function or a type for every SQL function.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,4 @@
-//! Tests of the client functions on a real server. `cargo xtask build` builds the programs and the
-//! extension.
+//! Tests of the client functions on a real server.
 
 use futures_util::{FutureExt, future::join_all};
 use idem_client::{

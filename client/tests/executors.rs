@@ -81,8 +81,8 @@ async fn bb8_pool(url: &str) -> bb8::Pool<PostgresConnectionManager<NoTls>> {
         .unwrap()
 }
 
-/// Claims a message through a connection, by completing its lease. A connection has no claim of its
-/// own, because a claim needs a transaction.
+/// Claims a message through a connection, by completing its lease. The functions that claim need an
+/// open transaction, so they do not accept a connection.
 ///
 /// Invariant: the effects of a completion are visible after COMMIT only, and the second acquisition
 /// is a duplicate.
@@ -119,7 +119,8 @@ async fn claim_and_record(tx: &impl OpenTransaction, id: &MessageId) -> Vec<Uuid
     claimed.record_effects(&[fact()]).await.unwrap()
 }
 
-/// Asserts that each kind of claim of this message is a duplicate, and that the effects are these.
+/// Asserts that each function that claims this message reports a duplicate, and that the message
+/// ids of its recorded effects are `ids`.
 async fn assert_duplicate(tx: &impl OpenTransaction, id: &MessageId, ids: &[Uuid]) {
     let to = destination();
     let options = ClaimOptions::default();

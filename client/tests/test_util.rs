@@ -19,8 +19,8 @@ fn new_id() -> MessageId {
     Uuid::new_v4().into()
 }
 
-/// Returns a database of the shared server, and the connection string that an application would
-/// pass.
+/// Returns a database of the server that all tests share, and the connection string that an
+/// application would pass to [`TestDatabase::create`].
 fn server() -> (Database, String) {
     let database = Database::create();
     let url = database.direct_url();
@@ -127,7 +127,8 @@ async fn insert(
     }
 }
 
-/// Goal: a test database has the extension, and no session keeps it from being dropped.
+/// Goal: a test database has the extension. When its value is dropped, the database is dropped too,
+/// also while sessions are open.
 #[tokio::test]
 async fn test_database_is_dropped_with_its_value() {
     let (server, url) = server();
@@ -248,8 +249,9 @@ async fn crash_after_commit_commits() {
     assert_eq!(fixture.proxy.crashes(), FORMS.len());
 }
 
-/// Goal: the example of the documentation. The client classifies both crashes as an ambiguous
-/// commit, and the next delivery shows the difference.
+/// Goal: the client reports an ambiguous commit for a crash before COMMIT and for a crash after
+/// COMMIT. The next delivery shows which of the two happened. This is the example of the
+/// documentation.
 #[tokio::test]
 async fn next_claim_after_a_crash_shows_the_result() {
     let (_server, url) = server();
@@ -270,7 +272,8 @@ async fn next_claim_after_a_crash_shows_the_result() {
     }
 }
 
-/// Goal: a crash is one lost connection. Other connections work, until the proxy is down for good.
+/// Goal: a crash breaks one connection, and the other connections work. After a permanent crash,
+/// the proxy accepts no connection.
 #[tokio::test]
 async fn crash_affects_one_connection_unless_for_good() {
     let (_server, url) = server();
@@ -293,7 +296,8 @@ async fn crash_affects_one_connection_unless_for_good() {
     assert_eq!(fixture.proxy.crashes(), 2);
 }
 
-/// Goal: COMMIT of a failed transaction is a rollback, which is no crash after COMMIT.
+/// Goal: the server rolls back when it executes COMMIT in a failed transaction. The proxy does not
+/// treat this as a commit, and crashes after the next real commit.
 #[tokio::test]
 async fn rollback_in_place_of_commit_keeps_the_request() {
     let (_server, url) = server();
