@@ -13,7 +13,7 @@ use tower::ServiceExt;
 
 use crate::fixtures::{Ask, Fixture, MODES, Mode, ask, layer};
 
-/// Sends a request with a handler that waits, and disconnects when the handler runs.
+/// Sends a request whose handler waits, and closes the connection after the handler has started.
 pub async fn leave(fixture: &Fixture, ask: &Ask) {
     let mut stream = std::net::TcpStream::connect(fixture.server.address).unwrap();
     write!(

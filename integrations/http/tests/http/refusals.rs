@@ -1,4 +1,5 @@
-//! Tests of keys that were claimed without the HTTP layer.
+//! Tests of keys that an application claimed without the HTTP layer. No response is recorded for
+//! such a key.
 
 use idem_client::MessageId;
 

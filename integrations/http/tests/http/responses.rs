@@ -138,7 +138,8 @@ async fn client_error_rolls_back_the_writes_of_its_handler() {
 }
 
 /// Goal: a 4xx response can be recorded after a statement of the handler has failed, because the
-/// layer rolls back to a savepoint. Many 4xx responses follow a failed statement.
+/// layer rolls back to a savepoint. A failed statement, for example a violated constraint, is a
+/// common reason for a 4xx response.
 #[tokio::test]
 async fn failed_statement_permits_to_record_errors_only() {
     let fixture = Fixture::new(Mode::Transaction).await;
@@ -177,8 +178,8 @@ async fn handler_that_keeps_its_transaction_commits_nothing() {
         .assert_run(201, 4);
 }
 
-/// I2: a handler that ends its transaction itself does not get its response delivered, because the
-/// response does not show what has taken effect.
+/// I2: if a handler ends its transaction itself, the layer does not deliver its response, because
+/// the response does not show what has taken effect.
 #[tokio::test]
 async fn handler_that_ends_its_transaction_is_an_error() {
     let fixture = Fixture::new(Mode::Transaction).await;

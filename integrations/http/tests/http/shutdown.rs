@@ -1,4 +1,4 @@
-//! When a client has disconnected, a shutdown waits for its request if the request has a lease.
+//! At a shutdown, the process waits for requests with a lease whose client has disconnected.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::{
     fixtures::{Fixture, Mode, ask},
 };
 
-/// Goal: after a client has disconnected, a shutdown of the process still waits for the handler of
-/// its request.
+/// Goal: after a client has disconnected, a shutdown of the process waits until the handler of its
+/// request has ended and the response is recorded.
 #[tokio::test]
 async fn shutdown_waits_until_leased_requests_are_recorded() {
     let mut running = None;
