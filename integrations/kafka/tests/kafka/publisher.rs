@@ -55,7 +55,7 @@ async fn published_message_arrives_with_all_properties() {
     assert_eq!(arrived.coordinates(), Some(&coordinates));
 }
 
-/// The message id of an effect without a key is used as its key, so these effects are distributed
+/// An effect without a key gets its message id as the Kafka key, so such effects are distributed
 /// over the partitions.
 #[tokio::test]
 async fn effect_without_a_key_uses_its_message_id_as_key() {

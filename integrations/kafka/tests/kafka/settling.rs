@@ -293,7 +293,7 @@ async fn last_settlement_commits_after_source_is_dropped() {
     let mut source = kafka.source();
     let deliveries = take(&mut source, 2).await;
     drop(source);
-    // Without unsettled deliveries, the source would have left the group within this time.
+    // A source without unsettled deliveries would leave the group within this time.
     sleep(Duration::from_secs(2)).await;
     acknowledge(deliveries).await;
     kafka.wait_for_commit(2).await;
