@@ -165,7 +165,8 @@ fn i4_missing_stream_is_not_ready_until_it_is_created() {
     assert_eq!(relay.terminate().code(), Some(0));
 }
 
-/// Goal: a missing queue and then a lost broker cause one log line each. Invariant: I4.
+/// Goal: if first a queue is missing and then the broker is lost, the relay logs one line for each.
+/// Invariant: I4.
 #[test]
 fn i4_missing_queue_and_lost_broker_log_one_line_each() {
     let cluster = server();
@@ -233,8 +234,8 @@ fn i4_lost_kafka_logs_one_line() {
     assert_eq!(relay.terminate().code(), Some(0));
 }
 
-/// Goal: an empty log filter has the effect of the default filter. A deployment may set an empty
-/// one. Invariant: I4.
+/// Goal: an empty log filter, as a deployment may set, has the effect of the default filter.
+/// Invariant: I4.
 #[test]
 fn empty_log_filter_is_the_default_one() {
     let cluster = server();
@@ -492,8 +493,8 @@ fn help_documents_the_options_the_grant_and_the_exit_codes() {
     }
 }
 
-/// Goal: systemd restarts a relay if its port is in use, so the exit code must not be 2. systemd
-/// does not restart a program after exit code 2.
+/// Goal: if the port is in use, the exit code is not 2. systemd restarts a relay except after exit
+/// code 2, and the port may be free later.
 #[test]
 fn port_in_use_is_not_an_error_of_the_settings() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -46,8 +46,8 @@ fn database_without_tls_is_an_error_unless_tls_is_disabled() {
 }
 
 /// Goal: the program publishes to NATS over TLS, with the authority in the settings and with the
-/// authorities of the system. If a build contains two crypto providers, rustls selects none of them
-/// and the program panics.
+/// authorities of the system. The test build contains two crypto providers, of which rustls selects
+/// none by itself. So the program must name one, or it would panic.
 #[test]
 fn effects_reach_nats_over_tls() {
     let authority = Authority::create().unwrap();

@@ -1,6 +1,6 @@
 //! Helpers of the test programs: idem-relay as a process, and a NATS stream.
 
-// Not every test program uses all helpers.
+// Each test program uses only some of these helpers.
 #![allow(dead_code)]
 
 use std::{
