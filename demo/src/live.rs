@@ -220,7 +220,7 @@ fn title(progress: &Progress<'_>) -> String {
     }
 }
 
-/// Returns the figures of a contestant so far as the text of a row.
+/// Returns the figures that a contestant has reached until now, as the text of a row.
 fn figures(rates: &Rates, contestant: Contestant) -> String {
     if rates.of(contestant).is_empty() {
         return "waits".to_owned();
@@ -316,7 +316,8 @@ mod tests {
         assert_eq!(view.printed, 1);
     }
 
-    /// A row has the median rate and the ratio to the baseline. Before the first round it waits.
+    /// A row has the median rate and the ratio to the baseline. Before the first round it shows
+    /// "waits".
     #[test]
     fn row_has_the_rate_and_the_ratio_to_the_baseline() {
         let row = |rates: &Rates, contestant| {

@@ -177,7 +177,8 @@ mod tests {
         assert!(!text.contains("no error"), "{text}");
     }
 
-    /// When an unprotected system made no error, the summary says so.
+    /// When a system without idem made no error, the summary reports that the run had too few
+    /// faults.
     #[test]
     fn run_with_too_few_faults_is_reported() {
         let text = summary([Verdict::default(), wrong(), Verdict::default()]);

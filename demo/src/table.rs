@@ -76,7 +76,7 @@ impl Table {
         for bar in self.rows.iter().chain([&self.headings, &self.title]) {
             bar.finish_and_clear();
         }
-        // An error of a terminal that is gone is of no interest.
+        // Ignore the error: the terminal may have been closed.
         let _ = self.bars.clear();
     }
 }

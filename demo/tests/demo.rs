@@ -112,7 +112,7 @@ async fn demo_on_a_terminal_redraws_a_table() -> Result<()> {
         assert!(screen.contains("deliveries  repeated  killed  hit+miss"));
         assert!(screen.contains(&"=".repeat(20)), "no full bar:\n{screen}");
         assert!(screen.contains("round 2 of 2: "), "{screen}");
-        // Lines are for logs.
+        // Without a terminal, the progress is printed as lines. On a terminal it is not.
         assert!(!screen.contains("cost, round"), "{screen}");
         assert!(screen.contains("What to read next"), "{screen}");
     }

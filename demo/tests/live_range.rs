@@ -126,7 +126,7 @@ async fn errors_of_targets_without_idem_are_reported() -> Result<()> {
     Ok(())
 }
 
-/// The process that starts the workers can be killed, too. Its workers must then end.
+/// When the process that started a worker is killed, the worker must end.
 #[test]
 fn no_worker_outlives_the_process_that_started_it() -> Result<()> {
     let dir = tempfile::tempdir()?;

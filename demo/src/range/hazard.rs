@@ -41,8 +41,8 @@ impl<'a> Hazard<'a> {
             Some(Kill::BackendTerminated) => {
                 self.state.kills.fetch_add(1, Ordering::Relaxed);
                 let admin = Session::open(self.state).await?;
-                // Waits up to 5 s for the end of the backend. No row means that the backend has
-                // ended with its server in the meantime.
+                // Waits up to 5 s for the end of the backend. If there is no row, the backend has
+                // already ended, because its server was stopped.
                 let row = admin
                     .client
                     .query_opt(

@@ -23,8 +23,8 @@ const IDLE: Duration = Duration::from_millis(2);
 pub async fn run(state: Arc<TrialState>, seed: u64, death: f64) -> Result<()> {
     let mut dice = StdRng::seed_from_u64(seed);
     let mut session = Session::open(&state).await?;
-    // A relay that was killed, also in an earlier part of the trial, can hold a lease on effects.
-    // This relay cannot read these effects until this moment.
+    // A relay that was killed, also in an earlier part of the trial, can still hold a lease on
+    // effects. Until the end of that lease, this relay cannot read these effects.
     let mut leased_until = Instant::now() + LEASE;
     loop {
         if state.transport.has_paused() {

@@ -78,8 +78,8 @@ pub async fn judge(
             verdict.contradictions += 1;
         }
         if truth.hit {
-            // After the loop, the number of a player is the difference between the board and the
-            // real hits.
+            // Subtract the real hits from the board. After the loop, the number of each player is
+            // the difference between the two.
             *board.entry(*player).or_default() -= 1;
             if !counted.contains_key(attempt) {
                 verdict.lost_messages += 1;

@@ -9,7 +9,7 @@ pub enum Flaw {
     AckBeforeCommit,
     /// Consumers assume that the broker keeps rejected messages, but the broker deletes them.
     RejectDrops,
-    /// A ring rotates without an opening and without a fence.
+    /// A ring rotates in one step, without the step that opens the next slice and without a fence.
     SkippedFence,
     /// A lease is completed without a check of its token.
     IgnoredToken,

@@ -160,8 +160,8 @@ impl Processes {
         let mut child = Command::new(&self.program)
             .arg(role.argument())
             .args(&self.arguments)
-            // Errors quote only the end of the log. With a backtrace the error message would not be
-            // in it.
+            // Errors quote only the last lines of the log. With a backtrace, these lines would not
+            // contain the error message.
             .env_remove("RUST_BACKTRACE")
             // The child ends when this pipe is closed, so that the child does not outlive this
             // process.

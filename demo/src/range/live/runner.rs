@@ -201,7 +201,7 @@ impl<S: FnMut(&Look)> Runner<'_, S> {
             crashes: self.faults.crashed().len(),
         };
         self.looked = Instant::now();
-        // A kill alone is no progress.
+        // A higher number of kills alone does not count as progress.
         let kills = look.kills;
         if look != (Look { kills, ..self.look }) {
             self.changed = Instant::now();

@@ -6,8 +6,9 @@
 //!                ──range.letters, range.steps──► queue range.log
 //! ```
 //!
-//! The facts have their own exchange, so that one binding routes them to all consumers or to none.
-//! While the binding is removed, a fact is therefore never lost for only some of the consumers.
+//! The facts have their own exchange, so that one binding routes them to the queues of all
+//! consumers. A campaign removes and adds this binding. So each fact reaches all of these queues or
+//! none of them.
 
 use anyhow::{Context, Result, ensure};
 use idem_brokers::RabbitMq;
