@@ -21,7 +21,7 @@ const config = {
     dbTable: INBOX.table,
     dbPublication: PUBLICATION,
     dbReplicationSlot: SLOT,
-    // Each of these settings would cost another transaction.
+    // These protections are off: each of them executes another transaction for a message.
     enableMaxAttemptsProtection: false,
     enablePoisonousMessageProtection: false,
   },

@@ -19,10 +19,10 @@ const PERIODS: usize = 10;
 /// The periods before the measurement. After them both sides are in a steady state: every slice,
 /// and every page of the table, has been used.
 const WARM_UP: usize = 2;
-/// The steps of one period. In each step both sides may remove expired claims, and the size is
-/// sampled.
+/// The number of steps in one period. In each step, both sides may remove expired claims, and the
+/// benchmark reads the size of the tables.
 const STEPS: u64 = 10;
-/// The steps between two rotations. The ring rotates twice in one retention.
+/// The number of steps between two rotations. The ring rotates twice in one retention.
 const STEPS_OF_A_SLICE: u64 = STEPS / 2;
 /// The number of clients. The machine has at least as many cores. With many more clients,
 /// PostgreSQL would extend a small table by many pages at a time, which the table would never fill.

@@ -1,4 +1,5 @@
-//! Fills the ring of the measured claims as in the middle of its life, and rotates it on demand.
+//! Fills the ring of the measured claims with as many claims as it has in the middle between two
+//! rotations, and rotates it on demand.
 
 use std::time::{Duration, Instant};
 
@@ -56,8 +57,8 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// Returns the numbers for a ring with `retained` claims in one retention, in the middle of its
-    /// life: both sealed slices are full, and the current slice is half full.
+    /// Returns the numbers for a ring with `retained` claims in one retention, in the middle
+    /// between two rotations: both sealed slices are full, and the current slice is half full.
     pub fn mid_life(retained: u64) -> Self {
         Self {
             sealed: retained / 2,
@@ -93,9 +94,9 @@ pub fn top_up(session: &mut Session, fill: Fill) -> Result<()> {
         if missing == 0 {
             continue;
         }
-        // Claims are added to the current slice while it is measured, so its index must look as
-        // after random inserts. The sealed slices are only read, so they get sorted rows, which are
-        // inserted faster.
+        // The current slice takes claims while it is measured, so its index must have the shape
+        // that random inserts give it. The sealed slices are only read, so they get sorted rows,
+        // which are inserted faster.
         let order = if distance == 0 { "" } else { "ORDER BY key" };
         session.run(&format!(
             "INSERT INTO {slice} (key, claimed_at, destination)

@@ -27,8 +27,8 @@ pub fn create(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Fills the table in the order of time with random ids, so that the indexes look as after a long
-/// life.
+/// Fills the table with random ids in the order of time, so that the indexes have the shape that
+/// they have after a long time of use.
 pub fn fill(session: &mut Session, claims: u64) -> Result<()> {
     session.run(&format!(
         "INSERT INTO inbox
@@ -52,8 +52,9 @@ pub fn sample(session: &mut Session, ids: u64) -> Result<Vec<String>> {
 
 /// Deletes the `claims` oldest rows in batches, each in its own transaction.
 ///
-/// The caller passes the number of new claims, so the number of retained rows stays the same at any
-/// rate of the run. When as many claims expire as are made, the expired rows are these oldest rows.
+/// The caller passes the number of claims that were made since the last deletion. So the number of
+/// retained rows stays the same, whatever the speed of the machine. The oldest rows stand for the
+/// rows that would have expired by their age.
 pub fn forget_oldest(session: &mut Session, claims: u64) -> Result<()> {
     let mut left = claims;
     while left > 0 {

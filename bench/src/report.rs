@@ -236,8 +236,8 @@ mod tests {
     #[test]
     fn ratio_is_computed_within_its_round() {
         let mut table = Table::new("t", ["ours", "theirs"]);
-        // The figures of both sides are those of a machine that becomes ten times faster from round
-        // to round. The ratio must stay 2.
+        // Simulate a machine that becomes ten times faster from round to round: the figures of both
+        // sides grow, and the ratio must stay 2.
         let rounds = Rounds {
             ours: vec![2.0, 20.0, 200.0],
             theirs: vec![1.0, 10.0, 100.0],

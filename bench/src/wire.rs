@@ -1,8 +1,9 @@
 //! A session with a very cheap client: one thread, one socket, one system call in each direction.
 //!
-//! On a small machine the work of the client is part of every figure, and makes two sides look more
-//! alike than they are. pgbench is as cheap, but it cannot act on the number of rows that an INSERT
-//! added. A hand-written inbox needs this number to learn whether it has won the claim.
+//! On a small machine, the client and the server share the processors. So the work of the client is
+//! part of every figure, and makes the difference between two sides look smaller than it is.
+//! pgbench is as cheap, but it cannot act on the number of rows that an INSERT added. A
+//! hand-written inbox needs this number to learn whether it has won the claim.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

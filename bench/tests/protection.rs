@@ -73,8 +73,8 @@ async fn order_of_the_contestants_changes_between_rounds() -> Result<()> {
     Ok(())
 }
 
-/// A contestant that writes less than the others is faster. The check of the rows finds it, for the
-/// outbox and for the business update, on both sides.
+/// A contestant that writes less than the others is faster. The check of the rows reports such a
+/// contestant, whether it skips the outbox or the business update.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn contestant_that_skips_a_write_is_found() -> Result<()> {
     let db = Database::with_idem("protection").await?;

@@ -19,8 +19,8 @@ use crate::wire::Session;
 
 /// The number of publishes in flight, on both sides.
 const IN_FLIGHT: usize = 256;
-/// The number of effects in one lease. It is large because few publishes are in flight at the end
-/// of a lease, when its last confirmations arrive, and because each lease ends with a commit.
+/// The number of effects in one lease. It is large because each lease has a fixed cost: a commit,
+/// and the time at its end in which the relay only waits for the last confirmations.
 const BATCH: u32 = 5_000;
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
@@ -95,8 +95,8 @@ async fn from_outbox(pool: &Pool, publisher: AnyPublisher, line: &str, count: u3
     Ok(f64::from(count) / seconds)
 }
 
-/// Polls until the relay has published `count` effects. It does not wait for changes of the status,
-/// because a wake-up for every effect would take a tenth of the machine from the relay.
+/// Polls until the relay has published `count` effects. A wait for changes of the status would wake
+/// this task for every effect, and use about a tenth of the processor time that the relay needs.
 async fn has_published(status: watch::Receiver<RelayStatus>, count: u32) {
     while status.borrow().published < u64::from(count) {
         tokio::time::sleep(Duration::from_millis(1)).await;

@@ -1,4 +1,5 @@
-//! The rows that the jobs have written, and the processor time that they cost the server.
+//! The rows that the jobs have written, and the processor time that the server has used for the
+//! jobs.
 
 use std::fs;
 

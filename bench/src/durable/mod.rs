@@ -173,8 +173,8 @@ impl Bench<'_> {
         let mut all = vec![Vec::new(); SYSTEMS.len()];
         for round in 0..rounds {
             for turn in 0..SYSTEMS.len() {
-                // The order rotates. In a fixed order a system would always run on the state that
-                // the system before it has left.
+                // The order rotates. In a fixed order, each system would always run after the same
+                // other system, on the state in which that system has left the server.
                 let index = (turn + round) % SYSTEMS.len();
                 let figures = self
                     .round(SYSTEMS[index])
@@ -315,7 +315,7 @@ fn compare(all: &[Vec<Round>]) -> Vec<Table> {
     tables
 }
 
-/// Compares each system with itself before the transaction was held.
+/// Compares the rates of each system while the transaction is held open with its own rates before.
 fn flatness(free: &[Vec<Round>], held: &[Vec<Round>], warm: usize, bench: &Bench<'_>) -> Table {
     let mut table = Table::new(
         "inbox: with a transaction held open in another session, against before: processed and \

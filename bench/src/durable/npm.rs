@@ -1,5 +1,5 @@
-//! The programs of `bench/npm`. They are installed under `target` in the versions of their
-//! lock file.
+//! The programs of `bench/npm`. Their npm packages are installed under `target`, in the versions of
+//! the lock file.
 
 use std::fs;
 use std::path::PathBuf;
@@ -38,8 +38,8 @@ impl Npm {
                 dir.join(path.file_name().context("a file without a name")?),
             )?;
         }
-        // `installed.json` is written after the installation is complete, because npm may fail half
-        // way.
+        // `installed.json` is a copy of the lock file. It is written only after npm has installed
+        // all packages, so that an installation that failed half way is repeated.
         let installed = dir.join("installed.json");
         let lock = fs::read(source.join("package-lock.json"))?;
         if fs::read(&installed).ok().as_ref() != Some(&lock) {

@@ -54,7 +54,7 @@ pub enum Transactions {
 type Job = (String, Value);
 
 impl Transactions {
-    /// Returns the destination of the messages. It is also the name of the database.
+    /// Returns the destination of the messages. The name of the database begins with it.
     pub fn destination(self) -> &'static str {
         match self {
             Self::PerJob => "idem-per-job",

@@ -47,9 +47,9 @@ pub struct Progress<'a> {
 /// Measures all contestants in a database that has the extension, and creates their tables in
 /// schemas of their own. `show` gets the progress before each contestant of each round.
 ///
-/// # Errors
-/// Fails when a statement fails, and when a contestant has not written exactly one update, one
-/// claim and one outgoing message for each message, as far as it protects its messages.
+/// # Errors Fails when a statement fails, and when a contestant has not written exactly one update
+/// for each message. A contestant with protection must also have written one claim and one outgoing
+/// message for each message.
 pub async fn run(
     database_url: &str,
     config: &Config,
@@ -107,7 +107,8 @@ impl Side {
             Some(contestant.schema()),
         )
         .await?;
-        // The claims and the effects of earlier runs have other names.
+        // The claims and the effects of earlier runs have other destinations and topics, so they
+        // are not counted.
         let run = Uuid::new_v4().simple().to_string();
         Ok(Self {
             contestant,

@@ -27,7 +27,7 @@ impl Rates {
         &self.0[contestant as usize]
     }
 
-    /// Returns the median of the rates of a contestant. Without a round it is not a number.
+    /// Returns the median of the rates of a contestant, or NaN before its first round.
     #[must_use]
     pub fn median(&self, contestant: Contestant) -> f64 {
         median(self.of(contestant))

@@ -103,7 +103,8 @@ impl Written {
             .get()
             .await?
             .query_typed_one(
-                // The last condition uses both parameters for every contestant.
+                // The queries of some contestants do not contain the two parameters, so the last
+                // condition uses both.
                 &format!(
                     "SELECT ({}), ({claims}), ({outgoing}) WHERE $1 <> $2",
                     server::UPDATES
