@@ -42,7 +42,7 @@ impl Context {
         self.root.join("target")
     }
 
-    /// Returns the directory of the extension as a tree ready for `/`.
+    /// Returns the directory with the files of the extension, as a tree that can be copied to `/`.
     pub fn package_dir(&self, variant: Variant) -> PathBuf {
         self.target()
             .join("package")

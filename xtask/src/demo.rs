@@ -31,8 +31,8 @@ pub fn demo(context: &Context, broker: Option<&str>, arguments: &[String]) -> Re
     let install = build::build(context)?;
     match broker {
         None => {
-            // The build comes before the server starts, so that a failed build does not cost a
-            // start.
+            // Build before the server starts, so that a failed build does not start a server in
+            // vain.
             compile(context, Profile::Demo, &["shooting-range"])?;
             let cluster = server::start(&install, "demo", "idem", &SETTINGS)?;
             let url = cluster.connection_string("idem");
@@ -83,7 +83,8 @@ mod tests {
     use super::*;
     use crate::suite::Suite;
 
-    /// What is measured is optimized, also when it is started and not only when it is built.
+    /// The measured program is also started with the optimized profile, so that cargo does not
+    /// start an unoptimized build of it.
     #[test]
     fn measured_program_runs_with_the_optimized_profile() {
         let context = Context::new(Suite::Bookworm).unwrap();

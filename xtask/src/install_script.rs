@@ -1,5 +1,5 @@
-//! The install scripts, which CREATE EXTENSION runs: how the build writes the script of this
-//! version, and what is true of the committed scripts in `sql/install`.
+//! The install scripts, which CREATE EXTENSION runs: writes the script of this version, and checks
+//! the committed scripts in `sql/install`.
 //!
 //! The script of a version that is not released follows the files of `sql/`. The script of a
 //! released version never changes, because upgrade scripts are written against it. `SHA256SUMS`
@@ -53,16 +53,16 @@ pub fn generated(context: &Context) -> Result<String> {
     read(&built(context, Variant::Shipped))
 }
 
-/// Removes from the built script what changes without a change of the SQL. So every build of the
-/// same SQL files installs the same bytes.
+/// Removes the parts of the built script that can change although no SQL has changed. So every
+/// build of the same SQL files installs the same bytes.
 pub fn make_stable(context: &Context, variant: Variant) -> Result<()> {
     let path = built(context, variant);
     let script = stable(&read(&path)?).with_context(|| path.display().to_string())?;
     fs::write(&path, script).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Replaces the header of pgrx, and removes the line numbers of places in the code. pgrx writes the
-/// place in the code above each object, and the line number changes with unrelated code.
+/// Replaces the header of pgrx, and removes line numbers. Above each object, pgrx writes the file
+/// and the line that declare it, and the line number changes with unrelated code.
 fn stable(script: &str) -> Result<String> {
     let script = script
         .strip_prefix(PGRX_HEADER)

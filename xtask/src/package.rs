@@ -1,5 +1,5 @@
-//! Makes the packages: the extension as a tree ready for `/` and as a Debian package, and the
-//! program `idem-relay` as another Debian package.
+//! Makes the packages: the extension as a tree that can be copied to `/` and as a Debian package,
+//! and the program `idem-relay` as another Debian package.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -112,7 +112,7 @@ fn stage_service(root: &Path, stage: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The file of the settings. It may contain passwords, so that only root can read it.
+/// The file of the settings. It may contain passwords, so only root may read it.
 const SETTINGS: &str = "etc/idem-relay/idem-relay.toml";
 
 /// A Debian package that is being made.

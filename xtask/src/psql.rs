@@ -9,8 +9,8 @@ use crate::{build, server};
 pub fn psql(context: &Context, database: &str) -> Result<()> {
     let install = build::build(context)?;
     let cluster = server::start(&install, "psql", database, &[])?;
-    // Ctrl-C in psql cancels a query. It must not end this process, and the server with it. SAFETY:
-    // the signal is ignored, so no handler function is installed.
+    // Ctrl-C in psql cancels a query. It must not end this process, because the server ends with
+    // this process. SAFETY: the signal is ignored, so no handler function is installed.
     unsafe { signal(Signal::SIGINT, SigHandler::SigIgn)? };
     // The exit status of psql is ignored.
     cluster

@@ -1,5 +1,5 @@
-//! Prepares a Debian with a Rust toolchain to build and run the extension. Parts that are already
-//! there are not changed, and the check for them takes little time.
+//! Prepares a Debian machine with a Rust toolchain to build and run the extension. Parts that are
+//! installed already are not changed, and the check for them takes little time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,10 +19,11 @@ use crate::{chroot, step};
 const CARGO_PGRX: &str = "0.18.1";
 
 /// Runs a command that installs packages, and keeps the packages from creating clusters and
-/// starting services. The package of PostgreSQL reads the first file. All other packages read the
-/// second file, which is not changed if it exists already. Both files exist only while the command
-/// runs, also when it fails or is interrupted: if the second file stayed, no service that is
-/// installed later would start. The first argument is put before all paths.
+/// starting services, by two files. The package of PostgreSQL reads the first file, `$cluster`. All
+/// other packages read the second file, `$policy`, which is not changed if it exists already. Both
+/// files exist only while the command runs, also when it fails or is interrupted: if the second
+/// file stayed, no service that is installed later would start. The first argument is put before
+/// all paths.
 const QUIETLY: &str = r#"set -e
 cluster=$1/etc/postgresql-common/createcluster.d/idem-setup.conf
 policy=$1/usr/sbin/policy-rc.d

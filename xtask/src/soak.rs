@@ -1,4 +1,5 @@
-//! Soak: runs the same tests again and again until a given number of runs in a row have passed.
+//! `cargo xtask soak`: runs the same tests repeatedly until a given number of runs in a row have
+//! passed.
 //!
 //! A run is every test with one of the given texts in its name, with the parallelism of an ordinary
 //! run and without retries. Each run adds a line to `target/soak/ledger.jsonl` and keeps its output
@@ -70,7 +71,8 @@ struct Program {
 
 /// Runs the tests with one of `names` in their name until `runs` runs in a row have passed.
 pub fn soak(context: &Context, mut names: Vec<String>, runs: u32) -> Result<()> {
-    // The names are sorted, so that the ledger has one form for the same names in any order.
+    // Sort the names, so that runs with the same names in another order count as runs of the same
+    // tests.
     names.sort();
     names.dedup();
     let names = names.as_slice();

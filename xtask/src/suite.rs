@@ -33,8 +33,9 @@ impl Suite {
         Self::from_release(&os_release(), &debian_version)
     }
 
-    /// Returns the suite of a release. `codename/sid` in debian_version means sid or testing. The
-    /// codename of testing changes.
+    /// Returns the suite of a release. A `debian_version` that ends with `/sid` belongs to sid or
+    /// to testing, and both count as sid. The codename cannot be compared instead, because testing
+    /// gets a new codename after each release.
     fn from_release(os_release: &str, debian_version: &str) -> Option<Self> {
         if os_release_field(os_release, "ID") != Some("debian") {
             return None;

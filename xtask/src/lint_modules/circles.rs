@@ -1,4 +1,4 @@
-//! Searches circles in the graph of the files of a crate.
+//! Searches for circles in the graph of the files of a crate.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -7,8 +7,8 @@
 //! defines the name. So a `mod.rs` or a crate root that only declares and re-exports modules is
 //! never part of a circle. Code under `#[cfg(test)]` does not count. The arguments of macros count.
 //!
-//! A method is called without a path, so a call of a method is not seen. The type of its receiver
-//! is seen where the file names the type.
+//! A call of a method has no path, so this lint does not see the call. It sees the type of the
+//! receiver where the file names this type.
 
 mod circles;
 mod resolve;

@@ -3,7 +3,8 @@
 use super::circles::Used;
 use super::source::{Crate, Kind, Mention};
 
-/// The number of imports that a path may lead through. Only imports of each other have more.
+/// The largest number of imports that are followed for one path. A longer chain of imports exists
+/// only if imports refer to each other in a circle.
 const MAX_IMPORTS: usize = 8;
 
 /// What a path leads to.
@@ -22,7 +23,8 @@ pub fn uses(tree: &Crate) -> Vec<Used> {
             let Some(to) = defining_module(tree, index, mention) else {
                 continue;
             };
-            // A module is the façade of its children: it re-exports their names for others.
+            // A module that re-exports names of its own children is their façade for other modules.
+            // Such a re-export is not a use.
             let is_facade = mention.kind == Kind::Reexport && is_below(tree, to, index);
             if !is_facade && tree.modules[to].file != module.file {
                 uses.push(Used {
@@ -46,7 +48,8 @@ fn is_below(tree: &Crate, mut module: usize, ancestor: usize) -> bool {
     false
 }
 
-/// Returns the module that defines what is mentioned. A module that is only named defines nothing.
+/// Returns the module that defines the name at the end of a path, or `None` if the path leads to a
+/// module.
 fn defining_module(tree: &Crate, from: usize, mention: &Mention) -> Option<usize> {
     match resolve(tree, from, &mention.path, MAX_IMPORTS)? {
         Target::Item(module) => Some(module),

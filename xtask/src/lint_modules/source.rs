@@ -111,8 +111,8 @@ impl Crate {
 struct Reader<'a> {
     module: Module,
     children: Vec<&'a ItemMod>,
-    /// The depth of the functions and blocks around an item. Imports inside of a function do not
-    /// change the names of the module.
+    /// The number of functions and blocks around the current item. Imports inside of a function do
+    /// not import names into the module.
     depth: usize,
 }
 

@@ -41,7 +41,8 @@ const TESTS_PER_CORE: usize = 3;
 /// connections of one server.
 const MAX_TESTS: usize = 8;
 
-/// The words that select a set of tests and are no text in a name.
+/// The arguments that select a set of tests. Any other argument is a text that is searched in the
+/// names of the tests.
 const EVERYTHING: &str = "everything";
 const QUICK: &str = "quick";
 
@@ -67,7 +68,7 @@ impl<'f> Extent<'f> {
         }
     }
 
-    /// Returns whether ignored tests run. A person who selects tests wants all of them.
+    /// Returns whether ignored tests run. They run unless the set is that of CI or the quick set.
     fn includes_ignored(self) -> bool {
         matches!(self, Self::Everything | Self::Part(_) | Self::Named(_))
     }
@@ -124,7 +125,7 @@ fn other_suites(suite: Suite) -> Result<Vec<Suite>> {
     Ok(others)
 }
 
-/// Returns the runs of cargo, the largest test binary last.
+/// Returns the runs of cargo. The run of the largest test binary is the last one.
 fn steps(context: &Context, extent: Extent) -> Vec<Step> {
     match extent {
         Extent::Quick => quick_steps(context),
@@ -187,7 +188,7 @@ fn part_step(context: &Context, extent: Extent, part: &Part) -> Step {
     step
 }
 
-/// Returns the run of all tests of a part that the set of CI contains.
+/// Returns the run of a part as in the set of CI: without ignored tests.
 fn cargo_test(context: &Context, part: &Part) -> Step {
     let mut command = context.cargo(["test", "--no-fail-fast"]);
     for package in part.packages {
@@ -377,7 +378,7 @@ mod tests {
             0,
             "{ci:#?}"
         );
-        // All binaries of the live servers: the others, races, server.
+        // The three runs with tests on live servers: `OTHERS`, `RACES` and `SERVER`.
         assert_eq!(everything.iter().filter(long).count(), 3, "{everything:#?}");
         assert_eq!(
             everything.iter().filter(proxied).count(),

@@ -1,7 +1,8 @@
 //! The parts of the tests: which packages and test binaries run together.
 //!
-//! Cargo builds a dependency again for each other set of features, and the selected packages decide
-//! the features. So the parts of one group select the same packages, and differ in their targets.
+//! The packages that a cargo command selects decide the features of their dependencies, and cargo
+//! builds a dependency again for each set of features. So the parts that share dependencies select
+//! the same packages, and differ only in their targets.
 
 /// A part of the tests, which `cargo xtask test <name>` runs alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +108,8 @@ pub const CLIENTS: Part = Part {
     has_long_tests: false,
 };
 
-/// The code of the runtime that replaces a feature.
+/// The unit tests of the runtime without its features: they test the code that is compiled only
+/// when a feature is disabled.
 const WITHOUT_FEATURES: Part = Part {
     name: "runtime without features",
     packages: &["idem-runtime"],
@@ -126,7 +128,8 @@ pub const CI: [Part; 6] = [
     live(SERVER, Targets::Only(&[SERVER])),
 ];
 
-/// The parts that can run alone and are not in [`CI`] as they are.
+/// Further parts, which run only when they are selected by name. [`CI`] runs their tests in larger
+/// parts.
 const SINGLE: [Part; 11] = [
     package("bench", &["idem-bench"]),
     package("chaos", &["idem-chaos"]),
