@@ -47,9 +47,10 @@ pub struct Progress<'a> {
 /// Measures all contestants in a database that has the extension, and creates their tables in
 /// schemas of their own. `show` gets the progress before each contestant of each round.
 ///
-/// # Errors Fails when a statement fails, and when a contestant has not written exactly one update
-/// for each message. A contestant with protection must also have written one claim and one outgoing
-/// message for each message.
+/// # Errors
+/// Fails when a statement fails, and when a contestant has not written exactly one update for each
+/// message. A contestant with protection must also have written one claim and one outgoing message
+/// for each message.
 pub async fn run(
     database_url: &str,
     config: &Config,

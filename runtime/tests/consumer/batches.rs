@@ -161,7 +161,7 @@ impl Filter for Panicking {
 }
 
 /// I2: a message without an id is not claimed and has its own transaction. A filter that panics at
-/// another message of the same batch does not cause a second run of its handler.
+/// another message of the same batch does not cause a second run of the handler for this message.
 #[tokio::test(flavor = "multi_thread")]
 async fn i2_panic_does_not_repeat_unprotected_neighbours() {
     let fixture = Fixture::new().await;

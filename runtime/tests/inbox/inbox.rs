@@ -157,8 +157,8 @@ async fn receive_wakes_an_idle_consumer() {
     );
     let mut took = Vec::new();
     for n in 0..15 {
-        // Wait longer than the longest poll interval of an idle source. The wait varies, so that
-        // messages arrive at different times of the interval.
+        // Let the source become idle: it then waits at the server until a commit wakes it. The
+        // pause varies, so that messages arrive at different moments of this wait.
         tokio::time::sleep(Duration::from_millis(100 + 70 * (n % 5))).await;
         let received = Instant::now();
         fixture.receive(&format!("m-{n}"), "").await;

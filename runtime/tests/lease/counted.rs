@@ -174,8 +174,9 @@ async fn ambiguous_commit_is_settled_before_the_next_attempt() {
     }
 }
 
-/// Goal: a renewal fails because the lease has ended, and the message is completed. The message is
-/// then reported as a duplicate, and the lease is not reported as lost.
+/// Goal: while the handler runs, its lease expires and another process completes the message, so a
+/// renewal fails. The message is then reported as a duplicate, and the lease is not reported as
+/// lost.
 #[tokio::test]
 async fn completed_lease_is_not_reported_as_lost() {
     let fixture = Fixture::new().await;

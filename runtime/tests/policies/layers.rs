@@ -142,8 +142,8 @@ impl Room {
 #[tokio::test]
 async fn concurrency_limit_below_the_layer_loses_no_message() {
     let fixture = Fixture::new().await;
-    // The first claim of a destination blocks other claims until its transaction ends, so make this
-    // claim before the test.
+    // The first claim of a destination blocks other claims until its transaction ends, so claim one
+    // message before the test.
     assert!(is_new(
         &fixture.process(&Idem::new(), &message("first")).await
     ));

@@ -190,8 +190,8 @@ async fn dropped_request_for_a_lease_ends_at_the_server() {
 async fn i4_dropped_commit_that_waits_for_its_standby_continues() {
     let fixture = Fixture::on(Database::create_alone("standby-away")).await;
     let idem = Idem::new();
-    // The first claim of a destination blocks other claims until its transaction ends, so make this
-    // claim before the test.
+    // The first claim of a destination blocks other claims until its transaction ends, so claim one
+    // message before the test.
     assert_free(&fixture, &idem, &message()).await;
     let (committed, leased) = (message(), message());
     let standby = Standby::away(&fixture.database).await;
@@ -249,8 +249,8 @@ async fn dropped_handlers_free_an_exhausted_pooler() {
     let manager = Manager::new(pooler.connection_string_to(name).parse().unwrap(), NoTls);
     let pool = Pool::builder(manager).max_size(4).build().unwrap();
     let (idem, messages) = (Idem::new(), [message(), message()]);
-    // The first claim of a destination blocks other claims until its transaction ends, so make this
-    // claim before the test.
+    // The first claim of a destination blocks other claims until its transaction ends, so claim one
+    // message before the test.
     assert_free(&fixture, &idem, &message()).await;
     let both = join_all(
         messages

@@ -242,8 +242,8 @@ async fn abandoned_statement_does_not_delay_the_next_message() {
     let pool = fixture.database.pool(1);
     let message = message();
     let idem = Idem::new();
-    // The first claim of a destination blocks other claims until its transaction ends, so make this
-    // claim before the test.
+    // The first claim of a destination blocks other claims until its transaction ends, so claim one
+    // message before the test.
     assert!(
         idem.process(&pool, &crate::fixtures::message(), work)
             .await

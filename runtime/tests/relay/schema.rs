@@ -190,8 +190,8 @@ async fn pgbouncer_rejects_the_schema_or_keeps_it_per_client() {
 }
 
 /// Accepts connections like a PgBouncer of version `pooler` in front of a server of version
-/// `server`. A real one cannot be used: no Debian suite has PgBouncer 1.26 and a PostgreSQL before
-/// 18.
+/// `server`. A real PgBouncer cannot be used: no Debian suite has PgBouncer 1.26 and a PostgreSQL
+/// before 18.
 async fn accept_logins(listener: TcpListener, pooler: &str, server: &str) {
     let mut reply = vec![b'R', 0, 0, 0, 8, 0, 0, 0, 0];
     for (name, value) in [

@@ -48,8 +48,8 @@ fn is_below(tree: &Crate, mut module: usize, ancestor: usize) -> bool {
     false
 }
 
-/// Returns the module that defines the name at the end of a path, or `None` if the path leads to a
-/// module.
+/// Returns the module that defines the name at the end of a path. Returns `None` if the path leads
+/// to a module or to another crate.
 fn defining_module(tree: &Crate, from: usize, mention: &Mention) -> Option<usize> {
     match resolve(tree, from, &mention.path, MAX_IMPORTS)? {
         Target::Item(module) => Some(module),

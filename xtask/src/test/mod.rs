@@ -41,8 +41,8 @@ const TESTS_PER_CORE: usize = 3;
 /// connections of one server.
 const MAX_TESTS: usize = 8;
 
-/// The arguments that select a set of tests. Any other argument is a text that is searched in the
-/// names of the tests.
+/// The arguments that select a set of tests. Any other argument is the name of a part, or a text
+/// that is searched in the names of the tests.
 const EVERYTHING: &str = "everything";
 const QUICK: &str = "quick";
 

@@ -186,8 +186,8 @@ async fn external_call_is_not_repeated_after_a_failed_request() {
     assert_eq!(fixture.app.charges.load(Ordering::SeqCst), 1);
 }
 
-/// Goal: from the start of the handler, another request with the same key is rejected, also if the
-/// first attempt has failed. The first attempt may have had an effect outside of the database.
+/// Goal: from the start of the handler, a different request with the same key is rejected, also if
+/// the first attempt has failed. The first attempt may have had an effect outside of the database.
 #[tokio::test]
 async fn key_is_bound_to_its_request_when_the_handler_begins() {
     let fixture = Fixture::new(Mode::Lease).await;
