@@ -14,7 +14,7 @@ use super::wire::Session;
 const SETTINGS: [(&str, &str); 4] = [
     // The durability that is usual in production.
     ("fsync", "on"),
-    // Large enough for the tables of both sides, so that the queues are measured and not the disk.
+    // Large enough for the tables of both sides, so that no figure depends on reads from the disk.
     ("shared_buffers", "1GB"),
     ("max_wal_size", "8GB"),
     // Claims are also measured alone, each in its own transaction. The check of this setting costs

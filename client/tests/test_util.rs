@@ -194,7 +194,7 @@ async fn failed_creation_returns_its_cause() {
         panic!("{error}");
     };
     assert_eq!(error.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE));
-    // The database without the extension is dropped.
+    // `create` has dropped the database that it created without the extension.
     let sql = "SELECT count(*) FROM pg_database d JOIN pg_roles r ON r.oid = d.datdba \
                WHERE r.rolname = 'test_util_creator'";
     assert_eq!(server.psql(sql).trim(), "0");

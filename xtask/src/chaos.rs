@@ -5,8 +5,8 @@ use anyhow::Result;
 use crate::context::Context;
 use crate::{build, step};
 
-/// Builds the extension and the programs, and runs a campaign. Fails when its ledger has an error
-/// or too few faults.
+/// Builds the extension and the programs, and runs a campaign. Fails when the ledger, which is the
+/// report of the campaign, has an error or too few faults.
 pub fn chaos(context: &Context, minutes: u32, arguments: &[String]) -> Result<()> {
     build::build(context)?;
     let mut programs = context.cargo([

@@ -85,8 +85,8 @@ const PACKAGES: [(&str, &str); 17] = [
     ("python3-aiosmtpd", "a mail server that the tests start"),
 ];
 
-/// Since version 18, Debian's server compiles plans only with this package. A test reads the
-/// compiled plans.
+/// Since version 18, Debian's server has JIT compilation only with this package. A test needs JIT
+/// compilation.
 const JIT: (&str, &str) = ("postgresql-NN-jit", "compiles plans");
 /// The first version with the separate package.
 const JIT_IS_APART_SINCE: u16 = 18;

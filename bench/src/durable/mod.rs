@@ -110,8 +110,8 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         .map(|system| hold(&cluster, system.database()))
         .collect::<Result<Vec<_>>>()?;
     eprintln!("holding a transaction open in each database");
-    // The first rounds are not counted: tens of thousands of jobs run before the measurement, so
-    // that the measurement shows the cost of the open transactions.
+    // The first rounds are not counted. They leave tens of thousands of dead rows, which the open
+    // transactions keep from being removed, so that the measurement shows the cost of these rows.
     let warm = options.sized(2, 1);
     let held = bench.rounds(warm + options.rounds())?;
     for mut holder in holders {

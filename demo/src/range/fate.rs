@@ -49,7 +49,8 @@ impl Fates {
     }
 
     /// Returns the delay of each copy of a message, in units of virtual time after it was sent.
-    /// `publication` is the number of times that the subject of the message was published.
+    /// `publication` is the number of messages of this kind that were published about the same
+    /// attempt or move, including this one.
     #[must_use]
     pub fn copies(&self, message: &Message, publication: u32) -> Vec<u64> {
         let mut dice = self.dice(message, publication, 0, 0);

@@ -55,8 +55,8 @@ async fn processes_share_partitions_and_replace_a_crashed_process() {
     say_rounds(&mut client, &KEYS, ROUNDS).await;
     let first = relay(&dying);
     dying.until_taken(7).await;
-    // Wait before the start of the second process. It would otherwise complete a partition, and a
-    // completed partition has no lease.
+    // Start the second process only when the first process has leased all partitions. Earlier, the
+    // second process could publish all effects of a partition, and such a partition has no lease.
     until_leased(&client).await;
     let second = relay(&broker);
     first.kill().await;

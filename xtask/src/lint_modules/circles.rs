@@ -64,7 +64,8 @@ impl Graph {
         circles
     }
 
-    /// Returns a shortest way of at least one use.
+    /// Returns a shortest chain of at least one use that leads from one file to another, or to
+    /// itself.
     fn way(&self, from: &str, to: &str) -> Option<Vec<Used>> {
         let mut came_by: BTreeMap<&str, Used> = BTreeMap::new();
         let mut queue = VecDeque::from([from]);

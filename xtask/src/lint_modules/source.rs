@@ -250,10 +250,10 @@ impl<'a> Visit<'a> for Reader<'_> {
         self.tokens(call.tokens.clone());
     }
 
-    // The path of a visibility is not a use.
+    // The path in `pub(in path)` is not a use.
     fn visit_vis_restricted(&mut self, _: &'a VisRestricted) {}
 
-    // Attributes are not code, and the links of documentation are attributes.
+    // Attributes are not code. Documentation, with its links to names, is an attribute too.
     fn visit_attribute(&mut self, _: &'a Attribute) {}
 }
 

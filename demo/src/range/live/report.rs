@@ -38,7 +38,7 @@ impl LiveReport {
             .saturating_sub(u64::from(self.config.field.messages))
     }
 
-    /// Returns the number of commands that were redelivered to the targets.
+    /// Returns the number of deliveries to the targets beyond one for each command.
     #[must_use]
     pub fn given_again(&self) -> u64 {
         self.given[0].saturating_sub(u64::from(self.config.field.messages))

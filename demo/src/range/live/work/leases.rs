@@ -1,9 +1,9 @@
 //! Leases the same ids from several sessions, holds some of them for longer than the lease, and
 //! completes them.
 //!
-//! The monotonic clock is recorded after a lease was committed and before a completion starts. A
-//! completion that started after another session had acquired the lease used a token that was no
-//! longer valid.
+//! The monotonic clock is recorded after a lease was committed and before a completion starts. If a
+//! completion started after another session had acquired the lease, its token was no longer valid,
+//! so it must have failed. The checker compares the clock values to find such a completion.
 
 use std::time::Duration;
 
