@@ -76,8 +76,8 @@ pub fn try_intern(name: &str, _rings: &Entered) -> Result<Option<Destination>> {
     interned(name, Some, |_| Some(None))
 }
 
-/// Returns `known` of the destination. `written` is called while another transaction is creating
-/// the destination, and returns `None` to look again.
+/// Finds or creates the destination and returns the result of `known` for it. Calls `written` while
+/// another transaction is creating it: a result ends the search, and `None` repeats the look-up.
 fn interned<T>(
     name: &str,
     known: impl Fn(Destination) -> T,
@@ -93,7 +93,7 @@ fn interned<T>(
         Found::Row => Some(Ok(known(remember(name, &lookup)))),
         Found::InProgress(writer) => written(writer).map(Ok),
         Found::Nothing => {
-            // Not cached, because the transaction may roll back.
+            // A new destination is not cached, because the transaction may roll back.
             let created = pg::with_exclusive_lock(table.oid(), || create(name, &table));
             created.transpose().map(|created| created.map(&known))
         }

@@ -47,7 +47,8 @@ pub enum Error {
         destination: String,
         taken_by: String,
     },
-    /// 55000: the reported attempt at the external call was not begun, or was taken back.
+    /// 55000: no attempt at the external call is open: none was begun, or each one was reported to
+    /// have had no effect.
     CallNotBegun { step: String },
     /// 55000: the external call has already ended with another result.
     CallEnded { step: String, how: &'static str },

@@ -1,4 +1,5 @@
-//! The identity of a message: what is claimed, leased and received once.
+//! The identity of a message: its id and its destination. Claims, leases and received messages are
+//! stored by identity.
 
 use crate::destination::{self, Destination};
 use crate::errors::{Error, Result};

@@ -1,7 +1,7 @@
 //! idem: exactly-once message consumers inside PostgreSQL. ARCHITECTURE.md explains the modules.
 
-// The error type is large, because pgrx carries SQLSTATE and hint only in an ErrorReport. Its size
-// does not matter, because it is built only when a function fails.
+// The functions that SQL calls return an ErrorReport as their error, because pgrx takes SQLSTATE
+// and hint from this type. It is large, but it is built only when a function fails.
 #![allow(clippy::result_large_err)]
 
 mod claim;

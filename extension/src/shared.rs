@@ -101,8 +101,8 @@ pub fn preloaded() -> bool {
 pub fn this_database() -> Option<&'static Database> {
     // SAFETY: MyDatabaseId is set once, when the backend connects.
     let this = unsafe { pg_sys::MyDatabaseId };
-    // Search for the slot of this database before taking a free slot: a slot before it may have
-    // become free.
+    // Search for the slot of this database before taking a free slot: an earlier slot may have
+    // become free after this database took its slot.
     part_of(this).or_else(|| {
         let this = this.to_u32();
         shared()?.databases.iter().find(|database| {

@@ -45,10 +45,9 @@ pub fn slices_of(destination: &Destination, rings: &Rings) -> Vec<pg_sys::Oid> {
 }
 
 /// Returns every slice in which a reader can find a row of this destination: the slices of
-/// `latest`, and then those that only earlier states have with which this transaction entered the
-/// rings. Within each state the newest slice of the present ring comes first, so that a reader
-/// finds the present claim before a forgotten one. `kind` chooses the slices of the inbox or of the
-/// journal.
+/// `latest`, and then the other slices of the states with which this transaction entered the rings.
+/// Within each state the newest slice of the present ring comes first, so that a reader finds the
+/// present claim before a forgotten one. `kind` chooses the slices of the inbox or of the journal.
 pub fn slices_to_read(
     destination: &Destination,
     latest: &Rings,

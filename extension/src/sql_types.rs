@@ -84,8 +84,8 @@ unsafe impl SqlTranslatable for JsonText {
 
 /// Converts JSON text to a jsonb datum.
 pub fn jsonb_datum(text: &str) -> Result<Option<pg_sys::Datum>> {
-    /// The memory, in bytes, that is needed for each byte of text. A short element of an array
-    /// needs this much while it is read.
+    /// The memory, in bytes, that is needed for each byte of text. jsonb_in needs this much for an
+    /// array of short elements.
     const NEEDED: usize = 64;
     ensure_memory(text.len(), NEEDED);
     // SAFETY: the copy ends with NUL, as jsonb_in requires. PostgreSQL allocates it and raises an
@@ -101,8 +101,8 @@ pub fn jsonb_datum(text: &str) -> Result<Option<pg_sys::Datum>> {
 pub struct CompositeDatum(pg_sys::Datum);
 
 impl CompositeDatum {
-    /// Builds a row of an enum value and all other columns. The enum is the type of the first
-    /// result column: nothing is looked up by name, so search_path has no influence.
+    /// Builds a row of an enum value and all other columns. The enum type is the type of the first
+    /// result column. It is not looked up by name, so search_path has no influence.
     pub fn labelled(
         fcinfo: pg_sys::FunctionCallInfo,
         label: &CStr,

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 /// The longest wait, in milliseconds. A waiting relay holds a snapshot, which holds back VACUUM.
 const LONGEST_WAIT_MS: i32 = 60_000;
-/// The shortest and the longest sleep, in milliseconds, of a waiter that no other backend can wake.
-/// Each sleep of a session is twice as long as the one before, because without shared memory the
-/// session does not learn of new effects.
+/// The shortest and the longest sleep, in milliseconds, of a waiter that has no slot in shared
+/// memory, so that no other backend can wake it. Each sleep of a session is twice as long as the
+/// one before.
 const POLL_MS: (i64, i64) = (10, 1_000);
 
 /// Event: effects for the relays were recorded.

@@ -40,10 +40,9 @@ pub enum CallState {
 /// microseconds since any fixed time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attempts {
-    /// The start times of the attempts that may have had an effect. A reported failure removes only
-    /// the newest start time, because the earlier attempts may have had their effect. If an attempt
-    /// without an effect stays in the list, the caller inquires once without need. If an attempt
-    /// with an effect is missing, the caller may pay twice.
+    /// The start times of the attempts that may have had an effect. `TakenBack` removes only the
+    /// newest one, because the earlier attempts may have had an effect. The list must contain every
+    /// such attempt: a caller that gets the state `New` sends the request again.
     unheard: Vec<i64>,
     made: i32,
     last_begun_at: Option<i64>,

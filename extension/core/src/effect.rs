@@ -249,7 +249,8 @@ fn decode(what: &str, json: &str) -> Result<Vec<u8>, Rejected> {
             "Use the standard alphabet with padding (RFC 4648, section 4).",
         )
     };
-    // No character of the base64 alphabet is escaped in JSON.
+    // The output of `jsonb` escapes no character of the base64 alphabet, so a text with an escape
+    // is not base64.
     let base64 = json::unescaped(json).ok_or_else(wrong)?;
     let most = base64::decoded_len_estimate(base64.len());
     let mut bytes = memory::reserve(most)?;
@@ -316,7 +317,7 @@ mod tests {
         assert_eq!(effects[0].key.as_deref(), Some("\u{e9}"));
     }
 
-    /// `tick` runs at every effect, so that the caller can stop there.
+    /// `tick` is called twice for each effect of an array, so that the caller can stop the parsing.
     #[test]
     fn every_effect_ticks() {
         let mut ticks = 0;

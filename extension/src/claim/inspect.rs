@@ -78,8 +78,9 @@ pub fn forget(id: MessageId, name: &str) -> Result<bool> {
             forgotten |= forget_in(slice, &identity)?;
             searched.push(slice);
         }
-        // The ring may have opened since this transaction entered. The deleted claim may then be
-        // that of a newer transaction, which also wrote it into the next slice.
+        // The ring may have begun to open since this transaction entered it. The deleted claim can
+        // belong to a transaction that entered later and also wrote into the next slice. So read
+        // the state of the ring again and search the slices that are new in it.
         rings = ring::reread()?;
     }
 }

@@ -107,9 +107,10 @@ fn is_alone(claim_function: pg_sys::Oid) -> bool {
     }
 }
 
-/// Returns whether the portal runs a statement of the client and is not a cursor. A portal with a
-/// name is not always a cursor, because some drivers name the portals of all their statements. A
-/// cursor has other options than a portal of the protocol.
+/// Returns whether the portal runs a statement that the client sent, and is not a cursor. Some
+/// drivers name the portals of all their statements, so a name does not show a cursor. The portal
+/// of a statement has only the option NO SCROLL. DECLARE sets more options, and cursors of PL/pgSQL
+/// get generated names.
 fn is_of_client(portal: &pg_sys::PortalData) -> bool {
     if portal.name.is_null() {
         return true;
@@ -197,8 +198,8 @@ unsafe fn below_limit_and_set(mut plan: *mut pg_sys::Plan, calls: &mut Calls) ->
 /// The node is an expression of a plan, or null.
 unsafe fn note(calls: &mut Calls, node: *mut pg_sys::Node) {
     let context = std::ptr::from_mut(calls).cast();
-    // SAFETY: guaranteed by the caller; the walker does not keep the context. Errors become
-    // unwinding.
+    // SAFETY: guaranteed by the caller; the walker does not keep the context. The boundary turns
+    // PostgreSQL errors into Rust panics.
     unsafe { pg_guard_ffi_boundary(|| walk(node, context)) };
 }
 

@@ -181,9 +181,9 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         {
             return Ok(Outcome::Expired);
         }
-        // A claimer that finds a lease must write nothing. Otherwise other sessions would see its
-        // deleted row as a claim in progress until its transaction ends, and the holder of the
-        // lease could not complete the message.
+        // Look before the insert, so that a claimer that finds a lease writes nothing. Other
+        // sessions see a row that a running transaction inserted and deleted as a claim in
+        // progress, and the holder of the lease could not complete the message.
         let terms = self.terms;
         if let Some(outcome) = self.pending_outcome(&identity, |pending, identity| {
             pending.look(identity, terms.wait)
@@ -191,8 +191,8 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             return Ok(outcome);
         }
         pause_point("claim: before insert");
-        // Read the clock after the look-ups: if an earlier claim was made and forgotten before
-        // them, this time is later.
+        // Read the clock after the look-ups. The time must be later than that of an earlier claim
+        // that idem_forget deleted, because effects are matched to their claim by its time.
         let mut claimed_at = pg::clock();
         for n in 0..self.written.len() {
             if let Some(outcome) = self.insert(n, &mut keys, &identity, &mut claimed_at)? {
@@ -240,9 +240,10 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             }
             match earlier_claim(lookup, keys, identity, terms) {
                 Ok(None) => {
-                    // The other claim may have been committed with effects and then forgotten, so
-                    // this claim needs a later time than these effects. Only in the first slice:
-                    // when our row is in it, idem_forget waits for us.
+                    // The other claim may have been committed with effects and then deleted by
+                    // idem_forget. So this claim needs a later time than those effects. Only in the
+                    // first slice: once this claim is in that slice, idem_forget waits for this
+                    // transaction.
                     if slice == 0 {
                         *claimed_at = pg::clock();
                     }
@@ -253,7 +254,9 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         })
     }
 
-    /// Checks the pending message of this claim. Returns the outcome if a lease protects it.
+    /// Checks the pending message of this claim. Returns the outcome if the message cannot be
+    /// claimed, or fails with 55P03 if the claimer waits for other claimers and a lease protects
+    /// the message.
     fn pending_outcome(
         &self,
         identity: &Identity,

@@ -1,5 +1,6 @@
-//! Reads the effects of a message from every slice, in their latest committed state. A duplicate in
-//! REPEATABLE READ must get effects that were committed after its snapshot.
+//! Reads the effects of a message from every slice, in their latest committed state: a transaction
+//! in REPEATABLE READ that finds a duplicate must also get effects that were committed after its
+//! snapshot.
 
 use crate::claim::claim_of;
 use crate::errors::Result;
@@ -9,8 +10,8 @@ use crate::ring;
 use idem_core::{MessageId, memory};
 use pgrx::pg_sys;
 
-/// The number of rows after which the reader checks that `MARGIN_BYTES` can be allocated. Rows are
-/// copied one by one.
+/// Rows are copied one by one. After this number of rows the reader checks again that
+/// `MARGIN_BYTES` can be allocated.
 const BETWEEN_CHECKS: usize = 64;
 const MARGIN_BYTES: usize = 16 * 1024 * 1024;
 
@@ -24,7 +25,7 @@ pub fn recorded(id: MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_sy
     let Some((identity, claimed_at)) = claim_of(id, destination)? else {
         return Ok(Vec::new());
     };
-    // All slices, so the state of the outbox does not matter.
+    // The loop below reads all slices of the outbox, so it does not matter which one is current.
     let rings = ring::look()?;
     let mut rows = Vec::new();
     for slice in rings.outbox.all() {

@@ -139,8 +139,8 @@ impl<'a> CallJournal<'a> {
         let mut looked_twice = false;
         look_again(|| {
             let page = self.look()?;
-            // An index scan is not a snapshot: it can miss an event and return the next one. A
-            // second scan returns both events, unless the missing event is no longer stored.
+            // A scan with a dirty snapshot can miss an event and return a later one. A second scan
+            // returns both events, unless the slice of the missing event was truncated.
             if looked_twice || !page.has_a_gap() {
                 return Some(page.with_attempts());
             }
@@ -180,8 +180,8 @@ impl<'a> CallJournal<'a> {
     }
 
     /// Writes the next event. Returns false if another transaction wrote an event first; the caller
-    /// must then read again. `digest` is the digest of the request. The event that ends the call
-    /// stores it too, because the first event may be forgotten earlier.
+    /// must then read again. `digest` is the digest of the request. The event that ends an attempt
+    /// stores it too, because the first event may be removed earlier.
     pub fn add(
         &mut self,
         page: &CallHistory,
@@ -210,8 +210,8 @@ impl<'a> CallJournal<'a> {
         true
     }
 
-    /// Deletes the event from the slices before `slices`, because a later slice already has its
-    /// number.
+    /// Deletes the event from the first `slices` written slices, because the next slice already has
+    /// an event with this number.
     fn retract(&mut self, slices: usize, number: i32) {
         for (lookup, _) in &mut self.written[..slices] {
             lookup.seek(&mut self.keys);

@@ -103,8 +103,8 @@ pub fn begin(call: Call, request: Option<&str>, token: Option<i64>) -> Result<Be
     })
 }
 
-/// Fails unless the token holds the lease. If a consumer without the lease began an attempt, the
-/// next consumer would get the state `unknown`.
+/// Fails unless the token holds the lease. Otherwise a consumer that has lost the lease could begin
+/// an attempt, and the present holder of the lease would get the state `unknown`.
 fn ensure_holder(call: &Call, rings: &Entered, token: i64) -> Result<()> {
     let identity = Identity::find(call.id, call.destination)?
         .ok_or_else(|| Error::lease_lost(call.destination))?;
@@ -168,8 +168,8 @@ fn record_end(call: Call, event: CallEvent, body: Option<(&str, pg_sys::Datum)>)
     })
 }
 
-/// Returns the error that the last event stored. The callers set `asked_for` only if the call has
-/// failed, because the last event of another call stores a response or nothing.
+/// Returns the error that the last event stores, if `asked_for`. A caller sets `asked_for` only if
+/// the last event is the end of a failed attempt: any other event stores a response or nothing.
 pub fn error(page: &CallHistory, asked_for: bool) -> Option<String> {
     let last = page.last().filter(|_| asked_for)?;
     last.body_text().map(|body| error_from_json(body.as_str()))

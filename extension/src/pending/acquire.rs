@@ -18,7 +18,7 @@ use pgrx::pg_sys;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Acquired {
     Leased(Lease),
-    /// The message is leased too, but no attempt is left, or an error was final.
+    /// The message is leased, but must not be processed: no attempt is left, or an error was final.
     Exhausted(Lease),
     Duplicate,
     /// Another transaction or lease holds the message, or it waits for a retry. Try again after
@@ -57,7 +57,8 @@ pub fn acquire(id: MessageId, name: &str, lease: i64) -> Result<Acquired> {
     look_again(|| first_or_next_lease(&identity, &inbox, &mut row, &table, lease).transpose())
 }
 
-/// Returns `None` if another transaction inserted or deleted the row since it was looked up.
+/// Acquires the first lease of a message without a pending row, or the next lease of a message with
+/// one. Returns `None` if another transaction inserted or deleted the row since it was looked up.
 fn first_or_next_lease(
     identity: &Identity,
     inbox: &Inbox,

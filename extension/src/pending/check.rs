@@ -1,5 +1,6 @@
-//! Checks whether a pending message stops a claim. A claim does this before its row is inserted, so
-//! that a claim that is stopped writes nothing, and again after the insert, which decides.
+//! Checks whether a pending message stops a claim. A claimer checks before it inserts its row, so
+//! that it writes nothing if a lease stops it. It checks again after the insert, and the second
+//! check decides.
 
 use super::row::{LeaseState, State, column};
 use super::{presence, tables};
@@ -64,8 +65,8 @@ impl<'a> PendingCheck<'a> {
             Hold::Nothing => Ok(PendingState::Clear),
             Hold::Busy => Ok(PendingState::InProgress),
             Hold::Held => {
-                // Keep the lock on the table, because a rotation would copy the row as long as its
-                // deletion is not committed.
+                // Keep the lock on the table until the end of the transaction. Otherwise a rotation
+                // could copy the row before its deletion is committed.
                 table.keep_lock();
                 identity.check(&row, column::ID)?;
                 let pending = state_for_claim(&State::read(&row));

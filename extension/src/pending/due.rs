@@ -14,8 +14,9 @@ pub struct Due {
     pub is_exhausted: bool,
 }
 
-/// Returns whether a message has no attempt left or a final error. Only a message that was received
-/// after a consumer of its broker had released it has a final error and is not dead.
+/// Returns whether a message has no attempt left or a final error. A final error makes a received
+/// message dead at once. So a message in this scan has one only if a consumer of its broker
+/// released it with this error before it was received.
 fn is_exhausted(walk: &Walk, state: &State, max_attempts: i32) -> bool {
     state.attempt >= max_attempts
         || state.attempt > 0 && is_final(&errors(walk.column(column::ERRORS)))

@@ -1,4 +1,5 @@
-//! The time that the errors of a pending message store (see `idem_core::failure`).
+//! The clock for the errors of pending messages, which store times in microseconds since 1970 (see
+//! `idem_core::failure`).
 
 use crate::pg;
 use pgrx::pg_sys;

@@ -1,4 +1,4 @@
-//! Checks that all functions with leases have in common.
+//! The checks that all functions with leases share.
 
 use super::row::{LeaseState, State, column};
 use super::tables;

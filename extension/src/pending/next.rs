@@ -114,8 +114,8 @@ impl Call<'_> {
     /// lock leases messages with keys. Without it two sessions could each lease a message of the
     /// same key, because they do not see each other's leases.
     fn lock_destination(&mut self) -> Result<()> {
-        // Enter the rings before locking the row. idem_configure locks in the same order, and fails
-        // if it cannot lock idem.ring.
+        // Enter the rings before locking the row: idem_configure also locks idem.ring first and the
+        // row afterwards, so the two cannot deadlock.
         ring::enter()?;
         let destinations =
             Table::for_writing(pg::relation_oid(c"destination").ok_or(Error::NotInstalled)?);

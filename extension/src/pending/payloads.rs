@@ -61,8 +61,8 @@ pub struct Payload<'t> {
 }
 
 impl Payload<'_> {
-    /// Returns the bytes of the payload and its headers, without reading values that are stored out
-    /// of line.
+    /// Returns the size of the payload and its headers in bytes, without reading values that are
+    /// stored out of line.
     pub fn size(&self) -> usize {
         [column::PAYLOAD, column::HEADERS]
             .into_iter()

@@ -37,7 +37,8 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
     let rings = ring::enter()?;
     let identity = Identity::intern(id, name, &rings)?;
     let inbox = Inbox::open(&identity, &rings);
-    // Wait before the table is locked, so that no lock is held during the wait.
+    // Wait for a claim in progress before the table is locked, because the claim may have to lock a
+    // row of that table.
     if inbox.is_claimed(&identity)? {
         return Ok(false);
     }
@@ -77,10 +78,11 @@ fn store_if_unknown(
     match row.find(&mut keys) {
         Found::Nothing => return insert(identity, inbox, table, slice, message),
         Found::Row => (),
-        // The committed row has the message. The other transaction may delete the row, but only
-        // together with a claim, and its rollback keeps the row.
+        // The committed row has the message. The other transaction can delete this row only
+        // together with a claim. If it rolls back, the row stays.
         Found::InProgress(_) if row.is_there() && State::read(row).has_message() => (),
-        // The other transaction may roll back a claim, and then this message is stored nowhere.
+        // The committed row, if there is one, does not have the message. If the other transaction
+        // rolls back, this transaction must store the message.
         Found::InProgress(writer) => {
             writer.wait();
             return Ok(None);

@@ -82,7 +82,7 @@ impl NewRow<'_> {
             self.attempt.into_datum(),
             self.payload_slice.into_datum(),
             Some(self.state.datum()),
-            // Only idem_acquire inserts a leased row.
+            // Only idem_acquire inserts a leased row, and its leases stop claims.
             (self.state == LeaseState::Leased).into_datum(),
             identity.id.text.into_datum(),
             self.order_key.into_datum(),

@@ -12,8 +12,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Scans from the beginning take at most 1/`SHARE` of the time. Between two of them at least
-/// `APART` passes.
+/// Scans from the beginning take at most 1/`SHARE` of the time, and at least `APART` passes between
+/// two of them.
 const SHARE: u32 = 50;
 const APART: Duration = Duration::from_millis(50);
 /// The maximum number of destinations with a stored position. When it is reached, the session

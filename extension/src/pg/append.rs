@@ -25,8 +25,8 @@ impl Appender {
             let estate = pg_sys::CreateExecutorState();
             let target =
                 pg_sys::palloc0(size_of::<pg_sys::ResultRelInfo>()).cast::<pg_sys::ResultRelInfo>();
-            // 0 means that the relation is in no range table, from which an update would read the
-            // changed columns.
+            // 0: the relation has no entry in a range table. An update would only read the list of
+            // changed columns from that entry.
             pg_sys::InitResultRelInfo(target, heap, 0, std::ptr::null_mut(), 0);
             pg_sys::ExecOpenIndices(target, false);
             let slot = pg_sys::MakeSingleTupleTableSlot(
@@ -49,8 +49,8 @@ impl Appender {
         unsafe {
             super::insert::fill(self.slot, values);
             (*self.slot).tts_tableOid = (*self.heap).rd_id;
-            // An administrator may have added a trigger. The data that it caches must live as long
-            // as this appender.
+            // An administrator may have added a trigger. PostgreSQL caches data for the trigger,
+            // which must live as long as this appender.
             let context = if (*self.target).ri_TrigDesc.is_null() {
                 pg_sys::CurrentMemoryContext
             } else {

@@ -47,11 +47,12 @@ impl Lookup<'_> {
         };
         let mut failure = pg_sys::TM_FailureData::default();
         // SAFETY: a row was found, so the slot holds a row of the table. Its TID is copied, because
-        // the lock stores another row in the slot. The boundary turns errors (a cancel, a deadlock)
-        // into unwinding.
+        // the lock stores another row in the slot. The boundary turns PostgreSQL errors (a cancel,
+        // a deadlock) into Rust panics.
         unsafe {
-            // A row that this command wrote can be locked only by the next command, so start it.
-            // That is allowed because the callers write: no parallel operation is running.
+            // A row that this command wrote can be locked only by the next command, so start the
+            // next command. This is allowed because no parallel operation runs in a function that
+            // writes.
             pg_sys::CommandCounterIncrement();
             let Some(lock) = (*self.table.heap)
                 .rd_tableam

@@ -205,9 +205,9 @@ impl<'t> Lookup<'t> {
         })
     }
 
-    /// Finds the row under the keys with a new snapshot, which sees at most one, and returns what
-    /// the dirty snapshot reports about this row. Returns `None` if the row was changed again in
-    /// between.
+    /// Finds the row under the keys with a new snapshot, which sees at most one version of it.
+    /// Returns what the dirty snapshot reports about that version, or `None` if the row was changed
+    /// again in between.
     ///
     /// The scan fetches every version and tests its visibility itself: a scan with the new snapshot
     /// would take predicate locks in SERIALIZABLE.
@@ -350,8 +350,8 @@ impl<'t> Lookup<'t> {
 
     /// Deletes the found row. The table must be open for writing.
     pub fn delete(&mut self) {
-        // SAFETY: a row was found and is settled; its TID is copied before other code can move the
-        // scan.
+        // SAFETY: a row was found, and no other transaction is writing it. Its TID is copied before
+        // other code can move the scan.
         unsafe {
             // A row that this command inserted can be deleted only by the next command.
             pg_sys::CommandCounterIncrement();

@@ -60,7 +60,7 @@ pub(super) unsafe fn is_visible(
     slot: *mut pg_sys::TupleTableSlot,
     snapshot: pg_sys::Snapshot,
 ) -> bool {
-    // SAFETY: guaranteed by the caller; the boundary turns errors of the routine into unwinding.
+    // SAFETY: guaranteed by the caller; the boundary turns PostgreSQL errors into Rust panics.
     unsafe {
         let routine = (*table)
             .rd_tableam

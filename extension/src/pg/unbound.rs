@@ -13,7 +13,7 @@ unsafe extern "C-unwind" {
 /// Returns the next value of a sequence, without a check of privileges.
 pub fn next_value(sequence: pg_sys::Oid) -> i64 {
     // SAFETY: nextval_internal raises an error unless the OID is a sequence; the boundary turns
-    // errors into unwinding.
+    // PostgreSQL errors into Rust panics.
     unsafe { pg_guard_ffi_boundary(|| nextval_internal(sequence, false)) }
 }
 
@@ -22,6 +22,7 @@ pub fn next_value(sequence: pg_sys::Oid) -> i64 {
 /// # Safety
 /// The tuple has the columns of the descriptor, and its table is still locked.
 pub unsafe fn flatten(tuple: pg_sys::HeapTuple, desc: pg_sys::TupleDesc) -> pg_sys::HeapTuple {
-    // SAFETY: by the contract of this function; the boundary turns errors into unwinding.
+    // SAFETY: by the contract of this function; the boundary turns PostgreSQL errors into Rust
+    // panics.
     unsafe { pg_guard_ffi_boundary(|| toast_flatten_tuple(tuple, desc)) }
 }

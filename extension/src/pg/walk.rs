@@ -102,7 +102,7 @@ impl<'t> Walk<'t> {
     pub fn lock_row(&mut self) -> bool {
         let mut failure = pg_sys::TM_FailureData::default();
         // SAFETY: the slot holds a row. Its TID is copied, because the lock stores another row in
-        // the slot. The boundary turns errors into unwinding.
+        // the slot. The boundary turns PostgreSQL errors into Rust panics.
         unsafe {
             let Some(lock) = (*self.table.heap)
                 .rd_tableam

@@ -1,8 +1,8 @@
-//! A transaction that is writing a row, the wait for its end, and the loop of every function that
-//! looks again after this wait. `settle.rs` has the function that looks, waits and looks again.
+//! A transaction that is writing a row, and how to wait for it. `look_again` is the loop of the
+//! functions that look a row up again after this wait; `settle.rs` is one of them.
 //!
-//! Other loops have other rules: `ring::enter` and `pending::tables` lock a table and check that it
-//! is still the right one, and waiters and fences poll until a deadline.
+//! Some loops do not use `look_again`: `ring::enter` and `pending::tables` lock a table and check
+//! that it is still the current one, and waiters and fences poll until a deadline.
 
 use pgrx::pg_sys;
 
@@ -18,8 +18,9 @@ impl Writer {
     /// Waits until the transaction ends, or until its speculative insertion is decided. The caller
     /// must have no page pinned, and hold no lock that the transaction may wait for.
     pub fn wait(self) {
-        // SAFETY: both functions accept any xid and raise an error on cancel and lock_timeout. No
-        // relation is given, because it serves only the error context.
+        // SAFETY: both functions accept any xid and raise an error on cancel and lock_timeout. The
+        // relation and the TID are null, because they are only used in the context of error
+        // messages.
         unsafe {
             if self.speculative_token != 0 {
                 pg_sys::SpeculativeInsertionWait(self.xid, self.speculative_token);

@@ -102,8 +102,8 @@ fn tables() -> Result<Tables> {
 }
 
 /// The state of the rings for a transaction that has entered them: it holds the lock on
-/// `idem.ring`. The fence keeps this state correct until the transaction ends. A later call may
-/// return a newer state.
+/// `idem.ring`. The fence keeps this state correct until the transaction ends. A later call of
+/// [`enter`] may return a newer state.
 pub struct Entered(Rings);
 
 impl Deref for Entered {
@@ -143,8 +143,8 @@ fn remember(rings: Rings) {
 /// transaction has found.
 ///
 /// If the transaction entered in a savepoint that was rolled back, no fence keeps the slices of
-/// that state. The reader then finds in them what they hold now. That is safe too, because each row
-/// is that of a claim, and the slices of the latest state are searched first.
+/// that state, and they may already hold newer rows. A reader may look into them: each row belongs
+/// to a claim, and the slices of the latest state are searched first.
 ///
 /// Writers do not use these states, and neither does [`refreshed`]: the tables of pending messages
 /// and of payloads are protected by other locks, and must be those of the latest state.
@@ -158,9 +158,9 @@ pub fn look() -> Result<Rings> {
     locked(pg_sys::AccessShareLock as pg_sys::LOCKMODE)
 }
 
-/// Reads the state from its tables, without the cache. A transaction that sees a committed claim
-/// also sees the step that this claim has used. The invalidation of the step may arrive later, so
-/// the cache can be older.
+/// Reads the state from its tables, without the cache. If the caller has seen a committed claim,
+/// the tables contain the rotation step that the claimer used. The cache can be older, because the
+/// invalidation of that step may arrive later.
 pub fn reread() -> Result<Rings> {
     load(&tables()?)
 }
@@ -259,7 +259,7 @@ fn load(tables: &Tables) -> Result<Rings> {
 }
 
 /// Returns the number of the current table of a rotation. `rotation` is the table that stores the
-/// state of the rotation, and the error `is_empty` says that it has no row.
+/// state of the rotation, and `is_empty` is the error message if that table has no row.
 fn current_of(rotation: pg_sys::Oid, is_empty: &'static str) -> Result<usize> {
     /// The column `current` of idem.pending_rotation and of idem.payload_rotation.
     const CURRENT: i32 = 2;

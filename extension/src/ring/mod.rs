@@ -116,7 +116,8 @@ impl Rings {
         self.zero_at.saturating_add(at)
     }
 
-    /// Returns whether each ring has the same slices as in `other` in which a claim can be.
+    /// Returns whether a claim can be in the same slices as in `other`: whether each ring has the
+    /// same current slice, and is opening in both states or in neither.
     fn has_slices_of(&self, other: &Rings) -> bool {
         let state = |rings: &Rings| rings.inbox.map(|ring| (ring.current, ring.opening));
         state(self) == state(other)

@@ -1,5 +1,5 @@
 //! The functions for the extension's own SQL about destinations and pending messages
-//! (sql/internal/functions.sql). They follow the rules of the claims and use the same caches.
+//! (sql/internal/functions.sql). They use the same caches and look-ups as claims.
 
 use super::{Report, text_id};
 use crate::claim::held;

@@ -52,9 +52,9 @@ struct DatabaseState {
 }
 
 impl DatabaseState {
-    /// Returns the time at which the next maintainer is due. It is computed at each use and not
-    /// stored, because the interval becomes shorter when the database becomes known: while its
-    /// maintainer runs, or when the extension is created.
+    /// Returns the time at which the next maintainer is due. The time is computed at each use,
+    /// because the interval becomes shorter when a backend or a maintainer first uses idem in the
+    /// database.
     fn next_pass(&self, database: pg_sys::Oid) -> Option<Instant> {
         let naptime = Duration::from_millis(settings::NAPTIME_MS.get() as u64);
         let pause = if shared::is_known(database) {

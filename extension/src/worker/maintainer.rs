@@ -61,8 +61,8 @@ enum Pass {
     Nothing,
 }
 
-/// Runs every step once, each in its own transaction. `idem.maintain_step` reports the error of a
-/// step and continues, so this process keeps the fences that it waits for.
+/// Runs every step once, each in its own transaction. `idem.maintain_step` stores the error of a
+/// step and does not raise it, so this process continues and keeps the fences that it waits for.
 fn pass() -> Pass {
     if !transaction(|| Ok(Some(version_is_served()))).unwrap_or_default() {
         return Pass::NotInstalled;
