@@ -118,8 +118,9 @@ BEGIN
     p := idem.held_pending(table_number, idem_release.id, idem_release.destination,
                            idem_release.token);
     IF idem_release.error IS NULL THEN
-        -- The message was not processed, so the attempt does not count. An attempt that ended has
-        -- its error: then the lease was exhausted and has counted no attempt.
+        -- The message was not processed, so the attempt does not count. If the last error belongs
+        -- to this attempt, the attempt had ended before: the lease is an exhausted one, for which
+        -- idem_acquire counted no attempt.
         IF (p.errors -> -1 ->> 'attempt')::integer IS DISTINCT FROM p.attempt THEN
             p.attempt := p.attempt - 1;
         END IF;
@@ -136,8 +137,9 @@ BEGIN
     IF pause IS NULL AND p.payload_slice IS NOT NULL THEN
         PERFORM idem.make_dead_letter(table_number, p);
     ELSE
-        -- A message without a payload is at its broker: the next idem_acquire returns 'exhausted',
-        -- and the consumer calls idem_bury.
+        -- The message can be leased again. If no attempt is left, it is a message of a broker
+        -- (without a payload): the next idem_acquire returns exhausted, and the consumer calls
+        -- idem_bury.
         p.due_at := clock_timestamp() + coalesce(pause, '0');
         PERFORM idem.write_pending(table_number, p);
     END IF;

@@ -11,9 +11,9 @@ DECLARE
 BEGIN
     FOREACH step IN ARRAY idem.maintenance_steps() LOOP
         FOR n IN 1 .. 64 LOOP
-            -- A step holds its locks until its commit has ended, so the commit does not wait for a
-            -- standby. This loses nothing: a standby that has the commit of a client also has each
-            -- step that the client has seen.
+            -- The commit must not wait for a standby, because the step holds its locks until the
+            -- commit has ended. This loses nothing: a standby that has the commit of a client also
+            -- has each step that the client has seen.
             SET LOCAL synchronous_commit = local;
             done := idem.maintain_step(step, true);
             COMMIT;

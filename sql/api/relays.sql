@@ -408,8 +408,9 @@ BEGIN
         p.written_at := clock_timestamp();
         PERFORM idem.append_progress(idem.close_pair(p));
     END LOOP;
-    -- 3 is the first normal transaction id. Every snapshot of this server sees it as ended, so each
-    -- effect counts as old. A relay that starts at the oldest effect still reads it.
+    -- 3 is the first normal transaction id. Every snapshot of this server sees this transaction as
+    -- ended, so the continued cursors treat each effect as delivered. A relay that starts at the
+    -- oldest effect ('1:1:') still reads all effects.
     UPDATE idem.outbox_0 SET tx = '3';
     UPDATE idem.outbox_1 SET tx = '3';
     UPDATE idem.outbox_2 SET tx = '3';

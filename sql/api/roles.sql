@@ -33,8 +33,8 @@ BEGIN
                          'must be read.';
     END IF;
     PERFORM idem.check_grant(role, kind);
-    -- If the role was not granted the kind, it keeps its privileges, because it has them for other
-    -- reasons.
+    -- If the role was not granted this kind, nothing is revoked: the role has its privileges from
+    -- other kinds or from GRANT.
     IF NOT EXISTS (SELECT 1 FROM idem.kinds_of_role(role) held (kind)
                     WHERE held.kind = idem_revoke.kind) THEN
         RETURN;

@@ -13,7 +13,8 @@ BEGIN
     check_name := 'worker';
     SELECT * INTO worker FROM idem.worker_state();
     pause := greatest(worker.naptime_ms * interval '1 millisecond', '1 minute');
-    -- Once a minute the worker visits each database in which no session has used idem yet.
+    -- A first pass has been due since the server started or the extension was created. It can start
+    -- a minute late: the worker visits databases in which no session has used idem once a minute.
     SELECT clock_timestamp() - greatest(pg_postmaster_start_time(),
                                         CASE WHEN c.server_started = '-infinity' THEN c.read_at END)
       INTO waited FROM idem.clock c;
@@ -117,7 +118,8 @@ COMMENT ON FUNCTION idem.check_due_times() IS
 
 -- A fence waits for the transactions that held the lock when its maintainer first checked the step.
 -- A maintainer that checks the step later reads a new list, so a transaction that began after the
--- step can be in a list. It is shown after one second: shorter transactions delay no rotation.
+-- step can be in a list too. The function shows such a transaction when it is older than one
+-- second: shorter transactions delay no rotation.
 CREATE FUNCTION idem.rotation_blockers() RETURNS TABLE (
     ring             text,
     pid              integer,
@@ -237,8 +239,8 @@ END
 $$;
 COMMENT ON FUNCTION idem.check_rotation() IS 'Checks that the rings of the inbox rotate in time.';
 
--- A relay without effects writes no progress, so the check can detect only for a relay with waiting
--- effects that no process runs it.
+-- A relay writes progress only when it has effects. So the check can find out only for a relay with
+-- waiting effects that no process runs it.
 CREATE FUNCTION idem.check_relays() RETURNS TABLE (check_name text, status text, detail text)
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 AS $$

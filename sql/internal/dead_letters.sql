@@ -6,7 +6,8 @@ AS $$
 BEGIN
     IF pattern IS NULL THEN
         RAISE EXCEPTION '% must not be null', what USING ERRCODE = 'null_value_not_allowed';
-    -- The pattern is correct with both values of standard_conforming_strings of the caller.
+    -- This literal has the same meaning with both values of standard_conforming_strings, which the
+    -- caller may have set.
     ELSIF pattern ~ E'^([^\\\\]|\\\\.)*\\\\$' THEN
         RAISE EXCEPTION '% ends with the escape character', what
             USING ERRCODE = 'invalid_parameter_value', HINT = E'Write \\\\ for a backslash.';

@@ -17,7 +17,7 @@ BEGIN
           JOIN pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped
          WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind = 'r'
            AND c.relname <> 'retry_policy'
-           -- The rows of the table that is not current are outdated.
+           -- Skip the table of pending messages that is not current: its rows are outdated.
            AND c.oid <> idem.pending_table(
                             1 - (SELECT r.current FROM idem.pending_rotation r WHERE r.id = 1))
            AND (a.attname IN ('destination', 'source_destination') AND a.atttypid = 'int4'::regtype

@@ -219,8 +219,9 @@ $$;
 COMMENT ON FUNCTION idem.make_dead_letters(integer, uuid[], integer) IS
     'Makes dead letters of due messages that have no attempt left or have a final error.';
 
--- A message can become a dead letter, be forgotten, be received again and become a dead letter
--- again. The newer dead letter replaces the older one.
+-- The message may already have a dead letter. A claim deletes the pending row and keeps the dead
+-- letter, and after the claim is forgotten the message can be received and fail again. The newer
+-- dead letter replaces the older one.
 CREATE FUNCTION idem.write_dead_letter(
     p            idem.pending_0,
     payload      bytea,

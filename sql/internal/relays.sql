@@ -66,7 +66,8 @@ BEGIN
                   HINT = 'The lease expired and another process acquired it, or the batch was '
                          'acknowledged. Lease the next batch with idem_relay_next.';
     END IF;
-    -- A lease from a dump must not make a cursor of another cluster valid in this cluster.
+    -- A restored dump can contain a lease whose cursor has transaction ids of another cluster, so
+    -- check the ids.
     PERFORM idem.check_xids(p);
     RETURN p;
 END

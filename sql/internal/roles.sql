@@ -1,4 +1,4 @@
--- The kinds of roles: which a role has, and what they contain.
+-- The kinds of roles: which kinds a role has, and which privileges each kind contains.
 
 -- EXECUTE on one of these functions records that a role has a kind. The other privileges of the
 -- role do not show its kinds, because kinds overlap: a consumer has all privileges of a receiver.

@@ -31,9 +31,9 @@ COMMENT ON FUNCTION idem.slice_tables(text, integer) IS
     'Returns the tables that are truncated with a slice: a slice of the inbox and the slice of '
     'the journal that belongs to it.';
 
--- Looks for effects of transactions that the older snapshot of the cursor does not see. The
--- function never omits a relay that still needs an effect. It may name a relay that has
--- acknowledged part of its pair of snapshots.
+-- Looks for effects of transactions that the older snapshot of the cursor does not see. The result
+-- contains every relay that still needs an effect of the slice. It can also contain a relay that
+-- has acknowledged these effects but not yet its whole pair of snapshots.
 CREATE FUNCTION idem.relays_holding(slice integer) RETURNS text[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 SET enable_bitmapscan = off SET jit = off
@@ -82,8 +82,8 @@ COMMENT ON FUNCTION idem.is_due(idem.ring) IS
     'Returns whether the last rotation of a ring is at least one period ago.';
 
 -- A duplicate reads the effects of its claim. So the newest effect in the oldest slice of the
--- outbox must be older than every claim that can still be found. Claims go into a slice of the
--- inbox from opened on, which can be long before started. So compare with opened.
+-- outbox must be older than every claim that can still be found. A slice of the inbox takes claims
+-- from the time `opened`, which can be long before `started`, so compare with `opened`.
 CREATE FUNCTION idem.outbox_may_rotate(outbox idem.ring) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

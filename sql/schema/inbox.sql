@@ -116,7 +116,8 @@ SELECT pg_catalog.pg_extension_config_dump('idem.destination', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.ring', '');
 
 -- ENABLE ALWAYS: the triggers also fire in a session with session_replication_role = replica.
--- Otherwise backends would keep the state before a step of such a session.
+-- Without them a change by such a session would send no invalidation, and backends would keep the
+-- old state.
 CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.ring
     FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
 ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER publish;

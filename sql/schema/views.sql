@@ -88,7 +88,7 @@ COMMENT ON VIEW idem.stats IS
     'did, including savepoints that these transactions rolled back. Empty if the library is not '
     'preloaded.';
 
--- Only the current table is valid.
+-- Only the current table is read, because the rows of the other table are outdated.
 CREATE VIEW idem.pending AS
     SELECT p.* FROM idem.pending_0 p
      WHERE (SELECT r.current FROM idem.pending_rotation r WHERE r.id = 1) = 0
