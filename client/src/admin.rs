@@ -139,11 +139,12 @@ pub enum RoleKind {
     Consumer,
     /// Reads batches of effects and acknowledges them.
     Relay,
-    /// Reads health and the views.
+    /// Reads health and the views, except the dead letters.
     Monitor,
     /// Stores messages in the durable inbox, and nothing else.
     Receiver,
-    /// Reads health and the views, requeues and discards dead letters.
+    /// Reads health and the views of messages. Requeues, forwards and discards dead letters, and
+    /// unparks and discards parked effects.
     Operator,
     /// Changes the configuration, forgets claims, creates and repairs relays.
     Admin,
@@ -163,7 +164,8 @@ impl RoleKind {
     }
 }
 
-/// Grants a role EXECUTE on the functions that this kind of role needs, and access to no table.
+/// Grants a role the privileges of this kind: EXECUTE on functions and SELECT on views. No kind has
+/// privileges on tables.
 ///
 /// `role` is the unquoted name, which can contain any characters. Fails with 42704 if the role does
 /// not exist.
@@ -180,7 +182,7 @@ pub async fn grant(executor: &impl Executor, role: &str, kind: RoleKind) -> Resu
 
 /// Revokes the privileges that [`grant`] granted for this kind.
 ///
-/// If the role has another kind too, the functions that the other kind needs stay granted.
+/// If the role has another kind too, the privileges that the other kind needs stay granted.
 ///
 /// `role` is the unquoted name. Does nothing if the role was not granted the kind. Fails with 42704
 /// if the role does not exist, and with 25000 in a transaction that is not READ COMMITTED.

@@ -228,7 +228,8 @@ impl ClaimOptions {
 
     /// Sets the time at which the message was sent.
     ///
-    /// A message that was sent before the start of the retained period returns [`Claim::Expired`].
+    /// If the message was sent before the time since which the server remembers claims, the claim
+    /// returns [`Claim::Expired`], unless an earlier claim is found.
     pub fn sent_at(mut self, sent_at: OffsetDateTime) -> Self {
         self.sent_at = Some(sent_at);
         self

@@ -20,7 +20,7 @@ use crate::{Destination, Error, Executor, MessageId, escape, span};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CallState {
-    /// The call was not made before. Make it.
+    /// The call was not made before, or every attempt certainly had no effect. Make the call.
     New,
     /// An earlier attempt began the call and did not end it. It is not known whether the call was
     /// made and whether it returned.

@@ -15,8 +15,8 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 use crate::Error;
 
 /// Statements that fail outside of a transaction block (25P01) and in a failed transaction (25P02).
-/// They change nothing, assign no transaction id and return no row. Sent as a simple query with
-/// other statements, they also keep those statements from being executed.
+/// They change nothing, assign no transaction id and return no row. If they fail in a simple query,
+/// the server skips the statements after them in this query.
 pub const CHECK_TRANSACTION: &str = "SAVEPOINT idem; RELEASE SAVEPOINT idem";
 
 /// A request that was sent. Its result is awaited later.
@@ -46,10 +46,10 @@ impl<'f, T> Pipelined<'f, T> {
 
 /// Sends COMMIT after requests of the same transaction, and waits for all results.
 ///
-/// The requests must detect a transaction in which a statement has failed, or which has ended.
-/// Without requests, this function does the same as [`commit_alone`]. When this function returns,
-/// COMMIT or ROLLBACK was sent, also after an error. An error other than
-/// [`Error::AmbiguousCommit`] means a certain rollback.
+/// The requests must fail if a statement of the transaction has failed or if the transaction has
+/// ended: COMMIT itself reports no error in these cases. Without requests, this function does the
+/// same as [`commit_alone`]. When this function returns, COMMIT or ROLLBACK was sent, also after an
+/// error. An error other than [`Error::AmbiguousCommit`] means a certain rollback.
 pub async fn pipeline_commit<T>(
     client: &Client,
     requests: Vec<Pipelined<'_, Result<T, Error>>>,

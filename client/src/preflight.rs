@@ -2,8 +2,8 @@
 //! version that the client supports, its functions on the `search_path`, and the grants of the
 //! role.
 //!
-//! If something is missing, a claim or a batch would fail too, but some functions are used late:
-//! without `idem_reject` a consumer works until the first message fails.
+//! Without this check a missing function is noticed only when it is first used: a consumer without
+//! `idem_reject` works until the first message fails.
 
 use tokio_postgres::{Row, error::SqlState, types::Type};
 

@@ -1,8 +1,8 @@
 //! The durable inbox: messages are stored first and handled later.
 //!
-//! [`receive`] stores a message; its sender can delete the message after that. [`next`] leases the
-//! messages that are due. A failed message is retried by the [`RetryPolicy`] of its destination and
-//! finally becomes a [dead letter](crate::deadletters).
+//! [`receive`] stores a message. After the commit its sender can delete the message. [`next`]
+//! leases the messages that are due. A failed message is retried by the [`RetryPolicy`] of its
+//! destination and finally becomes a [dead letter](crate::deadletters).
 
 mod inbox_message;
 mod received;

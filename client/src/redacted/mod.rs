@@ -1,5 +1,5 @@
-//! Removes values from the texts of logs and errors. Many readers of logs may not see payloads and
-//! passwords.
+//! Removes values from the texts of logs and errors, because many people that read logs are not
+//! allowed to see payloads and passwords.
 
 mod causes;
 

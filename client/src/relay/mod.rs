@@ -125,8 +125,8 @@ pub async fn ack(
     Ok(())
 }
 
-/// Parks one effect of a batch with the reason (at most 8,192 bytes), so that the other effects can
-/// continue.
+/// Parks one effect of a batch with the reason (at most 8,192 bytes), so that the other effects of
+/// the partition are delivered.
 pub async fn park(
     executor: &impl Executor,
     relay: &str,
@@ -273,7 +273,8 @@ pub async fn create_relay(
     Ok(())
 }
 
-/// Drops a relay and its parked effects. The outbox no longer keeps effects for this relay.
+/// Drops a relay with its delayed and its parked effects. The outbox no longer keeps effects for
+/// this relay.
 pub async fn drop_relay(executor: &impl Executor, name: &str) -> Result<(), Error> {
     executor
         .fetch_one("SELECT idem_drop_relay($1)", &[(&name, Type::TEXT)])

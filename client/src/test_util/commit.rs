@@ -20,7 +20,8 @@ pub(super) fn contains_commit(query: &[u8]) -> bool {
     statement.is_commit()
 }
 
-/// The number of words that decide about a statement: `CREATE OR REPLACE FUNCTION`.
+/// The number of words that are needed to recognize a statement. The longest beginning is `CREATE
+/// OR REPLACE FUNCTION`.
 const DECISIVE: usize = 4;
 
 /// The first words of a statement, in upper case.
@@ -131,8 +132,8 @@ impl<'q> Tokens<'q> {
         }
     }
 
-    /// Skips a string or a quoted name. A doubled quote inside of it reads as two of them in a row,
-    /// which makes no difference here.
+    /// Skips a string or a quoted name. A doubled quote inside is read as the end of one string and
+    /// the start of the next, which makes no difference here.
     fn skip_quoted(&mut self, quote: u8) {
         self.skip(1);
         self.take_while(|byte| byte != quote);

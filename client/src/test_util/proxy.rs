@@ -151,7 +151,8 @@ impl Drop for CrashProxy {
     }
 }
 
-/// A statement that the server cancels as it would cancel the statement in its place.
+/// A statement that cancels itself (57014). The proxy sends it in place of the statement that the
+/// test wants to be cancelled.
 const CANCELLED: &str = "SELECT pg_cancel_backend(pg_backend_pid())";
 
 #[derive(Clone, Copy, Debug)]
@@ -296,7 +297,7 @@ async fn serve(mut client: TcpStream, target: Target, line: Arc<Line>) -> io::Re
 struct State {
     /// Whether the server has replied since the last message of the client.
     has_replied: AtomicBool,
-    /// Whether the replies are held back, because the next COMMIT loses them.
+    /// Whether the replies are held back: the client has sent a COMMIT whose reply will be lost.
     holds_replies: AtomicBool,
 }
 
@@ -372,8 +373,9 @@ async fn forward_requests(
     }
 }
 
-/// Forwards the replies. From the moment at which the server gets a COMMIT with a lost reply, no
-/// reply is forwarded, because a connection that is lost then loses all replies on their way.
+/// Forwards the replies. After the client has sent a COMMIT whose reply will be lost, no reply is
+/// forwarded: a real connection loss would also lose the earlier replies that the client has not
+/// received yet.
 async fn forward_replies(
     mut server: impl AsyncRead + Unpin,
     mut client: impl AsyncWrite + Unpin,
@@ -390,7 +392,8 @@ async fn forward_replies(
             if message.is_committed() && line.crashes_at(Crash::AfterCommit) {
                 return Ok(End::Crashed);
             }
-            // The request of the crash can be taken by another connection that commits first.
+            // This connection does not crash: the server rolled back, or another connection
+            // committed first and took the request. So forward the replies again.
             if message.is_committed() || message.is_rolled_back() {
                 state.holds_replies.store(false, SeqCst);
             }

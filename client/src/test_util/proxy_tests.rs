@@ -30,7 +30,7 @@ fn query(sql: &str) -> Vec<u8> {
     simple_query(sql).unwrap()
 }
 
-/// A server for one connection. `end` is the tag with which it replies to COMMIT.
+/// A server for one connection. The argument of `start` is the tag with which it replies to COMMIT.
 struct Server {
     config: Config,
     /// Ends with the connection. Returns the bytes that the client sent after its startup message,
@@ -111,7 +111,8 @@ async fn read_to_end(client: &mut TcpStream) -> Vec<u8> {
     replies
 }
 
-/// The ways to send COMMIT. Each has the messages before those that the server must not receive.
+/// The ways to send COMMIT: the name of the way, the messages before COMMIT, and the messages that
+/// execute COMMIT.
 fn commits() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
     let bind = |statement: &str| message(b'B', &[b"\0", statement.as_bytes(), &[0; 7]].concat());
     let parse = |name: &str| message(b'P', &[name.as_bytes(), b"\0COMMIT\0\0\0"].concat());
@@ -224,7 +225,7 @@ async fn crash_for_good_closes_new_connections() {
     read_to_end(&mut client).await;
     assert_eq!(read_to_end(&mut dial(&proxy).await).await, b"");
     proxy.recover();
-    // The connection is open, because the proxy declines encryption on it.
+    // The proxy declines encryption on this connection, which shows that the connection is open.
     let mut client = dial(&proxy).await;
     client
         .write_all(b"\0\0\0\x08\x04\xd2\x16\x2f")
