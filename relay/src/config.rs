@@ -149,7 +149,7 @@ impl Config {
             &["broker", "kind"],
             arguments.broker.map(BrokerKind::name),
         )?;
-        // For Kafka the argument is a list of brokers and not a URL, so it has another name.
+        // For Kafka the value is a list of brokers and not a URL, so the setting has another name.
         let is_kafka = broker_kind(&table).is_some_and(|kind| kind == BrokerKind::Kafka.name());
         let place = if is_kafka { "brokers" } else { "url" };
         put(&mut table, &["broker", place], arguments.broker_url.clone())?;
@@ -166,8 +166,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks the limits that the types do not express. The server would also reject these values,
-    /// but only after the start.
+    /// Checks the limits that the types do not express. Without this check, such a value would
+    /// cause an error only after the start.
     fn check(&self) -> Result<()> {
         let Publish {
             batch,
@@ -202,8 +202,8 @@ impl Config {
     }
 }
 
-/// Returns the error for a file that is not TOML. The text of the TOML error is not used, because
-/// it would contain the line, which can contain a password.
+/// Returns the error for a file that is not TOML. It contains only the message and the line number
+/// of the TOML error, because the full text shows the line, which can contain a password.
 fn not_toml(path: &Path, text: &str, error: &toml::de::Error) -> Error {
     let before = error
         .span()

@@ -15,8 +15,8 @@ pub const DEFAULT: &str = "info";
 
 /// Starts the log on standard error. Fails if the filter is not valid.
 pub fn start(filter: &str, format: LogFormat) -> Result<()> {
-    // A deployment may set an empty variable. This means the default filter: the filter `off`
-    // disables the log.
+    // An empty filter means the default filter, because a deployment may set the variable to an
+    // empty text. The filter `off` disables the log.
     let filter = if filter.trim().is_empty() {
         DEFAULT
     } else {
