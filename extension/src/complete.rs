@@ -25,10 +25,9 @@ pub fn complete(
     let (mut row, _) = lease::lock_leased(&identity, &table, token)?;
     let claimed = match claim_identity(identity, &rings, Terms::LEASED)? {
         Outcome::Claimed(claimed) => claimed,
-        // The other claimer has written its row. It has not looked at the pending row yet, or the
-        // lease does not stop it: the lease has expired, or is one of idem_next. It will wait for
-        // the pending row, which this transaction has locked. Waiting for it here would be a
-        // deadlock.
+        // The other claimer has not looked at the pending row yet, or the lease does not stop it
+        // (it has expired, or is one of idem_next). This transaction has locked the pending row,
+        // and the claimer will wait for it. So waiting for the claimer would be a deadlock.
         Outcome::InProgress => {
             return Err(Error::ClaimInProgress {
                 destination: name.to_owned(),

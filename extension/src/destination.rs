@@ -14,8 +14,8 @@ use std::collections::HashMap;
 const STANDARD: i16 = 1;
 /// The destination of all claims when `idem.message_identity = id`.
 const EVERYWHERE: &str = "*";
-/// The maximum number of cached names. When it is reached, the backend clears its cache, because
-/// the names then probably contain message ids.
+/// The maximum number of cached names. When it is reached, the backend clears its cache: the names
+/// then probably contain message ids, and most of them are not used again.
 const CACHED_NAMES: usize = 10_000;
 
 /// A destination, as it was when the state of the rings was read.
@@ -193,8 +193,9 @@ fn create(name: &str, table: &Table) -> Result<Option<Destination>> {
     }))
 }
 
-/// Returns one more than the largest id in use, including ids of running transactions. A rollback
-/// therefore uses up no id. Only one transaction at a time may run this function.
+/// Returns one more than the largest id in use, including ids that running transactions have
+/// inserted. An id that was rolled back is used again. Only one transaction at a time may run this
+/// function.
 fn unused_id() -> Result<i32> {
     let table = Table::for_writing(destination_table()?);
     let mut last = Lookup::new(&table, 0);
@@ -202,8 +203,8 @@ fn unused_id() -> Result<i32> {
         Found::Nothing => 0,
         _ => last.column(1).map_or(0, |d| d.value() as i32),
     };
-    // A scan can miss the last row while idem_configure updates it. A look-up by key cannot, so
-    // check each id.
+    // A scan can miss the last row while idem_configure updates it. A look-up by id cannot miss the
+    // row, so look up each id before it is used.
     let mut by_id = Lookup::new(&table, 1);
     loop {
         id = id.checked_add(1).ok_or(Error::NoDestinationLeft)?;

@@ -1,6 +1,6 @@
-//! The SQL files of the install script, in their order. A view, and the body of a function with
-//! RETURN or BEGIN ATOMIC, may only use what is before it. Bodies in quotes are not checked at
-//! installation, so they may also use what follows.
+//! The SQL files of the install script, in their order. A view, and a function body with RETURN or
+//! BEGIN ATOMIC, may only use objects that were created before it. A body in quotes is not checked
+//! at installation, so it may also use objects that are created later.
 
 /// Puts SQL files into the install script: each after the file before it, the last one after
 /// everything else.

@@ -10,8 +10,8 @@ use pgrx::pgrx_sql_entity_graph::metadata::{
 use pgrx::{FromDatum, PgLogLevel, pg_sys};
 use std::ffi::CStr;
 
-/// A `jsonb` argument as text. The text is passed on and never interpreted, so numbers keep their
-/// digits. It is in PostgreSQL's memory and lives until the function returns.
+/// A `jsonb` argument as text. Its values are passed on as text and not converted, so numbers keep
+/// their digits. The text is in PostgreSQL's memory and lives until the function returns.
 pub struct JsonText {
     text: &'static str,
     datum: pg_sys::Datum,

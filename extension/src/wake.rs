@@ -70,8 +70,8 @@ fn transaction_ended(end: End) {
             && waiter.database.load(Ordering::SeqCst) == this
             && waiter.events.load(Ordering::SeqCst) & events != 0
         {
-            // SAFETY: the address of a process's latch in shared memory; setting a latch without an
-            // owner does nothing.
+            // SAFETY: `latch` is the address of a process's latch in shared memory. Setting a latch
+            // without an owner does nothing.
             unsafe { pg_sys::SetLatch(latch as *mut pg_sys::Latch) };
         }
     }
@@ -91,8 +91,8 @@ impl WaiterSlot {
             // no owner, or this process owns the latch now.
             let taken_by = waiter.latch.load(Ordering::SeqCst);
             if taken_by != 0 {
-                // SAFETY: the address of a process's latch in shared memory, which outlives its
-                // owner.
+                // SAFETY: `taken_by` is the address of a process's latch in shared memory. The
+                // memory outlives the process.
                 let owner = unsafe { (*(taken_by as *const pg_sys::Latch)).owner_pid };
                 if owner == 0 {
                     let _ = waiter.latch.compare_exchange(
@@ -144,8 +144,8 @@ pub fn left_ms(deadline: Instant) -> i64 {
 /// relay then reads them with `idem_relay_next`. Returns false if no new effects are known: the
 /// relay should still read from time to time.
 ///
-/// Without preloading the function only sleeps. Each sleep of the session is longer than the one
-/// before, up to a limit.
+/// Without a slot in shared memory the function only sleeps. Each sleep of the session is longer
+/// than the one before, up to a limit.
 pub fn wait_for_effects(deadline: Instant) -> bool {
     let place = WaiterSlot::take(EFFECTS);
     let Some(database) = this_database().filter(|_| place.is_some()) else {

@@ -91,8 +91,9 @@ pub fn request_digest(request: &str) -> [u8; 32] {
     Sha256::digest(request).into()
 }
 
-/// Returns the hash that selects the partition of an effect. The hash is never negative. It is the
-/// same on every server, so that the effects of a key keep their order.
+/// Returns the hash that selects the partition of an effect. The hash is never negative. It must
+/// not change between servers or versions, so that all effects of a key stay in one partition and
+/// keep their order.
 pub fn partition_hash(key: Option<&str>, message_id: &Uuid) -> i32 {
     let digest = match key {
         Some(key) => Sha256::digest(key),

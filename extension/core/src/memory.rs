@@ -1,5 +1,6 @@
-//! Allocations sized by the caller's data. A failed Rust allocation ends the process, and
-//! PostgreSQL then restarts all sessions. The functions of this module return an error instead.
+//! Allocations whose size depends on the data of the caller. A failed Rust allocation ends the
+//! process, and PostgreSQL then restarts all sessions. The functions of this module return an error
+//! instead.
 
 /// An allocation of this number of bytes failed: SQLSTATE 53200.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

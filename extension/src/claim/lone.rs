@@ -27,7 +27,7 @@ const READ_OR_CLAIM: [&CStr; 6] = [
 
 /// What a claim function requires of its transaction.
 pub enum Needs {
-    /// The transaction does other work too. Only the present statement is examined.
+    /// The transaction must do other work than the claim. Only the present statement is examined.
     NotAlone(pg_sys::FunctionCallInfo),
     /// The claim is in a transaction block. The setting `idem.lone_claims` has no influence.
     Block,
@@ -109,8 +109,8 @@ fn is_alone(claim_function: pg_sys::Oid) -> bool {
 
 /// Returns whether the portal runs a statement that the client sent, and is not a cursor. Some
 /// drivers name the portals of all their statements, so a name does not show a cursor. The portal
-/// of a statement has only the option NO SCROLL. DECLARE sets more options, and cursors of PL/pgSQL
-/// get generated names.
+/// of a statement has only the option NO SCROLL. DECLARE sets more options, and SPI generates names
+/// for its unnamed portals.
 fn is_of_client(portal: &pg_sys::PortalData) -> bool {
     if portal.name.is_null() {
         return true;

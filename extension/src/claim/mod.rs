@@ -43,7 +43,7 @@ impl<'a> Claimed<'a> {
         self.rings
     }
 
-    /// Returns the time of the claim, which its effects share.
+    /// Returns the time of the claim. The effects of the claim store the same time.
     pub fn claimed_at(&self) -> pg_sys::TimestampTz {
         self.claimed_at
     }
@@ -241,9 +241,8 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             match earlier_claim(lookup, keys, identity, terms) {
                 Ok(None) => {
                     // The other claim may have been committed with effects and then deleted by
-                    // idem_forget. So this claim needs a later time than those effects. Only in the
-                    // first slice: once this claim is in that slice, idem_forget waits for this
-                    // transaction.
+                    // idem_forget, so this claim needs a later time. Only in the first slice: once
+                    // this claim is in that slice, idem_forget waits for this transaction.
                     if slice == 0 {
                         *claimed_at = pg::clock();
                     }

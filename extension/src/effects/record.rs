@@ -54,9 +54,9 @@ pub fn since_2000(unix_microseconds: i64) -> pg_sys::TimestampTz {
     unix_microseconds.saturating_sub(EPOCHS_APART)
 }
 
-/// Returns one more than the last ordinal that this execution of the message has recorded. While a
-/// transaction with a claim runs, the outbox rotates at most once, so the last ordinal is in the
-/// current slice or in the slice before it.
+/// Returns one more than the last ordinal that this execution of the message has recorded. The
+/// fence after a rotation of the outbox waits for this transaction, so the outbox rotates at most
+/// once while it runs. The last ordinal is in the current slice or in the slice before it.
 fn next_ordinal(claimed: &Claimed) -> Result<i32> {
     let outbox = &claimed.rings().outbox;
     let mut next = 0;

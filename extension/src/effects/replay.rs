@@ -7,8 +7,8 @@ use crate::ring;
 use crate::stats::{Counter, count_many};
 use idem_core::MessageId;
 
-/// Copies the recorded rows unchanged, except for their sequence number, into the current slice.
-/// Returns their number.
+/// Copies the recorded rows into the current slice and returns their number. Only the sequence
+/// number, the transaction id and the mark as a replay differ.
 pub fn replay(id: MessageId, destination: &str) -> Result<usize> {
     let rings = ring::enter()?;
     let rows = recorded(id, destination)?;

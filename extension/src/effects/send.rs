@@ -1,4 +1,4 @@
-//! Sends messages that do not result from another message.
+//! Sends messages that do not result from another message, so they need no claim.
 
 use crate::errors::Result;
 use crate::outbox::{self, Effect};

@@ -72,7 +72,7 @@ fn first_or_next_lease(
         Settled::Busy => return Ok(Some(BUSY)),
         Settled::Row => identity.check(row, column::ID)?,
     }
-    // Check this before the row is locked, so that an attempt that is too early writes nothing.
+    // Check this before the row is locked, so that a call before the due time writes nothing.
     if let Some(outcome) = not_due(row, &State::read(row)) {
         return Ok(Some(outcome));
     }

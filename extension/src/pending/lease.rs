@@ -25,8 +25,8 @@ pub fn microseconds(lease: Interval) -> Result<i64> {
     Ok(microseconds as i64)
 }
 
-/// Fails with 25006 if the transaction cannot write, and with 25000 unless it is READ COMMITTED: a
-/// part of each function is SQL, which must see the latest committed state.
+/// Fails with 25006 if the transaction cannot write, and with 25000 unless it is READ COMMITTED.
+/// The functions that call this also execute SQL, which must see the latest committed state.
 pub fn check_transaction(function: &CStr) -> Result<()> {
     ensure_writable(function);
     // SAFETY: reads a variable of the transaction.

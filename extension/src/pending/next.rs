@@ -62,7 +62,7 @@ struct Call<'a> {
     max_attempts: i32,
     holds_destination: bool,
     payloads: Payloads,
-    /// The bytes that are left for messages that are not taken yet.
+    /// The number of bytes that further messages may have.
     bytes_left: usize,
     taken: Vec<Columns>,
 }

@@ -37,8 +37,8 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
     let rings = ring::enter()?;
     let identity = Identity::intern(id, name, &rings)?;
     let inbox = Inbox::open(&identity, &rings);
-    // Wait for a claim in progress before the table is locked, because the claim may have to lock a
-    // row of that table.
+    // Wait for a claim in progress before the table is locked, so that a rotation of the table does
+    // not have to wait for this lock.
     if inbox.is_claimed(&identity)? {
         return Ok(false);
     }

@@ -233,8 +233,8 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// Visits the messages without a key, after blocked messages with keys filled the beginning of
-    /// the index.
+    /// Visits the messages without an ordering key. The search in the order of due times does not
+    /// reach them if too many blocked messages with keys are before them.
     fn without_keys(&mut self, from: pg_sys::TimestampTz) -> Result<()> {
         if self.taken > 0 || !self.keys.any_without_key() {
             return Ok(());

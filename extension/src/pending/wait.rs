@@ -21,7 +21,8 @@ const CONTENDED_MS: i64 = 100;
 /// Waits until `idem_next` can return a message of the destination, but not after the deadline.
 /// Returns true if it can.
 ///
-/// Without preloading no other backend wakes the waiter: it polls at growing intervals.
+/// Without a slot in shared memory no other backend can wake the waiter, so it polls at growing
+/// intervals.
 pub fn wait(destination: &str, deadline: Instant) -> Result<bool> {
     // Take the slot before the first search, so that a later commit wakes this backend.
     let place = WaiterSlot::take(MESSAGES);

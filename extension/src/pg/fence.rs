@@ -4,7 +4,7 @@ use pgrx::pg_sys;
 
 /// The transactions that were writing to a relation when the list was read: each held a lock that
 /// conflicts with SHARE. WaitForLockers of CREATE INDEX CONCURRENTLY waits for the same
-/// transactions. This list can be checked repeatedly without waiting.
+/// transactions, but this list can be checked repeatedly without waiting.
 pub struct Lockers(Vec<pg_sys::VirtualTransactionId>);
 
 impl Lockers {

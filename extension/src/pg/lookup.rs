@@ -34,7 +34,7 @@ pub struct Lookup<'t> {
     /// Created when the index first returns a row, because most look-ups find no row. Null until
     /// then.
     pub(super) slot: *mut pg_sys::TupleTableSlot,
-    // Boxed, because the scan keeps a pointer to it.
+    // Boxed, because the scan keeps a pointer to the snapshot.
     snapshot: Box<pg_sys::SnapshotData>,
     pub(super) table: &'t Table,
     /// The memory context of the caller of `new`. What the scan and the slot allocate lives as long

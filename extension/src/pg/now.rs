@@ -8,8 +8,7 @@ use pgrx::pg_sys::Datum;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 
 /// Calls `visit` for every row of a small table, with a function that returns a column by number,
-/// `None` for NULL. The caller has locked the table, or reads a table that only DROP EXTENSION
-/// locks.
+/// `None` for NULL. The caller has locked the table, or only DROP EXTENSION locks it exclusively.
 pub fn for_each_row(table: pg_sys::Oid, mut visit: impl FnMut(&dyn Fn(i32) -> Option<Datum>)) {
     // SAFETY: table_open raises an error unless the OID is a table; a column points into the row,
     // which lives until the scan moves. SnapshotAnyData is a constant of PostgreSQL.

@@ -59,8 +59,8 @@ impl Tables {
     }
 }
 
-/// Returns a number that changes whenever one of the tables in `Tables` may have changed. What was
-/// cached under the same number is valid.
+/// Returns a number that changes whenever one of the tables in `Tables` may have changed. A value
+/// that was cached under the present number is valid.
 pub fn generation() -> u64 {
     GENERATION.get()
 }
@@ -152,8 +152,9 @@ pub fn entered() -> Vec<Rings> {
     ENTERED.with_borrow(|entered| entered.iter().rev().copied().collect())
 }
 
-/// Returns the state for reading. Works on a standby. Rotations do not wait for readers. This is
-/// safe, because a message that is claimed during the read counts as claimed after the read.
+/// Returns the state for reading. Works on a standby. Rotations do not wait for readers, so a
+/// reader can miss a claim that is made during the read. This is safe, because such a claim counts
+/// as later than the read.
 pub fn look() -> Result<Rings> {
     locked(pg_sys::AccessShareLock as pg_sys::LOCKMODE)
 }
@@ -206,7 +207,8 @@ fn locked(mode: pg_sys::LOCKMODE) -> Result<Rings> {
         }
         let before = generation();
         let rings = load(&tables)?;
-        // An invalidation that arrived while loading makes the next use load again.
+        // If an invalidation arrives while the state is loaded, `before` is outdated, and the next
+        // use loads the state again.
         RINGS_AT.set(Some((before, rings)));
         return Ok(rings);
     }

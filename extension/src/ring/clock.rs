@@ -1,10 +1,10 @@
 //! The clock of the rings: `ran`, the time that has certainly passed since the extension was
 //! created.
 //!
-//! All times that are compared across rotations are readings of this clock. While the server runs,
-//! it advances with the monotonic clock. It does not count the time from the last stored reading
-//! before a restart to the first reading after it. So a jump of the wall clock does not change it,
-//! and after downtime a ring only remembers its claims for longer. `idem.tick`
+//! All times that are compared across rotations are readings of `ran`. While the server runs, `ran`
+//! advances with the monotonic clock. It does not count the time from the last stored reading
+//! before a restart to the first reading after the restart. So a jump of the wall clock does not
+//! change `ran`, and after downtime a ring only remembers its claims for longer. `idem.tick`
 //! (sql/internal/clock.sql) stores the readings.
 
 use super::interval::interval;

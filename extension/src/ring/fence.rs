@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 thread_local! {
     /// The fence of the last step of each ring. A fence keeps its list of transactions from the
     /// first check of the step. If each check read a new list, the list might never become empty
-    /// while there are many long transactions. A fence that has passed is kept too.
+    /// while there are many long transactions. A fence that has passed is kept, so that the next
+    /// check of the same step returns true at once.
     static FENCES: RefCell<HashMap<FenceName, Fence>> = RefCell::default();
     /// Whether this transaction has changed the state that claims use.
     static PUBLISHED: Cell<bool> = const { Cell::new(false) };

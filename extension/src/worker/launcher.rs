@@ -143,8 +143,8 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
     }
 }
 
-/// Returns the maximum number of maintainers, including maintainers that wait at a fence. All
-/// background workers of the server share max_worker_processes.
+/// Returns the maximum number of maintainers, including maintainers that wait at a fence: half of
+/// max_worker_processes, which all background workers of the server share.
 fn most_at_once() -> usize {
     // SAFETY: max_worker_processes is set once, when the server starts.
     let all_workers = unsafe { pg_sys::max_worker_processes };

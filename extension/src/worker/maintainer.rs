@@ -25,7 +25,8 @@ pub extern "C-unwind" fn idem_maintainer_main(database: pg_sys::Datum) {
         Some(pg_sys::Oid::from(database.value() as u32)),
         None,
     );
-    // Settings of the database must not change which transactions a step sees.
+    // Override settings of the database that would change what a step sees, or whether it can
+    // write.
     for (name, value) in [
         (c"default_transaction_isolation", c"read committed"),
         (c"default_transaction_read_only", c"off"),

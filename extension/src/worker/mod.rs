@@ -3,8 +3,8 @@
 //! The launcher starts with the server and is not connected to a database. For each database it
 //! repeatedly starts a maintainer that connects, runs the due steps and ends: a permanent
 //! connection would block DROP DATABASE. A maintainer stays connected while steps have work, and
-//! while a rotation waits at its fence. At that time the transaction that the fence waits for
-//! blocks DROP DATABASE too. Launcher and maintainers run on the primary only.
+//! while a rotation waits at its fence. During this wait DROP DATABASE is also blocked by the
+//! transaction that the fence waits for. Launcher and maintainers run on the primary only.
 
 mod launcher;
 mod maintainer;
@@ -13,9 +13,10 @@ pub use launcher::register;
 
 use pgrx::pg_sys;
 
-/// Lets SIGTERM end the process at the next interrupt check, even in the middle of a statement. The
-/// handler of pgrx only sets a flag: fast shutdown would then wait for the statement, and a normal
-/// return would unregister the worker for good.
+/// Lets SIGTERM end the process at the next interrupt check, even in the middle of a statement.
+/// With the handler of pgrx, which only sets a flag, a fast shutdown would wait for the end of the
+/// statement. The process would then have to return, and a background worker that returns normally
+/// is never restarted.
 fn end_on_sigterm() {
     unsafe extern "C-unwind" {
         #[link_name = "die"]
