@@ -147,7 +147,7 @@ COMMENT ON FUNCTION idem_bury(uuid, text, bigint, bytea, text, jsonb, text, text
     '(not READ COMMITTED), 25006 (standby or read-only transaction), 53400 '
     '(idem.max_dead_letters), 54000 (the payload is too large), 55000 (the lease is lost).';
 
--- One statement writes the lease and the dead letter. If it fails, no attempt is counted.
+-- The lease and the dead letter are written in one statement, so a failure counts no attempt.
 CREATE FUNCTION idem_reject(
     id           text,
     destination  text,

@@ -1,5 +1,5 @@
--- The functions of a relay: it leases a batch, publishes the batch outside the database, and
--- acknowledges it. Each function is a short transaction of its own.
+-- The functions of a relay. A relay leases a batch, publishes the batch outside the database, and
+-- acknowledges it. Call each function in a short transaction of its own.
 
 CREATE FUNCTION idem_relay_wait(timeout_ms integer DEFAULT 1000) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_wait_wrapper';

@@ -19,8 +19,9 @@ COMMENT ON FUNCTION idem.last_outbox_seq() IS
     'before this function is at most the result, and each number taken after it is higher. The '
     'function reads the sequence under the lock of its page.';
 
--- In these names, _from belongs to the older snapshot and _to to the newer one. A pair of snapshots
--- covers floor_from < seq <= ceiling_to, and floor_to is the floor of the next pair.
+-- In the names of arguments and columns, _from belongs to the older snapshot and _to to the newer
+-- one. A pair of snapshots covers floor_from < seq <= ceiling_to, and floor_to is the floor of the
+-- next pair.
 --
 -- The effects of new transactions are read in the order of seq, up to the limit. New transactions
 -- had no transaction id at the older snapshot. A transaction gets its id before its first sequence
@@ -30,9 +31,9 @@ COMMENT ON FUNCTION idem.last_outbox_seq() IS
 -- the effects of each of them are read in order through the index on (tx, seq).
 --
 -- The function has no SET clause, so that it is inlined into the calling statements and copies
--- nothing. The settings of the callers make their plans use the indexes whatever the statistics are
--- (a slice is empty when the plan is made and large when it runs). The arguments are scalar values,
--- because a field of a row would be extracted again for every effect.
+-- nothing. The settings of the callers make their plans use the indexes whatever the statistics
+-- are, because a slice can be empty when the plan is made and large when it runs. The arguments are
+-- scalar values, because a field of a row would be extracted again for every effect.
 CREATE FUNCTION idem.effects_between(
     seq_after     bigint,
     floor_from    bigint,
@@ -68,12 +69,12 @@ COMMENT ON FUNCTION idem.effects_between(
     'Returns the next effects of a partition between the two snapshots of its progress, ordered '
     'by seq, at most at_most.';
 
--- If a transaction had written nothing before a crash, the server assigns its id again after the
--- crash. The snapshot of the cursor lists these ids as running, so the effects of the new
--- transactions are still delivered. But an effect with an id below xmax that the snapshot does not
--- list would be treated as delivered, so the first condition looks for such ids. The second
--- condition finds a restored cursor that was ahead when it was restored, even if this cluster has
--- assigned its ids since.
+-- After a crash the server assigns some ids again: those of transactions that had written nothing.
+-- The snapshot of a cursor lists these ids as running, so the effects of the new transactions are
+-- delivered. The first condition looks for ids below xmax that this cluster has not assigned and
+-- that the snapshot does not list: later effects with these ids would be treated as delivered. The
+-- second condition finds a restored cursor that was ahead when it was restored, even if this
+-- cluster has assigned its ids since.
 CREATE FUNCTION idem.lies_ahead(p idem.progress) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -117,9 +118,9 @@ COMMENT ON FUNCTION idem.check_xids(idem.progress) IS
 
 -- The xmax of a snapshot is one above the newest completed transaction. Transactions with higher
 -- ids can be running. They may have taken their sequence numbers long ago, and the snapshot does
--- not list them. This function lists them and returns a higher xmax: no transaction has an id of at
--- least xmax yet. It also lists the current transaction, which its own snapshot omits, because a
--- relay can still record effects in the transaction in which it reads its batch.
+-- not list them. This function lists them too, and returns the next transaction id as xmax. It also
+-- lists the current transaction, which its own snapshot omits, because a relay can still record
+-- effects in the transaction in which it reads its batch.
 CREATE FUNCTION idem.full_snapshot() RETURNS pg_snapshot
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

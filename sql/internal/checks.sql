@@ -14,7 +14,8 @@ BEGIN
     SELECT * INTO worker FROM idem.worker_state();
     pause := greatest(worker.naptime_ms * interval '1 millisecond', '1 minute');
     -- A first pass has been due since the server started or the extension was created. It can start
-    -- a minute late: the worker visits databases in which no session has used idem once a minute.
+    -- a minute late: once a minute the worker visits the databases in which no session has used
+    -- idem.
     SELECT clock_timestamp() - greatest(pg_postmaster_start_time(),
                                         CASE WHEN c.server_started = '-infinity' THEN c.read_at END)
       INTO waited FROM idem.clock c;
@@ -154,8 +155,8 @@ AS $$
           FROM step s JOIN held h ON h.relation = ANY (idem.slice_tables(s.name, s.next)::oid[])
          WHERE s.emptying
         UNION ALL
-        -- The lock of maintainers stops each step, also the first. A maintainer holds it briefly,
-        -- so it is shown after one second.
+        -- A maintainer that holds this lock stops each step of other maintainers, also the first
+        -- step. It holds the lock briefly, so it is shown after one second.
         SELECT r.name, h.pid, h.virtualtransaction, '-infinity', 'the lock of maintenance'
           FROM idem.ring r JOIN held h ON h.relation = 'idem.ring'::regclass
            AND h.mode = 'ShareUpdateExclusiveLock'

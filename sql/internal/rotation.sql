@@ -200,8 +200,8 @@ CREATE FUNCTION idem.lock_out_claims() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
 AS $$
 BEGIN
-    -- This lock conflicts with the lock of every claim, and with itself, so that two transactions
-    -- that create destinations are serialized.
+    -- This lock conflicts with the lock of every claim, and with itself, so only one transaction at
+    -- a time configures or removes destinations.
     LOCK TABLE idem.ring IN SHARE ROW EXCLUSIVE MODE;
 EXCEPTION
     WHEN lock_not_available THEN
