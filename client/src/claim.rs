@@ -92,7 +92,8 @@ impl<'t> Claimed<'t> {
 
     /// Records the effects of this message. Returns their message ids, in the same order.
     ///
-    /// Relays and duplicates can read the effects only after this transaction has committed.
+    /// Relays and later transactions can read the effects only after this transaction has
+    /// committed.
     pub async fn record_effects(&self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
         record_effects(self.executor, &self.id, &self.destination, effects).await
     }

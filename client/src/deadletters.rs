@@ -101,9 +101,9 @@ impl TryFrom<&Row> for DeadLetter {
 /// Acknowledge the message after the commit.
 ///
 /// Returns false if the message is already a dead letter, or if it was processed; acknowledge it in
-/// this case too. A message without an id gets a UUID that is a hash of its headers and payload, so
-/// that all deliveries of the message share one dead letter. Only the beginning of a long error is
-/// stored.
+/// this case too. A message without an id gets a UUID that is a hash of its content (headers, key,
+/// type and payload), so that all deliveries of the message share one dead letter. Only the
+/// beginning of a long error is stored.
 ///
 /// Fails with [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if another process holds the
 /// message or if the message waits for its next attempt, with SQLSTATE 53400 if the destination

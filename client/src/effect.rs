@@ -120,7 +120,7 @@ impl Effect {
         self
     }
 
-    /// Sets the type of the message: the member `type`.
+    /// Sets the type of the message, which is recorded as the member `type`.
     pub fn message_type(mut self, message_type: impl Into<String>) -> Self {
         self.message_type = Some(message_type.into());
         self
@@ -161,8 +161,7 @@ impl Effect {
     }
 }
 
-/// Writes the object that `idem_record_effects` reads. Members without a value are left out,
-/// because the server rejects unknown members.
+/// Writes the object that `idem_record_effects` reads. Members without a value are left out.
 impl Serialize for Effect {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_map(None)?;

@@ -45,7 +45,7 @@ pub enum Claim<T> {
 }
 
 impl<T> Claim<T> {
-    /// Returns the outcome of a function that returns a boolean.
+    /// Converts the boolean result of a claim: `New` if it is true, and otherwise `Duplicate`.
     pub(crate) fn new_if(won: bool, new: impl FnOnce() -> T) -> Self {
         if won {
             Self::New(new())

@@ -282,9 +282,9 @@ pub async fn drop_relay(executor: &impl Executor, name: &str) -> Result<(), Erro
     Ok(())
 }
 
-/// Copies effects out of the outbox: for each relay, the effects that the relay has not
-/// acknowledged. Use this after a restore into a younger cluster. Returns the number of effects.
-/// Producers and relays must not run.
+/// Repairs the relays after a restore into a younger cluster: copies the effects that a relay has
+/// not acknowledged to its delayed effects, which it publishes first. Returns the number of copied
+/// effects. Producers and relays must not run.
 pub async fn repair_relays(executor: &impl Executor) -> Result<i64, Error> {
     let row = executor
         .fetch_one("SELECT idem_repair_relays()", &[])

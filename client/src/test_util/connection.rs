@@ -9,7 +9,7 @@ use super::TestError;
 /// Opens a connection without TLS. The connection ends when the client is dropped.
 pub(super) async fn open(config: &Config) -> Result<Client, TestError> {
     let (client, connection) = config.connect(NoTls).await.map_err(TestError::Connect)?;
-    // The error of a connection is returned by the statements on it.
+    // No code awaits this task: statements on the connection return the error of the connection.
     tokio::spawn(connection);
     Ok(client)
 }

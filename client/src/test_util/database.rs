@@ -28,7 +28,7 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(30);
 ///
 /// Dropping the value closes all connections to the database and blocks the thread until the
 /// database is dropped. An error is printed to the standard error. [`remove`](Self::remove) returns
-/// it.
+/// the error instead.
 #[derive(Debug)]
 #[must_use = "dropping it drops the database"]
 pub struct TestDatabase {
@@ -54,8 +54,8 @@ impl TestDatabase {
             return Err(TestError::NoHost);
         }
         let client = open(&maintenance).await?;
-        // This value exists before the database, so that an error or a dropped future drops the
-        // database too.
+        // Create this value before the database, so that the database is also dropped if a later
+        // step fails or the future is dropped.
         let database = Self {
             name: format!("idem_test_{}", Uuid::new_v4().simple()),
             maintenance,
@@ -114,8 +114,8 @@ impl Drop for TestDatabase {
         if self.is_removed {
             return;
         }
-        // A separate thread, because the runtime of the test cannot run a future to its end inside
-        // of `drop`, and may be ending.
+        // Use a separate thread: the runtime of the test cannot run a future to its end inside of
+        // `drop`, and may be shutting down.
         let dropped = thread::scope(|scope| {
             scope
                 .spawn(|| drop_in_own_runtime(&self.maintenance, &self.name))

@@ -138,8 +138,9 @@ impl CrashProxy {
         self.line.cancellations.load(SeqCst)
     }
 
-    /// Returns the number of round trips of all connections: how often a client has sent data after
-    /// data of the server. The start of a connection counts too.
+    /// Returns the number of round trips of all connections. A round trip begins when a client
+    /// sends data for the first time after the server has replied. The start of a connection counts
+    /// too.
     pub fn round_trips(&self) -> usize {
         self.line.round_trips.load(SeqCst)
     }
@@ -301,14 +302,15 @@ struct State {
     holds_replies: AtomicBool,
 }
 
-/// The codes in place of a protocol version with which a client requests encryption.
+/// The codes that a client sends in place of a protocol version to request encryption.
 const SSL_REQUEST: [u8; 4] = 80_877_103_u32.to_be_bytes();
 const GSS_REQUEST: [u8; 4] = 80_877_104_u32.to_be_bytes();
 
 /// The longest first message that the server accepts, in bytes.
 const MAX_START_BYTES: u32 = 10_000;
 
-/// Forwards the first message of a connection, which has no type. Declines encryption before it.
+/// Forwards the first message of a connection, which has no type byte. Declines requests for
+/// encryption that come before this message.
 async fn start(client: &mut TcpStream, server: &mut (impl Stream + ?Sized)) -> io::Result<()> {
     loop {
         let length = client.read_u32().await?;
