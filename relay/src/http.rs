@@ -33,8 +33,8 @@ impl Server {
         })?;
         tracing::info!(address = %listener.local_addr()?, "serving /livez, /readyz and /metrics");
         let service = Router::new()
-            // A response shows that the process is alive. A restart would solve no other problem,
-            // so nothing else is checked.
+            // /livez only checks that the process responds, because a restart would solve no other
+            // problem.
             .route("/livez", get(|| async { "ok\n" }))
             .route("/readyz", get(ready))
             .route("/metrics", get(metrics_text))
@@ -59,7 +59,7 @@ async fn ready(State(sources): State<Sources>) -> (StatusCode, String) {
 }
 
 fn is_ready(status: &RelayStatus) -> bool {
-    // Before the first effect the state of the broker is not known, which is no reason to fail.
+    // Before the first effect the state of the broker is not known. The relay counts as ready then.
     let takes_effects = status.broker != Some(false) && status.broker_error.is_none();
     status.database && takes_effects && status.unavailable_topics == 0
 }

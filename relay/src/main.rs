@@ -85,8 +85,8 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Changes the working directory to the directory of the settings file, so that relative paths in
-/// the file are relative to this directory. The same settings then work for an administrator and
-/// for a service with copies of the files, such as credentials of systemd.
+/// the file are relative to this directory. So the same file works for an administrator, and for a
+/// service that gets copies of all files in another directory, such as credentials of systemd.
 fn enter_directory_of(settings: Option<&Path>) -> anyhow::Result<()> {
     match settings.and_then(Path::parent) {
         Some(directory) if directory != Path::new("") => {
