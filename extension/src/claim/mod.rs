@@ -81,8 +81,8 @@ impl Terms<'_> {
         holds_pending: false,
     };
 
-    /// The terms of a transaction that has locked the pending row. It does not wait for another
-    /// claimer: that claimer may wait for the row, which would be a deadlock.
+    /// The terms of a transaction that has locked the pending row. The transaction does not wait
+    /// for another claimer: that claimer may wait for the row, which would be a deadlock.
     pub const LEASED: Terms<'static> = Terms {
         wait: false,
         holds_pending: true,
@@ -181,9 +181,9 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         {
             return Ok(Outcome::Expired);
         }
-        // Look before the insert, so that a claimer that finds a lease writes nothing. Other
-        // sessions see a row that a running transaction inserted and deleted as a claim in
-        // progress, and the holder of the lease could not complete the message.
+        // Look before the insert, so that a claimer that finds a lease writes nothing. If it
+        // inserted and deleted a row, other sessions would see a claim in progress until its
+        // transaction ends, and the holder of the lease could not complete the message.
         let terms = self.terms;
         if let Some(outcome) = self.pending_outcome(&identity, |pending, identity| {
             pending.look(identity, terms.wait)

@@ -53,7 +53,7 @@ pub fn set_quiet() {
 }
 
 /// Sets the note to `none` if it is `quiet`. Otherwise keeps the note, because a writer has set it
-/// in between. The maintainer calls this function.
+/// to `some` in between. The maintainer calls this function.
 pub fn set_none() {
     replace(QUIET, NONE);
 }
