@@ -385,9 +385,9 @@ BEGIN
          WHERE r.dropped_at IS NULL ORDER BY r.id, rp.partition
     LOOP
         p := idem.progress_of(part.relay, part.partition);
-        -- Effects that were recorded since the restore have low transaction ids and would be
-        -- treated as delivered. Their sequence numbers continue after those of the dump, so the
-        -- numbers identify them. The effects acknowledged last can be delivered again.
+        -- Effects recorded since the restore have low transaction ids and would be treated as
+        -- delivered. Their sequence numbers, which continue after those of the dump, identify them.
+        -- Effects just above the floor can be delivered again, although they were acknowledged.
         INSERT INTO idem.delayed (relay, partition, due_at, effect, seq)
         SELECT (part.relay).id, part.partition, greatest(o.deliver_after, now()), o, o.seq
           FROM idem.outbox_row o

@@ -2,13 +2,15 @@
 -- by seq (as in PgQ). If a transaction takes its sequence number early and commits late, its
 -- effects are in a later batch and do not delay other effects.
 --
--- Some functions below set enable_sort = off or enable_seqscan = off. A plan that still needs such
--- a node gets a cost of 1e10, which would start JIT compilation. So these functions set jit = off.
+-- Some functions below set enable_sort = off or enable_seqscan = off. A plan that still needs a
+-- sort or a sequential scan then has a cost of 1e10, which would start JIT compilation. So these
+-- functions set jit = off.
 
--- A SELECT from a sequence can return a number that is up to 32 too high: nextval first writes the
--- number for the WAL into the row and then the number that it returns, and the SELECT reads the row
--- without the lock of the page. If a relay used such a number as its floor, it would never read the
--- effects that later transactions record with the numbers below it.
+-- This function does not use a SELECT from the sequence, which can return a number that is up to 32
+-- too high: nextval first writes the number for the WAL into the row and then the number that it
+-- returns, and a SELECT reads the row without the lock of the page. If a relay used such a number
+-- as its floor, it would never read the effects that later transactions record with the numbers
+-- below it.
 CREATE FUNCTION idem.last_outbox_seq() RETURNS bigint
 LANGUAGE sql VOLATILE
 BEGIN ATOMIC

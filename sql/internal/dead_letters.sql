@@ -305,8 +305,9 @@ COMMENT ON FUNCTION idem.check_has_relay() IS
     'Checks that there is a relay, so that the outbox keeps an effect until it is published. '
     'Error: 55000 (there is no relay).';
 
--- Some headers of the dead letter must not be forwarded: brokers and consumers would apply them to
--- the new message, as its id, its position or its conditions.
+-- Some headers of the dead letter must not be forwarded, because brokers and consumers would apply
+-- them to the new message: as its message id, as its number of deliveries, or as conditions of the
+-- publication.
 CREATE FUNCTION idem.headers_to_forward(headers jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN (SELECT jsonb_object_agg(h.name, h.value)

@@ -2,8 +2,8 @@
 -- that no pending message refers to is truncated. Before the rotation reaches a slice that still
 -- holds payloads, these payloads are copied to the current slice.
 --
--- Each execution of idem.rotate_payloads does at most one short step. No step waits for a lock of a
--- claimer.
+-- Each execution of idem.rotate_payloads does at most one short step. No step waits for a lock that
+-- a claimer holds.
 
 CREATE FUNCTION idem.payload_table(slice integer) RETURNS regclass
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp

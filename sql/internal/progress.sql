@@ -156,9 +156,9 @@ BEGIN
             SELECT p FROM idem.progress p
              WHERE p.relay = rp.relay AND p.partition = rp.partition
              ORDER BY p.pos DESC LIMIT 1) n);
-    -- The previous table keeps its rows until the next rotation: TRUNCATE hides rows from older
-    -- snapshots, and a dump that began before must find the newest progress in one of the two
-    -- tables.
+    -- The other table still has the rows from before the previous rotation, and the present table
+    -- keeps its rows until the next one: TRUNCATE hides rows from older snapshots, and a dump that
+    -- began before must find the newest progress in one of the two tables.
     EXECUTE format('TRUNCATE idem.progress_%s', kept_in);
     EXECUTE format('INSERT INTO idem.progress_%s SELECT * FROM unnest($1)', kept_in) USING newest;
     UPDATE idem.progress_rotation SET current = kept_in;

@@ -68,9 +68,9 @@ BEGIN
     IF NOT idem.pending_rows_are_few(rotation.current) THEN
         RETURN false;
     END IF;
-    -- The old table keeps its rows until the next rotation: TRUNCATE hides rows from older
-    -- snapshots, and a dump that began before must find the pending messages in one of the two
-    -- tables.
+    -- The other table still has the rows from before the previous rotation, and the present table
+    -- keeps its rows until the next one: TRUNCATE hides rows from older snapshots, and a dump that
+    -- began before must find the pending messages in one of the two tables.
     EXECUTE format('TRUNCATE %s', idem.pending_table(next));
     -- Do not copy a row of a broker's message that has been due for longer than the longest
     -- retention. A claim of that age is forgotten too.

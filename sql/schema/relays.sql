@@ -178,9 +178,9 @@ COMMENT ON FUNCTION idem.effect_bytes(bytea, jsonb) IS
     'Returns the number of bytes that an effect counts towards max_bytes of a batch: its payload '
     'and its headers. The other columns have small limits.';
 
--- Delayed effects are stored with all their columns, because the outbox may forget them. The
--- primary key contains no generated column, because PostgreSQL 18 rejects UPDATE and DELETE of such
--- rows under a publication for all tables.
+-- Delayed effects are stored with all their columns, because their slice of the outbox may be
+-- truncated. The primary key contains no generated column: PostgreSQL 18 rejects UPDATE and DELETE
+-- of a table with such a key if a publication contains all tables.
 CREATE TABLE idem.delayed (
     relay     int4        NOT NULL,
     partition int4        NOT NULL,
