@@ -43,8 +43,9 @@ async fn forget(session: &Session, id: &str) -> Result<String> {
         .await
 }
 
-/// I1: a transaction has entered the rings before the step `opened`. A newer claim is then in the
-/// current slice and in the next slice, and `idem_forget` deletes it from both.
+/// I1: a transaction enters the rings before the step `opened`, and another session claims messages
+/// after this step. These claims are in the current slice and in the next slice, and `idem_forget`
+/// of the older transaction deletes them from both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_forget_deletes_a_claim_made_while_opening() -> Result<()> {
     let db = database("forget_opening").await?;
@@ -74,8 +75,8 @@ async fn i1_forget_deletes_a_claim_made_while_opening() -> Result<()> {
     Ok(())
 }
 
-/// I3: the duplicate entered the rings before the slice of its claim left the ring. The fence keeps
-/// this slice and the effects for the transaction, so the duplicate gets them until it ends.
+/// I3: a transaction finds a duplicate before the slice with the claim leaves the ring. The fence
+/// keeps this slice and its effects, so the transaction can read the effects until it ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i3_duplicate_finds_its_effects_after_the_slices_rotate() -> Result<()> {
     let db = database("old_effects").await?;
@@ -96,7 +97,8 @@ async fn i3_duplicate_finds_its_effects_after_the_slices_rotate() -> Result<()> 
     }
     make_due(&session, "standard").await?;
     assert_eq!(rotate(&session, "standard").await?, "opened");
-    // The fence is created while no transaction is in the rings, and an old transaction delays it.
+    // The first try of this step makes the list of the fence, which contains only the transaction
+    // of `other`. The transaction of `duplicate` begins later, so the step does not wait for it.
     other.run("BEGIN").await?;
     assert_eq!(claim(&other, "old").await?, "t");
     assert_eq!(rotate(&session, "standard").await?, "waiting");
@@ -120,7 +122,7 @@ async fn i3_duplicate_finds_its_effects_after_the_slices_rotate() -> Result<()> 
     );
     duplicate.run("ROLLBACK TO s").await?;
     assert_eq!(duplicate.text(effects).await?, "\"fact\"");
-    // A transaction that began after the step does not remember the claim.
+    // A transaction that began after the step does not find the claim.
     assert_eq!(other.text(claimed).await?, "f");
     duplicate.run("COMMIT").await?;
     assert_eq!(duplicate.text(claimed).await?, "f");
@@ -139,7 +141,7 @@ async fn i3_rolled_back_savepoint_protects_no_slice() -> Result<()> {
     duplicate.run("BEGIN; SAVEPOINT s").await?;
     assert_eq!(claim(&duplicate, "m").await?, "f");
     duplicate.run("ROLLBACK TO s").await?;
-    // In three rotations the claim becomes older than the retention.
+    // After three rotations the slice with the claim is emptied.
     for _ in 0..3 {
         make_due(&session, "standard").await?;
         for step in ["opened", "rotated", "emptied"] {

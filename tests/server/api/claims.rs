@@ -261,8 +261,8 @@ async fn message_older_than_the_ring_is_expired_and_not_claimed() -> Result<()> 
     );
     assert_eq!(session.text(&claim("'-infinity'")).await?, "expired|t");
     assert_eq!(session.text(&claim("now()")).await?, "claimed|f");
-    // Both claims are in one transaction, because on a slow machine the pause between two
-    // transactions can be longer than the retention.
+    // Both claims are in one transaction. The retention is only 200 ms, so on a slow machine the
+    // first claim could be forgotten before a second transaction begins.
     assert_eq!(
         session
             .text(&format!(

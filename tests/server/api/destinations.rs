@@ -110,7 +110,7 @@ async fn i2_effects_are_recorded_after_a_move_between_rings() -> Result<()> {
             "t",
             "{id}"
         );
-        // A message that another transaction has claimed has no effects to record.
+        // The claim is committed, so a later transaction cannot record effects for it.
         let refusal = session.refused(&record).await?;
         assert_eq!(refusal.sqlstate, "55000", "{refusal:?}");
     }
@@ -140,9 +140,9 @@ async fn destination_can_be_configured_before_its_first_claim() -> Result<()> {
     Ok(())
 }
 
-/// I6: a retention fails with 22023 when it is shorter than a destination needs, when it would
-/// change the order of the rings, or when no ring is long enough for it. The outbox keeps effects
-/// longer than every ring keeps claims.
+/// I6: a change of a retention fails with 22023 when the ring would become too short for one of its
+/// destinations, when the order of the rings would change, or when no ring is long enough for the
+/// destination. The outbox keeps effects longer than every ring keeps claims.
 #[tokio::test]
 async fn i6_settings_keep_configured_retentions() -> Result<()> {
     let db = Database::with_idem("promised").await?;

@@ -20,9 +20,9 @@ fn resident_kb(pid: i32) -> Result<u64> {
         .parse()?)
 }
 
-/// Returns a session in a SERIALIZABLE transaction in which every insert fails (40001). Two
-/// transactions have each read the row that the other transaction writes, and the second
-/// transaction has committed.
+/// Returns a session in a SERIALIZABLE transaction in which every insert fails with 40001. The
+/// transaction has read a row that a second transaction updated, and has updated a row that the
+/// second transaction read. The second transaction has committed.
 async fn doomed(db: &Database) -> Result<Session> {
     let (first, second) = (db.connect().await?, db.connect().await?);
     first

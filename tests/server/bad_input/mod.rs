@@ -48,7 +48,7 @@ impl Function {
             arguments.push(format!("({value})::{of_type}"));
         }
         let verb = if self.is_procedure { "CALL" } else { "SELECT" };
-        // Two statements in one query string are a transaction block.
+        // These functions need a transaction block. A query string with two statements is one.
         let block = if IN_BLOCK_ONLY.contains(&&*self.name) {
             "; SELECT"
         } else {
@@ -252,7 +252,7 @@ async fn valid_arguments_are_accepted() -> Result<()> {
             ))
             .await
             .with_context(|| function.signature())?;
-        // A warning shows a page or a table that the function has not released.
+        // The server raises a warning when a function has not released a page or a table.
         let warnings = session.notices();
         assert!(
             warnings.iter().all(|notice| notice.severity != "WARNING"),

@@ -41,7 +41,8 @@ async fn only(session: &Session) -> Result<Handed> {
     Ok(handed.remove(0))
 }
 
-/// I4: the message was released with an error, and without one. Its attempts stay counted.
+/// I4: a message was released, with an error or without one, and is then received. The receiver
+/// stores its payload and keeps the attempts that are counted.
 #[tokio::test]
 async fn i4_receive_stores_a_released_message() -> Result<()> {
     let db = Database::with_idem("released").await?;
@@ -63,8 +64,8 @@ async fn i4_receive_stores_a_released_message() -> Result<()> {
     Ok(())
 }
 
-/// I4: the lease has expired, and the message was received in a transaction of each isolation
-/// level.
+/// I4: the lease of a message has expired, and the message is then received in a transaction of
+/// each isolation level. The receiver stores its payload.
 #[tokio::test]
 async fn i4_receive_stores_a_message_with_expired_lease() -> Result<()> {
     let db = Database::with_idem("expired").await?;
@@ -166,8 +167,8 @@ async fn i4_holder_releases_a_message_that_was_received() -> Result<()> {
 const DEAD: &str = "SELECT id, attempt, convert_from(payload, 'UTF8'), last_error \
                     FROM idem.dead_letters";
 
-/// I4: all columns of a received message are stored in the row of the lease. `deliver_after` does
-/// not make a lease longer, but a back-off.
+/// I4: all columns of a received message are stored in the row of the lease. `deliver_after`
+/// extends a back-off, and does not extend a lease.
 #[tokio::test]
 async fn i4_receive_stores_all_columns_of_a_pending_message() -> Result<()> {
     let db = Database::with_idem("all_columns").await?;
@@ -197,8 +198,8 @@ async fn i4_receive_stores_all_columns_of_a_pending_message() -> Result<()> {
     Ok(())
 }
 
-/// I4: a message without an attempt left, and one with a final error, is stored. `idem_next` then
-/// makes it a dead letter instead of returning it.
+/// I4: a message is received after its last attempt or after a final error. The receiver stores its
+/// payload, and `idem_next` then makes the message a dead letter instead of returning it.
 #[tokio::test]
 async fn i4_received_message_without_attempts_becomes_dead() -> Result<()> {
     let db = Database::with_idem("no_attempts").await?;
@@ -233,7 +234,8 @@ async fn i4_received_message_without_attempts_becomes_dead() -> Result<()> {
     Ok(())
 }
 
-/// I4: an effect is handed over while a consumer of a broker holds the lease of its message.
+/// I4: an effect is handed over while a consumer of a broker holds the lease of its message. The
+/// hand-over stores the payload.
 #[tokio::test]
 async fn i4_hand_over_stores_a_leased_message() -> Result<()> {
     let db = Database::with_idem("hand_over_leased").await?;
@@ -273,8 +275,8 @@ async fn i1_lease_of_a_received_message_stops_claims() -> Result<()> {
     Ok(())
 }
 
-/// I4: the copying rotation of pending messages and the copying of payloads keep a message that was
-/// received during its lease.
+/// I4: a message was received during its lease. The rotation of pending messages copies its row and
+/// the rotation of payloads copies its payload, and both are unchanged.
 #[tokio::test]
 async fn i4_rotations_keep_a_message_received_in_a_lease() -> Result<()> {
     let db = Database::with_idem("rotated_lease").await?;
@@ -302,8 +304,8 @@ async fn i4_rotations_keep_a_message_received_in_a_lease() -> Result<()> {
     assert_eq!(session.text(stored).await?, expected);
     let slice = "SELECT payload_slice FROM idem.pending WHERE id = 'm'";
     let first = session.text(slice).await?;
-    // The payloads of a slice are copied when the rotation comes to it again, so each slice needs a
-    // message.
+    // The rotation leaves a slice only when the slice has payloads, so the test stores a message
+    // before each step. The rotation copies the payload when it comes to its slice again.
     let mut others = 0;
     until("the payload is copied to another slice", async || {
         others += 1;

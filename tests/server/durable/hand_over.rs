@@ -91,8 +91,8 @@ async fn concurrent_relays_hand_over_each_effect_once() -> Result<()> {
         racers.spawn(async move {
             let mut handed = 0;
             while handed < EFFECTS {
-                // Two processes of a relay share its effects, so a process may find that no effect
-                // is left.
+                // Two processes of a relay share its effects, so a process hands over only a part
+                // of them. It ends when all effects are sent and its relay has no lag.
                 let done = format!("SELECT lag_messages FROM idem.relays WHERE relay = '{relay}'");
                 handed += session
                     .text(&format!(

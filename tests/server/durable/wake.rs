@@ -29,8 +29,8 @@ async fn waits(db: &Database) -> Result<(i32, tokio::task::JoinHandle<Result<Str
     ))
 }
 
-/// A lock of a waiting consumer would prevent rotations, and the tables of pending messages would
-/// grow for as long as the consumer waits.
+/// A waiting consumer holds no lock on the tables of pending messages. With such a lock the tables
+/// could not rotate, and they would grow for as long as the consumer waits.
 #[tokio::test]
 async fn waiting_consumer_holds_no_lock_on_pending_tables() -> Result<()> {
     let db = Database::with_idem("no_lock").await?;

@@ -156,7 +156,8 @@ async fn i1_old_and_new_ring_state_do_not_both_begin_a_call() -> Result<()> {
                 .await?,
             "waiting"
         );
-        // This transaction begins after the fence, so the rotation does not wait for it.
+        // This transaction begins after the list of the fence was made, so the rotation does not
+        // wait for it.
         old.run("BEGIN; SELECT idem_begin_call('other', 'orders', 'charge')")
             .await?;
         pin.run("COMMIT").await?;

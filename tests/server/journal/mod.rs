@@ -1,5 +1,6 @@
-//! Tests of the journal of external calls: a call begins before its request and is finished or
-//! failed after the request, and before a request is repeated, the journal informs the handler.
+//! Tests of the journal of external calls. A call begins before its request, and is finished or
+//! failed after the request. When the result of the last request is not recorded, `idem_begin_call`
+//! returns `unknown`.
 
 mod lifetime;
 mod races;

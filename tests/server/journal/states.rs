@@ -125,7 +125,7 @@ async fn call_changes_its_state_at_every_isolation_level() -> Result<()> {
     Ok(())
 }
 
-/// Removes every call, as two rotations of the ring do.
+/// Removes every call with TRUNCATE, as the rotation of the ring does.
 async fn forget_everything(session: &Session) -> Result<()> {
     session
         .run(

@@ -64,8 +64,8 @@ async fn i7_pending_stays_small_and_keeps_live_messages() -> Result<()> {
         rotate(&session).await?;
     }
     assert_eq!(alive(&session).await?, before);
-    // The lease of this message expired longer ago than any claim is kept, so the next rotation
-    // drops the message.
+    // The lease of this message expired a year ago. This is longer than the longest retention, so
+    // the next rotation drops the message.
     acquire(&session, "abandoned", "1 hour").await?;
     for slice in 0..2 {
         let long_ago = "SET due_at = clock_timestamp() - interval '1 year' WHERE id = 'abandoned'";

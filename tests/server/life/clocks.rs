@@ -159,8 +159,7 @@ async fn i6_new_message_is_not_expired_after_a_wrong_clock() -> Result<()> {
 }
 
 /// Goal: health reports a clock that has jumped, a clock that is behind its reading in the last
-/// pass, and a ring
-/// that does not rotate.
+/// pass, and a ring that does not rotate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_reports_a_clock_that_jumped() -> Result<()> {
     let clock = Clock::wrong_by(0)?;

@@ -191,7 +191,7 @@ async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
 }
 
 /// I9. Goal: a monitor sees a session that holds the lock of maintenance, for example after ANALYZE
-/// in a transaction block. It stops the first step of a rotation too.
+/// in a transaction block. Such a session also stops the first step of a rotation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i9_monitor_sees_who_holds_the_lock_of_maintenance() -> Result<()> {
     let cluster = server("health-analyze")?;
@@ -221,9 +221,9 @@ async fn i9_monitor_sees_who_holds_the_lock_of_maintenance() -> Result<()> {
     Ok(())
 }
 
-/// I9. Goal: a monitor sees a transaction that began after the step of the rotation, if another
-/// maintenance process waits for it. Each process waits for the transactions that hold the lock
-/// when it first checks the step.
+/// I9. Goal: a monitor also sees a transaction that began after the step of the rotation. Each
+/// maintainer waits for the transactions that hold the lock when it first checks the step, so a
+/// second maintainer can wait for later transactions than the first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i9_monitor_sees_a_blocker_that_began_after_the_step() -> Result<()> {
     let cluster = server("health-later")?;

@@ -1,15 +1,15 @@
 //! Tests of the committed install script: the build makes the same bytes, and the script creates
 //! the same objects.
 //!
-//! The catalogs are compared by what `pg_dump --binary-upgrade` prints. pg_upgrade creates a
-//! database from this output alone, so it has every property of every object. The members of an
-//! extension are statements of their own in it, with their membership, privileges and initial
-//! privileges. Queries of the catalogs would be a list of properties that is never complete.
+//! The test compares the output of `pg_dump --binary-upgrade` for both scripts. pg_upgrade creates
+//! a database from this output alone, so the output has every property of every object. It also
+//! creates each member of an extension, with its membership, privileges and initial privileges.
+//! Queries of the catalogs would compare only the properties that their author knew.
 //!
 //! The comparison of the bytes shows that the committed script is the current one. The comparison
 //! of the catalogs shows that the committed script installs the extension by itself, and names the
 //! objects that differ. Blocks in the script create objects in loops, so a difference of the text
-//! does not show them.
+//! does not name the objects.
 //!
 //! A server reads scripts from its own share directory only. So the test has a private copy of
 //! PostgreSQL, which has the committed script under the name that CREATE EXTENSION looks for. The
@@ -110,7 +110,7 @@ impl PrivateInstall {
     /// Links the files of the shared install into a new directory, which needs no space.
     fn new() -> Result<Self> {
         let shared = Install::from_env()?;
-        // The next server removes the directory if this process is killed.
+        // If this process is killed, the next server that starts removes the directory.
         let home = Home::create("install")?;
         // The server's user must be able to enter the directory.
         fs::set_permissions(home.dir(), Permissions::from_mode(0o755))?;
@@ -186,7 +186,8 @@ fn objects(dump: &str) -> Catalog {
     let mut header = String::new();
     for line in dump.lines() {
         if let Some(name) = line.strip_prefix("-- Name: ") {
-            // A statement of the object sets its owner.
+            // The name without the owner is enough, because a statement of the object sets the
+            // owner.
             let (name, _owner) = name.split_once("; Owner: ").unwrap_or((name, ""));
             name.clone_into(&mut header);
         } else if !header.is_empty() && !is_unstable(line) {
@@ -208,7 +209,7 @@ fn is_unstable(line: &str) -> bool {
         "\\restrict ",
         "\\unrestrict ",
     ];
-    // A TOAST table has no name in the dump.
+    // The dump names a TOAST table only by its OID, which differs in each database.
     let is_toast = line
         .strip_prefix("WHERE oid = '")
         .is_some_and(|oid| oid.starts_with(|c: char| c.is_ascii_digit()));

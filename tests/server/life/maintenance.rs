@@ -382,8 +382,8 @@ async fn i11_idle_pass_waits_for_no_lock() -> Result<()> {
     Ok(())
 }
 
-/// I11. Goal: the step that empties a slice waits for the lock of the claims only. While it holds
-/// this lock, it does not wait for the lock of the external calls that belong to the claims.
+/// I11. Goal: the step that empties a slice waits for one lock only, that of the table of claims.
+/// While it holds this lock, it does not wait for the lock of the table of external calls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_emptying_a_slice_waits_for_one_lock_only() -> Result<()> {
     let cluster = server("emptying")?;

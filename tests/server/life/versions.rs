@@ -104,7 +104,7 @@ async fn worker_skips_an_unknown_version() -> Result<()> {
     })
     .await?;
     make_due(&session, "standard").await?;
-    // The other database shows that passes continue.
+    // The worker still runs passes: the rings of another database continue to rotate.
     let other = with_idem(&cluster, "other").await?;
     assert_eq!(claim(&other, "m1").await?, "t");
     for n in 1..=3 {

@@ -92,8 +92,8 @@ async fn i4_each_effect_that_cannot_be_received_is_parked() -> Result<()> {
         for n in 1..=9 {
             send(&session, n).await?;
         }
-        // A restored database can contain such effects. The changed effects are not valid messages
-        // of a destination.
+        // Make four effects invalid for their destination. A restored database can contain such
+        // effects.
         session
             .run(
                 "UPDATE idem.outbox_0 SET key = repeat('k', 2000) WHERE seq IN (1, 4);

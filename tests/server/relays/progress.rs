@@ -96,7 +96,8 @@ async fn pages(session: &Session) -> Result<i64> {
     Ok(bytes.parse::<i64>()? / 8192)
 }
 
-/// I11: relays wait while their progress rotates, so the rotation must not read the old progress.
+/// I11: relays wait while their progress rotates, so the rotation must be short and must not read
+/// the old progress.
 #[tokio::test]
 async fn i11_progress_rotation_reads_no_old_progress() -> Result<()> {
     let db = Database::with_idem("quick_turn").await?;

@@ -136,8 +136,9 @@ async fn i4_relay_of_younger_cluster_fails_until_repaired() -> Result<()> {
 async fn i4_restore_keeps_cursors_and_revives_no_dropped_relay() -> Result<()> {
     let db = Database::with_idem("dumped").await?;
     let session = db.connect().await?;
-    // Repeat until the row of the new relay is the first row of the table. The row can take the
-    // place of a dead row only when no snapshot sees the dead row.
+    // Repeat until the row of the new relay is the first row of the table, before the row of the
+    // dropped relay. The new row can take the place of a dead row only when no snapshot sees the
+    // dead row.
     until(
         "the new relay precedes the dropped relay in the table",
         async || {

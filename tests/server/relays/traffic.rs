@@ -281,8 +281,8 @@ async fn produce(
                 .await?;
         }
         hesitate(&mut dice).await;
-        // The row lock serializes the effects of a key, as in an application. All producers lock
-        // the rows in the same order, so there is no deadlock.
+        // The UPDATE locks the row of the key, which serializes the effects of the key, as in an
+        // application. All producers lock the rows in the same order, so there is no deadlock.
         let mut keys: Vec<i32> = (0..dice.random_range(0..=2))
             .map(|_| dice.random_range(1..=KEYS))
             .collect();
@@ -363,8 +363,8 @@ impl Committed {
             verdict.twice += usize::from(!seen.insert(effect.message_id));
             if let (Some(key), Some(n)) = (key, n) {
                 let last = last_of.entry(key).or_default();
-                // The account counts without gaps, so the numbers of its effects have no gaps
-                // either.
+                // The numbers of the committed effects of a key have no gaps, because a rollback
+                // also restores the counter of the key.
                 verdict.out_of_order += usize::from(*n != *last + 1);
                 *last = *n;
             }

@@ -107,7 +107,8 @@ const KINDS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Returns the views that each kind can read. Dead letters show the payloads of messages.
+/// Returns the views that each kind can read. A monitor cannot read `dead_letters`, because this
+/// view shows the payloads of messages.
 fn views(kind: &str) -> &'static [&'static str] {
     match kind {
         "relay" => &["parked"],
@@ -209,8 +210,8 @@ async fn i9_each_kind_can_execute_only_its_functions() -> Result<()> {
             .await?;
         let tried = db.connect_as(&role).await?;
         for function in &functions {
-            // A role that can use a view or the procedure can also execute the internal functions
-            // that the view or procedure uses. These functions give no further access.
+            // A role that can read a view or execute the procedure `idem_maintain` can also execute
+            // the internal functions that they use. These functions give no further access.
             let behind_views = [
                 "waiting",
                 "relay_states",

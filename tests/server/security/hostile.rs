@@ -299,8 +299,9 @@ async fn i9_lease_and_inbox_functions_look_up_no_name() -> Result<()> {
                 "idem_bury({id}, 'orders', {token}, '1', 'no', '{{}}', 'k', 'T', 'text/plain')"
             ),
         };
-        // A failed message waits and blocks its order key, so the test separates the messages of
-        // the key.
+        // The released message waits for its retry, and later messages of its ordering key wait for
+        // it. The test gives each message a key of its own, so that the next lease gets another
+        // message.
         if ended == "release" {
             fixture
                 .owner
@@ -600,7 +601,8 @@ async fn i9_security_definer_functions_have_a_fixed_path() -> Result<()> {
         ""
     );
     // Functions in C need no fixed search_path, because they look up names by schema. The procedure
-    // must be able to commit, which a fixed search_path does not allow.
+    // `idem_maintain` commits, which PostgreSQL does not allow in a procedure with a fixed
+    // search_path.
     assert_eq!(
         session
             .text(&format!(
