@@ -63,8 +63,9 @@ async fn i1_index_entry_of_a_loser_does_not_hide_the_claim() -> Result<()> {
     Ok(())
 }
 
-/// I4: a claim that finds a lease is taken back. It leaves no row, also when the index entry of a
-/// losing claimer precedes its index entry, so the message is not lost.
+/// I4: a claimer that finds a lease deletes its own row again, also when the index entry of a
+/// losing claimer precedes the entry of this row. A row that stayed would count as a claim, and the
+/// message would be lost.
 #[tokio::test]
 async fn i4_claim_is_taken_back_behind_a_losers_index_entry() -> Result<()> {
     let db = Database::with_idem("taken_back").await?;
@@ -132,8 +133,8 @@ async fn second_concurrent_forget_returns_false() -> Result<()> {
 
 /// I4: a receiver looks at the expired lease of a message while a claim deletes the pending row,
 /// before or after the receiver has read the row. If the claim commits, the message is known. If
-/// the claim rolls back, no broker delivers the message again after its acknowledgement, so the
-/// message is stored.
+/// the claim rolls back, the receiver stores the message: the broker does not deliver it again
+/// after the acknowledgement.
 #[tokio::test]
 async fn i4_receive_waits_for_claim_of_a_leased_message() -> Result<()> {
     let db = Database::with_idem("received").await?;

@@ -66,7 +66,7 @@ async fn completion_finds_a_lease_that_is_extended_meanwhile() -> Result<()> {
     let token = holder
         .text("SELECT token FROM idem_acquire('m', 'orders', '1 hour')")
         .await?;
-    // Let the session cache the destination, so that its next look-up is the look-up of the row.
+    // Let the session cache the destination, so that its next look-up is that of the pending row.
     assert_eq!(
         holder.text("SELECT idem_is_claimed('m', 'orders')").await?,
         "f"
