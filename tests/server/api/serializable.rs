@@ -4,8 +4,8 @@
 use anyhow::Result;
 use idem_testkit::Database;
 
-/// The statements of a consumer. The messages "again" were received, completed and forgotten
-/// before, so that look-ups find dead versions of their rows.
+/// The statements of a consumer. The messages `again 1` to `again 7` were received, completed and
+/// forgotten before, so that look-ups find dead versions of their rows.
 const STATEMENTS: &[&str] = &[
     "SELECT idem_try_claim('new', 'a new destination')",
     "SELECT idem_try_claim('again 1', 'work')",

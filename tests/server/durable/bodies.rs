@@ -19,8 +19,9 @@ async fn database(name: &str) -> Result<Database> {
     Database::with_idem_in(Arc::new(cluster), name).await
 }
 
-/// Runs one step of the rotation of payloads, as if every slice were full. `rest` is the time
-/// between the check that a slice is unused and its TRUNCATE. Returns true if a step was done.
+/// Runs one step of the rotation of payloads. A slice with one byte already counts as full. `rest`
+/// is the time between the check that a slice is unused and its TRUNCATE. Returns true if a step
+/// was done.
 async fn rotate(session: &Session, rest: &str) -> Result<bool> {
     Ok(session
         .text(&format!("SELECT idem.rotate_payloads(1, '{rest}')"))

@@ -18,8 +18,8 @@ async fn send(session: &Session, says: &str) -> Result<()> {
         .await
 }
 
-/// Every role can set a trace context that is too long for the inbox. The hand-over drops it,
-/// because a relay cannot skip an effect that the inbox does not accept.
+/// Every role can set a trace context that is too long for the inbox. The hand-over drops such a
+/// trace context and delivers the effect without it.
 #[tokio::test]
 async fn too_long_trace_context_stops_no_relay() -> Result<()> {
     let db = Database::with_idem("long_trace").await?;

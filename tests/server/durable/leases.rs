@@ -308,8 +308,8 @@ async fn expired_message_does_not_wait_for_its_successor() -> Result<()> {
     let session = db.connect().await?;
     receive(&session, "first", ", key => 'k'").await?;
     assert_eq!(next_for(&session, 10, "200 milliseconds").await?.len(), 1);
-    // The second message is due before the lease of its predecessor ends, so it precedes the
-    // predecessor in the order.
+    // The lease moves the due time of the first message behind that of the second message, so the
+    // second message comes first in the order of due times.
     receive(&session, "second", ", key => 'k'").await?;
     assert_eq!(ids(&next_after_expiry(&session).await?), ["first"]);
     assert!(claim(&session, "first").await?);

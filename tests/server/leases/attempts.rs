@@ -131,8 +131,8 @@ async fn released_exhausted_lease_gives_back_no_attempt() -> Result<()> {
     Ok(())
 }
 
-/// The last attempt ended with an expired lease, or with a final error: the release of the
-/// exhausted lease gives back no attempt.
+/// The last attempt ended when its lease expired, or with a final error. The next lease is
+/// `exhausted`, and its release gives back no attempt.
 #[tokio::test]
 async fn release_after_expired_or_final_attempt_gives_back_none() -> Result<()> {
     let db = Database::with_idem("expired_last").await?;

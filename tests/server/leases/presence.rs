@@ -1,4 +1,5 @@
-//! Tests of I1: claims skip the check for pending messages only while no message is pending.
+//! Tests of I1: claims skip the check for pending messages only while no message is pending. A note
+//! in shared memory says whether messages are pending.
 
 use std::sync::Arc;
 

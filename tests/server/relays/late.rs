@@ -47,8 +47,8 @@ async fn i5_late_commit_is_delivered_and_delays_no_effect() -> Result<()> {
     Ok(())
 }
 
-/// I5: a late effect counts as lag although its number is below the cursor of the relay. The relay
-/// has acknowledged only a part of the effects between its two snapshots.
+/// I5: `lag_messages` includes a late effect, although the number of the effect is below the cursor
+/// of the relay. The relay has acknowledged only a part of the effects between its two snapshots.
 #[tokio::test]
 async fn i5_late_effect_below_cursor_of_open_pair_counts_as_lag() -> Result<()> {
     let s = fixture().await?;
@@ -76,8 +76,9 @@ async fn i5_late_effect_below_cursor_of_open_pair_counts_as_lag() -> Result<()> 
     Ok(())
 }
 
-/// I5: a transaction began after the newer snapshot, and its effect got its number before the
-/// ceiling was read. The effect counts as lag, although its number is below the cursor.
+/// I5: a transaction begins after the newer snapshot of the relay, and its effect gets its number
+/// before the relay reads the last number. The effect counts as lag, although its number is below
+/// the cursor of the relay.
 #[tokio::test]
 async fn i5_young_effect_below_cursor_of_open_pair_counts_as_lag() -> Result<()> {
     let s = fixture().await?;
