@@ -6,8 +6,8 @@ use super::database::Database;
 use super::session::Session;
 use super::until::until;
 
-/// A pause point that stops sessions. Sessions that called [`Pause::arm`] wait at this point until
-/// [`Pause::release`], or until this value is dropped.
+/// A pause point at which sessions wait. A session that was passed to [`Pause::arm`] waits at this
+/// point until [`Pause::release`], or until this value is dropped.
 pub struct Pause {
     holder: Session,
     name: String,

@@ -88,9 +88,9 @@ impl Program for Proxy {
             home.dir().join("pgbouncer.ini"),
             home.dir().join("users.txt"),
         );
-        // If the file does not name a user, PgBouncer connects to the server as `auth_user` and
-        // looks up the user. Idle connections of a database close soon, so that the next database
-        // gets connections: the server accepts only a hundred.
+        // If `auth_file` does not name a role, PgBouncer looks the role up in a connection of
+        // `auth_user`. Idle connections are closed soon, so that connections are free for the next
+        // database: the server accepts only a hundred.
         let text = format!(
             "[databases]\n\
              * = host={upstream} port=5432\n\

@@ -7,8 +7,8 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 
 use anyhow::{Context, Result};
 
-/// The first port. All ports are below those that the kernel assigns to clients, because a client
-/// could hold the port when its server starts again.
+/// The first port. The kernel assigns only higher ports to clients. Otherwise a client could get
+/// the port of a stopped server, and the server could not start again.
 const FIRST: u16 = 12_000;
 /// The last port.
 const LAST: u16 = 31_999;
@@ -16,8 +16,8 @@ const LAST: u16 = 31_999;
 /// A loopback port that is reserved as long as this value lives.
 pub struct Port {
     number: u16,
-    /// A name that only one process of the machine can hold. The system releases the name when the
-    /// process ends.
+    /// A socket whose name only one process of the machine can bind. The kernel releases the name
+    /// when the process ends.
     _claim: UnixListener,
 }
 

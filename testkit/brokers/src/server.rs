@@ -132,8 +132,7 @@ impl<P: Program> Server<P> {
 }
 
 impl<P: Program> Drop for Server<P> {
-    /// # Panics
-    /// Panics when the server has ended by itself, because a client must not bring it down.
+    /// Panics when the server has ended by itself, because no client of a test may make it end.
     fn drop(&mut self) {
         let ended = self.process.as_ref().and_then(Process::exit_status);
         if thread::panicking() || ended.is_some() {

@@ -66,7 +66,7 @@ impl Process {
         // Ctrl-C on the terminal is for this process or for psql, and not for the server.
         command.process_group(0);
         // SAFETY: between fork and exec the closure makes only system calls. std changes the user
-        // before it runs the closure. A later change of the user would clear the setting.
+        // before it runs the closure: a change of the user clears the signal that the closure sets.
         unsafe { command.pre_exec(move || die_with(owner, at_death)) };
 
         let exit = Arc::new(Exit::default());

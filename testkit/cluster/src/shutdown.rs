@@ -15,7 +15,7 @@ pub enum Shutdown {
 }
 
 impl Shutdown {
-    /// The signals for a server that must end in any case.
+    /// The signals that stop a dropped server, in this order.
     pub(crate) const IN_TURN: Stops = &[Signal::SIGINT, Signal::SIGQUIT];
 
     pub(crate) fn signal(self) -> Signal {

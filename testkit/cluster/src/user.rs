@@ -76,8 +76,8 @@ impl ServerUser {
         );
     }
 
-    /// Tests the identity by running commands. Its privileges cannot be computed, because they
-    /// depend on mount options, ACLs and namespaces.
+    /// Runs commands to find out whether this identity can be used. Its privileges cannot be
+    /// computed, because they depend on mount options, ACLs and namespaces.
     fn try_out(self, program: &Path, dir: &Path) -> Result<()> {
         self.own(dir)?;
         let probe = dir.join(".probe");
@@ -151,14 +151,14 @@ pub(crate) fn clear_environment(command: &mut Command) {
             command.env_remove(name.as_ref());
         }
     }
-    // Tests compare messages.
+    // The messages must be in English, because tests compare them.
     command.env("LC_ALL", "C").env_remove("LANGUAGE");
 }
 
 fn enter_namespace(uid_map: &str, gid_map: &str) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWUSER)?;
     fs::write("/proc/self/uid_map", uid_map)?;
-    // A gid can be mapped from inside only by a process that has given up setgroups.
+    // A process in the new namespace can map a gid only after it has given up `setgroups`.
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/gid_map", gid_map)
 }
