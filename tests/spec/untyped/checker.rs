@@ -165,8 +165,8 @@ impl<'a> Form<'a> {
         ))
     }
 
-    /// Returns the types that a driver declares when it declares `text` for `id` and for each
-    /// argument of type text.
+    /// Returns the types of the parameters for a driver that declares `text` for `id` and for each
+    /// argument of type text, and declares no type for the other arguments.
     fn declared_text(&self) -> Vec<Type> {
         let of = |given: &Given| given.name == "id" || given.types.contains("text");
         self.given
