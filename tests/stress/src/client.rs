@@ -226,7 +226,8 @@ fn is_conflict(error: &Error) -> bool {
         .is_some_and(|db_error| matches!(db_error.code().code(), "40001" | "40P01"))
 }
 
-/// Returns whether a client outside the transaction holds a lease of the message.
+/// Returns whether the error means that another client, which works outside its transaction, has
+/// leased the message.
 fn is_leased(error: &Error) -> bool {
     error
         .as_db_error()

@@ -1,5 +1,5 @@
-//! Tests of I1 with leases: a lease and a claim of the same message never both win, also while the
-//! tables of pending messages rotate and sessions are killed.
+//! Tests of I1 with leases: a lease and a claim of the same message never both succeed, also while
+//! the tables of pending messages rotate and sessions are killed.
 //!
 //! The checker of this test must detect a broken variant: a lease that reads the inbox only before
 //! it writes.
@@ -7,7 +7,7 @@
 use anyhow::Result;
 use idem_stress::lease::{Config, MIN_ROTATIONS, MIN_TERMINATED, run};
 
-/// I1: of a lease and a claim of the same message at most one wins, while the tables of pending
+/// I1: of a lease and a claim of the same message at most one succeeds, while the tables of pending
 /// messages rotate and sessions are killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_lease_and_claim_never_both_win_during_rotation() -> Result<()> {

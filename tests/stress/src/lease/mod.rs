@@ -1,6 +1,6 @@
 //! Leases, claims and received messages of the same identities under stress, while the tables of
-//! pending messages rotate and sessions are killed. A checker reports whether two clients ever won
-//! the same identity, and whether a message was lost.
+//! pending messages rotate and sessions are killed. A checker reports whether a client handled an
+//! identity during a valid lease of another client, and whether a message was lost.
 //!
 //! Each transaction writes the data that the checker needs about this transaction. The times are
 //! the server's clock.
@@ -29,7 +29,8 @@ pub struct Config {
     pub acquire_function: &'static str,
     /// The duration of the run.
     pub run_for: Duration,
-    /// Whether the run ends as soon as two clients have won the same identity.
+    /// Whether the run ends as soon as a client has handled an identity during a valid lease of
+    /// another client.
     pub until_two_win: bool,
     /// The seed of the random decisions of the clients.
     pub seed: u64,
@@ -214,7 +215,7 @@ async fn reach_goal(arena: &Arena, observer: &Client) -> Result<()> {
         if began.elapsed() >= super::deadline() {
             return Ok(());
         }
-        // On a busy machine the events need more time.
+        // The run also waits for enough events, because a busy machine needs more time for them.
         if began.elapsed() >= arena.config.run_for
             && arena.is_covered()
             && checker::check(observer).await?.has_enough_events()
