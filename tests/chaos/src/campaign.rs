@@ -350,8 +350,8 @@ fn tend(processes: &mut Processes) -> Result<()> {
     Ok(())
 }
 
-/// Injects faults one after the other. `is_recovering` is true between the end of a fault and the
-/// recovery from it.
+/// Injects faults one after the other. `is_recovering` is true after the start and after each
+/// fault, until every stream has continued.
 async fn inject(
     config: &CampaignConfig,
     site: &Site,

@@ -18,8 +18,8 @@ const _: () = assert!(OLDEST_MESSAGE.as_secs() < RETENTION.as_secs());
 /// The share of commands that are sent twice.
 const DUPLICATES: f64 = 0.30;
 
-/// The largest number of other sends between a command and its duplicate. The producer makes this
-/// number of sends in 10 seconds, plus the outages in that time.
+/// The largest number of other sends between a command and its duplicate. The producer needs 10
+/// seconds for this number of sends, plus the outages in this time.
 const FARTHEST_SENDS: u32 = 600;
 
 /// Mean time between two kills of a process.

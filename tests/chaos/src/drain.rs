@@ -52,9 +52,9 @@ pub async fn drain(site: &Site, processes: &mut Processes) -> Result<u64> {
     let poison = site.poison();
     let requeued = poison.iter().filter(|sent| sent.repaired).count();
     let letters = poison.len() - requeued;
-    // Wait for dead letters and requeued messages before the targets stop: a stopped process loses
-    // its count of failed deliveries, and a requeued message is redelivered through the outbox, so
-    // the queue of the targets may be empty before the message arrives.
+    // Wait for dead letters and requeued messages before the targets stop. A stopped process loses
+    // its counts of failed deliveries. A requeued message comes from the inbox, so an empty queue
+    // does not show that it was handled.
     drain
         .until(async |seen| Ok(seen[LETTERS] >= letters as i64 && seen[MENDED] >= requeued as i64))
         .await?;

@@ -25,9 +25,11 @@
 //! | [`server_log`] | the format of the server logs, and the maintenance processes in them |
 //! | [`watch`](mod@watch) | observations during the run: maintenance processes and statistics |
 //!
-//! A campaign uses the processes, the messages, and the checks of shots and facts of
-//! [`range::live`](idem_demo::range::live). It adds clients that need no broker: they claim the
-//! same ids concurrently, hold leases that are too short, and record numbered steps.
+//! A campaign uses the processes, the messages, and the checks of
+//! [`range::live`](idem_demo::range::live). Its commands are shots at targets and moves of targets.
+//! The result of a shot is published as a fact, the board counts the hits, and a letter is written
+//! for each hit. A campaign adds clients that need no broker: they claim the same ids concurrently,
+//! hold leases that are too short, and record numbered steps.
 
 pub mod campaign;
 pub mod checker;

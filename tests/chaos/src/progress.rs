@@ -18,8 +18,8 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// The longest time of one read. A longer read counts as failed, because its connection hangs.
 const LONGEST_LOOK: Duration = Duration::from_secs(10);
 
-/// The names of the streams, one for each role. The stream "facts received" continues only when the
-/// relays work.
+/// The names of the streams, one for each role except the relay. The stream "facts received"
+/// continues only when the relays work.
 const STREAMS: [&str; 8] = [
     "commands sent",
     "commands handled",

@@ -33,7 +33,7 @@ const TABLES: &str = "
     -- The last step of each key.
     CREATE TABLE step (key int PRIMARY KEY, n bigint NOT NULL);
     INSERT INTO step SELECT key, 0 FROM generate_series(0, 3) key;
-    -- The time of each effect, to recognize one that was repeated after the retention.
+    -- The time of each row, to recognize a command that was handled again after the retention.
     CREATE FUNCTION monotonic_s() RETURNS float8 LANGUAGE sql SECURITY DEFINER
         RETURN extract(epoch FROM idem.monotonic());
     ALTER TABLE shot ADD at_s float8 NOT NULL DEFAULT monotonic_s();

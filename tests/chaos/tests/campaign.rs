@@ -19,8 +19,8 @@ use tokio::sync::Mutex;
 /// starts three servers and a dozen processes.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// Runs a campaign. Returns its output, and its standard output as text. A campaign needs root for
-/// its disks, and prints that when it is not root.
+/// Runs a campaign. Returns its output, and its standard output as text. A campaign mounts disks,
+/// so it fails with an error when it does not run as root.
 async fn campaign(arguments: &[&str]) -> Result<(Output, String)> {
     let _alone = ALONE.lock().await;
     // The worker program is in the same directory as the campaign.

@@ -415,8 +415,8 @@ async fn each_wrong_history_turns_its_row_red() -> Result<()> {
     Ok(())
 }
 
-/// When maintenance waits for a client, no row is red. When a client waits for maintenance, or is
-/// in a deadlock with maintenance, a row is red.
+/// A wait of maintenance for a client makes no row red. A wait of a client for maintenance, and a
+/// deadlock of both, make rows red.
 async fn maintenance(recorded: &Recorded) -> Result<()> {
     let maintainer = recorded.connect(server_log::MAINTENANCE).await?;
     let client = recorded.connect("client").await?;

@@ -1,4 +1,4 @@
-//! Checks commands and facts: each command took effect once, and all copies of its fact are equal.
+//! Checks commands and facts: each command was handled once, and all copies of its fact are equal.
 
 use anyhow::Result;
 use tokio_postgres::{Client, types::Type};
@@ -13,9 +13,9 @@ use idem_demo::range::{
     verdict::{self, times},
 };
 
-/// Counts the effects that repeat an effect of the same id: those within the retention (`$1`) after
-/// the previous effect, and those that are later. Also returns the shortest and the longest time
-/// between two effects of an id.
+/// Returns the number of commands that were handled again within the retention (`$1`), of commands
+/// and hits that were repeated later, and of hits that were counted again within the retention.
+/// Also returns the shortest and the longest time between two executions of an id.
 const GAPS: &str = "
     SELECT count(*) FILTER (WHERE NOT is_hit AND gap < $1),
            count(*) FILTER (WHERE gap >= $1),
@@ -33,9 +33,9 @@ const GAPS: &str = "
 
 pub(super) async fn check(client: &Client, traffic: &Traffic, errors: &mut Errors) -> Result<()> {
     let facts = business::heard(client).await?;
-    // Only claims that are still found are checked for their recorded effects. The claims are read
-    // after the effects, because a ring may rotate in between: a claim that exists now also existed
-    // when its effects were read.
+    // The recorded effects of an attempt are checked only if its claim is still found. The claims
+    // are read after the effects, because a ring may rotate in between: a claim that exists now
+    // also existed when its effects were read.
     let recorded = verdict::recorded(client, &work::targets()?, &traffic.attempts).await?;
     let mut retained = traffic.attempts.clone();
     let claimed = claimed(
@@ -98,7 +98,7 @@ pub(super) async fn check(client: &Client, traffic: &Traffic, errors: &mut Error
     Ok(())
 }
 
-/// Returns those of the attempts that still have a claim.
+/// Returns the attempts whose claim is still found.
 async fn claimed(client: &Client, attempts: &[Uuid]) -> Result<std::collections::HashSet<Uuid>> {
     let rows = client
         .query_typed(

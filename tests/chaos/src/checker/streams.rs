@@ -1,4 +1,5 @@
-//! Checks the clients without a broker: claims, leases, and the log of letters and steps.
+//! Checks the claims and leases of the clients without a broker, and the letters and steps in the
+//! log of the broker.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -66,8 +67,8 @@ fn lost(committed: &str, handled: &[Handled]) -> u64 {
         .count() as u64
 }
 
-/// Checks the leases. Counts completions that started after another session had acquired the lease,
-/// because their token was no longer valid, and ids that were completed twice.
+/// Counts the completions that began after another session had acquired the lease, so that their
+/// token was no longer valid, and the ids that were completed twice.
 pub(super) async fn leases(client: &Client, errors: &mut Errors) -> Result<()> {
     let row = client
         .query_one(
@@ -91,8 +92,8 @@ pub(super) async fn leases(client: &Client, errors: &mut Errors) -> Result<()> {
     Ok(())
 }
 
-/// Checks the log: it must have one letter for each hit, and every committed step. The steps of a
-/// key must be in order.
+/// Checks the log of the broker: it must have one letter for each hit, and every committed step.
+/// The steps of a key must be in order.
 pub(super) async fn log(logged: &[Logged], client: &Client, errors: &mut Errors) -> Result<()> {
     let rows = client
         .query("SELECT DISTINCT attempt FROM heard WHERE hit", &[])
@@ -106,9 +107,10 @@ pub(super) async fn log(logged: &[Logged], client: &Client, errors: &mut Errors)
         .iter()
         .map(|row| anyhow::Ok((row.try_get(0)?, row.try_get(1)?)))
         .collect::<Result<_>>()?;
-    // Letters are compared by message id and execution. Equal letters are no error, because a relay
-    // can publish a letter twice. The message id is not enough, because the letters of two
-    // executions can have the same message id.
+    // Each execution of the handler puts its own execution id into its letter. Letters with the
+    // same message id and execution id are one letter that a relay has published twice, which is no
+    // error. Two executions can also use the same message id, so the message id alone is not
+    // enough.
     let (mut letters, mut steps) = (HashMap::<Uuid, HashSet<(&str, Uuid)>>::new(), Vec::new());
     for Logged {
         topic,

@@ -1,11 +1,15 @@
 //! The errors that a campaign checks for.
+//!
+//! A command is a shot, which has an attempt id, or a move of a target. The result of a shot is
+//! published as a fact. The board counts the hits of the players, and a letter is written for each
+//! hit. A step is a numbered message of a key.
 
 /// One row of errors in the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Violation {
-    /// A command without an effect, or a hit that the board did not count.
+    /// An attempt without a published fact, or a hit that the board did not count.
     Lost,
-    /// A command that took effect twice within the retention.
+    /// A command that was handled twice within the retention.
     HandledTwice,
     /// A command or a fact that was redelivered after the retention. This is an error of the
     /// campaign and not of idem.
@@ -16,9 +20,9 @@ pub enum Violation {
     Contradiction,
     /// A fact that was published with different ids or different bytes.
     OtherFact,
-    /// A claimed attempt without exactly one effect.
+    /// A claimed attempt without exactly one recorded effect.
     NotOneEffect,
-    /// A move that was not made exactly once.
+    /// A move that was not handled exactly once.
     MoveNotOnce,
     /// A hit that the board counted twice within the retention.
     HitAgain,

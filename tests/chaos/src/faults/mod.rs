@@ -59,8 +59,8 @@ pub trait Fault: Send {
     /// Returns the kind of the fault.
     fn kind(&self) -> Kind;
 
-    /// Injects the fault, holds it, and heals it completely. Returns whether an effect of the fault
-    /// was seen. Without an effect the fault is not counted.
+    /// Injects the fault, holds it, and heals it completely. Returns whether the fault had a
+    /// visible consequence. A fault without one is not counted.
     fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>>;
 }
 
@@ -86,7 +86,7 @@ pub fn all() -> Vec<Box<dyn Fault>> {
     ]
 }
 
-/// The longest time that a fault is held until its effect is in the log of the primary.
+/// The longest time that a fault is held until the log of the primary shows its consequence.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The interval between two reads of the log of the primary.
