@@ -738,8 +738,8 @@ async fn i4_last_delivery_of_an_aborted_worker_becomes_dead_letter() {
     assert_eq!(unsettled(&url, "aborted").await, 0);
 }
 
-/// I4: the grace period ends while the handler executes a statement, and the message becomes a dead
-/// letter. Behind a pooler, the transaction of the handler holds the claim for some time longer.
+/// I4: the grace period ends while the handler executes a statement. The message becomes a dead
+/// letter, although behind a pooler the dropped transaction holds the claim for some time longer.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_last_delivery_cut_in_a_statement_becomes_dead_letter() {
     let url = shared();

@@ -136,8 +136,8 @@ async fn withheld_message_returns_when_hold_ends() {
     assert_eq!(again.message().deliveries(), Some(counted));
 }
 
-/// The test fetches nothing until both `hold_s` and the consumer timeout have passed, as a consumer
-/// does in an outage of the database.
+/// The test fetches again only after `hold_s` and the consumer timeout have passed, like a consumer
+/// after a long outage of the database. The message was then returned twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_outage_uses_two_deliveries_of_a_withheld_message() {
     let server = impatient(3);
