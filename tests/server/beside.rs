@@ -129,7 +129,8 @@ async fn i3_long_reading_transaction_notices_a_rotation() -> Result<()> {
     // process the invalidations.
     assert_eq!(reader.text("EXECUTE facts").await?, "0");
     assert_eq!(reader.text("EXECUTE claimed").await?, "f");
-    // Rotate exactly once, so that the claim goes into a slice that the old state does not probe.
+    // Rotate exactly once. A session with the old state of the ring does not probe the slice that
+    // now takes the claim.
     writer
         .run(
             "UPDATE idem.ring SET rotated_at = rotated_at - interval '30 days'

@@ -142,7 +142,7 @@ async fn destination_can_be_configured_before_its_first_claim() -> Result<()> {
 
 /// I6: a change of a retention fails with 22023 when the ring would become too short for one of its
 /// destinations, when the order of the rings would change, or when no ring is long enough for the
-/// destination. The outbox keeps effects longer than every ring keeps claims.
+/// retention of a destination. The outbox keeps effects longer than every ring keeps claims.
 #[tokio::test]
 async fn i6_settings_keep_configured_retentions() -> Result<()> {
     let db = Database::with_idem("promised").await?;

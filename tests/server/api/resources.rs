@@ -92,7 +92,7 @@ async fn long_lists(session: &Session) -> Result<()> {
 }
 
 /// Executes a statement completely, and then again with a statement timeout of a tenth of its
-/// duration. Fails if the last execution does not end soon after the timeout.
+/// duration. Fails if the second execution does not end soon after the timeout.
 async fn ends_when_cancelled(session: &Session, before: &str, call: &str) -> Result<()> {
     let timed = async |timeout: Duration| {
         session.run("BEGIN").await?;

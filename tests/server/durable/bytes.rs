@@ -92,7 +92,7 @@ async fn small_message_waits_behind_one_that_does_not_fit() -> Result<()> {
     Ok(())
 }
 
-/// Goal: `max_bytes` also limits the search from key to key.
+/// Goal: `max_bytes` also limits a search that visits only the first message of each key.
 #[tokio::test]
 async fn messages_of_many_keys_stay_within_max_bytes() -> Result<()> {
     let db = Database::with_idem("keys").await?;

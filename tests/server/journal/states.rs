@@ -90,7 +90,7 @@ async fn call_changes_its_state_at_every_isolation_level() -> Result<()> {
             "failed|2",
             "charge|failed|2|NULL|card declined",
         ),
-        // The result of the first attempt is unknown, although the second attempt had no effect.
+        // The second attempt is taken back. The result of the first attempt stays unknown.
         (
             &[Begin, Begin, TakeBack],
             "unknown|3",

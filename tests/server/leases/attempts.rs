@@ -121,7 +121,7 @@ async fn released_exhausted_lease_gives_back_no_attempt() -> Result<()> {
     for _ in 0..3 {
         release(&lease("exhausted|2|").await?, "").await?;
     }
-    // After a higher limit the next attempt is the third.
+    // When the limit is raised, the next attempt is the third.
     session
         .run("SELECT idem_configure_retries('work', 3, base => '0')")
         .await?;

@@ -57,8 +57,8 @@ async fn i1_claim_respects_a_lease_after_quiet_passes() -> Result<()> {
     Ok(())
 }
 
-/// I1: when a writer sets the note between two passes, the maintainer counts quiet passes from the
-/// beginning. A pass does not set `none` while a writer holds a lock on the table.
+/// I1: when a writer sets the note to `some` between two passes, the maintainer counts quiet passes
+/// from the beginning. A pass does not set `none` while a writer holds a lock on the table.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_presence_is_cleared_only_after_a_whole_quiet_pass() -> Result<()> {
     let db = database().await?;
@@ -96,8 +96,8 @@ async fn i1_presence_is_cleared_only_after_a_whole_quiet_pass() -> Result<()> {
     Ok(())
 }
 
-/// I1: a restore or logical replication writes into the tables without the functions of idem. These
-/// rows must set the note, too.
+/// I1: a restore or logical replication writes into the tables without the functions of idem. Such
+/// a row must also set the note to `some`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_rows_copied_into_pending_table_are_detected() -> Result<()> {
     let db = database().await?;

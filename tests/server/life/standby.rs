@@ -123,8 +123,8 @@ async fn i1_i3_standby_reads_and_continues_after_promotion() -> Result<()> {
     for id in ["m1", "after rotation 1", "after rotation 2", "last"] {
         let claimed = claim(&reader, id).await?;
         // m1 is at the end of its retention, so it may be forgotten if the worker of the new
-        // primary has rotated by now. The rotations are read after the claim, because the worker
-        // may also rotate between the two.
+        // primary has rotated by now. The rotations are read after the claim, so a rotation before
+        // the claim is counted.
         let forgotten = id == "m1" && rotations(&reader, "standard").await? > before;
         assert!(
             claimed == "f" || forgotten,

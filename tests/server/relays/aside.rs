@@ -116,7 +116,7 @@ async fn i4_delayed_effect_is_delivered_when_due_and_not_before() -> Result<()> 
 
     let mut late = Vec::new();
     until("the delayed effect is due", async || {
-        // Read whether the effect is due before the relay leases it.
+        // Before the relay leases the effect, read whether the effect is due.
         let due = relay
             .session
             .text("SELECT clock_timestamp() >= min(due_at) FROM idem.delayed")
@@ -351,8 +351,8 @@ async fn park(session: &Session, token: i64, message: uuid::Uuid) -> Result<()> 
         .await
 }
 
-/// Claims the message and records effects. Each effect has a text and, optionally, a delay, counted
-/// from now, before which the effect must not be delivered.
+/// Claims the message and records effects. Each effect has a text and, optionally, the time from
+/// now on before which it must not be delivered.
 async fn record(session: &Session, id: &str, effects: &[(&str, Option<&str>)]) -> Result<()> {
     let effects: Vec<String> = effects
         .iter()

@@ -17,7 +17,8 @@ async fn i3_effects_are_found_as_long_as_claim_during_rotations() -> Result<()> 
         db.connect().await?,
     );
     session.run("SELECT idem_drop_relay('default')").await?;
-    // This test ends the long transaction itself, so a pass must not wait for it.
+    // A pass must not wait for the long transaction, because the test ends this transaction only
+    // after the pass.
     maintainer.run("SET idem.fence_wait = 0").await?;
     keep_for(&session, "400 milliseconds").await?;
 

@@ -192,8 +192,9 @@ async fn i5_prepared_transaction_is_delivered_after_its_commit() -> Result<()> {
     Ok(())
 }
 
-/// I4: an effect that a relay records in the transaction in which it leases a batch is delivered,
-/// although a snapshot does not list the transaction that takes the snapshot.
+/// I4: a relay records an effect in the transaction in which it leases a batch. A snapshot of
+/// PostgreSQL does not list the transaction that takes it as running. The effect must still be
+/// delivered.
 #[tokio::test]
 async fn i4_effect_recorded_with_the_lease_is_delivered() -> Result<()> {
     let s = fixture().await?;
