@@ -173,9 +173,9 @@ async fn i4_receive_waits_for_claim_of_a_leased_message() -> Result<()> {
     Ok(())
 }
 
-/// A claimer has written its row and has not looked for the lease that began before. The holder
-/// cannot wait for the claimer, so its completion fails with 55P03. The claim then finds the lease,
-/// and the holder completes the message with its second call.
+/// A claimer has written its row and has not looked for the lease yet, which began before the
+/// claim. The holder cannot wait for the claimer, so its completion fails with 55P03. The claim
+/// then finds the lease, and the second completion of the holder succeeds.
 #[tokio::test]
 async fn completion_succeeds_after_claim_has_found_the_lease() -> Result<()> {
     let db = Database::with_idem("completes_later").await?;

@@ -98,8 +98,8 @@ async fn completion_finds_a_lease_that_is_extended_meanwhile() -> Result<()> {
 async fn i1_lookup_finds_a_destination_configured_meanwhile() -> Result<()> {
     let db = Database::with_idem("configured").await?;
     let (other, reader) = (db.connect().await?, db.connect().await?);
-    // An index on a changed column gives the new version its own index entries, as a full page
-    // would.
+    // An index on a changed column gives the new version of the row its own index entries, as an
+    // update on a full page does.
     other
         .run(
             "CREATE INDEX ON idem.destination (ring); BEGIN; \
