@@ -33,7 +33,8 @@ async fn i1_i3_specs_pass_at_every_isolation_level() -> Result<()> {
     ];
     args.extend(specs);
     let env = [
-        // The longest time, in seconds, that a step may wait for something that no spec expects.
+        // The number of seconds after which the isolation tester stops a step that waits
+        // unexpectedly.
         ("PGISOLATIONTIMEOUT", "20"),
         // Some steps are a single statement that claims outside a transaction block, which is an
         // error by default.
