@@ -42,8 +42,8 @@ impl Transfer {
     }
 }
 
-/// Prepares the statement before the execution, because the client library reads the definitions of
-/// types that it does not know from the server, and it cannot do so after an error.
+/// Prepares the statement first. The client library then reads the types that it does not know from
+/// the server, which is not possible after an error of the execution.
 async fn untyped(session: &Session, call: &Call, saved: &Saved) -> Result<Outcome> {
     let texts = call
         .arguments
