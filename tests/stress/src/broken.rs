@@ -67,8 +67,8 @@ BEGIN
     LOCK TABLE idem.pending_0, idem.pending_1 IN ROW EXCLUSIVE MODE;
     DELETE FROM idem.pending_0 w WHERE w.id = complete_unfenced.id;
     DELETE FROM idem.pending_1 w WHERE w.id = complete_unfenced.id;
-    -- As in idem_complete: a claimer may wait for the pending row, so this function does not
-    -- wait for the claimer.
+    -- A claimer may wait for the pending row that this function has deleted, so this function does
+    -- not wait for the claimer, as in idem_complete.
     claim := (idem_claim(id, destination, wait => false)).outcome;
     IF claim = 'in_progress' THEN
         RAISE EXCEPTION 'another transaction is claiming the message' USING ERRCODE = '55P03';

@@ -160,8 +160,8 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Checks the results that the clients received. Every interval is read in favour of the system
-/// under test. `retention` is in microseconds.
+/// Checks the results that the clients received. If the order of two events is uncertain, the check
+/// assumes the order that is correct. `retention` is in microseconds.
 #[must_use]
 pub fn check(told: &Told, handled: &[Handled], retention: i64) -> Verdict {
     let mut verdict = Verdict {
@@ -230,7 +230,7 @@ pub fn check(told: &Told, handled: &[Handled], retention: i64) -> Verdict {
     verdict
 }
 
-/// Works until the run ends. Returns the results.
+/// Runs one client until the run ends. Returns the results that it received.
 pub(super) async fn work(arena: Arc<Arena>, number: i64) -> Result<Told> {
     let mut worker = Worker {
         rng: SmallRng::seed_from_u64(arena.config.seed.wrapping_add(number as u64)),

@@ -183,7 +183,7 @@ impl Arena {
     }
 }
 
-/// Runs in a new database of the cluster and checks the result.
+/// Runs the clients in a new database of the cluster and checks their results.
 ///
 /// # Errors
 /// Fails when the goal is not reached in time, or when the server returns an error that no kill

@@ -64,7 +64,7 @@ async fn begin<'a>(client: &'a mut Client, rng: &mut SmallRng) -> Result<Transac
         .isolation_level(level)
         .start()
         .await?;
-    // The snapshot must be older than the statements that follow.
+    // Take the snapshot here, so that it is older than the statements that follow.
     transaction.batch_execute("SELECT 1").await?;
     pause(rng, 3).await;
     Ok(transaction)

@@ -151,7 +151,7 @@ END
 $$;
 ";
 
-/// Runs in a new cluster and checks the result.
+/// Runs the clients in a new cluster and checks their results.
 ///
 /// # Errors
 /// Fails when the server returns an error that no kill explains, or when the broken variant is not
