@@ -21,7 +21,7 @@ const AT_ONCE: usize = 12;
 /// The largest number of redeliveries of a message before the drill fails.
 const MOST_DELIVERIES: usize = 20;
 
-/// The largest number of runs for one point, when earlier runs were too slow.
+/// The largest number of runs for one point. A run is repeated when it was too slow.
 const MOST_REPEATS: usize = 8;
 
 /// The settings of a drill.

@@ -31,7 +31,7 @@ pub struct Worker {
     /// The worker ends when this pipe is closed, so that it does not outlive this process.
     stdin: ChildStdin,
     stdout: Lines<BufReader<ChildStdout>>,
-    /// The clock is kept alive here, because the worker opens the file of the clock when it starts.
+    /// The clock is kept, because its drop removes the file that the worker opens when it starts.
     _clock: Option<Clock>,
 }
 

@@ -49,8 +49,8 @@ async fn server_crash_keeps_pending_messages_and_journal() -> Result<()> {
     let tired = client
         .text("SELECT token FROM idem_acquire('tired', 'shop')")
         .await?;
-    // The time is read before the back-off of 3 s begins, so the message is not due before this
-    // time.
+    // `due` is computed before the back-off of 3 s begins, so the message is not redelivered before
+    // `due`.
     let due = client.text("SELECT clock_timestamp() + '3 s'").await?;
     client
         .run(&format!(
