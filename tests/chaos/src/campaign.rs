@@ -42,7 +42,8 @@ const STRENGTH: [Strength; 9] = [
     (Role::Steps, 1),
 ];
 
-/// The minimum number of kills of each role in a cycle.
+/// The minimum number of kills of each role in a cycle. [`CampaignConfig::cycles`] returns the
+/// number of cycles of a campaign.
 const KILLS_PER_CYCLE: u64 = 3;
 
 /// The minimum number of rotations of all rings in a cycle.

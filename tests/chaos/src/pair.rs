@@ -5,7 +5,8 @@
 //! a session that ended while it waited for the standby, and commits that a restarted primary
 //! recovers from its WAL. A duplicate of such a message may be acknowledged, because
 //! `idem.wait_for_flush` waits only for the disk of the primary. Therefore an operator must promote
-//! only a standby that has all WAL of the primary. [`Pair::promote`] waits for such a standby.
+//! only a standby that has all WAL of the primary. [`Pair::promote`] first waits until the standby
+//! has all of it.
 
 use std::fs;
 use std::io::Write;

@@ -23,7 +23,8 @@ static ALONE: Mutex<()> = Mutex::const_new(());
 /// so it fails with an error when it does not run as root.
 async fn campaign(arguments: &[&str]) -> Result<(Output, String)> {
     let _alone = ALONE.lock().await;
-    // The worker program is in the same directory as the campaign.
+    // This variable makes cargo build the worker program, which `chaos` looks for in its own
+    // directory.
     ensure!(!env!("CARGO_BIN_EXE_chaos-worker").is_empty());
     let mut command = Command::new(env!("CARGO_BIN_EXE_chaos"));
     command.args(arguments);

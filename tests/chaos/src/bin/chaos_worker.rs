@@ -1,4 +1,5 @@
-//! One process of a campaign: a process of the range over a broker. `chaos` starts these processes.
+//! One process of a campaign, which `chaos` starts. The code of the process is that of the live
+//! range in the demo.
 
 use anyhow::Result;
 use idem_demo::range::live::work::program;

@@ -38,8 +38,8 @@ impl Fault for ClockJump {
             );
             hold(dice, 2.0..5.0).await;
             site.clock.set(0)?;
-            // Setting the clock back is a jump as well: leases that were acquired before it keep
-            // their deadlines.
+            // The clock jumps back here. Wait, so that processes work with leases that were
+            // acquired before this jump and keep their deadlines.
             tokio::time::sleep(Duration::from_secs(1)).await;
             Ok(true)
         }

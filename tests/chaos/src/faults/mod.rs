@@ -18,7 +18,7 @@ use rand::{RngExt, rngs::StdRng};
 
 use super::site::Site;
 
-/// The kinds of faults. Processes are killed and rings rotate at the same time.
+/// The kinds of faults. During a fault, processes are also killed and rings rotate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// The broker is killed and restarted.
