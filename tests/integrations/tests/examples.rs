@@ -1,5 +1,5 @@
-//! Runs each example against a real server of the kind that its first lines name. For Kafka, the
-//! server is the mock cluster of librdkafka behind a proxy with TLS.
+//! Runs each example. The first lines of an example name the server that it needs, and the test
+//! starts this server. For Kafka it is the mock cluster of librdkafka behind a proxy with TLS.
 
 #[path = "tls/proxy.rs"]
 mod proxy;
@@ -34,8 +34,8 @@ fn server(name: &str) -> Cluster {
     cluster
 }
 
-/// The packages that `cargo xtask test` tests together (`CLIENT` in `xtask/src/test.rs`). If a
-/// build names other packages, their dependencies have other features, and the build repeats them.
+/// The packages that `cargo xtask test` tests together (`CLIENT` in `xtask/src/test.rs`). A build
+/// of other packages would use other features of their dependencies and would compile them again.
 const PACKAGES: [&str; 7] = [
     "idem-client",
     "idem-http",

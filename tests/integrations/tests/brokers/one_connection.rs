@@ -88,8 +88,8 @@ async fn dropped_publish_keeps_the_shared_connection() {
     assert_eq!(connections.load(Ordering::SeqCst), 1);
 }
 
-/// When a queue confirms nothing, all checks of the broker share one channel, also when the effects
-/// time out at different times.
+/// When a queue confirms nothing, the publisher checks whether the broker still responds. All these
+/// checks share one channel, also when the effects time out at different times.
 #[tokio::test(flavor = "multi_thread")]
 async fn unconfirmed_effects_share_one_broker_check() {
     const EFFECTS: usize = 12;
