@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{User, geteuid};
 
-/// The system user that Debian's packages create; its name is needed even where its privileges are
-/// not (see [`ServerUser::Mapped`]).
+/// The system user that Debian's packages create. [`ServerUser::Mapped`] needs only its name, and
+/// not its privileges.
 const NAME: &str = "postgres";
 
 /// The identity of the server programs.
@@ -61,7 +61,7 @@ impl ServerUser {
                 Err(error) => failures.push(format!("  {candidate:?}: {error:#}")),
             }
         }
-        // The owner of the directory is root again, as before.
+        // Make root the owner of the directory again, as before the attempts.
         chown(dir, Some(0), Some(0))?;
         bail!(
             "{program} does not run as root, and no other way was found to run it in {dir}:\n\
