@@ -1,9 +1,9 @@
 //! Cancels the statement that another connection executes.
 //!
-//! A second connection of the same manager executes `pg_cancel_backend`. The cancel request of the
-//! PostgreSQL protocol is not used, for two reasons. `tokio-postgres` closes the socket of such a
-//! request at once, and PgBouncer 1.18 and 1.19 then exit with a fatal error. The request also
-//! needs the TLS settings, which a pool that the user has built does not expose.
+//! The pool's manager opens another connection, which executes `pg_cancel_backend`. The cancel
+//! request of the PostgreSQL protocol is not used, for two reasons. `tokio-postgres` closes the
+//! socket of such a request at once, and PgBouncer 1.18 and 1.19 then exit with a fatal error. The
+//! request also needs the TLS settings, which a pool that the user has built does not expose.
 
 use std::{
     convert::Infallible,
@@ -28,7 +28,7 @@ use crate::Error;
 /// The longest duration of a login. A backend starts before the login, so it can be older than its
 /// connection by up to this time.
 const LOGIN: Duration = Duration::from_secs(15);
-/// The largest relative difference between the clock speeds of the two machines.
+/// The largest relative difference between the clock speeds of this machine and of the server.
 const DRIFT: f64 = 0.001;
 
 /// The backend that serves a connection.
@@ -37,8 +37,8 @@ pub(super) struct Backend {
     /// The process id that the server reported; `None` if the driver does not show it.
     process_id: Option<i32>,
     connected: Instant,
-    /// Whether the server has begun a transaction and no COMMIT was sent. If false, the statement
-    /// may be a commit.
+    /// Whether the server has begun a transaction and no COMMIT was sent. If false, the running
+    /// statement may commit.
     cannot_commit: bool,
 }
 
@@ -81,16 +81,18 @@ impl Canceller {
         })
     }
 
-    /// Cancels the statement that this backend executes. With several hosts this connection may
-    /// lead to another server, where another backend can have the same process id. So the start
-    /// time of the backend is compared too.
+    /// Cancels the statement that this backend executes. If the pool has several hosts, the
+    /// canceller may be connected to another server, where another backend can have the same
+    /// process id. So the start time of the backend is compared too.
     ///
     /// A commit may wait for its synchronous standby. If the commit is cancelled during this wait,
-    /// it becomes visible although a promotion of the standby can still lose it. A redelivered
-    /// message would then be acknowledged as a duplicate. So a statement that may commit is
-    /// cancelled only while it waits for a lock, which happens before its commit.
+    /// it becomes visible although a promotion of the standby can still lose it. Until the
+    /// promotion, a redelivery of its message would be acknowledged as a duplicate, and the message
+    /// would be lost. So a statement that may commit is cancelled only while it waits for a lock,
+    /// which happens before its commit.
     pub(super) async fn cancel(&self, backend: Backend) -> Result<CancelResult, Error> {
         // A pooler gives its clients process ids of its own, which are not those of the backends.
+        // The first query below detects this.
         let (Some(own), Some(other)) =
             (process_id(&self.client.cancel_token()), backend.process_id)
         else {
@@ -99,8 +101,8 @@ impl Canceller {
         let age = backend.connected.elapsed().as_secs_f64();
         let tolerance = LOGIN.as_secs_f64() + DRIFT * age;
         let cannot_commit = backend.cannot_commit;
-        // The default role of the connection can differ from its login role. Use the login role,
-        // which the other connection has too.
+        // `pg_cancel_backend` needs the login role of the other connection. This connection has the
+        // same login role, but its default role can differ, so use the login role.
         let sql = format!(
             "SET LOCAL ROLE NONE; SET LOCAL search_path = pg_catalog; \
              SELECT pg_backend_pid() = {own}; \

@@ -2,10 +2,11 @@
 //! server still executes on this connection.
 //!
 //! Closing the socket alone ends nothing: a backend that executes a statement or waits for a lock
-//! reads nothing from its client. So ROLLBACK is sent after the running statement. If the ROLLBACK
-//! does not end at once, the statement is cancelled. The socket is closed after a second at the
-//! latest. Behind a pooler nothing can be cancelled: there `client_connection_check_interval` lets
-//! the backend detect that its client is gone.
+//! reads nothing from its client. So ROLLBACK is sent, which the server executes after the running
+//! statement. If the server does not reply to the ROLLBACK soon, the running statement is
+//! cancelled. The socket is closed after a second at the latest. Behind a pooler nothing can be
+//! cancelled: there `client_connection_check_interval` lets the backend detect that its client is
+//! gone.
 //!
 //! A commit is not cancelled: see [`Canceller::cancel`].
 
@@ -29,14 +30,14 @@ use super::{
 };
 use crate::Error;
 
-/// How long ROLLBACK may take before the statement in front of it is cancelled.
+/// How long to wait for the reply to ROLLBACK before the running statement is cancelled.
 const PROMPT: Duration = Duration::from_millis(20);
 /// The time between two attempts to cancel the statement. An attempt that reaches the backend
 /// between two statements has no effect, so it is repeated.
 const AGAIN: Duration = Duration::from_millis(250);
-/// The time after which the socket is closed in any case. Behind a pooler this frees the pooler's
-/// connection to the server. The next statement may need that connection, and also the statement
-/// that detects the pooler.
+/// The time after which the socket is closed in any case. A pooler then frees its connection to the
+/// server. Other statements may wait for that connection, also the statement with which the
+/// canceller detects the pooler.
 const OPEN: Duration = Duration::from_secs(1);
 /// How long to repeat the attempt if the backend may be committing or was not found. A backend that
 /// may be committing can begin to wait for a lock, and is then cancelled. A backend that was not
@@ -47,7 +48,8 @@ const LOOKS: Duration = Duration::from_secs(1);
 const CANCEL_LIMIT: Duration = Duration::from_secs(15);
 
 /// The canceller of each pool, which all connections that are being closed share. It is one
-/// connection outside of the pool's count, and is kept while there is a statement to cancel.
+/// connection that does not count in the size of the pool. It is kept while there is a statement to
+/// cancel.
 static CANCELLERS: PerPool<Mutex<CancelConnection>> = PerPool::new();
 
 /// The shared canceller, or the reason why there is none.
@@ -68,7 +70,8 @@ static CLOSING: LazyLock<watch::Sender<usize>> = LazyLock::new(watch::Sender::de
 pub(super) fn close(object: Object, cannot_commit: bool) {
     let (pool, backend) = (Object::pool(&object), Backend::of(&object, cannot_commit));
     let client = Object::take(object);
-    // Without a runtime, dropping `client` closes the connection here.
+    // Without a runtime of tokio no task can be spawned. Dropping `client` then closes the
+    // connection.
     let Ok(runtime) = Handle::try_current() else {
         return;
     };

@@ -9,7 +9,7 @@
 //!   connection for a short statement.
 //! - A short statement takes no second connection while it holds one.
 //! - Every wait for a connection has a limit. [`Error::Pool`] means that no connection was free in
-//!   time. This is a failure of the environment and uses up no attempt.
+//!   time. This is an error of the environment and uses up no attempt of a message.
 //! - If the future that uses a connection is dropped, the connection is closed. Its statement is
 //!   cancelled first, unless it may be a commit: see [`closing`].
 //!
@@ -40,7 +40,8 @@ pub use turns::Patience;
 /// [`PoolConfig`](crate::PoolConfig) are shorter.
 pub(crate) const CHECKOUT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The longest time that a statement waits at the server for a new message or a commit.
+/// The longest time that a statement waits at the server for a new message of an inbox or for a
+/// commit of effects.
 const LONG_WAIT: Duration = Duration::from_secs(1);
 /// The limit in place of [`LONG_WAIT`] while the pool has no other connection for short statements.
 const SHORT_WAIT: Duration = Duration::from_millis(100);
@@ -83,7 +84,8 @@ pub(crate) async fn at_most<T, E: Into<Error>>(
     }
 }
 
-/// Returns how long a statement on a connection of this pool may wait at the server.
+/// Returns how long a statement on a connection of this pool may wait at the server for a new
+/// message or a commit.
 pub(crate) fn wait_at_server(pool: &Pool) -> Duration {
     let status = pool.status();
     match status.available > 0 || status.size < status.max_size {

@@ -7,8 +7,8 @@ use std::{
 
 use deadpool_postgres::Pool;
 
-/// One value for each pool. A value is kept as long as it is used, and a new value is created at
-/// the next use.
+/// One value for each pool. A value exists as long as a caller holds it. After that, the next use
+/// creates a new value.
 pub(super) struct PerPool<T> {
     values: Mutex<Option<Values<T>>>,
 }

@@ -7,7 +7,7 @@ use crate::Error;
 /// Returns whether the connection can be used again after this error. After an error that is not
 /// known to be harmless, the connection must not be used again.
 pub(crate) fn leaves_connection_sound(error: &Error) -> bool {
-    // A read-only server may have been replaced by another primary, which a new connection finds.
+    // If the server is read-only, another server may be the primary now. A new connection finds it.
     let is_useless = |kind| matches!(kind, ErrorKind::ConnectionLost | ErrorKind::ReadOnly);
     match error {
         Error::Handler(error) => !error.database_kind().is_some_and(is_useless),
