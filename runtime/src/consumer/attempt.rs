@@ -27,8 +27,8 @@ pub(super) async fn attempt_route(
     {
         return results;
     }
-    // `store_batch` has failed and rolled back, for example because an id function has panicked.
-    // The panic must fail only its own message, so process the messages one by one. `process_batch`
+    // If `store_batch` has failed, it has rolled back. The reason can be a panic of an id function,
+    // which must fail only its own message, so process the messages one by one. `process_batch`
     // converts panics itself, because it may have committed some of its messages.
     let mut results = Vec::with_capacity(messages.len());
     for message in messages {

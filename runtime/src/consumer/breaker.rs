@@ -87,8 +87,8 @@ impl Breaker {
         self.trip().1
     }
 
-    /// Closes the breaker after a successful probe. Returns whether this is the first close since
-    /// the first failure, so that a breaker that keeps opening and closing is logged once.
+    /// Closes the breaker after a successful probe. Returns whether the breaker closes for the
+    /// first time since its first failure. The caller logs only this close.
     pub(super) fn close(&self) -> bool {
         let mut state = self.state();
         state.due = None;

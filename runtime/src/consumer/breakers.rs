@@ -94,9 +94,10 @@ impl Breakers {
 
     /// Decides what caused an error of the environment in an attempt.
     ///
-    /// The message is the cause if other attempts have succeeded since the time in `suspects`: an
-    /// attempt that shows that the database is available, and an attempt that handled a message of
-    /// the same destination. Only attempts that started after a probe closed the breakers count.
+    /// The message is the cause if two kinds of attempts have succeeded since the time in
+    /// `suspects`: an attempt of any route, which shows that the database is available, and an
+    /// attempt that handled a message of the same destination. Only attempts that started after a
+    /// probe closed the breakers count.
     pub(super) fn judge(&self, attempted: Attempted<'_>, error: &Error) -> Cause {
         let Some((destination, breaker)) = self.of_route(attempted.route) else {
             return Cause::Message;
@@ -255,8 +256,9 @@ impl Breakers {
             .min()
     }
 
-    /// Probes the database if the probe of a breaker is due, and then closes the breakers that are
-    /// due. Forgets the failures of breakers that have been closed for long enough. Cancel safe.
+    /// Probes the database if the probe of a breaker is due. If the probe succeeds, closes the
+    /// breakers that are due. Forgets the failures of breakers that have been closed for long
+    /// enough. Cancel safe.
     pub(super) async fn look(&self, pool: &Pool) {
         let now = Instant::now();
         self.forget_quiet(now);

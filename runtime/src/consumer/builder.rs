@@ -96,12 +96,12 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// Sets the handler for the messages that match no [route](Self::route). It handles them with
-    /// this destination. A consumer has at most one such handler.
+    /// Sets the handler for the messages that match no [route](Self::route). These messages are
+    /// claimed under this destination. A consumer has at most one such handler.
     ///
     /// The handler works in the transaction that claims the message. It must drop `Tx` before it
     /// returns: if it keeps `Tx`, processing fails with [`Error::TransactionKept`] and the
-    /// transaction is rolled back. It must not execute COMMIT or ROLLBACK:
+    /// transaction is rolled back. If it executes COMMIT or ROLLBACK, processing fails with
     /// [`Error::TransactionEnded`].
     pub fn handle<F, Fut>(mut self, destination: &str, handler: F) -> Self
     where
@@ -161,8 +161,9 @@ impl<S: Source> Consumer<S> {
         self
     }
 
-    /// Handles the messages that `selector` selects, with this destination. A message goes to the
-    /// first route that matches it. Two routes for the same topic or type are an error.
+    /// Handles the messages that `selector` selects, and claims them under this destination. A
+    /// message goes to the first route that matches it. Two routes for the same topic or type are
+    /// an error.
     ///
     /// A message that no route matches goes to the fallback: [`handle`](Self::handle),
     /// [`store`](Self::store), [`handle_leased`](Self::handle_leased) or
@@ -228,8 +229,8 @@ impl<S: Source> Consumer<S> {
     }
 
     /// Lets several messages share a transaction: one round trip claims all messages of the batch,
-    /// and one more round trip commits them. When a message fails, the other messages of the batch
-    /// are processed one by one.
+    /// and one more round trip commits them. When a message fails, the transaction is rolled back,
+    /// and the messages of the batch are processed one by one.
     pub fn batches(mut self, batches: Batches) -> Self {
         self.settings.batches = batches;
         self

@@ -14,7 +14,7 @@ use crate::{Message, backoff::Backoff};
 /// The number of messages for which failures are counted.
 const REMEMBERED: u64 = 10_000;
 const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
-/// The longest time that the cache accepts.
+/// The longest time for which a count is kept. The cache does not accept every duration.
 const LONGEST_MEMORY: Duration = Duration::from_secs(365 * 86_400);
 
 /// Counts the failures that this process has seen. The delivery count of a broker is not used if it

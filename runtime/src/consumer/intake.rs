@@ -52,8 +52,8 @@ impl<S: Source> Intake<S> {
                     Closed::default()
                 })
         };
-        // Close both at the same time: when the database does not respond, the messages that the
-        // source has returned must still be counted.
+        // Close both at the same time, with a limit for the inboxes. So if the database does not
+        // respond, the messages that the source has returned are still counted.
         let requeued = timeout(REQUEUED_CLOSED_WITHIN, self.requeued.close());
         let (mut closed, requeued) = tokio::join!(source, requeued);
         match requeued {

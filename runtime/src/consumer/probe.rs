@@ -24,8 +24,8 @@ const TIMEOUT_WHILE_WORKING: Duration = Duration::from_secs(1);
 const LOCK_TIMEOUT_MS: u32 = 500;
 
 /// Checks the functions that the consumer may need later. Then claims a random id and rolls back.
-/// The claim succeeds only on a server that accepts writes and has a library that fits the
-/// extension.
+/// The claim succeeds only on a server that accepts writes, and only if the library of the
+/// extension matches its SQL.
 pub(super) async fn probe(
     pool: &Pool,
     destination: &Destination,

@@ -72,8 +72,8 @@ impl QueuedMessage {
 
     /// Returns the settlement of a message that this process releases when it stops. A message that
     /// was retried in place has failed, so its broker must count a failure. A message near its
-    /// delivery limit is released without a failure, because its broker might not redeliver it
-    /// after a failure. Its source keeps it when the source closes.
+    /// delivery limit is released without a failure, because its broker might delete it after a
+    /// failure. At a release, its source withholds it or its broker does not count the return.
     pub(super) fn given_back(&self) -> Settlement {
         if self.repeats > 0 && !self.receipt.is_near_limit() {
             Settlement::RETRY
@@ -103,8 +103,8 @@ struct State {
     /// A fetched message that waits for its bytes. Nothing more is fetched in the meantime.
     ahead: Option<QueuedMessage>,
     waiting: VecDeque<QueuedMessage>,
-    /// Messages that wait for their next attempt. Until it has ended, no later message of their
-    /// ordering keys is processed.
+    /// Messages that wait for their next attempt. No later message of an ordering key is processed
+    /// before this attempt has ended.
     delayed: Vec<QueuedMessage>,
     /// The ordering keys with a message that is being processed or delayed.
     busy: HashSet<String>,
@@ -226,7 +226,7 @@ impl Queue {
             Next::TooLarge | Next::Nothing => {
                 let mut state = self.state();
                 // A message that its broker may delete when it is released also stays. The consumer
-                // would keep it in place of a release, and its bytes would not be counted.
+                // would delay it here and not release it, and its bytes would not be counted.
                 state.ahead.take_if(|queued| {
                     queued.ordering_key.is_none() && !queued.may_end_with_release()
                 })
@@ -234,7 +234,8 @@ impl Queue {
         }
     }
 
-    /// Delays a message that was taken until `due`. Its ordering key stays busy.
+    /// Stores a message that a worker has taken, until its next attempt at `due`. Its ordering key
+    /// stays busy.
     pub(super) fn delay(&self, mut queued: QueuedMessage, due: Instant) {
         queued.due = Some(due);
         self.state().delayed.push(queued);
@@ -259,7 +260,7 @@ impl Queue {
         self.state().len()
     }
 
-    /// Removes and returns all messages, in an order in which they can be redelivered.
+    /// Removes and returns all messages. Messages of one ordering key are in the order of delivery.
     pub(super) fn drain(&self) -> Vec<QueuedMessage> {
         let mut state = self.state();
         let State {

@@ -20,8 +20,9 @@ pub(super) enum KeptAs {
     /// The message's own id, as its policy reads it. A hash is used instead if the message has no
     /// id, or if a message with another fingerprint was processed under that id.
     Itself,
-    /// Like [`Itself`](Self::Itself), and a hash if the claim of the message is committed. Used for
-    /// a message whose handler has committed the claim without the effects of the message.
+    /// Like [`Itself`](Self::Itself), but a hash is also used if the claim of the message is
+    /// committed. Used for a message whose handler has committed the claim without the effects of
+    /// the message.
     ItselfOrHash,
     /// A hash of the whole message. Used for a message without a known destination, and for a
     /// message that has the id of another message.
@@ -40,7 +41,8 @@ pub(super) async fn keep(
 ) -> Result<bool, Error> {
     let with = DeadLetterContent::from(message);
     let id = match kept_as {
-        // The user's id function may panic, perhaps as it did at the attempt. Then a hash is used.
+        // The user's id function may panic, also if it has panicked at the attempt already. A hash
+        // is used in this case.
         KeptAs::Itself | KeptAs::ItselfOrHash => unwinding(async { idem.id_of(message) })
             .await
             .ok()

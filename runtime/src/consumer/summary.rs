@@ -25,8 +25,8 @@ pub struct Summary {
     /// `given_back`.
     pub returned: u64,
     /// Settlements that the broker did not confirm. These messages may be redelivered, and are
-    /// duplicates if they were handled. There is one exception: a last delivery that could not be
-    /// kept when the consumer stopped may not be redelivered.
+    /// duplicates if they were handled. There is one exception: a message near its delivery limit
+    /// that could not be kept when the consumer stopped may not be redelivered.
     pub failed_settlements: u64,
 }
 

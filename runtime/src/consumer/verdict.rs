@@ -13,8 +13,8 @@ const AFTER_A_LOSS: Duration = Duration::from_millis(100);
 pub(super) enum Verdict {
     /// The message is finished.
     Over(Settlement, DeliveryOutcome),
-    /// The message is redelivered after this time, and the consumer counts no failure: the database
-    /// has counted it, or another process holds the message.
+    /// The message is redelivered after this time. The consumer counts no failure, because the
+    /// database has counted it, or because another process holds the message.
     Again { after: Duration },
     /// The message failed. It is redelivered after this time or later, until it has failed too
     /// often.
@@ -54,7 +54,7 @@ impl Verdict {
             }
             (Processed::Dead, settlement) => Self::Over(settlement, DeliveryOutcome::Duplicate),
             (_, Settlement::Release { after }) => Self::Again { after },
-            // Only a filter returns this.
+            // Only a filter returns this settlement.
             (_, Settlement::Retry { after }) => Self::Failed {
                 error: Error::Handler("a filter requested a retry".into()),
                 after,

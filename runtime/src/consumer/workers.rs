@@ -24,8 +24,8 @@ impl Workers {
 
     /// Waits until a worker has panicked or all workers have ended. Cancel safe.
     ///
-    /// A worker that panicked may have left a key busy, so the consumer must then stop the other
-    /// workers too.
+    /// A worker that panicked may have left an ordering key busy, and later messages of this key
+    /// would wait without end. So the consumer must then stop the other workers too.
     pub(super) async fn panicked_or_ended(&mut self) {
         while self.panicked.is_none() && self.join_next().await {}
     }

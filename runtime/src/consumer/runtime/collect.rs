@@ -84,8 +84,9 @@ impl<S: Source> Runtime<S> {
             .into_iter()
             .map(|queued| self.release_unkept(queued))
             .collect();
-        // A broker that does not respond can delay a settlement for a long time. No other worker
-        // fetches meanwhile, so this worker must notice the stop.
+        // A broker that does not respond can delay a settlement for a long time. This worker holds
+        // the intake lock meanwhile, for which the other workers wait. So it must stop waiting soon
+        // after the consumer stops.
         tokio::select! {
             () = async { while given_back.next().await.is_some() {} } => {}
             () = async { self.stop.cancelled().await; sleep(STOP_STEP_LIMIT).await } => {

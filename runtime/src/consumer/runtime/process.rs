@@ -156,7 +156,8 @@ impl<S: Source> Runtime<S> {
     /// Releases a message that this worker was processing when the grace period ended.
     async fn release_attempted(&self, queued: QueuedMessage) {
         if queued.may_end_with_release() {
-            // The database can keep the message only after the rollback of its attempt has ended.
+            // The transaction of the attempt may still hold the claim. The message can be stored as
+            // a dead letter only after the rollback, so a later step of the shutdown does that.
             self.queue.delay(queued, Instant::now());
         } else {
             self.release_at_stop(queued).await;

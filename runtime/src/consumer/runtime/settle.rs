@@ -16,8 +16,8 @@ use crate::{
     transport::TransportError,
 };
 
-/// The longest time that a broker may take to confirm a settlement. The longest limit of a broker
-/// client is shorter: 5 minutes for a message in librdkafka.
+/// The longest time that a broker may take to confirm a settlement. It is longer than the limits of
+/// all broker clients. The longest of these is 5 minutes, for a message in librdkafka.
 const SETTLEMENT: Duration = Duration::from_secs(600);
 
 impl<S: Source> Runtime<S> {
@@ -86,9 +86,9 @@ impl<S: Source> Runtime<S> {
         }
         drop(permit);
         // Wake the worker that fetches only when it waits for this, because a wake-up interrupts
-        // the fetch. The read-modify-write either finds that the source has ended, or precedes that
-        // moment, so that the worker sees the released permit. A plain load could be too early, and
-        // the worker would then wait without end.
+        // the fetch. If `has_ended` is not set yet, the worker sets it later by a read-modify-write
+        // and then sees the released permit. A plain load could return an old value, and the worker
+        // would wait without end.
         let is_awaited = ordering_key.is_some() || self.queue.has_ahead();
         if is_awaited || self.has_ended.fetch_or(false, Ordering::AcqRel) {
             self.changed.notify_one();

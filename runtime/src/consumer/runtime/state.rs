@@ -62,8 +62,8 @@ impl<S: Source> Runtime<S> {
         let capacity = settings
             .concurrency
             .saturating_mul(settings.batches.max)
-            // The capacity is at least two, so that another message can succeed while one message
-            // is retried in place.
+            // The capacity is at least two. While one message is retried in place, the success of
+            // another message shows that the environment is available.
             .clamp(2, Semaphore::MAX_PERMITS);
         let routes = parts.routes.check(&parts.idem, &parts.pool)?;
         let breakers = Breakers::new(&routes, parts.status);

@@ -48,8 +48,8 @@ impl<S: Source> Runtime<S> {
             self.cut.cancel();
             if timeout(STOP_STEP_LIMIT, workers.ended()).await.is_err() {
                 self.count_unsettled(self.held_count().saturating_sub(self.queue.len()));
-                // A handler that blocks its thread can still commit. Until it ends, the later
-                // messages of its ordering key are not released.
+                // A handler that blocks its thread can still commit. `abort` waits for its end, so
+                // that no later message of its ordering key is released before that.
                 workers.abort().await;
             }
         }
@@ -203,8 +203,8 @@ impl<S: Source> Runtime<S> {
     }
 
     /// Stores a message as a dead letter. Retries while the database is unavailable and while
-    /// another transaction holds the claim of the message. Such a transaction can be an aborted
-    /// transaction that the server ends late, behind a connection pooler.
+    /// another transaction holds the claim of the message. For example, behind a connection pooler
+    /// the server can end the transaction of a dropped handler late.
     async fn keep_last_letter(
         &self,
         message: &Message,

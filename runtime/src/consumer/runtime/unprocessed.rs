@@ -1,4 +1,4 @@
-//! Decides what becomes of a message that was not processed: it is retried, released or rejected.
+//! Decides whether a message that was not processed is retried, released or rejected.
 
 use std::time::Duration;
 
@@ -97,8 +97,8 @@ impl<S: Source> Runtime<S> {
         outcome: DeliveryOutcome,
         cause: &str,
     ) {
-        // A message of an ordering key is kept in this process and retried here. It is not returned
-        // to its broker, so the broker cannot delete it.
+        // A message with an ordering key is retried in place. It is not returned to its broker, so
+        // the broker cannot delete it.
         if queued.ordering_key.is_none() && queued.costs_delivery_near_limit() {
             let reason = format!("its broker may delete it at the next return: {cause}");
             self.reject(queued, reason, KeptAs::Itself).await;
