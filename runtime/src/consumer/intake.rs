@@ -42,7 +42,7 @@ impl<S: Source> Intake<S> {
         }
     }
 
-    /// Closes the source and returns prefetched messages to where they came from.
+    /// Closes the source and the inboxes, which return their prefetched messages.
     pub(super) async fn close(&mut self) -> Closed {
         let source = async {
             unwinding(self.patient.source.close())

@@ -85,10 +85,10 @@ impl<S: Source> Runtime<S> {
             self.queue.release(ordering_key);
         }
         drop(permit);
-        // Wake the worker that fetches only when it waits for this, because a wake-up interrupts
-        // the fetch. If `has_ended` is not set yet, the worker sets it later by a read-modify-write
-        // and then sees the released permit. A plain load could return an old value, and the worker
-        // would wait without end.
+        // Wake the worker that fetches only when it waits for the end of this message, because a
+        // wake-up interrupts the fetch. If `has_ended` is not set yet, the worker sets it later by
+        // a read-modify-write and then sees the released permit. A plain load could return an old
+        // value, and the worker would wait without end.
         let is_awaited = ordering_key.is_some() || self.queue.has_ahead();
         if is_awaited || self.has_ended.fetch_or(false, Ordering::AcqRel) {
             self.changed.notify_one();

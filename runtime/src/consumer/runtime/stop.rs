@@ -94,7 +94,8 @@ impl<S: Source> Runtime<S> {
             .into_iter()
             .partition(QueuedMessage::may_end_with_release);
         let given_back = async {
-            // Release them one after the other: the broker may redeliver them in this order.
+            // Release them one after the other, so that the broker can redeliver them in this
+            // order.
             let mut rest = rest.into_iter();
             while let Some(queued) = rest.next() {
                 if timeout_at(until, self.release_at_stop(queued))

@@ -1,4 +1,4 @@
-//! The time limit that several steps share, and the instants that a worker waits for.
+//! The time limit for the steps of a shutdown, and functions to wait until an instant.
 
 use std::{future::pending, time::Duration};
 
