@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 
-/// An endless back-off. The pauses grow until the next reset.
+/// A back-off that never gives up. The pauses grow up to the cap, until the next reset.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     first: ExponentialBuilder,

@@ -1,12 +1,12 @@
-//! Boxes the errors of users so that their type stays visible.
+//! Boxes the errors of handlers without hiding their type.
 
 use std::{any::Any, error::Error as StdError};
 
 /// Any error.
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// Boxes an error with its original type, which decides whether the message is the cause. `Into` of
-/// an `anyhow::Error` would hide the original error behind a private type.
+/// Boxes an error with its original type. The runtime uses this type to decide whether the message
+/// caused the error. `Into` would hide the error inside an `anyhow::Error` behind a private type.
 pub(crate) fn boxed<E: Into<BoxError> + 'static>(error: E) -> BoxError {
     let nothing = || BoxError::from("an error without a text");
     let mut given = Some(error);

@@ -1,13 +1,13 @@
-//! Handlers with other arguments than the message: each argument is extracted from it.
+//! Handlers with other arguments than the message: each argument is extracted from the message.
 //!
-//! The first argument of a handler is what it works with, a transaction or a lease, and it is
-//! passed on. So a handler gets its transaction exactly once, and this is checked when it is
-//! compiled. Every further argument is read from the message by [`FromMessage`].
+//! The first argument of a handler is a transaction or a lease. It is passed on and not extracted,
+//! so the compiler checks that a handler gets it exactly once. Every further argument is read from
+//! the message by [`FromMessage`].
 //!
 //! [`extract`] is a function around a handler and not a second method beside
 //! [`Consumer::handle`](crate::Consumer::handle): its result is a handler like any other, so it
-//! fits every function that takes one. Nothing can be inferred about the arguments of a closure
-//! inside `extract`, so such a closure annotates them.
+//! fits every function that takes one. The compiler cannot infer the types of the arguments of a
+//! closure inside `extract`, so the closure must state them.
 
 use std::future::ready;
 
@@ -46,8 +46,9 @@ use crate::{Handled, HandlerError, Message};
 pub trait FromMessage<S>: Sized {
     /// Reads the argument.
     ///
-    /// An error is an error of the handler, which does not run then. An error that no other attempt
-    /// can correct should be [terminal](HandlerError::terminal).
+    /// If this returns an error, the handler does not run, and the error counts as an error of the
+    /// handler. An error that no other attempt can correct should be
+    /// [terminal](HandlerError::terminal).
     fn from_message(message: &Message, state: &S) -> Result<Self, HandlerError>;
 }
 
@@ -81,10 +82,10 @@ impl<S: Clone> FromMessage<S> for State<S> {
     }
 }
 
-/// A function that [`extract`] accepts: it works with a `W` and takes the arguments `A`, a tuple of
-/// up to five.
+/// A function that [`extract`] accepts. `W` is its first argument, and `A` is a tuple of up to five
+/// further arguments.
 ///
-/// All async functions and closures of this form have the trait.
+/// All async functions and closures with such arguments implement this trait.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler",
     label = "not an async function of a transaction or lease and up to five other arguments",

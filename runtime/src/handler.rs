@@ -23,7 +23,7 @@ pub use crate::error::{DecodeError, HandlerError, HandlerFailed, TerminalError, 
 /// The result of a handler: the effects to record, or the error.
 pub type Handled = Result<Vec<Effect>, HandlerError>;
 
-/// A handler as a trait object. It works with a `W`.
+/// A handler as a trait object. `W` is its first argument: a transaction or a lease.
 pub(crate) type ErasedHandler<W> =
     Arc<dyn Fn(W, Message) -> BoxFuture<'static, Handled> + Send + Sync>;
 

@@ -148,12 +148,12 @@ where
             let mut upcoming = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             (upcoming.ready.take(), upcoming.later.clone())
         };
-        // The service is called here and not in the future, so that this attempt uses or releases
-        // the reserved capacity.
+        // The service is called here and not in the future, so that this attempt uses the capacity
+        // that the service has reserved, for example in a concurrency limit, or frees it.
         let handled = match ready {
             Some(mut service) => Ok(service.call(request)),
-            // Do not wait: the task that has the capacity may be waiting for the connection that
-            // this task holds.
+            // Do not wait until the service is ready: the task that holds its capacity may be
+            // waiting for the connection that this task holds.
             None => match later.ready().now_or_never() {
                 Some(Ok(service)) => Ok(service.call(request)),
                 Some(Err(error)) => Err(error.into()),

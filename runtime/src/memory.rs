@@ -87,8 +87,8 @@ impl Memory {
         }
     }
 
-    /// Requests a message. With `wait`, waits until all earlier tasks for the message have
-    /// succeeded, failed or been dropped.
+    /// Requests the turn to handle a message. With `wait`, waits until all earlier tasks for the
+    /// message have succeeded, failed or been dropped.
     pub(crate) async fn enter(&self, identity: Identity, wait: bool) -> Entered {
         if self.known.contains(&identity) {
             return Entered::Duplicate;
@@ -123,7 +123,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Records that the message took effect. From now on it is a duplicate.
+    /// Records that the message took effect. Its later deliveries are duplicates.
     pub(crate) fn handled(self) {
         self.place.memory.known.insert(self.place.identity.clone());
     }

@@ -54,7 +54,7 @@ impl HandlerError {
             if let Some(error) = error.downcast_ref::<Error>() {
                 return Some(error.kind());
             }
-            // A call that the handler made itself.
+            // The error of a function of `idem_client` that the handler has called itself.
             if let Some(error) = error.downcast_ref::<idem_client::Error>() {
                 return Some(error.kind());
             }
@@ -79,7 +79,7 @@ impl<E: Into<Box<dyn StdError + Send + Sync>> + 'static> From<E> for HandlerErro
     }
 }
 
-/// Returns the class of the first of these causes that has a class.
+/// Returns the class of the first error in this chain of causes that has a class.
 ///
 /// An `anyhow::Error` that was boxed by the user hides its original error and shows only the causes
 /// of that error. So the class is stored in a cause, a [`Mark`].

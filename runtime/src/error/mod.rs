@@ -99,7 +99,7 @@ pub enum Error {
     NotReady(Box<NotReady>),
     /// The policy of the destination contradicts the function that was called, for example
     /// `fingerprint` and [`process_checked`](crate::Idem::process_checked). The message was not
-    /// processed. It is not the cause, so its settlement is a release.
+    /// processed. The message is not the cause, so it is released.
     #[error("{0}")]
     Policy(String),
     /// The server returned a result that this version of the client does not support.
@@ -139,8 +139,9 @@ impl From<idem_client::Error> for Error {
 impl From<deadpool_postgres::PoolError> for Error {
     fn from(error: deadpool_postgres::PoolError) -> Self {
         match error {
-            // A failure before the server replies, in TLS or in the path of a socket, is a failure
-            // of the pool and not of the caller.
+            // A failure before the server replies, for example in TLS or in the path of a socket,
+            // counts as a failure of the pool, because the statement of the caller is not its
+            // cause.
             deadpool_postgres::PoolError::Backend(error)
                 if error.as_db_error().is_none() && ErrorKind::of(&error) == ErrorKind::Other =>
             {

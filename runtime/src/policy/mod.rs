@@ -120,9 +120,9 @@ pub enum OnDuplicate {
 pub enum Store {
     /// In the database: each message takes effect exactly once.
     Database,
-    /// In the memory of this process, while the process lives: for handlers that may process a
-    /// message again after that, and after an ambiguous commit. The handler still gets a
-    /// transaction, which also commits its effects.
+    /// In the memory of this process. A message may be processed again after the process has ended,
+    /// and after an ambiguous commit. The handler still gets a transaction, which also commits its
+    /// effects.
     Memory,
 }
 

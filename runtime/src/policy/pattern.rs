@@ -17,8 +17,8 @@ impl Pattern {
     pub(super) fn check(&self) -> Result<(), Error> {
         let refuse = |why: &str| Err(Error::Invalid(format!("{self}: {why}")));
         match self {
-            // A prefix must not be longer than the name of a destination can be, so the last arm
-            // checks it too.
+            // A prefix has the same limits as the name of a destination, so the last arm checks
+            // both.
             Self::Prefix(prefix) if prefix.is_empty() => refuse(
                 "a prefix must not be empty; use the default rule for all other destinations",
             ),

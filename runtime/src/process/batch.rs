@@ -1,4 +1,4 @@
-//! Messages that share a transaction: which messages can, their transaction, and their results.
+//! Messages that share a transaction: the choice of the messages, the transaction, and the results.
 
 use std::{mem, sync::Arc};
 

@@ -24,7 +24,7 @@ pub enum ClaimOutcome {
 }
 
 impl ClaimOutcome {
-    /// Parses the text of a boolean or of an `idem_outcome`.
+    /// Parses the result of a claim: the text of a boolean, or of an `idem_outcome`.
     pub(crate) fn parse(value: Option<&str>) -> Result<Self, Error> {
         match value {
             Some("t" | "claimed") => Ok(Self::Claimed),

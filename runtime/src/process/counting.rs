@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{Error, Processed, connection::has_two, lease::extend_on, policy::Policy};
 
-/// The feature that needs two connections at once.
+/// The name of this feature in an error message. It needs two connections at once.
 const COUNTING: &str = "counting the attempts of a handler";
 
 /// Checks that the pool has two connections: the lease is renewed while the transaction holds a
@@ -51,11 +51,11 @@ pub(super) async fn end_failed_attempt(
             leases.give_back(held).await?;
             Err(error)
         }
-        // The database could be reached. If the handler lost its connection in each attempt,
-        // the handler is the cause.
+        // The handler is the cause. This includes a handler that lost its connection in each
+        // attempt, because the database could be reached at the start of each attempt.
         _ if matches!(error, Error::Handler(_)) => leases.failed_with(held, error).await,
         // The result is unknown, so the lease is not released: it expires, the attempt stays
-        // counted, and the next attempt resolves the result.
+        // counted, and the next attempt finds out the result.
         ErrorKind::AmbiguousCommit => Err(error),
         // The transaction is certainly rolled back, and the database may be available again. If it
         // is not, the lease expires and the attempt stays counted.

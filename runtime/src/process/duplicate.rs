@@ -1,4 +1,5 @@
-//! A message that is not processed, because it was processed before or is not claimed.
+//! The outcome of a message that is not processed, because it was processed before or is not
+//! claimed.
 
 use idem_client::{MessageId, effects};
 use tracing::info;

@@ -38,8 +38,8 @@ pub(super) fn handler_error_caused_by_environment(error: &HandlerError) -> bool 
     error.is_unavailable() || is_listed(error.source())
 }
 
-/// Returns whether this error, or an error among its causes, is on the list of environmental
-/// errors.
+/// Returns whether this error, or an error among its causes, is on the list of errors of the
+/// environment. [`is_listed_state`] has the SQLSTATEs of the list.
 fn is_listed(error: &(dyn StdError + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -62,8 +62,8 @@ fn is_listed(error: &(dyn StdError + 'static)) -> bool {
             .or_else(|| driver.and_then(tokio_postgres::Error::as_db_error));
         if let Some(server) = server {
             return match server.parsed_severity() {
-                // Such an error ends a session or rejects a login. A lost session is not on the
-                // list.
+                // An error of this severity ends a session or rejects a login. A lost session is
+                // not on the list.
                 Some(Severity::Fatal | Severity::Panic) => {
                     ErrorKind::of_server(server) != ErrorKind::ConnectionLost
                 }
@@ -80,7 +80,7 @@ fn is_listed(error: &(dyn StdError + 'static)) -> bool {
     false
 }
 
-/// Like [`is_listed`], for a call of the client that a handler made itself.
+/// Like [`is_listed`], for the error of a function of `idem_client` that a handler called itself.
 fn is_listed_call(error: &idem_client::Error) -> bool {
     use idem_client::Error as Call;
     match error {
@@ -107,7 +107,7 @@ fn is_unreachable(error: &tokio_postgres::Error) -> bool {
     })
 }
 
-/// Returns whether a SQLSTATE is on the list of environmental errors.
+/// Returns whether a SQLSTATE is on the list of errors of the environment.
 fn is_listed_state(state: &str) -> bool {
     match state {
         // query_canceled: the message may be the cause, because its statement takes longer than
@@ -155,8 +155,8 @@ mod tests {
         ))));
     }
 
-    /// Goal: an error of a call that the handler made itself is classified like an error of the
-    /// runtime, also in a helper that uses `anyhow`.
+    /// Goal: an error of a function of `idem_client` that the handler called itself is classified
+    /// like an error of the runtime, also in a helper that uses `anyhow`.
     #[tokio::test]
     async fn error_of_a_call_of_the_handler_is_classified() {
         let connecting =

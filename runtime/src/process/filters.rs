@@ -11,7 +11,7 @@ use crate::{
 
 /// Returns the message after the filters.
 ///
-/// An error is the settlement of a filter that stopped the message.
+/// If a filter stopped the message, `Err` contains the settlement that the filter returned.
 pub(super) async fn filter_message(
     settings: &Settings,
     message: &Message,

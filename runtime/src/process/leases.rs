@@ -126,8 +126,8 @@ impl<'t> Leases<'t> {
         });
         match completed.await {
             Ok(effects) => Ok(Processed::New { effects }),
-            // The retry after an ambiguous commit has waited for the row of the lease, so that
-            // commit has ended and `not_held` can read its result.
+            // The retry after an ambiguous commit has waited for the row of the lease. So the
+            // earlier commit has ended, and `not_held` can read its result.
             Err(error) if error.kind() == ErrorKind::NotClaimed => self.not_held().await,
             Err(error) => {
                 let doubt = doubt.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -136,8 +136,9 @@ impl<'t> Leases<'t> {
         }
     }
 
-    /// Returns the outcome of a message after its lease is lost: a duplicate if a commit without a
-    /// reply has completed the message, or [`Error::LeaseLost`] if another process holds it.
+    /// Returns the outcome of a message after its lease is lost: a duplicate if the message is
+    /// claimed, for example by a commit whose reply was lost. Otherwise fails with
+    /// [`Error::LeaseLost`].
     pub(super) async fn not_held(&self) -> Result<Processed, Error> {
         match is_claimed(&self.task, self.id).await? {
             true => self.duplicate().await,

@@ -1,6 +1,6 @@
 //! Processes one message once: claim, handler, recording of effects, commit.
 //!
-//! `pipeline.rs` is the way of a message through all steps. The other files have the details.
+//! `pipeline.rs` has all steps in their order. The other files have the details.
 
 mod batch;
 mod builder;
@@ -149,7 +149,7 @@ impl Idem {
     /// occasionally be done twice. [`process_leased`](Self::process_leased) excludes other
     /// processes while the handler runs, and counts attempts.
     ///
-    /// Fails with [`Error::Invalid`], before the handler runs, if the policy compares fingerprints
+    /// Fails with [`Error::Policy`], before the handler runs, if the policy compares fingerprints
     /// or rejects expired messages. Attempts are not counted.
     pub async fn process_checked<F, Fut>(
         &self,

@@ -10,7 +10,7 @@
 //! 4. [`recall`] looks into the memory of this process, and skips duplicates (I1). With
 //!    `Store::Memory` the message is not claimed in the database, so I1 holds only while this
 //!    process lives, and not after an ambiguous commit.
-//! 5. One of these ways:
+//! 5. One of these alternatives:
 //!    - transaction: [`attempts`] repeats a [`transaction`] of claim, handler, effects and commit.
 //!      All of it takes effect once (I1), or nothing does (I2).
 //!    - [`counted`]: the same under a lease, if the policy counts attempts. Messages of the inbox
@@ -24,7 +24,7 @@
 //!      handler perhaps twice.
 //!    - batch: [`batch_transaction`] processes several messages. If it fails, nothing took effect
 //!      or the result is unknown (I2), and each message is processed alone: the claims show the
-//!      result, and a poison message fails alone.
+//!      result, and only the message that causes the failure fails.
 //! 6. [`remember`]: the memory of this process learns what is committed (I1).
 //! 7. [`after_duplicate`]: a duplicate is an outcome and no error (I8). The policy may log it or
 //!    pass the recorded effects to a callback (I3).
@@ -76,7 +76,7 @@ pub(super) struct Pipeline<'p> {
     pub(super) pool: &'p Pool,
 }
 
-// The entries.
+// The entry points.
 
 impl Pipeline<'_> {
     /// The handler works in the transaction that claims the message.
@@ -172,7 +172,8 @@ impl Pipeline<'_> {
 // The steps.
 
 impl Pipeline<'_> {
-    /// Steps 1 to 4. idem sends no statement here; filters and callbacks of the user may.
+    /// Steps 1 to 4. idem sends no statement in these steps. Filters and callbacks of the user may
+    /// send statements.
     async fn prepare(self, message: &Message) -> Prepared {
         let processing = Processing::begin(message);
         let span = processing.span().clone();
@@ -260,7 +261,7 @@ impl Pipeline<'_> {
     }
 }
 
-// The ways of step 5.
+// The alternatives of step 5.
 
 /// Repeats the transaction after a failure if another attempt may succeed, as often as the policy
 /// allows.
@@ -396,8 +397,8 @@ async fn counted(task: &Task<'_>, leases: &Leases<'_>, handler: &impl Work) -> P
     }
 }
 
-/// Claims the message and records the effects of a handler that has succeeded without a
-/// transaction.
+/// Claims the message and records its effects in a transaction of its own, after the handler has
+/// succeeded without one.
 async fn recorded(task: &Task<'_>, effects: Vec<Effect>) -> ProcessResult {
     // The work is done, so the handler of this transaction only returns the effects.
     let handler = |tx: Tx, _: Message| {
@@ -407,7 +408,7 @@ async fn recorded(task: &Task<'_>, effects: Vec<Effect>) -> ProcessResult {
     };
     let mut was_ambiguous = false;
     let result = attempts_noting(task, &handler, None, &mut was_ambiguous).await;
-    // After an ambiguous commit, the claim may be that of this call.
+    // After an ambiguous commit, this function itself may have committed the claim.
     if matches!(result, Ok(Processed::Duplicate { .. })) && !was_ambiguous {
         tracing::warn!(
             destination = %task.destination,

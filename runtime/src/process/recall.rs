@@ -1,4 +1,5 @@
-//! The memory of this process, before and after a message is processed.
+//! Looks a message up in the memory of this process before it is processed, and remembers it after
+//! that.
 
 use super::{settings::Settings, task::Ready};
 use crate::{
@@ -10,8 +11,8 @@ use crate::{
 /// Looks the message up in the memory of this process. Returns the outcome of a message that must
 /// not be processed now.
 ///
-/// With [`Store::Memory`](crate::policy::Store::Memory) this memory decides: it gives the message a
-/// turn, and nothing is claimed in the database.
+/// With [`Store::Memory`](crate::policy::Store::Memory) the memory decides whether the message is
+/// new. It gives a new message a turn, and nothing is claimed in the database.
 pub(super) async fn recall(settings: &Settings, ready: &mut Ready) -> Option<Processed> {
     if let Some(memory) = &ready.entry.memory {
         return match memory.enter(ready.identity()?, ready.policy().wait).await {
@@ -30,7 +31,8 @@ pub(super) async fn recall(settings: &Settings, ready: &mut Ready) -> Option<Pro
 /// Remembers a message whose transaction is committed. Returns its outcome.
 pub(super) fn remember(settings: &Settings, ready: &mut Ready, processed: Processed) -> Processed {
     let processed = match processed {
-        // The memory of this process protects the message.
+        // The message has no claim in the database, but the memory of this process detects its
+        // duplicates.
         Processed::Unprotected { effects } if ready.turn.is_some() => Processed::New { effects },
         processed => processed,
     };

@@ -198,7 +198,7 @@ impl Session {
         if self.checkout.is_kept() {
             // A kept `Tx` can still send statements, so close the connection at the server and do
             // not wait until the `Tx` is dropped. If the role may not terminate the backend, the
-            // failed statement prevents a commit.
+            // error of this statement aborts the transaction.
             fire_and_forget(
                 self.checkout.client(),
                 "SELECT pg_terminate_backend(pg_backend_pid())",
@@ -265,7 +265,8 @@ impl Session {
                 .await?,
             );
         }
-        // The claim of the transaction is gone if the handler has ended the transaction.
+        // If the handler has ended the transaction, the statement finds no claim of this
+        // transaction and fails.
         let recorded = self.request_and_commit(&records).await;
         let mut rows = recorded.map_err(of_record)?.into_iter();
         let ids = effects.iter().map(|(_, effects)| match effects {

@@ -109,8 +109,8 @@ pub(crate) enum Protection<'t> {
     ClaimFirst(&'t MessageId),
     /// The reactive style: the claim follows the handler.
     ClaimLast(&'t MessageId),
-    /// The completion of a lease is the claim. The claim is not looked up again: `acquire` has done
-    /// it, and the completion fails if the lease is lost.
+    /// The completion of the lease claims the message. No earlier claim is looked for, because
+    /// `acquire` has done that, and the completion fails if the lease is lost.
     Lease(&'t Held),
     /// Nothing is claimed in the database.
     None,

@@ -1,5 +1,6 @@
-//! The handlers inside of this crate, as bounds. A public function that takes a handler has the
-//! bound itself, which infers the arguments of a closure: see [`handler`](crate::handler).
+//! Trait bounds for handlers inside of this crate. A public function that takes a handler does not
+//! use them: it has a bound on `Fn`, so that the compiler infers the arguments of a closure. See
+//! [`handler`](crate::handler).
 
 use std::future::Future;
 
@@ -19,7 +20,7 @@ where
     type Future = Fut;
 }
 
-/// A handler that works once, with a `W`.
+/// A handler that is called once. `W` is its first argument.
 pub(crate) trait WorkOnce<W>: FnOnce(W, Message) -> Self::Future {
     type Future: Future<Output = Handled>;
 }
