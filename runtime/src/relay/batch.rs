@@ -1,5 +1,5 @@
 //! Publishes one leased batch: many effects concurrently, and effects of one key one after the
-//! other.
+//! other. The effects of one key in a batch are called a *sequence*.
 //!
 //! Everything that takes time is a future that ends with an [`Event`], and one loop handles the
 //! events. The statements in the database (extending the lease, parking) need the current token, so
@@ -75,8 +75,8 @@ enum Event<'a> {
     Parked(usize, Result<(), Error>),
 }
 
-/// Publishes a batch. `requested_at` is when its lease was requested. Returns only permanent errors
-/// and the error for a dropped relay.
+/// Publishes a batch. `requested_at` is when its lease was requested. Returns an error only if it
+/// is permanent, or if the relay no longer exists in the database.
 pub(super) async fn publish<P: Publisher>(
     context: Context<'_, P>,
     batch: &Batch,
@@ -267,8 +267,9 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
                 self.is_stepping = false;
                 if self.unless_lease_lost(result)?.is_some() {
                     self.context.steps.reporter.status.parked();
-                    // Forget the effect now, because the lease may end before the batch is done. If
-                    // the effect is unparked later, it has all its attempts again.
+                    // Forget the failures of the effect now and not at the end of the batch,
+                    // because the lease may end before that. If the effect is unparked later, it
+                    // has all its attempts again.
                     if let Some(place) = self.sequences.next_of(sequence) {
                         self.context.memory.forget(&self.messages[place]);
                     }
@@ -295,8 +296,8 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
                 self.advance(sequence);
             }
             Err(error @ PublishError::Unavailable(_)) => {
-                // Put the sequence behind the other sequences: an effect that is never confirmed
-                // must not be the only probe.
+                // While the broker is unavailable, one effect at a time is published as a probe.
+                // Put this sequence behind the others, so that the next probe is another effect.
                 self.ready.push_back(sequence);
                 self.waiting.not_confirmed(&message.topic);
                 self.broker_is_away(message, &error);

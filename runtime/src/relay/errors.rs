@@ -25,14 +25,14 @@ pub(super) fn is_lost_conflict(error: &Error) -> bool {
     error.sqlstate().is_some_and(|state| lost.contains(&state))
 }
 
-/// Returns whether the relay does not exist. A new relay of the same name may have a different
-/// number of partitions.
+/// Returns whether the relay does not exist. The number of partitions must then be read again,
+/// because a new relay of the same name may have a different number.
 pub(super) fn is_gone(error: &Error) -> bool {
     error.kind() == ErrorKind::NotFound
 }
 
 /// Returns the more important one of two errors that end a relay. "The relay does not exist" is the
-/// least important error.
+/// least important error, because the process then waits until the relay is created again.
 pub(super) fn worse(known: Option<Error>, other: Error) -> Option<Error> {
     known.filter(|known| !is_gone(known)).or(Some(other))
 }

@@ -180,8 +180,9 @@ impl Outages {
         self.topics.len() < before
     }
 
-    /// Records that the relay was dropped with all its partitions. Only partition 0 continues: it
-    /// reads the new number of partitions, and its first success ends a failure of the database.
+    /// Records that the relay was dropped and all its partitions have ended. The process then reads
+    /// the new number of partitions and reports this statement for partition 0, so the first
+    /// success of the statement ends a failure of the database.
     pub(super) fn partitions_are_gone(&mut self) {
         self.database = BTreeSet::from([0]);
         self.broker.clear();

@@ -57,7 +57,8 @@ impl<P: Publisher> Partition<P> {
         }
     }
 
-    /// Runs until the relay stops. Returns only permanent errors and the error for a dropped relay.
+    /// Runs until the relay stops. Returns an error only if it is permanent, or if the relay no
+    /// longer exists in the database.
     pub(super) async fn run(mut self) -> Result<(), Error> {
         let (commit_notifier, stop) = (Arc::clone(&self.commit_notifier), self.stop.clone());
         let mut rung = commit_notifier.listen();

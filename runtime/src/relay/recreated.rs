@@ -21,12 +21,13 @@ use crate::{
     connection::{Checkout, STATEMENT, within},
 };
 
-/// Why the partitions of a relay have ended.
+/// Why the process no longer serves the partitions of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     /// A shutdown was requested.
     Requested,
-    /// The relay was dropped or has another number of partitions. Read the number again.
+    /// The relay was dropped or has another number of partitions. The caller reads the number
+    /// again.
     Recreated,
 }
 

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{Error, panics};
 
-/// The tasks of all partitions, one for each. Each task ends with a `T`.
+/// The tasks of all partitions, one for each. `T` is the result of a task.
 pub(super) struct Serving<'a, T> {
     pub(super) counted: Counted<'a>,
     /// The interval at which the number of partitions is read.

@@ -14,7 +14,8 @@ use crate::{
     connection::{Checkout, within},
 };
 
-/// The shortest lease. Extending a lease to this time from now releases the batch.
+/// The shortest lease that the server accepts. To release a batch, the end of its lease is set to
+/// this time from now.
 const GIVEN_BACK: Duration = Duration::from_millis(1);
 
 #[derive(Clone)]

@@ -12,16 +12,16 @@ use std::{
 use super::settings::AWAY;
 use crate::backoff::Backoff;
 
-/// The largest number of topics that are tried at a time, because many topics may be unavailable
-/// for the same reason.
+/// The largest number of unavailable topics that are probed at the same time. Many topics may be
+/// unavailable for the same reason, and each probe takes the place of another effect in flight.
 const MOST_TRIED: usize = 8;
 
 /// The unavailable topics and the sequences that wait for them.
 #[derive(Debug, Default)]
 pub(super) struct Waiting<'a> {
     topics: HashMap<&'a str, Topic>,
-    /// The topics that wait until fewer topics are tried, in order. A topic in this list may no
-    /// longer be in the state `Deferred`.
+    /// The topics in the state `Deferred`, in the order in which they may try. A topic in this list
+    /// may no longer be in this state.
     deferred: VecDeque<&'a str>,
 }
 
@@ -36,9 +36,9 @@ struct Topic {
 enum State {
     /// No effect of the topic is published before the pause is over.
     Resting,
-    /// One sequence may try.
+    /// The pause is over, and one sequence may try.
     Due,
-    /// One sequence may try as soon as fewer topics are tried.
+    /// One sequence may try as soon as fewer than [`MOST_TRIED`] topics are being tried.
     Deferred,
     /// One sequence is trying.
     Trying,
@@ -71,7 +71,7 @@ impl<'a> Waiting<'a> {
         false
     }
 
-    /// Returns the sequences that may try because fewer topics are tried than before.
+    /// Returns the sequences that may try now, because fewer topics are being tried.
     #[must_use = "the returned sequences no longer wait: publish them"]
     pub(super) fn turns(&mut self) -> Vec<usize> {
         let mut sequences = Vec::new();
