@@ -16,7 +16,8 @@ pub(crate) const MESSAGE_ID: &str = "message-id";
 pub(crate) const CORRELATION_ID: &str = "correlation-id";
 
 /// Headers that count deliveries. A dead letter does not keep them: a dead letter without an id is
-/// identified by its headers, which must be the same for each delivery of the message.
+/// identified by a hash that includes its headers, so the headers must be the same for each
+/// delivery of the message.
 const COUNTERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
 
 const LONGEST_KEY_BYTES: usize = 1024;

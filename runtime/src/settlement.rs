@@ -47,8 +47,9 @@ impl Settlement {
 
     /// Returns the shortest time until the redelivery of a message that is released.
     ///
-    /// `None` if the message is acknowledged, retried or rejected. A settlement of a later version
-    /// is a release for a receipt that does not know it, so it returns a time.
+    /// `None` if the message is acknowledged, retried or rejected. If a later version adds a
+    /// settlement, this function returns a time for it, so that an older receipt releases the
+    /// message.
     pub fn release_after(&self) -> Option<Duration> {
         match self {
             Self::Release { after } => Some(*after),

@@ -99,7 +99,7 @@ impl ShortTransaction {
 }
 
 /// Repeats a short transaction after a lost conflict or connection, also if the result of the
-/// transaction is unknown. So each transaction may take effect twice.
+/// transaction is unknown. So a transaction may take effect twice.
 pub async fn again<T, F, Fut>(retry: Retry, step: F) -> Result<T, Error>
 where
     F: FnMut() -> Fut,

@@ -57,7 +57,7 @@ impl Backend {
 pub(super) enum CancelResult {
     /// The statement is cancelled, unless the backend was between two statements.
     Statement,
-    /// The statement may be a commit, which is never cancelled.
+    /// The statement may commit and does not wait for a lock, so it was not cancelled.
     Commit,
     /// The backend does not exist: it has ended, or belongs to another server.
     Nothing,

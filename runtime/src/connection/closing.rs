@@ -127,7 +127,7 @@ async fn cancel_when_slow(pool: Option<&Pool>, backend: Backend) {
     }
 }
 
-/// Why the statement is no longer cancelled.
+/// Why no further attempt is made to cancel the statement.
 enum End {
     Statement,
     Commit,

@@ -1,4 +1,5 @@
-//! The statements of a source. Each statement is short and uses its own connection of the pool.
+//! The statements that a `DurableSource` executes. Each statement is short and uses its own
+//! connection of the pool.
 
 use std::time::Duration;
 
@@ -76,8 +77,8 @@ impl InboxClient {
     /// meantime.
     pub(super) async fn extend(&self, leases: &[(i64, MessageId)]) -> Result<Vec<bool>, Error> {
         let checkout = Checkout::take(&self.pool).await?;
-        // All renewals share one time limit, because leases that are not renewed within it have
-        // expired.
+        // All renewals share one time limit, because a lease that is not renewed within this time
+        // has expired.
         let held = within(self.lease, self.extend_on(checkout.client(), leases)).await;
         checkout.end(held)
     }
@@ -108,7 +109,7 @@ impl InboxClient {
         Ok(held)
     }
 
-    /// Completes a message that was processed without a claim of its own.
+    /// Completes a message that was processed and that no claim has removed from the inbox.
     pub(super) async fn complete(&self, id: &MessageId, token: i64) -> Result<(), Error> {
         let checkout = Checkout::take(&self.pool).await?;
         let completed = async {

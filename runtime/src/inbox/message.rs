@@ -18,9 +18,9 @@ impl Message {
     /// Converts a message that the inbox has leased to the message that
     /// [`Idem::process`](crate::Idem::process) takes.
     ///
-    /// The claim of that message removes it from the inbox, in the transaction of the handler. The
-    /// topic of a message that was rejected and requeued is the topic that it was delivered from;
-    /// the topic of any other message is the destination.
+    /// When this message is claimed, the claim removes it from the inbox, in the transaction of the
+    /// handler. The topic of a message that was rejected and requeued is the topic that it was
+    /// delivered from; the topic of any other message is the destination.
     pub fn of_inbox(received: &Received, destination: &Destination) -> Self {
         let stored = Stored {
             id: received.id.clone(),

@@ -49,7 +49,8 @@ struct State {
     waiting_bytes: usize,
     /// When each lease was last renewed.
     leases: HashMap<Lease, Instant>,
-    /// The suspect that was delivered last, and when it was delivered. It is processed alone.
+    /// The suspect that was delivered last, and when it was delivered. While it is processed, no
+    /// other message is delivered, for at most the time of one lease.
     alone: Option<(Lease, Instant)>,
 }
 
@@ -176,8 +177,8 @@ impl Prefetch {
 
     /// Fetches messages. Returns whether there were any.
     async fn fetch(&self) -> Result<bool, Error> {
-        // Never cancel this function: messages that are leased and not received would have to wait
-        // until their lease expires.
+        // Never cancel this function. The server may have leased messages that this process has not
+        // received yet, and they would have to wait until their lease expires.
         let requested_at = Instant::now();
         let (at_most, max_bytes) = self.fetch_limits();
         let mut received = self.inbox.next(at_most, max_bytes).await?;

@@ -21,7 +21,8 @@ pub enum CallError {
     /// The call certainly had no effect, for example because nothing was sent. The next attempt
     /// makes the call as if for the first time.
     NotDone(Cause),
-    /// It is not known whether the call had an effect. The next attempt gets this information.
+    /// It is not known whether the call had an effect. The next attempt decides with
+    /// [`OnUnknown`](super::OnUnknown) what to do.
     Uncertain(Cause),
 }
 

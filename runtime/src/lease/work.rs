@@ -1,4 +1,4 @@
-//! What a leased handler works with.
+//! The context that a leased handler gets.
 
 use deadpool_postgres::Pool;
 use idem_client::lease::Held;
@@ -42,7 +42,8 @@ impl LeaseContext {
         self.held.attempt()
     }
 
-    /// Returns the error of the previous attempt. An expired lease is such an error too.
+    /// Returns the error of the previous attempt. If the lease of that attempt expired, this is an
+    /// error too.
     pub fn last_error(&self) -> Option<&str> {
         self.held.last_error()
     }

@@ -1,4 +1,4 @@
-//! Errors of this crate for a connection that `tokio-postgres` has not reported as failed.
+//! Converts an error that this crate has detected into an error of `tokio-postgres`.
 
 use std::{
     io,

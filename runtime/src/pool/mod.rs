@@ -27,7 +27,8 @@ use crate::{Error, transport::tls::Files};
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// The time between two keepalive probes to a server that does not respond. The kernel closes the
-/// connection only after several lost probes, and its own interval is 75 s.
+/// connection only after several lost probes. With its own interval of 75 s this would take many
+/// minutes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The settings of a connection to PostgreSQL: a connection string, and the size of the pool.
@@ -233,8 +234,8 @@ impl PoolConfig {
             Mode::VerifyCa => files.verify_ca()?,
             Mode::VerifyFull | Mode::Disable => files.verify_full()?,
         };
-        // A direct TLS handshake must name the protocol. A handshake of the other kind names no
-        // protocol.
+        // A direct TLS handshake must name the protocol (ALPN). A handshake that follows an
+        // SSLRequest of PostgreSQL does not.
         if self.options.get("sslnegotiation") == Some("direct") {
             config.alpn_protocols = vec![b"postgresql".to_vec()];
         }
@@ -337,8 +338,8 @@ impl Target {
         if target.name.is_empty() {
             return Err(invalid("a host has neither a name nor an address"));
         }
-        // With both, the server would be reached over TCP, but without TLS, because a socket uses
-        // no TLS.
+        // With both, the connection would use TCP because of `hostaddr`, and no TLS because of the
+        // socket.
         if target.is_socket() && !target.address.is_empty() {
             return Err(invalid(
                 "a host is the directory of a socket and has hostaddr too",

@@ -2,9 +2,9 @@
 //!
 //! PgBouncer 1.26 accepts a `search_path` at the start of a session and sets it for each client. It
 //! relies on the server to report each change of the path, as PostgreSQL does since version 18.
-//! Before that, PgBouncer 1.26.1 sets the path of one client for another in transaction mode. In
-//! session mode it does not notice that `DISCARD ALL` resets the path. Earlier versions of
-//! PgBouncer reject the setting.
+//! With an older PostgreSQL, PgBouncer 1.26.1 in transaction mode runs statements of one client
+//! with the path of another client, and in session mode it does not notice that `DISCARD ALL`
+//! resets the path. Earlier versions of PgBouncer reject the setting.
 //!
 //! Only a pooler that reports its version is detected. Paths that are equal for all clients, and a
 //! server before 18 that reports the path (Citus), would be safe and are rejected too.

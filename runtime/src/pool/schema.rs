@@ -2,8 +2,8 @@
 //!
 //! The statement `SET` is not used. On a direct connection it would do the same, but through a
 //! pooler in transaction mode it can also change sessions of other clients. PgBouncer before 1.26
-//! rejects the setting at the start. Later versions set the path for each client, and the module
-//! `pooler` rejects them where they would mix up the paths.
+//! rejects the setting at the start. Later versions set the path for each client. Where they would
+//! mix up the paths of clients, the module `pooler` rejects the connection.
 
 use crate::{Error, pool::options::invalid};
 

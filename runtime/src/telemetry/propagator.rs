@@ -1,8 +1,8 @@
 //! Reads and writes the headers of a trace with the propagator of OpenTelemetry.
 //!
-//! This is the global propagator, so that the application chooses the format, as for its other
-//! libraries. The default of the global propagator reads and writes nothing. A trace would then end
-//! at each message, so the format of the W3C is used instead.
+//! The global propagator is used, so that the application chooses the format, as for its other
+//! libraries. If the application has set none, the global propagator reads and writes nothing, and
+//! a trace would end at each message. The format of the W3C is then used instead.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ impl Extractor for Carrier<'_, OutgoingMessage> {
 }
 
 /// The headers that a propagator injects. The names keep their case, because brokers distinguish
-/// it.
+/// upper and lower case.
 struct Injected(BTreeMap<String, String>);
 
 impl Injector for Injected {

@@ -1,7 +1,8 @@
 //! Trace context: passes the trace from the incoming message to the effects that result from it.
 //!
 //! With the feature `opentelemetry` the headers are read and written by the propagator of
-//! OpenTelemetry. Without it, and if no span is collected, they are copied.
+//! OpenTelemetry. Without the feature, or if no span is collected, the headers of the message are
+//! copied.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +14,11 @@ pub(super) use super::propagator::continues;
 use super::propagator::{current, names};
 use crate::{Message, transport::headers::TRACEPARENT};
 
-/// The longest `traceparent` that the server accepts, in bytes. The standard defines no longer
-/// one.
+/// The longest `traceparent` that the server accepts, in bytes. The standard defines no value that
+/// is longer.
 const LONGEST_PARENT_BYTES: usize = 255;
-/// The length of other headers of a trace, in bytes, up to which they are passed on. This is the
-/// largest length that a standard requires (W3C Baggage).
+/// The longest value of any other header of a trace that is passed on, in bytes. W3C Baggage
+/// requires this length; the other standards require less.
 const LONGEST_BYTES: usize = 8192;
 
 #[cfg(not(feature = "opentelemetry"))]

@@ -11,7 +11,7 @@ use crate::Message;
 
 /// The message id of the sender.
 pub const MESSAGE_ID: &str = "message-id";
-/// The id of the message that this one belongs to.
+/// The correlation id: the id of the conversation that the message belongs to.
 pub const CORRELATION_ID: &str = "correlation-id";
 /// The type of the message.
 pub const MESSAGE_TYPE: &str = "message-type";

@@ -4,7 +4,7 @@ use percent_encoding::percent_decode_str;
 
 /// Decodes sequences such as `%40`. Returns `None` if the encoding is invalid.
 pub fn decode(text: &str) -> Option<String> {
-    // The crate would leave an invalid sequence as it is, and a password would be wrong.
+    // `percent_decode_str` would keep an invalid sequence unchanged, and a password would be wrong.
     let is_encoded = text.split('%').skip(1).all(|rest| {
         let digits = rest.as_bytes().first_chunk::<2>();
         digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
