@@ -23,7 +23,7 @@ impl Fingerprint {
         Self(digest.finalize().into())
     }
 
-    /// Returns the fingerprint as the request of the journal entry.
+    /// Returns the value that the journal entry stores as its request.
     pub(crate) fn request(&self) -> Value {
         json!({ "fingerprint": self.to_string() })
     }

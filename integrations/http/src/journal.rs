@@ -17,7 +17,7 @@ pub(crate) async fn begin(
     destination: &Destination,
     fingerprint: &Fingerprint,
 ) -> Result<(), Error> {
-    // The state is not needed: the recorded response is looked up separately.
+    // The returned state of the entry is not needed: `find` looks up the recorded response.
     let begun = begin_call(
         executor,
         id,

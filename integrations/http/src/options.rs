@@ -49,7 +49,7 @@ impl Options {
             request_limit: 1 << 20,
             response_limit: 1 << 20,
             keep_status: Arc::new(|_| true),
-            // A cookie may identify a session, so it is sent only once.
+            // A cookie may identify a session, so a replayed response contains no cookie.
             keep_header: Arc::new(|name| name != header::SET_COOKIE),
             retry_after: Duration::from_secs(1),
             lease: Duration::from_secs(30),

@@ -207,8 +207,8 @@ impl Driver {
         };
         let fetched = Fetched {
             ticket: state.ledger.deliver(place, coordinates.offset),
-            // Kafka does not count deliveries, so the message has no count: this delivery may
-            // follow a crash of an earlier process.
+            // Kafka does not count deliveries, so the message gets no count. A count of 1 could be
+            // wrong, because an earlier process may have received the message before it crashed.
             message,
             record: Arc::new(record),
         };

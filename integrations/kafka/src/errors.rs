@@ -10,7 +10,8 @@ pub(super) fn publish_error(error: KafkaError) -> PublishError {
         Some(code) if is_permanent(code) => PublishError::Permanent(error.into()),
         Some(code) if is_unavailable(code) => PublishError::Unavailable(error.into()),
         Some(code) if is_of_the_topic(code) => PublishError::TopicUnavailable(error.into()),
-        // The producer was dropped, or a name contains a zero byte.
+        // `Canceled` means that the producer was dropped. Any other error without a code means that
+        // a name contains a zero byte.
         None if error == KafkaError::Canceled => PublishError::Unavailable(error.into()),
         None => PublishError::Permanent(error.into()),
         // For all other errors the attempts of the effect are counted.

@@ -40,8 +40,8 @@ pub(super) fn read(borrowed: &BorrowedMessage<'_>) -> (Message, Record) {
     if let Some(key) = &record.key {
         message = message.with_key(text(key));
     }
-    // Only this kind of timestamp is the time when the record was sent. The other kind is the time
-    // of the broker's log.
+    // Only `CreateTime` is the time when the record was sent. `LogAppendTime` is the time when the
+    // broker stored it.
     if let Timestamp::CreateTime(ms) = borrowed.timestamp()
         && let Ok(sent_at) = OffsetDateTime::from_unix_timestamp_nanos(i128::from(ms) * 1_000_000)
     {

@@ -32,8 +32,8 @@ const DEFAULTS: [(&str, &str); 4] = [
     // Shorter than `message.timeout.ms`: otherwise a missing topic would look like a broker that is
     // not available.
     ("topic.metadata.propagation.max.ms", "5000"),
-    // No delay is needed: idempotence allows five requests in flight, and more records are batched
-    // while these requests are in flight.
+    // Records are batched without a delay: idempotence allows five requests in flight, and while
+    // they are in flight, further records are collected in a batch.
     ("linger.ms", "0"),
 ];
 

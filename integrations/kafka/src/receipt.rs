@@ -52,8 +52,8 @@ impl KafkaReceipt {
         let Some(fetched) = &self.fetched else {
             return Ok(());
         };
-        // If the partition was revoked, its new owner rejects the message too: publish only one
-        // dead letter.
+        // If the partition was revoked, its new owner rejects the message too. So do not publish a
+        // second dead letter here.
         if self.shared.is_current(&fetched.ticket) {
             self.dead_letters
                 .take(&fetched.ticket, &fetched.record, reason)
@@ -92,7 +92,8 @@ impl Receipt for KafkaReceipt {
 
 impl Drop for KafkaReceipt {
     fn drop(&mut self) {
-        // An offset that is never settled would prevent all commits until the next restart.
+        // An offset that is never settled would prevent all later commits of its partition until
+        // the next restart.
         self.come_again(UNSETTLED_AGAIN_AFTER);
         self.shared.hand_in();
     }

@@ -49,9 +49,9 @@ use super::{
 /// # The end
 ///
 /// [`close`](Source::close), which a consumer calls, waits for the last commit. A source that is
-/// dropped without it commits and leaves its group in the background, after its last receipt was
-/// dropped. If the process ends before, messages are redelivered, and the claims find the
-/// duplicates.
+/// dropped without a close commits and leaves its group in the background, after its last receipt
+/// was dropped. If the process ends before this commit, messages are redelivered, and the claims
+/// find the duplicates.
 pub struct KafkaSource {
     shared: Arc<Shared>,
     dead_letters: Arc<DeadLetters>,

@@ -21,9 +21,9 @@ pub struct NatsConfig {
     /// servers of one cluster are separated by commas.
     ///
     /// If one of the URLs begins with `tls://`, every connection uses TLS and verifies the server's
-    /// certificate. The client then connects only to the servers in this setting, because a server
-    /// announces the other servers of its cluster before TLS begins: list all servers of the
-    /// cluster.
+    /// certificate. The client then connects only to the servers in this setting, so list all
+    /// servers of the cluster. A server announces the other servers of its cluster too, but before
+    /// TLS begins, so this list is not used.
     pub url: String,
     /// A PEM file of the certificate authorities to trust. Default: the authorities of the system.
     #[serde(default)]
@@ -151,9 +151,9 @@ pub struct NatsSubscription {
     /// The subject to consume, which may contain wildcards. Default: all subjects of the stream.
     #[serde(default)]
     pub subject: String,
-    /// The largest number of messages that the source fetches ahead and withholds, taken together.
-    /// Default: 100. While the messages wait, the source reports progress to the server, so the
-    /// server does not redeliver them.
+    /// The largest number of messages that the source holds: messages fetched ahead, and released
+    /// messages that it keeps to redeliver itself. Default: 100. While the messages wait, the
+    /// source reports progress to the server, so the server does not redeliver them.
     #[serde(default = "prefetch")]
     pub prefetch: u16,
     /// The time, in seconds, after which the server redelivers the messages of a process that died.

@@ -71,7 +71,8 @@ impl Held {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a delivery. The task reports progress of it to the server in this interval.
+    /// Adds a delivery. The task reports its progress to the server each time this interval has
+    /// passed.
     pub(super) fn add(&self, place: i64, reply: Subject, every: Duration) {
         let due = Instant::now() + every;
         let mut state = self.state();

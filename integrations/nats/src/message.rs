@@ -9,7 +9,7 @@ use idem_runtime::{
     transport::{Coordinates, TransportError, headers},
 };
 
-/// The header by which a stream recognizes duplicates within its window.
+/// The header by which a stream recognizes duplicates within its time window for duplicates.
 pub(super) const NATS_MESSAGE_ID: &str = "Nats-Msg-Id";
 
 /// Returns the headers of an effect. Fails if NATS cannot transport a header's name or value, for
@@ -64,7 +64,8 @@ fn received(subject: &str, payload: Bytes, map: Option<&HeaderMap>) -> Message {
     let id = headers.get(NATS_MESSAGE_ID).cloned();
     let message = headers::incoming(subject, payload, headers);
     match id {
-        // The `Nats-Msg-Id` of a dead letter is not the id of the message.
+        // A dead letter has the header `message-id`, because its `Nats-Msg-Id` is not the id of the
+        // message.
         Some(id) if message.message_id().is_none() => message.with_message_id(id),
         _ => message,
     }

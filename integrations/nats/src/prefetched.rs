@@ -1,7 +1,8 @@
 //! The messages that are fetched ahead and not yet delivered to the consumer.
 //!
-//! A receipt that is dropped returns its message to the server. So [`close`](Prefetched::close) is
-//! called at the end of every source. After that, a late message is returned too.
+//! [`close`](Prefetched::close) is called at the end of every source and returns the receipts. A
+//! receipt that is dropped returns its message to the server. So a message that arrives after the
+//! close is also returned to the server.
 
 use std::{
     collections::VecDeque,

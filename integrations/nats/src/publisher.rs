@@ -49,7 +49,7 @@ const NOT_THIS_STREAM: [ErrorCode; 5] = [
 /// The subject of the request for the name of the stream that takes a subject.
 const STREAM_NAMES: &str = "$JS.API.STREAM.NAMES";
 
-/// The longest time to wait for the response to this request.
+/// The longest time to wait for the reply to a request to [`STREAM_NAMES`].
 const LOOK_UP: Duration = Duration::from_secs(5);
 
 /// The number of server errors that are kept until a publish reads them. A publish misses older
@@ -62,8 +62,8 @@ const ERRORS: usize = 256;
 /// stream that takes this subject has confirmed it.
 ///
 /// The header `Nats-Msg-Id` is the id of the effect. A stream drops duplicates by this header
-/// within its window. The other headers are `idem-key`, `message-type`, `content-type`,
-/// `traceparent`, `idem-source-destination`, and the headers of the effect.
+/// within its time window for duplicates. The other headers are `idem-key`, `message-type`,
+/// `content-type`, `traceparent`, `idem-source-destination`, and the headers of the effect.
 ///
 /// The publisher connects at the first publish, and reconnects by itself when the connection is
 /// lost.
@@ -226,7 +226,8 @@ impl NatsPublisher {
                     format!("no stream takes the subject {subject}").into(),
                 )
             }
-            // The server replied that no stream takes the subject, so the server is available.
+            // The server replied to the publish that no stream takes the subject, so it is
+            // available. But it did not reply to the look-up of the stream.
             Err(_) if error.kind() == PublishErrorKind::StreamNotFound && is_connected(context) => {
                 unexplained(subject, &error)
             }

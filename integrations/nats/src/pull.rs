@@ -108,7 +108,7 @@ struct Inbox {
 enum Left {
     /// The task is stopped.
     Stopped,
-    /// The request is lost. Another inbox follows.
+    /// The request is lost. The task continues with a new inbox.
     Lost,
 }
 

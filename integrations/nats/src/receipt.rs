@@ -124,7 +124,8 @@ impl NatsReceipt {
     /// durable consumer has a limit of deliveries, the message is withheld, because the server
     /// counts a return and does not redeliver the message after the last delivery.
     fn ask_again(mut self) {
-        // If the message is not withheld, dropping the receipt returns it to the server.
+        // If the message is not withheld, dropping the receipt returns the message to the server,
+        // which redelivers it after this delay.
         self.again_after = Some(AGAIN_AFTER);
         drop(self.withhold(AGAIN_AFTER));
     }

@@ -32,8 +32,8 @@ use super::{
 /// The largest number of messages that are returned to the server at the same time.
 const RETURNS: usize = 64;
 
-/// The longest time that a source takes to end. The limit of a consumer is longer, because the
-/// consumer must afterwards keep the messages that were at their last delivery.
+/// The longest time that a source takes to end. The consumer allows more time for this, so it
+/// receives the result, and can keep the messages that were at their last delivery.
 const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 
 pub(super) struct Session {
@@ -81,8 +81,8 @@ impl Session {
         self: Arc<Self>,
         stopped: impl Future<Output = ()> + Send + 'static,
     ) -> impl Future<Output = Closed> + Send + 'static {
-        // Close this before the future is polled: the withheld receipts and what they share hold
-        // each other, and the future may be dropped without a poll.
+        // Empty the set now, because the future may be dropped without a poll. Each withheld
+        // receipt refers to the set that contains it, so the two would keep each other alive.
         let withheld = self.unsettled.withheld.close();
         let ended = Ended(self);
         async move {

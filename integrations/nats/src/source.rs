@@ -115,7 +115,7 @@ impl Source for NatsSource {
         match came {
             Ok((message, receipt)) => Ok(Some(Delivery::new(message, receipt))),
             Err(error) => {
-                // The next use of `next` starts a new task.
+                // The next call of `next` starts a new task that fetches.
                 self.pulling = None;
                 Err(error)
             }

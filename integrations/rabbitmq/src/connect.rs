@@ -16,9 +16,9 @@ use tokio::time::timeout;
 
 use super::RabbitMqConfig;
 
-/// The longest time to wait until a server opens a connection or a channel. The server needs no
-/// disk for this. A server that is starting can accept a connection and then never reply to it.
-/// Another attempt solves this.
+/// The longest time to wait until a server opens a connection or a channel. The server writes
+/// nothing to disk for this, so it needs little time. A server that is starting can accept a
+/// connection and then never reply to it, and another attempt then succeeds.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects. RabbitMQ shows the name of the connection, which contains `role`, in its lists.

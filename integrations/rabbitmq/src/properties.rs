@@ -159,9 +159,9 @@ pub(super) fn near_limit(delivery: &Delivery) -> Option<u32> {
 ///
 /// Quorum queues count earlier deliveries in `x-delivery-count`. Since RabbitMQ 4.3 they count
 /// failures only, and add no header before the first failure. A classic queue only marks a message
-/// that was delivered before. The number of deliveries is then unknown, because a number that never
-/// grows would let the message fail without end. The header `x-death` counts how many times the
-/// message left this queue as a dead letter.
+/// that was delivered before. This function then returns `None`, and the consumer counts the
+/// failures itself. A constant number would never reach the limit of failures. The header `x-death`
+/// counts how many times the message left this queue as a dead letter.
 fn deliveries(queue: &str, delivery: &Delivery) -> Option<u32> {
     let find = |wanted: &str| {
         table(&delivery.properties)

@@ -317,7 +317,8 @@ impl Publisher for RabbitMqPublisher {
 fn judge(sent: Result<Confirmation, TransportError>) -> Result<(), PublishError> {
     match sent {
         Ok(Confirmation::Ack(None)) => Ok(()),
-        // The effect is mandatory, and no queue is bound for its routing key.
+        // The effect is published as mandatory, so the broker returns it if no queue is bound for
+        // its routing key.
         Ok(Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned))) => {
             Err(PublishError::TopicUnavailable(
                 format!(

@@ -40,8 +40,8 @@ pub(super) struct RabbitMqReceipt {
     /// set for a message near its limit.
     hold: Option<Hold>,
     counts_releases: bool,
-    /// Whether the queue does not count the return of a message. It counts the end of the
-    /// connection in any case.
+    /// Whether the queue does not count the return of a message. When a connection ends, every
+    /// quorum queue counts the unsettled messages of this connection.
     returns_are_free: bool,
     /// Whether the queue may delete the message when it counts another delivery.
     is_near_limit: bool,
@@ -94,7 +94,8 @@ impl RabbitMqReceipt {
     }
 
     /// Returns whether the queue may delete the message when it is returned. If the connection has
-    /// ended, the queue may already have deleted it, and this process has the only copy.
+    /// ended, the queue may already have deleted the message, and this process then has the only
+    /// copy.
     fn may_be_lost_when_returned(&self) -> bool {
         self.is_near_limit && !self.is_free_to_return()
     }
@@ -204,7 +205,7 @@ impl Receipt for RabbitMqReceipt {
     }
 
     fn counts_releases(&self) -> bool {
-        // This includes withheld messages, because a shutdown returns them.
+        // This also applies to withheld messages, because a shutdown returns them to the queue.
         self.counts_releases
     }
 

@@ -158,7 +158,8 @@ impl RabbitMqSource {
 impl Drop for RabbitMqSource {
     fn drop(&mut self) {
         let ending = self.end();
-        // Without a runtime the source has fetched no message, so nothing must be returned.
+        // Without a runtime, `next` was never called. The source has fetched no message then, so
+        // nothing must be returned.
         if let Some(runtime) = self.runtime.take() {
             runtime.spawn(async move { drop(ending.await) });
         }

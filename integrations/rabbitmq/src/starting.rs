@@ -24,8 +24,7 @@ pub(super) enum Starting {
 }
 
 impl Starting {
-    /// Starts a consumer, and waits for it. Cancel safe: when this is used again, it continues the
-    /// start.
+    /// Starts a consumer, and waits for it. Cancel safe: the next call continues the start.
     pub(super) async fn consumer(
         &mut self,
         config: &RabbitMqConfig,
