@@ -118,8 +118,8 @@ impl IdempotencyLayer {
 
     /// Sets which statuses are recorded. Only 2xx, 3xx and 4xx except 409 and 429 can be recorded,
     /// and by default all of these are. A response with another status is not recorded: the
-    /// transaction is rolled back or the lease is released, and the next request with the same key
-    /// runs.
+    /// transaction is rolled back or the lease is released, and the handler runs again for the next
+    /// request with the same key.
     pub fn keep_statuses(
         mut self,
         is_kept: impl Fn(StatusCode) -> bool + Send + Sync + 'static,

@@ -77,7 +77,7 @@ struct Attempt<'a> {
 enum Worked<E> {
     /// A response to be recorded.
     Response(Parts, Bytes),
-    /// A response that is not recorded. The next request with this key runs again.
+    /// A response that is not recorded. The handler runs again for the next request with this key.
     Passed(Response<Body>),
     Failed(Failure<E>),
 }

@@ -1,11 +1,11 @@
 //! A `tower` layer for axum and hyper that reads `Idempotency-Key` and makes each request take
 //! effect once.
 //!
-//! The first request with a key runs, and its response is recorded. A repeated request with the
-//! same key gets the recorded response with the header `Idempotency-Replayed: true`. While the
-//! first request runs, a repeated request gets status 409 with `Retry-After`. A request with the
-//! same key but different content gets status 422. Statuses after which another attempt may succeed
-//! (5xx, 409 and 429) are never recorded.
+//! The handler runs for the first request with a key, and the response is recorded. A repeated
+//! request with the same key gets the recorded response with the header `Idempotency-Replayed:
+//! true`. While the handler runs, a repeated request gets status 409 with `Retry-After`. A request
+//! with the same key but different content gets status 422. Statuses after which another attempt
+//! may succeed (5xx, 409 and 429) are never recorded.
 //!
 //! [In a transaction](IdempotencyLayer::transaction) the writes of the handler, the claim of the
 //! key and the response are committed together:

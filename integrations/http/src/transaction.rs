@@ -24,7 +24,7 @@ use crate::{
 
 /// The savepoint after the claim and before the handler. If the handler returns status 4xx, its
 /// writes are rolled back to this savepoint. If the handler has ended the transaction itself, the
-/// savepoint does not exist, so both statements fail.
+/// savepoint does not exist, so [`UNDO`] and [`KEEP`] fail.
 const SAVEPOINT: &str = "idem_http";
 const UNDO: &str = "ROLLBACK TO SAVEPOINT idem_http";
 const KEEP: &str = "RELEASE SAVEPOINT idem_http";

@@ -25,7 +25,7 @@ use super::{
     ledger::{Ledger, Place, Ticket},
 };
 
-/// The longest time that a poll waits for a message. It delays a redelivery and the end of the
+/// The longest time that a poll waits for a message. A poll delays a redelivery and the end of the
 /// source by at most this time.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -38,8 +38,8 @@ const COMMIT_EVERY: Duration = Duration::from_secs(1);
 /// discards prefetched messages.
 const FULL_BEFORE_PAUSE: Duration = Duration::from_secs(1);
 
-/// The differences from librdkafka's defaults. A configuration cannot change the automatic commits,
-/// but it can change the other properties.
+/// The properties whose values differ from librdkafka's defaults. The user's configuration cannot
+/// change the two properties of automatic commits, but it can change the others.
 const DEFAULTS: [(&str, &str); 4] = [
     ("enable.auto.commit", "false"),
     ("enable.auto.offset.store", "false"),
@@ -265,7 +265,7 @@ impl Driver {
             }
         }
         drop(state);
-        // This error only means that there is no offset to commit.
+        // An error only means that there is no offset to commit.
         let _ = self.consumer.commit_consumer_state(CommitMode::Async);
     }
 

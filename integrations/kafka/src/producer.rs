@@ -22,8 +22,8 @@ const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
 /// Together with `message.timeout.ms` it is shorter than the default timeout of a relay.
 const TOPIC_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The differences from librdkafka's defaults. A configuration cannot change the idempotence, but
-/// it can change the other properties.
+/// The properties whose values differ from librdkafka's defaults. The user's configuration cannot
+/// change the idempotence, but it can change the others.
 const DEFAULTS: [(&str, &str); 4] = [
     // The retries of the client then write no duplicates and keep the order of a partition.
     ("enable.idempotence", "true"),

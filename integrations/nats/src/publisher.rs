@@ -98,7 +98,7 @@ impl NatsPublisher {
             let errors = self.errors.clone();
             let options = ConnectOptions::new().event_callback(move |event| {
                 if let Event::ServerError(ServerError::Other(error)) = event {
-                    // This fails if no publish is in progress. No publish needs the error then.
+                    // `send` fails if no publish is in progress. No publish needs the error then.
                     let _ = errors.send(error);
                 }
                 std::future::ready(())

@@ -50,8 +50,8 @@ const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 ///   the source withholds the message: it leaves the message unacknowledged and redelivers it
 ///   itself. It does so for at most [`hold_s`](RabbitMqSubscription::hold_s) after the broker
 ///   delivered the message, and then returns the message. Other queues do not count `basic.nack`,
-///   so the source returns the message with it. The first redelivery shows whether a queue counts
-///   returns. Until then the source assumes that it does.
+///   so the source returns the message to them with `basic.nack`. The first redelivery shows
+///   whether a queue counts returns. Until then the source assumes that it does.
 /// - [`Reject`](idem_runtime::Settlement::Reject) moves a message to the dead-letter exchange of
 ///   the queue, if the subscription states that there [is an
 ///   exchange](RabbitMqSubscription::dead_letter_exchange). Otherwise a

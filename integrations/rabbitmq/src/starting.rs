@@ -16,7 +16,7 @@ pub(super) enum Starting {
     /// No consumer is being started.
     #[default]
     No,
-    /// A connection and a channel are being opened. This can be aborted.
+    /// A connection and a channel are being opened. The task can be aborted.
     Opening(JoinHandle<Result<Session, TransportError>>),
     /// The consumer is requested. Do not abort this task: the broker may have sent messages, and a
     /// quorum queue counts a delivery of each when the connection ends.
