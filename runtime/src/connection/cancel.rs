@@ -59,7 +59,7 @@ pub(super) enum CancelResult {
     Statement,
     /// The statement may commit and does not wait for a lock, so it was not cancelled.
     Commit,
-    /// The backend does not exist: it has ended, or belongs to another server.
+    /// The canceller's server has no such backend: it has ended, or belongs to another server.
     Nothing,
     /// The connection leads to a pooler, so the backend cannot be found by its process id.
     Pooler,

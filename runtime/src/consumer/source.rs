@@ -82,8 +82,8 @@ pub trait Receipt: Send + 'static {
     ) -> BoxFuture<'static, Result<(), TransportError>>;
 
     /// Returns whether the source manages failures itself: it counts the failures, schedules the
-    /// retries, decides when a message is not retried, and keeps the order of the message's key in
-    /// the meantime. The consumer then does none of this and reports each failure with
+    /// retries, decides when a message is not retried, and keeps the order of the message's key
+    /// until then. The consumer then does none of this and reports each failure with
     /// [`failed`](Self::failed). The default is false.
     fn is_in_charge(&self) -> bool {
         false

@@ -129,8 +129,8 @@ impl From<idem_client::Error> for Error {
             Call::AmbiguousCommit(error) => Self::AmbiguousCommit(error),
             Call::NotReady(lacks) => Self::NotReady(lacks),
             Call::Unexpected(text) => Self::Unexpected(text),
-            // Not reached, because the client and the runtime have the same version. The compiler
-            // requires it for a non-exhaustive enum.
+            // This arm is not reached, because the client and the runtime have the same version.
+            // The compiler requires the arm for a non-exhaustive enum.
             other => Self::Unexpected(other.to_string()),
         }
     }

@@ -75,7 +75,7 @@ impl Hosts {
 type Connected = (Client, JoinHandle<()>);
 
 /// Returns one configuration for each address of the host. Returns the given configuration if the
-/// host is an address or a socket, or cannot be looked up; connecting to it then returns the
+/// host is an address or a socket, or cannot be looked up; connecting with it then fails with the
 /// reason.
 async fn addresses(config: &Config, limit: Duration) -> Vec<Config> {
     let ([Host::Tcp(name)], [], [port]) = (

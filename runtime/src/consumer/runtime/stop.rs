@@ -30,7 +30,7 @@ use crate::{
 /// the message.
 const CLAIM_ENDS: Duration = Duration::from_millis(100);
 /// The longest time for which a step of a shutdown tries to keep messages. It is shorter than
-/// [`STOP_STEP_LIMIT`], so that every message that is not kept is logged.
+/// [`STOP_STEP_LIMIT`], so that the step can still log every message that is not kept.
 const KEEP_LIMIT: Duration = Duration::from_millis(4_500);
 
 impl<S: Source> Runtime<S> {
