@@ -317,7 +317,8 @@ SELECT pg_catalog.pg_extension_config_dump('idem.destination', '');
 SELECT pg_catalog.pg_extension_config_dump('idem.ring', '');
 
 -- ENABLE ALWAYS: the triggers also fire in a session with session_replication_role = replica.
--- Otherwise backends would keep the state before a step of such a session.
+-- Without them a change by such a session would send no invalidation, and backends would keep the
+-- old state.
 CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.ring
     FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
 ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER publish;
@@ -931,9 +932,9 @@ COMMENT ON FUNCTION idem.effect_bytes(bytea, jsonb) IS
     'Returns the number of bytes that an effect counts towards max_bytes of a batch: its payload '
     'and its headers. The other columns have small limits.';
 
--- Delayed effects are stored with all their columns, because the outbox may forget them. The
--- primary key contains no generated column, because PostgreSQL 18 rejects UPDATE and DELETE of such
--- rows under a publication for all tables.
+-- Delayed effects are stored with all their columns, because their slice of the outbox may be
+-- truncated. The primary key contains no generated column: PostgreSQL 18 rejects UPDATE and DELETE
+-- of a table with such a key if a publication contains all tables.
 CREATE TABLE idem.delayed (
     relay     int4        NOT NULL,
     partition int4        NOT NULL,
@@ -1195,9 +1196,9 @@ COMMENT ON FUNCTION idem.slice_tables(text, integer) IS
     'Returns the tables that are truncated with a slice: a slice of the inbox and the slice of '
     'the journal that belongs to it.';
 
--- Looks for effects of transactions that the older snapshot of the cursor does not see. The
--- function never omits a relay that still needs an effect. It may name a relay that has
--- acknowledged part of its pair of snapshots.
+-- Looks for effects of transactions that the older snapshot of the cursor does not see. The result
+-- contains every relay that still needs an effect of the slice. It can also contain a relay that
+-- has acknowledged these effects but not yet its whole pair of snapshots.
 CREATE FUNCTION idem.relays_holding(slice integer) RETURNS text[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 SET enable_bitmapscan = off SET jit = off
@@ -1246,8 +1247,8 @@ COMMENT ON FUNCTION idem.is_due(idem.ring) IS
     'Returns whether the last rotation of a ring is at least one period ago.';
 
 -- A duplicate reads the effects of its claim. So the newest effect in the oldest slice of the
--- outbox must be older than every claim that can still be found. Claims go into a slice of the
--- inbox from opened on, which can be long before started. So compare with opened.
+-- outbox must be older than every claim that can still be found. A slice of the inbox takes claims
+-- from the time `opened`, which can be long before `started`, so compare with `opened`.
 CREATE FUNCTION idem.outbox_may_rotate(outbox idem.ring) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -1364,8 +1365,8 @@ CREATE FUNCTION idem.lock_out_claims() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
 AS $$
 BEGIN
-    -- This lock conflicts with the lock of every claim, and with itself, so that two transactions
-    -- that create destinations are serialized.
+    -- This lock conflicts with the lock of every claim, and with itself, so only one transaction at
+    -- a time configures or removes destinations.
     LOCK TABLE idem.ring IN SHARE ROW EXCLUSIVE MODE;
 EXCEPTION
     WHEN lock_not_available THEN
@@ -1455,9 +1456,9 @@ BEGIN
     IF NOT idem.pending_rows_are_few(rotation.current) THEN
         RETURN false;
     END IF;
-    -- The old table keeps its rows until the next rotation: TRUNCATE hides rows from older
-    -- snapshots, and a dump that began before must find the pending messages in one of the two
-    -- tables.
+    -- The other table still has the rows from before the previous rotation, and the present table
+    -- keeps its rows until the next one: TRUNCATE hides rows from older snapshots, and a dump that
+    -- began before must find the pending messages in one of the two tables.
     EXECUTE format('TRUNCATE %s', idem.pending_table(next));
     -- Do not copy a row of a broker's message that has been due for longer than the longest
     -- retention. A claim of that age is forgotten too.
@@ -1532,8 +1533,8 @@ COMMENT ON FUNCTION idem.has_pending(integer) IS
 -- that no pending message refers to is truncated. Before the rotation reaches a slice that still
 -- holds payloads, these payloads are copied to the current slice.
 --
--- Each execution of idem.rotate_payloads does at most one short step. No step waits for a lock of a
--- claimer.
+-- Each execution of idem.rotate_payloads does at most one short step. No step waits for a lock that
+-- a claimer holds.
 
 CREATE FUNCTION idem.payload_table(slice integer) RETURNS regclass
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -1895,9 +1896,9 @@ BEGIN
             SELECT p FROM idem.progress p
              WHERE p.relay = rp.relay AND p.partition = rp.partition
              ORDER BY p.pos DESC LIMIT 1) n);
-    -- The previous table keeps its rows until the next rotation: TRUNCATE hides rows from older
-    -- snapshots, and a dump that began before must find the newest progress in one of the two
-    -- tables.
+    -- The other table still has the rows from before the previous rotation, and the present table
+    -- keeps its rows until the next one: TRUNCATE hides rows from older snapshots, and a dump that
+    -- began before must find the newest progress in one of the two tables.
     EXECUTE format('TRUNCATE idem.progress_%s', kept_in);
     EXECUTE format('INSERT INTO idem.progress_%s SELECT * FROM unnest($1)', kept_in) USING newest;
     UPDATE idem.progress_rotation SET current = kept_in;
@@ -1922,13 +1923,15 @@ COMMENT ON FUNCTION idem.rotate_progress() IS
 -- by seq (as in PgQ). If a transaction takes its sequence number early and commits late, its
 -- effects are in a later batch and do not delay other effects.
 --
--- Some functions below set enable_sort = off or enable_seqscan = off. A plan that still needs such
--- a node gets a cost of 1e10, which would start JIT compilation. So these functions set jit = off.
+-- Some functions below set enable_sort = off or enable_seqscan = off. A plan that still needs a
+-- sort or a sequential scan then has a cost of 1e10, which would start JIT compilation. So these
+-- functions set jit = off.
 
--- A SELECT from a sequence can return a number that is up to 32 too high: nextval first writes the
--- number for the WAL into the row and then the number that it returns, and the SELECT reads the row
--- without the lock of the page. If a relay used such a number as its floor, it would never read the
--- effects that later transactions record with the numbers below it.
+-- This function does not use a SELECT from the sequence, which can return a number that is up to 32
+-- too high: nextval first writes the number for the WAL into the row and then the number that it
+-- returns, and a SELECT reads the row without the lock of the page. If a relay used such a number
+-- as its floor, it would never read the effects that later transactions record with the numbers
+-- below it.
 CREATE FUNCTION idem.last_outbox_seq() RETURNS bigint
 LANGUAGE sql VOLATILE
 BEGIN ATOMIC
@@ -1939,8 +1942,9 @@ COMMENT ON FUNCTION idem.last_outbox_seq() IS
     'before this function is at most the result, and each number taken after it is higher. The '
     'function reads the sequence under the lock of its page.';
 
--- In these names, _from belongs to the older snapshot and _to to the newer one. A pair of snapshots
--- covers floor_from < seq <= ceiling_to, and floor_to is the floor of the next pair.
+-- In the names of arguments and columns, _from belongs to the older snapshot and _to to the newer
+-- one. A pair of snapshots covers floor_from < seq <= ceiling_to, and floor_to is the floor of the
+-- next pair.
 --
 -- The effects of new transactions are read in the order of seq, up to the limit. New transactions
 -- had no transaction id at the older snapshot. A transaction gets its id before its first sequence
@@ -1950,9 +1954,9 @@ COMMENT ON FUNCTION idem.last_outbox_seq() IS
 -- the effects of each of them are read in order through the index on (tx, seq).
 --
 -- The function has no SET clause, so that it is inlined into the calling statements and copies
--- nothing. The settings of the callers make their plans use the indexes whatever the statistics are
--- (a slice is empty when the plan is made and large when it runs). The arguments are scalar values,
--- because a field of a row would be extracted again for every effect.
+-- nothing. The settings of the callers make their plans use the indexes whatever the statistics
+-- are, because a slice can be empty when the plan is made and large when it runs. The arguments are
+-- scalar values, because a field of a row would be extracted again for every effect.
 CREATE FUNCTION idem.effects_between(
     seq_after     bigint,
     floor_from    bigint,
@@ -1988,12 +1992,12 @@ COMMENT ON FUNCTION idem.effects_between(
     'Returns the next effects of a partition between the two snapshots of its progress, ordered '
     'by seq, at most at_most.';
 
--- If a transaction had written nothing before a crash, the server assigns its id again after the
--- crash. The snapshot of the cursor lists these ids as running, so the effects of the new
--- transactions are still delivered. But an effect with an id below xmax that the snapshot does not
--- list would be treated as delivered, so the first condition looks for such ids. The second
--- condition finds a restored cursor that was ahead when it was restored, even if this cluster has
--- assigned its ids since.
+-- After a crash the server assigns some ids again: those of transactions that had written nothing.
+-- The snapshot of a cursor lists these ids as running, so the effects of the new transactions are
+-- delivered. The first condition looks for ids below xmax that this cluster has not assigned and
+-- that the snapshot does not list: later effects with these ids would be treated as delivered. The
+-- second condition finds a restored cursor that was ahead when it was restored, even if this
+-- cluster has assigned its ids since.
 CREATE FUNCTION idem.lies_ahead(p idem.progress) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -2037,9 +2041,9 @@ COMMENT ON FUNCTION idem.check_xids(idem.progress) IS
 
 -- The xmax of a snapshot is one above the newest completed transaction. Transactions with higher
 -- ids can be running. They may have taken their sequence numbers long ago, and the snapshot does
--- not list them. This function lists them and returns a higher xmax: no transaction has an id of at
--- least xmax yet. It also lists the current transaction, which its own snapshot omits, because a
--- relay can still record effects in the transaction in which it reads its batch.
+-- not list them. This function lists them too, and returns the next transaction id as xmax. It also
+-- lists the current transaction, which its own snapshot omits, because a relay can still record
+-- effects in the transaction in which it reads its batch.
 CREATE FUNCTION idem.full_snapshot() RETURNS pg_snapshot
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -2312,7 +2316,8 @@ BEGIN
                   HINT = 'The lease expired and another process acquired it, or the batch was '
                          'acknowledged. Lease the next batch with idem_relay_next.';
     END IF;
-    -- A lease from a dump must not make a cursor of another cluster valid in this cluster.
+    -- A restored dump can contain a lease whose cursor has transaction ids of another cluster, so
+    -- check the ids.
     PERFORM idem.check_xids(p);
     RETURN p;
 END
@@ -2666,8 +2671,9 @@ $$;
 COMMENT ON FUNCTION idem.make_dead_letters(integer, uuid[], integer) IS
     'Makes dead letters of due messages that have no attempt left or have a final error.';
 
--- A message can become a dead letter, be forgotten, be received again and become a dead letter
--- again. The newer dead letter replaces the older one.
+-- The message may already have a dead letter. A claim deletes the pending row and keeps the dead
+-- letter, and after the claim is forgotten the message can be received and fail again. The newer
+-- dead letter replaces the older one.
 CREATE FUNCTION idem.write_dead_letter(
     p            idem.pending_0,
     payload      bytea,
@@ -2715,7 +2721,8 @@ AS $$
 BEGIN
     IF pattern IS NULL THEN
         RAISE EXCEPTION '% must not be null', what USING ERRCODE = 'null_value_not_allowed';
-    -- The pattern is correct with both values of standard_conforming_strings of the caller.
+    -- This literal has the same meaning with both values of standard_conforming_strings, which the
+    -- caller may have set.
     ELSIF pattern ~ E'^([^\\\\]|\\\\.)*\\\\$' THEN
         RAISE EXCEPTION '% ends with the escape character', what
             USING ERRCODE = 'invalid_parameter_value', HINT = E'Write \\\\ for a backslash.';
@@ -3013,8 +3020,9 @@ COMMENT ON FUNCTION idem.check_has_relay() IS
     'Checks that there is a relay, so that the outbox keeps an effect until it is published. '
     'Error: 55000 (there is no relay).';
 
--- Some headers of the dead letter must not be forwarded: brokers and consumers would apply them to
--- the new message, as its id, its position or its conditions.
+-- Some headers of the dead letter must not be forwarded, because brokers and consumers would apply
+-- them to the new message: as its message id, as its number of deliveries, or as conditions of the
+-- publication.
 CREATE FUNCTION idem.headers_to_forward(headers jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN (SELECT jsonb_object_agg(h.name, h.value)
@@ -3082,7 +3090,7 @@ BEGIN
           JOIN pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped
          WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind = 'r'
            AND c.relname <> 'retry_policy'
-           -- The rows of the table that is not current are outdated.
+           -- Skip the table of pending messages that is not current: its rows are outdated.
            AND c.oid <> idem.pending_table(
                             1 - (SELECT r.current FROM idem.pending_rotation r WHERE r.id = 1))
            AND (a.attname IN ('destination', 'source_destination') AND a.atttypid = 'int4'::regtype
@@ -3463,7 +3471,7 @@ COMMENT ON VIEW idem.stats IS
     'did, including savepoints that these transactions rolled back. Empty if the library is not '
     'preloaded.';
 
--- Only the current table is valid.
+-- Only the current table is read, because the rows of the other table are outdated.
 CREATE VIEW idem.pending AS
     SELECT p.* FROM idem.pending_0 p
      WHERE (SELECT r.current FROM idem.pending_rotation r WHERE r.id = 1) = 0
@@ -3543,7 +3551,9 @@ BEGIN
     check_name := 'worker';
     SELECT * INTO worker FROM idem.worker_state();
     pause := greatest(worker.naptime_ms * interval '1 millisecond', '1 minute');
-    -- Once a minute the worker visits each database in which no session has used idem yet.
+    -- A first pass has been due since the server started or the extension was created. It can start
+    -- a minute late: once a minute the worker visits the databases in which no session has used
+    -- idem.
     SELECT clock_timestamp() - greatest(pg_postmaster_start_time(),
                                         CASE WHEN c.server_started = '-infinity' THEN c.read_at END)
       INTO waited FROM idem.clock c;
@@ -3647,7 +3657,8 @@ COMMENT ON FUNCTION idem.check_due_times() IS
 
 -- A fence waits for the transactions that held the lock when its maintainer first checked the step.
 -- A maintainer that checks the step later reads a new list, so a transaction that began after the
--- step can be in a list. It is shown after one second: shorter transactions delay no rotation.
+-- step can be in a list too. The function shows such a transaction when it is older than one
+-- second: shorter transactions delay no rotation.
 CREATE FUNCTION idem.rotation_blockers() RETURNS TABLE (
     ring             text,
     pid              integer,
@@ -3682,8 +3693,8 @@ AS $$
           FROM step s JOIN held h ON h.relation = ANY (idem.slice_tables(s.name, s.next)::oid[])
          WHERE s.emptying
         UNION ALL
-        -- The lock of maintainers stops each step, also the first. A maintainer holds it briefly,
-        -- so it is shown after one second.
+        -- A maintainer that holds this lock stops each step of other maintainers, also the first
+        -- step. It holds the lock briefly, so it is shown after one second.
         SELECT r.name, h.pid, h.virtualtransaction, '-infinity', 'the lock of maintenance'
           FROM idem.ring r JOIN held h ON h.relation = 'idem.ring'::regclass
            AND h.mode = 'ShareUpdateExclusiveLock'
@@ -3767,8 +3778,8 @@ END
 $$;
 COMMENT ON FUNCTION idem.check_rotation() IS 'Checks that the rings of the inbox rotate in time.';
 
--- A relay without effects writes no progress, so the check can detect only for a relay with waiting
--- effects that no process runs it.
+-- A relay writes progress only when it has effects. So the check can find out only for a relay with
+-- waiting effects that no process runs it.
 CREATE FUNCTION idem.check_relays() RETURNS TABLE (check_name text, status text, detail text)
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -3796,7 +3807,7 @@ COMMENT ON FUNCTION idem.check_relays() IS
 -- requires:
 --   internal_checks
 
--- The kinds of roles: which a role has, and what they contain.
+-- The kinds of roles: which kinds a role has, and which privileges each kind contains.
 
 -- EXECUTE on one of these functions records that a role has a kind. The other privileges of the
 -- role do not show its kinds, because kinds overlap: a consumer has all privileges of a receiver.
@@ -4245,8 +4256,9 @@ BEGIN
     p := idem.held_pending(table_number, idem_release.id, idem_release.destination,
                            idem_release.token);
     IF idem_release.error IS NULL THEN
-        -- The message was not processed, so the attempt does not count. An attempt that ended has
-        -- its error: then the lease was exhausted and has counted no attempt.
+        -- The message was not processed, so the attempt does not count. If the last error belongs
+        -- to this attempt, the attempt had ended before: the lease is an exhausted one, for which
+        -- idem_acquire counted no attempt.
         IF (p.errors -> -1 ->> 'attempt')::integer IS DISTINCT FROM p.attempt THEN
             p.attempt := p.attempt - 1;
         END IF;
@@ -4263,8 +4275,9 @@ BEGIN
     IF pause IS NULL AND p.payload_slice IS NOT NULL THEN
         PERFORM idem.make_dead_letter(table_number, p);
     ELSE
-        -- A message without a payload is at its broker: the next idem_acquire returns 'exhausted',
-        -- and the consumer calls idem_bury.
+        -- The message can be leased again. If no attempt is left, it is a message of a broker
+        -- (without a payload): the next idem_acquire returns exhausted, and the consumer calls
+        -- idem_bury.
         p.due_at := clock_timestamp() + coalesce(pause, '0');
         PERFORM idem.write_pending(table_number, p);
     END IF;
@@ -4680,7 +4693,7 @@ COMMENT ON FUNCTION idem_bury(uuid, text, bigint, bytea, text, jsonb, text, text
     '(not READ COMMITTED), 25006 (standby or read-only transaction), 53400 '
     '(idem.max_dead_letters), 54000 (the payload is too large), 55000 (the lease is lost).';
 
--- One statement writes the lease and the dead letter. If it fails, no attempt is counted.
+-- The lease and the dead letter are written in one statement, so a failure counts no attempt.
 CREATE FUNCTION idem_reject(
     id           text,
     destination  text,
@@ -4981,8 +4994,8 @@ COMMENT ON FUNCTION idem_forward_all(text, text, text, integer) IS
 -- requires:
 --   api_dead_letters
 
--- The functions of a relay: it leases a batch, publishes the batch outside the database, and
--- acknowledges it. Each function is a short transaction of its own.
+-- The functions of a relay. A relay leases a batch, publishes the batch outside the database, and
+-- acknowledges it. Call each function in a short transaction of its own.
 
 CREATE FUNCTION idem_relay_wait(timeout_ms integer DEFAULT 1000) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_wait_wrapper';
@@ -5368,9 +5381,9 @@ BEGIN
          WHERE r.dropped_at IS NULL ORDER BY r.id, rp.partition
     LOOP
         p := idem.progress_of(part.relay, part.partition);
-        -- Effects that were recorded since the restore have low transaction ids and would be
-        -- treated as delivered. Their sequence numbers continue after those of the dump, so the
-        -- numbers identify them. The effects acknowledged last can be delivered again.
+        -- Effects recorded since the restore have low transaction ids and would be treated as
+        -- delivered. Their sequence numbers, which continue after those of the dump, identify them.
+        -- Effects just above the floor can be delivered again, although they were acknowledged.
         INSERT INTO idem.delayed (relay, partition, due_at, effect, seq)
         SELECT (part.relay).id, part.partition, greatest(o.deliver_after, now()), o, o.seq
           FROM idem.outbox_row o
@@ -5391,8 +5404,9 @@ BEGIN
         p.written_at := clock_timestamp();
         PERFORM idem.append_progress(idem.close_pair(p));
     END LOOP;
-    -- 3 is the first normal transaction id. Every snapshot of this server sees it as ended, so each
-    -- effect counts as old. A relay that starts at the oldest effect still reads it.
+    -- 3 is the first normal transaction id. Every snapshot of this server sees this transaction as
+    -- ended, so the continued cursors treat each effect as delivered. A relay that starts at the
+    -- oldest effect ('1:1:') still reads all effects.
     UPDATE idem.outbox_0 SET tx = '3';
     UPDATE idem.outbox_1 SET tx = '3';
     UPDATE idem.outbox_2 SET tx = '3';
@@ -5681,9 +5695,9 @@ DECLARE
 BEGIN
     FOREACH step IN ARRAY idem.maintenance_steps() LOOP
         FOR n IN 1 .. 64 LOOP
-            -- A step holds its locks until its commit has ended, so the commit does not wait for a
-            -- standby. This loses nothing: a standby that has the commit of a client also has each
-            -- step that the client has seen.
+            -- The commit must not wait for a standby, because the step holds its locks until the
+            -- commit has ended. This loses nothing: a standby that has the commit of a client also
+            -- has each step that the client has seen.
             SET LOCAL synchronous_commit = local;
             done := idem.maintain_step(step, true);
             COMMIT;
@@ -5869,8 +5883,8 @@ BEGIN
                          'must be read.';
     END IF;
     PERFORM idem.check_grant(role, kind);
-    -- If the role was not granted the kind, it keeps its privileges, because it has them for other
-    -- reasons.
+    -- If the role was not granted this kind, nothing is revoked: the role has its privileges from
+    -- other kinds or from GRANT.
     IF NOT EXISTS (SELECT 1 FROM idem.kinds_of_role(role) held (kind)
                     WHERE held.kind = idem_revoke.kind) THEN
         RETURN;
