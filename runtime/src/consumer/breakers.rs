@@ -107,7 +107,8 @@ impl Breakers {
             Some(last)
                 if breaker.has_succeeded_since(last) && self.all.has_succeeded_since(last) =>
             {
-                // The next failure of this message counts as its own only after another success.
+                // After this failure, which the message caused, another message must succeed before
+                // the next failure counts as caused by this message too.
                 self.suspects.insert(attempted.identity, Instant::now());
                 return Cause::Message;
             }

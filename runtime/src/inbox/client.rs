@@ -109,7 +109,8 @@ impl InboxClient {
         Ok(held)
     }
 
-    /// Completes a message that was processed and that no claim has removed from the inbox.
+    /// Turns the lease of a processed message into a claim, and deletes the pending row. The
+    /// receipt calls this function only if it knows of no claim of the message.
     pub(super) async fn complete(&self, id: &MessageId, token: i64) -> Result<(), Error> {
         let checkout = Checkout::take(&self.pool).await?;
         let completed = async {

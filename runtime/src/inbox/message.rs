@@ -18,7 +18,7 @@ impl Message {
     /// Converts a message that the inbox has leased to the message that
     /// [`Idem::process`](crate::Idem::process) takes.
     ///
-    /// When this message is claimed, the claim removes it from the inbox, in the transaction of the
+    /// When this message is claimed, the claim deletes its pending row, in the transaction of the
     /// handler. The topic of a message that was rejected and requeued is the topic that it was
     /// delivered from; the topic of any other message is the destination.
     pub fn of_inbox(received: &Received, destination: &Destination) -> Self {

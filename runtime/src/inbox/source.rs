@@ -43,8 +43,8 @@ const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// Any number of processes can share a destination. Messages of one key are handled one after the
 /// other across all processes, so the consumer does not need
 /// [`ordered_by_key`](crate::Consumer::ordered_by_key). When the handler has the destination of the
-/// inbox, the claim removes the message from the inbox, in the transaction of the handler. When the
-/// handler claims another identity or nothing, the acknowledgement removes it.
+/// inbox, the claim deletes the pending row, in the transaction of the handler. When the handler
+/// claims another identity or nothing, the acknowledgement deletes it.
 ///
 /// The database counts failures, schedules the retries, and moves messages that failed too often to
 /// the dead letters: see [`RetryPolicy`](idem_client::inbox::RetryPolicy). The consumer's

@@ -283,7 +283,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Returns the counts so far.
+    /// Returns the numbers of kills and of unexpected ends so far.
     #[must_use]
     pub fn tally(&self) -> &Tally {
         &self.tally

@@ -251,7 +251,8 @@ async fn released_message_returns_to_a_classic_queue() {
         .unwrap();
     let again = next(&mut first).await;
     assert_eq!(again.message().deliveries(), None);
-    // At the first redelivery, the source has detected that the queue is a classic queue.
+    // The redelivery has shown the source that this queue counts no returns. So the source now
+    // returns a released message to the queue, even after its first delivery.
     publisher(&url)
         .publish(&plain("released-classic", "fresh"))
         .await
