@@ -7,4 +7,5 @@
 mod claims;
 mod pause_points;
 mod reindex;
+mod second_claims;
 mod updated_rows;

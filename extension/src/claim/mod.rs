@@ -165,14 +165,8 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
 
     fn decide(&mut self, identity: Identity<'a>) -> Result<Outcome<'a>> {
         let mut keys = identity.keys();
-        let looks = self
-            .probed_only
-            .iter_mut()
-            .chain(self.written.iter_mut().map(|(lookup, _)| lookup));
-        for lookup in looks {
-            if let Some(outcome) = earlier_claim(lookup, &mut keys, &identity, self.terms)? {
-                return Ok(outcome);
-            }
+        if let Some(outcome) = self.probe(&mut keys, &identity)? {
+            return Ok(outcome);
         }
         if self
             .terms
@@ -214,6 +208,50 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             rings: self.rings,
             claimed_at,
         }))
+    }
+
+    /// Looks for an earlier claim in every slice. Returns the outcome if there is one.
+    fn probe(
+        &mut self,
+        keys: &mut [pg_sys::ScanKeyData],
+        identity: &Identity,
+    ) -> Result<Option<Outcome<'static>>> {
+        let found = self.probe_slices(keys, identity, false)?;
+        if !matches!(found, Some(Outcome::InProgress)) {
+            return Ok(found);
+        }
+        // This transaction may have the claim already. A claimer that entered before a rotation
+        // has then written its row to a slice that is sealed now, and waits for this transaction
+        // in the current slice. So look for the own row before waiting for that claimer.
+        for (lookup, _) in &mut self.written {
+            if lookup.find_mine(keys) {
+                return taken(lookup, identity, self.terms).map(Some);
+            }
+        }
+        if self.terms.wait {
+            self.probe_slices(keys, identity, true)
+        } else {
+            Ok(found)
+        }
+    }
+
+    fn probe_slices(
+        &mut self,
+        keys: &mut [pg_sys::ScanKeyData],
+        identity: &Identity,
+        wait: bool,
+    ) -> Result<Option<Outcome<'static>>> {
+        let terms = Terms { wait, ..self.terms };
+        let lookups = self
+            .probed_only
+            .iter_mut()
+            .chain(self.written.iter_mut().map(|(lookup, _)| lookup));
+        for lookup in lookups {
+            if let Some(outcome) = earlier_claim(lookup, keys, identity, terms)? {
+                return Ok(Some(outcome));
+            }
+        }
+        Ok(None)
     }
 
     /// Inserts the claim into one of the written slices. Returns the outcome if another claimer has
