@@ -1552,7 +1552,8 @@ COMMENT ON FUNCTION idem.payload_bytes(integer) IS
 
 CREATE FUNCTION idem.rotate_payloads(
     least_bytes bigint   DEFAULT 33554432,
-    quiet_time  interval DEFAULT '10 seconds'
+    quiet_time  interval DEFAULT '10 seconds',
+    wait        boolean  DEFAULT false
 ) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET jit = off
 AS $$
@@ -1572,7 +1573,7 @@ BEGIN
     LOCK TABLE idem.payload_rotation IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     SELECT * INTO r FROM idem.payload_rotation x WHERE x.id = 1;
     IF idem.empty_a_payload_slice(r, sizes, quiet_time)
-       OR idem.look_for_unused_payloads(r, sizes, quiet_time) THEN
+       OR idem.look_for_unused_payloads(r, sizes, quiet_time, wait) THEN
         RETURN true;
     END IF;
 
@@ -1597,14 +1598,17 @@ EXCEPTION
         RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idem.rotate_payloads(bigint, interval) IS
+COMMENT ON FUNCTION idem.rotate_payloads(bigint, interval, boolean) IS
     'Maintenance step: does one step for the slices of payloads: records that a slice is unused, '
     'truncates it, copies payloads, or rotates. least_bytes: the size of the current slice from '
     'which it rotates. quiet_time: the time between the check that a slice is unused and its '
-    'TRUNCATE, and between two checks. Returns true if a step was done.';
+    'TRUNCATE, and between two checks. wait: wait for the fence, as idem.fence does. Returns true '
+    'if a step was done.';
 
 -- The TRUNCATE follows some time after the slice became unused: TRUNCATE hides rows from older
--- snapshots, and a dump that has begun needs the time to lock the tables that it reads.
+-- snapshots, and a dump that has begun needs the time to lock the tables that it reads. The step
+-- also ends if the slice is in use again, because the next check may wait at a fence, and must not
+-- do so while this lock is held.
 CREATE FUNCTION idem.empty_a_payload_slice(
     r          idem.payload_rotation,
     sizes      bigint[],
@@ -1623,7 +1627,7 @@ BEGIN
                 UPDATE idem.payload_rotation x
                    SET unused_since[slice + 1] = 'infinity'
                  WHERE x.id = 1;
-                RETURN false;
+                RETURN true;
             END IF;
             EXECUTE format('TRUNCATE %s', idem.payload_table(slice));
             UPDATE idem.payload_rotation x SET unused_since[slice + 1] = 'infinity' WHERE x.id = 1;
@@ -1635,7 +1639,8 @@ END
 $$;
 COMMENT ON FUNCTION idem.empty_a_payload_slice(idem.payload_rotation, bigint[], interval) IS
     'Truncates one slice of payloads that no pending message has needed for at least the interval '
-    'quiet_time. Returns false if there is no such slice, or if the slice is in use again.';
+    'quiet_time, or records that the slice is in use again. Returns false if there is no such '
+    'slice.';
 
 -- The check reads every pending row. A check that takes long is repeated so rarely that checks use
 -- at most a hundredth of the time. A receiver may still write to the slice that was current before
@@ -1644,7 +1649,8 @@ COMMENT ON FUNCTION idem.empty_a_payload_slice(idem.payload_rotation, bigint[], 
 CREATE FUNCTION idem.look_for_unused_payloads(
     r          idem.payload_rotation,
     sizes      bigint[],
-    quiet_time interval
+    quiet_time interval,
+    wait       boolean
 ) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -1661,9 +1667,10 @@ BEGIN
                        WHERE s <> r.current AND sizes[s + 1] > 0
                          AND r.unused_since[s + 1] = 'infinity') THEN
         RETURN false;
-    ELSIF NOT idem.fence('payloads rotated ' || r.rotations, false) THEN
+    ELSIF NOT idem.fence('payloads rotated ' || r.rotations, wait) THEN
         RETURN false;
     END IF;
+    began := clock_timestamp();  -- the wait is not part of the check
     SELECT array_agg(DISTINCT p.payload_slice) INTO in_use
       FROM idem.pending p WHERE p.payload_slice IS NOT NULL;
     SELECT array_agg(CASE WHEN s = r.current OR sizes[s + 1] = 0
@@ -1678,7 +1685,9 @@ BEGIN
     RETURN unused <> r.unused_since;
 END
 $$;
-COMMENT ON FUNCTION idem.look_for_unused_payloads(idem.payload_rotation, bigint[], interval) IS
+COMMENT ON FUNCTION idem.look_for_unused_payloads(
+    idem.payload_rotation, bigint[], interval, boolean
+) IS
     'Records which slices of payloads no pending message refers to; returns whether that changed.';
 
 -- The copy reads the pending messages by their primary key and stores its position, so a large
@@ -3146,7 +3155,7 @@ BEGIN
     ELSIF step = 'pending messages' THEN
         RETURN idem.rotate_pending();
     ELSIF step = 'payloads' THEN
-        RETURN idem.rotate_payloads();
+        RETURN idem.rotate_payloads(wait => run_step.wait);
     ELSIF step = 'progress' THEN
         RETURN idem.rotate_progress();
     END IF;

@@ -23,7 +23,7 @@ BEGIN
     ELSIF step = 'pending messages' THEN
         RETURN idem.rotate_pending();
     ELSIF step = 'payloads' THEN
-        RETURN idem.rotate_payloads();
+        RETURN idem.rotate_payloads(wait => run_step.wait);
     ELSIF step = 'progress' THEN
         RETURN idem.rotate_progress();
     END IF;

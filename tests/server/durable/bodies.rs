@@ -2,6 +2,8 @@
 //! payloads.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use idem_cluster::{Cluster, Install};
@@ -236,4 +238,130 @@ async fn dump_that_has_begun_finds_every_payload() -> Result<()> {
         "54"
     );
     Ok(())
+}
+
+/// Runs transactions with claims until `stop` is true. Each begins before the one before it ends.
+async fn overlap(db: Arc<Database>, stop: Arc<AtomicBool>) -> Result<()> {
+    let (mut open, mut other) = (db.connect().await?, db.connect().await?);
+    open.run("BEGIN").await?;
+    for n in 0.. {
+        claim(&open, &format!("overlap{n}")).await?;
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        other.run("BEGIN").await?;
+        claim(&other, &format!("other{n}")).await?;
+        open.run("COMMIT").await?;
+        std::mem::swap(&mut open, &mut other);
+    }
+    open.run("COMMIT").await
+}
+
+/// Without the worker, each pass can run in a new session, which has no list of transactions for
+/// the fence yet. The pass waits until the transactions of its list have ended, so the slices are
+/// emptied although there is an open transaction with a claim at each moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn passes_in_new_sessions_empty_the_payload_slices() -> Result<()> {
+    let db = Arc::new(database("new_sessions").await?);
+    let session = db.connect().await?;
+    receive(&session, "a", "").await?;
+    assert!(rotate(&session, "1 hour").await?, "the slices rotate");
+    assert!(claim(&session, "a").await?);
+    let stop = Arc::new(AtomicBool::new(false));
+    let transactions = tokio::spawn(overlap(Arc::clone(&db), Arc::clone(&stop)));
+    until("there are transactions with claims", async || {
+        let claims = "SELECT idem_is_claimed('other0', 'mail')";
+        Ok(session.text(claims).await? == "t")
+    })
+    .await?;
+    for _ in 0..2 {
+        db.connect().await?.run("CALL idem_maintain()").await?;
+        // As if the time between two steps had passed.
+        session
+            .run(
+                "UPDATE idem.payload_rotation \
+                 SET unused_since[1] = unused_since[1] - interval '1 hour'",
+            )
+            .await?;
+    }
+    assert_eq!(
+        sizes(&session).await?,
+        "0000",
+        "the first pass finds the slice unused, and the second pass empties it"
+    );
+    stop.store(true, Ordering::Relaxed);
+    transactions.await?
+}
+
+/// I11: a pass waits for the transactions that may still write to a slice. It then holds no lock
+/// for which a claim, a lease, a receiver or a relay waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i11_pass_at_the_payload_fence_blocks_no_session() -> Result<()> {
+    let db = database("at_the_fence").await?;
+    let (session, writer, maintainer) = (
+        db.connect().await?,
+        db.connect().await?,
+        db.connect().await?,
+    );
+    receive(&session, "a", "").await?;
+    assert!(rotate(&session, "0").await?, "the slices rotate");
+    writer.run("BEGIN").await?;
+    receive(&writer, "b", "").await?;
+    let pid = maintainer.pid().await?;
+    let pass = tokio::spawn(async move { maintainer.run("CALL idem_maintain()").await });
+    until("the pass waits at the fence", async || {
+        let waits = format!("SELECT wait_event FROM pg_stat_activity WHERE pid = {pid}");
+        Ok(session.text(&waits).await? == "Extension")
+    })
+    .await?;
+
+    session.run("SET lock_timeout = '100ms'").await?;
+    assert_eq!(ids(&next(&session, 1).await?), ["a"]);
+    let record = r#"SELECT idem_try_record('a', 'mail', '[{"topic": "t", "payload": 1}]')"#;
+    assert_eq!(session.text(record).await?, "t");
+    let lease = "SELECT outcome FROM idem_acquire('c', 'mail')";
+    assert_eq!(session.text(lease).await?, "acquired");
+    assert!(receive(&session, "d", "").await?);
+    let token = session
+        .text("SELECT token FROM idem_relay_next('default')")
+        .await?;
+    session
+        .run(&format!("SELECT idem_relay_ack('default', 0, {token})"))
+        .await?;
+    session.run("SELECT pg_sleep(1)").await?;
+    assert!(!pass.is_finished(), "the pass still waits");
+    writer.run("COMMIT").await?;
+    pass.await??;
+    // The next check is due after a multiple of this time.
+    let took = "SELECT look_took < '1 second' FROM idem.payload_rotation \
+                WHERE looked_at > '-infinity'";
+    assert_eq!(session.text(took).await?, "t", "the wait does not count");
+    Ok(())
+}
+
+/// I11: a slice is in use again when it is to be emptied. The step ends there, so that it does not
+/// hold the lock on the slice while it waits at the fence of the next check.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i11_step_ends_when_a_payload_slice_is_used_again() -> Result<()> {
+    let db = database("used_again").await?;
+    let (session, writer) = (db.connect().await?, db.connect().await?);
+    for id in ["a", "b"] {
+        receive(&session, id, "").await?;
+        assert!(rotate(&session, "0").await?, "the slices rotate");
+    }
+    assert_eq!(sizes(&session).await?, "1100");
+    session
+        .run(
+            "UPDATE idem.payload_rotation SET unused_since[1] = clock_timestamp(); \
+             SET statement_timeout = '5s'",
+        )
+        .await?;
+    writer.run("BEGIN").await?;
+    receive(&writer, "c", "").await?;
+    let step = "SELECT idem.rotate_payloads(1, '0', true)";
+    assert_eq!(session.text(step).await?, "t");
+    let unused = "SELECT unused_since[1] FROM idem.payload_rotation";
+    assert_eq!(session.text(unused).await?, "infinity");
+    writer.run("COMMIT").await
 }

@@ -40,7 +40,7 @@ const BROKEN: [Broken; 4] = [
     },
     Broken {
         step: "payloads",
-        fails_with: "function idem.rotate_payloads() does not exist",
+        fails_with: "function idem.rotate_payloads(wait => boolean) does not exist",
         break_it: "ALTER FUNCTION idem.rotate_payloads RENAME TO rotated_payloads",
         mend_it: "ALTER FUNCTION idem.rotated_payloads RENAME TO rotate_payloads",
     },
