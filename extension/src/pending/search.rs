@@ -4,7 +4,7 @@
 //! the head can be leased. If too many messages at the beginning wait for the heads of their keys,
 //! the search goes from key to key instead. It then reads only the head of each key, however many
 //! messages wait behind it. A message with an expired lease may have crashed its consumer, so it is
-//! leased alone.
+//! leased alone: it is taken if it is the first message that can be leased, and ends the search.
 
 use super::due::{Due, DueIndex, OrderingKeyHead, OrderingKeyIndex};
 use super::row::LeaseState;
@@ -89,7 +89,6 @@ impl Search {
             taken: 0,
             is_full: false,
             blocked: 0,
-            suspects: false,
             result: SearchResult {
                 ended: Ended::Done,
                 exhausted: Vec::new(),
@@ -107,12 +106,11 @@ struct Run<'s, 't> {
     keys: OrderingKeyIndex<'t>,
     visit: &'s mut dyn FnMut(&Due, &mut Walk) -> Result<Visit>,
     taken: usize,
-    /// Whether a message was larger than the number of bytes that the caller has left.
+    /// Whether a message was larger than the number of bytes that the caller has left, or a message
+    /// with an expired lease was taken.
     is_full: bool,
     /// The number of visited messages that wait for another message of their key.
     blocked: usize,
-    /// Whether messages with an expired lease were skipped.
-    suspects: bool,
     result: SearchResult,
 }
 
@@ -124,18 +122,7 @@ impl Run<'_, '_> {
         };
         start.found(first.state.due_at);
         let from = first.state.due_at;
-        let at_most = if is_suspect(&first) {
-            1
-        } else {
-            self.search.at_most
-        };
-        self.in_order(first, at_most)?;
-        if self.taken == 0 && self.suspects && at_most > 1 {
-            self.due.seek(from, self.search.now);
-            if let Some(first) = self.due.next() {
-                self.in_order(first, 1)?;
-            }
-        }
+        self.in_order(first)?;
         if self.taken == 0
             && self.result.ended == Ended::Done
             && self.blocked > self.search.window()
@@ -157,7 +144,7 @@ impl Run<'_, '_> {
     }
 
     /// Visits messages in the order in which they are due.
-    fn in_order(&mut self, first: Due, at_most: usize) -> Result<()> {
+    fn in_order(&mut self, first: Due) -> Result<()> {
         let mut next = Some(first);
         while let Some(message) = next {
             if message.order_key.is_some() && !self.search.holds_destination {
@@ -166,8 +153,8 @@ impl Run<'_, '_> {
                 }
                 return Ok(());
             }
-            self.consider(&message, at_most)?;
-            if self.has_enough(at_most) || self.blocked > self.search.window() {
+            self.consider(&message)?;
+            if self.has_enough() || self.blocked > self.search.window() {
                 return Ok(());
             }
             next = self.due.next();
@@ -175,7 +162,7 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    fn consider(&mut self, message: &Due, at_most: usize) -> Result<()> {
+    fn consider(&mut self, message: &Due) -> Result<()> {
         if message.is_exhausted {
             let key = uuid(self.due.row());
             self.note_exhausted(key);
@@ -188,12 +175,14 @@ impl Run<'_, '_> {
                 return Ok(());
             }
         }
-        if is_suspect(message) && at_most > 1 {
-            self.suspects = true;
+        if is_suspect(message) && self.taken > 0 {
             return Ok(());
         }
         match (self.visit)(message, self.due.row())? {
-            Visit::Taken => self.taken += 1,
+            Visit::Taken => {
+                self.taken += 1;
+                self.is_full = is_suspect(message);
+            }
             Visit::TooLarge => self.is_full = true,
             Visit::Held => {
                 self.result.is_contended = true;
@@ -217,13 +206,14 @@ impl Run<'_, '_> {
                     self.note_exhausted(key);
                 } else if self.taken == 0 || !is_suspect(&message) {
                     match (self.visit)(&message, row)? {
-                        Visit::Taken => self.taken += 1,
+                        Visit::Taken => {
+                            self.taken += 1;
+                            self.is_full = is_suspect(&message);
+                        }
                         Visit::TooLarge => self.is_full = true,
                         Visit::Held => self.result.is_contended = true,
                     }
-                    if self.has_enough(self.search.at_most)
-                        || (is_suspect(&message) && self.taken > 0)
-                    {
+                    if self.has_enough() {
                         return Ok(());
                     }
                 }
@@ -239,20 +229,11 @@ impl Run<'_, '_> {
         if self.taken > 0 || !self.keys.any_without_key() {
             return Ok(());
         }
-        self.suspects = false;
-        self.each_without_key(from, self.search.at_most)?;
-        if self.taken == 0 && self.suspects {
-            self.each_without_key(from, 1)?;
-        }
-        Ok(())
-    }
-
-    fn each_without_key(&mut self, from: pg_sys::TimestampTz, at_most: usize) -> Result<()> {
         self.due.seek(from, self.search.now);
         while let Some(message) = self.due.next() {
             if message.order_key.is_none() {
-                self.consider(&message, at_most)?;
-                if self.has_enough(at_most) {
+                self.consider(&message)?;
+                if self.has_enough() {
                     return Ok(());
                 }
             }
@@ -260,8 +241,8 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    fn has_enough(&self, at_most: usize) -> bool {
-        self.is_full || self.taken >= at_most
+    fn has_enough(&self) -> bool {
+        self.is_full || self.taken >= self.search.at_most
     }
 
     fn note_exhausted(&mut self, key: Option<pgrx::Uuid>) {

@@ -316,3 +316,35 @@ async fn expired_message_does_not_wait_for_its_successor() -> Result<()> {
     assert_eq!(ids(&next(&session, 10).await?), ["second"]);
     Ok(())
 }
+
+/// New messages arrive all the time. They do not delay messages with an expired lease, although
+/// messages that wait for another message of their key precede these messages in the order.
+#[tokio::test]
+async fn backlog_does_not_delay_messages_with_expired_leases() -> Result<()> {
+    let db = Database::with_idem("backlog").await?;
+    let session = db.connect().await?;
+    receive(&session, "busy", ", key => 'busy'").await?;
+    assert_eq!(ids(&next(&session, 1).await?), ["busy"]);
+    receive(&session, "first", ", key => 'k'").await?;
+    receive(&session, "plain", "").await?;
+    let leased = next_for(&session, 10, "200 milliseconds").await?;
+    assert_eq!(ids(&leased), ["first", "plain"]);
+    // These messages are due before the leases end.
+    receive(&session, "second", ", key => 'k'").await?;
+    receive(&session, "waits", ", key => 'busy'").await?;
+    until("the leases have expired", async || {
+        let due = "SELECT bool_and(due_at < clock_timestamp()) FROM idem.pending \
+                   WHERE id IN ('first', 'plain')";
+        Ok(session.text(due).await? == "t")
+    })
+    .await?;
+    for n in 0..6 {
+        receive(&session, &format!("new{n}"), "").await?;
+    }
+    assert_eq!(ids(&next(&session, 2).await?), ["first"]);
+    assert_eq!(ids(&next(&session, 2).await?), ["plain"]);
+    assert_eq!(ids(&next(&session, 2).await?), ["new0", "new1"]);
+    assert!(claim(&session, "first").await?);
+    assert_eq!(ids(&next(&session, 2).await?), ["second", "new2"]);
+    Ok(())
+}
