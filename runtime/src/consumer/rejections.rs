@@ -41,13 +41,7 @@ pub(super) async fn keep(
 ) -> Result<bool, Error> {
     let with = DeadLetterContent::from(message);
     let id = match kept_as {
-        // The user's id function may panic, also if it has panicked at the attempt already. A hash
-        // is used in this case.
-        KeptAs::Itself | KeptAs::ItselfOrHash => unwinding(async { idem.id_of(message) })
-            .await
-            .ok()
-            .and_then(Result::ok)
-            .flatten(),
+        KeptAs::Itself | KeptAs::ItselfOrHash => own_id(idem, message).await,
         KeptAs::Hash => None,
     };
     let store = async |id: Option<&MessageId>| {
@@ -86,6 +80,29 @@ pub(super) async fn keep(
         "a message is rejected: it is in idem.dead_letters unless it was processed before"
     );
     Ok(is_new)
+}
+
+/// Returns the message's own id, as its policy reads it. Returns `None` if there is none, or if the
+/// user's id function panics, perhaps as it did at the attempt.
+async fn own_id(idem: &Idem, message: &Message) -> Option<MessageId> {
+    let id = unwinding(async { idem.id_of(message) }).await;
+    id.ok().and_then(Result::ok).flatten()
+}
+
+/// Returns whether a committed transaction has claimed the message under its own id.
+pub(super) async fn is_claimed(idem: &Idem, pool: &Pool, message: &Message) -> Result<bool, Error> {
+    let (Some(destination), Some(id)) = (message.given_destination(), own_id(idem, message).await)
+    else {
+        return Ok(false);
+    };
+    again(Retry::default(), || async {
+        let step = ShortTransaction::new(pool).await?;
+        let is_claimed = step
+            .run(idem_client::is_claimed(step.client(), &id, destination))
+            .await;
+        step.end(is_claimed)
+    })
+    .await
 }
 
 /// Returns whether a message with another fingerprint was processed under this id. The function

@@ -711,3 +711,89 @@ async fn i4_message_with_ended_transaction_becomes_dead_letter() {
     );
     assert_eq!(fixture.done().await, ["committed", "good"]);
 }
+
+/// I4: a requeued dead letter whose handler executes COMMIT becomes a dead letter again.
+#[tokio::test]
+async fn i4_requeued_message_with_ended_transaction_is_kept() {
+    let fixture = Fixture::new().await;
+    let broker = Broker::with([message("m", "")]).dropping_rejected();
+    let is_repaired = Arc::new(AtomicBool::new(false));
+    let repaired = Arc::clone(&is_repaired);
+    let handler = move |tx: Tx, message: Message| {
+        let is_repaired = repaired.load(Ordering::SeqCst);
+        async move {
+            note(&tx, &message).await?;
+            if !is_repaired {
+                tx.batch_execute("COMMIT").await?;
+            }
+            Ok(vec![])
+        }
+    };
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone()).handle("orders", handler);
+    let requeued = async {
+        for round in 1..=3 {
+            until("the message is a dead letter", async || {
+                (fixture.done().await.len(), letters(&fixture).await.len()) == (round, 1)
+            })
+            .await;
+            is_repaired.store(round == 3, Ordering::SeqCst);
+            fixture.psql("SELECT idem_requeue_all('orders')");
+        }
+        until("the message is handled", async || {
+            fixture.done().await.len() == 4
+        })
+        .await;
+    };
+    let summary = in_time(consumer.run(requeued)).await.unwrap();
+    assert_eq!((summary.handled, summary.rejected), (1, 3));
+    assert_eq!(letters(&fixture).await, [""; 0]);
+}
+
+/// I4: a message that matched no route when it was rejected is kept under its new destination, if
+/// the handler of its new route executes COMMIT.
+#[tokio::test]
+async fn i4_rerouted_message_with_ended_transaction_is_kept() {
+    let fixture = Fixture::new().await;
+    let broker = Broker::with([message("m", "").with_type("Later")]).dropping_rejected();
+    let consume = |end: Option<&'static str>| {
+        let handler = move |tx: Tx, message: Message| async move {
+            note(&tx, &message).await?;
+            tx.batch_execute(end.unwrap_or("SELECT 1")).await?;
+            Ok(vec![])
+        };
+        Consumer::new(fixture.pool.clone(), broker.clone())
+            .route(Selector::message_type("First"), "first", noting())
+            .route(Selector::message_type("Later"), "later", handler)
+    };
+    let unrouted = Consumer::new(fixture.pool.clone(), broker.clone()).route(
+        Selector::message_type("First"),
+        "first",
+        noting(),
+    );
+    let kept_for = async |destination: &str| {
+        until("the message is a dead letter", async || {
+            let letters = letters(&fixture).await;
+            letters.len() == 1 && letters[0].starts_with(destination)
+        })
+        .await
+    };
+    in_time(unrouted.run(kept_for("first.unrouted ")))
+        .await
+        .unwrap();
+    fixture.psql("SELECT idem_requeue_all('first.unrouted')");
+    in_time(consume(Some("COMMIT")).run(kept_for("later ")))
+        .await
+        .unwrap();
+    fixture.psql("SELECT idem_requeue_all('later')");
+    let done = until("the message is handled", async || {
+        fixture.done().await.len() == 2
+    });
+    let summary = in_time(consume(None).run(done)).await.unwrap();
+    assert_eq!((summary.handled, summary.duplicates), (1, 0));
+    let client = fixture.pool.get().await.unwrap();
+    let left = client
+        .query_one("SELECT count(*) FROM idem.pending", &[])
+        .await
+        .unwrap();
+    assert_eq!(left.get::<_, i64>(0), 0);
+}

@@ -5,6 +5,7 @@ mod fixtures;
 
 mod bytes;
 mod calls;
+mod ended;
 mod failures;
 mod hand_over;
 mod inbox;
