@@ -344,7 +344,10 @@ async fn transaction(
         // Wait for the reply, because without BEGIN each statement would commit by itself.
         session.begin(task.policy.isolation).await?;
     }
-    let effects = session.work(handler, task.message).await?;
+    let effects = match protection {
+        Protection::ClaimFirst(id) => session.work_claimed(handler, task, id).await?,
+        _ => session.work(handler, task.message).await?,
+    };
     if let Protection::ClaimLast(id) = protection {
         let outcome = session.claim(task, id).await?;
         if outcome != ClaimOutcome::Claimed {

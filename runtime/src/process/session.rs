@@ -1,11 +1,16 @@
 //! One transaction on a pooled connection, from its BEGIN to its end.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    panic::{AssertUnwindSafe, resume_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
 use deadpool_postgres::Pool;
-use futures_util::future::join;
+use futures_util::{FutureExt, future::join};
 use idem_client::{
-    Destination, Effect, ErrorKind, MessageId, RecordedEffect,
+    Destination, Effect, ErrorKind, MessageId, RecordedEffect, is_claimed,
     lease::Held,
     pipeline::{
         CHECK_TRANSACTION, Pipelined, commit_alone, fire_and_forget, pipeline_commit,
@@ -33,6 +38,7 @@ use super::{
 use crate::{
     Error, Message,
     connection::{Checkout, Patience, leaves_connection_sound},
+    error::causes,
     policy::Isolation,
 };
 
@@ -173,6 +179,44 @@ impl Session {
         let handled = handler(self.transaction(), message.clone()).await;
         self.ensure_transaction_returned()?;
         handled.map_err(Error::Handler)
+    }
+
+    /// Runs the handler in the transaction that has claimed the message. Fails with
+    /// [`Error::TransactionEnded`] if the handler has committed the claim and has then failed or
+    /// panicked: the next delivery would be acknowledged as a duplicate.
+    pub(crate) async fn work_claimed(
+        &self,
+        handler: &impl Work,
+        task: &Task<'_>,
+        id: &MessageId,
+    ) -> Result<Vec<Effect>, Error> {
+        let worked = AssertUnwindSafe(self.work(handler, task.message));
+        let worked = worked.catch_unwind().await;
+        let has_failed = matches!(worked, Ok(Err(Error::Handler(_))) | Err(_));
+        if has_failed && self.is_claim_committed(id, task.destination).await {
+            let error = worked
+                .as_ref()
+                .ok()
+                .and_then(|worked| worked.as_ref().err());
+            tracing::warn!(
+                error = error.map(|error| causes(error)),
+                destination = %task.destination,
+                message_id = %id,
+                "a handler failed after it had committed the claim of its message"
+            );
+            return Err(Error::TransactionEnded);
+        }
+        worked.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Returns whether the handler has committed the claim of its message.
+    async fn is_claim_committed(&self, id: &MessageId, destination: &Destination) -> bool {
+        if !self.is_ended_by_handler().await {
+            return false;
+        }
+        let claimed = is_claimed(self.client(), id, destination);
+        // Without a reply, assume the commit: the message is then rejected, and is not lost.
+        !matches!(timeout(ROLLBACK_TIMEOUT, claimed).await, Ok(Ok(false)))
     }
 
     /// Fails with [`Error::TransactionEnded`] if the handler has ended the transaction.

@@ -63,38 +63,43 @@ async fn requeue(fixture: &Fixture) -> i32 {
         .unwrap()
 }
 
-/// I4: a message of the inbox whose handler has executed COMMIT becomes a dead letter each time. It
-/// is handled after it was requeued to a correct handler.
+/// I4: a message of the inbox whose handler has executed COMMIT, and perhaps fails after that,
+/// becomes a dead letter each time. It is handled after it was requeued to a correct handler.
 #[tokio::test]
 async fn i4_message_with_committed_claim_becomes_dead_letter() {
-    let fixture = Fixture::new().await;
-    for id in ["first", "ender", "last"] {
-        fixture.receive(id, "").await;
-    }
-    let committing = Committing::default();
-    let consumer = fixture
-        .consumer(&fixture.db.pool(4))
-        .concurrency(1)
-        .handle(fixture.to.as_str(), committing.handler());
-    let consumer = Running::start(consumer);
-    for round in 1..=3 {
+    for fails in [false, true] {
+        let fixture = Fixture::new().await;
+        for id in ["first", "ender", "last"] {
+            fixture.receive(id, "").await;
+        }
+        let committing = Committing {
+            fails,
+            ..Committing::default()
+        };
+        let consumer = fixture
+            .consumer(&fixture.db.pool(4))
+            .concurrency(1)
+            .handle(fixture.to.as_str(), committing.handler());
+        let consumer = Running::start(consumer);
+        for round in 1..=3 {
+            until("the message is a dead letter", async || {
+                kept(&fixture).await == ["\"ender\""]
+            })
+            .await;
+            fixture.until_done(2 + round).await;
+            committing.is_repaired.store(round == 3, Ordering::SeqCst);
+            assert_eq!(requeue(&fixture).await, 1);
+        }
+        fixture.until_done(6).await;
         fixture.until_empty().await;
-        until("the message is a dead letter", async || {
-            kept(&fixture).await == ["\"ender\""]
-        })
-        .await;
-        fixture.until_done(2 + round).await;
-        committing.is_repaired.store(round == 3, Ordering::SeqCst);
-        assert_eq!(requeue(&fixture).await, 1);
+        let summary = consumer.stop().await;
+        assert_eq!(
+            (summary.handled, summary.rejected, summary.retried),
+            (3, 3, 0)
+        );
+        assert_eq!(summary.duplicates, 0);
+        assert!(fixture.dead().await.is_empty());
     }
-    fixture.until_done(6).await;
-    fixture.until_empty().await;
-    let summary = consumer.stop().await;
-    assert_eq!(
-        (summary.handled, summary.rejected, summary.duplicates),
-        (3, 3, 0)
-    );
-    assert!(fixture.dead().await.is_empty());
 }
 
 /// I4: a handler that commits the claims of a batch, and perhaps fails after that, loses no message

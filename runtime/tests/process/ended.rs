@@ -1,7 +1,8 @@
 //! Tests of handlers that end their transaction themselves. Such a message is never acknowledged.
 
+use futures_util::FutureExt;
 use idem_runtime::{
-    Error, Handled, Idem, Message, Policies, Processed, Settlement, Tx,
+    Error, Handled, HandlerError, Idem, Message, Policies, Processed, Settlement, Tx,
     policy::{MissingId, Rule, Store, Style},
 };
 
@@ -156,6 +157,76 @@ async fn i4_batch_whose_transaction_was_ended_is_not_acknowledged() {
         }
         fixture.assert_done_once(&messages[0]).await;
         fixture.assert_untouched(&messages[1]).await;
+    }
+    fixture.until_quiet().await;
+}
+
+/// How a handler fails.
+#[derive(Clone, Copy, Debug)]
+enum Failure {
+    Plain,
+    /// With an error after which the runtime repeats the transaction.
+    Retryable,
+    Panic,
+}
+
+/// A handler that inserts a row, executes `end`, and fails.
+async fn failing(tx: Tx, message: Message, end: &str, failure: Failure) -> Handled {
+    insert(&tx, &message).await?;
+    tx.batch_execute(end).await?;
+    match failure {
+        Failure::Plain => Err("out of stock".into()),
+        Failure::Retryable => {
+            let conflict = "DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END $$";
+            Err(HandlerError::from(
+                tx.batch_execute(conflict).await.unwrap_err(),
+            ))
+        }
+        Failure::Panic => panic!("a bug"),
+    }
+}
+
+/// I4: a handler that commits the claim of its message and fails after that is an error of the
+/// message, which no redelivery would handle. A handler that executes ROLLBACK has only failed.
+#[tokio::test]
+async fn i4_failure_after_commit_is_not_acknowledged() {
+    let fixture = Fixture::new().await;
+    let idem = Idem::new();
+    for failure in [Failure::Plain, Failure::Retryable, Failure::Panic] {
+        for (end, in_batch) in ENDS.into_iter().flat_map(|end| [(end, false), (end, true)]) {
+            let message = message();
+            let what = format!("{end}, {failure:?}, in a batch: {in_batch}");
+            let handler = |tx, message| failing(tx, message, end, failure);
+            let attempt = async {
+                match in_batch {
+                    true => idem
+                        .process_batch(&fixture.pool, std::slice::from_ref(&message), handler)
+                        .await
+                        .remove(0),
+                    false => idem.process(&fixture.pool, &message, handler).await,
+                }
+            };
+            let attempt = std::panic::AssertUnwindSafe(attempt).catch_unwind().await;
+            if end == "COMMIT" {
+                assert_never_acknowledged(attempt.expect(&what), &what);
+                assert!(fixture.is_claimed(&message).await, "{what}");
+                assert_eq!(fixture.work(&message).await, 1, "{what}");
+                continue;
+            }
+            match attempt {
+                Ok(processed) => {
+                    let error = processed.expect_err(&what);
+                    assert!(matches!(error, Error::Handler(_)), "{what}: {error:?}");
+                }
+                Err(_) => assert!(matches!(failure, Failure::Panic) && !in_batch, "{what}"),
+            }
+            fixture.assert_untouched(&message).await;
+            let processed = idem.process(&fixture.pool, &message, work).await.unwrap();
+            assert!(
+                matches!(processed, Processed::New { .. }),
+                "{what}: {processed:?}"
+            );
+        }
     }
     fixture.until_quiet().await;
 }
