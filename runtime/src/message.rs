@@ -6,7 +6,7 @@ use bytes::Bytes;
 use idem_client::{Destination, redacted::Length};
 use time::OffsetDateTime;
 
-use crate::{Error, stored::Stored};
+use crate::{Error, lease::NotedLease, stored::Stored};
 
 /// A message as a consumer receives it. Cheap to clone, because the payload is shared.
 ///
@@ -37,6 +37,7 @@ struct Parts {
     sent_at: Option<OffsetDateTime>,
     deliveries: Option<u32>,
     stored: Option<Stored>,
+    noted_lease: Option<NotedLease>,
 }
 
 /// Omits the payload, which can contain data that must not be logged.
@@ -197,6 +198,12 @@ impl Message {
         })
     }
 
+    /// Sets where an attempt of this message notes its lease.
+    #[must_use]
+    pub(crate) fn with_noted_lease(self, noted: NotedLease) -> Self {
+        self.with(|parts| parts.noted_lease = Some(noted))
+    }
+
     /// Returns the message without a destination, and with `message_id` as the message id of its
     /// sender.
     #[must_use]
@@ -304,5 +311,9 @@ impl Message {
     /// Returns the lease of a message that comes from the durable inbox.
     pub(crate) fn stored(&self) -> Option<&Stored> {
         self.0.stored.as_ref()
+    }
+
+    pub(crate) fn noted_lease(&self) -> Option<&NotedLease> {
+        self.0.noted_lease.as_ref()
     }
 }

@@ -9,7 +9,7 @@ use std::{
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use super::budget::{Budget, Share};
-use crate::{Delivery, Message, Receipt, Settlement};
+use crate::{Delivery, Message, Receipt, Settlement, lease::NotedLease};
 
 /// A message that is not settled yet.
 pub(super) struct QueuedMessage {
@@ -68,6 +68,11 @@ impl QueuedMessage {
     /// Returns whether the broker may delete the message when the message is released.
     pub(super) fn may_end_with_release(&self) -> bool {
         self.costs_delivery_near_limit() && !self.receipt.withholds_near_limit()
+    }
+
+    /// Returns whether a counted attempt was interrupted and its lease is not released yet.
+    pub(super) fn is_leased(&self) -> bool {
+        self.message.noted_lease().is_some_and(NotedLease::is_set)
     }
 
     /// Returns the settlement of a message that this process releases when it stops. A message that

@@ -49,6 +49,13 @@ pub(crate) async fn extend_on(held: &Held, pool: &Pool) -> Result<(), Error> {
     step.end(extended)
 }
 
+/// Releases the lease without a failure, in a transaction of its own.
+pub(crate) async fn give_back_on(held: &Held, pool: &Pool) -> Result<(), Error> {
+    let step = ShortTransaction::new(pool).await?;
+    let given = step.run(held.give_back(step.client())).await;
+    step.end(given)
+}
+
 async fn renew(held: Held, pool: Pool, lost: CancellationToken) {
     let mut ends_at = Instant::from_std(held.ends_at());
     loop {

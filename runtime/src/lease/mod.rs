@@ -6,8 +6,10 @@
 //! a lease that was acquired with [`idem_client::lease::acquire`].
 
 mod keeper;
+mod noted;
 mod work;
 
 pub use keeper::Keeper;
-pub(crate) use keeper::extend_on;
+pub(crate) use keeper::{extend_on, give_back_on};
+pub(crate) use noted::NotedLease;
 pub use work::LeaseContext;

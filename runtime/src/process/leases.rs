@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     Error, HandlerError, Processed,
+    lease::give_back_on,
     short_transaction::{ShortTransaction, again},
     telemetry,
 };
@@ -199,9 +200,7 @@ impl<'t> Leases<'t> {
 
     /// Releases the lease without counting the attempt.
     pub(super) async fn give_back(&self, held: &Held) -> Result<(), Error> {
-        let step = ShortTransaction::new(self.task.pool).await?;
-        let given = step.run(held.give_back(step.client())).await;
-        step.end(given).map_err(lost)
+        give_back_on(held, self.task.pool).await.map_err(lost)
     }
 
     async fn bury(&self, held: &Held, reason: &str) -> Result<Processed, Error> {

@@ -42,7 +42,10 @@ use std::sync::Arc;
 
 use backon::BackoffBuilder;
 use deadpool_postgres::Pool;
-use idem_client::{Effect, lease::Lease};
+use idem_client::{
+    Effect,
+    lease::{Held, Lease},
+};
 use tracing::Instrument;
 
 use super::{
@@ -64,7 +67,7 @@ use super::{
 };
 use crate::{
     Error, Message, Processed,
-    lease::{Keeper, LeaseContext},
+    lease::{Keeper, LeaseContext, NotedLease},
     panics::{Panicked, unwinding},
     telemetry::{self, Processing},
 };
@@ -381,9 +384,23 @@ async fn counted(task: &Task<'_>, leases: &Leases<'_>, handler: &impl Work) -> P
         Lease::Acquired(held) => held,
         other => return leases.not_acquired(other).await,
     };
-    let keeper = Keeper::start(&held, task.pool);
+    let noted = task.message.noted_lease();
+    noted.inspect(|noted| noted.set(&held));
+    let result = under_lease(task, leases, &held, handler).await;
+    // The lease has ended. If this future is dropped before that, the lease stays noted.
+    noted.and_then(NotedLease::take);
+    result
+}
+
+async fn under_lease(
+    task: &Task<'_>,
+    leases: &Leases<'_>,
+    held: &Held,
+    handler: &impl Work,
+) -> ProcessResult {
+    let keeper = Keeper::start(held, task.pool);
     let task = Task {
-        held: Some(&held),
+        held: Some(held),
         ..*task
     };
     let result = tokio::select! {
@@ -396,7 +413,7 @@ async fn counted(task: &Task<'_>, leases: &Leases<'_>, handler: &impl Work) -> P
     drop(keeper);
     match result {
         Ok(processed) => Ok(processed),
-        Err(error) => counting::end_failed_attempt(leases, &held, error).await,
+        Err(error) => counting::end_failed_attempt(leases, held, error).await,
     }
 }
 

@@ -2,16 +2,28 @@
 
 use std::{
     future::pending,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
-use idem_client::ErrorKind;
+use idem_client::{ErrorKind, lease::Lease};
 use idem_runtime::{
-    Error, Idem, Message, Processed, Settlement, Tx, lease::LeaseContext, policy::Style,
+    Consumer, Error, Idem, Message, Processed, Settlement, Tx, consumer::Summary,
+    lease::LeaseContext, policy::Style,
 };
-use idem_testkit::proxy::{Cut, Proxy};
+use idem_testkit::{
+    broker::Broker,
+    in_time,
+    proxy::{Cut, Proxy},
+};
+use tokio_postgres::types::Type;
 
-use crate::fixtures::{Fixture, LONG, SHORT, fact, idem, is_new, message, until, work};
+use crate::fixtures::{
+    DESTINATION, Fixture, LONG, SHORT, fact, idem, is_new, message, until, work,
+};
 
 fn counting(style: Style) -> Idem {
     idem(|rule| rule.style(style).count_attempts(true).lease(SHORT))
@@ -286,4 +298,68 @@ async fn lost_connection_uses_no_attempt() {
         .await;
     assert!(is_new(&processed), "{processed:?}");
     fixture.assert_done_once(&message).await;
+}
+
+/// Goal: an attempt that the end of the grace period interrupts has not failed. Its transaction is
+/// rolled back, and its lease is released without counting before its message is returned.
+#[tokio::test(flavor = "multi_thread")]
+async fn interrupted_counted_attempt_is_released_uncounted() {
+    let fixture = Fixture::new().await;
+    for sleeps in [false, true] {
+        let message = redelivered();
+        let broker = Broker::with([message.clone()]);
+        let summary = interrupt(&fixture, broker.clone(), sleeps).await;
+        assert_eq!((summary.given_back, summary.rejected), (1, 0));
+        assert_eq!(broker.told().released.len(), 1);
+        assert_eq!(fixture.work(&message).await, 0);
+        let held = match fixture.acquire(&message, LONG).await {
+            Lease::Acquired(held) => held,
+            other => panic!("the message is not free: {other:?}"),
+        };
+        assert_eq!((held.attempt(), held.last_error()), (1, None));
+    }
+}
+
+/// I4: a message at its last delivery, whose counted attempt the end of the grace period
+/// interrupts, becomes a dead letter.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_interrupted_last_delivery_becomes_dead_letter() {
+    let fixture = Fixture::new().await;
+    let broker = Broker::with([redelivered()])
+        .dropping_rejected()
+        .near_limit();
+    let summary = interrupt(&fixture, broker.clone(), false).await;
+    assert_eq!((summary.given_back, summary.rejected), (0, 1));
+    let told = broker.told();
+    assert_eq!((told.acknowledged.len(), told.released.len()), (1, 0));
+    let sql = "SELECT count(*) FROM idem.dead_letter";
+    assert_eq!(fixture.count(sql).await, 1);
+}
+
+/// Runs a consumer that counts attempts, and stops it while its handler runs.
+async fn interrupt(fixture: &Fixture, broker: Broker, sleeps: bool) -> Summary {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let began = Arc::clone(&runs);
+    let handler = move |tx: Tx, message: Message| {
+        let began = Arc::clone(&began);
+        async move {
+            let insert = "INSERT INTO work VALUES ($1)";
+            tx.execute_typed(insert, &[(&message.message_id(), Type::TEXT)])
+                .await?;
+            began.fetch_add(1, Ordering::SeqCst);
+            match sleeps {
+                true => tx.batch_execute("SELECT pg_sleep(600)").await?,
+                false => pending().await,
+            }
+            Ok(vec![])
+        }
+    };
+    let consumer = Consumer::new(fixture.pool.clone(), broker)
+        .idem(idem(|rule| rule.count_attempts(true).lease(LONG)))
+        .handle(DESTINATION, handler)
+        .grace(Duration::from_millis(50));
+    let handler_runs = until("the handler runs", async || {
+        runs.load(Ordering::SeqCst) == 1
+    });
+    in_time(consumer.run(handler_runs)).await.unwrap()
 }

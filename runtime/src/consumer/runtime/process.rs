@@ -19,6 +19,7 @@ use crate::{
         verdict::Verdict,
     },
     error::causes,
+    lease::NotedLease,
     panics::unwinding,
 };
 
@@ -74,7 +75,10 @@ impl<S: Source> Runtime<S> {
             let found = unwinding(async { self.routes.find(&queued.message) }).await;
             match found {
                 Ok(Some(route)) => {
-                    queued.message = queued.message.with_destination(route.destination.clone());
+                    queued.message = queued
+                        .message
+                        .with_destination(route.destination.clone())
+                        .with_noted_lease(NotedLease::default());
                     match groups
                         .iter_mut()
                         .find(|(other, _)| other.number == route.number)
@@ -155,9 +159,10 @@ impl<S: Source> Runtime<S> {
 
     /// Releases a message that this worker was processing when the grace period ended.
     async fn release_attempted(&self, queued: QueuedMessage) {
-        if queued.may_end_with_release() {
-            // The transaction of the attempt may still hold the claim. The message can be stored as
-            // a dead letter only after the rollback, so a later step of the shutdown does that.
+        if queued.may_end_with_release() || queued.is_leased() {
+            // The transaction of the attempt may still hold the claim or the lease. The message can
+            // be stored as a dead letter, and its lease can be released, only after the rollback.
+            // So a later step of the shutdown does that.
             self.queue.delay(queued, Instant::now());
         } else {
             self.release_at_stop(queued).await;

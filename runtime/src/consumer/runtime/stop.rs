@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::{TryFutureExt as _, join_all};
-use idem_client::{Destination, ErrorKind};
+use idem_client::{Destination, ErrorKind, lease::Held};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::{
@@ -21,6 +21,7 @@ use crate::{
         workers::Workers,
     },
     error::causes,
+    lease::give_back_on,
     panics::unwinding,
     telemetry,
     transport::TransportError,
@@ -32,6 +33,8 @@ const CLAIM_ENDS: Duration = Duration::from_millis(100);
 /// The longest time for which a step of a shutdown tries to keep messages. It is shorter than
 /// [`STOP_STEP_LIMIT`], so that the step can still log every message that is not kept.
 const KEEP_LIMIT: Duration = Duration::from_millis(4_500);
+/// The longest time for the release of leases. It is a part of [`KEEP_LIMIT`].
+const LEASES_LIMIT: Duration = Duration::from_secs(1);
 
 impl<S: Source> Runtime<S> {
     /// Lets the workers finish their messages within the grace period. Then releases the rest. Five
@@ -53,13 +56,14 @@ impl<S: Source> Runtime<S> {
                 workers.abort().await;
             }
         }
-        if timeout(STOP_STEP_LIMIT, closed()).await.is_err() {
+        let have_ended = timeout(STOP_STEP_LIMIT, closed()).await.is_ok();
+        if !have_ended {
             tracing::warn!("the database may still execute statements of dropped handlers");
         }
         // Release the waiting messages only now: another consumer must not handle a message while
         // an earlier message of its ordering key is still being processed.
         let until = Instant::now() + KEEP_LIMIT;
-        if timeout(STOP_STEP_LIMIT, self.release_waiting(until))
+        if timeout(STOP_STEP_LIMIT, self.release_waiting(until, have_ended))
             .await
             .is_err()
         {
@@ -87,10 +91,16 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    async fn release_waiting(&self, until: Instant) {
-        let (last_deliveries, rest): (Vec<_>, Vec<_>) = self
-            .queue
-            .drain()
+    /// `have_ended` means that no transaction of an interrupted handler is still open.
+    async fn release_waiting(&self, until: Instant, have_ended: bool) {
+        let waiting = self.queue.drain();
+        if have_ended {
+            let leases = waiting
+                .iter()
+                .filter_map(|queued| queued.message.noted_lease()?.take());
+            self.give_back_leases(leases.collect()).await;
+        }
+        let (last_deliveries, rest): (Vec<_>, Vec<_>) = waiting
             .into_iter()
             .partition(QueuedMessage::may_end_with_release);
         let given_back = async {
@@ -113,6 +123,19 @@ impl<S: Source> Runtime<S> {
             given_back,
             self.keep_last_deliveries(last_deliveries, until)
         );
+    }
+
+    /// Releases the leases of interrupted attempts without counting these attempts. A lease that is
+    /// not released expires, and its attempt stays counted.
+    async fn give_back_leases(&self, leases: Vec<Held>) {
+        let given_back = join_all(leases.into_iter().map(|held| async move {
+            if let Err(error) = give_back_on(&held, &self.pool).await {
+                tracing::debug!(%error, message_id = %held.id(), "a lease is not released");
+            }
+        }));
+        if timeout(LEASES_LIMIT, given_back).await.is_err() {
+            tracing::warn!("the leases of interrupted handlers are not released in time");
+        }
     }
 
     /// Closes the source, which returns its prefetched messages. This is called after all workers
