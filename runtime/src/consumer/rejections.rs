@@ -66,7 +66,7 @@ pub(super) async fn keep(
         .fingerprint;
     if let Some(id) = &id
         && !is_new
-        && (kept_as == KeptAs::ItselfOrHash
+        && (kept_as == KeptAs::ItselfOrHash && is_claimed(idem, pool, message).await?
             || compares && is_of_another(pool, id, destination, message).await?)
     {
         is_new = again(Retry::default(), || store(None)).await?;

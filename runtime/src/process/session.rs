@@ -3,12 +3,15 @@
 use std::{
     future::Future,
     panic::{AssertUnwindSafe, resume_unwind},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use deadpool_postgres::Pool;
-use futures_util::{FutureExt, future::join};
+use futures_util::{FutureExt, TryFutureExt, future::join};
 use idem_client::{
     Destination, Effect, ErrorKind, MessageId, RecordedEffect, is_claimed,
     lease::Held,
@@ -310,9 +313,20 @@ impl Session {
             );
         }
         // If the handler has ended the transaction, the statement finds no claim of this
-        // transaction and fails.
-        let recorded = self.request_and_commit(&records).await;
-        let mut rows = recorded.map_err(of_record)?.into_iter();
+        // transaction and fails. COMMIT can fail with the same SQLSTATE, for example in a deferred
+        // trigger.
+        let is_claim_gone = AtomicBool::new(false);
+        let recorded = self
+            .request_and_commit(&records, |error| {
+                let is_gone = error.kind() == ErrorKind::NotClaimed;
+                is_claim_gone.fetch_or(is_gone, Ordering::Relaxed);
+            })
+            .await;
+        let mut rows = match recorded {
+            Err(_) if is_claim_gone.load(Ordering::Relaxed) => Err(Error::TransactionEnded),
+            recorded => recorded,
+        }?
+        .into_iter();
         let ids = effects.iter().map(|(_, effects)| match effects {
             [] => Ok(Vec::new()),
             _ => match rows.next().as_deref() {
@@ -350,7 +364,7 @@ impl Session {
                 span::of_message("complete", id, destination),
             )
             .await?;
-        let rows = self.request_and_commit(&[complete]).await?;
+        let rows = self.request_and_commit(&[complete], |_| ()).await?;
         match rows.first().map(Vec::as_slice) {
             Some([row]) => Ok(row.try_get(0)?),
             other => Err(Error::Unexpected(format!(
@@ -374,7 +388,7 @@ impl Session {
                     .await?,
             );
         }
-        let sent = self.request_and_commit(&requests);
+        let sent = self.request_and_commit(&requests, |_| ());
         let rows = match requests.is_empty() {
             true => sent.await?,
             false => {
@@ -393,9 +407,12 @@ impl Session {
             .collect()
     }
 
+    /// Sends the requests and COMMIT. Calls `on_error` with the error of each request that fails,
+    /// and not with that of the COMMIT.
     async fn request_and_commit<const N: usize>(
         &self,
         requests: &[Request<'_, N>],
+        on_error: impl Fn(&idem_client::Error) + Sync,
     ) -> Result<Vec<Vec<Row>>, Error> {
         self.checkout.ends();
         let client = self.checkout.client();
@@ -405,9 +422,8 @@ impl Session {
         } else {
             let mut sent = Vec::with_capacity(requests.len());
             for request in requests {
-                sent.push(
-                    Pipelined::new(self.query(request).instrument(request.span.clone())).await,
-                );
+                let query = self.query(request).inspect_err(&on_error);
+                sent.push(Pipelined::new(query.instrument(request.span.clone())).await);
             }
             Ok(pipeline_commit(client, sent).await?)
         }
@@ -498,14 +514,5 @@ fn of_check(error: impl Into<Error>) -> Error {
     match error.sqlstate() == Some(&SqlState::NO_ACTIVE_SQL_TRANSACTION) {
         true => Error::TransactionEnded,
         false => error,
-    }
-}
-
-/// Converts the error of effects that are recorded in the transaction that has claimed their
-/// message. The claim is missing only if the handler has ended that transaction.
-fn of_record(error: Error) -> Error {
-    match error.kind() {
-        ErrorKind::NotClaimed => Error::TransactionEnded,
-        _ => error,
     }
 }

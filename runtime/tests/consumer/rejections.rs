@@ -712,6 +712,26 @@ async fn i4_message_with_ended_transaction_becomes_dead_letter() {
     assert_eq!(fixture.done().await, ["committed", "good"]);
 }
 
+/// A message whose handler executes ROLLBACK has one dead letter, also if its broker delivers the
+/// message again.
+#[tokio::test]
+async fn redelivered_message_with_ended_transaction_has_one_letter() {
+    let fixture = Fixture::new().await;
+    let handler = |tx: Tx, message: Message| async move {
+        note(&tx, &message).await?;
+        tx.batch_execute("ROLLBACK").await?;
+        Ok(vec![])
+    };
+    for _ in 0..2 {
+        let broker = Broker::with([message("m", "")])
+            .dropping_rejected()
+            .closed();
+        let consumer = Consumer::new(fixture.pool.clone(), broker).handle("orders", handler);
+        source_ended(in_time(consumer.run(pending())).await);
+        assert_eq!(letters(&fixture).await.len(), 1);
+    }
+}
+
 /// I4: a requeued dead letter whose handler executes COMMIT becomes a dead letter again.
 #[tokio::test]
 async fn i4_requeued_message_with_ended_transaction_is_kept() {

@@ -88,6 +88,37 @@ async fn i10_effects_need_the_transaction_of_the_claim() {
     fixture.until_quiet().await;
 }
 
+/// A statement of the application that fails with 55000 at COMMIT is no sign that the handler has
+/// ended the transaction.
+#[tokio::test]
+async fn deferred_trigger_with_55000_is_an_error_of_the_database() {
+    let fixture = Fixture::new().await;
+    fixture
+        .observer
+        .batch_execute(
+            "CREATE FUNCTION reject_row() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN
+                 RAISE EXCEPTION 'not now' USING ERRCODE = '55000';
+             END $$;
+             CREATE CONSTRAINT TRIGGER reject_row AFTER INSERT ON work
+                 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION reject_row()",
+        )
+        .await
+        .unwrap();
+    let message = message();
+    let error = Idem::new()
+        .process(&fixture.pool, &message, work)
+        .await
+        .unwrap_err();
+    assert!(!matches!(error, Error::TransactionEnded), "{error:?}");
+    assert_eq!(
+        error.sqlstate().map(|state| state.code()),
+        Some("55000"),
+        "{error:?}"
+    );
+    fixture.assert_untouched(&message).await;
+}
+
 /// I1: the reactive style claims after the handler has run. If the handler has ended its
 /// transaction, the claim would commit without the writes of the handler.
 #[tokio::test]
