@@ -125,12 +125,13 @@ async fn i4_bury_discard_and_claim_of_one_message_do_not_deadlock() -> Result<()
 
     buries.run(&bury(&token)).await?;
     buries.run("COMMIT").await?;
-    assert_eq!(
-        tokio::time::timeout(DEADLINE, claim).await???,
-        "t",
-        "a dead message can be claimed"
-    );
-    assert_eq!(tokio::time::timeout(DEADLINE, discard).await???, "t");
+    // Both sessions wait for the same row, and either of them can continue first. `idem_discard`
+    // claims the message too. The message is then a duplicate for the claimer.
+    let claimed = tokio::time::timeout(DEADLINE, claim).await???;
+    let discarded = tokio::time::timeout(DEADLINE, discard).await???;
+    let outcome = (claimed.as_str(), discarded.as_str());
+    assert!([("t", "t"), ("f", "t")].contains(&outcome), "{outcome:?}");
+    assert_eq!(buries.text("SELECT count(*) FROM idem.inbox").await?, "1");
     assert_eq!(
         buries.text("SELECT count(*) FROM idem.dead_letter").await?,
         "0"
