@@ -146,17 +146,21 @@ fn due_at(message: &Message, now: pg_sys::TimestampTz) -> pg_sys::TimestampTz {
 
 /// Stores the message in the locked row, which has no payload. Attempts, errors and lease are kept:
 /// the holder of a lease may still complete the message, and `idem_next` returns the message after
-/// the end of the lease or of the back-off.
+/// the end of the lease or of the back-off. A message that its sender delays beyond the back-off
+/// does not wait for a retry, so it does not delay other messages of its ordering key.
 fn fill(row: &Lookup, table: &Table, slice: i16, message: &Message) -> Result<Reception> {
     let state = State::read(row);
     let now = pg::clock();
+    let wanted = due_at(message, now);
+    // deliver_after must not make a lease longer.
+    let is_delayed = state.lease != LeaseState::Leased && wanted > state.due_at;
     let received = Received {
         seq: next_seq()?,
-        // deliver_after must not make a lease longer.
-        due_at: if state.lease == LeaseState::Leased {
-            state.due_at
+        due_at: if is_delayed { wanted } else { state.due_at },
+        lease: if is_delayed {
+            LeaseState::Ready
         } else {
-            state.due_at.max(due_at(message, now))
+            state.lease
         },
         received_at: now,
         payload_slice: slice,

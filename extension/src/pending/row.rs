@@ -174,6 +174,7 @@ impl Leased<'_> {
 pub struct Received<'a> {
     pub seq: i64,
     pub due_at: pg_sys::TimestampTz,
+    pub lease: LeaseState,
     pub received_at: pg_sys::TimestampTz,
     pub payload_slice: i16,
     pub order_key: Option<&'a str>,
@@ -185,6 +186,7 @@ impl Received<'_> {
         let mut set = |column: i32, value| row[column as usize - 1] = value;
         set(column::SEQ, self.seq.into_datum());
         set(column::DUE_AT, self.due_at.into_datum());
+        set(column::STATE, Some(self.lease.datum()));
         set(column::RECEIVED_AT, self.received_at.into_datum());
         set(column::PAYLOAD_SLICE, self.payload_slice.into_datum());
         set(column::ORDER_KEY, self.order_key.into_datum());

@@ -193,8 +193,23 @@ async fn i4_receive_stores_all_columns_of_a_pending_message() -> Result<()> {
                   ON b.slice = p.payload_slice AND b.seq = p.seq ORDER BY p.id";
     assert_eq!(
         session.text(stored).await?,
-        "leased|1|l|k|t|T|c/t|{\"h\": 1}\nreleased|1|w|k|f|T|c/t|{\"h\": 1}"
+        "leased|1|l|k|t|T|c/t|{\"h\": 1}\nreleased|1|r|k|f|T|c/t|{\"h\": 1}"
     );
+    Ok(())
+}
+
+/// A message that waited for a retry is received with a later `deliver_after`. Like any message
+/// that its sender delays, it does not delay the other messages of its ordering key.
+#[tokio::test]
+async fn delayed_message_of_a_broker_does_not_block_its_key() -> Result<()> {
+    let db = Database::with_idem("delayed_key").await?;
+    let session = db.connect().await?;
+    let token = acquire(&session, "delayed", "1 hour").await?;
+    release(&session, "delayed", &token, ", 'boom'").await?;
+    let delayed = ", key => 'k', deliver_after => clock_timestamp() + interval '1 day'";
+    assert!(receive(&session, "delayed", delayed).await?);
+    assert!(receive(&session, "other", ", key => 'k'").await?);
+    assert_eq!(ids(&next(&session, 10).await?), ["other"]);
     Ok(())
 }
 
