@@ -1,5 +1,6 @@
-//! Tests of a transaction that claims a message twice while an older claimer waits for it. The
-//! older claimer entered before a rotation, so its row is in a slice that is sealed now.
+//! Tests of a transaction that claims a message twice while an older claimer waits for it, and of
+//! `idem_forget` while the ring is opening. The older claimer entered before a rotation, so its row
+//! is in a slice that is sealed now.
 
 use std::sync::Arc;
 
@@ -131,5 +132,37 @@ async fn i8_batch_with_an_id_twice_does_not_deadlock() -> Result<()> {
     assert_eq!(claimers.newer.await??, "{t,f}");
     claimers.session.run("COMMIT").await?;
     assert_eq!(claimers.older.await??, "f");
+    Ok(())
+}
+
+/// I1: `idem_forget` has looked into the current slice while the ring is opening, and then another
+/// session claims the message. The claim is in the current and in the next slice. `idem_forget`
+/// deletes it from both.
+#[tokio::test]
+async fn i1_forget_deletes_a_claim_that_is_made_between_its_looks() -> Result<()> {
+    let db = database("forget_looks").await?;
+    let (maintainer, claims, forgets) = (
+        db.connect().await?,
+        db.connect().await?,
+        db.connect().await?,
+    );
+    claims
+        .run("SELECT idem_try_claim('warm', 'orders')")
+        .await?;
+    maintainer
+        .run("UPDATE idem.ring SET rotated_at = rotated_at - retention WHERE name = 'standard'")
+        .await?;
+    assert_eq!(rotate(&maintainer).await?, "opened");
+    let looked = Pause::hold(&db, "forget: after current").await?;
+    looked.arm(&forgets).await?;
+    let pid = forgets.pid().await?;
+    let forget = start(forgets, "SELECT idem_forget('m', 'orders')");
+    looked.until_reached(pid).await?;
+    claims.run("SELECT idem_try_claim('m', 'orders')").await?;
+    looked.release().await?;
+
+    assert_eq!(forget.await??, "t");
+    let known = "SELECT idem_is_claimed('m', 'orders'), idem_try_claim('m', 'orders')";
+    assert_eq!(claims.text(known).await?, "f|t");
     Ok(())
 }

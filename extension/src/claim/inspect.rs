@@ -4,6 +4,7 @@ use super::Claimed;
 use crate::errors::{Error, Result};
 use crate::identity::Identity;
 use crate::inbox::{claimed_at, column};
+use crate::pause::pause_point;
 use crate::pg::{Hold, Lookup, Table};
 use crate::ring::{self, Entered};
 use crate::slices::{slices_of, slices_to_read};
@@ -67,21 +68,24 @@ pub fn forget(id: MessageId, name: &str) -> Result<bool> {
         return Ok(false);
     };
     let mut forgotten = false;
-    let mut searched = Vec::new();
     loop {
-        let mut slices = slices_of(&identity.destination, &rings);
-        slices.retain(|slice| !searched.contains(slice));
-        if slices.is_empty() {
+        let slices = slices_of(&identity.destination, &rings);
+        let mut is_deleted = false;
+        for &slice in &slices {
+            is_deleted |= forget_in(slice, &identity)?;
+            if slice == identity.destination.ring(&rings).current() {
+                pause_point("forget: after current");
+            }
+        }
+        forgotten |= is_deleted;
+        // While a ring opens, a claim is in two slices. The ring may have begun to open since this
+        // transaction entered it. And a claim can be made after the look into its first slice and
+        // before the look into the second one. So look again until nothing was deleted and the
+        // slices are the same.
+        rings = ring::reread()?;
+        if !is_deleted && slices_of(&identity.destination, &rings) == slices {
             return Ok(forgotten);
         }
-        for slice in slices {
-            forgotten |= forget_in(slice, &identity)?;
-            searched.push(slice);
-        }
-        // The ring may have begun to open since this transaction entered it. The deleted claim can
-        // belong to a transaction that entered later and also wrote into the next slice. So read
-        // the state of the ring again and search the slices that are new in it.
-        rings = ring::reread()?;
     }
 }
 
