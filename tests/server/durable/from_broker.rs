@@ -31,7 +31,12 @@ async fn release(session: &Session, id: &str, token: &str, more: &str) -> Result
 /// Leases a message for a moment, so that the lease has expired when this function returns.
 async fn expired_lease(session: &Session, id: &str) -> Result<String> {
     let token = acquire(session, id, "1 ms").await?;
-    session.run("SELECT pg_sleep(0.01)").await?;
+    let expired =
+        format!("SELECT due_at < clock_timestamp() FROM idem.pending WHERE token = {token}");
+    until("the lease has expired", async || {
+        Ok(session.text(&expired).await? == "t")
+    })
+    .await?;
     Ok(token)
 }
 

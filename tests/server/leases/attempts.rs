@@ -141,7 +141,11 @@ async fn release_after_expired_or_final_attempt_gives_back_none() -> Result<()> 
         .run("SELECT idem_configure_retries('work', 1, base => '0')")
         .await?;
     acquire(&session, "m", "1 ms").await?;
-    session.run("SELECT pg_sleep(0.01)").await?;
+    until("the lease has expired", async || {
+        let expired = "SELECT due_at < clock_timestamp() FROM idem.pending WHERE id = 'm'";
+        Ok(session.text(expired).await? == "t")
+    })
+    .await?;
     session
         .run("SELECT idem_configure_retries('other', 5, base => '0')")
         .await?;

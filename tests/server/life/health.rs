@@ -200,7 +200,6 @@ async fn i9_monitor_sees_who_holds_the_lock_of_maintenance() -> Result<()> {
     let blockers = "SELECT ring, pid, blocks FROM idem_rotation_blockers()";
     analyzes.run("BEGIN; ANALYZE idem.ring").await?;
     let pid = analyzes.pid().await?;
-    session.run("SELECT pg_sleep(1.1)").await?;
     assert_eq!(session.text(blockers).await?, "", "no ring is due");
     make_due(&session, "standard").await?;
     make_due(&session, "standard").await?;
@@ -210,10 +209,11 @@ async fn i9_monitor_sees_who_holds_the_lock_of_maintenance() -> Result<()> {
             .await?,
         "locked"
     );
-    assert_eq!(
-        session.text(blockers).await?,
-        format!("standard|{pid}|the lock of maintenance")
-    );
+    let blocker = format!("standard|{pid}|the lock of maintenance");
+    until("the monitor sees the session", async || {
+        Ok(session.text(blockers).await? == blocker)
+    })
+    .await?;
     let health = check(&session, "rotation standard").await?;
     ensure!(health.contains(&format!("pid {pid}")), "{health}");
     analyzes.run("COMMIT").await?;
