@@ -31,6 +31,10 @@ pub enum Error {
     LoneClaim { function: &'static CStr },
     /// 25P01: the function requires a transaction block.
     NoTransactionBlock { function: &'static CStr },
+    /// 2D000: a transaction commits although COMMIT is forbidden in it.
+    CommitForbidden,
+    /// 25P01: COMMIT is not forbidden in this transaction.
+    CommitNotForbidden,
     /// 55000: this transaction has not claimed the message for which it records effects.
     NotClaimed { destination: String },
     /// 55000: a transaction cannot forget a claim that it made itself.
@@ -155,7 +159,25 @@ impl From<Error> for ErrorReport {
                     function.to_string_lossy()
                 ),
             )
-            .set_hint("Send BEGIN first. If BEGIN failed, send BEGIN again before the claim."),
+            .set_hint("Send BEGIN first. If BEGIN failed, send BEGIN again before this function."),
+            Error::CommitForbidden => report(
+                PgSqlErrorCode::ERRCODE_INVALID_TRANSACTION_TERMINATION,
+                "COMMIT is forbidden in this transaction".into(),
+            )
+            .set_detail("The transaction is rolled back.")
+            .set_hint(
+                "The program that called idem_forbid_commit() commits this transaction. The \
+                 handler of a message must not execute COMMIT.",
+            ),
+            Error::CommitNotForbidden => report(
+                PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
+                "COMMIT is not forbidden in this transaction".into(),
+            )
+            .set_detail("The transaction in which idem_forbid_commit() was called has ended.")
+            .set_hint(
+                "The handler of a message must not execute COMMIT or ROLLBACK. It may execute \
+                 ROLLBACK TO SAVEPOINT.",
+            ),
             Error::NotClaimed { destination } => report(
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!(

@@ -47,6 +47,7 @@ sql_files! {
     "internal_checks" "../../sql/internal/checks.sql",
     "internal_roles" "../../sql/internal/roles.sql",
     "api_claim" "../../sql/api/claim.sql",
+    "api_commit" "../../sql/api/commit.sql",
     "api_effects" "../../sql/api/effects.sql",
     "api_leases" "../../sql/api/leases.sql",
     "api_inbox" "../../sql/api/inbox.sql",

@@ -1018,6 +1018,7 @@ INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('consumer', 'idem_try_claim'), ('consumer', 'idem_try_claim_batch'),
     ('consumer', 'idem_try_claim_uuid_batch'), ('consumer', 'idem_claim'),
     ('consumer', 'idem_claim_in_block'), ('consumer', 'idem_is_claimed'),
+    ('consumer', 'idem_forbid_commit'), ('consumer', 'idem_allow_commit'),
     ('consumer', 'idem_record_effects'), ('consumer', 'idem_try_record'),
     ('consumer', 'idem_effects'), ('consumer', 'idem_replay_effects'), ('consumer', 'idem_send'),
     ('consumer', 'idem_send_bytes'), ('consumer', 'idem_acquire'), ('consumer', 'idem_extend'),
@@ -4052,6 +4053,29 @@ COMMENT ON FUNCTION idem_forget(uuid, text) IS
 -- requires:
 --   api_claim
 
+-- Forbidding COMMIT. The functions are in extension/src/sql_api/commit.rs.
+
+CREATE FUNCTION idem_forbid_commit() RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_forbid_commit_wrapper';
+COMMENT ON FUNCTION idem_forbid_commit() IS
+    'Forbids COMMIT and PREPARE TRANSACTION in the current transaction, until idem_allow_commit '
+    'is called in it: they fail with 2D000 and roll back. A program calls it after BEGIN, before '
+    'it runs code that must not commit, for example the handler of a message. Writes nothing. '
+    'ROLLBACK TO SAVEPOINT does not change it. Errors: 25P01 (no transaction block).';
+
+CREATE FUNCTION idem_allow_commit() RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_allow_commit_wrapper';
+COMMENT ON FUNCTION idem_allow_commit() IS
+    'Allows COMMIT again after idem_forbid_commit. Send it and COMMIT in one query: if it fails, '
+    'the server skips the COMMIT. Errors: 25P01 (COMMIT is not forbidden: the transaction in '
+    'which idem_forbid_commit was called has ended).';
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/sql_files.rs
+-- requires:
+--   api_commit
+
 -- Effects. The functions are in extension/src/sql_api/effects.rs.
 
 CREATE FUNCTION idem_record_effects(id text, destination text, effects jsonb) RETURNS uuid[]
@@ -5971,6 +5995,12 @@ COMMENT ON FUNCTION idem_revoke(regrole, text) IS
 /* </end connected objects> */
 
 /* <begin connected objects> */
+-- extension/src/sql_api/commit.rs
+-- idem::sql_api::commit::idem_allow_commit
+-- Skipped due to `#[pgrx(sql = false)]`
+/* </end connected objects> */
+
+/* <begin connected objects> */
 -- extension/src/sql_api/journal.rs
 -- idem::sql_api::journal::idem_begin_call_text
 -- Skipped due to `#[pgrx(sql = false)]`
@@ -6063,6 +6093,12 @@ COMMENT ON FUNCTION idem_revoke(regrole, text) IS
 /* <begin connected objects> */
 -- extension/src/sql_api/journal.rs
 -- idem::sql_api::journal::idem_finish_call_uuid
+-- Skipped due to `#[pgrx(sql = false)]`
+/* </end connected objects> */
+
+/* <begin connected objects> */
+-- extension/src/sql_api/commit.rs
+-- idem::sql_api::commit::idem_forbid_commit
 -- Skipped due to `#[pgrx(sql = false)]`
 /* </end connected objects> */
 

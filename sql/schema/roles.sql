@@ -13,6 +13,7 @@ INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('consumer', 'idem_try_claim'), ('consumer', 'idem_try_claim_batch'),
     ('consumer', 'idem_try_claim_uuid_batch'), ('consumer', 'idem_claim'),
     ('consumer', 'idem_claim_in_block'), ('consumer', 'idem_is_claimed'),
+    ('consumer', 'idem_forbid_commit'), ('consumer', 'idem_allow_commit'),
     ('consumer', 'idem_record_effects'), ('consumer', 'idem_try_record'),
     ('consumer', 'idem_effects'), ('consumer', 'idem_replay_effects'), ('consumer', 'idem_send'),
     ('consumer', 'idem_send_bytes'), ('consumer', 'idem_acquire'), ('consumer', 'idem_extend'),

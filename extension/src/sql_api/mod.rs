@@ -25,6 +25,7 @@ macro_rules! overloads {
 }
 
 mod claim;
+mod commit;
 mod effects;
 mod inbox;
 mod internal;

@@ -2,6 +2,7 @@
 
 mod bodies;
 mod claims;
+mod commit;
 mod counters;
 mod destinations;
 mod effects;

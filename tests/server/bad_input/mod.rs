@@ -275,6 +275,12 @@ async fn read_only_transaction_rejects_functions_that_write() -> Result<()> {
     for function in functions(&session).await? {
         let statement = function.statement(&[])?;
         if READERS.contains(&function.name.as_str()) {
+            let statement = match function.name.as_str() {
+                "idem_forbid_commit" | "idem_allow_commit" => {
+                    format!("BEGIN; {}; {statement}; ROLLBACK", preparation(&function))
+                }
+                _ => statement,
+            };
             session
                 .run(&statement)
                 .await

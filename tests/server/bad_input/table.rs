@@ -43,6 +43,7 @@ pub const PREPARATIONS: &[(&str, &str)] = &[
         "SELECT idem_try_claim('m1'::text, 'orders'),
                 idem_try_claim('0192f3a4-0000-7abc-8def-0123456789ab'::uuid, 'orders')",
     ),
+    ("idem_allow_commit", "SELECT idem_forbid_commit()"),
     ("idem_finish_call", BEGIN_CALLS),
     ("idem_fail_call", BEGIN_CALLS),
 ];
@@ -214,6 +215,8 @@ pub const READERS: &[&str] = &[
     "idem_rotation_blockers",
     "idem_relay_partitions",
     "idem_relay_wait",
+    "idem_forbid_commit",
+    "idem_allow_commit",
 ];
 
 /// The functions that need a transaction block.

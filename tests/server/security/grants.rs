@@ -18,6 +18,8 @@ const KINDS: &[(&str, &[&str])] = &[
             "idem_claim",
             "idem_claim_in_block",
             "idem_is_claimed",
+            "idem_forbid_commit",
+            "idem_allow_commit",
             "idem_record_effects",
             "idem_try_record",
             "idem_effects",
