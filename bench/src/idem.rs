@@ -15,7 +15,8 @@ const ROTATION_DEADLINE: Duration = Duration::from_secs(30);
 
 /// The state of the ring.
 pub struct Ring {
-    current: usize,
+    /// The numbers of the slices: current, next, and the sealed slices, the oldest first.
+    slices: Vec<String>,
     rotations: u64,
 }
 
@@ -28,8 +29,8 @@ impl Ring {
         ))?;
         ensure!(phase == "steady", "the ring is {phase}");
         Ok(Self {
-            current: session.value(&format!(
-                "SELECT current FROM idem.ring WHERE name = '{RING}'"
+            slices: session.column(&format!(
+                "SELECT unnest(slices)::text FROM idem.ring WHERE name = '{RING}'"
             ))?,
             rotations: session.value(&format!(
                 "SELECT rotations FROM idem.ring WHERE name = '{RING}'"
@@ -42,10 +43,9 @@ impl Ring {
         self.rotations
     }
 
-    /// Returns the table of the slice that is `distance` places after the current slice in the
-    /// ring.
-    fn slice(&self, distance: usize) -> String {
-        format!("idem.inbox_{RING}_{}", (self.current + distance) % 4)
+    /// Returns the table of the slice at this position in the order of their age.
+    fn slice(&self, position: usize) -> String {
+        format!("idem.inbox_{RING}_{}", self.slices[position])
     }
 }
 
@@ -87,8 +87,8 @@ pub fn create(session: &mut Session) -> Result<()> {
 /// directly, because no function makes claims in the past.
 pub fn top_up(session: &mut Session, fill: Fill) -> Result<()> {
     let ring = Ring::steady(session)?;
-    for (distance, wanted) in [(2, fill.sealed), (3, fill.sealed), (0, fill.current)] {
-        let slice = ring.slice(distance);
+    for (position, wanted) in [(2, fill.sealed), (3, fill.sealed), (0, fill.current)] {
+        let slice = ring.slice(position);
         let there: u64 = session.value(&format!("SELECT count(*) FROM {slice}"))?;
         let missing = wanted.saturating_sub(there);
         if missing == 0 {
@@ -97,7 +97,7 @@ pub fn top_up(session: &mut Session, fill: Fill) -> Result<()> {
         // The current slice takes claims while it is measured, so its index must have the shape
         // that random inserts give it. The sealed slices are only read, so they get sorted rows,
         // which are inserted faster.
-        let order = if distance == 0 { "" } else { "ORDER BY key" };
+        let order = if position == 0 { "" } else { "ORDER BY key" };
         session.run(&format!(
             "INSERT INTO {slice} (key, claimed_at, destination)
              SELECT key, now(), (SELECT id FROM idem.destination WHERE name = '{DESTINATION}')

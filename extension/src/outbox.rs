@@ -2,13 +2,14 @@
 
 use crate::errors::{Error, Result};
 use crate::pg::{self, Appender, Scratch, Table};
-use crate::ring::{Ring, SLICES};
+use crate::ring::Ring;
 use crate::settings;
 use crate::sql_types::jsonb_datum;
 use crate::wake;
 use idem_core::partition_hash;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
+use std::ffi::CString;
 use uuid::Uuid;
 
 /// The message that an effect belongs to: the effect was recorded with the claim of this message.
@@ -133,19 +134,9 @@ pub mod column {
     pub const TRACEPARENT: i32 = 17;
 }
 
-/// Opens a slice with the index that finds the effects of a message. Returns `None` for a table
-/// that is not a slice of the outbox.
-pub fn by_source(outbox: &Ring, slice: pg_sys::Oid) -> Result<Option<Table>> {
-    const INDEXES: [&std::ffi::CStr; SLICES] = [
-        c"outbox_0_source",
-        c"outbox_1_source",
-        c"outbox_2_source",
-        c"outbox_3_source",
-    ];
-    let Some(number) = outbox.all().iter().position(|&other| other == slice) else {
-        return Ok(None);
-    };
-    Table::with_index(slice, INDEXES[number], false)
-        .map(Some)
-        .ok_or(Error::NotInstalled)
+/// Opens a slice with the index that finds the effects of a message.
+pub fn by_source(slice: pg_sys::Oid) -> Result<Table> {
+    let name = pg::relation_name(slice).ok_or(Error::NotInstalled)?;
+    let index = CString::new(format!("{name}_source")).map_err(|_| Error::NotInstalled)?;
+    Table::with_index(slice, &index, false).ok_or(Error::NotInstalled)
 }

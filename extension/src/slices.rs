@@ -1,6 +1,7 @@
 //! The open slices in which the rows of one destination can be.
 
 use crate::destination::Destination;
+use crate::errors::Result;
 use crate::pg::Table;
 use crate::ring::{self, Ring, Rings};
 use pgrx::pg_sys;
@@ -21,8 +22,8 @@ impl Slices {
         Slices {
             probed_only: destination
                 .left_rings(rings)
-                .flat_map(|left| left.probed().collect::<Vec<_>>())
-                .chain(ring.sealed())
+                .flat_map(|left| left.probed())
+                .chain(ring.sealed().iter().copied())
                 .map(Table::for_reading)
                 .collect(),
             written: [Some(ring.current()), ring.next_if_opening()]
@@ -40,7 +41,7 @@ pub fn slices_of(destination: &Destination, rings: &Rings) -> Vec<pg_sys::Oid> {
     destination
         .left_rings(rings)
         .chain([destination.ring(rings)])
-        .flat_map(|ring| ring.probed().collect::<Vec<_>>())
+        .flat_map(|ring| ring.probed())
         .collect()
 }
 
@@ -52,14 +53,14 @@ pub fn slices_to_read(
     destination: &Destination,
     latest: &Rings,
     kind: impl Fn(&Rings) -> Rings,
-) -> Vec<pg_sys::Oid> {
+) -> Result<Vec<pg_sys::Oid>> {
     let mut slices = Vec::new();
-    for rings in std::iter::once(*latest).chain(ring::entered()) {
+    for rings in std::iter::once(*latest).chain(ring::entered()?) {
         for slice in slices_of(destination, &kind(&rings)).into_iter().rev() {
             if !slices.contains(&slice) {
                 slices.push(slice);
             }
         }
     }
-    slices
+    Ok(slices)
 }

@@ -43,8 +43,7 @@ BEGIN
 
     -- the outbox
     SELECT * INTO r FROM idem.ring x WHERE x.name = 'outbox';
-    holders := idem.relays_holding(CASE WHEN r.emptying THEN (r.current + 1) % 4
-                                        ELSE (r.current + 2) % 4 END);
+    holders := idem.relays_holding(r.slices[CASE WHEN r.emptying THEN 2 ELSE 3 END]);
     check_name := 'outbox';
     IF cardinality(holders) > 0 AND (r.emptying OR idem.is_due(r)) THEN
         status := 'critical';
@@ -62,7 +61,7 @@ BEGIN
         detail := format('size %s',
                          pg_size_pretty((
                              SELECT sum(pg_total_relation_size(idem.slice_table('outbox', s)))
-                               FROM generate_series(0, 3) s)));
+                               FROM unnest(r.slices) s)));
     END IF;
     RETURN NEXT;
 

@@ -231,7 +231,7 @@ COMMENT ON COLUMN idem.destination.retention IS
 
 CREATE TABLE idem.ring (
     id              int2        NOT NULL,
-    current         int2        NOT NULL DEFAULT 0,
+    slices          int2[]      NOT NULL DEFAULT '{0,1,2,3}',
     opening         boolean     NOT NULL DEFAULT false,
     emptying        boolean     NOT NULL DEFAULT false,
     remembers_since interval,
@@ -243,14 +243,20 @@ CREATE TABLE idem.ring (
     retention       interval    NOT NULL,
     name            text        NOT NULL,
     CONSTRAINT ring_pkey PRIMARY KEY (id),
-    CONSTRAINT ring_current_is_a_slice CHECK (current BETWEEN 0 AND 3),
+    CONSTRAINT ring_slices_are_numbered
+        CHECK (0 <= ALL (slices) AND cardinality(slices) > ALL (slices)),
+    CONSTRAINT ring_has_times_of_each_slice
+        CHECK (cardinality(opened) = cardinality(slices)
+               AND cardinality(started) = cardinality(slices)),
     CONSTRAINT ring_has_one_phase CHECK (NOT (opening AND emptying)),
     CONSTRAINT ring_retention_is_positive CHECK (retention > '0')
 );
 COMMENT ON TABLE  idem.ring IS
-    'The state of each ring. Its slices in the order of their age, modulo 4: current + 2 and '
-    'current + 3 (sealed), current, current + 1 (next). Every claim locks this table ROW '
-    'EXCLUSIVE until its transaction ends, and the fence of a rotation waits for these locks.';
+    'The state of each ring. Every claim locks this table ROW EXCLUSIVE until its transaction '
+    'ends, and the fence of a rotation waits for these locks.';
+COMMENT ON COLUMN idem.ring.slices IS
+    'The numbers of the slices: current, next, and the sealed slices, the oldest first. A rotation '
+    'moves the first number to the end.';
 COMMENT ON COLUMN idem.ring.opening IS
     'True from the first step of a rotation until the slices rotate: claims are written to '
     'current and next.';
@@ -1254,13 +1260,13 @@ CREATE FUNCTION idem.outbox_may_rotate(outbox idem.ring) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    oldest    integer := (outbox.current + 2) % 4;
-    sealed_at interval := outbox.started[(outbox.current + 3) % 4 + 1];
+    oldest    integer := outbox.slices[3];
+    sealed_at interval := outbox.started[outbox.slices[4] + 1];
 BEGIN
     RETURN idem.is_due(outbox)
        AND NOT EXISTS (SELECT 1 FROM idem.ring r
                         WHERE r.name <> 'outbox'
-                          AND r.opened[(r.current + 2) % 4 + 1] < sealed_at)
+                          AND r.opened[r.slices[3] + 1] < sealed_at)
        AND cardinality(idem.relays_holding(oldest)) = 0;
 END
 $$;
@@ -1277,14 +1283,15 @@ DECLARE
     now_ran interval := idem.tick();
 BEGIN
     UPDATE idem.ring r
-       SET current = (r.current + 1) % 4,
+       SET slices = r.slices[2:] || r.slices[1],
            opening = false,
            emptying = true,
-           started[(r.current + 1) % 4 + 1] = now_ran,
-           -- r.current is the value before this UPDATE. The slice r.current + 3 becomes the older
-           -- sealed slice. The first two rotations remove slices that were never used, so every
-           -- claim is still found.
-           remembers_since = CASE WHEN r.rotations >= 2 THEN r.started[(r.current + 3) % 4 + 1] END,
+           started[r.slices[2] + 1] = now_ran,
+           -- r has the values before this UPDATE. The slice r.slices[4] becomes the oldest sealed
+           -- slice. The first rotations remove slices that were never used, so every claim is still
+           -- found.
+           remembers_since = CASE WHEN r.rotations >= cardinality(r.slices) - 2
+                                  THEN r.started[r.slices[4] + 1] END,
            rotated_at = now_ran,
            rotations = r.rotations + 1
      WHERE r.id = (rotate_slices.ring).id;
@@ -1314,7 +1321,7 @@ BEGIN
         IF NOT idem.fence(format('%s emptying %s %s', r.name, r.rotations, r.rotated_at), wait) THEN
             RETURN 'waiting';
         END IF;
-        oldest_tables := idem.slice_tables(r.name, (r.current + 1) % 4);
+        oldest_tables := idem.slice_tables(r.name, r.slices[2]);
         -- If the first lock is not granted soon, give up and retry later: other sessions queue
         -- behind the request. While the step holds this lock, it waits for no other lock.
         EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', oldest_tables[1]);
@@ -1324,7 +1331,7 @@ BEGIN
         -- A relay that reads from the oldest effect may have been created since the slices rotated.
         -- Check this under the lock: if a relay is created between the check and the lock, it can
         -- read a part of the slice, and the TRUNCATE removes the rest.
-        IF r.name = 'outbox' AND cardinality(idem.relays_holding((r.current + 1) % 4)) > 0 THEN
+        IF r.name = 'outbox' AND cardinality(idem.relays_holding(r.slices[2])) > 0 THEN
             RETURN 'blocked';
         END IF;
         EXECUTE format('TRUNCATE %s', array_to_string(oldest_tables, ', '));
@@ -1332,7 +1339,7 @@ BEGIN
         RETURN 'emptied';
     ELSIF r.opening THEN
         IF NOT idem.fence(format('%s opening %s %s', r.name, r.rotations,
-                                 r.opened[(r.current + 1) % 4 + 1]), wait) THEN
+                                 r.opened[r.slices[2] + 1]), wait) THEN
             RETURN 'waiting';
         END IF;
         PERFORM idem.rotate_slices(r);
@@ -1346,7 +1353,7 @@ BEGIN
         RETURN 'rotated';
     ELSIF idem.is_due(r) THEN
         UPDATE idem.ring x
-           SET opening = true, opened[(x.current + 1) % 4 + 1] = idem.tick()
+           SET opening = true, opened[x.slices[2] + 1] = idem.tick()
          WHERE x.id = r.id;
         RETURN 'opened';
     END IF;
@@ -3448,10 +3455,10 @@ COMMENT ON VIEW idem.parked IS
 
 CREATE VIEW idem.rings AS
     SELECT r.name AS ring,
-           s.slice,
-           CASE (s.slice - r.current + 4) % 4
-               WHEN 0 THEN 'current'
-               WHEN 1 THEN CASE WHEN r.emptying THEN 'emptying'
+           s.slice::integer AS slice,
+           CASE s.position
+               WHEN 1 THEN 'current'
+               WHEN 2 THEN CASE WHEN r.emptying THEN 'emptying'
                                 WHEN r.opening THEN 'opening'
                                 ELSE 'next' END
                ELSE 'sealed'
@@ -3460,7 +3467,7 @@ CREATE VIEW idem.rings AS
            (SELECT sum(pg_catalog.pg_total_relation_size(t.slice))
               FROM pg_catalog.unnest(idem.slice_tables(r.name, s.slice)) AS t (slice))::bigint
                AS bytes,
-           CASE WHEN (s.slice - r.current + 4) % 4 <> 1 AND r.started[s.slice + 1] > '0'
+           CASE WHEN s.position <> 2 AND r.started[s.slice + 1] > '0'
                 THEN idem.ran() - r.started[s.slice + 1] END AS age,
            r.retention,
            r.rotations,
@@ -3468,7 +3475,7 @@ CREATE VIEW idem.rings AS
            coalesce((SELECT c.zero_at FROM idem.clock c WHERE c.id = 1) + r.remembers_since,
                     '-infinity') AS remembers_since
       FROM idem.ring r
-     CROSS JOIN pg_catalog.generate_series(0, 3) AS s (slice)
+     CROSS JOIN pg_catalog.unnest(r.slices) WITH ORDINALITY AS s (slice, position)
      ORDER BY r.id, s.slice;
 COMMENT ON VIEW idem.rings IS
     'The slices of each ring: state, number of rows (an estimate from the statistics), bytes '
@@ -3682,8 +3689,8 @@ CREATE FUNCTION idem.rotation_blockers() RETURNS TABLE (
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 AS $$
     WITH step AS (
-        SELECT r.name, r.emptying, (r.current + 1) % 4 AS next,
-               c.zero_at + CASE WHEN r.opening THEN r.opened[(r.current + 1) % 4 + 1]
+        SELECT r.name, r.emptying, r.slices[2] AS next,
+               c.zero_at + CASE WHEN r.opening THEN r.opened[r.slices[2] + 1]
                                 ELSE r.rotated_at END AS published_at
           FROM idem.ring r CROSS JOIN idem.clock c WHERE r.opening OR r.emptying
     ), held AS (
@@ -3726,8 +3733,7 @@ AS $$
     SELECT r.name, NULL, NULL, NULL, NULL, NULL, NULL,
            format('relay %s has not acknowledged outbox_%s', h.relay, s.slice)
       FROM idem.ring r
-     CROSS JOIN LATERAL (SELECT CASE WHEN r.emptying THEN (r.current + 1) % 4
-                                     ELSE (r.current + 2) % 4 END) AS s (slice)
+     CROSS JOIN LATERAL (SELECT r.slices[CASE WHEN r.emptying THEN 2 ELSE 3 END]) AS s (slice)
      CROSS JOIN LATERAL unnest(idem.relays_holding(s.slice)) AS h (relay)
      WHERE r.name = 'outbox' AND (r.emptying OR idem.is_due(r))
      ORDER BY 1, 6;
@@ -5760,8 +5766,7 @@ BEGIN
 
     -- the outbox
     SELECT * INTO r FROM idem.ring x WHERE x.name = 'outbox';
-    holders := idem.relays_holding(CASE WHEN r.emptying THEN (r.current + 1) % 4
-                                        ELSE (r.current + 2) % 4 END);
+    holders := idem.relays_holding(r.slices[CASE WHEN r.emptying THEN 2 ELSE 3 END]);
     check_name := 'outbox';
     IF cardinality(holders) > 0 AND (r.emptying OR idem.is_due(r)) THEN
         status := 'critical';
@@ -5779,7 +5784,7 @@ BEGIN
         detail := format('size %s',
                          pg_size_pretty((
                              SELECT sum(pg_total_relation_size(idem.slice_table('outbox', s)))
-                               FROM generate_series(0, 3) s)));
+                               FROM unnest(r.slices) s)));
     END IF;
     RETURN NEXT;
 

@@ -134,8 +134,8 @@ CREATE FUNCTION idem.rotation_blockers() RETURNS TABLE (
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 AS $$
     WITH step AS (
-        SELECT r.name, r.emptying, (r.current + 1) % 4 AS next,
-               c.zero_at + CASE WHEN r.opening THEN r.opened[(r.current + 1) % 4 + 1]
+        SELECT r.name, r.emptying, r.slices[2] AS next,
+               c.zero_at + CASE WHEN r.opening THEN r.opened[r.slices[2] + 1]
                                 ELSE r.rotated_at END AS published_at
           FROM idem.ring r CROSS JOIN idem.clock c WHERE r.opening OR r.emptying
     ), held AS (
@@ -178,8 +178,7 @@ AS $$
     SELECT r.name, NULL, NULL, NULL, NULL, NULL, NULL,
            format('relay %s has not acknowledged outbox_%s', h.relay, s.slice)
       FROM idem.ring r
-     CROSS JOIN LATERAL (SELECT CASE WHEN r.emptying THEN (r.current + 1) % 4
-                                     ELSE (r.current + 2) % 4 END) AS s (slice)
+     CROSS JOIN LATERAL (SELECT r.slices[CASE WHEN r.emptying THEN 2 ELSE 3 END]) AS s (slice)
      CROSS JOIN LATERAL unnest(idem.relays_holding(s.slice)) AS h (relay)
      WHERE r.name = 'outbox' AND (r.emptying OR idem.is_due(r))
      ORDER BY 1, 6;

@@ -88,13 +88,13 @@ CREATE FUNCTION idem.outbox_may_rotate(outbox idem.ring) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    oldest    integer := (outbox.current + 2) % 4;
-    sealed_at interval := outbox.started[(outbox.current + 3) % 4 + 1];
+    oldest    integer := outbox.slices[3];
+    sealed_at interval := outbox.started[outbox.slices[4] + 1];
 BEGIN
     RETURN idem.is_due(outbox)
        AND NOT EXISTS (SELECT 1 FROM idem.ring r
                         WHERE r.name <> 'outbox'
-                          AND r.opened[(r.current + 2) % 4 + 1] < sealed_at)
+                          AND r.opened[r.slices[3] + 1] < sealed_at)
        AND cardinality(idem.relays_holding(oldest)) = 0;
 END
 $$;
@@ -111,14 +111,15 @@ DECLARE
     now_ran interval := idem.tick();
 BEGIN
     UPDATE idem.ring r
-       SET current = (r.current + 1) % 4,
+       SET slices = r.slices[2:] || r.slices[1],
            opening = false,
            emptying = true,
-           started[(r.current + 1) % 4 + 1] = now_ran,
-           -- r.current is the value before this UPDATE. The slice r.current + 3 becomes the older
-           -- sealed slice. The first two rotations remove slices that were never used, so every
-           -- claim is still found.
-           remembers_since = CASE WHEN r.rotations >= 2 THEN r.started[(r.current + 3) % 4 + 1] END,
+           started[r.slices[2] + 1] = now_ran,
+           -- r has the values before this UPDATE. The slice r.slices[4] becomes the oldest sealed
+           -- slice. The first rotations remove slices that were never used, so every claim is still
+           -- found.
+           remembers_since = CASE WHEN r.rotations >= cardinality(r.slices) - 2
+                                  THEN r.started[r.slices[4] + 1] END,
            rotated_at = now_ran,
            rotations = r.rotations + 1
      WHERE r.id = (rotate_slices.ring).id;
@@ -148,7 +149,7 @@ BEGIN
         IF NOT idem.fence(format('%s emptying %s %s', r.name, r.rotations, r.rotated_at), wait) THEN
             RETURN 'waiting';
         END IF;
-        oldest_tables := idem.slice_tables(r.name, (r.current + 1) % 4);
+        oldest_tables := idem.slice_tables(r.name, r.slices[2]);
         -- If the first lock is not granted soon, give up and retry later: other sessions queue
         -- behind the request. While the step holds this lock, it waits for no other lock.
         EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', oldest_tables[1]);
@@ -158,7 +159,7 @@ BEGIN
         -- A relay that reads from the oldest effect may have been created since the slices rotated.
         -- Check this under the lock: if a relay is created between the check and the lock, it can
         -- read a part of the slice, and the TRUNCATE removes the rest.
-        IF r.name = 'outbox' AND cardinality(idem.relays_holding((r.current + 1) % 4)) > 0 THEN
+        IF r.name = 'outbox' AND cardinality(idem.relays_holding(r.slices[2])) > 0 THEN
             RETURN 'blocked';
         END IF;
         EXECUTE format('TRUNCATE %s', array_to_string(oldest_tables, ', '));
@@ -166,7 +167,7 @@ BEGIN
         RETURN 'emptied';
     ELSIF r.opening THEN
         IF NOT idem.fence(format('%s opening %s %s', r.name, r.rotations,
-                                 r.opened[(r.current + 1) % 4 + 1]), wait) THEN
+                                 r.opened[r.slices[2] + 1]), wait) THEN
             RETURN 'waiting';
         END IF;
         PERFORM idem.rotate_slices(r);
@@ -180,7 +181,7 @@ BEGIN
         RETURN 'rotated';
     ELSIF idem.is_due(r) THEN
         UPDATE idem.ring x
-           SET opening = true, opened[(x.current + 1) % 4 + 1] = idem.tick()
+           SET opening = true, opened[x.slices[2] + 1] = idem.tick()
          WHERE x.id = r.id;
         RETURN 'opened';
     END IF;

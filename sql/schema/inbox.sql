@@ -30,7 +30,7 @@ COMMENT ON COLUMN idem.destination.retention IS
 
 CREATE TABLE idem.ring (
     id              int2        NOT NULL,
-    current         int2        NOT NULL DEFAULT 0,
+    slices          int2[]      NOT NULL DEFAULT '{0,1,2,3}',
     opening         boolean     NOT NULL DEFAULT false,
     emptying        boolean     NOT NULL DEFAULT false,
     remembers_since interval,
@@ -42,14 +42,20 @@ CREATE TABLE idem.ring (
     retention       interval    NOT NULL,
     name            text        NOT NULL,
     CONSTRAINT ring_pkey PRIMARY KEY (id),
-    CONSTRAINT ring_current_is_a_slice CHECK (current BETWEEN 0 AND 3),
+    CONSTRAINT ring_slices_are_numbered
+        CHECK (0 <= ALL (slices) AND cardinality(slices) > ALL (slices)),
+    CONSTRAINT ring_has_times_of_each_slice
+        CHECK (cardinality(opened) = cardinality(slices)
+               AND cardinality(started) = cardinality(slices)),
     CONSTRAINT ring_has_one_phase CHECK (NOT (opening AND emptying)),
     CONSTRAINT ring_retention_is_positive CHECK (retention > '0')
 );
 COMMENT ON TABLE  idem.ring IS
-    'The state of each ring. Its slices in the order of their age, modulo 4: current + 2 and '
-    'current + 3 (sealed), current, current + 1 (next). Every claim locks this table ROW '
-    'EXCLUSIVE until its transaction ends, and the fence of a rotation waits for these locks.';
+    'The state of each ring. Every claim locks this table ROW EXCLUSIVE until its transaction '
+    'ends, and the fence of a rotation waits for these locks.';
+COMMENT ON COLUMN idem.ring.slices IS
+    'The numbers of the slices: current, next, and the sealed slices, the oldest first. A rotation '
+    'moves the first number to the end.';
 COMMENT ON COLUMN idem.ring.opening IS
     'True from the first step of a rotation until the slices rotate: claims are written to '
     'current and next.';

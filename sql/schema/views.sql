@@ -55,10 +55,10 @@ COMMENT ON VIEW idem.parked IS
 
 CREATE VIEW idem.rings AS
     SELECT r.name AS ring,
-           s.slice,
-           CASE (s.slice - r.current + 4) % 4
-               WHEN 0 THEN 'current'
-               WHEN 1 THEN CASE WHEN r.emptying THEN 'emptying'
+           s.slice::integer AS slice,
+           CASE s.position
+               WHEN 1 THEN 'current'
+               WHEN 2 THEN CASE WHEN r.emptying THEN 'emptying'
                                 WHEN r.opening THEN 'opening'
                                 ELSE 'next' END
                ELSE 'sealed'
@@ -67,7 +67,7 @@ CREATE VIEW idem.rings AS
            (SELECT sum(pg_catalog.pg_total_relation_size(t.slice))
               FROM pg_catalog.unnest(idem.slice_tables(r.name, s.slice)) AS t (slice))::bigint
                AS bytes,
-           CASE WHEN (s.slice - r.current + 4) % 4 <> 1 AND r.started[s.slice + 1] > '0'
+           CASE WHEN s.position <> 2 AND r.started[s.slice + 1] > '0'
                 THEN idem.ran() - r.started[s.slice + 1] END AS age,
            r.retention,
            r.rotations,
@@ -75,7 +75,7 @@ CREATE VIEW idem.rings AS
            coalesce((SELECT c.zero_at FROM idem.clock c WHERE c.id = 1) + r.remembers_since,
                     '-infinity') AS remembers_since
       FROM idem.ring r
-     CROSS JOIN pg_catalog.generate_series(0, 3) AS s (slice)
+     CROSS JOIN pg_catalog.unnest(r.slices) WITH ORDINALITY AS s (slice, position)
      ORDER BY r.id, s.slice;
 COMMENT ON VIEW idem.rings IS
     'The slices of each ring: state, number of rows (an estimate from the statistics), bytes '

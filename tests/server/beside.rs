@@ -19,7 +19,7 @@ async fn i1_claims_continue_while_an_index_is_rebuilt() -> Result<()> {
     assert_eq!(holder.text("SELECT idem_try_claim('a', 'd')").await?, "t");
     let slice = holder
         .text(
-            "SELECT format('idem.inbox_standard_%s_pkey', current) FROM idem.ring
+            "SELECT format('idem.inbox_standard_%s_pkey', slices[1]) FROM idem.ring
               WHERE name = 'standard'",
         )
         .await?;

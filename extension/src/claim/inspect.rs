@@ -22,7 +22,7 @@ pub fn claim_of<'a>(
         return Ok(None);
     };
     let mut keys = identity.keys();
-    for slice in slices_to_read(&identity.destination, &rings, |rings| *rings) {
+    for slice in slices_to_read(&identity.destination, &rings, |rings| *rings)? {
         let table = Table::for_reading(slice);
         let mut lookup = Lookup::insert_only(&table, 2);
         if lookup.find_existing(&mut keys) {

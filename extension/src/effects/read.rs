@@ -28,10 +28,11 @@ pub fn recorded(id: MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_sy
     // The loop below reads all slices of the outbox, so it does not matter which one is current.
     let rings = ring::look()?;
     let mut rows = Vec::new();
-    for slice in rings.outbox.all() {
-        let Some(table) = by_source(&rings.outbox, slice)?.filter(|table| !table.is_empty()) else {
+    for &slice in rings.outbox.all() {
+        let table = by_source(slice)?;
+        if table.is_empty() {
             continue;
-        };
+        }
         let mut lookup = Lookup::insert_only(&table, 2);
         lookup.seek(&mut identity.keys());
         while lookup.next_existing() {

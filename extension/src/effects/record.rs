@@ -60,10 +60,11 @@ pub fn since_2000(unix_microseconds: i64) -> pg_sys::TimestampTz {
 fn next_ordinal(claimed: &Claimed) -> Result<i32> {
     let outbox = &claimed.rings().outbox;
     let mut next = 0;
-    for slice in [outbox.current(), outbox.sealed()[1]] {
-        let Some(table) = by_source(outbox, slice)?.filter(|table| !table.is_empty()) else {
+    for slice in [outbox.current(), outbox.newest_sealed()] {
+        let table = by_source(slice)?;
+        if table.is_empty() {
             continue;
-        };
+        }
         let mut lookup = Lookup::insert_only(&table, 2);
         lookup.seek(&mut claimed.identity().keys());
         while lookup.next_existing() {

@@ -18,7 +18,7 @@ pub fn calls_of(id: MessageId, destination: &str) -> Result<Vec<(String, CallHis
     };
     let mut keys = identity.keys();
     let mut pages: BTreeMap<String, CallHistory> = BTreeMap::new();
-    for slice in slices_to_read(&identity.destination, &rings, Rings::with_journal_slices) {
+    for slice in slices_to_read(&identity.destination, &rings, Rings::with_journal_slices)? {
         let table = Table::for_reading(slice);
         if table.is_empty() {
             continue;

@@ -83,6 +83,21 @@ pub fn relation_oid(name: &std::ffi::CStr) -> Option<pg_sys::Oid> {
     (oid != pg_sys::InvalidOid).then_some(oid)
 }
 
+/// Returns the name of a relation without its schema; `None` if the relation does not exist.
+pub fn relation_name(relation: pg_sys::Oid) -> Option<String> {
+    // SAFETY: a look-up in the system cache, which returns a NUL-terminated copy or NULL.
+    unsafe {
+        let name = pg_sys::get_rel_name(relation);
+        (!name.is_null()).then(|| {
+            let copy = std::ffi::CStr::from_ptr(name)
+                .to_string_lossy()
+                .into_owned();
+            pg_sys::pfree(name.cast());
+            copy
+        })
+    }
+}
+
 /// Returns the size of a value in bytes as a reader gets it: not compressed, and without its
 /// header.
 ///

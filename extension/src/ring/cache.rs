@@ -9,11 +9,12 @@
 use super::clock::{Clock, Ran};
 use super::interval::interval;
 use super::version::check_version;
-use super::{RINGS, Ring, Rings, SLICES};
+use super::{RINGS, Ring, Rings, SlicesByAge};
 use crate::errors::{Error, Result};
 use crate::pg;
 use crate::pg::for_each_row;
 use crate::transaction_end::{Watcher, watch_transactions};
+use pgrx::FromDatum;
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::prelude::*;
@@ -27,7 +28,8 @@ thread_local! {
     static RINGS_AT: Cell<Option<(u64, Rings)>> = const { Cell::new(None) };
     /// The `generation` at which this transaction last entered the rings; 0 if it has not.
     static ENTERED_AT: Cell<u64> = const { Cell::new(0) };
-    static ENTERED: RefCell<Vec<Rings>> = const { RefCell::new(Vec::new()) };
+    /// The states that this transaction has entered, each with its `idem.ring`.
+    static ENTERED: RefCell<Vec<(pg_sys::Oid, Rings)>> = const { RefCell::new(Vec::new()) };
 }
 
 #[derive(Clone, Copy)]
@@ -118,20 +120,21 @@ impl Deref for Entered {
 pub fn enter() -> Result<Entered> {
     let rings = locked(pg_sys::RowExclusiveLock as pg_sys::LOCKMODE)?;
     if ENTERED_AT.replace(generation()) != generation() {
-        remember(rings);
+        remember(ring_table()?, rings);
     }
     Ok(Entered(rings))
 }
 
 /// Adds a state to those that [`entered`] returns.
-fn remember(rings: Rings) {
+fn remember(table: pg_sys::Oid, rings: Rings) {
     watch_transactions(Watcher::Rings, |_| {
         ENTERED_AT.set(0);
         ENTERED.with_borrow_mut(Vec::clear);
     });
     ENTERED.with_borrow_mut(|entered| {
-        if entered.last().is_none_or(|last| !rings.has_slices_of(last)) {
-            entered.push(rings);
+        let is_new = |(of, last): &(pg_sys::Oid, Rings)| *of != table || !rings.has_slices_of(last);
+        if entered.last().is_none_or(is_new) {
+            entered.push((table, rings));
         }
     });
 }
@@ -148,8 +151,15 @@ fn remember(rings: Rings) {
 ///
 /// Writers do not use these states, and neither does [`refreshed`]: the tables of pending messages
 /// and of payloads are protected by other locks, and must be those of the latest state.
-pub fn entered() -> Vec<Rings> {
-    ENTERED.with_borrow(|entered| entered.iter().rev().copied().collect())
+///
+/// If the extension was dropped and created again since a state was entered, the slices of that
+/// state no longer exist, and it is not returned.
+pub fn entered() -> Result<Vec<Rings>> {
+    let table = ring_table()?;
+    Ok(ENTERED.with_borrow(|entered| {
+        let of_table = entered.iter().rev().filter(|(of, _)| *of == table);
+        of_table.map(|(_, rings)| *rings).collect()
+    }))
 }
 
 /// Returns the state for reading. Works on a standby. Rotations do not wait for readers, so a
@@ -214,35 +224,47 @@ fn locked(mode: pg_sys::LOCKMODE) -> Result<Rings> {
     }
 }
 
+/// A row of `idem.ring`.
+struct RingRow {
+    slices: Vec<i16>,
+    opening: bool,
+    remembers_since: Ran,
+}
+
 /// Reads the latest committed state. With an older snapshot, claims would go into a slice that is
 /// no longer current.
 fn load(tables: &Tables) -> Result<Rings> {
     check_version()?;
-    let mut rings = [None; RINGS + 1];
+    let mut rings: [Option<RingRow>; RINGS + 1] = Default::default();
     for_each_row(tables.ring, |column| {
         let Some(id) = column(1).map(|d| d.value()).filter(|&id| id <= RINGS) else {
             return;
         };
-        let current = column(2).map_or(0, |d| d.value() & 3);
-        let opening = column(3).is_some_and(|d| d.value() & 1 == 1);
-        rings[id] = Some((current, opening, column(5).map_or(Ran::MIN, interval)));
+        // SAFETY: the column is int2[].
+        let slices = column(2).and_then(|d| unsafe { Vec::<i16>::from_datum(d, false) });
+        rings[id] = Some(RingRow {
+            slices: slices.unwrap_or_default(),
+            opening: column(3).is_some_and(|d| d.value() & 1 == 1),
+            remembers_since: column(5).map_or(Ran::MIN, interval),
+        });
     });
     const NAMES: [&str; RINGS + 1] = ["short", "standard", "long", "outbox"];
     let ring = |id: usize| -> Result<Ring> {
-        let (current, opening, remembers_since) =
-            rings[id].ok_or(Error::Corrupt("a ring is missing from idem.ring"))?;
+        let row = rings[id]
+            .as_ref()
+            .ok_or(Error::Corrupt("a ring is missing from idem.ring"))?;
+        let ages = |family: &str| SlicesByAge::new(&row.slices, |number| table_of(family, number));
         let (slices, calls) = if id == RINGS {
-            (tables_of(NAMES[id])?, [pg_sys::InvalidOid; SLICES])
+            (ages(NAMES[id])?, None)
         } else {
             (
-                tables_of(&format!("inbox_{}", NAMES[id]))?,
-                tables_of(&format!("call_{}", NAMES[id]))?,
+                ages(&format!("inbox_{}", NAMES[id]))?,
+                Some(ages(&format!("call_{}", NAMES[id]))?),
             )
         };
         Ok(Ring {
-            current,
-            opening,
-            remembers_since,
+            opening: row.opening,
+            remembers_since: row.remembers_since,
             slices,
             calls,
         })
@@ -272,10 +294,15 @@ fn current_of(rotation: pg_sys::Oid, is_empty: &'static str) -> Result<usize> {
 /// Returns the first N tables `idem.<family>_0`, `idem.<family>_1` and so on.
 fn tables_of<const N: usize>(family: &str) -> Result<[pg_sys::Oid; N]> {
     let mut tables = [pg_sys::InvalidOid; N];
-    for (n, table) in tables.iter_mut().enumerate() {
-        let name =
-            std::ffi::CString::new(format!("{family}_{n}")).map_err(|_| Error::NotInstalled)?;
-        *table = pg::relation_oid(&name).ok_or(Error::NotInstalled)?;
+    for (number, table) in (0..).zip(&mut tables) {
+        *table = table_of(family, number)?;
     }
     Ok(tables)
+}
+
+/// Returns the table `idem.<family>_<number>`.
+fn table_of(family: &str, number: i16) -> Result<pg_sys::Oid> {
+    let name =
+        std::ffi::CString::new(format!("{family}_{number}")).map_err(|_| Error::NotInstalled)?;
+    pg::relation_oid(&name).ok_or(Error::NotInstalled)
 }

@@ -1,6 +1,7 @@
 //! The rings: the slices of each ring, which slice takes claims, and in which slices a claim looks
 //! its key up.
 
+mod by_age;
 mod cache;
 mod clock;
 mod fence;
@@ -13,58 +14,58 @@ pub use fence::{fence_passed, fences_pending, invalidate, pass_fence};
 pub use interval::interval;
 pub use version::check_version;
 
+use by_age::SlicesByAge;
 use pgrx::pg_sys;
 
-/// The number of slices of a ring: two sealed slices, the current slice and the next slice.
-pub const SLICES: usize = 4;
+/// The number of slices of payloads.
+const PAYLOAD_SLICES: usize = 4;
 /// The number of rings of the inbox: short, standard, long.
 pub const RINGS: usize = 3;
 
 /// A ring, as described by `idem.ring`.
 #[derive(Debug, Clone, Copy)]
 pub struct Ring {
-    current: usize,
     /// Whether a rotation has begun and claims are written to the current slice and to the next
     /// slice.
     opening: bool,
     /// Every claim made since this time is found. `Ran::MIN` means every claim.
     pub remembers_since: Ran,
-    slices: [pg_sys::Oid; SLICES],
+    slices: SlicesByAge,
     /// The slices of the journal, which rotate with the slices of the claims. The outbox has no
     /// such slices.
-    calls: [pg_sys::Oid; SLICES],
+    calls: Option<SlicesByAge>,
 }
 
 impl Ring {
-    /// Returns the two slices that no longer take claims, the older first.
-    pub fn sealed(&self) -> [pg_sys::Oid; 2] {
-        [self.at(2), self.at(3)]
+    /// Returns the slices that no longer take claims, the oldest first.
+    pub fn sealed(&self) -> &[pg_sys::Oid] {
+        self.slices.sealed()
+    }
+
+    /// Returns the slice that was current before the last rotation.
+    pub fn newest_sealed(&self) -> pg_sys::Oid {
+        self.slices.newest_sealed()
     }
 
     pub fn current(&self) -> pg_sys::Oid {
-        self.at(0)
+        self.slices.current()
     }
 
     /// Returns the next slice if claims must be written there too.
     pub fn next_if_opening(&self) -> Option<pg_sys::Oid> {
-        self.opening.then(|| self.at(1))
+        self.opening.then(|| self.slices.next())
     }
 
     /// Returns the slices in which a claim can be, the oldest first.
-    pub fn probed(&self) -> impl Iterator<Item = pg_sys::Oid> {
-        self.sealed()
-            .into_iter()
-            .chain([self.current()])
-            .chain(self.next_if_opening())
+    pub fn probed(&self) -> Vec<pg_sys::Oid> {
+        let written = [Some(self.current()), self.next_if_opening()];
+        let sealed = self.sealed().iter().copied();
+        sealed.chain(written.into_iter().flatten()).collect()
     }
 
     /// Returns every slice, regardless of its state.
-    pub fn all(&self) -> [pg_sys::Oid; SLICES] {
-        self.slices
-    }
-
-    fn at(&self, distance: usize) -> pg_sys::Oid {
-        self.slices[(self.current + distance) % SLICES]
+    pub fn all(&self) -> &[pg_sys::Oid] {
+        self.slices.all()
     }
 }
 
@@ -79,7 +80,7 @@ pub struct Rings {
     pending: [pg_sys::Oid; 2],
     pending_current: usize,
     /// The slices of payloads, and the number of the slice that takes new payloads.
-    payloads: [pg_sys::Oid; SLICES],
+    payloads: [pg_sys::Oid; PAYLOAD_SLICES],
     payload_current: usize,
 }
 
@@ -117,9 +118,9 @@ impl Rings {
     }
 
     /// Returns whether a claim can be in the same slices as in `other`: whether each ring has the
-    /// same current slice, and is opening in both states or in neither.
+    /// same slices in the same order, and is opening in both states or in neither.
     fn has_slices_of(&self, other: &Rings) -> bool {
-        let state = |rings: &Rings| rings.inbox.map(|ring| (ring.current, ring.opening));
+        let state = |rings: &Rings| rings.inbox.map(|ring| (ring.slices, ring.opening));
         state(self) == state(other)
     }
 
@@ -128,7 +129,7 @@ impl Rings {
     pub fn with_journal_slices(&self) -> Rings {
         Rings {
             inbox: self.inbox.map(|ring| Ring {
-                slices: ring.calls,
+                slices: ring.calls.unwrap_or(ring.slices),
                 ..ring
             }),
             ..*self

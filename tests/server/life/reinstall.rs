@@ -83,3 +83,25 @@ async fn i2_drop_waits_for_claims_and_can_be_rolled_back() -> Result<()> {
     );
     Ok(())
 }
+
+/// A transaction that has claimed, and then drops and creates the extension, reads the new tables.
+#[tokio::test]
+async fn i1_reader_uses_the_new_tables_in_the_same_transaction() -> Result<()> {
+    let db = Database::with_idem("reinstalled_inside").await?;
+    let session = db.connect().await?;
+    session
+        .run("BEGIN; SELECT idem_try_claim('m', 'd'); DROP EXTENSION idem; CREATE EXTENSION idem")
+        .await?;
+    // This claim creates the destination, so the next functions search the slices.
+    assert_eq!(session.text("SELECT idem_try_claim('n', 'd')").await?, "t");
+    assert_eq!(session.text("SELECT idem_is_claimed('m', 'd')").await?, "f");
+    assert_eq!(
+        session
+            .text("SELECT count(*) FROM idem_effects('m', 'd')")
+            .await?,
+        "0"
+    );
+    assert_eq!(session.text("SELECT idem_try_claim('m', 'd')").await?, "t");
+    session.run("COMMIT").await?;
+    Ok(())
+}

@@ -45,6 +45,7 @@ pub const SCRIPT: &[(Needs, &str)] = &[
                 SELECT 1"),
     (Anything, "SELECT idem_forget('m-3', 'orders'), idem_is_claimed('m-3', 'orders'),
                        idem_is_claimed('m-1', 'orders')"),
+    (Anything, "SELECT idem_forbid_commit(); SELECT 1; SELECT idem_allow_commit()"),
     // Effects.
     (Anything, r#"SELECT idem_try_claim('m-4', 'orders');
                   SELECT idem_record_effects('m-4', 'orders',

@@ -18,7 +18,7 @@ BEGIN
     SELECT * INTO r FROM idem.ring x WHERE x.name = 'standard' FOR UPDATE;
     PERFORM idem.rotate_slices(r);
     UPDATE idem.ring x SET emptying = false WHERE x.name = 'standard';
-    EXECUTE format('TRUNCATE %s', idem.slice_table('standard', (r.current + 2) % 4));
+    EXECUTE format('TRUNCATE %s', idem.slice_table('standard', r.slices[3]));
 END
 $$";
 
@@ -35,18 +35,18 @@ DECLARE
 BEGIN
     LOCK TABLE idem.ring IN ROW EXCLUSIVE MODE;
     SELECT * INTO r FROM idem.ring x WHERE x.name = 'standard';
-    FOR sealed IN 2 .. 3 LOOP
+    FOR sealed IN 3 .. cardinality(r.slices) LOOP
         EXECUTE format('SELECT EXISTS (SELECT FROM %s s WHERE s.key = $1 AND s.destination = 0)',
-                       idem.slice_table('standard', (r.current + sealed) % 4))
+                       idem.slice_table('standard', r.slices[sealed]))
             INTO taken USING claim;
         IF taken THEN
             RETURN false;
         END IF;
     END LOOP;
-    FOR written IN 0 .. r.opening::integer LOOP
+    FOR written IN 1 .. 1 + r.opening::integer LOOP
         EXECUTE format('INSERT INTO %s (key, claimed_at, destination, id) '
                        'VALUES ($1, now(), 0, $2) ON CONFLICT DO NOTHING RETURNING true',
-                       idem.slice_table('standard', (r.current + written) % 4))
+                       idem.slice_table('standard', r.slices[written]))
             INTO taken USING claim, id;
         IF taken IS NULL THEN
             RETURN false;
