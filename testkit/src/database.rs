@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, Result};
 use deadpool_postgres::{Manager, Pool};
 use idem_brokers::PgBouncer;
-use idem_cluster::Cluster;
+use idem_cluster::{Cluster, Install};
 use tokio_postgres::{Client, NoTls};
 
 use super::server::{Server, keep_the_log};
@@ -48,6 +48,20 @@ impl Database {
     /// Fails when the server returns an error.
     pub async fn with_idem_in(cluster: Arc<Cluster>, name: &str) -> Result<Self> {
         Self::prepare(Some(cluster), name, Some(CREATE_EXTENSION)).await
+    }
+
+    /// Creates a database with the extension in a new cluster without a worker, so that only the
+    /// test executes the steps of a rotation.
+    ///
+    /// # Errors
+    /// Fails when the cluster does not start or the extension cannot be created.
+    pub async fn without_worker(name: &str) -> Result<Self> {
+        let cluster = Cluster::builder(&Install::from_env()?)
+            .name(&name.replace('_', "-"))
+            .setting("shared_buffers", "32MB")
+            .setting("idem.databases", "none")
+            .start()?;
+        Self::with_idem_in(Arc::new(cluster), name).await
     }
 
     /// Creates an empty database in this cluster. The name of the database begins with `name`.

@@ -21,6 +21,7 @@ mod pause;
 pub mod polls;
 mod priority;
 pub mod proxy;
+pub mod ring;
 mod seed;
 mod server;
 mod session;

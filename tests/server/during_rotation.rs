@@ -1,35 +1,9 @@
 //! Tests of functions in transactions that began before a step of a rotation. The test executes the
 //! steps, and the fence protects the state that these transactions use.
 
-use std::sync::Arc;
-
 use anyhow::Result;
-use idem_cluster::{Cluster, Install};
+use idem_testkit::ring::{make_due, rotate};
 use idem_testkit::{Database, Session};
-
-/// Starts a cluster without a worker, so that only the test executes the steps of a rotation.
-async fn database(name: &str) -> Result<Database> {
-    let cluster = Cluster::builder(&Install::from_env()?)
-        .name(&name.replace('_', "-"))
-        .setting("shared_buffers", "32MB")
-        .setting("idem.databases", "none")
-        .start()?;
-    Database::with_idem_in(Arc::new(cluster), name).await
-}
-
-async fn make_due(session: &Session, ring: &str) -> Result<()> {
-    session
-        .run(&format!(
-            "UPDATE idem.ring SET rotated_at = rotated_at - retention WHERE name = '{ring}'"
-        ))
-        .await
-}
-
-async fn rotate(session: &Session, ring: &str) -> Result<String> {
-    session
-        .text(&format!("SELECT idem.rotate('{ring}', false)"))
-        .await
-}
 
 async fn claim(session: &Session, id: &str) -> Result<String> {
     session
@@ -48,7 +22,7 @@ async fn forget(session: &Session, id: &str) -> Result<String> {
 /// of the older transaction deletes them from both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_forget_deletes_a_claim_made_while_opening() -> Result<()> {
-    let db = database("forget_opening").await?;
+    let db = Database::without_worker("forget_opening").await?;
     let (forgets, maintainer, claims) = (
         db.connect().await?,
         db.connect().await?,
@@ -79,7 +53,7 @@ async fn i1_forget_deletes_a_claim_made_while_opening() -> Result<()> {
 /// keeps this slice and its effects, so the transaction can read the effects until it ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i3_duplicate_finds_its_effects_after_the_slices_rotate() -> Result<()> {
-    let db = database("old_effects").await?;
+    let db = Database::without_worker("old_effects").await?;
     let (session, duplicate, other) = (
         db.connect().await?,
         db.connect().await?,
@@ -134,7 +108,7 @@ async fn i3_duplicate_finds_its_effects_after_the_slices_rotate() -> Result<()> 
 /// lock. The rotation does not wait for the transaction, which then finds no claim and no effects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i3_rolled_back_savepoint_protects_no_slice() -> Result<()> {
-    let db = database("left_in_savepoint").await?;
+    let db = Database::without_worker("left_in_savepoint").await?;
     let (session, duplicate) = (db.connect().await?, db.connect().await?);
     let record = r#"SELECT idem_try_record('m', 'orders', '[{"topic": "t", "payload": "fact"}]')"#;
     assert_eq!(session.text(record).await?, "t");

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use idem_cluster::{Cluster, Install, Shutdown};
+use idem_testkit::ring::{make_due, rotate};
 use idem_testkit::{Session, until};
 
 /// Starts a server without a worker, so that only the test executes the steps of a rotation.
@@ -57,20 +58,6 @@ impl Moment {
             (Self::Emptying, _) => (&["opened", "rotated"], Some("emptied")),
         }
     }
-}
-
-async fn make_due(session: &Session, ring: &str) -> Result<()> {
-    session
-        .run(&format!(
-            "UPDATE idem.ring SET rotated_at = rotated_at - retention WHERE name = '{ring}'"
-        ))
-        .await
-}
-
-async fn rotate(session: &Session, ring: &str) -> Result<String> {
-    session
-        .text(&format!("SELECT idem.rotate('{ring}', false)"))
-        .await
 }
 
 /// Executes steps until the rotation is idle. Returns the executed steps.

@@ -288,11 +288,7 @@ async fn i7_storage_is_bounded_and_has_no_dead_rows() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i7_progress_is_bounded_and_rotation_keeps_cursor_and_lease() -> Result<()> {
     // Without a worker, which would rotate before the size of the table is measured.
-    let cluster = Cluster::builder(&Install::from_env()?)
-        .name("progress")
-        .setting("idem.databases", "none")
-        .start()?;
-    let db = Database::with_idem_in(Arc::new(cluster), "progress").await?;
+    let db = Database::without_worker("progress").await?;
     let session = db.connect().await?;
     let holder = db.connect().await?;
     holder

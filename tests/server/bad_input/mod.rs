@@ -7,10 +7,8 @@
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use idem_cluster::{Cluster, Install};
 use idem_testkit::{Database, Refusal, Session};
 
 use table::{
@@ -127,11 +125,7 @@ async fn contents(session: &Session) -> Result<BTreeMap<String, String>> {
 /// Creates a database with the state of [`FIXTURE`], in a cluster without a worker. A worker would
 /// change tables, for example store a reading of the clock, while a test compares them.
 async fn fixture(name: &str) -> Result<(Database, Session)> {
-    let cluster = Cluster::builder(&Install::from_env()?)
-        .name(name)
-        .setting("idem.databases", "none")
-        .start()?;
-    let db = Database::with_idem_in(Arc::new(cluster), name).await?;
+    let db = Database::without_worker(name).await?;
     let session = db.connect().await?;
     for transaction in FIXTURE {
         session.run(transaction).await?;

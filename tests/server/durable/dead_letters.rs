@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use idem_testkit::{Database, Session};
 
-use super::{claim, fail, ids, next, receive, without_rest};
+use super::{claim, fail, ids, next, receive, without_back_off};
 
 async fn letters(session: &Session) -> Result<String> {
     session
@@ -14,7 +14,7 @@ async fn letters(session: &Session) -> Result<String> {
 
 /// Receives messages and makes each of them a dead letter with one failure.
 async fn died(session: &Session, ids: &[&str], error: &str) -> Result<()> {
-    without_rest(session, 1).await?;
+    without_back_off(session, 1).await?;
     for id in ids {
         receive(
             session,
@@ -33,7 +33,7 @@ async fn died(session: &Session, ids: &[&str], error: &str) -> Result<()> {
 async fn message_is_dead_after_its_attempts_with_every_error() -> Result<()> {
     let db = Database::with_idem("dies").await?;
     let session = db.connect().await?;
-    without_rest(&session, 3).await?;
+    without_back_off(&session, 3).await?;
     receive(
         &session,
         "a",
@@ -283,7 +283,7 @@ async fn discarded_message_stays_known() -> Result<()> {
 async fn broker_message_is_exhausted_after_its_attempts() -> Result<()> {
     let db = Database::with_idem("broker").await?;
     let session = db.connect().await?;
-    without_rest(&session, 2).await?;
+    without_back_off(&session, 2).await?;
     let acquire =
         "SELECT outcome, token, attempt, coalesce(last_error, '-') FROM idem_acquire('m', 'mail')";
     for (attempt, error) in [(1, "-"), (2, "boom")] {
@@ -336,7 +336,7 @@ async fn broker_message_is_exhausted_after_its_attempts() -> Result<()> {
 async fn i4_discard_during_a_requeue_discards_nothing() -> Result<()> {
     let db = Database::with_idem("discard_requeue").await?;
     let (session, discards) = (db.connect().await?, db.connect().await?);
-    without_rest(&session, 1).await?;
+    without_back_off(&session, 1).await?;
     receive(&session, "m", "").await?;
     let held = next(&session, 1).await?.remove(0);
     fail(&session, &held, "broken").await?;

@@ -5,7 +5,7 @@
 use anyhow::{Context, Result, ensure};
 use idem_testkit::{Database, Session, until};
 
-use super::{Handed, claim, ids, next, receive, without_rest};
+use super::{Handed, claim, ids, next, receive, without_back_off};
 
 const LEVELS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
 
@@ -52,7 +52,7 @@ async fn only(session: &Session) -> Result<Handed> {
 async fn i4_receive_stores_a_released_message() -> Result<()> {
     let db = Database::with_idem("released").await?;
     let session = db.connect().await?;
-    without_rest(&session, 5).await?;
+    without_back_off(&session, 5).await?;
     for (id, more, attempt, error) in [("a", ", 'boom'", 2, "boom"), ("b", "", 1, "-")] {
         let token = acquire(&session, id, "1 hour").await?;
         release(&session, id, &token, more).await?;
@@ -153,7 +153,7 @@ async fn i4_holder_completes_a_message_that_was_received() -> Result<()> {
 async fn i4_holder_releases_a_message_that_was_received() -> Result<()> {
     let db = Database::with_idem("holder_releases").await?;
     let session = db.connect().await?;
-    without_rest(&session, 5).await?;
+    without_back_off(&session, 5).await?;
     let token = acquire(&session, "m", "1 hour").await?;
     assert!(receive(&session, "m", "").await?);
     release(&session, "m", &token, ", 'boom'").await?;
@@ -224,7 +224,7 @@ async fn delayed_message_of_a_broker_does_not_block_its_key() -> Result<()> {
 async fn i4_received_message_without_attempts_becomes_dead() -> Result<()> {
     let db = Database::with_idem("no_attempts").await?;
     let session = db.connect().await?;
-    without_rest(&session, 1).await?;
+    without_back_off(&session, 1).await?;
     let token = acquire(&session, "used", "1 hour").await?;
     release(&session, "used", &token, ", 'boom'").await?;
     assert!(receive(&session, "used", "").await?);
@@ -232,7 +232,7 @@ async fn i4_received_message_without_attempts_becomes_dead() -> Result<()> {
     assert_eq!(session.text(DEAD).await?, "used|1|\"used\"|boom");
     session.run("SELECT idem_discard('used', 'mail')").await?;
 
-    without_rest(&session, 5).await?;
+    without_back_off(&session, 5).await?;
     for (id, key) in [("final", ""), ("keyed", ", key => 'k'")] {
         let token = acquire(&session, id, "1 hour").await?;
         release(&session, id, &token, ", 'refused', true").await?;

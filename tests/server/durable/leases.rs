@@ -66,7 +66,7 @@ async fn expired_lease_is_redelivered_with_error_and_attempt() -> Result<()> {
 async fn killed_consumer_has_used_an_attempt() -> Result<()> {
     let db = Database::with_idem("killed").await?;
     let session = db.connect().await?;
-    super::without_rest(&session, 3).await?;
+    super::without_back_off(&session, 3).await?;
     receive(&session, "poison", "").await?;
     for attempt in 1..=3 {
         let victim = db.connect().await?;

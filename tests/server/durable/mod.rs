@@ -1,7 +1,6 @@
 //! Tests of the durable inbox: received messages are returned in order, are redelivered until they
 //! are done, become dead letters after their last attempt, and are never dropped.
 
-mod bodies;
 mod bytes;
 mod dead_letters;
 mod forward;
@@ -9,6 +8,7 @@ mod from_broker;
 mod hand_over;
 mod leases;
 mod order;
+mod payloads;
 mod poison;
 mod survival;
 mod wake;
@@ -83,7 +83,7 @@ async fn fail(session: &Session, handed: &Handed, error: &str) -> Result<String>
 }
 
 /// Configures retries without back-off.
-async fn without_rest(session: &Session, max_attempts: i32) -> Result<()> {
+async fn without_back_off(session: &Session, max_attempts: i32) -> Result<()> {
     session
         .run(&format!(
             "SELECT idem_configure_retries('mail', {max_attempts}, base => '0')"

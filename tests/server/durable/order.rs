@@ -210,7 +210,7 @@ async fn eight_consumers_keep_the_order_of_every_key() -> Result<()> {
     const KEYS: usize = 7;
     let db = Database::with_idem("eight").await?;
     let session = db.connect().await?;
-    super::without_rest(&session, 1000).await?;
+    super::without_back_off(&session, 1000).await?;
     for n in 0..MESSAGES {
         let key = match n % (KEYS + 1) {
             0 => String::new(),

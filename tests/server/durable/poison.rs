@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use idem_testkit::{DEADLINE, Database};
 use tokio::task::JoinSet;
 
-use super::{fail, next, without_rest};
+use super::{fail, next, without_back_off};
 
 const MESSAGES: usize = 2_000;
 const ATTEMPTS: i32 = 3;
@@ -65,7 +65,7 @@ async fn consume(db: &Arc<Database>, broken: bool) -> Result<()> {
 async fn poison_dies_after_its_attempts_others_are_handled_once() -> Result<()> {
     let db = Arc::new(Database::with_idem("poison").await?);
     let session = db.connect().await?;
-    without_rest(&session, ATTEMPTS).await?;
+    without_back_off(&session, ATTEMPTS).await?;
     session
         .run(
             "CREATE TABLE handled (seq bigint GENERATED ALWAYS AS IDENTITY, id text); \

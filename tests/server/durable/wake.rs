@@ -108,7 +108,7 @@ async fn waiting_consumer_is_woken_when_a_message_is_due() -> Result<()> {
 async fn waiting_consumer_is_woken_by_release_and_requeue() -> Result<()> {
     let db = Database::with_idem("given").await?;
     let session = db.connect().await?;
-    super::without_rest(&session, 2).await?;
+    super::without_back_off(&session, 2).await?;
     receive(&session, "a", "").await?;
     for step in 1..=3 {
         let (pid, waiter) = if step == 3 {

@@ -3,6 +3,7 @@
 
 use anyhow::{Result, ensure};
 use idem_cluster::{Cluster, Install};
+use idem_testkit::ring::make_due;
 use idem_testkit::{Session, until};
 
 use super::{begin, calls, finish};
@@ -27,14 +28,6 @@ async fn server(name: &str) -> Result<(Cluster, Session)> {
 
 async fn connect(cluster: &Cluster, database: &str) -> Result<Session> {
     Session::connect(cluster, database, "postgres").await
-}
-
-async fn make_due(session: &Session, ring: &str) -> Result<()> {
-    session
-        .run(&format!(
-            "UPDATE idem.ring SET rotated_at = rotated_at - retention WHERE name = '{ring}'"
-        ))
-        .await
 }
 
 async fn rotate(session: &Session, step: &str) -> Result<()> {

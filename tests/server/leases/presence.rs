@@ -1,25 +1,12 @@
 //! Tests of I1: claims skip the check for pending messages only while no message is pending. A note
 //! in shared memory says whether messages are pending.
 
-use std::sync::Arc;
-
 use anyhow::Result;
-use idem_cluster::{Cluster, Install};
 use idem_testkit::{Database, Session};
 
 use super::fencing::acquire;
 
 const PRESENCE: &str = "SELECT idem.pending_presence()";
-
-/// Starts a cluster without a worker, so maintenance runs only when the test calls it.
-async fn database() -> Result<Database> {
-    let cluster = Cluster::builder(&Install::from_env()?)
-        .name("presence")
-        .setting("shared_buffers", "32MB")
-        .setting("idem.databases", "none")
-        .start()?;
-    Database::with_idem_in(Arc::new(cluster), "presence").await
-}
 
 /// Runs one pass of maintenance. Returns the note about pending messages (`some`, `quiet` or
 /// `none`) after the pass.
@@ -30,7 +17,7 @@ async fn pass(session: &Session) -> Result<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_claim_respects_a_lease_after_quiet_passes() -> Result<()> {
-    let db = database().await?;
+    let db = Database::without_worker("presence").await?;
     let (session, claimer) = (db.connect().await?, db.connect().await?);
     assert_eq!(
         session.text(PRESENCE).await?,
@@ -61,7 +48,7 @@ async fn i1_claim_respects_a_lease_after_quiet_passes() -> Result<()> {
 /// from the beginning. A pass does not set `none` while a writer holds a lock on the table.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_presence_is_cleared_only_after_a_whole_quiet_pass() -> Result<()> {
-    let db = database().await?;
+    let db = Database::without_worker("presence").await?;
     let (session, writer) = (db.connect().await?, db.connect().await?);
     assert_eq!(pass(&session).await?, "quiet");
     writer
@@ -100,7 +87,7 @@ async fn i1_presence_is_cleared_only_after_a_whole_quiet_pass() -> Result<()> {
 /// a row must also set the note to `some`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_rows_copied_into_pending_table_are_detected() -> Result<()> {
-    let db = database().await?;
+    let db = Database::without_worker("presence").await?;
     let session = db.connect().await?;
     acquire(&session, "m", "1 hour").await?;
     session

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use idem_cluster::Cluster;
 use idem_testkit::clock::Clock;
+use idem_testkit::ring::{make_due, rotations};
 use idem_testkit::{Session, until};
 
-use super::{claim, cluster, connect, make_due, rotations, with_idem};
+use super::{claim, cluster, connect, with_idem};
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;

@@ -4,8 +4,9 @@
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
 use idem_testkit::Session;
+use idem_testkit::ring::{make_due, rotations};
 
-use super::{claim, cluster, connect, drain, effects, make_due, record, rotations, with_idem};
+use super::{claim, cluster, connect, drain, effects, record, with_idem};
 
 /// Returns every row of every table that contains state, as text.
 async fn contents(session: &Session) -> Result<String> {

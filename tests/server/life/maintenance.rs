@@ -3,9 +3,10 @@
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
+use idem_testkit::ring::{make_due, rotations};
 use idem_testkit::until;
 
-use super::{claim, cluster, connect, make_due, rotations, with_idem};
+use super::{claim, cluster, connect, with_idem};
 
 /// Starts a server without a worker, so the test decides when a pass runs.
 fn server(name: &str) -> Result<Cluster> {

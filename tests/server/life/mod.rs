@@ -88,21 +88,3 @@ async fn drain(session: &Session, relay: &str, partition: i32) -> Result<Vec<Str
             .await?;
     }
 }
-
-/// Makes the next rotation of a ring due, as if its period had passed.
-async fn make_due(session: &Session, ring: &str) -> Result<()> {
-    session
-        .run(&format!(
-            "UPDATE idem.ring SET rotated_at = rotated_at - retention WHERE name = '{ring}'"
-        ))
-        .await
-}
-
-async fn rotations(session: &Session, ring: &str) -> Result<i64> {
-    Ok(session
-        .text(&format!(
-            "SELECT rotations FROM idem.ring WHERE name = '{ring}'"
-        ))
-        .await?
-        .parse()?)
-}

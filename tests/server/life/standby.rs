@@ -3,9 +3,10 @@
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
+use idem_testkit::ring::{make_due, rotations};
 use idem_testkit::{Session, until};
 
-use super::{claim, cluster, connect, drain, effects, make_due, record, rotations, with_idem};
+use super::{claim, cluster, connect, drain, effects, record, with_idem};
 
 async fn caught_up(primary: &Session, standby: &Session) -> Result<()> {
     let written = primary.text("SELECT pg_current_wal_lsn()").await?;

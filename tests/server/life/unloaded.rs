@@ -3,8 +3,9 @@
 
 use anyhow::{Result, ensure};
 use idem_testkit::DEADLINE;
+use idem_testkit::ring::{make_due, rotations};
 
-use super::{claim, cluster, connect, drain, effects, make_due, record, rotations, with_idem};
+use super::{claim, cluster, connect, drain, effects, record, with_idem};
 
 /// I1, I6: without preloading CALL idem_maintain() does what the worker does, and health names the
 /// missing line of the configuration.

@@ -3,9 +3,10 @@
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
+use idem_testkit::ring::{make_due, rotations};
 use idem_testkit::{Session, until};
 
-use super::{claim, cluster, connect, make_due, rotations, with_idem};
+use super::{claim, cluster, connect, with_idem};
 
 /// The version of the library: all crates of the workspace have one version.
 const LIBRARY: &str = env!("CARGO_PKG_VERSION");

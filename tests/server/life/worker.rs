@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use idem_cluster::{Cluster, Shutdown};
+use idem_testkit::ring::rotations;
 use idem_testkit::{DEADLINE, Session, until};
 
-use super::{claim, cluster, connect, rotations, with_idem};
+use super::{claim, cluster, connect, with_idem};
 
 fn server(name: &str) -> Result<Cluster> {
     cluster(name)?.setting("idem.naptime", "100ms").start()

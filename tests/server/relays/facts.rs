@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
+use idem_testkit::ring::{make_due, rotations};
 use idem_testkit::{Database, Session, until};
 
-use super::rotation::{keep_for, maintain, make_due, rotations};
+use super::rotation::{keep_for, maintain};
 
 #[tokio::test]
 async fn i3_effects_are_found_as_long_as_claim_during_rotations() -> Result<()> {

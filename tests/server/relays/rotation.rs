@@ -2,6 +2,7 @@
 //! removes.
 
 use anyhow::Result;
+use idem_testkit::ring::{make_due, rotations};
 use idem_testkit::{Database, Session, until};
 
 use super::reader::{Reader, send};
@@ -19,26 +20,8 @@ pub async fn keep_for(session: &Session, retention: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes the next step of the ring due.
-pub async fn make_due(session: &Session, ring: &str) -> Result<()> {
-    session
-        .run(&format!(
-            "UPDATE idem.ring SET rotated_at = rotated_at - retention WHERE name = '{ring}'"
-        ))
-        .await
-}
-
 pub async fn maintain(session: &Session) -> Result<()> {
     session.run("CALL idem_maintain()").await
-}
-
-pub async fn rotations(session: &Session, ring: &str) -> Result<i64> {
-    let rotations = session
-        .text(&format!(
-            "SELECT rotations FROM idem.ring WHERE name = '{ring}'"
-        ))
-        .await?;
-    Ok(rotations.parse()?)
 }
 
 async fn outbox_bytes(session: &Session) -> Result<i64> {

@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use idem_testkit::ring::rotations;
 use idem_testkit::{DEADLINE, Database, Session, until};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use super::reader::{Effect, Reader};
-use super::rotation::{keep_for, maintain, rotations};
+use super::rotation::{keep_for, maintain};
 
 const KEYS: i32 = 6;
 

@@ -10,7 +10,7 @@ use idem_stress::lease::{Config, MIN_ROTATIONS, MIN_TERMINATED, run};
 /// I1: of a lease and a claim of the same message at most one succeeds, while the tables of pending
 /// messages rotate and sessions are killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i1_lease_and_claim_never_both_win_during_rotation() -> Result<()> {
+async fn i1_lease_or_claim_succeeds_never_both() -> Result<()> {
     let outcome = run("leases", Config::healthy()).await?;
     println!("{outcome:?}");
     assert!(outcome.verdict.is_clean(), "{}", outcome.verdict);

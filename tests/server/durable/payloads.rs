@@ -6,20 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use idem_cluster::{Cluster, Install};
 use idem_testkit::{Database, Session, until};
 
 use super::{claim, ids, next, receive};
-
-/// Starts a cluster without a worker, so only the test runs steps of the rotation.
-async fn database(name: &str) -> Result<Database> {
-    let cluster = Cluster::builder(&Install::from_env()?)
-        .name(name)
-        .setting("shared_buffers", "32MB")
-        .setting("idem.databases", "none")
-        .start()?;
-    Database::with_idem_in(Arc::new(cluster), name).await
-}
 
 /// Runs one step of the rotation of payloads. A slice with one byte already counts as full. `rest`
 /// is the time between the check that a slice is unused and its TRUNCATE. Returns true if a step
@@ -53,7 +42,7 @@ async fn sizes(session: &Session) -> Result<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_message_keeps_its_payload_over_all_rotations() -> Result<()> {
-    let db = database("bodies").await?;
+    let db = Database::without_worker("bodies").await?;
     let session = db.connect().await?;
     session
         .run(
@@ -97,7 +86,7 @@ async fn waiting_message_keeps_its_payload_over_all_rotations() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unused_payload_slice_is_emptied_in_a_later_pass() -> Result<()> {
-    let db = database("passes").await?;
+    let db = Database::without_worker("passes").await?;
     let session = db.connect().await?;
     receive(&session, "a", "").await?;
     assert!(rotate(&session, "1 hour").await?, "the slices rotate");
@@ -122,7 +111,7 @@ async fn unused_payload_slice_is_emptied_in_a_later_pass() -> Result<()> {
 /// the receiver.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i4_open_receiver_keeps_its_payload_slice_from_emptying() -> Result<()> {
-    let db = database("writer").await?;
+    let db = Database::without_worker("writer").await?;
     let (session, writer) = (db.connect().await?, db.connect().await?);
     receive(&session, "a", "").await?;
     writer.run("BEGIN").await?;
@@ -156,9 +145,9 @@ async fn i4_open_receiver_keeps_its_payload_slice_from_emptying() -> Result<()> 
 /// the requeue has committed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i4_open_requeue_keeps_its_payload_slice_from_emptying() -> Result<()> {
-    let db = database("requeuer").await?;
+    let db = Database::without_worker("requeuer").await?;
     let (session, writer) = (db.connect().await?, db.connect().await?);
-    super::without_rest(&session, 1).await?;
+    super::without_back_off(&session, 1).await?;
     receive(&session, "a", "").await?;
     let held = next(&session, 1).await?.remove(0);
     super::fail(&session, &held, "broken").await?;
@@ -185,7 +174,7 @@ async fn i4_open_requeue_keeps_its_payload_slice_from_emptying() -> Result<()> {
 /// therefore not truncated while a dump has locked it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dump_that_has_begun_finds_every_payload() -> Result<()> {
-    let db = database("dumped").await?;
+    let db = Database::without_worker("dumped").await?;
     let (session, dump) = (db.connect().await?, db.connect().await?);
     session
         .run(
@@ -263,7 +252,7 @@ async fn overlap(db: Arc<Database>, stop: Arc<AtomicBool>) -> Result<()> {
 /// emptied although there is an open transaction with a claim at each moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn passes_in_new_sessions_empty_the_payload_slices() -> Result<()> {
-    let db = Arc::new(database("new_sessions").await?);
+    let db = Arc::new(Database::without_worker("new_sessions").await?);
     let session = db.connect().await?;
     receive(&session, "a", "").await?;
     assert!(rotate(&session, "1 hour").await?, "the slices rotate");
@@ -298,7 +287,7 @@ async fn passes_in_new_sessions_empty_the_payload_slices() -> Result<()> {
 /// for which a claim, a lease, a receiver or a relay waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_pass_at_the_payload_fence_blocks_no_session() -> Result<()> {
-    let db = database("at_the_fence").await?;
+    let db = Database::without_worker("at_the_fence").await?;
     let (session, writer, maintainer) = (
         db.connect().await?,
         db.connect().await?,
@@ -344,7 +333,7 @@ async fn i11_pass_at_the_payload_fence_blocks_no_session() -> Result<()> {
 /// hold the lock on the slice while it waits at the fence of the next check.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_step_ends_when_a_payload_slice_is_used_again() -> Result<()> {
-    let db = database("used_again").await?;
+    let db = Database::without_worker("used_again").await?;
     let (session, writer) = (db.connect().await?, db.connect().await?);
     for id in ["a", "b"] {
         receive(&session, id, "").await?;
