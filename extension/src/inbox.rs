@@ -2,7 +2,7 @@
 
 use crate::errors::Result;
 use crate::identity::Identity;
-use crate::pg::{Found, Lookup, Table, Writer, look_again};
+use crate::pg::{FoundIn, Lookup, Table, Writer, find_in, look_again};
 use crate::ring::Entered;
 use crate::slices::slices_of;
 use pgrx::pg_sys;
@@ -44,20 +44,16 @@ impl Inbox {
 
     /// Checks the slices once, without waiting.
     pub fn look(&self, identity: &Identity) -> Result<InboxState> {
-        let mut keys = identity.keys();
-        for slice in &self.0 {
-            let mut lookup = Lookup::insert_only(slice, 2);
-            match lookup.find(&mut keys) {
-                Found::Nothing => (),
-                Found::Row => {
-                    identity.check(&lookup, column::ID)?;
-                    lookup.wait_for_flush();
-                    return Ok(InboxState::Claimed);
-                }
-                Found::InProgress(writer) => return Ok(InboxState::InProgress(writer)),
+        let slices = self.0.iter().map(|slice| Lookup::insert_only(slice, 2));
+        Ok(match find_in(slices, &mut identity.keys()) {
+            FoundIn::Nothing => InboxState::Free,
+            FoundIn::Row(claim) => {
+                identity.check(&claim, column::ID)?;
+                claim.wait_for_flush();
+                InboxState::Claimed
             }
-        }
-        Ok(InboxState::Free)
+            FoundIn::InProgress(writer) => InboxState::InProgress(writer),
+        })
     }
 
     /// Returns whether the message is claimed. Waits until a claim in progress has ended. The

@@ -6,8 +6,9 @@ use idem_testkit::{Database, Pause, Session};
 use tokio::task::JoinHandle;
 
 /// Starts a task that runs the statements on the session.
-pub fn start(session: Session, sql: &'static str) -> JoinHandle<Result<String>> {
-    tokio::spawn(async move { session.text(sql).await })
+pub fn start(session: Session, sql: impl Into<String>) -> JoinHandle<Result<String>> {
+    let sql = sql.into();
+    tokio::spawn(async move { session.text(&sql).await })
 }
 
 /// Starts a claimer that will not get the claim. The claimer pauses twice: when its row is in the

@@ -6,7 +6,7 @@ use crate::identity::Identity;
 use crate::inbox::{claimed_at, column};
 use crate::pause::pause_point;
 use crate::pg::{Hold, Lookup, Table};
-use crate::ring::{self, Entered};
+use crate::ring::{self, Entered, Rings};
 use crate::slices::{slices_of, slices_to_read};
 use idem_core::MessageId;
 use pgrx::pg_sys;
@@ -41,6 +41,17 @@ pub fn held<'a>(id: MessageId<'a>, name: &'a str, rings: &'a Entered) -> Result<
         destination: name.to_owned(),
     };
     let identity = Identity::find(id, name)?.ok_or_else(not_claimed)?;
+    let claimed_at = own_claim(&identity, rings)?.ok_or_else(not_claimed)?;
+    Ok(Claimed {
+        identity,
+        rings,
+        claimed_at,
+    })
+}
+
+/// Returns the time of the claim that this transaction made, and `None` if it has not claimed the
+/// message.
+fn own_claim(identity: &Identity, rings: &Rings) -> Result<Option<pg_sys::TimestampTz>> {
     let mut keys = identity.keys();
     // Search the newest slice of the present ring first, because the claim is there unless the ring
     // has rotated since. The rings that the destination left follow, because this transaction may
@@ -50,23 +61,25 @@ pub fn held<'a>(id: MessageId<'a>, name: &'a str, rings: &'a Entered) -> Result<
         let mut lookup = Lookup::insert_only(&table, 2);
         if lookup.find_mine(&mut keys) {
             identity.check(&lookup, column::ID)?;
-            return Ok(Claimed {
-                identity,
-                rings,
-                claimed_at: claimed_at(&lookup),
-            });
+            return Ok(Some(claimed_at(&lookup)));
         }
     }
-    Err(not_claimed())
+    Ok(None)
 }
 
 /// Deletes the claim from every slice. Returns whether there was a claim. Waits until a claim in
-/// progress has ended.
+/// progress has ended. Fails with 55000 if this transaction made the claim.
 pub fn forget(id: MessageId, name: &str) -> Result<bool> {
     let mut rings = *ring::enter()?;
     let Some(identity) = Identity::find(id, name)? else {
         return Ok(false);
     };
+    // Look for the own claim before waiting for another claimer, which may wait for this
+    // transaction. A transaction must undo its own claim by a rollback to a savepoint, which also
+    // removes the effects of the claim.
+    if own_claim(&identity, &rings)?.is_some() {
+        return Err(Error::ForgetsOwnClaim);
+    }
     let mut forgotten = false;
     loop {
         let slices = slices_of(&identity.destination, &rings);
@@ -97,11 +110,6 @@ fn forget_in(slice: pg_sys::Oid, identity: &Identity) -> Result<bool> {
         return Ok(false);
     }
     identity.check(&lookup, column::ID)?;
-    if lookup.is_mine() {
-        // A transaction must undo its own claim by a rollback to a savepoint, which also removes
-        // the effects of the claim.
-        return Err(Error::ForgetsOwnClaim);
-    }
     lookup.delete();
     Ok(true)
 }

@@ -17,7 +17,7 @@ use crate::identity::Identity;
 use crate::inbox::{claimed_at, column};
 use crate::pause::pause_point;
 use crate::pending::{PendingCheck, PendingState};
-use crate::pg::{self, Inserter, Lookup, Settled, look_again};
+use crate::pg::{self, FoundIn, Inserter, Lookup, find_in, look_again};
 use crate::ring::Entered;
 use crate::slices::Slices;
 use crate::stats::{Counter, count};
@@ -216,42 +216,11 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         keys: &mut [pg_sys::ScanKeyData],
         identity: &Identity,
     ) -> Result<Option<Outcome<'static>>> {
-        let found = self.probe_slices(keys, identity, false)?;
-        if !matches!(found, Some(Outcome::InProgress)) {
-            return Ok(found);
-        }
-        // This transaction may have the claim already. A claimer that entered before a rotation
-        // has then written its row to a slice that is sealed now, and waits for this transaction
-        // in the current slice. So look for the own row before waiting for that claimer.
-        for (lookup, _) in &mut self.written {
-            if lookup.find_mine(keys) {
-                return taken(lookup, identity, self.terms).map(Some);
-            }
-        }
-        if self.terms.wait {
-            self.probe_slices(keys, identity, true)
-        } else {
-            Ok(found)
-        }
-    }
-
-    fn probe_slices(
-        &mut self,
-        keys: &mut [pg_sys::ScanKeyData],
-        identity: &Identity,
-        wait: bool,
-    ) -> Result<Option<Outcome<'static>>> {
-        let terms = Terms { wait, ..self.terms };
-        let lookups = self
-            .probed_only
-            .iter_mut()
-            .chain(self.written.iter_mut().map(|(lookup, _)| lookup));
-        for lookup in lookups {
-            if let Some(outcome) = earlier_claim(lookup, keys, identity, terms)? {
-                return Ok(Some(outcome));
-            }
-        }
-        Ok(None)
+        look_again(|| {
+            let written = self.written.iter_mut().map(|(lookup, _)| lookup);
+            let slices = self.probed_only.iter_mut().chain(written);
+            earlier_claim(slices, keys, identity, self.terms)
+        })
     }
 
     /// Inserts the claim into one of the written slices. Returns the outcome if another claimer has
@@ -276,7 +245,7 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             if inserter.insert(&row) {
                 return Some(Ok(None));
             }
-            match earlier_claim(lookup, keys, identity, terms) {
+            match look_again(|| earlier_claim([&mut *lookup], keys, identity, terms)) {
                 Ok(None) => {
                     // The other claim may have been committed with effects and then deleted by
                     // idem_forget, so this claim needs a later time. Only in the first slice: once
@@ -323,18 +292,23 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
     }
 }
 
-/// Returns the outcome if the key is taken in a slice. If `terms.wait` is true, waits until no
-/// other transaction is writing the key.
-fn earlier_claim(
-    lookup: &mut Lookup,
+/// Returns the outcome if the key is taken in one of the slices. If `terms.wait` is true, waits for
+/// another transaction that is writing the key. Returns `None` after this wait, so that the caller
+/// looks again.
+fn earlier_claim<'l, 's: 'l>(
+    slices: impl IntoIterator<Item = &'l mut Lookup<'s>>,
     keys: &mut [pg_sys::ScanKeyData],
     identity: &Identity,
     terms: Terms,
-) -> Result<Option<Outcome<'static>>> {
-    match lookup.settle(keys, terms.wait) {
-        Settled::Nothing => Ok(None),
-        Settled::Row => taken(lookup, identity, terms).map(Some),
-        Settled::Busy => Ok(Some(Outcome::InProgress)),
+) -> Option<Result<Option<Outcome<'static>>>> {
+    match find_in(slices, keys) {
+        FoundIn::Nothing => Some(Ok(None)),
+        FoundIn::Row(row) => Some(taken(row, identity, terms).map(Some)),
+        FoundIn::InProgress(_) if !terms.wait => Some(Ok(Some(Outcome::InProgress))),
+        FoundIn::InProgress(writer) => {
+            writer.wait();
+            None
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads and writes the events of one external call.
 
 use crate::identity::Identity;
-use crate::pg::{Found, Inserter, Lookup, condition, look_again};
+use crate::pg::{Found, FoundIn, Inserter, Lookup, condition, look_again, scan_in};
 use crate::slices::Slices;
 use crate::sql_types::JsonText;
 use idem_core::{Attempts, CallEvent};
@@ -150,31 +150,21 @@ impl<'a> CallJournal<'a> {
     }
 
     /// Reads the events once. Returns `None` after a wait for a transaction that was writing an
-    /// event: the caller must read again.
+    /// event: the caller must read again. An event that this transaction has written is read, and
+    /// another transaction that is writing an event with its number does not matter.
     fn look(&mut self) -> Option<CallHistory> {
         let mut page = CallHistory::default();
-        let looks = self
-            .probed_only
-            .iter_mut()
-            .chain(self.written.iter_mut().map(|(lookup, _)| lookup));
-        for lookup in looks {
-            lookup.seek(&mut self.keys);
-            loop {
-                match lookup.next() {
-                    Found::Nothing => break,
-                    Found::Row => {
-                        if let Some((_, line)) = CallEntry::of(lookup) {
-                            page.add(line);
-                        }
-                    }
-                    Found::InProgress(writer) => {
-                        // Release the pinned pages before sleeping.
-                        lookup.seek(&mut self.keys);
-                        writer.wait();
-                        return None;
-                    }
-                }
+        let written = self.written.iter_mut().map(|(lookup, _)| lookup);
+        let slices = self.probed_only.iter_mut().chain(written);
+        let found = scan_in(slices, &mut self.keys, event_number, |event| {
+            if let Some((_, line)) = CallEntry::of(event) {
+                page.add(line);
             }
+            false
+        });
+        if let FoundIn::InProgress(writer) = found {
+            writer.wait();
+            return None;
         }
         Some(page)
     }
@@ -216,16 +206,20 @@ impl<'a> CallJournal<'a> {
         for (lookup, _) in &mut self.written[..slices] {
             lookup.seek(&mut self.keys);
             while lookup.next() != Found::Nothing {
-                let this = lookup
-                    .column(column::EVENT as i32)
-                    .map(|d| d.value() as i32);
-                if this == Some(number) && lookup.is_mine() {
+                if event_number(lookup) == Some(number) && lookup.is_mine() {
                     lookup.delete();
                     break;
                 }
             }
         }
     }
+}
+
+/// Returns the number of an event, which is the last column of a slice's index.
+fn event_number(found: &Lookup) -> Option<i32> {
+    found
+        .column(column::EVENT as i32)
+        .map(|number| number.value() as i32)
 }
 
 /// Returns the scan keys of a call: the first three columns of a slice's index.

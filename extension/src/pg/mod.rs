@@ -2,6 +2,7 @@
 
 mod append;
 mod fence;
+mod find_in;
 mod hold;
 mod insert;
 mod lookup;
@@ -15,6 +16,7 @@ mod writer;
 
 pub use append::Appender;
 pub use fence::{Lockers, sleep_ms};
+pub use find_in::{FoundIn, find_in, scan_in};
 pub use hold::Hold;
 pub use insert::{Inserted, Inserter, insert_unique};
 pub use lookup::{Found, Lookup};
