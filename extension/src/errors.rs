@@ -226,8 +226,8 @@ impl From<Error> for ErrorReport {
                 ),
             )
             .set_hint(
-                "Try again: if that transaction commits a claim of the message, the lease is lost \
-                 (55000).",
+                "Try again when that transaction has ended. If it commits a claim of the message, \
+                 the lease is lost (55000).",
             ),
             Error::KeyTaken {
                 destination,

@@ -1,6 +1,8 @@
 //! Tests of concurrent claims: the index entry of a losing claimer, which inserts its row only for
 //! a moment, must not count as a claim.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use idem_testkit::{Database, Pause, Session};
 use tokio::task::JoinHandle;
@@ -212,5 +214,54 @@ async fn completion_succeeds_after_claim_has_found_the_lease() -> Result<()> {
         holder.text("SELECT idem_is_claimed('m', 'orders')").await?,
         "t"
     );
+    Ok(())
+}
+
+/// A claimer finds a lease that was acquired after its first look, and returns `in_progress`. While
+/// its transaction is open, the holder extends and releases the lease. The row that the claimer
+/// deleted again stops only the completion, until the transaction ends.
+#[tokio::test]
+async fn refused_claim_does_not_lock_the_lease() -> Result<()> {
+    let db = Database::with_idem("refused_claim").await?;
+    let (claimer, holder) = (Arc::new(db.connect().await?), db.connect().await?);
+    holder
+        .run("SELECT idem.intern_destination('orders'); SET lock_timeout = '5s'")
+        .await?;
+    let looked = Pause::hold(&db, "claim: before insert").await?;
+    looked.arm(&claimer).await?;
+    let pid = claimer.pid().await?;
+    let claims = Arc::clone(&claimer);
+    let claim = tokio::spawn(async move {
+        let claim = "BEGIN; SELECT outcome FROM idem_claim('m', 'orders', wait => false)";
+        claims.text(claim).await
+    });
+    looked.until_reached(pid).await?;
+    let acquire = "SELECT token FROM idem_acquire('m', 'orders', '1 hour')";
+    let token = holder.text(acquire).await?;
+    looked.release().await?;
+    assert_eq!(claim.await??, "in_progress");
+
+    holder
+        .run(&format!(
+            "SELECT idem_extend('m', 'orders', {token}, '2 hours')"
+        ))
+        .await?;
+    let complete = format!("SELECT idem_complete('m', 'orders', {token})");
+    let refusal = holder.refused(&complete).await?;
+    assert_eq!(refusal.sqlstate, "55P03", "{refusal:?}");
+    assert!(
+        refusal.hint.contains("when that transaction has ended"),
+        "{refusal:?}"
+    );
+    holder
+        .run(&format!("SELECT idem_release('m', 'orders', {token})"))
+        .await?;
+    claimer.run("COMMIT").await?;
+    let token = holder.text(acquire).await?;
+    holder
+        .run(&format!("SELECT idem_complete('m', 'orders', {token})"))
+        .await?;
+    let claimed = "SELECT idem_is_claimed('m', 'orders')";
+    assert_eq!(holder.text(claimed).await?, "t");
     Ok(())
 }

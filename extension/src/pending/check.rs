@@ -1,12 +1,12 @@
 //! Checks whether a pending message stops a claim. A claimer checks before it inserts its row, so
-//! that it writes nothing if a lease stops it. It checks again after the insert, and the second
+//! that it writes nothing if it finds a lease. It checks again after the insert, and the second
 //! check decides.
 
 use super::row::{LeaseState, State, column};
 use super::{presence, tables};
 use crate::errors::Result;
 use crate::identity::Identity;
-use crate::pg::{self, Hold, Lookup, Settled, Table};
+use crate::pg::{self, Hold, Lookup, Settled, Table, look_again};
 use crate::ring::Entered;
 use crate::wake::wake_consumers;
 use std::cell::OnceCell;
@@ -43,39 +43,32 @@ impl<'a> PendingCheck<'a> {
             return Ok(PendingState::Clear);
         }
         let mut row = Lookup::new(self.table()?, 2);
-        match row.settle(&mut identity.keys(), wait) {
-            Settled::Nothing => Ok(PendingState::Clear),
-            Settled::Busy => Ok(PendingState::InProgress),
-            Settled::Row => {
-                identity.check(&row, column::ID)?;
-                Ok(state_for_claim(&State::read(&row)))
-            }
-        }
+        Ok(look_at(&mut row, identity, wait)?.unwrap_or(PendingState::Clear))
     }
 
     /// Deletes the pending message for a claimer that has inserted its claim, unless a lease
-    /// protects the message.
+    /// protects the message. Locks no row of a leased message, because the holder changes it.
     pub fn remove_unless_leased(&self, identity: &Identity, wait: bool) -> Result<PendingState> {
         if !presence::may_exist() {
             return Ok(PendingState::Clear);
         }
         let table = self.table()?;
         let mut row = Lookup::new(table, 2);
-        match row.hold(&mut identity.keys(), wait) {
-            Hold::Nothing => Ok(PendingState::Clear),
-            Hold::Busy => Ok(PendingState::InProgress),
-            Hold::Held => {
-                // Keep the lock on the table until the end of the transaction. Otherwise a rotation
-                // could copy the row before its deletion is committed.
-                table.keep_lock();
-                identity.check(&row, column::ID)?;
-                let pending = state_for_claim(&State::read(&row));
-                if pending == PendingState::Clear {
-                    delete_pending(&mut row);
-                }
-                Ok(pending)
+        look_again(|| {
+            match look_at(&mut row, identity, wait) {
+                Ok(Some(PendingState::Clear)) => (),
+                Ok(seen) => return Some(Ok(seen.unwrap_or(PendingState::Clear))),
+                Err(error) => return Some(Err(error)),
             }
-        }
+            if row.hold_found(wait)? != Hold::Held {
+                return Some(Ok(PendingState::InProgress));
+            }
+            // Keep the lock on the table until the end of the transaction. Otherwise a rotation
+            // could copy the row before its deletion is committed.
+            table.keep_lock();
+            delete_pending(&mut row);
+            Some(Ok(PendingState::Clear))
+        })
     }
 
     fn table(&self) -> Result<&Table> {
@@ -85,6 +78,19 @@ impl<'a> PendingCheck<'a> {
         // The cell was filled above.
         self.table.get().ok_or(crate::errors::Error::NotInstalled)
     }
+}
+
+/// Returns whether the pending row stops a claim; `None` if there is no pending row. If `wait` is
+/// true, waits until no other transaction is writing the row.
+fn look_at(row: &mut Lookup, identity: &Identity, wait: bool) -> Result<Option<PendingState>> {
+    Ok(match row.settle(&mut identity.keys(), wait) {
+        Settled::Nothing => None,
+        Settled::Busy => Some(PendingState::InProgress),
+        Settled::Row => {
+            identity.check(row, column::ID)?;
+            Some(state_for_claim(&State::read(row)))
+        }
+    })
 }
 
 /// Deletes the locked pending row, because its message is done. The next message with the same

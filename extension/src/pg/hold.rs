@@ -24,19 +24,22 @@ impl Lookup<'_> {
         look_again(|| match self.settle(keys, wait) {
             Settled::Nothing => Some(Hold::Nothing),
             Settled::Busy => Some(Hold::Busy),
-            Settled::Row => {
-                pause_point("hold: before lock");
-                match self.lock_found(wait) {
-                    pg_sys::TM_Result::TM_Ok => {
-                        self.unpin(Found::Row);
-                        Some(Hold::Held)
-                    }
-                    pg_sys::TM_Result::TM_WouldBlock => Some(Hold::Busy),
-                    // The row was changed since it was found.
-                    _ => None,
-                }
-            }
+            Settled::Row => self.hold_found(wait),
         })
+    }
+
+    /// Locks the found row. Returns `None` if the row was changed since it was found: the caller
+    /// must look again. The table must be open for writing.
+    pub fn hold_found(&mut self, wait: bool) -> Option<Hold> {
+        pause_point("hold: before lock");
+        match self.lock_found(wait) {
+            pg_sys::TM_Result::TM_Ok => {
+                self.unpin(Found::Row);
+                Some(Hold::Held)
+            }
+            pg_sys::TM_Result::TM_WouldBlock => Some(Hold::Busy),
+            _ => None,
+        }
     }
 
     fn lock_found(&mut self, wait: bool) -> pg_sys::TM_Result::Type {
