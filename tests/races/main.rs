@@ -6,6 +6,7 @@
 
 mod claims;
 mod pause_points;
+mod pending_lock;
 mod reindex;
 mod second_claims;
 mod updated_rows;

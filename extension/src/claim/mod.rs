@@ -219,7 +219,7 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         look_again(|| {
             let written = self.written.iter_mut().map(|(lookup, _)| lookup);
             let slices = self.probed_only.iter_mut().chain(written);
-            earlier_claim(slices, keys, identity, self.terms)
+            earlier_claim(slices, keys, identity, self.terms, &mut self.pending)
         })
     }
 
@@ -233,6 +233,7 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         claimed_at: &mut pg_sys::TimestampTz,
     ) -> Result<Option<Outcome<'static>>> {
         let (lookup, inserter) = &mut self.written[slice];
+        let pending = &mut self.pending;
         let terms = self.terms;
         look_again(|| {
             let row = [
@@ -245,7 +246,9 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             if inserter.insert(&row) {
                 return Some(Ok(None));
             }
-            match look_again(|| earlier_claim([&mut *lookup], keys, identity, terms)) {
+            let earlier =
+                look_again(|| earlier_claim([&mut *lookup], keys, identity, terms, pending));
+            match earlier {
                 Ok(None) => {
                     // The other claim may have been committed with effects and then deleted by
                     // idem_forget, so this claim needs a later time. Only in the first slice: once
@@ -300,12 +303,16 @@ fn earlier_claim<'l, 's: 'l>(
     keys: &mut [pg_sys::ScanKeyData],
     identity: &Identity,
     terms: Terms,
+    pending: &mut Option<PendingCheck>,
 ) -> Option<Result<Option<Outcome<'static>>>> {
     match find_in(slices, keys) {
         FoundIn::Nothing => Some(Ok(None)),
         FoundIn::Row(row) => Some(taken(row, identity, terms).map(Some)),
         FoundIn::InProgress(_) if !terms.wait => Some(Ok(Some(Outcome::InProgress))),
         FoundIn::InProgress(writer) => {
+            if let Some(pending) = pending {
+                pending.unlock();
+            }
             writer.wait();
             None
         }

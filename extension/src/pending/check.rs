@@ -71,6 +71,12 @@ impl<'a> PendingCheck<'a> {
         })
     }
 
+    /// Releases the lock on the table, so that the rotation of the table does not have to wait for
+    /// a transaction for which the claimer waits. A lock under which a row was deleted is kept.
+    pub fn unlock(&mut self) {
+        self.table.take();
+    }
+
     fn table(&self) -> Result<&Table> {
         if self.table.get().is_none() {
             let _ = self.table.set(tables::try_current(self.rings)?);

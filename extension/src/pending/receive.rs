@@ -8,7 +8,7 @@ use crate::errors::{Error, Result};
 use crate::identity::Identity;
 use crate::inbox::{Inbox, InboxState};
 use crate::pg::{self, Appender, Found, Hold, Inserted, Inserter, Lookup, Table, look_again};
-use crate::ring;
+use crate::ring::{self, Entered};
 use crate::settings;
 use crate::sql_types::jsonb_datum;
 use crate::wake::wake_consumers;
@@ -37,23 +37,35 @@ pub fn receive(id: MessageId, name: &str, message: &Message) -> Result<bool> {
     let rings = ring::enter()?;
     let identity = Identity::intern(id, name, &rings)?;
     let inbox = Inbox::open(&identity, &rings);
+    look_again(|| store_unless_claimed(&identity, &inbox, &rings, message).transpose())
+}
+
+/// Stores a message, unless it is already received, dead or claimed. Returns whether it was stored,
+/// or `None` if the caller must look again.
+fn store_unless_claimed(
+    identity: &Identity,
+    inbox: &Inbox,
+    rings: &Entered,
+    message: &Message,
+) -> Result<Option<bool>> {
     // Wait for a claim in progress before the table is locked, so that a rotation of the table does
     // not have to wait for this lock.
-    if inbox.is_claimed(&identity)? {
-        return Ok(false);
+    if inbox.is_claimed(identity)? {
+        return Ok(Some(false));
     }
-    let table = tables::current(&rings)?;
+    let table = tables::try_to_write(rings)?;
     let (payloads, slice) = ring::refreshed()?.new_payloads();
     let mut row = Lookup::new(&table, 2);
-    let inserted = look_again(|| {
-        store_if_unknown(&identity, &inbox, &mut row, &table, slice, message).transpose()
-    })?;
-    let Reception::Stored { seq } = inserted else {
-        return Ok(false);
-    };
-    append_payload(payloads, seq, message)?;
-    wake_consumers();
-    Ok(true)
+    match store_if_unknown(identity, inbox, &mut row, &table, slice, message)? {
+        None => Ok(None),
+        Some(Reception::Known) => Ok(Some(false)),
+        Some(Reception::Stored { seq }) => {
+            table.keep_lock();
+            append_payload(payloads, seq, message)?;
+            wake_consumers();
+            Ok(Some(true))
+        }
+    }
 }
 
 /// The result of storing a message.
@@ -82,7 +94,8 @@ fn store_if_unknown(
         // together with a claim. If it rolls back, the row stays.
         Found::InProgress(_) if row.is_there() && State::read(row).has_message() => (),
         // The committed row, if there is one, does not have the message. If the other transaction
-        // rolls back, this transaction must store the message.
+        // rolls back, this transaction must store the message. The other transaction has locked the
+        // table too, so a rotation does not have to wait for longer.
         Found::InProgress(writer) => {
             writer.wait();
             return Ok(None);
@@ -117,10 +130,9 @@ fn insert(
     })?;
     match inserted {
         Inserted::Yes => Ok(Some(Reception::Stored { seq })),
-        Inserted::Taken => Ok(None),
-        // The pending row was removed, so the claim does not wait for it, and waiting for the claim
-        // is safe.
-        Inserted::Withdrawn => Ok(inbox.is_claimed(identity)?.then_some(Reception::Known)),
+        // If the row was withdrawn, another transaction has claimed the message or is claiming it.
+        // It does not wait for the row, which is removed, so the caller can wait for its claim.
+        Inserted::Taken | Inserted::Withdrawn => Ok(None),
     }
 }
 

@@ -25,8 +25,15 @@ pub fn try_current(rings: &Rings) -> Result<Table> {
 /// Opens the current table for a writer: locks it until the end of the transaction and notes that a
 /// message may be pending.
 pub fn current(rings: &Entered) -> Result<Table> {
-    let table = try_current(rings)?;
+    let table = try_to_write(rings)?;
     table.keep_lock();
+    Ok(table)
+}
+
+/// Like [`current`], but the lock is released when the returned value is dropped, unless the caller
+/// keeps it. The caller must keep it after a write.
+pub fn try_to_write(rings: &Entered) -> Result<Table> {
+    let table = try_current(rings)?;
     presence::note();
     Ok(table)
 }
