@@ -69,6 +69,16 @@ impl CallHistory {
         self.lines.entry(line.number).or_insert(line);
     }
 
+    /// Adds the events of a slice that has left the ring. They are earlier than the other events,
+    /// so their numbers are lower. If a number is not, the call was forgotten and begun again, and
+    /// the event with this number belongs to the forgotten call.
+    pub fn add_earlier(&mut self, earlier: CallHistory) {
+        let first = self.lines.keys().next().copied().unwrap_or(i32::MAX);
+        let earlier = earlier.lines.into_iter();
+        self.lines
+            .extend(earlier.filter(|(number, _)| *number < first));
+    }
+
     /// Computes the attempts, after all events were added.
     pub fn with_attempts(mut self) -> Self {
         for line in self.lines.values() {

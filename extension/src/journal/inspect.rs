@@ -5,9 +5,13 @@ use crate::errors::Result;
 use crate::identity::Identity;
 use crate::pg::{Lookup, Table};
 use crate::ring::{self, Rings};
-use crate::slices::slices_to_read;
+use crate::slices::{slices_of, slices_to_read};
 use idem_core::MessageId;
+use pgrx::pg_sys;
 use std::collections::BTreeMap;
+
+/// The events of each external call of a message, by step.
+type CallPages = BTreeMap<String, CallHistory>;
 
 /// Returns the events of each external call of a message, by step. Includes committed events and
 /// those of this transaction.
@@ -16,18 +20,17 @@ pub fn calls_of(id: MessageId, destination: &str) -> Result<Vec<(String, CallHis
     let Some(identity) = Identity::find(id, destination)? else {
         return Ok(Vec::new());
     };
-    let mut keys = identity.keys();
-    let mut pages: BTreeMap<String, CallHistory> = BTreeMap::new();
+    let of_ring = slices_of(&identity.destination, &rings.with_journal_slices());
+    let mut pages = CallPages::new();
+    for &slice in &of_ring {
+        read(slice, &identity, &mut pages);
+    }
     for slice in slices_to_read(&identity.destination, &rings, Rings::with_journal_slices)? {
-        let table = Table::for_reading(slice);
-        if table.is_empty() {
-            continue;
-        }
-        let mut lookup = Lookup::insert_only(&table, 2);
-        lookup.seek(&mut keys);
-        while lookup.next_existing() {
-            if let Some((step, line)) = CallEntry::of(&lookup) {
-                pages.entry(step).or_default().add(line);
+        if !of_ring.contains(&slice) {
+            let mut earlier = CallPages::new();
+            read(slice, &identity, &mut earlier);
+            for (step, events) in earlier {
+                pages.entry(step).or_default().add_earlier(events);
             }
         }
     }
@@ -37,4 +40,19 @@ pub fn calls_of(id: MessageId, destination: &str) -> Result<Vec<(String, CallHis
         .collect();
     pages.sort_by_key(|(_, page)| page.began_at());
     Ok(pages)
+}
+
+/// Adds the events of one slice.
+fn read(slice: pg_sys::Oid, identity: &Identity, pages: &mut CallPages) {
+    let table = Table::for_reading(slice);
+    if table.is_empty() {
+        return;
+    }
+    let mut lookup = Lookup::insert_only(&table, 2);
+    lookup.seek(&mut identity.keys());
+    while lookup.next_existing() {
+        if let Some((step, line)) = CallEntry::of(&lookup) {
+            pages.entry(step).or_default().add(line);
+        }
+    }
 }

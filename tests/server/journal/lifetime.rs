@@ -181,6 +181,48 @@ async fn i1_old_and_new_ring_state_do_not_both_begin_a_call() -> Result<()> {
     Ok(())
 }
 
+/// I3: a call is forgotten and begun again. A transaction that entered the rings before, and still
+/// reads the slice of the forgotten call, does not mix the events of both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i3_events_of_a_forgotten_call_are_not_mixed_in() -> Result<()> {
+    let (cluster, session) = server("begun_again").await?;
+    let [pin, reader] = [
+        connect(&cluster, "journal").await?,
+        connect(&cluster, "journal").await?,
+    ];
+    assert_eq!(begin(&session, "m").await?, "new|1");
+    finish(&session, "m", "7").await?;
+    for step in [
+        "opened", "rotated", "emptied", "opened", "rotated", "emptied",
+    ] {
+        if step == "opened" {
+            make_due(&session, "standard").await?;
+        }
+        rotate(&session, step).await?;
+    }
+    make_due(&session, "standard").await?;
+    rotate(&session, "opened").await?;
+    pin.run("BEGIN; SELECT idem_try_claim('pin', 'orders')")
+        .await?;
+    let poll = "SELECT idem.rotate('standard', false)";
+    assert_eq!(session.text(poll).await?, "waiting");
+    // This transaction is not in the list of the fence, so the slices rotate while it is open.
+    reader
+        .run("BEGIN; SELECT idem_try_claim('other', 'orders')")
+        .await?;
+    pin.run("COMMIT").await?;
+    rotate(&session, "rotated").await?;
+    assert_eq!(calls(&reader, "m").await?, "charge|done|1|7|NULL");
+    assert_eq!(begin(&session, "m").await?, "new|1", "it is forgotten");
+    assert_eq!(calls(&reader, "m").await?, "charge|unknown|1|NULL|NULL");
+    finish(&session, "m", "8").await?;
+    assert_eq!(calls(&reader, "m").await?, "charge|done|1|8|NULL");
+    reader.run("COMMIT").await?;
+    rotate(&session, "emptied").await?;
+    assert_eq!(calls(&session, "m").await?, "charge|done|1|8|NULL");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_are_found_in_the_ring_that_a_destination_left() -> Result<()> {
     let (_cluster, session) = server("moved").await?;
