@@ -82,6 +82,46 @@ async fn index_with_expression_or_predicate_makes_claims_fail() -> Result<()> {
     Ok(())
 }
 
+/// Functions fail with 58000 when a table of idem has a column that the library does not know. They
+/// write all columns of a row, and would leave the unknown column without a value.
+#[tokio::test]
+async fn added_column_makes_writes_fail() -> Result<()> {
+    let db = Database::with_idem("added_column").await?;
+    let session = db.connect().await?;
+    session
+        .run("SELECT idem.intern_destination('orders')")
+        .await?;
+    for (table, call) in [
+        (
+            "idem.inbox_standard_0",
+            "SELECT idem_try_claim('m', 'orders')",
+        ),
+        (
+            "idem.pending_0",
+            "SELECT idem_receive('m', 'orders', '1'::jsonb)",
+        ),
+        (
+            "idem.payload_0",
+            "SELECT idem_receive('m', 'orders', '1'::jsonb)",
+        ),
+        (
+            "idem.call_standard_0",
+            "SELECT idem_begin_call('m', 'orders', 'pay')",
+        ),
+        ("idem.outbox_0", "SELECT idem_send('t', '1'::jsonb)"),
+    ] {
+        session
+            .run(&format!("BEGIN; ALTER TABLE {table} ADD COLUMN extra text"))
+            .await?;
+        let refusal = session.refused(call).await?;
+        assert_eq!(refusal.sqlstate, "58000", "{table}: {refusal:?}");
+        ensure!(!refusal.hint.is_empty());
+        session.run("ROLLBACK").await?;
+        session.run(&format!("BEGIN; {call}; ROLLBACK")).await?;
+    }
+    Ok(())
+}
+
 /// I1: the sessions of replication tools disable ordinary triggers. After a rotation step in such a
 /// session, the claims of other sessions must still use the new state of the ring.
 #[tokio::test]

@@ -178,14 +178,25 @@ impl Drop for Inserter<'_> {
     }
 }
 
-/// Fills a slot with the columns of a row.
+/// Fills a slot with the columns of a row. Raises 58000 if the table has another number of columns.
 ///
 /// # Safety
-/// The slot has at least as many columns as there are values, and each column has the type of its
-/// value.
+/// Each column of the slot has the type of its value.
 pub(super) unsafe fn fill(slot: *mut pg_sys::TupleTableSlot, values: &[Option<Datum>]) {
-    // SAFETY: by the contract of this function.
+    // SAFETY: by the contract of this function. The slot has a column for each value.
     unsafe {
+        let columns = (*(*slot).tts_tupleDescriptor).natts;
+        if usize::try_from(columns) != Ok(values.len()) {
+            raise(
+                PgSqlErrorCode::ERRCODE_SYSTEM_ERROR,
+                format!(
+                    "a table of idem has {columns} columns, but the library writes {}",
+                    values.len()
+                ),
+                "Restore the columns that the extension created. A column that was added and \
+                 dropped again counts too.",
+            );
+        }
         pg_sys::ExecClearTuple(slot);
         for (i, value) in values.iter().enumerate() {
             *(*slot).tts_values.add(i) = value.unwrap_or(Datum::from(0));
