@@ -11,35 +11,28 @@ use std::collections::HashMap;
 pub struct Due {
     pub state: State,
     pub order_key: Option<String>,
-    pub is_exhausted: bool,
 }
 
 /// Returns whether a message has no attempt left or a final error. A final error makes a received
 /// message dead at once. So a message in this scan has one only if a consumer of its broker
-/// released it with this error before it was received.
-fn is_exhausted(walk: &Walk, state: &State, max_attempts: i32) -> bool {
+/// released it with this error before it was received. `row` is the row of the message, whose
+/// errors are parsed.
+pub fn is_exhausted(row: &Walk, state: &State, max_attempts: i32) -> bool {
     state.attempt >= max_attempts
-        || state.attempt > 0 && is_final(&errors(walk.column(column::ERRORS)))
+        || state.attempt > 0 && is_final(&errors(row.column(column::ERRORS)))
 }
 
 /// Scans the index on (destination, due_at, seq).
 pub struct DueIndex<'t> {
     walk: Walk<'t>,
     destination: i32,
-    max_attempts: i32,
 }
 
 impl<'t> DueIndex<'t> {
-    pub fn new(
-        table: &'t Table,
-        snapshot: &'t Latest,
-        destination: i32,
-        max_attempts: i32,
-    ) -> Self {
+    pub fn new(table: &'t Table, snapshot: &'t Latest, destination: i32) -> Self {
         DueIndex {
             walk: Walk::new(table, snapshot, 3),
             destination,
-            max_attempts,
         }
     }
 
@@ -77,7 +70,6 @@ impl<'t> DueIndex<'t> {
             if state.payload_slice.is_some() {
                 return Some(Due {
                     order_key: text(self.walk.column(column::ORDER_KEY)),
-                    is_exhausted: is_exhausted(&self.walk, &state, self.max_attempts),
                     state,
                 });
             }
@@ -107,7 +99,6 @@ pub struct OrderingKeyIndex<'t> {
     keys: Walk<'t>,
     destination: i32,
     now: pg_sys::TimestampTz,
-    max_attempts: i32,
     heads: HashMap<String, OrderingKeyHead>,
 }
 
@@ -117,14 +108,12 @@ impl<'t> OrderingKeyIndex<'t> {
         snapshot: &'t Latest,
         destination: i32,
         now: pg_sys::TimestampTz,
-        max_attempts: i32,
     ) -> Self {
         OrderingKeyIndex {
             walk: Walk::new(table, snapshot, 3),
             keys: Walk::new(table, snapshot, 2),
             destination,
             now,
-            max_attempts,
             heads: HashMap::new(),
         }
     }
@@ -169,7 +158,6 @@ impl<'t> OrderingKeyIndex<'t> {
                 if state.seq == seq {
                     let due = Due {
                         order_key: Some(key.to_owned()),
-                        is_exhausted: is_exhausted(&self.walk, &state, self.max_attempts),
                         state,
                     };
                     return Some((due, &mut self.walk));

@@ -1,17 +1,18 @@
 //! The search for messages that can be leased now.
 //!
 //! Due messages are visited in the order (due_at, seq). Of the messages of one ordering key only
-//! the head can be leased. If too many messages at the beginning wait for the heads of their keys,
-//! the search goes from key to key instead. It then reads only the head of each key, however many
-//! messages wait behind it. A message with an expired lease may have crashed its consumer, so it is
-//! leased alone: it is taken if it is the first message that can be leased, and ends the search.
+//! the head can be leased, or become a dead letter if it has no attempt left. If too many messages
+//! at the beginning wait for the heads of their keys, the search goes from key to key instead. It
+//! then reads only the head of each key, however many messages wait behind it. A message with an
+//! expired lease may have crashed its consumer, so it is leased alone: it is taken if it is the
+//! first message that can be leased, and ends the search.
 
-use super::due::{Due, DueIndex, OrderingKeyHead, OrderingKeyIndex};
+use super::due::{Due, DueIndex, OrderingKeyHead, OrderingKeyIndex, is_exhausted};
 use super::row::LeaseState;
 use super::scan_start::{self, BEGINNING};
 use super::tables::{IndexKind, by_index};
 use crate::errors::Result;
-use crate::pg::{Latest, Walk};
+use crate::pg::{Latest, Scratch, Walk};
 use pgrx::pg_sys;
 
 /// The parameters of a search.
@@ -77,14 +78,9 @@ impl Search {
         let key_table = by_index(self.table, IndexKind::Order)?;
         let mut run = Run {
             search: self,
-            due: DueIndex::new(&due_table, &snapshot, self.destination, self.max_attempts),
-            keys: OrderingKeyIndex::new(
-                &key_table,
-                &snapshot,
-                self.destination,
-                self.now,
-                self.max_attempts,
-            ),
+            due: DueIndex::new(&due_table, &snapshot, self.destination),
+            keys: OrderingKeyIndex::new(&key_table, &snapshot, self.destination, self.now),
+            scratch: Scratch::new(),
             visit,
             taken: 0,
             is_full: false,
@@ -104,6 +100,8 @@ struct Run<'s, 't> {
     search: &'s Search,
     due: DueIndex<'t>,
     keys: OrderingKeyIndex<'t>,
+    /// The memory for the errors of one message.
+    scratch: Scratch,
     visit: &'s mut dyn FnMut(&Due, &mut Walk) -> Result<Visit>,
     taken: usize,
     /// Whether a message was larger than the number of bytes that the caller has left, or a message
@@ -163,17 +161,20 @@ impl Run<'_, '_> {
     }
 
     fn consider(&mut self, message: &Due) -> Result<()> {
-        if message.is_exhausted {
-            let key = uuid(self.due.row());
-            self.note_exhausted(key);
-            return Ok(());
-        }
         if let Some(key) = &message.order_key {
             let head = self.keys.head(key);
             if !matches!(head, OrderingKeyHead::Message { seq } if seq == message.state.seq) {
                 self.blocked += 1;
                 return Ok(());
             }
+        }
+        // Check this only for a message that can be leased, because it parses the errors.
+        let (row, max_attempts) = (self.due.row(), self.search.max_attempts);
+        let is_exhausted = || is_exhausted(row, &message.state, max_attempts);
+        if self.scratch.with(is_exhausted) {
+            let key = uuid(self.due.row());
+            self.note_exhausted(key);
+            return Ok(());
         }
         if is_suspect(message) && self.taken > 0 {
             return Ok(());
@@ -201,7 +202,9 @@ impl Run<'_, '_> {
             if let OrderingKeyHead::Message { seq } = self.keys.head(&this)
                 && let Some((message, row)) = self.keys.message(&this, seq)
             {
-                if message.is_exhausted {
+                let max_attempts = self.search.max_attempts;
+                let is_exhausted = || is_exhausted(row, &message.state, max_attempts);
+                if self.scratch.with(is_exhausted) {
                     let key = uuid(row);
                     self.note_exhausted(key);
                 } else if self.taken == 0 || !is_suspect(&message) {

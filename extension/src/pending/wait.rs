@@ -115,8 +115,7 @@ fn look(name: &str) -> Result<Look> {
 fn next_due(search: &Search) -> Result<Option<i64>> {
     let snapshot = Latest::take();
     let table = tables::by_index(search.table, tables::IndexKind::Due)?;
-    let mut messages =
-        due::DueIndex::new(&table, &snapshot, search.destination, search.max_attempts);
+    let mut messages = due::DueIndex::new(&table, &snapshot, search.destination);
     messages.seek(search.now.saturating_add(1), i64::MAX - 1);
     Ok(messages
         .next()

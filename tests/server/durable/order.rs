@@ -129,6 +129,35 @@ async fn message_that_is_not_due_delays_no_other_message() -> Result<()> {
     Ok(())
 }
 
+/// A message has no attempt left, but an earlier message of its key is leased. It becomes a dead
+/// letter when that message is done.
+#[tokio::test]
+async fn exhausted_message_waits_for_the_head_of_its_key() -> Result<()> {
+    let db = Database::with_idem("exhausted").await?;
+    let session = db.connect().await?;
+    let later = ", key => 'k', deliver_after => now() + interval '1 hour'";
+    receive(&session, "first", later).await?;
+    receive(&session, "second", ", key => 'k'").await?;
+    let failed = next(&session, 1).await?;
+    assert_eq!(ids(&failed), ["second"]);
+    fail(&session, &failed[0], "boom").await?;
+    session
+        .run("UPDATE idem.pending_0 SET due_at = clock_timestamp()")
+        .await?;
+    assert_eq!(ids(&next(&session, 1).await?), ["first"]);
+    session
+        .run("SELECT idem_configure_retries('mail', max_attempts => 1)")
+        .await?;
+
+    let states = "SELECT id, state FROM idem.pending ORDER BY id";
+    assert_eq!(ids(&next(&session, 10).await?), [""; 0]);
+    assert_eq!(session.text(states).await?, "first|l\nsecond|w");
+    assert!(claim(&session, "first").await?);
+    assert_eq!(ids(&next(&session, 10).await?), [""; 0]);
+    assert_eq!(session.text(states).await?, "second|d");
+    Ok(())
+}
+
 #[tokio::test]
 async fn message_that_another_session_leases_is_skipped() -> Result<()> {
     let db = Database::with_idem("skip").await?;
