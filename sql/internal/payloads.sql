@@ -3,7 +3,8 @@
 -- holds payloads, these payloads are copied to the current slice.
 --
 -- Each execution of idem.rotate_payloads does at most one short step. No step waits for a lock that
--- a claimer holds.
+-- a claimer holds. With wait, only the check for unused slices waits at its fence, after all other
+-- steps that are possible.
 
 CREATE FUNCTION idem.payload_table(slice integer) RETURNS regclass
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -27,10 +28,12 @@ CREATE FUNCTION idem.rotate_payloads(
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET jit = off
 AS $$
 DECLARE
-    r     idem.payload_rotation;
-    sizes bigint[] := ARRAY(SELECT idem.payload_bytes(s) FROM generate_series(0, 3) s ORDER BY s);
-    total bigint := sizes[1] + sizes[2] + sizes[3] + sizes[4];
-    next  integer;
+    r       idem.payload_rotation;
+    sizes   bigint[] := ARRAY(SELECT idem.payload_bytes(s) FROM generate_series(0, 3) s
+                               ORDER BY s);
+    total   bigint := sizes[1] + sizes[2] + sizes[3] + sizes[4];
+    next    integer;
+    is_full boolean;
 BEGIN
     SELECT * INTO r FROM idem.payload_rotation x WHERE x.id = 1;
     -- Do nothing if only the current slice has payloads and it is small: no slice can be emptied,
@@ -41,17 +44,15 @@ BEGIN
     -- This lock serializes maintainers. It does not block sessions that read or write the table.
     LOCK TABLE idem.payload_rotation IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     SELECT * INTO r FROM idem.payload_rotation x WHERE x.id = 1;
-    IF idem.empty_a_payload_slice(r, sizes, quiet_time)
-       OR idem.look_for_unused_payloads(r, sizes, quiet_time, wait) THEN
+    IF idem.empty_a_payload_slice(r, sizes, quiet_time) THEN
         RETURN true;
     END IF;
-
-    next := (r.current + 1) % 4;
     -- The current slice must have at least a quarter of the total size, so that a large backlog is
     -- copied rarely.
-    IF sizes[r.current + 1] < greatest(least_bytes, total / 4) THEN
-        RETURN false;
-    ELSIF sizes[next + 1] = 0 THEN
+    next := (r.current + 1) % 4;
+    is_full := sizes[r.current + 1] >= greatest(least_bytes, total / 4);
+    -- Rotate before the check, because the check may wait at a fence.
+    IF is_full AND sizes[next + 1] = 0 THEN
         UPDATE idem.payload_rotation x
            SET current = next,
                rotations = x.rotations + 1,
@@ -61,7 +62,10 @@ BEGIN
          WHERE x.id = 1;
         RETURN true;
     END IF;
-    RETURN idem.move_payloads(r, next);
+    IF idem.look_for_unused_payloads(r, sizes, quiet_time, wait) THEN
+        RETURN true;
+    END IF;
+    RETURN is_full AND idem.move_payloads(r, next);
 EXCEPTION
     WHEN lock_not_available THEN
         RETURN false;

@@ -329,6 +329,26 @@ async fn i11_pass_at_the_payload_fence_blocks_no_session() -> Result<()> {
     Ok(())
 }
 
+/// A pass that waits at fences changes the current slice of payloads although a receiver is open.
+/// Only the check for unused slices waits for the receiver.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn payload_slices_rotate_beside_an_open_receiver() -> Result<()> {
+    let db = Database::without_worker("open_receiver").await?;
+    let (session, writer) = (db.connect().await?, db.connect().await?);
+    receive(&session, "a", "").await?;
+    assert!(rotate(&session, "0").await?, "the slices rotate");
+    writer.run("BEGIN").await?;
+    receive(&writer, "b", "").await?;
+    receive(&session, "c", "").await?;
+    assert_eq!(sizes(&session).await?, "1100", "the next slice is empty");
+    session.run("SET statement_timeout = '5s'").await?;
+    let step = "SELECT idem.rotate_payloads(1, '0', true)";
+    assert_eq!(session.text(step).await?, "t");
+    let current = "SELECT current FROM idem.payload_rotation";
+    assert_eq!(session.text(current).await?, "2");
+    writer.run("COMMIT").await
+}
+
 /// I11: a slice is in use again when it is to be emptied. The step ends there, so that it does not
 /// hold the lock on the slice while it waits at the fence of the next check.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
