@@ -155,12 +155,19 @@ AS $$
           FROM step s JOIN held h ON h.relation = ANY (idem.slice_tables(s.name, s.next)::oid[])
          WHERE s.emptying
         UNION ALL
-        -- A maintainer that holds this lock stops each step of other maintainers, also the first
-        -- step. It holds the lock briefly, so it is shown after one second.
-        SELECT r.name, h.pid, h.virtualtransaction, '-infinity', 'the lock of maintenance'
+        -- A session that holds this lock stops each step of maintainers, also the first step. The
+        -- worker holds it briefly, so the session is shown after one second. CALL idem_maintain()
+        -- also holds it while it waits at a fence. A ring that has begun a step then waits for the
+        -- transactions above, and not for this session.
+        SELECT r.name, h.pid, h.virtualtransaction, '-infinity',
+               CASE WHEN m.is_at_fence THEN 'the lock of maintenance, held during a wait at a fence'
+                    ELSE 'the lock of maintenance' END
           FROM idem.ring r JOIN held h ON h.relation = 'idem.ring'::regclass
            AND h.mode = 'ShareUpdateExclusiveLock'
-         WHERE r.opening OR r.emptying OR idem.is_due(r)
+         CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM pg_stat_activity a
+                                             WHERE a.pid = h.pid
+                                               AND a.wait_event_type = 'Extension')) m (is_at_fence)
+         WHERE CASE WHEN r.opening OR r.emptying THEN NOT m.is_at_fence ELSE idem.is_due(r) END
     )
     SELECT DISTINCT b.name, b.pid, coalesce(a.usename, p.owner), a.application_name, a.state,
            coalesce(a.xact_start, p.prepared), p.gid, b.blocks
@@ -221,7 +228,7 @@ BEGIN
             SELECT string_agg(b.what, ', ') INTO holders
               FROM (SELECT CASE WHEN x.pid IS NULL
                                 THEN format('prepared transaction %L', x.gid)
-                                ELSE format('pid %s (%s)', x.pid, x.application_name)
+                                ELSE format('pid %s (%s, %s)', x.pid, x.application_name, x.blocks)
                            END AS what
                       FROM idem.rotation_blockers() x WHERE x.ring = r.name
                      GROUP BY 1 ORDER BY min(x.xact_start) LIMIT 5) b;

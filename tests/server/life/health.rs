@@ -222,6 +222,56 @@ async fn i9_monitor_sees_who_holds_the_lock_of_maintenance() -> Result<()> {
     Ok(())
 }
 
+/// I9. Goal: while CALL waits at a fence, a monitor sees the transaction that the fence waits for,
+/// and that other rings wait for a maintainer at a fence. The maintainer is not shown beside the
+/// transaction for which it waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i9_monitor_distinguishes_a_maintainer_at_a_fence() -> Result<()> {
+    let cluster = server("health-at-fence")?;
+    let session = with_idem(&cluster, "shop").await?;
+    let (holder, maintainer) = (
+        connect(&cluster, "shop").await?,
+        connect(&cluster, "shop").await?,
+    );
+    holder.run("BEGIN").await?;
+    assert_eq!(claim(&holder, "m1").await?, "t");
+    let (claimer, pid) = (holder.pid().await?, maintainer.pid().await?);
+    make_due(&session, "standard").await?;
+    let pass = tokio::spawn(async move { maintainer.run("CALL idem_maintain()").await });
+    let at_fence = format!("SELECT wait_event_type FROM pg_stat_activity WHERE pid = {pid}");
+    until("the pass waits at the fence", async || {
+        Ok(session.text(&at_fence).await? == "Extension")
+    })
+    .await?;
+    make_due(&session, "long").await?;
+
+    let blockers = "SELECT ring, pid, blocks FROM idem_rotation_blockers() ORDER BY ring";
+    let expected = format!(
+        "long|{pid}|the lock of maintenance, held during a wait at a fence\n\
+         standard|{claimer}|the fence before the slices rotate"
+    );
+    let mut shown = String::new();
+    let all_shown = until("the monitor sees both rings", async || {
+        shown = session.text(blockers).await?;
+        Ok(shown == expected)
+    })
+    .await;
+    ensure!(all_shown.is_ok(), "{shown}");
+    make_due(&session, "long").await?;
+    make_due(&session, "long").await?;
+    let health = check(&session, "rotation long").await?;
+    ensure!(
+        health.contains(&format!(
+            "pid {pid} (test, the lock of maintenance, held during"
+        )),
+        "{health}"
+    );
+    holder.run("COMMIT").await?;
+    pass.await??;
+    assert_eq!(session.text(blockers).await?, "");
+    Ok(())
+}
+
 /// I9. Goal: a monitor also sees a transaction that began after the step of the rotation. Each
 /// maintainer waits for the transactions that hold the lock when it first checks the step, so a
 /// second maintainer can wait for later transactions than the first.
