@@ -193,8 +193,8 @@ BEGIN
         RAISE EXCEPTION 'message "%" of destination "%" is in progress',
             identity, idem_reject.destination
             USING ERRCODE = 'lock_not_available',
-                  HINT = 'Another process holds its lease, or it waits for a retry: reject it '
-                         'again later.';
+                  HINT = 'Another process holds its lease, it waits for a retry, or it was '
+                         'received and idem_next returns it: reject it again later.';
     END IF;
     PERFORM @extschema@.idem_bury(
         identity, idem_reject.destination, lease.token, payload, error, carried,
