@@ -497,8 +497,8 @@ COMMENT ON FUNCTION idem_hand_over(text, text[], integer, integer, bigint) IS
     'Delivers the next batch of a relay into the durable inbox of this database, in one '
     'transaction: an effect with a topic in topics is received for the destination of that name, '
     'other effects are skipped, and the batch is acknowledged. An effect that cannot be received '
-    'is parked with its error. max_effects and max_bytes: as for idem_relay_next. Returns the '
-    'number of effects in the batch; 0 if there are no effects or another process holds the lease '
-    'of the partition. Errors: 22004 (null argument), 22023 (invalid argument), 42704 (no such '
-    'relay), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 55000 '
-    '(transaction ids went backwards).';
+    'is parked with its error. Waits for other transactions as idem_receive does. max_effects and '
+    'max_bytes: as for idem_relay_next. Returns the number of effects in the batch; 0 if there are '
+    'no effects or another process holds the lease of the partition. Errors: 22004 (null '
+    'argument), 22023 (invalid argument), 42704 (no such relay), 25000 (not READ COMMITTED), 25006 '
+    '(standby or read-only transaction), 55000 (transaction ids went backwards).';
