@@ -327,17 +327,14 @@ async fn backlog_does_not_delay_messages_with_expired_leases() -> Result<()> {
     assert_eq!(ids(&next(&session, 1).await?), ["busy"]);
     receive(&session, "first", ", key => 'k'").await?;
     receive(&session, "plain", "").await?;
-    let leased = next_for(&session, 10, "200 milliseconds").await?;
+    let leased = next_for(&session, 10, "1 hour").await?;
     assert_eq!(ids(&leased), ["first", "plain"]);
     // These messages are due before the leases end.
     receive(&session, "second", ", key => 'k'").await?;
     receive(&session, "waits", ", key => 'busy'").await?;
-    until("the leases have expired", async || {
-        let due = "SELECT bool_and(due_at < clock_timestamp()) FROM idem.pending \
-                   WHERE id IN ('first', 'plain')";
-        Ok(session.text(due).await? == "t")
-    })
-    .await?;
+    session
+        .run("UPDATE idem.pending_0 SET due_at = clock_timestamp() WHERE id IN ('first', 'plain')")
+        .await?;
     for n in 0..6 {
         receive(&session, &format!("new{n}"), "").await?;
     }
