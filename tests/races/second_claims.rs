@@ -5,25 +5,11 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use idem_cluster::{Cluster, Install};
+use idem_testkit::ring::{make_due, rotate};
 use idem_testkit::{Database, Pause, Session, until};
 use tokio::task::JoinHandle;
 
 use super::claims::start;
-
-/// Starts a cluster without a worker, so that only the test executes the steps of a rotation.
-async fn database(name: &str) -> Result<Database> {
-    let cluster = Cluster::builder(&Install::from_env()?)
-        .name(&name.replace('_', "-"))
-        .setting("shared_buffers", "32MB")
-        .setting("idem.databases", "none")
-        .start()?;
-    Database::with_idem_in(Arc::new(cluster), name).await
-}
-
-async fn rotate(session: &Session) -> Result<String> {
-    session.text("SELECT idem.rotate('standard', false)").await
-}
 
 /// The statements of two sessions that write the same row: a claim, or an event of a call.
 struct Writes {
@@ -84,11 +70,9 @@ async fn writers(db: &Database, writes: &Writes) -> Result<Writers> {
         .await?;
     open.run("BEGIN; SELECT idem_try_claim('open', 'orders')")
         .await?;
-    maintainer
-        .run("UPDATE idem.ring SET rotated_at = rotated_at - retention WHERE name = 'standard'")
-        .await?;
-    assert_eq!(rotate(&maintainer).await?, "opened");
-    assert_eq!(rotate(&maintainer).await?, "waiting");
+    make_due(&maintainer, "standard").await?;
+    assert_eq!(rotate(&maintainer, "standard").await?, "opened");
+    assert_eq!(rotate(&maintainer, "standard").await?, "waiting");
 
     // Let the session cache the rings and the destination, so that its next look-up is the look-up
     // of the row.
@@ -104,7 +88,7 @@ async fn writers(db: &Database, writes: &Writes) -> Result<Writers> {
     let older = start(older, format!("BEGIN; {}; COMMIT", writes.older));
     looks.until_reached(older_pid).await?;
     open.run("COMMIT").await?;
-    assert_eq!(rotate(&maintainer).await?, "rotated");
+    assert_eq!(rotate(&maintainer, "standard").await?, "rotated");
 
     let looked = Pause::hold(db, "insert: before index").await?;
     let pause = match writes.newer_pauses_at {
@@ -166,7 +150,7 @@ async fn i8_duplicate_does_not_wait_for_an_older_claimer() -> Result<()> {
             "duplicate",
         ),
     ] {
-        let db = database(name).await?;
+        let db = Database::without_worker(name).await?;
         let mut claimers = writers(&db, &CLAIMS).await?;
         assert_eq!(claimers.first().await?, "t");
         let result = claimers.session.text(second).await;
@@ -181,7 +165,7 @@ async fn i8_duplicate_does_not_wait_for_an_older_claimer() -> Result<()> {
 /// for the older claimer, which would be a deadlock.
 #[tokio::test]
 async fn i8_batch_with_an_id_twice_does_not_deadlock() -> Result<()> {
-    let db = database("twice").await?;
+    let db = Database::without_worker("twice").await?;
     let batch = Writes {
         older: CLAIM,
         newer: "SELECT idem_try_claim_batch(ARRAY['m', 'm'], 'orders')",
@@ -198,7 +182,7 @@ async fn i8_batch_with_an_id_twice_does_not_deadlock() -> Result<()> {
 /// claimer, which would be a deadlock.
 #[tokio::test]
 async fn i10_forget_of_own_claim_fails_beside_an_older_claimer() -> Result<()> {
-    let db = database("forget_own").await?;
+    let db = Database::without_worker("forget_own").await?;
     let mut claimers = writers(&db, &CLAIMS).await?;
     assert_eq!(claimers.first().await?, "t");
     let refusal = claimers
@@ -228,7 +212,7 @@ async fn call_does_not_wait_for_an_older_transaction() -> Result<()> {
             "done",
         ),
     ] {
-        let db = database(name).await?;
+        let db = Database::without_worker(name).await?;
         let mut writers = writers(&db, &calls).await?;
         assert_eq!(writers.first().await?, "new");
         writers.session.run(second).await.with_context(|| name)?;
@@ -243,7 +227,7 @@ async fn call_does_not_wait_for_an_older_transaction() -> Result<()> {
 /// deletes it from both.
 #[tokio::test]
 async fn i1_forget_deletes_a_claim_that_is_made_between_its_looks() -> Result<()> {
-    let db = database("forget_looks").await?;
+    let db = Database::without_worker("forget_looks").await?;
     let (maintainer, claims, forgets) = (
         db.connect().await?,
         db.connect().await?,
@@ -252,10 +236,8 @@ async fn i1_forget_deletes_a_claim_that_is_made_between_its_looks() -> Result<()
     claims
         .run("SELECT idem_try_claim('warm', 'orders')")
         .await?;
-    maintainer
-        .run("UPDATE idem.ring SET rotated_at = rotated_at - retention WHERE name = 'standard'")
-        .await?;
-    assert_eq!(rotate(&maintainer).await?, "opened");
+    make_due(&maintainer, "standard").await?;
+    assert_eq!(rotate(&maintainer, "standard").await?, "opened");
     let looked = Pause::hold(&db, "forget: after current").await?;
     looked.arm(&forgets).await?;
     let pid = forgets.pid().await?;

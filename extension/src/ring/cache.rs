@@ -147,7 +147,8 @@ fn remember(table: pg_sys::Oid, rings: Rings) {
 ///
 /// If the transaction entered in a savepoint that was rolled back, no fence keeps the slices of
 /// that state, and they may already hold newer rows. A reader may look into them: each row belongs
-/// to a claim, and the slices of the latest state are searched first.
+/// to a claim, and the slices of the latest state are searched first. The events of a call are
+/// joined from all slices, so `journal/inspect.rs` checks their numbers.
 ///
 /// Writers do not use these states, and neither does [`refreshed`]: the tables of pending messages
 /// and of payloads are protected by other locks, and must be those of the latest state.
