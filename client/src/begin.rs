@@ -17,12 +17,14 @@ use uuid::Uuid;
 use crate::{
     Claim, Claimed, Destination, Effect, Error, Executor, MessageId, OpenTransaction,
     claim::record_effects,
-    escape::only_value,
-    pipeline::{Pipelined, commit_alone, pipeline_commit, rollback_without_wait},
+    escape::last_value,
+    pipeline::{FORBID_COMMIT, allow_and_commit, rollback_without_wait},
     span,
 };
 
 /// Begins a transaction and claims a message in one round trip.
+///
+/// Only the functions of the [`ClaimedTransaction`] commit it: a statement COMMIT fails with 2D000.
 ///
 /// If the message is a duplicate, no transaction is open after this function.
 pub async fn begin_and_claim<'c>(
@@ -54,14 +56,14 @@ async fn begin_with_claim(
     destination: &Destination,
 ) -> Result<bool, Error> {
     let sql = format!(
-        "BEGIN; SELECT idem_try_claim({}, {})",
+        "BEGIN; {FORBID_COMMIT}; SELECT idem_try_claim({}, {})",
         id.literal()?,
         destination.literal()?
     );
     let span = span::of_message("try_claim", id, destination);
     async {
         let answers = client.simple_query(&sql).await?;
-        let claimed = match only_value(&answers) {
+        let claimed = match last_value(&answers) {
             Some("t") => true,
             Some("f") => false,
             other => return Err(Error::Unexpected(format!("a claim returned {other:?}"))),
@@ -97,21 +99,13 @@ impl<'c> ClaimedTransaction<'c> {
     ///
     /// After an error other than [`Error::AmbiguousCommit`], the transaction is certainly rolled
     /// back. This function also fails if an earlier statement of the transaction failed and the
-    /// caller ignored its error, or if the caller has executed COMMIT or ROLLBACK itself.
+    /// caller ignored its error. It fails with [`Error::TransactionEnded`] if the caller has
+    /// executed ROLLBACK, or has ignored the error of a COMMIT.
     pub async fn record_and_commit(self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
         let Self { claim, mut open } = self;
-        let recorded = if effects.is_empty() {
-            commit_alone(open.client).await.map(|()| Vec::new())
-        } else {
-            let record = Pipelined::new(record_effects(
-                open.client,
-                claim.id(),
-                claim.destination(),
-                effects,
-            ))
-            .await;
-            pipeline_commit(open.client, vec![record]).await
-        };
+        let record = || record_effects(open.client, claim.id(), claim.destination(), effects);
+        let record = (!effects.is_empty()).then(record);
+        let recorded = allow_and_commit(open.client, record.into_iter().collect()).await;
         open.is_open = false;
         Ok(recorded?.into_iter().flatten().collect())
     }

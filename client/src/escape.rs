@@ -18,9 +18,9 @@ pub fn literal(text: &str) -> Result<String, Error> {
     Ok(escape_literal(text))
 }
 
-/// Returns the only value of the only row in the reply to a simple query.
-pub fn only_value(answers: &[SimpleQueryMessage]) -> Option<&str> {
-    answers.iter().find_map(|answer| match answer {
+/// Returns the first value of the last row in the reply to a simple query.
+pub fn last_value(answers: &[SimpleQueryMessage]) -> Option<&str> {
+    answers.iter().rev().find_map(|answer| match answer {
         SimpleQueryMessage::Row(row) => row.get(0),
         _ => None,
     })

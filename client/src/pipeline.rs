@@ -9,15 +9,21 @@ use std::{
     task::Poll,
 };
 
-use futures_util::{FutureExt, TryStreamExt, poll};
+use futures_util::{FutureExt, TryStreamExt, future::join, poll};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::Error;
 
-/// Statements that fail outside of a transaction block (25P01) and in a failed transaction (25P02).
-/// They change nothing, assign no transaction id and return no row. If they fail in a simple query,
-/// the server skips the statements after them in this query.
-pub const CHECK_TRANSACTION: &str = "SAVEPOINT idem; RELEASE SAVEPOINT idem";
+/// Forbids COMMIT until [`ALLOW_COMMIT`]: a COMMIT that the user of the transaction executes fails
+/// with 2D000, and the server rolls back. Send it in one simple query with BEGIN. Returns one row.
+pub const FORBID_COMMIT: &str = "SELECT idem_forbid_commit()";
+
+/// Allows COMMIT again. Fails with 25P01 if the transaction in which COMMIT was forbidden has
+/// ended, and with 25P02 if a statement of this transaction has failed. The server then skips the
+/// statements after it in the same simple query. Returns one row.
+pub const ALLOW_COMMIT: &str = "SELECT idem_allow_commit()";
+
+const ALLOW_AND_COMMIT: &str = "SELECT idem_allow_commit(); COMMIT";
 
 /// A request that was sent. Its result is awaited later.
 pub struct Pipelined<'f, T> {
@@ -44,18 +50,20 @@ impl<'f, T> Pipelined<'f, T> {
     }
 }
 
-/// Sends COMMIT after requests of the same transaction, and waits for all results.
+/// Sends COMMIT after requests of the same transaction, and waits for all results. Fails without a
+/// request.
 ///
 /// The requests must fail if a statement of the transaction has failed or if the transaction has
-/// ended: COMMIT itself reports no error in these cases. Without requests, this function does the
-/// same as [`commit_alone`]. When this function returns, COMMIT or ROLLBACK was sent, also after an
-/// error. An error other than [`Error::AmbiguousCommit`] means a certain rollback.
+/// ended: COMMIT itself reports no error in these cases. When this function returns, COMMIT or
+/// ROLLBACK was sent, also after an error. An error other than [`Error::AmbiguousCommit`] means
+/// that the COMMIT of this function has not taken effect.
 pub async fn pipeline_commit<T>(
     client: &Client,
     requests: Vec<Pipelined<'_, Result<T, Error>>>,
 ) -> Result<Vec<T>, Error> {
     if requests.is_empty() {
-        return commit_alone(client).await.map(|()| Vec::new());
+        rollback_without_wait(client);
+        return Err(Error::Invalid("a COMMIT without a request".into()));
     }
     if requests
         .iter()
@@ -74,26 +82,67 @@ pub async fn pipeline_commit<T>(
     Ok(answers)
 }
 
-/// Commits without a request before it, in one round trip. The errors are those of
-/// [`pipeline_commit`].
+/// Allows COMMIT in a transaction in which it is forbidden, sends the requests, and commits, in one
+/// round trip.
 ///
-/// COMMIT of a transaction in which a statement has failed is a silent ROLLBACK, and COMMIT outside
-/// of a transaction does nothing and succeeds. So SAVEPOINT is sent before COMMIT in the same
-/// message. In these cases it fails, with 25P02 or 25P01, and the server skips the COMMIT.
-pub async fn commit_alone(client: &Client) -> Result<(), Error> {
-    let mut is_checked = false;
+/// Fails with [`Error::TransactionEnded`] if the transaction has ended. It cannot have committed,
+/// but requests that succeed outside of a transaction have then taken effect. Also fails if a
+/// statement of the transaction has failed. When this function returns, COMMIT or ROLLBACK was
+/// sent, also after an error. An error other than [`Error::AmbiguousCommit`] means a certain
+/// rollback.
+pub async fn allow_and_commit<T>(
+    client: &Client,
+    requests: Vec<impl Future<Output = Result<T, Error>> + Send>,
+) -> Result<Vec<T>, Error> {
+    if requests.is_empty() {
+        return allow_and_commit_alone(client).await.map(|()| Vec::new());
+    }
+    let allowed = Pipelined::new(allow_commit(client)).await;
+    let mut sent = Vec::with_capacity(requests.len());
+    for request in requests {
+        sent.push(Pipelined::new(request).await);
+    }
+    // Read the results concurrently: the connection stops when the first one is not read.
+    let committed = pipeline_commit(client, sent);
+    let (allowed, committed) = join(allowed.answer(), committed).await;
+    match allowed {
+        Err(error @ Error::TransactionEnded) => Err(error),
+        // The requests after it report only that the transaction has failed.
+        Err(Error::Database(error)) if error.as_db_error().is_some() => {
+            Err(Error::of_commit(error))
+        }
+        // A lost connection makes the commit ambiguous, and `committed` has that error.
+        _ => committed,
+    }
+}
+
+/// Allows COMMIT and commits, in one simple query: if COMMIT cannot be allowed, the server skips
+/// the COMMIT.
+async fn allow_and_commit_alone(client: &Client) -> Result<(), Error> {
+    let mut is_allowed = false;
     let ended = async {
-        let mut answers = pin!(client.simple_query_raw("SAVEPOINT idem; COMMIT").await?);
+        let mut answers = pin!(client.simple_query_raw(ALLOW_AND_COMMIT).await?);
         while let Some(answer) = answers.try_next().await? {
-            is_checked |= matches!(answer, SimpleQueryMessage::CommandComplete(_));
+            is_allowed |= matches!(answer, SimpleQueryMessage::CommandComplete(_));
         }
         Ok(())
     };
-    let ended = ended.await.map_err(Error::of_commit);
-    if ended.is_err() && !is_checked {
-        rollback_without_wait(client);
+    let ended = ended.await;
+    if is_allowed {
+        return ended.map_err(Error::of_commit);
     }
-    ended
+    rollback_without_wait(client);
+    ended.map_err(|error| match Error::of_allow(error) {
+        Error::Database(error) => Error::of_commit(error),
+        other => other,
+    })
+}
+
+/// Allows COMMIT in a transaction in which it is forbidden, and waits for the reply. Fails with
+/// [`Error::TransactionEnded`] if the transaction has ended.
+pub async fn allow_commit(client: &Client) -> Result<(), Error> {
+    let allowed = client.batch_execute(ALLOW_COMMIT).await;
+    allowed.map_err(Error::of_allow)
 }
 
 async fn answers<T>(requests: Vec<Pipelined<'_, Result<T, Error>>>) -> Result<Vec<T>, Error> {

@@ -14,12 +14,14 @@ pub use crate::error::NotReady;
 /// The functions that the consumer runtime uses.
 const OF_CONSUMERS: &[&str] = &[
     "idem_acquire",
+    "idem_allow_commit",
     "idem_bury",
     "idem_claim",
     "idem_claim_in_block",
     "idem_complete",
     "idem_effects",
     "idem_extend",
+    "idem_forbid_commit",
     "idem_is_claimed",
     "idem_next",
     "idem_next_wait",

@@ -7,7 +7,7 @@
 
 pub use crate::{
     claim::RECORD_EFFECTS,
-    escape::{literal, only_value, truncated_reason},
+    escape::{last_value, literal, truncated_reason},
     id::IdArray,
     lease::held::COMPLETE,
     outbox::Send,

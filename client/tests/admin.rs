@@ -224,6 +224,7 @@ macro_rules! client_functions {
 
 client_functions! {
     "idem_acquire" => idem_client::lease::acquire,
+    "idem_allow_commit" => idem_client::pipeline::allow_commit,
     "idem_begin_call" => idem_client::journal::begin_call,
     "idem_bury" => idem_client::lease::Held, // a method of this type
     "idem_calls" => idem_client::journal::calls,
@@ -240,6 +241,7 @@ client_functions! {
     "idem_extend" => idem_client::lease::Held, // a method of this type
     "idem_fail_call" => idem_client::journal::fail_call,
     "idem_finish_call" => idem_client::journal::finish_call,
+    "idem_forbid_commit" => idem_client::begin_and_claim,
     "idem_forget" => idem_client::admin::forget,
     "idem_forward" => idem_client::deadletters::forward,
     "idem_forward_all" => idem_client::deadletters::forward_all,

@@ -304,6 +304,39 @@ async fn commit_after_an_ignored_failed_statement_is_an_error() {
     assert!(!is_claimed(&client, &id, &to).await.unwrap());
 }
 
+/// I2: the server rejects a COMMIT inside of a claimed transaction. A transaction that its caller
+/// has ended does not report success, and leaves no claim.
+#[tokio::test]
+async fn i2_claimed_transaction_that_was_ended_leaves_no_claim() {
+    let server = Database::create();
+    let mut client = connect(&server.url()).await;
+    let to = destination();
+    for (end, is_rejected) in [
+        ("COMMIT", true),
+        ("COMMIT AND CHAIN", true),
+        ("ROLLBACK", false),
+        ("ROLLBACK; BEGIN", false),
+    ] {
+        for effects in [&[][..], &[fact(1)], &[Effect::json("", &1).unwrap()]] {
+            let id = new_id();
+            let claimed = begin_and_claim(&mut client, &id, &to)
+                .await
+                .unwrap()
+                .into_new()
+                .unwrap();
+            let ended = claimed.batch_execute(end).await;
+            let rejected = SqlState::INVALID_TRANSACTION_TERMINATION;
+            let error = ended.as_ref().err().and_then(|error| error.code());
+            assert_eq!(error, is_rejected.then_some(&rejected), "{end}");
+            let error = claimed.record_and_commit(effects).await.unwrap_err();
+            assert!(matches!(error, Error::TransactionEnded), "{end}: {error:?}");
+            assert_eq!(error.kind(), ErrorKind::Terminal);
+            assert!(!is_in_transaction(&client).await, "{end}");
+            assert!(!is_claimed(&client, &id, &to).await.unwrap(), "{end}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn lost_commit_is_ambiguous_and_failed_commit_is_not() {
     let server = Database::create();

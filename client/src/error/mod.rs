@@ -33,6 +33,11 @@ pub enum Error {
     /// whether the transaction committed.
     #[error("the connection was lost during COMMIT: the transaction may or may not have committed")]
     AmbiguousCommit(#[source] Arc<tokio_postgres::Error>),
+    /// The caller has ended the transaction before its commit, with ROLLBACK or with a COMMIT that
+    /// the server rejected. Everything until then is rolled back. Statements after that have taken
+    /// effect by themselves, or are rolled back if the caller has begun another transaction.
+    #[error("the transaction was ended before its commit: do not execute ROLLBACK or COMMIT in it")]
+    TransactionEnded,
     /// The database lacks something that a consumer or a relay needs: see
     /// [`preflight`](crate::preflight).
     #[error(transparent)]
@@ -48,6 +53,7 @@ impl Error {
         match self {
             Self::Invalid(_) | Self::Encode(_) => ErrorKind::Invalid,
             Self::AmbiguousCommit(_) => ErrorKind::AmbiguousCommit,
+            Self::TransactionEnded => ErrorKind::Terminal,
             Self::NotReady(lacks) => lacks.kind(),
             Self::Unexpected(_) => ErrorKind::Other,
             Self::Database(error) => ErrorKind::of(error),
@@ -83,6 +89,15 @@ impl Error {
         match error.as_db_error() {
             Some(answer) if !is_fatal(answer) => Self::Database(error),
             _ => Self::AmbiguousCommit(Arc::new(error)),
+        }
+    }
+
+    /// Classifies the error of statements that begin with
+    /// [`ALLOW_COMMIT`](crate::pipeline::ALLOW_COMMIT): 25P01 is [`Error::TransactionEnded`].
+    pub fn of_allow(error: tokio_postgres::Error) -> Self {
+        match error.code() == Some(&SqlState::NO_ACTIVE_SQL_TRANSACTION) {
+            true => Self::TransactionEnded,
+            false => Self::Database(error),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 
 use bytes::Bytes;
 use http::{Request, Response, response::Parts};
-use idem_client::pipeline::{Pipelined, pipeline_commit, rollback_without_wait};
+use idem_client::pipeline::{ALLOW_COMMIT, Pipelined, pipeline_commit, rollback_without_wait};
 use idem_runtime::{
     Error,
     policy::Retry,
@@ -24,7 +24,8 @@ use crate::{
 
 /// The savepoint after the claim and before the handler. If the handler returns status 4xx, its
 /// writes are rolled back to this savepoint. If the handler has ended the transaction itself, the
-/// savepoint does not exist, so [`UNDO`] and [`KEEP`] fail.
+/// savepoint does not exist, so [`UNDO`] and [`KEEP`] fail, and the server skips [`ALLOW_COMMIT`]
+/// after them.
 const SAVEPOINT: &str = "idem_http";
 const UNDO: &str = "ROLLBACK TO SAVEPOINT idem_http";
 const KEEP: &str = "RELEASE SAVEPOINT idem_http";
@@ -83,15 +84,20 @@ where
         &*options.keep_header,
         &body,
     );
-    session.ends();
     let committed: Result<_, Error> = async {
         let client = session.client();
-        let mut requests = Vec::with_capacity(3);
         let ended = match keeps_writes(&parts) {
             true => KEEP,
             false => UNDO,
         };
-        requests.push(Pipelined::new(async { Ok(client.batch_execute(ended).await?) }).await);
+        // Wait for the reply: outside of the transaction, the functions of the journal would commit
+        // by themselves.
+        let allowed = client
+            .batch_execute(&format!("{ended}; {ALLOW_COMMIT}"))
+            .await;
+        allowed.map_err(idem_client::Error::of_allow)?;
+        session.ends();
+        let mut requests = Vec::with_capacity(2);
         requests.push(
             Pipelined::new(journal::begin(
                 client,

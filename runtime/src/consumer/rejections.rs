@@ -2,7 +2,7 @@
 
 use deadpool_postgres::Pool;
 use idem_client::{
-    Destination, MessageId, deadletters::reject, lease::DeadLetterContent, sql::only_value,
+    Destination, MessageId, deadletters::reject, lease::DeadLetterContent, sql::last_value,
 };
 
 use crate::{
@@ -20,10 +20,6 @@ pub(super) enum KeptAs {
     /// The message's own id, as its policy reads it. A hash is used instead if the message has no
     /// id, or if a message with another fingerprint was processed under that id.
     Itself,
-    /// Like [`Itself`](Self::Itself), but a hash is also used if the claim of the message is
-    /// committed. Used for a message whose handler has committed the claim without the effects of
-    /// the message.
-    ItselfOrHash,
     /// A hash of the whole message. Used for a message without a known destination, and for a
     /// message that has the id of another message.
     Hash,
@@ -41,7 +37,7 @@ pub(super) async fn keep(
 ) -> Result<bool, Error> {
     let with = DeadLetterContent::from(message);
     let id = match kept_as {
-        KeptAs::Itself | KeptAs::ItselfOrHash => own_id(idem, message).await,
+        KeptAs::Itself => own_id(idem, message).await,
         KeptAs::Hash => None,
     };
     let store = async |id: Option<&MessageId>| {
@@ -66,8 +62,8 @@ pub(super) async fn keep(
         .fingerprint;
     if let Some(id) = &id
         && !is_new
-        && (kept_as == KeptAs::ItselfOrHash && is_claimed(idem, pool, message).await?
-            || compares && is_of_another(pool, id, destination, message).await?)
+        && compares
+        && is_of_another(pool, id, destination, message).await?
     {
         is_new = again(Retry::default(), || store(None)).await?;
     }
@@ -87,22 +83,6 @@ pub(super) async fn keep(
 async fn own_id(idem: &Idem, message: &Message) -> Option<MessageId> {
     let id = unwinding(async { idem.id_of(message) }).await;
     id.ok().and_then(Result::ok).flatten()
-}
-
-/// Returns whether a committed transaction has claimed the message under its own id.
-pub(super) async fn is_claimed(idem: &Idem, pool: &Pool, message: &Message) -> Result<bool, Error> {
-    let (Some(destination), Some(id)) = (message.given_destination(), own_id(idem, message).await)
-    else {
-        return Ok(false);
-    };
-    again(Retry::default(), || async {
-        let step = ShortTransaction::new(pool).await?;
-        let is_claimed = step
-            .run(idem_client::is_claimed(step.client(), &id, destination))
-            .await;
-        step.end(is_claimed)
-    })
-    .await
 }
 
 /// Returns whether a message with another fingerprint was processed under this id. The function
@@ -127,5 +107,5 @@ async fn is_of_another(
     })
     .await?;
     checkout.return_to_pool();
-    Ok(only_value(&reply) == Some(ClaimOutcome::Mismatch.as_str()))
+    Ok(last_value(&reply) == Some(ClaimOutcome::Mismatch.as_str()))
 }

@@ -4,7 +4,7 @@
 use std::error::Error as StdError;
 
 use idem_client::ErrorKind;
-use tokio_postgres::error::DbError;
+use tokio_postgres::error::{DbError, SqlState};
 
 use super::{
     DecodeError, Error, HandlerError,
@@ -100,6 +100,12 @@ fn class_of(error: &(dyn StdError + 'static)) -> Class {
         }
         // A payload that cannot be decoded now can never be decoded.
         if error.is::<DecodeError>() {
+            return Class::Terminal;
+        }
+        // The handler has executed COMMIT, which no attempt may do.
+        if let Some(answer) = error.downcast_ref::<DbError>()
+            && *answer.code() == SqlState::INVALID_TRANSACTION_TERMINATION
+        {
             return Class::Terminal;
         }
         cause = error.source();

@@ -57,7 +57,7 @@ pub enum Error {
         /// The id strategy of the destination.
         strategy: String,
     },
-    /// The handler failed, and everything was rolled back.
+    /// The handler failed, and its transaction was rolled back.
     #[error("the handler failed: {0}")]
     Handler(HandlerError),
     /// The handler failed under a lease. The database has counted the attempt and scheduled the
@@ -80,14 +80,16 @@ pub enum Error {
     /// finished their work and stopped.
     #[error("a worker panicked: {0}")]
     WorkerPanicked(String),
-    /// The handler kept its [`Tx`](crate::Tx) after it returned. The connection was closed, which
+    /// The handler kept its [`Tx`](crate::Tx) after it returned. Its connection is closed, which
     /// rolls back.
     #[error("the handler has kept its transaction: drop it before the handler ends")]
     TransactionKept,
-    /// The handler executed COMMIT or ROLLBACK in its [`Tx`](crate::Tx), so the message is not
-    /// processed exactly once. A COMMIT of the handler has taken effect without the effects of the
-    /// message, and so have the statements that the handler executed after the end of the
-    /// transaction. Without a claim, the effects may be sent.
+    /// The handler has ended its transaction before it returned: it executed ROLLBACK in its
+    /// [`Tx`](crate::Tx), or ignored the error of a COMMIT. The server rejects a COMMIT of the
+    /// handler (2D000) and rolls back. So nothing until then has taken effect, and the message is
+    /// not claimed. The statements after that have taken effect, unless the handler has begun
+    /// another transaction. In a batch this includes the statements of the handlers after it, which
+    /// are repeated. The effects of a message without a claim may be sent.
     #[error("the handler has ended its transaction itself: it must not execute COMMIT or ROLLBACK")]
     TransactionEnded,
     /// The pool provided no connection in time, or the pool is closed.
@@ -127,6 +129,7 @@ impl From<idem_client::Error> for Error {
             Call::Encode(error) => Self::Encode(error),
             Call::Database(error) => Self::Database(error),
             Call::AmbiguousCommit(error) => Self::AmbiguousCommit(error),
+            Call::TransactionEnded => Self::TransactionEnded,
             Call::NotReady(lacks) => Self::NotReady(lacks),
             Call::Unexpected(text) => Self::Unexpected(text),
             // This arm is not reached, because the client and the runtime have the same version.

@@ -122,9 +122,8 @@ fn is_away(error: &Error, doubt: &Doubt) -> bool {
 }
 
 /// Claims all messages, runs the handler for the new ones one after the other, records and commits.
-/// An error applies to all messages. Everything was rolled back, unless the error is
-/// [`Error::AmbiguousCommit`], or [`Error::TransactionEnded`]: a handler that executes COMMIT
-/// commits the claims of all messages.
+/// An error applies to all messages. Nothing is claimed after an error, unless the error is
+/// [`Error::AmbiguousCommit`]: then either everything was committed or nothing.
 pub(super) async fn batch_transaction(
     settings: &Settings,
     pool: &Pool,
@@ -141,10 +140,7 @@ pub(super) async fn batch_transaction(
     let span = telemetry::of_process_batch(first.destination, tasks.len());
     let attempt = async {
         let mut session = Session::borrow(pool, settings).await?;
-        let mut processed = in_session(&mut session, first, &tasks, handler).await;
-        if matches!(processed, Err(Error::Handler(_))) && session.is_ended_by_handler().await {
-            processed = Err(Error::TransactionEnded);
-        }
+        let processed = in_session(&mut session, first, &tasks, handler).await;
         session.finish(processed.as_ref().err()).await;
         processed
     };

@@ -230,7 +230,6 @@ impl Pipeline<'_> {
     /// processed one by one.
     async fn shared(self, group: Vec<Placed>, handler: &impl Work, batch: &mut Batch) {
         let mut doubt = None;
-        let mut is_ended_by_handler = false;
         if group.len() > 1 {
             match batch_transaction(self.settings, self.pool, &group, handler).await {
                 Ok(processed) => {
@@ -240,7 +239,7 @@ impl Pipeline<'_> {
                     return;
                 }
                 Err(Error::AmbiguousCommit(cause)) => doubt = Some(cause),
-                Err(error) => is_ended_by_handler = matches!(error, Error::TransactionEnded),
+                Err(_) => {}
             }
         }
         let mut skipped = None;
@@ -248,14 +247,6 @@ impl Pipeline<'_> {
             let result = match skipped.take() {
                 Some(error) => Err(error),
                 None => self.alone(&ready, handler, doubt.clone()).await,
-            };
-            let result = match result {
-                // The handler of one message may have committed the claims of all messages, so
-                // this claim does not show that the message was processed.
-                Ok(Processed::Duplicate { .. }) if is_ended_by_handler => {
-                    Err(Error::TransactionEnded)
-                }
-                result => result,
             };
             let result = self.conclude_caught(ready, result).await;
             skipped = skip_error(&result, &doubt);
@@ -347,10 +338,7 @@ async fn transaction(
         // Wait for the reply, because without BEGIN each statement would commit by itself.
         session.begin(task.policy.isolation).await?;
     }
-    let effects = match protection {
-        Protection::ClaimFirst(id) => session.work_claimed(handler, task, id).await?,
-        _ => session.work(handler, task.message).await?,
-    };
+    let effects = session.work(handler, task.message).await?;
     if let Protection::ClaimLast(id) = protection {
         let outcome = session.claim(task, id).await?;
         if outcome != ClaimOutcome::Claimed {
@@ -387,7 +375,7 @@ async fn counted(task: &Task<'_>, leases: &Leases<'_>, handler: &impl Work) -> P
     let noted = task.message.noted_lease();
     noted.inspect(|noted| noted.set(&held));
     let result = under_lease(task, leases, &held, handler).await;
-    // The lease has ended. If this future is dropped before that, the lease stays noted.
+    // The attempt has ended. If this future is dropped before that, the lease stays noted.
     noted.and_then(NotedLease::take);
     result
 }

@@ -1,31 +1,21 @@
 //! One transaction on a pooled connection, from its BEGIN to its end.
 
-use std::{
-    future::Future,
-    panic::{AssertUnwindSafe, resume_unwind},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use deadpool_postgres::Pool;
-use futures_util::{FutureExt, TryFutureExt, future::join};
 use idem_client::{
-    Destination, Effect, ErrorKind, MessageId, RecordedEffect, is_claimed,
+    Destination, Effect, MessageId, RecordedEffect,
     lease::Held,
     pipeline::{
-        CHECK_TRANSACTION, Pipelined, commit_alone, fire_and_forget, pipeline_commit,
-        rollback_without_wait,
+        ALLOW_COMMIT, FORBID_COMMIT, Pipelined, allow_and_commit, allow_commit, fire_and_forget,
+        pipeline_commit, rollback_without_wait,
     },
     span,
-    sql::{COMPLETE, EFFECTS, RECORD_EFFECTS, Send, only_value},
+    sql::{COMPLETE, EFFECTS, RECORD_EFFECTS, Send, last_value},
 };
 use tokio::time::timeout;
 use tokio_postgres::{
     Row, Statement,
-    error::SqlState,
     types::{Json, ToSql, Type},
 };
 use tracing::{Instrument, Span};
@@ -41,7 +31,6 @@ use super::{
 use crate::{
     Error, Message,
     connection::{Checkout, Patience, leaves_connection_sound},
-    error::causes,
     policy::Isolation,
 };
 
@@ -84,13 +73,12 @@ impl Session {
 
     // The beginning of the transaction. Each function sends one simple query, so that its
     // statements succeed or fail together. If BEGIN were a separate message and were cancelled, the
-    // statements after it would commit by themselves.
+    // statements after it would commit by themselves. Until the end of the transaction, the server
+    // rejects a COMMIT of the handler: it would commit the claim before the handler has succeeded.
 
     pub(crate) async fn begin(&self, isolation: Isolation) -> Result<(), Error> {
-        let begin = self
-            .checkout
-            .client()
-            .batch_execute(claim::begin(isolation));
+        let sql = format!("{}; {FORBID_COMMIT}", claim::begin(isolation));
+        let begin = self.checkout.client().batch_execute(&sql);
         self.begun(async { Ok(begin.await?) }).await
     }
 
@@ -100,7 +88,7 @@ impl Session {
         id: &MessageId,
     ) -> Result<ClaimOutcome, Error> {
         let begin = claim::begin(task.policy.isolation);
-        let sql = format!("{begin}; {}", claim::claim(task, id)?);
+        let sql = format!("{begin}; {FORBID_COMMIT}; {}", claim::claim(task, id)?);
         self.begun(self.outcome(&sql, task.destination, id)).await
     }
 
@@ -112,7 +100,7 @@ impl Session {
         destination: &Destination,
         id: &MessageId,
     ) -> Result<ClaimOutcome, Error> {
-        let sql = format!("BEGIN; {claim}; SAVEPOINT {savepoint}");
+        let sql = format!("BEGIN; {FORBID_COMMIT}; {claim}; SAVEPOINT {savepoint}");
         self.begun(self.outcome(&sql, destination, id)).await
     }
 
@@ -122,7 +110,8 @@ impl Session {
         ids: &[MessageId],
     ) -> Result<Vec<bool>, Error> {
         let begin = claim::begin(task.policy.isolation);
-        let sql = format!("{begin}; {}", claim::claim_batch(ids, task.destination)?);
+        let claim = claim::claim_batch(ids, task.destination)?;
+        let sql = format!("{begin}; {FORBID_COMMIT}; {claim}");
         let claims = self.checkout.client().simple_query(&sql);
         let claims = claims.instrument(span::of_batch(
             "try_claim_batch",
@@ -130,7 +119,7 @@ impl Session {
             ids.len(),
         ));
         let answers = self.begun(async { Ok(claims.await?) }).await?;
-        claim::parse_batch(only_value(&answers), ids.len())
+        claim::parse_batch(last_value(&answers), ids.len())
     }
 
     /// Runs `begin`, which sends BEGIN and the statements after it. Notes the state of the
@@ -151,9 +140,14 @@ impl Session {
         task: &Task<'_>,
         id: &MessageId,
     ) -> Result<ClaimOutcome, Error> {
-        let sql = format!("{CHECK_TRANSACTION}; {}", claim::claim(task, id)?);
+        // `ALLOW_COMMIT` checks the transaction. It is repeated at the end of the transaction.
+        let claim = claim::claim(task, id)?;
+        let sql = format!("{ALLOW_COMMIT}; {FORBID_COMMIT}; {claim}");
         let outcome = self.outcome(&sql, task.destination, id).await;
-        outcome.map_err(of_check)
+        outcome.map_err(|error| match error {
+            Error::Database(error) => idem_client::Error::of_allow(error).into(),
+            other => other,
+        })
     }
 
     async fn outcome(
@@ -165,7 +159,7 @@ impl Session {
         let span = span::of_message("claim", id, destination);
         async {
             let answers = self.checkout.client().simple_query(sql).await?;
-            let outcome = ClaimOutcome::parse(only_value(&answers))?;
+            let outcome = ClaimOutcome::parse(last_value(&answers))?;
             span.record("idem.outcome", outcome.as_str());
             Ok(outcome)
         }
@@ -182,57 +176,6 @@ impl Session {
         let handled = handler(self.transaction(), message.clone()).await;
         self.ensure_transaction_returned()?;
         handled.map_err(Error::Handler)
-    }
-
-    /// Runs the handler in the transaction that has claimed the message. Fails with
-    /// [`Error::TransactionEnded`] if the handler has committed the claim and has then failed or
-    /// panicked: the next delivery would be acknowledged as a duplicate.
-    pub(crate) async fn work_claimed(
-        &self,
-        handler: &impl Work,
-        task: &Task<'_>,
-        id: &MessageId,
-    ) -> Result<Vec<Effect>, Error> {
-        let worked = AssertUnwindSafe(self.work(handler, task.message));
-        let worked = worked.catch_unwind().await;
-        let has_failed = matches!(worked, Ok(Err(Error::Handler(_))) | Err(_));
-        if has_failed && self.is_claim_committed(id, task.destination).await {
-            let error = worked
-                .as_ref()
-                .ok()
-                .and_then(|worked| worked.as_ref().err());
-            tracing::warn!(
-                error = error.map(|error| causes(error)),
-                destination = %task.destination,
-                message_id = %id,
-                "a handler failed after it had committed the claim of its message"
-            );
-            return Err(Error::TransactionEnded);
-        }
-        worked.unwrap_or_else(|panic| resume_unwind(panic))
-    }
-
-    /// Returns whether the handler has committed the claim of its message.
-    async fn is_claim_committed(&self, id: &MessageId, destination: &Destination) -> bool {
-        if !self.is_ended_by_handler().await {
-            return false;
-        }
-        let claimed = is_claimed(self.client(), id, destination);
-        // Without a reply, assume the commit: the message is then rejected, and is not lost.
-        !matches!(timeout(ROLLBACK_TIMEOUT, claimed).await, Ok(Ok(false)))
-    }
-
-    /// Fails with [`Error::TransactionEnded`] if the handler has ended the transaction.
-    async fn ensure_open(&self) -> Result<(), Error> {
-        let checked = self.client().batch_execute(CHECK_TRANSACTION).await;
-        checked.map_err(of_check)
-    }
-
-    /// Returns whether the handler has ended the transaction. Returns false if the server does not
-    /// reply.
-    pub(crate) async fn is_ended_by_handler(&self) -> bool {
-        let checked = timeout(ROLLBACK_TIMEOUT, self.ensure_open()).await;
-        matches!(checked, Ok(Err(Error::TransactionEnded)))
     }
 
     /// Returns the transaction for a handler.
@@ -286,7 +229,8 @@ impl Session {
     // The end of the transaction.
 
     /// Records the effects of one or several messages and commits, in one round trip. Returns the
-    /// message ids of the effects of each message.
+    /// message ids of the effects of each message. This function and those below fail with
+    /// [`Error::TransactionEnded`] if the handler has ended the transaction.
     pub(crate) async fn record_and_commit(
         &self,
         destination: &Destination,
@@ -312,21 +256,7 @@ impl Session {
                 .await?,
             );
         }
-        // If the handler has ended the transaction, the statement finds no claim of this
-        // transaction and fails. COMMIT can fail with the same SQLSTATE, for example in a deferred
-        // trigger.
-        let is_claim_gone = AtomicBool::new(false);
-        let recorded = self
-            .request_and_commit(&records, |error| {
-                let is_gone = error.kind() == ErrorKind::NotClaimed;
-                is_claim_gone.fetch_or(is_gone, Ordering::Relaxed);
-            })
-            .await;
-        let mut rows = match recorded {
-            Err(_) if is_claim_gone.load(Ordering::Relaxed) => Err(Error::TransactionEnded),
-            recorded => recorded,
-        }?
-        .into_iter();
+        let mut rows = self.request_and_commit(&records).await?.into_iter();
         let ids = effects.iter().map(|(_, effects)| match effects {
             [] => Ok(Vec::new()),
             _ => match rows.next().as_deref() {
@@ -342,13 +272,13 @@ impl Session {
     /// Completes a lease with the effects and commits. Returns the message ids of the effects.
     ///
     /// Outside of a transaction, the completion would commit without the work of the handler. So
-    /// this function first checks the transaction, which takes a round trip.
+    /// this function first waits for the reply that allows COMMIT, which takes a round trip.
     pub(crate) async fn complete_and_commit(
         &self,
         held: &Held,
         effects: &[Effect],
     ) -> Result<Vec<Uuid>, Error> {
-        self.ensure_open().await?;
+        allow_commit(self.client()).await?;
         let (token, list) = (held.token(), Json(effects));
         let (id, destination) = (held.id(), held.destination());
         let parameters = [
@@ -364,7 +294,10 @@ impl Session {
                 span::of_message("complete", id, destination),
             )
             .await?;
-        let rows = self.request_and_commit(&[complete], |_| ()).await?;
+        self.checkout.ends();
+        let completed = self.query(&complete).instrument(complete.span.clone());
+        let sent = vec![Pipelined::new(completed).await];
+        let rows = pipeline_commit(self.client(), sent).await?;
         match rows.first().map(Vec::as_slice) {
             Some([row]) => Ok(row.try_get(0)?),
             other => Err(Error::Unexpected(format!(
@@ -374,8 +307,7 @@ impl Session {
     }
 
     /// Writes effects without a claim to the outbox and commits, in one round trip. Returns the
-    /// message ids of the effects. If the handler has ended the transaction, this function fails
-    /// with [`Error::TransactionEnded`], and the effects are sent.
+    /// message ids of the effects. Outside of a transaction, each effect is sent by itself.
     pub(crate) async fn send_and_commit(&self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
         let sends = effects
             .iter()
@@ -388,45 +320,24 @@ impl Session {
                     .await?,
             );
         }
-        let sent = self.request_and_commit(&requests, |_| ());
-        let rows = match requests.is_empty() {
-            true => sent.await?,
-            false => {
-                // `join` polls its futures in this order, so the check is sent first.
-                let (checked, sent) = join(self.ensure_open(), sent).await;
-                match checked {
-                    Err(error @ Error::TransactionEnded) => return Err(error),
-                    // A lost connection makes the commit ambiguous, and `sent` has that error.
-                    _ => sent?,
-                }
-            }
-        };
+        let rows = self.request_and_commit(&requests).await?;
         rows.iter()
             .flatten()
             .map(|row| Ok(row.try_get(0)?))
             .collect()
     }
 
-    /// Sends the requests and COMMIT. Calls `on_error` with the error of each request that fails,
-    /// and not with that of the COMMIT.
+    /// Allows COMMIT, sends the requests, and commits, in one round trip.
     async fn request_and_commit<const N: usize>(
         &self,
         requests: &[Request<'_, N>],
-        on_error: impl Fn(&idem_client::Error) + Sync,
     ) -> Result<Vec<Vec<Row>>, Error> {
         self.checkout.ends();
-        let client = self.checkout.client();
-        if requests.is_empty() {
-            commit_alone(client).await.map_err(of_check)?;
-            Ok(Vec::new())
-        } else {
-            let mut sent = Vec::with_capacity(requests.len());
-            for request in requests {
-                let query = self.query(request).inspect_err(&on_error);
-                sent.push(Pipelined::new(query.instrument(request.span.clone())).await);
-            }
-            Ok(pipeline_commit(client, sent).await?)
+        let mut queries = Vec::with_capacity(requests.len());
+        for request in requests {
+            queries.push(self.query(request).instrument(request.span.clone()));
         }
+        Ok(allow_and_commit(self.client(), queries).await?)
     }
 
     /// Notes that the caller is about to send COMMIT or ROLLBACK.
@@ -505,14 +416,5 @@ impl Session {
                 client.query(statement, &values).await?
             }
         })
-    }
-}
-
-/// Converts the error of statements that begin with [`CHECK_TRANSACTION`].
-fn of_check(error: impl Into<Error>) -> Error {
-    let error = error.into();
-    match error.sqlstate() == Some(&SqlState::NO_ACTIVE_SQL_TRANSACTION) {
-        true => Error::TransactionEnded,
-        false => error,
     }
 }

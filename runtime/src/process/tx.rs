@@ -11,8 +11,9 @@ use crate::{Error, connection::Checkout};
 ///
 /// Dereferences to the [`Client`], which executes the business statements.
 ///
-/// The caller of the handler begins and ends the transaction: a handler that executes COMMIT or
-/// ROLLBACK fails with [`Error::TransactionEnded`]. Drop this value before the handler returns.
+/// The caller of the handler begins and ends the transaction. The server rejects a COMMIT of the
+/// handler (2D000) and rolls back, which is a terminal error. A handler that executes ROLLBACK
+/// fails with [`Error::TransactionEnded`]. Drop this value before the handler returns.
 pub struct Tx(Arc<Checkout>);
 
 impl Tx {

@@ -1,165 +1,150 @@
-//! Handlers that execute COMMIT in their transaction. The claim is then committed without the
-//! effects of the message, and the inbox no longer has the message.
+//! Handlers that end their transaction, with COMMIT, which the server rejects, or with ROLLBACK.
+//! The message stays in the inbox, where it becomes a dead letter under its own id.
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use futures_util::future::BoxFuture;
-use idem_client::deadletters::{list, requeue_all};
+use idem_client::deadletters::requeue_all;
 use idem_runtime::{Handled, Message, Tx, consumer::Batches};
 use idem_testkit::until;
 
 use crate::fixtures::{Fixture, Running, note};
 
-/// A handler that executes COMMIT for the message `ender`, until it is repaired.
-#[derive(Clone, Default)]
-struct Committing {
-    is_repaired: Arc<AtomicBool>,
-    /// Whether the handler returns an error after its COMMIT.
-    fails: bool,
+/// What the handler of the message `ender` does after its insert.
+#[derive(Clone, Copy, Debug)]
+enum Misuse {
+    Commits,
+    /// The handler ignores that its COMMIT is rejected.
+    Ignores,
+    /// The handler ignores that its COMMIT is rejected, and fails.
+    Fails,
+    /// The handler ignores that its COMMIT is rejected, and keeps its `Tx`.
+    Keeps,
+    RollsBack,
 }
 
-impl Committing {
+const MISUSES: [Misuse; 5] = [
+    Misuse::Commits,
+    Misuse::Ignores,
+    Misuse::Fails,
+    Misuse::Keeps,
+    Misuse::RollsBack,
+];
+
+impl Misuse {
+    /// Returns a part of the reason of the dead letter, and the number of attempts.
+    fn outcome(self) -> (&'static str, i32) {
+        match self {
+            Self::Commits => ("2D000: COMMIT", 1),
+            Self::Ignores | Self::RollsBack => ("ended its transaction", 1),
+            Self::Fails => ("out of stock", 3),
+            Self::Keeps => ("kept its transaction", 1),
+        }
+    }
+}
+
+/// A handler that misuses its transaction for the message `ender`, until it is repaired.
+#[derive(Clone)]
+struct Ender {
+    misuse: Misuse,
+    is_repaired: Arc<AtomicBool>,
+    kept: Arc<Mutex<Vec<Tx>>>,
+}
+
+impl Ender {
+    fn new(misuse: Misuse) -> Self {
+        Self {
+            misuse,
+            is_repaired: Arc::default(),
+            kept: Arc::default(),
+        }
+    }
+
     fn handler(
         &self,
     ) -> impl Fn(Tx, Message) -> BoxFuture<'static, Handled> + Send + Sync + 'static {
         let this = self.clone();
-        move |tx, message| {
-            let this = this.clone();
-            Box::pin(async move {
-                note(&tx, &message).await?;
-                let is_ender = &message.payload()[..] == b"\"ender\"";
-                if is_ender && !this.is_repaired.load(Ordering::SeqCst) {
-                    tx.batch_execute("COMMIT").await?;
-                    if this.fails {
-                        return Err("out of stock".into());
-                    }
-                }
-                Ok(vec![])
-            })
+        move |tx, message| Box::pin(this.clone().handle(tx, message))
+    }
+
+    async fn handle(self, tx: Tx, message: Message) -> Handled {
+        note(&tx, &message).await?;
+        let is_ender = &message.payload()[..] == b"\"ender\"";
+        if !is_ender || self.is_repaired.load(Ordering::SeqCst) {
+            return Ok(vec![]);
         }
+        let end = match self.misuse {
+            Misuse::RollsBack => "ROLLBACK",
+            _ => "COMMIT",
+        };
+        let ended = tx.batch_execute(end).await;
+        match self.misuse {
+            Misuse::Fails => return Err("out of stock".into()),
+            Misuse::Keeps => self.kept.lock().unwrap().push(tx),
+            Misuse::Commits => ended?,
+            Misuse::Ignores | Misuse::RollsBack => {}
+        }
+        Ok(vec![])
     }
 }
 
-/// Returns the payloads of the dead letters of a handler that ended its transaction.
-async fn kept(fixture: &Fixture) -> Vec<String> {
-    let letters = list(&fixture.client, &fixture.to, "%ended its transaction%", 100)
-        .await
-        .unwrap();
-    let payload = |payload: Vec<u8>| String::from_utf8(payload).unwrap();
-    let mut kept: Vec<_> = letters.into_iter().map(|l| payload(l.payload)).collect();
-    kept.sort();
-    kept
-}
-
-async fn requeue(fixture: &Fixture) -> i32 {
-    requeue_all(&fixture.client, &fixture.to, "%", 100)
-        .await
-        .unwrap()
-}
-
-/// I4: a message of the inbox whose handler has executed COMMIT, and perhaps fails after that,
-/// becomes a dead letter each time. It is handled after it was requeued to a correct handler.
+/// I2, I4: a message whose handler ends its transaction, alone or in a batch, becomes a dead letter
+/// under its own id, without a write of its handler. It is handled after it was requeued to a
+/// correct handler, and so are the other messages.
 #[tokio::test]
-async fn i4_message_with_committed_claim_becomes_dead_letter() {
-    for fails in [false, true] {
+async fn i4_message_with_ended_transaction_becomes_dead_letter() {
+    for (misuse, batch) in MISUSES
+        .into_iter()
+        .flat_map(|misuse| [(misuse, 1), (misuse, 3)])
+    {
+        let what = format!("{misuse:?}, a batch of {batch}");
         let fixture = Fixture::new().await;
-        for id in ["first", "ender", "last"] {
+        for id in ["first", "last", "ender"] {
             fixture.receive(id, "").await;
         }
-        let committing = Committing {
-            fails,
-            ..Committing::default()
-        };
+        let ender = Ender::new(misuse);
         let consumer = fixture
-            .consumer(&fixture.db.pool(4))
+            .consumer(&fixture.db.pool(8))
             .concurrency(1)
-            .handle(fixture.to.as_str(), committing.handler());
+            .batches(Batches::new(batch).linger(Duration::from_millis(100)))
+            .handle(fixture.to.as_str(), ender.handler());
         let consumer = Running::start(consumer);
-        for round in 1..=3 {
+        for round in 1..=2 {
             until("the message is a dead letter", async || {
-                kept(&fixture).await == ["\"ender\""]
+                !fixture.dead().await.is_empty()
             })
             .await;
-            fixture.until_done(2 + round).await;
-            committing.is_repaired.store(round == 3, Ordering::SeqCst);
-            assert_eq!(requeue(&fixture).await, 1);
+            fixture.until_empty().await;
+            let dead = fixture.dead().await;
+            let [(id, attempt, reason)] = &dead[..] else {
+                panic!("{what}: {dead:?}");
+            };
+            let (cause, attempts) = misuse.outcome();
+            assert_eq!((id.as_str(), *attempt), ("ender", attempts), "{what}");
+            assert!(reason.contains(cause), "{what}: {reason}");
+            let mut done = fixture.done().await;
+            done.sort();
+            assert_eq!(done, ["first", "last"], "{what}");
+            ender.kept.lock().unwrap().clear();
+            ender.is_repaired.store(round == 2, Ordering::SeqCst);
+            let requeued = requeue_all(&fixture.client, &fixture.to, "%", 100).await;
+            assert_eq!(requeued.unwrap(), 1, "{what}");
         }
-        fixture.until_done(6).await;
+        fixture.until_done(3).await;
         fixture.until_empty().await;
         let summary = consumer.stop().await;
         assert_eq!(
-            (summary.handled, summary.rejected, summary.retried),
-            (3, 3, 0)
+            (summary.handled, summary.rejected, summary.duplicates),
+            (3, 2, 0),
+            "{what}"
         );
-        assert_eq!(summary.duplicates, 0);
-        assert!(fixture.dead().await.is_empty());
+        assert!(fixture.dead().await.is_empty(), "{what}");
+        assert_eq!(fixture.count_done().await, 3, "{what}");
     }
-}
-
-/// I4: a handler that commits the claims of a batch, and perhaps fails after that, loses no message
-/// of the batch.
-#[tokio::test]
-async fn i4_batch_with_committed_claims_becomes_dead_letters() {
-    for fails in [false, true] {
-        let fixture = Fixture::new().await;
-        for id in ["ender", "first", "last"] {
-            fixture.receive(id, "").await;
-        }
-        let committing = Committing {
-            fails,
-            ..Committing::default()
-        };
-        let consumer = fixture
-            .consumer(&fixture.db.pool(4))
-            .concurrency(1)
-            .batches(Batches::new(3).linger(Duration::MAX))
-            .handle(fixture.to.as_str(), committing.handler());
-        let consumer = Running::start(consumer);
-        until("all messages are dead letters", async || {
-            kept(&fixture).await == ["\"ender\"", "\"first\"", "\"last\""]
-        })
-        .await;
-        assert_eq!(fixture.left().await, 0);
-        assert_eq!(fixture.count_done().await, if fails { 1 } else { 3 });
-
-        committing.is_repaired.store(true, Ordering::SeqCst);
-        assert_eq!(requeue(&fixture).await, 3);
-        fixture.until_done(if fails { 4 } else { 6 }).await;
-        fixture.until_empty().await;
-        let summary = consumer.stop().await;
-        assert_eq!((summary.handled, summary.rejected), (3, 3));
-        assert!(fixture.dead().await.is_empty());
-    }
-}
-
-/// I4: a handler that executes ROLLBACK leaves its message in the inbox, where it becomes a dead
-/// letter under its own id.
-#[tokio::test]
-async fn i4_rolled_back_message_keeps_its_id() {
-    let fixture = Fixture::new().await;
-    fixture.receive("m", "").await;
-    let handler = |tx: Tx, message: Message| async move {
-        note(&tx, &message).await?;
-        tx.batch_execute("ROLLBACK").await?;
-        Ok(vec![])
-    };
-    let consumer = fixture
-        .consumer(&fixture.db.pool(4))
-        .handle(fixture.to.as_str(), handler);
-    let consumer = Running::start(consumer);
-    until("the message is a dead letter", async || {
-        !fixture.dead().await.is_empty()
-    })
-    .await;
-    let summary = consumer.stop().await;
-    assert_eq!((summary.handled, summary.rejected), (0, 1));
-    let dead = fixture.dead().await;
-    assert_eq!((dead.len(), dead[0].0.as_str()), (1, "m"), "{dead:?}");
-    assert!(fixture.done().await.is_empty());
 }

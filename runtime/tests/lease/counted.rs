@@ -232,30 +232,40 @@ async fn lost_lease_commits_nothing() {
 }
 
 /// I1: if the handler has ended its transaction, the completion of the lease would not commit
-/// together with the writes of the handler. So the message becomes a dead letter.
+/// together with the writes of the handler. So the message becomes a dead letter, and no write of
+/// the handler is committed.
 #[tokio::test]
 async fn i1_counted_handler_that_ends_its_transaction_is_buried() {
     let fixture = Fixture::new().await;
-    for (end, effects) in ["ROLLBACK", "COMMIT"]
-        .into_iter()
-        .flat_map(|end| [(end, 0), (end, 1)])
-    {
-        let message = redelivered();
-        let processed = counting(Style::Eager)
-            .process(&fixture.pool, &message, async |tx: Tx, message: Message| {
-                tx.execute("INSERT INTO work VALUES ($1)", &[&message.message_id()])
-                    .await?;
-                tx.batch_execute(end).await?;
-                Ok((0..effects).map(|_| fact()).collect())
-            })
-            .await
-            .unwrap();
-        let Processed::Buried { reason } = processed else {
-            panic!("{processed:?}");
-        };
-        assert!(reason.contains("ended its transaction"), "{reason}");
-        fixture.assert_undone(&message).await;
-        assert_eq!(fixture.work(&message).await, i64::from(end == "COMMIT"));
+    for (end, is_ignored, cause) in [
+        ("ROLLBACK", false, "ended its transaction"),
+        ("ROLLBACK; BEGIN", false, "ended its transaction"),
+        ("COMMIT", false, "2D000: COMMIT"),
+        ("COMMIT AND CHAIN", false, "2D000: COMMIT"),
+        ("COMMIT", true, "ended its transaction"),
+    ] {
+        for effects in [0, 1] {
+            let message = redelivered();
+            let processed = counting(Style::Eager)
+                .process(&fixture.pool, &message, async |tx: Tx, message: Message| {
+                    tx.execute("INSERT INTO work VALUES ($1)", &[&message.message_id()])
+                        .await?;
+                    let ended = tx.batch_execute(end).await;
+                    assert_eq!(ended.is_err(), end.starts_with("COMMIT"));
+                    if !is_ignored {
+                        ended?;
+                    }
+                    Ok((0..effects).map(|_| fact()).collect())
+                })
+                .await
+                .unwrap();
+            let Processed::Buried { reason } = processed else {
+                panic!("{end}: {processed:?}");
+            };
+            assert!(reason.contains(cause), "{end}: {reason}");
+            fixture.assert_undone(&message).await;
+            assert_eq!(fixture.work(&message).await, 0, "{end}");
+        }
     }
     fixture.until_quiet().await;
 }

@@ -1,14 +1,17 @@
-//! Tests of handlers that end their transaction themselves. Such a message is never acknowledged.
+//! Tests of handlers that execute COMMIT or ROLLBACK themselves. Nothing of such a transaction is
+//! committed, and its message is never acknowledged.
+
+use std::sync::Mutex;
 
 use futures_util::FutureExt;
+use idem_client::Effect;
 use idem_runtime::{
     Error, Handled, HandlerError, Idem, Message, Policies, Processed, Settlement, Tx,
     policy::{MissingId, Rule, Store, Style},
 };
+use tokio_postgres::Client;
 
 use crate::fixtures::{DESTINATION, Fixture, fact, idem, insert, message, preparing, work};
-
-const ENDS: [&str; 2] = ["ROLLBACK", "COMMIT"];
 
 /// The rules for every form of a transaction: both styles, and a transaction without a claim.
 const RULES: [fn(Rule) -> Rule; 3] = [
@@ -17,11 +20,61 @@ const RULES: [fn(Rule) -> Rule; 3] = [
     |rule| rule.store(Store::Memory),
 ];
 
-/// A handler that inserts a row, executes `end`, and returns `effects` effects.
-async fn ending(tx: Tx, message: Message, end: &str, effects: usize) -> Handled {
+/// The statements that commit a transaction.
+const COMMITS: [&str; 4] = ["COMMIT", "END", "COMMIT AND CHAIN", "COMMIT; BEGIN"];
+
+/// How a handler ends its transaction, if the runtime notices it only after the handler.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Rollback,
+    /// The handler ends the transaction and begins another one.
+    RollbackAndBegin,
+    /// The handler ignores that the server rejects its COMMIT.
+    RejectedCommit,
+    /// Like `RejectedCommit`. The handler then begins another transaction.
+    RejectedCommitAndBegin,
+}
+
+const ENDS: [End; 4] = [
+    End::Rollback,
+    End::RollbackAndBegin,
+    End::RejectedCommit,
+    End::RejectedCommitAndBegin,
+];
+
+impl End {
+    async fn execute(self, client: &Client) -> Result<(), tokio_postgres::Error> {
+        let begins = match self {
+            Self::Rollback => return client.batch_execute("ROLLBACK").await,
+            Self::RollbackAndBegin => return client.batch_execute("ROLLBACK; BEGIN").await,
+            Self::RejectedCommit => false,
+            Self::RejectedCommitAndBegin => true,
+        };
+        let error = client.batch_execute("COMMIT").await.unwrap_err();
+        assert_is_rejected_commit(&error);
+        match begins {
+            true => client.batch_execute("BEGIN").await,
+            false => Ok(()),
+        }
+    }
+}
+
+fn assert_is_rejected_commit(error: &tokio_postgres::Error) {
+    assert_eq!(error.code().unwrap().code(), "2D000", "{error:?}");
+}
+
+/// A handler that inserts a row, ends its transaction, and returns `effects` effects.
+async fn ending(tx: Tx, message: Message, end: End, effects: usize) -> Handled {
     insert(&tx, &message).await?;
-    tx.batch_execute(end).await?;
+    end.execute(&tx).await?;
     Ok((0..effects).map(|_| fact()).collect())
+}
+
+/// A handler that inserts a row, executes a form of COMMIT, and returns its error.
+async fn committing(tx: Tx, message: Message, commit: &str) -> Handled {
+    insert(&tx, &message).await?;
+    tx.batch_execute(commit).await?;
+    Ok(vec![fact()])
 }
 
 fn assert_never_acknowledged(processed: Result<Processed, Error>, what: &str) {
@@ -36,8 +89,102 @@ fn assert_never_acknowledged(processed: Result<Processed, Error>, what: &str) {
     assert!(reason.contains("ended its transaction"), "{reason}");
 }
 
-/// I10: a handler that ends its transaction is an error of the message, for each statement that
-/// ends the transaction and each form of the transaction.
+fn assert_rejected_for_commit(processed: Result<Processed, Error>, what: &str) {
+    let error = processed.expect_err(what);
+    let Settlement::Reject { reason } = error.settlement() else {
+        panic!("{what}: {error:?}");
+    };
+    assert!(reason.contains("2D000: COMMIT"), "{what}: {reason}");
+}
+
+/// Asserts that the message has left nothing, and that it is handled at its next delivery.
+async fn assert_handled_next(fixture: &Fixture, message: &Message, what: &str) {
+    fixture.assert_untouched(message).await;
+    let processed = Idem::new().process(&fixture.pool, message, work).await;
+    assert!(
+        matches!(processed, Ok(Processed::New { .. })),
+        "{what}: {processed:?}"
+    );
+    fixture.assert_done_once(message).await;
+}
+
+fn with_rule(rule: fn(Rule) -> Rule, prepared: bool) -> Idem {
+    let policies =
+        Policies::default().default_rule(|none| rule(none).missing_id(MissingId::Unprotected));
+    Idem::builder()
+        .policies(policies)
+        .prepared_statements(prepared)
+        .build()
+        .unwrap()
+}
+
+/// Returns the number of rows of messages with and without an id, and of effects.
+async fn traces(fixture: &Fixture) -> (i64, i64) {
+    (
+        fixture.count("SELECT count(*) FROM work").await,
+        fixture.count("SELECT count(*) FROM idem.outbox_row").await,
+    )
+}
+
+/// I2: the server rejects each form of COMMIT in each form of a transaction. The message is
+/// rejected, and is handled when it is delivered again.
+#[tokio::test]
+async fn i2_commit_of_a_handler_commits_nothing() {
+    let fixture = Fixture::new().await;
+    for (rule, commit) in RULES
+        .into_iter()
+        .flat_map(|rule| COMMITS.map(|commit| (rule, commit)))
+    {
+        let idem = with_rule(rule, false);
+        for message in [message(), Message::new(DESTINATION, "{}")] {
+            let before = traces(&fixture).await;
+            let processed = idem.process(&fixture.pool, &message, |tx, message| {
+                committing(tx, message, commit)
+            });
+            let what = format!("{idem:?}, {commit}, {message:?}");
+            assert_rejected_for_commit(processed.await, &what);
+            assert_eq!(traces(&fixture).await, before, "{what}");
+            if message.message_id().is_some() {
+                assert_handled_next(&fixture, &message, &what).await;
+            }
+        }
+    }
+    fixture.until_quiet().await;
+}
+
+/// I2: a savepoint of the handler, whether it is rolled back to, released or left open, does not
+/// allow COMMIT, and does not prevent the commit of the runtime.
+#[tokio::test]
+async fn i2_savepoints_do_not_allow_commit() {
+    let fixture = Fixture::new().await;
+    for savepoint in [
+        "SAVEPOINT a",
+        "SAVEPOINT a; RELEASE a",
+        "SAVEPOINT a; ROLLBACK TO a",
+    ] {
+        let message = message();
+        let idem = Idem::new();
+        let processed = idem.process(&fixture.pool, &message, async |tx: Tx, message| {
+            tx.batch_execute(savepoint).await?;
+            committing(tx, message, "COMMIT").await
+        });
+        assert_rejected_for_commit(processed.await, savepoint);
+        fixture.assert_untouched(&message).await;
+        let processed = idem.process(&fixture.pool, &message, async |tx: Tx, message| {
+            tx.batch_execute(savepoint).await?;
+            work(tx, message).await
+        });
+        let processed = processed.await;
+        assert!(
+            matches!(processed, Ok(Processed::New { .. })),
+            "{savepoint}: {processed:?}"
+        );
+        fixture.assert_done_once(&message).await;
+    }
+}
+
+/// I2, I10: a handler that ends its transaction and returns no error is an error of the message, in
+/// each form of the transaction. Nothing is committed but what is executed after the end.
 #[tokio::test]
 async fn i10_handler_that_ends_its_transaction_is_rejected() {
     let fixture = Fixture::new().await;
@@ -46,24 +193,18 @@ async fn i10_handler_that_ends_its_transaction_is_rejected() {
             .into_iter()
             .flat_map(|rule| ENDS.map(|end| (rule, end)))
         {
-            let policies = Policies::default()
-                .default_rule(|none| rule(none).missing_id(MissingId::Unprotected));
-            let idem = Idem::builder()
-                .policies(policies)
-                .prepared_statements(prepared)
-                .build()
-                .unwrap();
+            let idem = with_rule(rule, prepared);
             for effects in [0, 2] {
                 for message in [message(), Message::new(DESTINATION, "{}")] {
+                    let (rows, _) = traces(&fixture).await;
                     let processed = idem.process(&fixture.pool, &message, |tx, message| {
                         ending(tx, message, end, effects)
                     });
-                    let what = format!("{idem:?}, {end}, {effects} effects, {message:?}");
+                    let what = format!("{idem:?}, {end:?}, {effects} effects, {message:?}");
                     assert_never_acknowledged(processed.await, &what);
+                    assert_eq!(traces(&fixture).await.0, rows, "{what}");
                     if message.message_id().is_some() {
-                        let committed = i64::from(end == "COMMIT");
-                        assert_eq!(fixture.work(&message).await, committed, "{what}");
-                        assert_eq!(fixture.effects(&message).await.len(), 0, "{what}");
+                        assert_handled_next(&fixture, &message, &what).await;
                     }
                 }
             }
@@ -72,20 +213,33 @@ async fn i10_handler_that_ends_its_transaction_is_rejected() {
     fixture.until_quiet().await;
 }
 
-/// I10: if a handler ends its transaction, begins another one and returns effects, this is an error
-/// of the message.
+/// I4: a handler that has ended its transaction is rejected for that reason, also if the server
+/// rejects its effects.
 #[tokio::test]
-async fn i10_effects_need_the_transaction_of_the_claim() {
+async fn i4_rejected_effects_do_not_hide_the_end() {
     let fixture = Fixture::new().await;
-    for end in ["ROLLBACK; BEGIN", "COMMIT; BEGIN"] {
-        let (idem, message) = (Idem::new(), message());
-        let processed = idem.process(&fixture.pool, &message, |tx, message| {
-            ending(tx, message, end, 1)
+    let rejected = || Effect::json("", &1).unwrap();
+    for style in [Style::Eager, Style::Reactive] {
+        let idem = idem(|rule| rule.style(style));
+        for end in ENDS {
+            let message = message();
+            let processed = idem.process(&fixture.pool, &message, async |tx, message| {
+                ending(tx, message, end, 0).await?;
+                Ok(vec![rejected()])
+            });
+            let what = format!("{style:?}, {end:?}");
+            assert_never_acknowledged(processed.await, &what);
+            assert_handled_next(&fixture, &message, &what).await;
+        }
+        let message = message();
+        let processed = idem.process(&fixture.pool, &message, async |tx, message| {
+            insert(&tx, &message).await?;
+            Ok(vec![rejected()])
         });
-        assert_never_acknowledged(processed.await, end);
-        assert_eq!(fixture.effects(&message).await.len(), 0);
+        let error = processed.await.unwrap_err();
+        assert_eq!(error.sqlstate().unwrap().code(), "22023", "{error:?}");
+        fixture.assert_untouched(&message).await;
     }
-    fixture.until_quiet().await;
 }
 
 /// A statement of the application that fails with 55000 at COMMIT is no sign that the handler has
@@ -130,66 +284,25 @@ async fn i1_reactive_claim_needs_the_transaction_of_its_handler() {
     );
     fixture.observer.batch_execute(&allow).await.unwrap();
     let idem = idem(|rule| rule.style(Style::Reactive));
-    for effects in [0, 1] {
+    for (end, effects) in ENDS.into_iter().flat_map(|end| [(end, 0), (end, 1)]) {
         let message = message();
         let processed = idem.process(&fixture.pool, &message, |tx, message| {
-            ending(tx, message, "ROLLBACK", effects)
+            ending(tx, message, end, effects)
         });
-        assert_never_acknowledged(processed.await, "reactive");
-        fixture.assert_untouched(&message).await;
-        let processed = idem.process(&fixture.pool, &message, work).await.unwrap();
-        assert!(matches!(processed, Processed::New { .. }), "{processed:?}");
+        assert_never_acknowledged(processed.await, &format!("{end:?}"));
+        assert_handled_next(&fixture, &message, &format!("{end:?}")).await;
     }
 }
 
-/// I4: if a handler ends the transaction of its batch with ROLLBACK, only its own message fails. If
-/// it ends the transaction with COMMIT, no message of the batch is acknowledged.
-#[tokio::test]
-async fn i4_batch_whose_transaction_was_ended_is_not_acknowledged() {
-    let fixture = Fixture::new().await;
-    for (end, effects, last_fails) in [
-        ("ROLLBACK", 0, false),
-        ("ROLLBACK", 1, false),
-        ("COMMIT", 0, false),
-        ("COMMIT", 1, false),
-        ("COMMIT", 0, true),
-    ] {
-        let what = format!("{end}, {effects} effects, the last fails: {last_fails}");
-        let messages = [message(), message(), message()];
-        let [_, ender, last] = messages.each_ref().map(|message| message.message_id());
-        let mut results = Idem::new()
-            .process_batch(
-                &fixture.pool,
-                &messages,
-                async |tx: Tx, message: Message| {
-                    let id = message.message_id().map(str::to_owned);
-                    if id.as_deref() == ender {
-                        return ending(tx, message, end, effects).await;
-                    }
-                    if last_fails && id.as_deref() == last {
-                        return Err("out of stock".into());
-                    }
-                    work(tx, message).await
-                },
-            )
-            .await;
-        if end == "COMMIT" {
-            for result in results {
-                assert_never_acknowledged(result, &what);
-            }
-            continue;
-        }
-        assert_never_acknowledged(results.remove(1), &what);
-        for result in results {
-            assert!(
-                matches!(result, Ok(Processed::New { .. })),
-                "{what}: {result:?}"
-            );
-        }
-        fixture.assert_done_once(&messages[0]).await;
-        fixture.assert_untouched(&messages[1]).await;
-    }
-    fixture.until_quiet().await;
+/// What the second of three messages of a batch does after its insert.
+#[derive(Clone, Copy, Debug)]
+enum Misuse {
+    Commits,
+    Ends(End, usize),
+    /// The handler ends the transaction and keeps its `Tx`.
+    Keeps(End),
+    /// The handler ends the transaction and fails.
+    Fails(End, Failure),
 }
 
 /// How a handler fails.
@@ -201,63 +314,151 @@ enum Failure {
     Panic,
 }
 
-/// A handler that inserts a row, executes `end`, and fails.
-async fn failing(tx: Tx, message: Message, end: &str, failure: Failure) -> Handled {
-    insert(&tx, &message).await?;
-    tx.batch_execute(end).await?;
-    match failure {
-        Failure::Plain => Err("out of stock".into()),
-        Failure::Retryable => {
-            let conflict = "DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END $$";
-            Err(HandlerError::from(
-                tx.batch_execute(conflict).await.unwrap_err(),
-            ))
+impl Failure {
+    async fn fail(self, tx: &Tx) -> Handled {
+        match self {
+            Self::Plain => Err("out of stock".into()),
+            Self::Retryable => {
+                let conflict = "DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END $$";
+                let error = tx.batch_execute(conflict).await.unwrap_err();
+                Err(HandlerError::from(error))
+            }
+            Self::Panic => panic!("a bug"),
         }
-        Failure::Panic => panic!("a bug"),
     }
 }
 
-/// I4: a handler that commits the claim of its message and fails after that is an error of the
-/// message, which no redelivery would handle. A handler that executes ROLLBACK has only failed.
-#[tokio::test]
-async fn i4_failure_after_commit_is_not_acknowledged() {
-    let fixture = Fixture::new().await;
-    let idem = Idem::new();
-    for failure in [Failure::Plain, Failure::Retryable, Failure::Panic] {
-        for (end, in_batch) in ENDS.into_iter().flat_map(|end| [(end, false), (end, true)]) {
-            let message = message();
-            let what = format!("{end}, {failure:?}, in a batch: {in_batch}");
-            let handler = |tx, message| failing(tx, message, end, failure);
-            let attempt = async {
-                match in_batch {
-                    true => idem
-                        .process_batch(&fixture.pool, std::slice::from_ref(&message), handler)
-                        .await
-                        .remove(0),
-                    false => idem.process(&fixture.pool, &message, handler).await,
-                }
-            };
-            let attempt = std::panic::AssertUnwindSafe(attempt).catch_unwind().await;
-            if end == "COMMIT" {
-                assert_never_acknowledged(attempt.expect(&what), &what);
-                assert!(fixture.is_claimed(&message).await, "{what}");
-                assert_eq!(fixture.work(&message).await, 1, "{what}");
-                continue;
+const FAILURES: [Failure; 3] = [Failure::Plain, Failure::Retryable, Failure::Panic];
+
+impl Misuse {
+    fn all() -> Vec<Self> {
+        let of_end = |end| {
+            let fails = FAILURES.map(|failure| Self::Fails(end, failure));
+            let others = [Self::Ends(end, 0), Self::Ends(end, 1), Self::Keeps(end)];
+            others.into_iter().chain(fails)
+        };
+        let ends = ENDS.into_iter().flat_map(of_end);
+        ends.chain([Self::Commits]).collect()
+    }
+
+    async fn handle(self, tx: Tx, message: Message, kept: &Mutex<Vec<Tx>>) -> Handled {
+        match self {
+            Self::Commits => committing(tx, message, "COMMIT").await,
+            Self::Ends(end, effects) => ending(tx, message, end, effects).await,
+            Self::Keeps(end) => {
+                insert(&tx, &message).await?;
+                end.execute(&tx).await?;
+                kept.lock().unwrap().push(tx);
+                Ok(vec![])
             }
-            match attempt {
-                Ok(processed) => {
-                    let error = processed.expect_err(&what);
-                    assert!(matches!(error, Error::Handler(_)), "{what}: {error:?}");
-                }
-                Err(_) => assert!(matches!(failure, Failure::Panic) && !in_batch, "{what}"),
+            Self::Fails(end, failure) => {
+                insert(&tx, &message).await?;
+                end.execute(&tx).await?;
+                failure.fail(&tx).await
             }
-            fixture.assert_untouched(&message).await;
-            let processed = idem.process(&fixture.pool, &message, work).await.unwrap();
-            assert!(
-                matches!(processed, Processed::New { .. }),
-                "{what}: {processed:?}"
-            );
         }
     }
-    fixture.until_quiet().await;
+
+    fn assert_error(self, result: Result<Processed, Error>) {
+        let what = format!("{self:?}");
+        match self {
+            Self::Commits => assert_rejected_for_commit(result, &what),
+            Self::Ends(..) => assert_never_acknowledged(result, &what),
+            Self::Keeps(_) => {
+                assert!(matches!(result, Err(Error::TransactionKept)), "{result:?}");
+            }
+            Self::Fails(..) => {
+                assert!(
+                    matches!(result, Err(Error::Handler(_))),
+                    "{what}: {result:?}"
+                );
+            }
+        }
+    }
+}
+
+/// I4: a handler that ends the transaction of its batch, in whatever way, fails alone. The other
+/// messages of the batch are handled, and its own message is handled at its next delivery.
+///
+/// If the handler returns no error, the handlers after it run outside of a transaction, and are
+/// repeated: see [`Error::TransactionEnded`].
+#[tokio::test]
+async fn i4_handler_that_ends_its_batch_fails_alone() {
+    let fixture = Fixture::new().await;
+    let idem = idem(|rule| rule.max_attempts(1));
+    for misuse in Misuse::all() {
+        let messages = [message(), message(), message()];
+        let ender = messages[1].message_id();
+        let (kept, runs) = (Mutex::new(Vec::new()), Mutex::new(0));
+        let mut results = idem
+            .process_batch(
+                &fixture.pool,
+                &messages,
+                async |tx: Tx, message: Message| {
+                    *runs.lock().unwrap() += 1;
+                    match message.message_id() == ender {
+                        true => misuse.handle(tx, message, &kept).await,
+                        false => work(tx, message).await,
+                    }
+                },
+            )
+            .await;
+        assert!(
+            runs.into_inner().unwrap() > 3,
+            "the batch is one transaction"
+        );
+        misuse.assert_error(results.remove(1));
+        for result in results {
+            assert!(
+                matches!(result, Ok(Processed::New { .. })),
+                "{misuse:?}: {result:?}"
+            );
+        }
+        drop(kept);
+        fixture.until_quiet().await;
+        fixture.assert_done_once(&messages[0]).await;
+        let runs_outside = matches!(misuse, Misuse::Ends(End::Rollback | End::RejectedCommit, _));
+        assert_eq!(
+            fixture.work(&messages[2]).await,
+            1 + i64::from(runs_outside),
+            "{misuse:?}"
+        );
+        assert!(fixture.is_claimed(&messages[2]).await, "{misuse:?}");
+        assert_eq!(fixture.effects(&messages[2]).await.len(), 1, "{misuse:?}");
+        assert_handled_next(&fixture, &messages[1], &format!("{misuse:?}")).await;
+    }
+}
+
+/// I4: a handler that ends its transaction and then fails or panics has only failed, and its
+/// message is handled at its next delivery.
+#[tokio::test]
+async fn i4_failure_after_the_end_of_the_transaction_is_retried() {
+    let fixture = Fixture::new().await;
+    let idem = idem(|rule| rule.max_attempts(2));
+    for (end, failure) in ENDS
+        .into_iter()
+        .flat_map(|end| FAILURES.map(|failure| (end, failure)))
+    {
+        let message = message();
+        let what = format!("{end:?}, {failure:?}");
+        let attempt = idem.process(&fixture.pool, &message, async |tx: Tx, message: Message| {
+            insert(&tx, &message).await?;
+            end.execute(&tx).await?;
+            failure.fail(&tx).await
+        });
+        let attempt = std::panic::AssertUnwindSafe(attempt).catch_unwind().await;
+        match attempt {
+            Ok(processed) => {
+                let error = processed.expect_err(&what);
+                assert!(matches!(error, Error::Handler(_)), "{what}: {error:?}");
+                assert!(
+                    matches!(error.settlement(), Settlement::Retry { .. }),
+                    "{what}"
+                );
+            }
+            Err(_) => assert!(matches!(failure, Failure::Panic), "{what}"),
+        }
+        fixture.until_quiet().await;
+        assert_handled_next(&fixture, &message, &what).await;
+    }
 }

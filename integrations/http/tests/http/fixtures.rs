@@ -135,7 +135,11 @@ async fn work(app: &App, request: Request) -> Result<Response, Error> {
                 assert!(tx.batch_execute("SELECT 1 / 0").await.is_err());
             }
             if let Some(end) = header("x-end") {
-                tx.batch_execute(&end).await?;
+                let ended = tx.batch_execute(&end).await;
+                assert_eq!(ended.is_err(), end.starts_with("COMMIT"), "{end}");
+                if header("x-ignore-end").is_none() {
+                    ended?;
+                }
             }
             if header("x-keep-tx").is_some() {
                 *app.kept.lock().unwrap() = Some(tx);

@@ -178,22 +178,48 @@ async fn handler_that_keeps_its_transaction_commits_nothing() {
         .assert_run(201, 4);
 }
 
-/// I2: if a handler ends its transaction itself, the layer does not deliver its response, because
-/// the response does not show what has taken effect.
+/// I2: if a handler ends its transaction itself, the layer does not deliver its response, and
+/// nothing is committed or recorded: a repeated request with the same key runs and succeeds.
 #[tokio::test]
 async fn handler_that_ends_its_transaction_is_an_error() {
     let fixture = Fixture::new(Mode::Transaction).await;
-    for end in ["ROLLBACK", "COMMIT", "ROLLBACK; BEGIN"] {
-        for status in ["201", "402"] {
-            let ended = fixture
-                .send(
-                    &ask(&format!("{end} {status}"))
-                        .with("x-end", end)
-                        .with("x-status", status),
-                )
-                .await;
-            ended.assert_problem(500, "failed");
+    let mut runs = 0;
+    for (end, is_ignored) in [
+        ("ROLLBACK", false),
+        ("ROLLBACK; BEGIN", false),
+        ("COMMIT", true),
+        ("COMMIT AND CHAIN", true),
+        ("COMMIT", false),
+    ] {
+        for status in ["201", "402", "503"] {
+            let key = format!("{end} {is_ignored} {status}");
+            let mut ends = ask(&key).with("x-end", end).with("x-status", status);
+            if is_ignored {
+                ends = ends.with("x-ignore-end", "1");
+            }
+            let ended = fixture.send(&ends).await;
+            runs += 1;
+            match (end, is_ignored, status) {
+                // The handler returns the error of its COMMIT as its own response.
+                ("COMMIT", false, _) => assert!(ended.body.contains("2D000"), "{ended:?}"),
+                // A response that is not recorded is delivered.
+                (_, _, "503") => ended.assert_run(503, runs),
+                _ => ended.assert_problem(500, "failed"),
+            }
+            fixture.until_quiet().await;
+            assert_eq!(fixture.work(&key).await, 0, "{key}");
+
+            let done = fixture.send(&ask(&key)).await;
+            runs += 1;
+            done.assert_run(201, runs);
+            fixture.send(&ask(&key)).await.assert_replay_of(&done);
+            assert_eq!(fixture.work(&key).await, 2, "{key}");
         }
     }
+    let requests = i64::try_from(runs / 2).unwrap();
+    assert_eq!(
+        (fixture.claims().await, fixture.sent().await),
+        (requests, requests)
+    );
     fixture.until_quiet().await;
 }

@@ -117,7 +117,6 @@ impl<S: Source> Runtime<S> {
         }
         let kept_as = match &result {
             Ok(Processed::Mismatch) => KeptAs::Hash,
-            Err(Error::TransactionEnded) => KeptAs::ItselfOrHash,
             _ => KeptAs::Itself,
         };
         match Verdict::of(result) {

@@ -11,7 +11,7 @@ use crate::{
     consumer::{
         failures::identity,
         queue::QueuedMessage,
-        rejections::{KeptAs, is_claimed, keep},
+        rejections::{KeptAs, keep},
         summary::DeliveryOutcome,
     },
     error::causes,
@@ -124,7 +124,7 @@ impl<S: Source> Runtime<S> {
 
     pub(super) async fn reject(&self, queued: QueuedMessage, reason: String, kept_as: KeptAs) {
         let destination = queued.message.given_destination();
-        if queued.receipt.keeps_rejected() && !self.has_left_inbox(&queued.message, kept_as).await {
+        if queued.receipt.keeps_rejected() {
             tracing::warn!(
                 reason,
                 destination = destination.map(Destination::as_str),
@@ -169,18 +169,6 @@ impl<S: Source> Runtime<S> {
                     .await;
             }
         }
-    }
-
-    /// Returns whether the handler of a message of the inbox has committed its claim. The inbox
-    /// then has no row of the message, so its receipt cannot keep the message.
-    async fn has_left_inbox(&self, message: &Message, kept_as: KeptAs) -> bool {
-        if message.stored().is_none() || kept_as != KeptAs::ItselfOrHash {
-            return false;
-        }
-        // Without a reply, try to store a dead letter: this never loses the message.
-        is_claimed(&self.idem, &self.pool, message)
-            .await
-            .unwrap_or(true)
     }
 
     /// Stores a message in `idem.dead_letter`. Returns false when it is a dead letter already or
