@@ -67,7 +67,8 @@ pub enum Before {
     /// is redelivered later. [`Settlement::Retry`] counts as a failure of the message: after too
     /// many failures it is rejected.
     Stop(Settlement),
-    /// This message is processed instead. Its destination, id and payload are used.
+    /// This message is processed instead. Its destination, id and payload are used. A message of
+    /// the inbox keeps the id under which it is stored.
     Replace(Message),
 }
 

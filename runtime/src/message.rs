@@ -204,6 +204,16 @@ impl Message {
         self.with(|parts| parts.noted_lease = Some(noted))
     }
 
+    /// Returns the message as the replacement of a delivered message: with the lease of the inbox,
+    /// and with the place where an attempt notes its lease.
+    #[must_use]
+    pub(crate) fn in_place_of(self, delivered: &Self) -> Self {
+        self.with(|parts| {
+            parts.stored.clone_from(&delivered.0.stored);
+            parts.noted_lease.clone_from(&delivered.0.noted_lease);
+        })
+    }
+
     /// Returns the message without a destination, and with `message_id` as the message id of its
     /// sender.
     #[must_use]

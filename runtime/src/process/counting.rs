@@ -53,7 +53,7 @@ pub(super) async fn end_failed_attempt(
         }
         // The handler is the cause. This includes a handler that lost its connection in each
         // attempt, because the database could be reached at the start of each attempt.
-        _ if matches!(error, Error::Handler(_)) => leases.failed_with(held, error).await,
+        _ if matches!(error, Error::Handler(_)) => leases.count_failure(held, error).await,
         // The result is unknown, so the lease is not released: it expires, the attempt stays
         // counted, and the next attempt finds out the result.
         ErrorKind::AmbiguousCommit => Err(error),
@@ -71,7 +71,7 @@ pub(super) async fn end_failed_attempt(
             leases.give_back(held).await?;
             Err(error)
         }
-        _ => leases.failed_with(held, error).await,
+        _ => leases.count_failure(held, error).await,
     }
 }
 

@@ -6,6 +6,7 @@ use super::settings::Settings;
 use crate::{
     Handled, Message, Settlement,
     filter::{After, Before},
+    panics::unwinding,
     telemetry,
 };
 
@@ -21,20 +22,22 @@ pub(super) async fn filter_message(
         match filter.before_consuming(&message).await {
             Before::Continue => {}
             Before::Stop(settlement) => return Err(settlement),
-            Before::Replace(other) => message = other,
+            Before::Replace(other) => message = other.in_place_of(&message),
         }
     }
     Ok(message)
 }
 
-/// Returns the effects of a handler after the filters, with the trace context of the message.
+/// Returns the effects of a handler after the filters, with the trace context of the message. A
+/// panic of a filter is an error of the handler, so that the lease of the attempt is ended.
 pub(super) async fn filter_effects(
     settings: &Settings,
     message: &Message,
     mut effects: Vec<Effect>,
 ) -> Handled {
     for filter in settings.filters.iter().rev() {
-        match filter.on_consumed(message, &effects).await {
+        let consumed = async { filter.on_consumed(message, &effects).await };
+        match unwinding(consumed).await? {
             After::Continue => {}
             After::Replace(others) => effects = others,
             After::Stop(error) => return Err(error),

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Error, HandlerError, Processed,
-    lease::give_back_on,
+    lease::{NotedLease, give_back_on},
     short_transaction::{ShortTransaction, again},
     telemetry,
 };
@@ -155,6 +155,17 @@ impl<'t> Leases<'t> {
             error => HandlerError::from(error),
         };
         self.failed(held, error).await
+    }
+
+    /// Like [`failed_with`](Self::failed_with), for an attempt that a consumer may interrupt. The
+    /// lease is no longer noted: a consumer that stops now would release it without counting.
+    pub(super) async fn count_failure(
+        &self,
+        held: &Held,
+        error: Error,
+    ) -> Result<Processed, Error> {
+        self.task.message.noted_lease().and_then(NotedLease::take);
+        self.failed_with(held, error).await
     }
 
     /// Ends the lease of a failed attempt. The attempt stays counted, unless the environment caused

@@ -1,6 +1,10 @@
 //! The messages of a batch share a transaction, and a poisoned message of a batch fails alone.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{
+    future::pending,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use futures_util::{FutureExt, future::BoxFuture};
 use idem_client::{Effect, MessageId};
@@ -146,10 +150,23 @@ async fn batch_uses_one_transaction_for_each_destination() {
 
 /// A filter that panics before the handler of a message with the type `before`, and after the
 /// handler of a message with the type `after`.
-struct Panicking;
+struct Panicking {
+    broker: Broker,
+    /// How many messages were settled when the message `good` came for the first time: none if it
+    /// is in a batch with the messages before it.
+    settled: Arc<OnceLock<usize>>,
+}
 
 impl Filter for Panicking {
     fn before_consuming<'a>(&'a self, message: &'a Message) -> BoxFuture<'a, Before> {
+        if message
+            .message_id()
+            .is_some_and(|id| id.starts_with("good"))
+        {
+            let told = self.broker.told();
+            let settled = told.acknowledged.len() + told.retried.len();
+            self.settled.get_or_init(|| settled);
+        }
         assert_ne!(message.message_type(), Some("before"), "a bug");
         async { Before::Continue }.boxed()
     }
@@ -170,6 +187,7 @@ async fn i2_panic_does_not_repeat_unprotected_neighbours() {
         let panicking = message(format!("panic-{place}"), "").with_type(place);
         let good = message(format!("good-{place}"), "");
         let broker = Broker::with([without_id, panicking, good]).closed();
+        let settled = Arc::default();
         let id = |message: &Message| {
             assert_ne!(message.message_type(), Some("id"), "no id");
             MessageId::text(message.message_id()?).ok()
@@ -180,18 +198,26 @@ async fn i2_panic_does_not_repeat_unprotected_neighbours() {
         });
         let idem = Idem::builder()
             .policies(policies)
-            .filter(Panicking)
+            .filter(Panicking {
+                broker: broker.clone(),
+                settled: Arc::clone(&settled),
+            })
             .build()
             .unwrap();
         let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
             .idem(idem)
             .handle("batches", noting())
-            .batches(Batches::new(3).linger(Duration::from_millis(200)))
+            .batches(Batches::new(3).linger(Duration::from_secs(1)))
             .back_off(Duration::from_millis(1), Duration::from_millis(2))
             .max_deliveries(2)
             .concurrency(1);
         let summary = source_ended(in_time(consumer.run(pending())).await);
 
+        assert_eq!(
+            settled.get(),
+            Some(&0),
+            "{place}: the batch had three messages"
+        );
         assert_eq!(
             (summary.handled, summary.retried, summary.rejected),
             (2, 1, 1),

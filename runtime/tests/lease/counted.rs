@@ -9,10 +9,14 @@ use std::{
     time::Duration,
 };
 
-use idem_client::{ErrorKind, lease::Lease};
+use futures_util::{FutureExt, future::BoxFuture};
+use idem_client::{Effect, ErrorKind, lease::Lease};
 use idem_runtime::{
-    Consumer, Error, Idem, Message, Processed, Settlement, Tx, consumer::Summary,
-    lease::LeaseContext, policy::Style,
+    Consumer, Error, Idem, Message, Policies, Processed, Settlement, Tx,
+    consumer::Summary,
+    filter::{After, Before, Filter},
+    lease::LeaseContext,
+    policy::{Rule, Style},
 };
 use idem_testkit::{
     broker::Broker,
@@ -310,15 +314,50 @@ async fn lost_connection_uses_no_attempt() {
     fixture.assert_done_once(&message).await;
 }
 
+/// A filter that replaces each message by a new one, and panics after the handler if `panics` is
+/// set.
+struct Replacing {
+    panics: bool,
+}
+
+impl Filter for Replacing {
+    fn before_consuming<'a>(&'a self, message: &'a Message) -> BoxFuture<'a, Before> {
+        let other = Message::new(DESTINATION, message.payload().clone())
+            .with_message_id(message.message_id().unwrap())
+            .with_deliveries(2);
+        async { Before::Replace(other) }.boxed()
+    }
+
+    fn on_consumed<'a>(&'a self, _: &'a Message, _: &'a [Effect]) -> BoxFuture<'a, After> {
+        assert!(!self.panics, "a bug");
+        async { After::Continue }.boxed()
+    }
+}
+
+/// Returns an `Idem` that counts attempts, with a filter that replaces each message.
+fn counting_replaced(panics: bool) -> Idem {
+    let counts = |rule: Rule| rule.count_attempts(true).lease(LONG);
+    Idem::builder()
+        .policies(Policies::default().default_rule(counts))
+        .filter(Replacing { panics })
+        .build()
+        .unwrap()
+}
+
 /// Goal: an attempt that the end of the grace period interrupts has not failed. Its transaction is
-/// rolled back, and its lease is released without counting before its message is returned.
+/// rolled back, and its lease is released without counting before its message is returned. This
+/// also applies to a message that a filter has replaced.
 #[tokio::test(flavor = "multi_thread")]
 async fn interrupted_counted_attempt_is_released_uncounted() {
     let fixture = Fixture::new().await;
-    for sleeps in [false, true] {
+    for (sleeps, is_replaced) in [(false, false), (true, false), (false, true)] {
         let message = redelivered();
         let broker = Broker::with([message.clone()]);
-        let summary = interrupt(&fixture, broker.clone(), sleeps).await;
+        let idem = match is_replaced {
+            true => counting_replaced(false),
+            false => idem(|rule| rule.count_attempts(true).lease(LONG)),
+        };
+        let summary = interrupt(&fixture, broker.clone(), idem, sleeps).await;
         assert_eq!((summary.given_back, summary.rejected), (1, 0));
         assert_eq!(broker.told().released.len(), 1);
         assert_eq!(fixture.work(&message).await, 0);
@@ -338,7 +377,8 @@ async fn i4_interrupted_last_delivery_becomes_dead_letter() {
     let broker = Broker::with([redelivered()])
         .dropping_rejected()
         .near_limit();
-    let summary = interrupt(&fixture, broker.clone(), false).await;
+    let idem = idem(|rule| rule.count_attempts(true).lease(LONG));
+    let summary = interrupt(&fixture, broker.clone(), idem, false).await;
     assert_eq!((summary.given_back, summary.rejected), (0, 1));
     let told = broker.told();
     assert_eq!((told.acknowledged.len(), told.released.len()), (1, 0));
@@ -347,7 +387,7 @@ async fn i4_interrupted_last_delivery_becomes_dead_letter() {
 }
 
 /// Runs a consumer that counts attempts, and stops it while its handler runs.
-async fn interrupt(fixture: &Fixture, broker: Broker, sleeps: bool) -> Summary {
+async fn interrupt(fixture: &Fixture, broker: Broker, idem: Idem, sleeps: bool) -> Summary {
     let runs = Arc::new(AtomicUsize::new(0));
     let began = Arc::clone(&runs);
     let handler = move |tx: Tx, message: Message| {
@@ -365,11 +405,88 @@ async fn interrupt(fixture: &Fixture, broker: Broker, sleeps: bool) -> Summary {
         }
     };
     let consumer = Consumer::new(fixture.pool.clone(), broker)
-        .idem(idem(|rule| rule.count_attempts(true).lease(LONG)))
+        .idem(idem)
         .handle(DESTINATION, handler)
         .grace(Duration::from_millis(50));
     let handler_runs = until("the handler runs", async || {
         runs.load(Ordering::SeqCst) == 1
     });
     in_time(consumer.run(handler_runs)).await.unwrap()
+}
+
+/// Goal: a filter that panics after the handler ends the attempt: the attempt is counted, and the
+/// lease does not delay the next one.
+#[tokio::test]
+async fn panic_of_a_filter_ends_the_counted_attempt() {
+    let fixture = Fixture::new().await;
+    fixture.attempts(3).await;
+    let message = redelivered();
+    let idem = counting_replaced(true);
+    let error = idem
+        .process(&fixture.pool, &message, work)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::Attempt { .. }), "{error:?}");
+    assert!(error.to_string().contains("a bug"), "{error}");
+    assert_eq!(fixture.work(&message).await, 0);
+    let held = fixture.acquired(&message, LONG).await;
+    assert_eq!(held.attempt(), 2);
+    assert!(held.last_error().unwrap().contains("a bug"), "{held:?}");
+}
+
+/// Goal: the grace period ends while the lease of a failed attempt is released. The attempt stays
+/// counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_attempt_whose_release_is_interrupted_is_counted() {
+    let fixture = Fixture::new().await;
+    let (message, locker) = (redelivered(), fixture.database.client().await);
+    let locked = Arc::new(tokio::sync::Semaphore::new(0));
+    let may_fail = Arc::clone(&locked);
+    let handler = move |tx: Tx, _: Message| {
+        let may_fail = Arc::clone(&may_fail);
+        async move {
+            drop(tx);
+            let _locked = may_fail.acquire().await?;
+            Err("out of stock".into())
+        }
+    };
+    let consumer = Consumer::new(fixture.pool.clone(), Broker::with([message.clone()]))
+        .idem(idem(|rule| rule.count_attempts(true).lease(LONG)))
+        .handle(DESTINATION, handler)
+        .grace(Duration::from_millis(50));
+    let waiting = async || {
+        let sql = "SELECT pid FROM pg_stat_activity
+                    WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        let row = fixture.observer.query_opt(sql, &[]).await.unwrap();
+        row.map(|row| row.get::<_, i32>(0))
+    };
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    let running = tokio::spawn(consumer.run(async {
+        let _ = stopped.await;
+    }));
+    until("the message is leased", async || {
+        fixture.left(&message).await.is_some()
+    })
+    .await;
+    let lock =
+        "BEGIN; SELECT FROM idem.pending_0 FOR UPDATE; SELECT FROM idem.pending_1 FOR UPDATE";
+    locker.batch_execute(lock).await.unwrap();
+    locked.add_permits(1);
+    let mut releaser = None;
+    until("the lease is being released", async || {
+        releaser = waiting().await;
+        releaser.is_some()
+    })
+    .await;
+    stop.send(()).unwrap();
+    until("the release is cancelled", async || {
+        waiting().await != releaser
+    })
+    .await;
+    locker.batch_execute("ROLLBACK").await.unwrap();
+    in_time(running).await.unwrap().unwrap();
+    let leased = fixture.acquire(&message, LONG).await;
+    assert!(matches!(leased, Lease::InProgress { .. }), "{leased:?}");
+    fixture.expire(&message).await;
+    assert_eq!(fixture.acquired(&message, LONG).await.attempt(), 2);
 }

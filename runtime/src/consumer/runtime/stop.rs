@@ -91,7 +91,9 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    /// `have_ended` means that no transaction of an interrupted handler is still open.
+    /// `have_ended` means that the connections of interrupted handlers are closed. The server has
+    /// then ended their transactions, except behind a pooler and after a wait of a second. The
+    /// release of a lease waits for a transaction that completes its message.
     async fn release_waiting(&self, until: Instant, have_ended: bool) {
         let waiting = self.queue.drain();
         if have_ended {
