@@ -101,7 +101,8 @@ impl<S: Source> Consumer<S> {
     ///
     /// The handler works in the transaction that claims the message. It must drop `Tx` before it
     /// returns: if it keeps `Tx`, processing fails with [`Error::TransactionKept`] and the
-    /// transaction is rolled back. If it executes COMMIT or ROLLBACK, processing fails with
+    /// transaction is rolled back. The server rejects a COMMIT of the handler, and the message is
+    /// rejected. If the handler executes ROLLBACK, processing fails with
     /// [`Error::TransactionEnded`].
     pub fn handle<F, Fut>(mut self, destination: &str, handler: F) -> Self
     where
