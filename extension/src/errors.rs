@@ -164,7 +164,6 @@ impl From<Error> for ErrorReport {
                 PgSqlErrorCode::ERRCODE_INVALID_TRANSACTION_TERMINATION,
                 "COMMIT is forbidden in this transaction".into(),
             )
-            .set_detail("The transaction is rolled back.")
             .set_hint(
                 "The program that called idem_forbid_commit() commits this transaction. The \
                  handler of a message must not execute COMMIT.",
@@ -173,7 +172,10 @@ impl From<Error> for ErrorReport {
                 PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
                 "COMMIT is not forbidden in this transaction".into(),
             )
-            .set_detail("The transaction in which idem_forbid_commit() was called has ended.")
+            .set_detail(
+                "The transaction in which idem_forbid_commit() was called has ended, or \
+                 idem_allow_commit() was called before.",
+            )
             .set_hint(
                 "The handler of a message must not execute COMMIT or ROLLBACK. It may execute \
                  ROLLBACK TO SAVEPOINT.",

@@ -1,6 +1,6 @@
 //! I10: after `idem_forbid_commit`, only the program that calls `idem_allow_commit` can commit.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use idem_testkit::{Database, Session};
 
 async fn session(name: &str) -> Result<(Database, Session)> {
@@ -21,10 +21,11 @@ async fn is_rolled_back(session: &Session, sql: &str) -> Result<()> {
     Ok(())
 }
 
-/// Each statement that commits fails with 2D000 and rolls back, also if a savepoint before
-/// `idem_forbid_commit` was restored.
+/// Each statement that commits fails with 2D000, also after ROLLBACK TO a savepoint that was set
+/// before `idem_forbid_commit`. The transaction is then a failed one, so a program
+/// that ignores the error cannot write.
 #[tokio::test]
-async fn i10_forbidden_commit_fails_and_rolls_back() -> Result<()> {
+async fn i10_forbidden_commit_fails() -> Result<()> {
     let (_db, session) = session("forbidden").await?;
     for sql in [
         "COMMIT",
@@ -44,8 +45,68 @@ async fn i10_forbidden_commit_fails_and_rolls_back() -> Result<()> {
         let refusal = session.refused(sql).await?;
         ensure!(refusal.sqlstate == "2D000", "{sql}: {refusal:?}");
         ensure!(refusal.hint.contains("COMMIT"), "{sql}: {refusal:?}");
+        let refusal = session.refused("INSERT INTO work VALUES ('n')").await?;
+        ensure!(refusal.sqlstate == "25P02", "{sql}: {refusal:?}");
+        // COMMIT of a failed transaction is a rollback, so it is accepted.
+        session.run("COMMIT").await?;
         is_rolled_back(&session, sql).await?;
     }
+    Ok(())
+}
+
+/// A function that the statement of the program calls cannot commit in another way either.
+#[tokio::test]
+async fn i10_forbidden_commit_fails_in_an_implicit_block() -> Result<()> {
+    let (_db, session) = session("implicit").await?;
+    for sql in [
+        "INSERT INTO work VALUES ('m'); SELECT idem_forbid_commit()",
+        "INSERT INTO work VALUES ('m'); SELECT idem_forbid_commit(); COMMIT",
+    ] {
+        let refusal = session.refused(sql).await?;
+        ensure!(refusal.sqlstate == "2D000", "{sql}: {refusal:?}");
+        is_rolled_back(&session, sql).await?;
+    }
+    Ok(())
+}
+
+/// A foreign table that the transaction uses for the first time does not commit before the error.
+#[tokio::test]
+async fn i10_forbidden_commit_does_not_commit_foreign_tables() -> Result<()> {
+    let (db, session) = session("foreign").await?;
+    let host = db.cluster().socket_dir();
+    session
+        .run(&format!(
+            "CREATE EXTENSION postgres_fdw;
+             CREATE SERVER same FOREIGN DATA WRAPPER postgres_fdw
+                 OPTIONS (host '{}', dbname '{}');
+             CREATE USER MAPPING FOR postgres SERVER same OPTIONS (user 'postgres');
+             CREATE FOREIGN TABLE elsewhere (id text) SERVER same OPTIONS (table_name 'work')",
+            host.display(),
+            db.name()
+        ))
+        .await?;
+    session.run(BEGIN).await?;
+    session.run("INSERT INTO elsewhere VALUES ('m')").await?;
+    let refusal = session.refused("COMMIT").await?;
+    ensure!(refusal.sqlstate == "2D000", "{refusal:?}");
+    session.run("ROLLBACK").await?;
+    is_rolled_back(&session, "COMMIT").await
+}
+
+/// The error of a statement keeps its position after the hook on statements is set.
+#[tokio::test]
+async fn errors_of_statements_keep_their_position() -> Result<()> {
+    let (_db, session) = session("position").await?;
+    session
+        .run("BEGIN; SELECT idem_forbid_commit(); ROLLBACK")
+        .await?;
+    let error = session
+        .batch_execute("CREATE TABLE other (id nonexistent)")
+        .await
+        .err()
+        .context("a table with an unknown type")?;
+    let error = error.as_db_error().context("not an error of the server")?;
+    ensure!(error.position().is_some(), "{error:?}");
     Ok(())
 }
 
@@ -73,8 +134,10 @@ async fn i10_allowed_commit_succeeds() -> Result<()> {
             .await?,
         "1|t"
     );
-    // The next transaction begins without the state of this one.
-    session.run("BEGIN; DELETE FROM work; COMMIT").await?;
+    session
+        .run("BEGIN; SELECT idem_forbid_commit(); ROLLBACK; BEGIN; DELETE FROM work; COMMIT")
+        .await
+        .context("the state of a rolled-back transaction is not kept")?;
     Ok(())
 }
 
