@@ -31,8 +31,6 @@ struct Fence {
     step: String,
     /// The transactions that have not ended; empty if the fence has passed.
     lockers: Lockers,
-    /// Whether `pass_fence` was called for this step since the last call of `fences_pending`.
-    asked_for: bool,
 }
 
 /// Returns true when all transactions have ended that were in the rings (that held the lock of
@@ -67,13 +65,11 @@ fn has_passed(table: pg_sys::Oid, step: &str) -> bool {
         let new = || Fence {
             step: step.to_owned(),
             lockers: Lockers::of(table),
-            asked_for: true,
         };
         let fence = fences.entry((table, rotates)).or_insert_with(new);
         if fence.step != step {
             *fence = new();
         }
-        fence.asked_for = true;
         fence.lockers.have_ended()
     })
 }
@@ -98,14 +94,12 @@ fn transaction_ended(_: End) {
     PUBLISHED.set(false);
 }
 
-/// Returns whether a rotation waits at its fence in this backend. Forgets each fence for which
-/// `pass_fence` was not called since the last check, because another maintainer has completed the
-/// step.
+/// Returns whether a rotation waits at its fence in this backend. Another maintainer may have
+/// completed the step meanwhile; then the result is true until the listed transactions have ended.
+/// The list is kept, because a pass can miss its fence when another maintainer holds the lock of
+/// the step.
 pub fn fences_pending() -> bool {
-    FENCES.with_borrow_mut(|fences| {
-        fences.retain(|_, fence| std::mem::take(&mut fence.asked_for));
-        fences.values().any(|fence| !fence.lockers.is_empty())
-    })
+    FENCES.with_borrow(|fences| fences.values().any(|fence| !fence.lockers.is_empty()))
 }
 
 /// Returns whether a fence that this backend waits for has passed. Must be called in a transaction.
