@@ -26,8 +26,9 @@ pub fn complete(
     let claimed = match claim_identity(identity, &rings, Terms::LEASED)? {
         Outcome::Claimed(claimed) => claimed,
         // The other claimer has not looked at the pending row yet, or the lease does not stop it
-        // (it has expired, or is one of idem_next). This transaction has locked the pending row,
-        // and the claimer will wait for it. So waiting for the claimer would be a deadlock.
+        // (it has expired, or is one of idem_next), or the lease has stopped it after it had
+        // written its row. This transaction has locked the pending row, and in the first two cases
+        // the claimer will wait for it. So waiting for the claimer would be a deadlock.
         Outcome::InProgress => {
             return Err(Error::ClaimInProgress {
                 destination: name.to_owned(),

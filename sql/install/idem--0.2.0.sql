@@ -243,11 +243,12 @@ CREATE TABLE idem.ring (
     retention       interval    NOT NULL,
     name            text        NOT NULL,
     CONSTRAINT ring_pkey PRIMARY KEY (id),
-    CONSTRAINT ring_slices_are_numbered
-        CHECK (0 <= ALL (slices) AND cardinality(slices) > ALL (slices)),
+    CONSTRAINT ring_has_each_slice_once
+        CHECK (slices OPERATOR(pg_catalog.@>) '{0,1,2,3}'::int2[]
+               AND pg_catalog.cardinality(slices) OPERATOR(pg_catalog.=) 4),
     CONSTRAINT ring_has_times_of_each_slice
-        CHECK (cardinality(opened) = cardinality(slices)
-               AND cardinality(started) = cardinality(slices)),
+        CHECK (pg_catalog.cardinality(opened) OPERATOR(pg_catalog.=) 4
+               AND pg_catalog.cardinality(started) OPERATOR(pg_catalog.=) 4),
     CONSTRAINT ring_has_one_phase CHECK (NOT (opening AND emptying)),
     CONSTRAINT ring_retention_is_positive CHECK (retention > '0')
 );
@@ -1542,8 +1543,8 @@ COMMENT ON FUNCTION idem.has_pending(integer) IS
 -- holds payloads, these payloads are copied to the current slice.
 --
 -- Each execution of idem.rotate_payloads does at most one short step. No step waits for a lock that
--- a claimer holds. With wait, only the check for unused slices waits at its fence, after all other
--- steps that are possible.
+-- a claimer holds. With wait, the check for unused slices waits at its fence, if no other step is
+-- possible.
 
 CREATE FUNCTION idem.payload_table(slice integer) RETURNS regclass
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -1590,7 +1591,6 @@ BEGIN
     -- copied rarely.
     next := (r.current + 1) % 4;
     is_full := sizes[r.current + 1] >= greatest(least_bytes, total / 4);
-    -- Rotate before the check, because the check may wait at a fence.
     IF is_full AND sizes[next + 1] = 0 THEN
         UPDATE idem.payload_rotation x
            SET current = next,
@@ -1601,10 +1601,11 @@ BEGIN
          WHERE x.id = 1;
         RETURN true;
     END IF;
-    IF idem.look_for_unused_payloads(r, sizes, quiet_time, wait) THEN
+    IF idem.look_for_unused_payloads(r, sizes, quiet_time, false)
+       OR (is_full AND idem.move_payloads(r, next)) THEN
         RETURN true;
     END IF;
-    RETURN is_full AND idem.move_payloads(r, next);
+    RETURN wait AND idem.look_for_unused_payloads(r, sizes, quiet_time, true);
 EXCEPTION
     WHEN lock_not_available THEN
         RETURN false;
@@ -2804,8 +2805,8 @@ COMMENT ON FUNCTION idem.hash_of_message(text, jsonb, text, text, bytea) IS
     'Returns the key of the dead letter of a message without an id.';
 
 -- Transactions lock in this order: claim, pending row, dead letter. So two functions never deadlock
--- over one message. idem_complete is the exception: it locks the pending row first, and therefore
--- never waits for a claim. Functions for many messages skip rows that are locked.
+-- over one message. idem_complete is the exception: it locks the pending row first, and does not
+-- wait for a claim after that. Functions for many messages skip rows that are locked.
 
 -- Writes the pending message first and then looks for a claim, as idem_receive does.
 CREATE FUNCTION idem.requeue_letter(

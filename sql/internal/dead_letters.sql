@@ -67,8 +67,8 @@ COMMENT ON FUNCTION idem.hash_of_message(text, jsonb, text, text, bytea) IS
     'Returns the key of the dead letter of a message without an id.';
 
 -- Transactions lock in this order: claim, pending row, dead letter. So two functions never deadlock
--- over one message. idem_complete is the exception: it locks the pending row first, and therefore
--- never waits for a claim. Functions for many messages skip rows that are locked.
+-- over one message. idem_complete is the exception: it locks the pending row first, and does not
+-- wait for a claim after that. Functions for many messages skip rows that are locked.
 
 -- Writes the pending message first and then looks for a claim, as idem_receive does.
 CREATE FUNCTION idem.requeue_letter(

@@ -3,8 +3,8 @@
 -- holds payloads, these payloads are copied to the current slice.
 --
 -- Each execution of idem.rotate_payloads does at most one short step. No step waits for a lock that
--- a claimer holds. With wait, only the check for unused slices waits at its fence, after all other
--- steps that are possible.
+-- a claimer holds. With wait, the check for unused slices waits at its fence, if no other step is
+-- possible.
 
 CREATE FUNCTION idem.payload_table(slice integer) RETURNS regclass
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -51,7 +51,6 @@ BEGIN
     -- copied rarely.
     next := (r.current + 1) % 4;
     is_full := sizes[r.current + 1] >= greatest(least_bytes, total / 4);
-    -- Rotate before the check, because the check may wait at a fence.
     IF is_full AND sizes[next + 1] = 0 THEN
         UPDATE idem.payload_rotation x
            SET current = next,
@@ -62,10 +61,11 @@ BEGIN
          WHERE x.id = 1;
         RETURN true;
     END IF;
-    IF idem.look_for_unused_payloads(r, sizes, quiet_time, wait) THEN
+    IF idem.look_for_unused_payloads(r, sizes, quiet_time, false)
+       OR (is_full AND idem.move_payloads(r, next)) THEN
         RETURN true;
     END IF;
-    RETURN is_full AND idem.move_payloads(r, next);
+    RETURN wait AND idem.look_for_unused_payloads(r, sizes, quiet_time, true);
 EXCEPTION
     WHEN lock_not_available THEN
         RETURN false;

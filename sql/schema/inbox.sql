@@ -42,11 +42,12 @@ CREATE TABLE idem.ring (
     retention       interval    NOT NULL,
     name            text        NOT NULL,
     CONSTRAINT ring_pkey PRIMARY KEY (id),
-    CONSTRAINT ring_slices_are_numbered
-        CHECK (0 <= ALL (slices) AND cardinality(slices) > ALL (slices)),
+    CONSTRAINT ring_has_each_slice_once
+        CHECK (slices OPERATOR(pg_catalog.@>) '{0,1,2,3}'::int2[]
+               AND pg_catalog.cardinality(slices) OPERATOR(pg_catalog.=) 4),
     CONSTRAINT ring_has_times_of_each_slice
-        CHECK (cardinality(opened) = cardinality(slices)
-               AND cardinality(started) = cardinality(slices)),
+        CHECK (pg_catalog.cardinality(opened) OPERATOR(pg_catalog.=) 4
+               AND pg_catalog.cardinality(started) OPERATOR(pg_catalog.=) 4),
     CONSTRAINT ring_has_one_phase CHECK (NOT (opening AND emptying)),
     CONSTRAINT ring_retention_is_positive CHECK (retention > '0')
 );

@@ -13,9 +13,9 @@
 //! never waits for a claim while it holds a lock that the claim may wait for.
 //!
 //! Transactions lock in this order: claim, pending row, dead letter. `idem_complete` is the
-//! exception. It locks the pending row first, and therefore never waits for a claim. All functions
-//! use the clock of the server and the latest committed state. The functions that also execute SQL
-//! need READ COMMITTED for this; the others work at every isolation level.
+//! exception. It locks the pending row first, and does not wait for a claim after that. All
+//! functions use the clock of the server and the latest committed state. The functions that also
+//! execute SQL need READ COMMITTED for this; the others work at every isolation level.
 
 pub mod acquire;
 mod check;
