@@ -141,6 +141,35 @@ async fn i10_allowed_commit_succeeds() -> Result<()> {
     Ok(())
 }
 
+/// After `idem_allow_commit` the transaction can also be prepared.
+#[tokio::test]
+async fn i10_allowed_prepare_succeeds() -> Result<()> {
+    let (db, session) = session("prepared").await?;
+    session.run(BEGIN).await?;
+    session
+        .run("SELECT idem_allow_commit(); PREPARE TRANSACTION 'allowed'")
+        .await?;
+    // The server accepts COMMIT PREPARED only outside of a transaction block, so the statement is
+    // never a COMMIT of a transaction in which COMMIT is forbidden.
+    db.connect().await?.run("COMMIT PREPARED 'allowed'").await?;
+    assert_eq!(session.text("SELECT idem_is_claimed('m', 'd')").await?, "t");
+    Ok(())
+}
+
+/// A procedure cannot commit in a transaction block, with or without `idem_forbid_commit`.
+#[tokio::test]
+async fn i10_procedure_does_not_commit() -> Result<()> {
+    let (_db, session) = session("procedure").await?;
+    session
+        .run("CREATE PROCEDURE commits() LANGUAGE plpgsql AS 'BEGIN COMMIT; END'")
+        .await?;
+    session.run(BEGIN).await?;
+    let refusal = session.refused("CALL commits()").await?;
+    ensure!(refusal.sqlstate == "2D000", "{refusal:?}");
+    session.run("ROLLBACK").await?;
+    is_rolled_back(&session, "CALL").await
+}
+
 /// If the transaction has ended, `idem_allow_commit` fails with 25P01, and the COMMIT of the same
 /// query is skipped: the second transaction of the handler is not committed.
 #[tokio::test]
