@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use idem_cluster::{Cluster, Shutdown};
-use idem_testkit::ring::rotations;
+use idem_testkit::ring::{make_due, rotations};
 use idem_testkit::{DEADLINE, Session, until};
 
 use super::{claim, cluster, connect, with_idem};
@@ -286,5 +286,62 @@ async fn dropped_database_frees_its_counters() -> Result<()> {
         drop(session);
         postgres.run(&format!("DROP DATABASE {name}")).await?;
     }
+    Ok(())
+}
+
+/// A worker that cannot get the lock of maintenance in a pass keeps the list of its fence. So a
+/// transaction that began after the fence does not delay the rotation.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i7_worker_keeps_its_fence_while_the_lock_is_held() -> Result<()> {
+    let cluster = server("worker-fence")?;
+    let session = with_idem(&cluster, "shop").await?;
+    let (holder, later, maintainer) = (
+        connect(&cluster, "shop").await?,
+        connect(&cluster, "shop").await?,
+        connect(&cluster, "shop").await?,
+    );
+    assert_eq!(claim(&session, "first").await?, "t");
+    holder.run("BEGIN").await?;
+    assert_eq!(claim(&holder, "held").await?, "t");
+    make_due(&session, "standard").await?;
+    until("the ring is opening", async || {
+        let opening = "SELECT opening FROM idem.ring WHERE name = 'standard'";
+        Ok(session.text(opening).await? == "t")
+    })
+    .await?;
+    let before = rotations(&session, "standard").await?;
+    // The worker has read its list when it polls it: its transactions then lock no table.
+    let polls = "SELECT count(*) FROM pg_stat_activity
+                  WHERE backend_type = 'idem maintainer' AND wait_event = 'Extension'";
+    until("the worker waits at the fence", async || {
+        Ok(session.text(polls).await? == "1")
+    })
+    .await?;
+
+    later.run("BEGIN").await?;
+    assert_eq!(claim(&later, "later").await?, "t");
+    maintainer
+        .run("BEGIN; LOCK TABLE idem.ring IN SHARE UPDATE EXCLUSIVE MODE")
+        .await?;
+    // Two different waits of the worker: the pass of the first wait has ended.
+    let waits = "SELECT coalesce(max(l.waitstart)::text, '') FROM pg_locks l
+                  WHERE l.relation = 'idem.ring'::regclass AND NOT l.granted";
+    let mut seen = std::collections::BTreeSet::new();
+    until("the worker waits twice for the lock", async || {
+        let wait = session.text(waits).await?;
+        if !wait.is_empty() {
+            seen.insert(wait);
+        }
+        Ok(seen.len() >= 2)
+    })
+    .await?;
+    maintainer.run("COMMIT").await?;
+    holder.run("COMMIT").await?;
+    until(
+        "the ring rotates while the later claim is open",
+        async || Ok(rotations(&session, "standard").await? > before),
+    )
+    .await?;
+    later.run("COMMIT").await?;
     Ok(())
 }
