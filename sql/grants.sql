@@ -29,7 +29,7 @@ BEGIN
          WHERE a.grantee OPERATOR(pg_catalog.<>) m.owner
     LOOP
         EXECUTE pg_catalog.format('REVOKE ALL ON %s %s FROM %s', given.what, given.name,
-                                  CASE given.grantee WHEN 0 THEN 'PUBLIC'
+                                  CASE WHEN given.grantee OPERATOR(pg_catalog.=) 0 THEN 'PUBLIC'
                                        ELSE given.grantee::pg_catalog.regrole::text END);
     END LOOP;
 END

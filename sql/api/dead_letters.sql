@@ -186,7 +186,8 @@ BEGIN
         carried := coalesce(headers, '{}') || jsonb_build_object('idem-source-topic', source);
     END IF;
     SELECT a.outcome, a.token INTO lease
-      FROM @extschema@.idem_acquire(identity, idem_reject.destination, '1 minute') a;
+      FROM @extschema@.idem_acquire(identity, idem_reject.destination,
+                                    '1 minute'::interval) a;
     IF lease.outcome IN ('duplicate', 'dead') THEN
         RETURN false;
     ELSIF lease.outcome = 'in_progress' THEN

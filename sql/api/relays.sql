@@ -458,7 +458,8 @@ BEGIN
             FOR effect IN
                 SELECT *
                   FROM @extschema@.idem_relay_next(idem_hand_over.relay, partition, at_most,
-                                                   max_bytes => idem_hand_over.max_bytes)
+                                                   '1 minute'::interval,
+                                                   idem_hand_over.max_bytes)
             LOOP
                 effects := effects + 1;
                 token := effect.token;

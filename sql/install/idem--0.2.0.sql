@@ -8,6 +8,14 @@
 --
 -- No install script uses IF NOT EXISTS or OR REPLACE: if another role has created an object of the
 -- same name before, the installation must fail and not use that object (CVE-2022-2625).
+--
+-- The script runs with the schema of the extension in search_path, and another role may have
+-- created functions and operators there. PostgreSQL prefers one that needs no cast, also to one of
+-- pg_catalog. So a name is qualified, or a literal has a type, where the function of pg_catalog
+-- needs a cast, is polymorphic or is variadic. This applies to everything that is parsed at
+-- installation: DO blocks, constraints, defaults, views, and bodies with RETURN or BEGIN ATOMIC.
+-- Bodies in quotes have a search_path of their own. All bodies call the functions of that schema
+-- with all arguments and with their exact types.
 
 DO $$
 BEGIN
@@ -299,22 +307,20 @@ BEGIN
     FOREACH ring IN ARRAY ARRAY['short', 'standard', 'long'] LOOP
         FOR slice IN 0 .. 3 LOOP
             EXECUTE pg_catalog.format($ddl$
-                CREATE TABLE idem.%1$I (
+                CREATE TABLE idem.inbox_%1$s_%2$s (
                     key         uuid        NOT NULL,
                     claimed_at  timestamptz NOT NULL,
                     destination int4        NOT NULL,
                     id          text,
                     fingerprint bytea,
-                    CONSTRAINT %2$I PRIMARY KEY (key, destination)
+                    CONSTRAINT inbox_%1$s_%2$s_pkey PRIMARY KEY (key, destination)
                 ) WITH (autovacuum_vacuum_insert_threshold = -1);
-                COMMENT ON TABLE idem.%1$I IS
+                COMMENT ON TABLE idem.inbox_%1$s_%2$s IS
                     'A slice of the inbox: claims. Written and read by idem_try_claim and related '
                     'functions only.';
-                $ddl$,
-                'inbox_' || ring || '_' || slice,
-                'inbox_' || ring || '_' || slice || '_pkey');
+                $ddl$, ring, slice);
             PERFORM pg_catalog.pg_extension_config_dump(
-                ('idem.inbox_' || ring || '_' || slice)::pg_catalog.regclass, '');
+                pg_catalog.format('idem.inbox_%s_%s', ring, slice)::pg_catalog.regclass, '');
         END LOOP;
     END LOOP;
 END
@@ -422,7 +428,7 @@ BEGIN
                 'The time of the claim; for idem_send, the start of the transaction.';
             $ddl$, slice);
         PERFORM pg_catalog.pg_extension_config_dump(
-            ('idem.outbox_' || slice)::pg_catalog.regclass, '');
+            pg_catalog.format('idem.outbox_%s', slice)::pg_catalog.regclass, '');
     END LOOP;
 END
 $$;
@@ -564,7 +570,7 @@ BEGIN
                 'The newest errors, oldest first: [{"at": ..., "attempt": ..., "error": ...}].';
             $ddl$, slice);
         PERFORM pg_catalog.pg_extension_config_dump(
-            ('idem.pending_' || slice)::pg_catalog.regclass, '');
+            pg_catalog.format('idem.pending_%s', slice)::pg_catalog.regclass, '');
     END LOOP;
 END
 $$;
@@ -605,7 +611,7 @@ BEGIN
                 'refers to it.';
             $ddl$, slice);
         PERFORM pg_catalog.pg_extension_config_dump(
-            ('idem.payload_' || slice)::pg_catalog.regclass, '');
+            pg_catalog.format('idem.payload_%s', slice)::pg_catalog.regclass, '');
     END LOOP;
 END
 $$;
@@ -722,7 +728,7 @@ BEGIN
     FOREACH ring IN ARRAY ARRAY['short', 'standard', 'long'] LOOP
         FOR slice IN 0 .. 3 LOOP
             EXECUTE pg_catalog.format($ddl$
-                CREATE TABLE idem.%1$I (
+                CREATE TABLE idem.call_%1$s_%2$s (
                     key         uuid        NOT NULL,
                     at          timestamptz NOT NULL,
                     destination int4        NOT NULL,
@@ -731,23 +737,24 @@ BEGIN
                     step        text COLLATE pg_catalog."C" NOT NULL,
                     digest      bytea,
                     body        jsonb,
-                    CONSTRAINT %2$I PRIMARY KEY (key, destination, step, event)
+                    CONSTRAINT call_%1$s_%2$s_pkey PRIMARY KEY (key, destination, step, event)
                 ) WITH (autovacuum_vacuum_insert_threshold = -1);
-                COMMENT ON TABLE  idem.%1$I IS
+                COMMENT ON TABLE  idem.call_%1$s_%2$s IS
                     'A slice of the journal: external calls. Written and read by idem_begin_call '
                     'and related functions only.';
-                COMMENT ON COLUMN idem.%1$I.event IS
+                COMMENT ON COLUMN idem.call_%1$s_%2$s.event IS
                     'The number of this event of the external call, from 0. Of two sessions that '
                     'record the same event at the same time, the primary key lets one write first.';
-                COMMENT ON COLUMN idem.%1$I.kind IS
+                COMMENT ON COLUMN idem.call_%1$s_%2$s.kind IS
                     '0: begun. 1: finished. 2: failed, and may be retried. 3: failed for good.';
-                COMMENT ON COLUMN idem.%1$I.digest IS
+                COMMENT ON COLUMN idem.call_%1$s_%2$s.digest IS
                     'SHA-256 of the request of the first attempt. Each event has it, because the '
                     'event that began the call may be forgotten first.';
-                COMMENT ON COLUMN idem.%1$I.body IS 'The response, or the error as a JSON string.';
-                $ddl$, 'call_' || ring || '_' || slice, 'call_' || ring || '_' || slice || '_pkey');
+                COMMENT ON COLUMN idem.call_%1$s_%2$s.body IS
+                    'The response, or the error as a JSON string.';
+                $ddl$, ring, slice);
             PERFORM pg_catalog.pg_extension_config_dump(
-                ('idem.call_' || ring || '_' || slice)::pg_catalog.regclass, '');
+                pg_catalog.format('idem.call_%s_%s', ring, slice)::pg_catalog.regclass, '');
         END LOOP;
     END LOOP;
 END
@@ -909,7 +916,7 @@ BEGIN
                 'this one.';
             $ddl$, slice);
         PERFORM pg_catalog.pg_extension_config_dump(
-            ('idem.progress_' || slice)::pg_catalog.regclass, '');
+            pg_catalog.format('idem.progress_%s', slice)::pg_catalog.regclass, '');
     END LOOP;
 END
 $$;
@@ -2795,8 +2802,9 @@ CREATE FUNCTION idem.hash_of_message(
 ) RETURNS uuid
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN substr(
-           encode(sha256(sha256(convert_to(
-                             jsonb_build_array(source, coalesce(headers, '{}'), key, type)::text,
+           encode(sha256(sha256(pg_catalog.convert_to(
+                             pg_catalog.jsonb_build_array(
+                                 source, coalesce(headers, '{}'), key, type)::text,
                              'UTF8'))
                          || sha256(payload)),
                   'hex'),
@@ -2928,7 +2936,8 @@ DECLARE
 BEGIN
     -- The claim is inside the block with the exception handler, so that the exception undoes it.
     claim_outcome := (@extschema@.idem_claim(
-        take_letter.id, take_letter.destination, take_letter.wait)).outcome;
+        take_letter.id, take_letter.destination, take_letter.wait, NULL::bytea,
+        NULL::timestamptz)).outcome;
     is_claimed := claim_outcome = 'claimed';
     IF claim_outcome = 'in_progress' THEN
         RETURN;
@@ -3048,7 +3057,7 @@ COMMENT ON FUNCTION idem.check_has_relay() IS
 -- publication.
 CREATE FUNCTION idem.headers_to_forward(headers jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT jsonb_object_agg(h.name, h.value)
+RETURN (SELECT pg_catalog.jsonb_object_agg(h.name, h.value)
           FROM jsonb_each(headers) AS h(name, value)
          WHERE h.name NOT IN ('message-id', 'x-acquired-count', 'x-delivery-count', 'x-death')
            AND h.name NOT LIKE 'x-first-death-%' AND h.name NOT LIKE 'x-last-death-%'
@@ -3377,7 +3386,8 @@ CREATE FUNCTION idem.relay_states() RETURNS TABLE (
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
 BEGIN ATOMIC
     WITH held AS MATERIALIZED (
-        SELECT 'outbox_' || s.slice AS slice, idem.relays_holding(s.slice) AS holders
+        SELECT pg_catalog.format('outbox_%s', s.slice) AS slice,
+               idem.relays_holding(s.slice) AS holders
           FROM generate_series(0, 3) AS s (slice)
     )
     SELECT r.name,
@@ -3546,7 +3556,7 @@ CREATE VIEW idem.dead_letters AS
            l.content_type,
            l.headers,
            l.traceparent,
-           l.errors -> -1 ->> 'error' AS last_error,
+           l.errors -> -1 ->> 'error'::text AS last_error,
            l.errors
       FROM idem.dead_letter l JOIN idem.destination d ON d.id = l.destination;
 COMMENT ON VIEW idem.dead_letters IS
@@ -4789,7 +4799,8 @@ BEGIN
         carried := coalesce(headers, '{}') || jsonb_build_object('idem-source-topic', source);
     END IF;
     SELECT a.outcome, a.token INTO lease
-      FROM @extschema@.idem_acquire(identity, idem_reject.destination, '1 minute') a;
+      FROM @extschema@.idem_acquire(identity, idem_reject.destination,
+                                    '1 minute'::interval) a;
     IF lease.outcome IN ('duplicate', 'dead') THEN
         RETURN false;
     ELSIF lease.outcome = 'in_progress' THEN
@@ -5511,7 +5522,8 @@ BEGIN
             FOR effect IN
                 SELECT *
                   FROM @extschema@.idem_relay_next(idem_hand_over.relay, partition, at_most,
-                                                   max_bytes => idem_hand_over.max_bytes)
+                                                   '1 minute'::interval,
+                                                   idem_hand_over.max_bytes)
             LOOP
                 effects := effects + 1;
                 token := effect.token;
@@ -6387,7 +6399,7 @@ BEGIN
          WHERE a.grantee OPERATOR(pg_catalog.<>) m.owner
     LOOP
         EXECUTE pg_catalog.format('REVOKE ALL ON %s %s FROM %s', given.what, given.name,
-                                  CASE given.grantee WHEN 0 THEN 'PUBLIC'
+                                  CASE WHEN given.grantee OPERATOR(pg_catalog.=) 0 THEN 'PUBLIC'
                                        ELSE given.grantee::pg_catalog.regrole::text END);
     END LOOP;
 END

@@ -57,8 +57,9 @@ CREATE FUNCTION idem.hash_of_message(
 ) RETURNS uuid
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN substr(
-           encode(sha256(sha256(convert_to(
-                             jsonb_build_array(source, coalesce(headers, '{}'), key, type)::text,
+           encode(sha256(sha256(pg_catalog.convert_to(
+                             pg_catalog.jsonb_build_array(
+                                 source, coalesce(headers, '{}'), key, type)::text,
                              'UTF8'))
                          || sha256(payload)),
                   'hex'),
@@ -190,7 +191,8 @@ DECLARE
 BEGIN
     -- The claim is inside the block with the exception handler, so that the exception undoes it.
     claim_outcome := (@extschema@.idem_claim(
-        take_letter.id, take_letter.destination, take_letter.wait)).outcome;
+        take_letter.id, take_letter.destination, take_letter.wait, NULL::bytea,
+        NULL::timestamptz)).outcome;
     is_claimed := claim_outcome = 'claimed';
     IF claim_outcome = 'in_progress' THEN
         RETURN;
@@ -310,7 +312,7 @@ COMMENT ON FUNCTION idem.check_has_relay() IS
 -- publication.
 CREATE FUNCTION idem.headers_to_forward(headers jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT jsonb_object_agg(h.name, h.value)
+RETURN (SELECT pg_catalog.jsonb_object_agg(h.name, h.value)
           FROM jsonb_each(headers) AS h(name, value)
          WHERE h.name NOT IN ('message-id', 'x-acquired-count', 'x-delivery-count', 'x-death')
            AND h.name NOT LIKE 'x-first-death-%' AND h.name NOT LIKE 'x-last-death-%'

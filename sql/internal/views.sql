@@ -123,7 +123,8 @@ CREATE FUNCTION idem.relay_states() RETURNS TABLE (
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
 BEGIN ATOMIC
     WITH held AS MATERIALIZED (
-        SELECT 'outbox_' || s.slice AS slice, idem.relays_holding(s.slice) AS holders
+        SELECT pg_catalog.format('outbox_%s', s.slice) AS slice,
+               idem.relays_holding(s.slice) AS holders
           FROM generate_series(0, 3) AS s (slice)
     )
     SELECT r.name,

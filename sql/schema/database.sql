@@ -2,6 +2,14 @@
 --
 -- No install script uses IF NOT EXISTS or OR REPLACE: if another role has created an object of the
 -- same name before, the installation must fail and not use that object (CVE-2022-2625).
+--
+-- The script runs with the schema of the extension in search_path, and another role may have
+-- created functions and operators there. PostgreSQL prefers one that needs no cast, also to one of
+-- pg_catalog. So a name is qualified, or a literal has a type, where the function of pg_catalog
+-- needs a cast, is polymorphic or is variadic. This applies to everything that is parsed at
+-- installation: DO blocks, constraints, defaults, views, and bodies with RETURN or BEGIN ATOMIC.
+-- Bodies in quotes have a search_path of their own. All bodies call the functions of that schema
+-- with all arguments and with their exact types.
 
 DO $$
 BEGIN

@@ -98,22 +98,20 @@ BEGIN
     FOREACH ring IN ARRAY ARRAY['short', 'standard', 'long'] LOOP
         FOR slice IN 0 .. 3 LOOP
             EXECUTE pg_catalog.format($ddl$
-                CREATE TABLE idem.%1$I (
+                CREATE TABLE idem.inbox_%1$s_%2$s (
                     key         uuid        NOT NULL,
                     claimed_at  timestamptz NOT NULL,
                     destination int4        NOT NULL,
                     id          text,
                     fingerprint bytea,
-                    CONSTRAINT %2$I PRIMARY KEY (key, destination)
+                    CONSTRAINT inbox_%1$s_%2$s_pkey PRIMARY KEY (key, destination)
                 ) WITH (autovacuum_vacuum_insert_threshold = -1);
-                COMMENT ON TABLE idem.%1$I IS
+                COMMENT ON TABLE idem.inbox_%1$s_%2$s IS
                     'A slice of the inbox: claims. Written and read by idem_try_claim and related '
                     'functions only.';
-                $ddl$,
-                'inbox_' || ring || '_' || slice,
-                'inbox_' || ring || '_' || slice || '_pkey');
+                $ddl$, ring, slice);
             PERFORM pg_catalog.pg_extension_config_dump(
-                ('idem.inbox_' || ring || '_' || slice)::pg_catalog.regclass, '');
+                pg_catalog.format('idem.inbox_%s_%s', ring, slice)::pg_catalog.regclass, '');
         END LOOP;
     END LOOP;
 END

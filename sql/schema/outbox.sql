@@ -38,7 +38,7 @@ BEGIN
                 'The time of the claim; for idem_send, the start of the transaction.';
             $ddl$, slice);
         PERFORM pg_catalog.pg_extension_config_dump(
-            ('idem.outbox_' || slice)::pg_catalog.regclass, '');
+            pg_catalog.format('idem.outbox_%s', slice)::pg_catalog.regclass, '');
     END LOOP;
 END
 $$;

@@ -72,7 +72,7 @@ BEGIN
                 'The newest errors, oldest first: [{"at": ..., "attempt": ..., "error": ...}].';
             $ddl$, slice);
         PERFORM pg_catalog.pg_extension_config_dump(
-            ('idem.pending_' || slice)::pg_catalog.regclass, '');
+            pg_catalog.format('idem.pending_%s', slice)::pg_catalog.regclass, '');
     END LOOP;
 END
 $$;
@@ -113,7 +113,7 @@ BEGIN
                 'refers to it.';
             $ddl$, slice);
         PERFORM pg_catalog.pg_extension_config_dump(
-            ('idem.payload_' || slice)::pg_catalog.regclass, '');
+            pg_catalog.format('idem.payload_%s', slice)::pg_catalog.regclass, '');
     END LOOP;
 END
 $$;

@@ -148,7 +148,7 @@ BEGIN
                 'this one.';
             $ddl$, slice);
         PERFORM pg_catalog.pg_extension_config_dump(
-            ('idem.progress_' || slice)::pg_catalog.regclass, '');
+            pg_catalog.format('idem.progress_%s', slice)::pg_catalog.regclass, '');
     END LOOP;
 END
 $$;

@@ -140,7 +140,7 @@ CREATE VIEW idem.dead_letters AS
            l.content_type,
            l.headers,
            l.traceparent,
-           l.errors -> -1 ->> 'error' AS last_error,
+           l.errors -> -1 ->> 'error'::text AS last_error,
            l.errors
       FROM idem.dead_letter l JOIN idem.destination d ON d.id = l.destination;
 COMMENT ON VIEW idem.dead_letters IS

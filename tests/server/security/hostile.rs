@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use idem_testkit::{Database, Session, until};
 
 const TRAPS: &str = include_str!("hostile.sql");
+const OVERLOADS: &str = include_str!("overloads.sql");
 
 /// A search_path in which every trap comes before the object that it imitates.
 const PATH: &str = "SET search_path = evil, pg_temp, pg_catalog, idem, public";
@@ -615,45 +616,156 @@ async fn i9_security_definer_functions_have_a_fixed_path() -> Result<()> {
     Ok(())
 }
 
-/// I9: CREATE EXTENSION does not execute objects that another role has created in the schema of the
-/// extension.
-#[tokio::test]
-async fn i9_installation_executes_no_trap() -> Result<()> {
-    let db = Database::empty("install").await?;
+/// A database with traps in the schema evil, into which the extension can be installed: the objects
+/// of `hostile.sql` and `overloads.sql`.
+async fn with_hostile_schema(name: &str) -> Result<(Database, Session)> {
+    let db = Database::empty(name).await?;
     let session = db.connect().await?;
-    // The script of the traps reads names from schema idem, which the extension creates later.
-    session.run("CREATE SCHEMA idem").await?;
+    // Both scripts read names from the installed extension.
+    session.run("CREATE EXTENSION idem").await?;
     session.run(TRAPS).await?;
-    session.run("DROP SCHEMA idem").await?;
     session
         .run(
-            "DROP TYPE evil.idem_outcome, evil.idem_effect, evil.idem_call_state,
-                       evil.idem_lease_outcome",
+            "DROP EXTENSION idem;
+             DROP TYPE evil.idem_outcome, evil.idem_effect, evil.idem_call_state,
+                       evil.idem_lease_outcome;
+             CREATE EXTENSION idem SCHEMA evil",
         )
         .await?;
-    // CREATE EXTENSION runs its script with the schema of the extension in search_path. Show first
-    // that the traps work: with this search_path an unqualified call executes a trap, because the
-    // trap matches the arguments better than the function in pg_catalog.
+    session.run(OVERLOADS).await?;
+    session.run("DROP EXTENSION idem").await?;
+    Ok((db, session))
+}
+
+/// The overloads detect a name that is not qualified, and objects that use a trap are found. This
+/// shows that the next test can fail. CREATE EXTENSION also runs its script with the schema of the
+/// extension in search_path, after pg_catalog.
+#[tokio::test]
+async fn overloads_detect_a_name_look_up() -> Result<()> {
+    let (_db, session) = with_hostile_schema("overloads").await?;
     session.run("SET search_path = evil").await?;
-    let careless = "SELECT format('%s', pg_catalog.text 'a')";
-    assert_eq!(session.refused(careless).await?.sqlstate, "EVIL0");
+    for careless in [
+        "SELECT cardinality('{1}'::int2[])",
+        "SELECT format('%s', 'a'::text)",
+        "SELECT convert_to('a'::text, 'UTF8')",
+        "SELECT make_interval(secs => 1)",
+        "SELECT 'a' || 1",
+        "SELECT CASE 1::oid WHEN 0 THEN 1 END",
+        "SELECT '1'::jsonb ->> '1'",
+        "SELECT idem_acquire('m1'::text, 'orders'::text, '1 minute')",
+    ] {
+        assert_eq!(
+            session.refused(careless).await?.sqlstate,
+            "EVIL0",
+            "{careless}"
+        );
+    }
+    // The error of the trap for VARIADIC "any".
+    let careless = "SELECT jsonb_build_array('a'::text, 'b'::text, 1)";
+    assert_eq!(session.refused(careless).await?.sqlstate, "0A000");
+    session
+        .run(
+            "CREATE TABLE public.careless (a int2[] CHECK (cardinality(a) > 0),
+                                           b text DEFAULT 'a' || 1);
+             CREATE VIEW public.careless_view AS SELECT '1'::jsonb ->> '1' AS a;
+             CREATE FUNCTION public.careless(a text) RETURNS bytea LANGUAGE sql
+                 RETURN convert_to(a, 'UTF8');
+             CREATE FUNCTION public.careless(a oid) RETURNS text LANGUAGE sql
+             BEGIN ATOMIC
+                 SELECT CASE a WHEN 0 THEN 'none' END;
+             END;
+             SET search_path = pg_catalog",
+        )
+        .await?;
+    assert_eq!(
+        session
+            .text("SELECT c.use FROM public.captured c ORDER BY c.use")
+            .await?,
+        "constraint careless_a_check on table public.careless uses function \
+             evil.cardinality(smallint[])\n\
+         default value for column b of table public.careless uses operator evil.||(text,integer)\n\
+         function public.careless(oid) uses operator evil.=(oid,integer)\n\
+         function public.careless(text) uses function evil.convert_to(text,text)\n\
+         rule _RETURN on view public.careless_view uses operator evil.->>(jsonb,jsonb)"
+    );
+    assert_eq!(
+        session
+            .text("SELECT last_value > 1 FROM public.trap_calls")
+            .await?,
+        "t"
+    );
+    Ok(())
+}
+
+/// I9: CREATE EXTENSION does not execute objects that another role has created in the schema of the
+/// extension. No object of the extension uses them, and no function executes them.
+#[tokio::test]
+async fn i9_installation_executes_no_trap() -> Result<()> {
+    let (_db, session) = with_hostile_schema("install").await?;
     session.run("SET search_path = pg_catalog").await?;
     session.run("CREATE EXTENSION idem SCHEMA evil").await?;
     assert_eq!(
         session
-            .text("SELECT evil.idem_try_claim('m1'::text, 'orders')")
+            .text("SELECT c.use FROM public.captured c ORDER BY c.use")
             .await?,
-        "t"
+        ""
     );
+    // The functions that call other functions of this schema. The calls have all arguments with
+    // their types, because a trap matches any other call better.
+    for (call, result) in [
+        ("idem_try_claim('m1'::text, 'orders'::text)", "t"),
+        (
+            "idem_reject('m2'::text, 'orders'::text, ''::bytea, 'no'::text, NULL::jsonb,
+                         NULL::text, NULL::text, NULL::text, NULL::text)",
+            "t",
+        ),
+        (
+            "idem_reject('0192f3a4-0000-7abc-8def-0123456789ab'::uuid, 'orders'::text, ''::bytea,
+                         'no'::text, NULL::jsonb, NULL::text, NULL::text, NULL::text,
+                         NULL::text)",
+            "t",
+        ),
+        ("idem_discard('m2'::text, 'orders'::text)", "t"),
+        (
+            "idem_forward('0192f3a4-0000-7abc-8def-0123456789ab'::uuid, 'orders'::text,
+                          'mail'::text) IS NULL",
+            "f",
+        ),
+        (
+            "idem_hand_over('default'::text, ARRAY['mail'], 0, 10, 16777216::bigint)",
+            "1",
+        ),
+    ] {
+        assert_eq!(
+            session
+                .text(&format!("SELECT evil.{call}"))
+                .await
+                .with_context(|| call.to_owned())?,
+            result,
+            "{call}"
+        );
+    }
     assert_eq!(
         session
             .text(
                 "SELECT count(*) > 4 FROM evil.idem_health();
-                 SELECT count(*) FROM evil.idem_relay_next('default')"
+                 SELECT count(*) FROM evil.idem_relay_next('default'::text, 0, 1,
+                                                           '1 minute'::interval, 1::bigint)"
             )
             .await?,
         "t\n0"
     );
+    // idem_maintain has no search_path of its own.
+    session.run("SET search_path = evil").await?;
     session.run("CALL evil.idem_maintain()").await?;
+    assert_eq!(
+        session
+            .text(
+                "SELECT is_called FROM public.trap_calls;
+                 SELECT count(*) FROM idem.maintenance_error"
+            )
+            .await?,
+        "f\n0"
+    );
     Ok(())
 }
