@@ -1,8 +1,8 @@
 -- The privileges after CREATE EXTENSION.
 
 -- Until idem_grant is called, only the owner has privileges. By default PostgreSQL grants EXECUTE
--- on functions to PUBLIC, and ALTER DEFAULT PRIVILEGES of this database may grant more. Both are
--- revoked here.
+-- on functions to PUBLIC, and ALTER DEFAULT PRIVILEGES may grant more, also CREATE on the schema.
+-- Both are revoked here.
 DO $$
 DECLARE
     given record;
@@ -19,7 +19,16 @@ BEGIN
                        CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END,
                        c.oid::pg_catalog.regclass::text, c.relowner, c.relacl
                   FROM pg_catalog.pg_class c
-                 WHERE c.relkind OPERATOR(pg_catalog.=) ANY ('{r,v,S}'::"char"[])) m
+                 WHERE c.relkind OPERATOR(pg_catalog.=) ANY ('{r,v,S}'::"char"[])
+                UNION ALL
+                SELECT n.oid, 'pg_catalog.pg_namespace'::pg_catalog.regclass, 'SCHEMA',
+                       n.oid::pg_catalog.regnamespace::text, n.nspowner, n.nspacl
+                  FROM pg_catalog.pg_namespace n
+                UNION ALL
+                SELECT t.oid, 'pg_catalog.pg_type'::pg_catalog.regclass, 'TYPE',
+                       t.oid::pg_catalog.regtype::text, t.typowner,
+                       coalesce(t.typacl, pg_catalog.acldefault('T', t.typowner))
+                  FROM pg_catalog.pg_type t) m
           JOIN pg_catalog.pg_depend e ON e.classid OPERATOR(pg_catalog.=) m.class
                                      AND e.objid OPERATOR(pg_catalog.=) m.oid
                                      AND e.deptype OPERATOR(pg_catalog.=) 'e'
@@ -34,7 +43,6 @@ BEGIN
     END LOOP;
 END
 $$;
-REVOKE ALL ON TYPE idem_outcome, idem_effect, idem_lease_outcome, idem_call_state FROM PUBLIC;
 GRANT USAGE ON TYPE idem_outcome, idem_effect, idem_lease_outcome, idem_call_state TO PUBLIC;
 
 -- The CHECK constraints of the pending messages call this function as the role that writes. Its

@@ -187,6 +187,36 @@ async fn i9_public_has_no_privilege() -> Result<()> {
     assert_no_table_access(&session, &tried, &role, &[]).await
 }
 
+/// ALTER DEFAULT PRIVILEGES of the role that installs the extension gives no privilege on an object
+/// of the extension.
+#[tokio::test]
+async fn i9_default_privileges_do_not_apply() -> Result<()> {
+    let db = Database::empty("default_privileges").await?;
+    let role = db.role("other").await?;
+    let session = db.connect().await?;
+    for objects in ["TABLES", "SEQUENCES", "FUNCTIONS", "TYPES", "SCHEMAS"] {
+        session
+            .run(&format!(
+                "ALTER DEFAULT PRIVILEGES GRANT ALL ON {objects} TO {role}"
+            ))
+            .await?;
+    }
+    session.run("CREATE EXTENSION idem").await?;
+    let granted = format!(
+        "SELECT pg_describe_object(s.classid, s.objid, 0)
+           FROM pg_shdepend s
+          WHERE s.refobjid = '{role}'::regrole AND s.deptype = 'a'
+            AND s.classid <> 'pg_default_acl'::regclass
+          ORDER BY 1"
+    );
+    assert_eq!(session.text(&granted).await?, "");
+    session.run("CREATE TABLE of_default (id text)").await?;
+    assert_eq!(session.text(&granted).await?, "table of_default");
+    session
+        .run(&format!("DROP OWNED BY {role}; DROP ROLE {role}"))
+        .await
+}
+
 /// I9: a role of each kind can execute the functions of its kind and read the views of its kind,
 /// and no other functions and views.
 #[tokio::test]
