@@ -28,7 +28,10 @@ BEGIN
                 SELECT t.oid, 'pg_catalog.pg_type'::pg_catalog.regclass, 'TYPE',
                        t.oid::pg_catalog.regtype::text, t.typowner,
                        coalesce(t.typacl, pg_catalog.acldefault('T', t.typowner))
-                  FROM pg_catalog.pg_type t) m
+                  FROM pg_catalog.pg_type t
+                  LEFT JOIN pg_catalog.pg_class r ON r.oid OPERATOR(pg_catalog.=) t.typrelid
+                 WHERE t.typtype OPERATOR(pg_catalog.=) 'e'::"char"
+                    OR r.relkind OPERATOR(pg_catalog.=) 'c'::"char") m
           JOIN pg_catalog.pg_depend e ON e.classid OPERATOR(pg_catalog.=) m.class
                                      AND e.objid OPERATOR(pg_catalog.=) m.oid
                                      AND e.deptype OPERATOR(pg_catalog.=) 'e'
