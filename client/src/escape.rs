@@ -18,12 +18,14 @@ pub fn literal(text: &str) -> Result<String, Error> {
     Ok(escape_literal(text))
 }
 
-/// Returns the first value of the last row in the reply to a simple query.
+/// Returns the first value of the last row in the reply to a simple query. Returns `None` if there
+/// is no row, or if the value is NULL.
 pub fn last_value(answers: &[SimpleQueryMessage]) -> Option<&str> {
-    answers.iter().rev().find_map(|answer| match answer {
-        SimpleQueryMessage::Row(row) => row.get(0),
+    let last = answers.iter().rev().find_map(|answer| match answer {
+        SimpleQueryMessage::Row(row) => Some(row),
         _ => None,
-    })
+    });
+    last?.get(0)
 }
 
 /// The longest reason or error, in bytes, that the server stores.
