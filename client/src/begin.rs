@@ -99,8 +99,10 @@ impl<'c> ClaimedTransaction<'c> {
     ///
     /// After an error other than [`Error::AmbiguousCommit`], the transaction is certainly rolled
     /// back. This function also fails if an earlier statement of the transaction failed and the
-    /// caller ignored its error. It fails with [`Error::TransactionEnded`] if the caller has
-    /// executed ROLLBACK, or has ignored the error of a COMMIT.
+    /// caller ignored its error, for example a COMMIT, which the server rejects. It fails with
+    /// [`Error::TransactionEnded`] if the caller has executed ROLLBACK, and with
+    /// [`Error::SettingsChanged`] if the caller has changed the role or the search_path and has not
+    /// restored it.
     pub async fn record_and_commit(self, effects: &[Effect]) -> Result<Vec<Uuid>, Error> {
         let Self { claim, mut open } = self;
         let record = || record_effects(open.client, claim.id(), claim.destination(), effects);

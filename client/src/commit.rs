@@ -15,9 +15,10 @@ use crate::Error;
 /// COMMIT, and the driver reports success. A handler that ignored the error of that statement would
 /// acknowledge a message that was not processed. The same applies to a handler that has executed
 /// ROLLBACK itself. So this function sends SAVEPOINT before COMMIT, which costs a round trip and
-/// fails with 25P02 or 25P01 in these cases. [`ClaimedTransaction`](crate::ClaimedTransaction)
-/// detects them without that round trip.
+/// fails with 25P02 or with [`Error::TransactionEnded`] in these cases.
+/// [`ClaimedTransaction`](crate::ClaimedTransaction) detects them without that round trip.
 pub async fn commit(tx: Transaction<'_>) -> Result<(), Error> {
-    tx.batch_execute("SAVEPOINT idem").await?;
+    let marked = tx.batch_execute("SAVEPOINT idem").await;
+    marked.map_err(Error::of_allow)?;
     tx.commit().await.map_err(Error::of_commit)
 }

@@ -14,16 +14,16 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::Error;
 
-/// Forbids COMMIT until [`ALLOW_COMMIT`]: a COMMIT that the user of the transaction executes fails
-/// with 2D000, and the server rolls back. Send it in one simple query with BEGIN. Returns one row.
+/// Forbids COMMIT until [`ALLOW_COMMIT`]: the server rejects a COMMIT that the user of the
+/// transaction executes (2D000), and the transaction is then a failed one. Send it in one simple
+/// query with BEGIN. Returns one row.
 pub const FORBID_COMMIT: &str = "SELECT idem_forbid_commit()";
 
 /// Allows COMMIT again. Fails with 25P01 if the transaction in which COMMIT was forbidden has
-/// ended, and with 25P02 if a statement of this transaction has failed. The server then skips the
-/// statements after it in the same simple query. Returns one row.
+/// ended, and with 25P02 if a statement of this transaction has failed. Fails with 42501, 42883 or
+/// 3F000 if the role or the search_path has changed. The server then skips the statements after it
+/// in the same simple query. Returns one row.
 pub const ALLOW_COMMIT: &str = "SELECT idem_allow_commit()";
-
-const ALLOW_AND_COMMIT: &str = "SELECT idem_allow_commit(); COMMIT";
 
 /// A request that was sent. Its result is awaited later.
 pub struct Pipelined<'f, T> {
@@ -86,10 +86,10 @@ pub async fn pipeline_commit<T>(
 /// round trip.
 ///
 /// Fails with [`Error::TransactionEnded`] if the transaction has ended. It cannot have committed,
-/// but requests that succeed outside of a transaction have then taken effect. Also fails if a
-/// statement of the transaction has failed. When this function returns, COMMIT or ROLLBACK was
-/// sent, also after an error. An error other than [`Error::AmbiguousCommit`] means a certain
-/// rollback.
+/// but requests that succeed outside of a transaction have then taken effect. Fails with
+/// [`Error::SettingsChanged`] if the role or the search_path has changed. Also fails if a statement
+/// of the transaction has failed. When this function returns, COMMIT or ROLLBACK was sent, also
+/// after an error. An error other than [`Error::AmbiguousCommit`] means a certain rollback.
 pub async fn allow_and_commit<T>(
     client: &Client,
     requests: Vec<impl Future<Output = Result<T, Error>> + Send>,
@@ -106,7 +106,7 @@ pub async fn allow_and_commit<T>(
     let committed = pipeline_commit(client, sent);
     let (allowed, committed) = join(allowed.answer(), committed).await;
     match allowed {
-        Err(error @ Error::TransactionEnded) => Err(error),
+        Err(error @ (Error::TransactionEnded | Error::SettingsChanged(_))) => Err(error),
         // The requests after it report only that the transaction has failed.
         Err(Error::Database(error)) if error.as_db_error().is_some() => {
             Err(Error::of_commit(error))
@@ -116,18 +116,9 @@ pub async fn allow_and_commit<T>(
     }
 }
 
-/// Allows COMMIT and commits, in one simple query: if COMMIT cannot be allowed, the server skips
-/// the COMMIT.
 async fn allow_and_commit_alone(client: &Client) -> Result<(), Error> {
-    let mut is_allowed = false;
-    let ended = async {
-        let mut answers = pin!(client.simple_query_raw(ALLOW_AND_COMMIT).await?);
-        while let Some(answer) = answers.try_next().await? {
-            is_allowed |= matches!(answer, SimpleQueryMessage::CommandComplete(_));
-        }
-        Ok(())
-    };
-    let ended = ended.await;
+    let (is_allowed, ended) = query_after_allow(client, "COMMIT").await;
+    let ended = ended.map(drop);
     if is_allowed {
         return ended.map_err(Error::of_commit);
     }
@@ -138,8 +129,41 @@ async fn allow_and_commit_alone(client: &Client) -> Result<(), Error> {
     })
 }
 
+/// Allows COMMIT in a transaction in which it is forbidden, and executes `sql`, in one simple
+/// query. The errors of the first step are those of [`allow_commit`], and the server then skips
+/// `sql`.
+pub async fn allow_and_query(client: &Client, sql: &str) -> Result<Vec<SimpleQueryMessage>, Error> {
+    let (is_allowed, answers) = query_after_allow(client, sql).await;
+    answers.map_err(|error| match is_allowed {
+        true => Error::Database(error),
+        false => Error::of_allow(error),
+    })
+}
+
+/// Sends [`ALLOW_COMMIT`] and `sql` in one simple query: if COMMIT cannot be allowed, the server
+/// skips `sql`. Returns whether COMMIT was allowed, and the replies.
+async fn query_after_allow(
+    client: &Client,
+    sql: &str,
+) -> (bool, Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>) {
+    let mut is_allowed = false;
+    let answers = async {
+        let sql = format!("{ALLOW_COMMIT}; {sql}");
+        let mut answers = pin!(client.simple_query_raw(&sql).await?);
+        let mut read = Vec::new();
+        while let Some(answer) = answers.try_next().await? {
+            is_allowed |= matches!(answer, SimpleQueryMessage::CommandComplete(_));
+            read.push(answer);
+        }
+        Ok(read)
+    };
+    let answers = answers.await;
+    (is_allowed, answers)
+}
+
 /// Allows COMMIT in a transaction in which it is forbidden, and waits for the reply. Fails with
-/// [`Error::TransactionEnded`] if the transaction has ended.
+/// [`Error::TransactionEnded`] if the transaction has ended, and with [`Error::SettingsChanged`] if
+/// the role or the search_path has changed.
 pub async fn allow_commit(client: &Client) -> Result<(), Error> {
     let allowed = client.batch_execute(ALLOW_COMMIT).await;
     allowed.map_err(Error::of_allow)

@@ -305,17 +305,24 @@ async fn commit_after_an_ignored_failed_statement_is_an_error() {
 }
 
 /// I2: the server rejects a COMMIT inside of a claimed transaction. A transaction that its caller
-/// has ended does not report success, and leaves no claim.
+/// has ended, or whose role or search_path its caller has changed, does not report success, and
+/// leaves no claim.
 #[tokio::test]
 async fn i2_claimed_transaction_that_was_ended_leaves_no_claim() {
     let server = Database::create();
     let mut client = connect(&server.url()).await;
     let to = destination();
-    for (end, is_rejected) in [
-        ("COMMIT", true),
-        ("COMMIT AND CHAIN", true),
-        ("ROLLBACK", false),
-        ("ROLLBACK; BEGIN", false),
+    client
+        .batch_execute("CREATE ROLE i2_claimed_tenant")
+        .await
+        .unwrap();
+    for (end, state) in [
+        ("COMMIT", "25P02"),
+        ("COMMIT AND CHAIN", "25P02"),
+        ("ROLLBACK", "25P01"),
+        ("ROLLBACK; BEGIN", "25P01"),
+        ("SET LOCAL ROLE i2_claimed_tenant", "42501"),
+        ("SET LOCAL search_path = pg_catalog", "42883"),
     ] {
         for effects in [&[][..], &[fact(1)], &[Effect::json("", &1).unwrap()]] {
             let id = new_id();
@@ -325,12 +332,21 @@ async fn i2_claimed_transaction_that_was_ended_leaves_no_claim() {
                 .into_new()
                 .unwrap();
             let ended = claimed.batch_execute(end).await;
+            let is_rejected = end.starts_with("COMMIT");
             let rejected = SqlState::INVALID_TRANSACTION_TERMINATION;
             let error = ended.as_ref().err().and_then(|error| error.code());
             assert_eq!(error, is_rejected.then_some(&rejected), "{end}");
             let error = claimed.record_and_commit(effects).await.unwrap_err();
-            assert!(matches!(error, Error::TransactionEnded), "{end}: {error:?}");
-            assert_eq!(error.kind(), ErrorKind::Terminal);
+            match (&error, state) {
+                (Error::TransactionEnded, "25P01")
+                | (Error::SettingsChanged(_), "42501" | "42883") => {
+                    assert_eq!(error.kind(), ErrorKind::Terminal);
+                }
+                (Error::Database(_), "25P02") => {}
+                _ => panic!("{end}: {error:?}"),
+            }
+            let reported = error.sqlstate().map_or("25P01", SqlState::code);
+            assert_eq!(reported, state, "{end}: {error:?}");
             assert!(!is_in_transaction(&client).await, "{end}");
             assert!(!is_claimed(&client, &id, &to).await.unwrap(), "{end}");
         }

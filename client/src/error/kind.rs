@@ -36,8 +36,8 @@ pub enum ErrorKind {
     MissingId,
     /// The handler failed. Another attempt may succeed.
     Handler,
-    /// The handler failed with a terminal error, or has ended its transaction. No attempt can
-    /// succeed.
+    /// The handler failed with a terminal error, has ended its transaction, or has not restored the
+    /// role or the search_path. No attempt can succeed.
     Terminal,
     /// The pool or the server (53300) had no free connection. Nothing took effect.
     PoolExhausted,

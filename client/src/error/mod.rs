@@ -33,11 +33,20 @@ pub enum Error {
     /// whether the transaction committed.
     #[error("the connection was lost during COMMIT: the transaction may or may not have committed")]
     AmbiguousCommit(#[source] Arc<tokio_postgres::Error>),
-    /// The caller has ended the transaction before its commit, with ROLLBACK or with a COMMIT that
-    /// the server rejected. Everything until then is rolled back. Statements after that have taken
-    /// effect by themselves, or are rolled back if the caller has begun another transaction.
-    #[error("the transaction was ended before its commit: do not execute ROLLBACK or COMMIT in it")]
+    /// The caller has ended the transaction before its commit, with ROLLBACK. Everything until then
+    /// is rolled back. Statements after that have taken effect, unless they are in another
+    /// transaction that is still open.
+    #[error("the transaction was ended before its commit: do not execute ROLLBACK in it")]
     TransactionEnded,
+    /// The caller has changed the role or the search_path in the transaction and has not restored
+    /// it before the commit, so the functions of idem cannot be called (42501, 42883, 3F000).
+    /// Everything is rolled back.
+    #[error(
+        "the role or the search_path was changed in the transaction: restore both before its \
+         commit: {}",
+        describe(.0)
+    )]
+    SettingsChanged(#[source] tokio_postgres::Error),
     /// The database lacks something that a consumer or a relay needs: see
     /// [`preflight`](crate::preflight).
     #[error(transparent)]
@@ -53,7 +62,7 @@ impl Error {
         match self {
             Self::Invalid(_) | Self::Encode(_) => ErrorKind::Invalid,
             Self::AmbiguousCommit(_) => ErrorKind::AmbiguousCommit,
-            Self::TransactionEnded => ErrorKind::Terminal,
+            Self::TransactionEnded | Self::SettingsChanged(_) => ErrorKind::Terminal,
             Self::NotReady(lacks) => lacks.kind(),
             Self::Unexpected(_) => ErrorKind::Other,
             Self::Database(error) => ErrorKind::of(error),
@@ -71,7 +80,7 @@ impl Error {
     /// Returns the SQLSTATE, if this error has one.
     pub fn sqlstate(&self) -> Option<&SqlState> {
         match self {
-            Self::Database(error) => error.code(),
+            Self::Database(error) | Self::SettingsChanged(error) => error.code(),
             Self::AmbiguousCommit(error) => error.code(),
             Self::NotReady(lacks) => Some(lacks.sqlstate()),
             _ => None,
@@ -92,12 +101,21 @@ impl Error {
         }
     }
 
-    /// Classifies the error of statements that begin with
-    /// [`ALLOW_COMMIT`](crate::pipeline::ALLOW_COMMIT): 25P01 is [`Error::TransactionEnded`].
+    /// Classifies the error of [`ALLOW_COMMIT`](crate::pipeline::ALLOW_COMMIT), or of the end of a
+    /// savepoint before it: 25P01 is [`Error::TransactionEnded`], and 42501, 42883 and 3F000 are
+    /// [`Error::SettingsChanged`].
+    ///
+    /// `idem_forbid_commit` has succeeded in the same transaction. So these errors cannot mean that
+    /// a grant or the extension is missing.
     pub fn of_allow(error: tokio_postgres::Error) -> Self {
-        match error.code() == Some(&SqlState::NO_ACTIVE_SQL_TRANSACTION) {
-            true => Self::TransactionEnded,
-            false => Self::Database(error),
+        match error.code() {
+            Some(&SqlState::NO_ACTIVE_SQL_TRANSACTION) => Self::TransactionEnded,
+            Some(
+                &SqlState::INSUFFICIENT_PRIVILEGE
+                | &SqlState::UNDEFINED_FUNCTION
+                | &SqlState::INVALID_SCHEMA_NAME,
+            ) => Self::SettingsChanged(error),
+            _ => Self::Database(error),
         }
     }
 }

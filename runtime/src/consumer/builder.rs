@@ -101,9 +101,7 @@ impl<S: Source> Consumer<S> {
     ///
     /// The handler works in the transaction that claims the message. It must drop `Tx` before it
     /// returns: if it keeps `Tx`, processing fails with [`Error::TransactionKept`] and the
-    /// transaction is rolled back. The server rejects a COMMIT of the handler, and the message is
-    /// rejected. If the handler executes ROLLBACK, processing fails with
-    /// [`Error::TransactionEnded`].
+    /// transaction is rolled back. [`Tx`] says what else a handler must not do in its transaction.
     pub fn handle<F, Fut>(mut self, destination: &str, handler: F) -> Self
     where
         F: Fn(Tx, Message) -> Fut + Send + Sync + 'static,

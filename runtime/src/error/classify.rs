@@ -24,7 +24,9 @@ impl Error {
                 .filter(|kind| kind.is_retryable())
                 .unwrap_or(ErrorKind::Handler),
             Self::Pool(_) => ErrorKind::PoolExhausted,
-            Self::TransactionKept | Self::TransactionEnded => ErrorKind::Terminal,
+            Self::TransactionKept | Self::TransactionEnded | Self::SettingsChanged(_) => {
+                ErrorKind::Terminal
+            }
             Self::AmbiguousCommit(_) => ErrorKind::AmbiguousCommit,
             Self::LeaseLost => ErrorKind::NotClaimed,
             Self::SourceEnded(_) | Self::WorkerPanicked(_) | Self::Policy(_) => ErrorKind::Other,
@@ -102,7 +104,12 @@ fn class_of(error: &(dyn StdError + 'static)) -> Class {
         if error.is::<DecodeError>() {
             return Class::Terminal;
         }
-        // The handler has executed COMMIT, which no attempt may do.
+        if ends_or_changes_transaction(error) {
+            return Class::Terminal;
+        }
+        // The handler has executed COMMIT. A COMMIT in a procedure that cannot commit also fails
+        // with 2D000, in each attempt, so this includes other databases and handlers without a
+        // `Tx`.
         if let Some(answer) = error.downcast_ref::<DbError>()
             && *answer.code() == SqlState::INVALID_TRANSACTION_TERMINATION
         {
@@ -111,6 +118,19 @@ fn class_of(error: &(dyn StdError + 'static)) -> Class {
         cause = error.source();
     }
     Class::Failed
+}
+
+/// Returns whether the handler has misused a transaction of its own, which a function of idem
+/// commits.
+fn ends_or_changes_transaction(error: &(dyn StdError + 'static)) -> bool {
+    use idem_client::Error as Call;
+    matches!(
+        error.downcast_ref(),
+        Some(Call::TransactionEnded | Call::SettingsChanged(_))
+    ) || matches!(
+        error.downcast_ref(),
+        Some(Error::TransactionEnded | Error::SettingsChanged(_))
+    )
 }
 
 #[cfg(test)]
@@ -126,6 +146,21 @@ mod tests {
         };
         assert!(read().unwrap_err().is_terminal());
         assert!(!HandlerError::from("a bad day").is_terminal());
+    }
+
+    /// Goal: a handler that ends a transaction of its own, which `idem_client` then cannot commit,
+    /// is not repeated, also in a helper that uses `anyhow`.
+    #[test]
+    fn ended_transaction_of_the_handlers_own_is_terminal() {
+        let ended = || idem_client::Error::TransactionEnded;
+        for error in [
+            HandlerError::from(ended()),
+            HandlerError::from(Error::TransactionEnded),
+            anyhow::Error::from(ended()).context("while booking").into(),
+        ] {
+            assert!(error.is_terminal(), "{error:?}");
+        }
+        assert!(!HandlerError::from(idem_client::Error::Invalid("no id".into())).is_terminal());
     }
 
     #[test]

@@ -85,13 +85,21 @@ pub enum Error {
     #[error("the handler has kept its transaction: drop it before the handler ends")]
     TransactionKept,
     /// The handler has ended its transaction before it returned: it executed ROLLBACK in its
-    /// [`Tx`](crate::Tx), or ignored the error of a COMMIT. The server rejects a COMMIT of the
-    /// handler (2D000) and rolls back. So nothing until then has taken effect, and the message is
-    /// not claimed. The statements after that have taken effect, unless the handler has begun
-    /// another transaction. In a batch this includes the statements of the handlers after it, which
-    /// are repeated. The effects of a message without a claim may be sent.
-    #[error("the handler has ended its transaction itself: it must not execute COMMIT or ROLLBACK")]
+    /// [`Tx`](crate::Tx). Nothing until then has taken effect, and the message is not claimed. The
+    /// statements after that have taken effect, unless they are in another transaction that is
+    /// still open. In a batch this includes the statements of the handlers after it, which are
+    /// repeated. The effects of a message without a claim may be sent.
+    #[error("the handler has ended its transaction itself: it must not execute ROLLBACK")]
     TransactionEnded,
+    /// The handler has changed the role or the search_path in its [`Tx`](crate::Tx) and has not
+    /// restored it before it returned, so the functions of idem cannot be called (42501, 42883,
+    /// 3F000). Nothing has taken effect.
+    #[error(
+        "the handler has changed the role or the search_path of its transaction: it must restore \
+         both before it returns: {}",
+        describe(.0)
+    )]
+    SettingsChanged(#[source] tokio_postgres::Error),
     /// The pool provided no connection in time, or the pool is closed.
     #[error("no connection from the pool: {0}")]
     Pool(String),
@@ -113,7 +121,7 @@ impl Error {
     /// Returns the SQLSTATE, if this error has one.
     pub fn sqlstate(&self) -> Option<&SqlState> {
         match self {
-            Self::Database(error) => error.code(),
+            Self::Database(error) | Self::SettingsChanged(error) => error.code(),
             Self::AmbiguousCommit(error) => error.code(),
             Self::NotReady(lacks) => Some(lacks.sqlstate()),
             _ => None,
@@ -130,6 +138,7 @@ impl From<idem_client::Error> for Error {
             Call::Database(error) => Self::Database(error),
             Call::AmbiguousCommit(error) => Self::AmbiguousCommit(error),
             Call::TransactionEnded => Self::TransactionEnded,
+            Call::SettingsChanged(error) => Self::SettingsChanged(error),
             Call::NotReady(lacks) => Self::NotReady(lacks),
             Call::Unexpected(text) => Self::Unexpected(text),
             // This arm is not reached, because the client and the runtime have the same version.

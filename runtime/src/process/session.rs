@@ -7,7 +7,7 @@ use idem_client::{
     Destination, Effect, MessageId, RecordedEffect,
     lease::Held,
     pipeline::{
-        ALLOW_COMMIT, FORBID_COMMIT, Pipelined, allow_and_commit, allow_commit, fire_and_forget,
+        FORBID_COMMIT, Pipelined, allow_and_commit, allow_and_query, allow_commit, fire_and_forget,
         pipeline_commit, rollback_without_wait,
     },
     span,
@@ -15,7 +15,7 @@ use idem_client::{
 };
 use tokio::time::timeout;
 use tokio_postgres::{
-    Row, Statement,
+    Row, SimpleQueryMessage, Statement,
     types::{Json, ToSql, Type},
 };
 use tracing::{Instrument, Span};
@@ -134,20 +134,18 @@ impl Session {
     // Statements inside the transaction.
 
     /// Claims in the transaction of a handler that has returned. Fails with
-    /// [`Error::TransactionEnded`] if the handler has ended the transaction.
+    /// [`Error::TransactionEnded`] if the handler has ended the transaction, and with
+    /// [`Error::SettingsChanged`] if the handler has changed the role or the search_path.
     pub(crate) async fn claim(
         &self,
         task: &Task<'_>,
         id: &MessageId,
     ) -> Result<ClaimOutcome, Error> {
-        // `ALLOW_COMMIT` checks the transaction. It is repeated at the end of the transaction.
+        // To allow COMMIT checks the transaction. It is repeated at the end of the transaction.
         let claim = claim::claim(task, id)?;
-        let sql = format!("{ALLOW_COMMIT}; {FORBID_COMMIT}; {claim}");
-        let outcome = self.outcome(&sql, task.destination, id).await;
-        outcome.map_err(|error| match error {
-            Error::Database(error) => idem_client::Error::of_allow(error).into(),
-            other => other,
-        })
+        let sql = format!("{FORBID_COMMIT}; {claim}");
+        let answers = async { Ok(allow_and_query(self.client(), &sql).await?) };
+        outcome(answers, task.destination, id).await
     }
 
     async fn outcome(
@@ -156,15 +154,8 @@ impl Session {
         destination: &Destination,
         id: &MessageId,
     ) -> Result<ClaimOutcome, Error> {
-        let span = span::of_message("claim", id, destination);
-        async {
-            let answers = self.checkout.client().simple_query(sql).await?;
-            let outcome = ClaimOutcome::parse(last_value(&answers))?;
-            span.record("idem.outcome", outcome.as_str());
-            Ok(outcome)
-        }
-        .instrument(span.clone())
-        .await
+        let answers = async { Ok(self.client().simple_query(sql).await?) };
+        outcome(answers, destination, id).await
     }
 
     /// Runs the handler in the transaction.
@@ -230,7 +221,8 @@ impl Session {
 
     /// Records the effects of one or several messages and commits, in one round trip. Returns the
     /// message ids of the effects of each message. This function and those below fail with
-    /// [`Error::TransactionEnded`] if the handler has ended the transaction.
+    /// [`Error::TransactionEnded`] if the handler has ended the transaction, and with
+    /// [`Error::SettingsChanged`] if the handler has changed the role or the search_path.
     pub(crate) async fn record_and_commit(
         &self,
         destination: &Destination,
@@ -247,14 +239,9 @@ impl Session {
                 destination.parameter(),
                 (list as _, Type::JSONB),
             ];
-            records.push(
-                self.request(
-                    RECORD_EFFECTS,
-                    parameters,
-                    span::of_message("record_effects", id, destination),
-                )
-                .await?,
-            );
+            let span = span::of_message("record_effects", id, destination);
+            let record = self.request(RECORD_EFFECTS, parameters, span).await;
+            records.push(prepared_after_handler(record)?);
         }
         let mut rows = self.request_and_commit(&records).await?.into_iter();
         let ids = effects.iter().map(|(_, effects)| match effects {
@@ -315,10 +302,10 @@ impl Session {
             .collect::<Result<Vec<_>, _>>()?;
         let mut requests = Vec::with_capacity(sends.len());
         for send in &sends {
-            requests.push(
-                self.request(send.sql(), send.parameters(), send.span())
-                    .await?,
-            );
+            let request = self
+                .request(send.sql(), send.parameters(), send.span())
+                .await;
+            requests.push(prepared_after_handler(request)?);
         }
         let rows = self.request_and_commit(&requests).await?;
         rows.iter()
@@ -417,4 +404,29 @@ impl Session {
             }
         })
     }
+}
+
+/// Reads the outcome of a claim from the replies to its simple query.
+async fn outcome(
+    answers: impl Future<Output = Result<Vec<SimpleQueryMessage>, Error>>,
+    destination: &Destination,
+    id: &MessageId,
+) -> Result<ClaimOutcome, Error> {
+    let span = span::of_message("claim", id, destination);
+    async {
+        let outcome = ClaimOutcome::parse(last_value(&answers.await?))?;
+        span.record("idem.outcome", outcome.as_str());
+        Ok(outcome)
+    }
+    .instrument(span.clone())
+    .await
+}
+
+/// Classifies the error of a statement that is prepared after the handler and before COMMIT is
+/// allowed.
+fn prepared_after_handler<T>(prepared: Result<T, Error>) -> Result<T, Error> {
+    prepared.map_err(|error| match error {
+        Error::Database(error) => idem_client::Error::of_allow(error).into(),
+        other => other,
+    })
 }

@@ -12,8 +12,13 @@ use crate::{Error, connection::Checkout};
 /// Dereferences to the [`Client`], which executes the business statements.
 ///
 /// The caller of the handler begins and ends the transaction. The server rejects a COMMIT of the
-/// handler (2D000) and rolls back, which is a terminal error. A handler that executes ROLLBACK
-/// fails with [`Error::TransactionEnded`]. Drop this value before the handler returns.
+/// handler (2D000), and each later statement fails (25P02). A handler that returns the error of its
+/// COMMIT has failed with a terminal error. A handler that executes ROLLBACK and returns no error
+/// fails with [`Error::TransactionEnded`].
+///
+/// A handler that changes the role or the search_path must restore both before it returns, for
+/// example with RESET ROLE and RESET search_path. Otherwise, if it returns no error, it fails with
+/// [`Error::SettingsChanged`]. Drop this value before the handler returns.
 pub struct Tx(Arc<Checkout>);
 
 impl Tx {

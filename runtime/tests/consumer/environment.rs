@@ -166,6 +166,56 @@ async fn paused_route_does_not_stop_other_routes() {
     );
 }
 
+/// I4: a handler that does not restore the role or the search_path is no failure of the
+/// environment: its message is rejected, and the consumer pauses no destination.
+#[tokio::test]
+async fn i4_changed_role_rejects_message_and_pauses_nothing() {
+    let fixture = Fixture::new().await;
+    fixture.psql(
+        "DO $$ BEGIN CREATE ROLE tenant; EXCEPTION WHEN duplicate_object THEN END $$;
+         GRANT INSERT ON done TO tenant; GRANT USAGE ON SEQUENCE done_place_seq TO tenant",
+    );
+    let broker = Broker::with(
+        [
+            "SET LOCAL ROLE tenant",
+            "SET LOCAL search_path = pg_catalog",
+        ]
+        .map(|change| message(format!("changing-{change}"), "").with_type(change)),
+    );
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
+        .route(
+            Selector::matching(|message| message.message_type().is_some()),
+            "changing",
+            |tx: Tx, message: Message| async move {
+                note(&tx, &message).await?;
+                tx.batch_execute(message.message_type().unwrap()).await?;
+                Ok(vec![])
+            },
+        )
+        .handle("works", noting())
+        .concurrency(2);
+    let running = tokio::spawn(consumer.run(pending()));
+    for n in 0..20 {
+        broker.send(message(format!("m-{n}"), ""));
+    }
+    until("all messages are settled", async || {
+        fixture.done().await.len() == 20 && broker.told().rejected.len() == 2
+    })
+    .await;
+    for (_, reason) in broker.told().rejected {
+        assert!(reason.contains("restore both"), "{reason}");
+    }
+    let summary = source_ended({
+        drop(broker.clone().closed());
+        in_time(running).await.unwrap()
+    });
+    let returned = (summary.retried, summary.given_back);
+    assert_eq!(
+        (summary.handled, summary.rejected, returned),
+        (20, 2, (0, 0))
+    );
+}
+
 /// In key order, a message of a paused destination waits in the consumer until the pause ends. A
 /// worker must still probe the destination, and messages of other destinations must still be
 /// handled.

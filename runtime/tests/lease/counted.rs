@@ -241,12 +241,12 @@ async fn lost_lease_commits_nothing() {
 #[tokio::test]
 async fn i1_counted_handler_that_ends_its_transaction_is_buried() {
     let fixture = Fixture::new().await;
-    for (end, is_ignored, cause) in [
-        ("ROLLBACK", false, "ended its transaction"),
-        ("ROLLBACK; BEGIN", false, "ended its transaction"),
-        ("COMMIT", false, "2D000: COMMIT"),
-        ("COMMIT AND CHAIN", false, "2D000: COMMIT"),
-        ("COMMIT", true, "ended its transaction"),
+    for (end, cause) in [
+        ("ROLLBACK", "ended its transaction"),
+        ("ROLLBACK; BEGIN", "ended its transaction"),
+        ("COMMIT", "2D000: COMMIT"),
+        ("COMMIT AND CHAIN", "2D000: COMMIT"),
+        ("SET LOCAL search_path = pg_catalog", "restore both"),
     ] {
         for effects in [0, 1] {
             let message = redelivered();
@@ -254,11 +254,7 @@ async fn i1_counted_handler_that_ends_its_transaction_is_buried() {
                 .process(&fixture.pool, &message, async |tx: Tx, message: Message| {
                     tx.execute("INSERT INTO work VALUES ($1)", &[&message.message_id()])
                         .await?;
-                    let ended = tx.batch_execute(end).await;
-                    assert_eq!(ended.is_err(), end.starts_with("COMMIT"));
-                    if !is_ignored {
-                        ended?;
-                    }
+                    tx.batch_execute(end).await?;
                     Ok((0..effects).map(|_| fact()).collect())
                 })
                 .await

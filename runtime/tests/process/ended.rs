@@ -1,5 +1,5 @@
-//! Tests of handlers that execute COMMIT or ROLLBACK themselves. Nothing of such a transaction is
-//! committed, and its message is never acknowledged.
+//! Tests of handlers that execute COMMIT or ROLLBACK themselves, or change the role or the
+//! search_path. Nothing of such a transaction is committed, and its message is never acknowledged.
 
 use std::sync::Mutex;
 
@@ -29,38 +29,26 @@ enum End {
     Rollback,
     /// The handler ends the transaction and begins another one.
     RollbackAndBegin,
-    /// The handler ignores that the server rejects its COMMIT.
-    RejectedCommit,
-    /// Like `RejectedCommit`. The handler then begins another transaction.
-    RejectedCommitAndBegin,
+    /// Like `RollbackAndBegin`. The handler also commits the other transaction.
+    RollbackAndCommit,
 }
 
-const ENDS: [End; 4] = [
-    End::Rollback,
-    End::RollbackAndBegin,
-    End::RejectedCommit,
-    End::RejectedCommitAndBegin,
-];
+const ENDS: [End; 3] = [End::Rollback, End::RollbackAndBegin, End::RollbackAndCommit];
 
 impl End {
     async fn execute(self, client: &Client) -> Result<(), tokio_postgres::Error> {
-        let begins = match self {
-            Self::Rollback => return client.batch_execute("ROLLBACK").await,
-            Self::RollbackAndBegin => return client.batch_execute("ROLLBACK; BEGIN").await,
-            Self::RejectedCommit => false,
-            Self::RejectedCommitAndBegin => true,
+        let sql = match self {
+            Self::Rollback => "ROLLBACK",
+            Self::RollbackAndBegin => "ROLLBACK; BEGIN",
+            Self::RollbackAndCommit => "ROLLBACK; BEGIN; INSERT INTO own VALUES (1); COMMIT",
         };
-        let error = client.batch_execute("COMMIT").await.unwrap_err();
-        assert_is_rejected_commit(&error);
-        match begins {
-            true => client.batch_execute("BEGIN").await,
-            false => Ok(()),
-        }
+        client.batch_execute(sql).await
     }
-}
 
-fn assert_is_rejected_commit(error: &tokio_postgres::Error) {
-    assert_eq!(error.code().unwrap().code(), "2D000", "{error:?}");
+    /// Returns whether statements after this end take effect by themselves.
+    fn is_outside(self) -> bool {
+        matches!(self, Self::Rollback | Self::RollbackAndCommit)
+    }
 }
 
 /// A handler that inserts a row, ends its transaction, and returns `effects` effects.
@@ -75,6 +63,23 @@ async fn committing(tx: Tx, message: Message, commit: &str) -> Handled {
     insert(&tx, &message).await?;
     tx.batch_execute(commit).await?;
     Ok(vec![fact()])
+}
+
+/// Inserts a row, executes COMMIT, and ignores the error of the server.
+async fn ignoring(tx: &Tx, message: &Message) {
+    insert(tx, message).await.unwrap();
+    let error = tx.batch_execute("COMMIT").await.unwrap_err();
+    assert_eq!(error.code().unwrap().code(), "2D000", "{error:?}");
+}
+
+fn assert_retried_for_failed_statement(processed: Result<Processed, Error>, what: &str) {
+    let error = processed.expect_err(what);
+    let state = error.sqlstate().map(|state| state.code());
+    assert_eq!(state, Some("25P02"), "{what}: {error:?}");
+    assert!(
+        matches!(error.settlement(), Settlement::Retry { .. }),
+        "{what}: {error:?}"
+    );
 }
 
 fn assert_never_acknowledged(processed: Result<Processed, Error>, what: &str) {
@@ -108,6 +113,14 @@ async fn assert_handled_next(fixture: &Fixture, message: &Message, what: &str) {
     fixture.assert_done_once(message).await;
 }
 
+/// Creates a fixture with a table for the handler's second transaction.
+async fn fixture() -> Fixture {
+    let fixture = Fixture::new().await;
+    let table = "CREATE TABLE own (n int)";
+    fixture.observer.batch_execute(table).await.unwrap();
+    fixture
+}
+
 fn with_rule(rule: fn(Rule) -> Rule, prepared: bool) -> Idem {
     let policies =
         Policies::default().default_rule(|none| rule(none).missing_id(MissingId::Unprotected));
@@ -116,6 +129,11 @@ fn with_rule(rule: fn(Rule) -> Rule, prepared: bool) -> Idem {
         .prepared_statements(prepared)
         .build()
         .unwrap()
+}
+
+/// Returns whether the rule has no claim in the database.
+fn is_memory(rule: fn(Rule) -> Rule) -> bool {
+    format!("{:?}", rule(Rule::default())).contains("Memory")
 }
 
 /// Returns the number of rows of messages with and without an id, and of effects.
@@ -183,11 +201,36 @@ async fn i2_savepoints_do_not_allow_commit() {
     }
 }
 
+/// I2: a handler that ignores the error of its COMMIT has a failed transaction. Its later
+/// statements fail, nothing is committed, and the message is retried.
+#[tokio::test]
+async fn i2_ignored_error_of_a_commit_commits_nothing() {
+    let fixture = Fixture::new().await;
+    for (rule, effects) in RULES.into_iter().flat_map(|rule| [(rule, 0), (rule, 1)]) {
+        let idem = with_rule(rule, false);
+        for message in [message(), Message::new(DESTINATION, "{}")] {
+            let before = traces(&fixture).await;
+            let processed = idem.process(&fixture.pool, &message, async |tx: Tx, message| {
+                ignoring(&tx, &message).await;
+                Ok((0..effects).map(|_| fact()).collect())
+            });
+            let what = format!("{idem:?}, {effects} effects, {message:?}");
+            assert_retried_for_failed_statement(processed.await, &what);
+            assert_eq!(traces(&fixture).await, before, "{what}");
+            if message.message_id().is_some() {
+                assert_handled_next(&fixture, &message, &what).await;
+            }
+        }
+    }
+    fixture.until_quiet().await;
+}
+
 /// I2, I10: a handler that ends its transaction and returns no error is an error of the message, in
-/// each form of the transaction. Nothing is committed but what is executed after the end.
+/// each form of the transaction. Nothing is committed but what is executed after the end: the
+/// second transaction of the handler, and the effects of a message without a claim.
 #[tokio::test]
 async fn i10_handler_that_ends_its_transaction_is_rejected() {
-    let fixture = Fixture::new().await;
+    let fixture = fixture().await;
     for &prepared in preparing() {
         for (rule, end) in RULES
             .into_iter()
@@ -196,13 +239,23 @@ async fn i10_handler_that_ends_its_transaction_is_rejected() {
             let idem = with_rule(rule, prepared);
             for effects in [0, 2] {
                 for message in [message(), Message::new(DESTINATION, "{}")] {
-                    let (rows, _) = traces(&fixture).await;
+                    let (rows, sent) = traces(&fixture).await;
+                    let own = fixture.count("SELECT count(*) FROM own").await;
                     let processed = idem.process(&fixture.pool, &message, |tx, message| {
                         ending(tx, message, end, effects)
                     });
                     let what = format!("{idem:?}, {end:?}, {effects} effects, {message:?}");
                     assert_never_acknowledged(processed.await, &what);
-                    assert_eq!(traces(&fixture).await.0, rows, "{what}");
+                    let is_unprotected = message.message_id().is_none() || is_memory(rule);
+                    let sends = match is_unprotected && end.is_outside() {
+                        true => effects,
+                        false => 0,
+                    };
+                    let expected = (rows, sent + i64::try_from(sends).unwrap());
+                    assert_eq!(traces(&fixture).await, expected, "{what}");
+                    let commits = i64::from(matches!(end, End::RollbackAndCommit));
+                    let now = fixture.count("SELECT count(*) FROM own").await;
+                    assert_eq!(now, own + commits, "{what}");
                     if message.message_id().is_some() {
                         assert_handled_next(&fixture, &message, &what).await;
                     }
@@ -217,7 +270,7 @@ async fn i10_handler_that_ends_its_transaction_is_rejected() {
 /// rejects its effects.
 #[tokio::test]
 async fn i4_rejected_effects_do_not_hide_the_end() {
-    let fixture = Fixture::new().await;
+    let fixture = fixture().await;
     let rejected = || Effect::json("", &1).unwrap();
     for style in [Style::Eager, Style::Reactive] {
         let idem = idem(|rule| rule.style(style));
@@ -277,7 +330,7 @@ async fn deferred_trigger_with_55000_is_an_error_of_the_database() {
 /// transaction, the claim would commit without the writes of the handler.
 #[tokio::test]
 async fn i1_reactive_claim_needs_the_transaction_of_its_handler() {
-    let fixture = Fixture::new().await;
+    let fixture = fixture().await;
     let allow = format!(
         "ALTER DATABASE {} SET idem.lone_claims = 'allow'",
         fixture.database.name()
@@ -298,6 +351,8 @@ async fn i1_reactive_claim_needs_the_transaction_of_its_handler() {
 #[derive(Clone, Copy, Debug)]
 enum Misuse {
     Commits,
+    /// The handler ignores that the server rejects its COMMIT.
+    IgnoresCommit,
     Ends(End, usize),
     /// The handler ends the transaction and keeps its `Tx`.
     Keeps(End),
@@ -338,12 +393,16 @@ impl Misuse {
             others.into_iter().chain(fails)
         };
         let ends = ENDS.into_iter().flat_map(of_end);
-        ends.chain([Self::Commits]).collect()
+        ends.chain([Self::Commits, Self::IgnoresCommit]).collect()
     }
 
     async fn handle(self, tx: Tx, message: Message, kept: &Mutex<Vec<Tx>>) -> Handled {
         match self {
             Self::Commits => committing(tx, message, "COMMIT").await,
+            Self::IgnoresCommit => {
+                ignoring(&tx, &message).await;
+                Ok(vec![fact()])
+            }
             Self::Ends(end, effects) => ending(tx, message, end, effects).await,
             Self::Keeps(end) => {
                 insert(&tx, &message).await?;
@@ -363,6 +422,7 @@ impl Misuse {
         let what = format!("{self:?}");
         match self {
             Self::Commits => assert_rejected_for_commit(result, &what),
+            Self::IgnoresCommit => assert_retried_for_failed_statement(result, &what),
             Self::Ends(..) => assert_never_acknowledged(result, &what),
             Self::Keeps(_) => {
                 assert!(matches!(result, Err(Error::TransactionKept)), "{result:?}");
@@ -377,14 +437,15 @@ impl Misuse {
     }
 }
 
-/// I4: a handler that ends the transaction of its batch, in whatever way, fails alone. The other
-/// messages of the batch are handled, and its own message is handled at its next delivery.
+/// I4: of a batch whose transaction a handler ends, in whatever way, only the message of this
+/// handler fails. The other messages are handled, and its own message is handled at its next
+/// delivery.
 ///
-/// If the handler returns no error, the handlers after it run outside of a transaction, and are
-/// repeated: see [`Error::TransactionEnded`].
+/// If the handler executes ROLLBACK and returns no error, the handlers after it run outside of a
+/// transaction, and are repeated: see [`Error::TransactionEnded`]. Their writes are then doubled.
 #[tokio::test]
-async fn i4_handler_that_ends_its_batch_fails_alone() {
-    let fixture = Fixture::new().await;
+async fn i4_end_of_a_batch_fails_one_message_and_repeats_others() {
+    let fixture = fixture().await;
     let idem = idem(|rule| rule.max_attempts(1));
     for misuse in Misuse::all() {
         let messages = [message(), message(), message()];
@@ -417,7 +478,7 @@ async fn i4_handler_that_ends_its_batch_fails_alone() {
         drop(kept);
         fixture.until_quiet().await;
         fixture.assert_done_once(&messages[0]).await;
-        let runs_outside = matches!(misuse, Misuse::Ends(End::Rollback | End::RejectedCommit, _));
+        let runs_outside = matches!(misuse, Misuse::Ends(end, _) if end.is_outside());
         assert_eq!(
             fixture.work(&messages[2]).await,
             1 + i64::from(runs_outside),
@@ -433,7 +494,7 @@ async fn i4_handler_that_ends_its_batch_fails_alone() {
 /// message is handled at its next delivery.
 #[tokio::test]
 async fn i4_failure_after_the_end_of_the_transaction_is_retried() {
-    let fixture = Fixture::new().await;
+    let fixture = fixture().await;
     let idem = idem(|rule| rule.max_attempts(2));
     for (end, failure) in ENDS
         .into_iter()
@@ -461,4 +522,117 @@ async fn i4_failure_after_the_end_of_the_transaction_is_retried() {
         fixture.until_quiet().await;
         assert_handled_next(&fixture, &message, &what).await;
     }
+}
+
+/// How a handler makes the functions of idem unavailable for the statements after it.
+const CHANGES: [(&str, &str); 4] = [
+    ("SET LOCAL ROLE tenant", "42501"),
+    ("SET ROLE tenant", "42501"),
+    ("SET LOCAL search_path = tenant_7", "42883"),
+    ("SET search_path = tenant_7", "42883"),
+];
+
+/// I2, I10: a handler that does not restore the role or the search_path is an error of its message,
+/// in each form of the transaction, and also if the statement for the effects is not prepared yet.
+#[tokio::test]
+async fn i10_handler_that_keeps_another_role_is_rejected() {
+    let fixture = fixture_with_tenant().await;
+    for &prepared in preparing() {
+        for (rule, (change, state)) in RULES
+            .into_iter()
+            .flat_map(|rule| CHANGES.map(|change| (rule, change)))
+        {
+            let idem = with_rule(rule, prepared);
+            for effects in [0, 2] {
+                for message in [message(), Message::new(DESTINATION, "{}")] {
+                    let before = traces(&fixture).await;
+                    // A new pool has no prepared statements.
+                    let pool = fixture.database.pool(2);
+                    let processed = idem.process(&pool, &message, async |tx: Tx, message| {
+                        insert(&tx, &message).await?;
+                        tx.batch_execute(change).await?;
+                        Ok((0..effects).map(|_| fact()).collect())
+                    });
+                    let error = processed.await.unwrap_err();
+                    let what = format!("{idem:?}, {change}, {effects} effects, {message:?}");
+                    assert!(
+                        matches!(error, Error::SettingsChanged(_)),
+                        "{what}: {error:?}"
+                    );
+                    assert_eq!(error.sqlstate().unwrap().code(), state, "{what}");
+                    let Settlement::Reject { reason } = error.settlement() else {
+                        panic!("{what}: {:?}", error.settlement());
+                    };
+                    assert!(reason.contains("restore both"), "{reason}");
+                    assert_eq!(traces(&fixture).await, before, "{what}");
+                    if message.message_id().is_some() {
+                        assert_handled_next(&fixture, &message, &what).await;
+                    }
+                }
+            }
+        }
+    }
+    fixture.until_quiet().await;
+}
+
+/// A handler may change the role and the search_path if it restores both.
+#[tokio::test]
+async fn restored_role_and_search_path_are_accepted() {
+    let fixture = fixture_with_tenant().await;
+    for rule in &RULES[..2] {
+        let message = message();
+        let processed = with_rule(*rule, true)
+            .process(&fixture.pool, &message, async |tx: Tx, message| {
+                let change = "SET LOCAL ROLE tenant; SET LOCAL search_path = tenant_7;
+                              RESET ROLE; RESET search_path";
+                tx.batch_execute(change).await?;
+                work(tx, message).await
+            })
+            .await;
+        assert!(
+            matches!(processed, Ok(Processed::New { .. })),
+            "{processed:?}"
+        );
+        fixture.assert_done_once(&message).await;
+    }
+}
+
+/// I4: of a batch, only the message whose handler keeps another role is rejected.
+#[tokio::test]
+async fn i4_changed_role_in_a_batch_fails_one_message() {
+    let fixture = fixture_with_tenant().await;
+    let messages = [message(), message(), message()];
+    let changer = messages[1].message_id();
+    let mut results = Idem::new()
+        .process_batch(
+            &fixture.pool,
+            &messages,
+            async |tx: Tx, message: Message| {
+                insert(&tx, &message).await?;
+                if message.message_id() == changer {
+                    tx.batch_execute("SET LOCAL ROLE tenant").await?;
+                }
+                Ok(vec![fact()])
+            },
+        )
+        .await;
+    let changed = results.remove(1);
+    assert!(
+        matches!(changed, Err(Error::SettingsChanged(_))),
+        "{changed:?}"
+    );
+    fixture.assert_untouched(&messages[1]).await;
+    for (result, message) in results.into_iter().zip([&messages[0], &messages[2]]) {
+        assert!(matches!(result, Ok(Processed::New { .. })), "{result:?}");
+        fixture.assert_done_once(message).await;
+    }
+}
+
+/// Creates a fixture with a role and a schema that have nothing of idem.
+async fn fixture_with_tenant() -> Fixture {
+    let fixture = Fixture::new().await;
+    let tenant = "DO $$ BEGIN CREATE ROLE tenant; EXCEPTION WHEN duplicate_object THEN END $$;
+                  CREATE SCHEMA tenant_7; GRANT ALL ON work TO tenant";
+    fixture.observer.batch_execute(tenant).await.unwrap();
+    fixture
 }

@@ -178,18 +178,22 @@ async fn handler_that_keeps_its_transaction_commits_nothing() {
         .assert_run(201, 4);
 }
 
-/// I2: if a handler ends its transaction itself, the layer does not deliver its response, and
-/// nothing is committed or recorded: a repeated request with the same key runs and succeeds.
+/// I2: if a handler ends its transaction itself, or changes its search_path, the layer does not
+/// deliver its response, and nothing is committed or recorded: a repeated request with the same key
+/// runs and succeeds. With a status of 4xx, the layer first rolls back to its savepoint, so the
+/// response is recorded unless the transaction has ended.
 #[tokio::test]
 async fn handler_that_ends_its_transaction_is_an_error() {
     let fixture = Fixture::new(Mode::Transaction).await;
     let mut runs = 0;
+    let (mut handled, mut refused) = (0, 0);
     for (end, is_ignored) in [
         ("ROLLBACK", false),
         ("ROLLBACK; BEGIN", false),
         ("COMMIT", true),
         ("COMMIT AND CHAIN", true),
         ("COMMIT", false),
+        ("SET LOCAL search_path = pg_catalog", false),
     ] {
         for status in ["201", "402", "503"] {
             let key = format!("{end} {is_ignored} {status}");
@@ -199,11 +203,19 @@ async fn handler_that_ends_its_transaction_is_an_error() {
             }
             let ended = fixture.send(&ends).await;
             runs += 1;
+            let has_ended = end.starts_with("ROLLBACK");
             match (end, is_ignored, status) {
                 // The handler returns the error of its COMMIT as its own response.
                 ("COMMIT", false, _) => assert!(ended.body.contains("2D000"), "{ended:?}"),
                 // A response that is not recorded is delivered.
                 (_, _, "503") => ended.assert_run(503, runs),
+                (_, _, "402") if !has_ended => {
+                    ended.assert_run(402, runs);
+                    fixture.send(&ask(&key)).await.assert_replay_of(&ended);
+                    assert_eq!(fixture.work(&key).await, 0, "{key}");
+                    refused += 1;
+                    continue;
+                }
                 _ => ended.assert_problem(500, "failed"),
             }
             fixture.until_quiet().await;
@@ -212,14 +224,14 @@ async fn handler_that_ends_its_transaction_is_an_error() {
             let done = fixture.send(&ask(&key)).await;
             runs += 1;
             done.assert_run(201, runs);
+            handled += 1;
             fixture.send(&ask(&key)).await.assert_replay_of(&done);
             assert_eq!(fixture.work(&key).await, 2, "{key}");
         }
     }
-    let requests = i64::try_from(runs / 2).unwrap();
     assert_eq!(
         (fixture.claims().await, fixture.sent().await),
-        (requests, requests)
+        (handled + refused, handled)
     );
     fixture.until_quiet().await;
 }
