@@ -204,14 +204,23 @@ impl Message {
         self.with(|parts| parts.noted_lease = Some(noted))
     }
 
-    /// Returns the message as the replacement of a delivered message: with the lease of the inbox,
-    /// and with the place where an attempt notes its lease.
+    /// Returns the message as the replacement of a delivered message: with the place where an
+    /// attempt notes its lease, and with the number of deliveries unless it has its own. With the
+    /// same destination it also has the id and the lease of the inbox. The id of the inbox is
+    /// unique only within that destination.
     #[must_use]
     pub(crate) fn in_place_of(self, delivered: &Self) -> Self {
+        let is_same = self.destination_name() == delivered.destination_name();
         self.with(|parts| {
-            parts.stored.clone_from(&delivered.0.stored);
+            parts.stored = delivered.0.stored.clone().filter(|_| is_same);
             parts.noted_lease.clone_from(&delivered.0.noted_lease);
+            parts.deliveries = parts.deliveries.or(delivered.0.deliveries);
         })
+    }
+
+    fn destination_name(&self) -> &str {
+        let given = self.0.destination.as_ref();
+        given.map_or(&self.0.topic, Destination::as_str)
     }
 
     /// Returns the message without a destination, and with `message_id` as the message id of its

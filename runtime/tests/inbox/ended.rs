@@ -1,5 +1,5 @@
-//! Handlers that end their transaction, with COMMIT, which the server rejects, or with ROLLBACK.
-//! The message stays in the inbox, where it becomes a dead letter under its own id.
+//! Handlers that execute COMMIT, which the server rejects, or ROLLBACK, or that change the
+//! search_path. The message stays in the inbox, where it becomes a dead letter under its own id.
 
 use std::{
     sync::{
@@ -27,14 +27,16 @@ enum Misuse {
     /// The handler ignores that its COMMIT is rejected, and keeps its `Tx`.
     Keeps,
     RollsBack,
+    ChangesPath,
 }
 
-const MISUSES: [Misuse; 5] = [
+const MISUSES: [Misuse; 6] = [
     Misuse::Commits,
     Misuse::Ignores,
     Misuse::Fails,
     Misuse::Keeps,
     Misuse::RollsBack,
+    Misuse::ChangesPath,
 ];
 
 impl Misuse {
@@ -42,7 +44,9 @@ impl Misuse {
     fn outcome(self) -> (&'static str, i32) {
         match self {
             Self::Commits => ("2D000: COMMIT", 1),
-            Self::Ignores | Self::RollsBack => ("ended its transaction", 1),
+            Self::Ignores => ("25P02", 3),
+            Self::RollsBack => ("ended its transaction", 1),
+            Self::ChangesPath => ("restore both", 1),
             Self::Fails => ("out of stock", 3),
             Self::Keeps => ("kept its transaction", 1),
         }
@@ -81,6 +85,7 @@ impl Ender {
         }
         let end = match self.misuse {
             Misuse::RollsBack => "ROLLBACK",
+            Misuse::ChangesPath => "SET LOCAL search_path = pg_catalog",
             _ => "COMMIT",
         };
         let ended = tx.batch_execute(end).await;
@@ -88,15 +93,15 @@ impl Ender {
             Misuse::Fails => return Err("out of stock".into()),
             Misuse::Keeps => self.kept.lock().unwrap().push(tx),
             Misuse::Commits => ended?,
-            Misuse::Ignores | Misuse::RollsBack => {}
+            Misuse::Ignores | Misuse::RollsBack | Misuse::ChangesPath => {}
         }
         Ok(vec![])
     }
 }
 
-/// I2, I4: a message whose handler ends its transaction, alone or in a batch, becomes a dead letter
-/// under its own id, without a write of its handler. It is handled after it was requeued to a
-/// correct handler, and so are the other messages.
+/// I2, I4: a message whose handler misuses its transaction, alone or in a batch, becomes a dead
+/// letter under its own id, without a write of its handler. It is handled after it was requeued to
+/// a correct handler, and so are the other messages.
 #[tokio::test]
 async fn i4_message_with_ended_transaction_becomes_dead_letter() {
     for (misuse, batch) in MISUSES

@@ -7,6 +7,7 @@ mod bytes;
 mod calls;
 mod ended;
 mod failures;
+mod filters;
 mod hand_over;
 mod inbox;
 mod leases;
