@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use idem_client::{ErrorKind, lease::Held};
+use idem_client::{
+    ErrorKind,
+    lease::{DeadLetterContent, Held},
+};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use crate::{Error, short_transaction::ShortTransaction};
+use crate::{Error, Message, short_transaction::ShortTransaction};
 
 /// Renews a lease in the background. Dropping the keeper stops the renewal.
 #[must_use = "dropping it ends the renewal"]
@@ -54,6 +57,28 @@ pub(crate) async fn give_back_on(held: &Held, pool: &Pool) -> Result<(), Error> 
     let step = ShortTransaction::new(pool).await?;
     let given = step.run(held.give_back(step.client())).await;
     step.end(given)
+}
+
+/// Stores the message as a dead letter, in a transaction of its own.
+pub(crate) async fn bury_on(
+    held: &Held,
+    pool: &Pool,
+    message: &Message,
+    reason: &str,
+) -> Result<(), Error> {
+    let with = DeadLetterContent::from(message);
+    let step = ShortTransaction::new(pool).await?;
+    let buried = step
+        .run(held.bury(step.client(), message.payload(), reason, &with))
+        .await;
+    step.end(buried)?;
+    tracing::warn!(
+        reason,
+        destination = %held.destination(),
+        message_id = %held.id(),
+        "a message is put into the dead letters"
+    );
+    Ok(())
 }
 
 async fn renew(held: Held, pool: Pool, lost: CancellationToken) {

@@ -8,7 +8,7 @@ use std::{
 
 use idem_client::{
     Effect, ErrorKind, MessageId,
-    lease::{DeadLetterContent, Held, Lease, acquire},
+    lease::{Held, Lease, acquire},
 };
 
 use super::{
@@ -17,8 +17,8 @@ use super::{
     task::{Doubt, Task},
 };
 use crate::{
-    Error, HandlerError, Processed,
-    lease::{NotedLease, give_back_on},
+    Error, HandlerError, Processed, Settlement,
+    lease::{bury_on, give_back_on},
     short_transaction::{ShortTransaction, again},
     telemetry,
 };
@@ -148,24 +148,26 @@ impl<'t> Leases<'t> {
     }
 
     /// Like [`failed`](Self::failed), for an error of the handler or of the transaction.
-    pub(super) async fn failed_with(&self, held: &Held, error: Error) -> Result<Processed, Error> {
-        let error = match error {
-            Error::Handler(error) => error,
-            error if error.kind() == ErrorKind::Terminal => HandlerError::terminal(error),
-            error => HandlerError::from(error),
-        };
-        self.failed(held, error).await
-    }
-
-    /// Like [`failed_with`](Self::failed_with), for an attempt that a consumer may interrupt. The
-    /// lease is no longer noted: a consumer that stops now would release it without counting.
+    ///
+    /// Notes that the attempt has failed: a consumer that stops now does not release the lease
+    /// without counting.
     pub(super) async fn count_failure(
         &self,
         held: &Held,
         error: Error,
     ) -> Result<Processed, Error> {
-        self.task.message.noted_lease().and_then(NotedLease::take);
-        self.failed_with(held, error).await
+        let error = match error {
+            Error::Handler(error) => error,
+            // An error that no other attempt can correct.
+            error if matches!(error.settlement(), Settlement::Reject { .. }) => {
+                HandlerError::terminal(error)
+            }
+            error => HandlerError::from(error),
+        };
+        if let Some(noted) = self.task.message.noted_lease() {
+            noted.set_failed(error.to_string());
+        }
+        self.failed(held, error).await
     }
 
     /// Ends the lease of a failed attempt. The attempt stays counted, unless the environment caused
@@ -215,29 +217,14 @@ impl<'t> Leases<'t> {
     }
 
     async fn bury(&self, held: &Held, reason: &str) -> Result<Processed, Error> {
-        let message = self.task.message;
-        let with = DeadLetterContent::from(message);
-        let buried = again(self.task.policy.retry, || async {
-            let step = ShortTransaction::new(self.task.pool).await?;
-            let buried = step
-                .run(held.bury(step.client(), message.payload(), reason, &with))
-                .await;
-            step.end(buried)
+        let Task { pool, message, .. } = self.task;
+        let buried = again(self.task.policy.retry, || {
+            bury_on(held, pool, message, reason)
         });
-        match buried.await.map_err(lost) {
-            Ok(()) => {
-                tracing::warn!(
-                    reason,
-                    destination = %self.task.destination,
-                    message_id = %self.id,
-                    "a message is put into the dead letters"
-                );
-                Ok(Processed::Buried {
-                    reason: reason.into(),
-                })
-            }
-            Err(error) => Err(error),
-        }
+        buried.await.map_err(lost)?;
+        Ok(Processed::Buried {
+            reason: reason.into(),
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
-use idem_client::{Effect, ErrorKind, lease::Lease};
+use idem_client::{Effect, ErrorKind, deadletters::list, lease::Lease};
 use idem_runtime::{
     Consumer, Error, Idem, Message, Policies, Processed, Settlement, Tx,
     consumer::Summary,
@@ -26,7 +26,7 @@ use idem_testkit::{
 use tokio_postgres::types::Type;
 
 use crate::fixtures::{
-    DESTINATION, Fixture, LONG, SHORT, fact, idem, is_new, message, until, work,
+    DESTINATION, Fixture, LONG, SHORT, destination, fact, idem, is_new, message, until, work,
 };
 
 fn counting(style: Style) -> Idem {
@@ -434,8 +434,55 @@ async fn panic_of_a_filter_ends_the_counted_attempt() {
 /// counted.
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_attempt_whose_release_is_interrupted_is_counted() {
-    let fixture = Fixture::new().await;
-    let (message, locker) = (redelivered(), fixture.database.client().await);
+    let (fixture, message) = (Fixture::new().await, redelivered());
+    let broker = Broker::with([message.clone()]);
+    let summary = interrupt_release(&fixture, &message, broker.clone()).await;
+    assert_eq!((summary.given_back, summary.rejected), (1, 0));
+    assert_eq!(broker.told().released.len(), 1);
+    let leased = fixture.acquire(&message, LONG).await;
+    assert!(matches!(leased, Lease::InProgress { .. }), "{leased:?}");
+    fixture.expire(&message).await;
+    assert_eq!(fixture.acquired(&message, LONG).await.attempt(), 2);
+}
+
+/// I4: the grace period ends while the lease of a failed attempt is released, and the broker may
+/// delete the message at its next return. The message becomes a dead letter with the error of the
+/// attempt, although its lease is still valid.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_interrupted_release_of_last_delivery_is_kept() {
+    let (fixture, message) = (Fixture::new().await, redelivered());
+    let broker = Broker::with([message.clone()])
+        .dropping_rejected()
+        .near_limit();
+    let summary = interrupt_release(&fixture, &message, broker.clone()).await;
+    assert_eq!(
+        (
+            summary.given_back,
+            summary.rejected,
+            summary.failed_settlements
+        ),
+        (0, 1, 0)
+    );
+    let told = broker.told();
+    assert_eq!((told.acknowledged.len(), told.dropped.len()), (1, 0));
+    assert_eq!(fixture.left(&message).await, None);
+    let letters = list(&fixture.observer, &destination(), "%", 10).await;
+    let [letter] = &letters.unwrap()[..] else {
+        panic!("no dead letter");
+    };
+    assert_eq!(Some(&*letter.id.to_string()), message.message_id());
+    assert_eq!(&letter.payload[..], &message.payload()[..]);
+    let errors: Vec<_> = letter
+        .failures
+        .iter()
+        .map(|failure| &failure.error)
+        .collect();
+    assert_eq!(errors, ["out of stock"]);
+}
+
+/// Runs a consumer whose handler fails, and stops it while the lease of the attempt is released.
+async fn interrupt_release(fixture: &Fixture, message: &Message, broker: Broker) -> Summary {
+    let locker = fixture.database.client().await;
     let locked = Arc::new(tokio::sync::Semaphore::new(0));
     let may_fail = Arc::clone(&locked);
     let handler = move |tx: Tx, _: Message| {
@@ -446,7 +493,7 @@ async fn failed_attempt_whose_release_is_interrupted_is_counted() {
             Err("out of stock".into())
         }
     };
-    let consumer = Consumer::new(fixture.pool.clone(), Broker::with([message.clone()]))
+    let consumer = Consumer::new(fixture.pool.clone(), broker)
         .idem(idem(|rule| rule.count_attempts(true).lease(LONG)))
         .handle(DESTINATION, handler)
         .grace(Duration::from_millis(50));
@@ -461,7 +508,7 @@ async fn failed_attempt_whose_release_is_interrupted_is_counted() {
         let _ = stopped.await;
     }));
     until("the message is leased", async || {
-        fixture.left(&message).await.is_some()
+        fixture.left(message).await.is_some()
     })
     .await;
     let lock =
@@ -480,9 +527,5 @@ async fn failed_attempt_whose_release_is_interrupted_is_counted() {
     })
     .await;
     locker.batch_execute("ROLLBACK").await.unwrap();
-    in_time(running).await.unwrap().unwrap();
-    let leased = fixture.acquire(&message, LONG).await;
-    assert!(matches!(leased, Lease::InProgress { .. }), "{leased:?}");
-    fixture.expire(&message).await;
-    assert_eq!(fixture.acquired(&message, LONG).await.attempt(), 2);
+    in_time(running).await.unwrap().unwrap()
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::{TryFutureExt as _, join_all};
-use idem_client::{Destination, ErrorKind, lease::Held};
+use idem_client::{Destination, ErrorKind};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::{
@@ -21,7 +21,7 @@ use crate::{
         workers::Workers,
     },
     error::causes,
-    lease::give_back_on,
+    lease::{InterruptedLease, NotedLease, bury_on, give_back_on},
     panics::unwinding,
     telemetry,
     transport::TransportError,
@@ -91,17 +91,15 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    /// `have_ended` means that the connections of interrupted handlers are closed. The server has
-    /// then ended their transactions, except behind a pooler and after a wait of a second. The
-    /// release of a lease waits for a transaction that completes its message.
+    /// `have_ended` means that the connections of interrupted handlers are closed. Behind a pooler,
+    /// or if the server did not reply within a second, a transaction of a handler may still be
+    /// open. The end of a lease waits for a transaction that completes its message.
     async fn release_waiting(&self, until: Instant, have_ended: bool) {
         let waiting = self.queue.drain();
-        if have_ended {
-            let leases = waiting
-                .iter()
-                .filter_map(|queued| queued.message.noted_lease()?.take());
-            self.give_back_leases(leases.collect()).await;
-        }
+        let (waiting, kept) = match have_ended {
+            true => self.end_leases(waiting).await,
+            false => (waiting, Vec::new()),
+        };
         let (last_deliveries, rest): (Vec<_>, Vec<_>) = waiting
             .into_iter()
             .partition(QueuedMessage::may_end_with_release);
@@ -121,23 +119,89 @@ impl<S: Source> Runtime<S> {
         let last_deliveries = last_deliveries
             .into_iter()
             .map(|queued| (queued.message, queued.receipt));
+        let acknowledged = kept
+            .into_iter()
+            .map(|(queued, reason)| self.acknowledge_kept(queued, reason, until));
         tokio::join!(
             given_back,
-            self.keep_last_deliveries(last_deliveries, until)
+            self.keep_last_deliveries(last_deliveries, until),
+            join_all(acknowledged)
         );
     }
 
-    /// Releases the leases of interrupted attempts without counting these attempts. A lease that is
-    /// not released expires, and its attempt stays counted.
-    async fn give_back_leases(&self, leases: Vec<Held>) {
-        let given_back = join_all(leases.into_iter().map(|held| async move {
-            if let Err(error) = give_back_on(&held, &self.pool).await {
-                tracing::debug!(%error, message_id = %held.id(), "a lease is not released");
+    /// Ends the leases of interrupted attempts. Returns the messages that are not kept yet, and the
+    /// messages that are stored as dead letters, with their reason. A lease that is not ended
+    /// expires, and its attempt stays counted.
+    async fn end_leases(
+        &self,
+        waiting: Vec<QueuedMessage>,
+    ) -> (Vec<QueuedMessage>, Vec<(QueuedMessage, String)>) {
+        let until = Instant::now() + LEASES_LIMIT;
+        let ended = join_all(waiting.into_iter().map(|queued| async move {
+            let Some(lease) = queued.message.noted_lease().and_then(NotedLease::take) else {
+                return (queued, None);
+            };
+            let is_near_limit = queued.receipt.is_near_limit();
+            let ended = self.end_lease(&queued.message, &lease, is_near_limit);
+            match timeout_at(until, ended).await {
+                Ok(Ok(true)) => (queued, lease.error),
+                Ok(Ok(false)) => (queued, None),
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, message_id = %lease.held.id(), "a lease is not ended");
+                    (queued, None)
+                }
+                Err(_) => {
+                    tracing::warn!(
+                        message_id = %lease.held.id(),
+                        "the lease of an interrupted handler is not ended in time"
+                    );
+                    (queued, None)
+                }
             }
         }));
-        if timeout(LEASES_LIMIT, given_back).await.is_err() {
-            tracing::warn!("the leases of interrupted handlers are not released in time");
+        let (mut unkept, mut kept) = (Vec::new(), Vec::new());
+        for (queued, reason) in ended.await {
+            match reason {
+                Some(reason) => kept.push((queued, reason)),
+                None => unkept.push(queued),
+            }
         }
+        (unkept, kept)
+    }
+
+    /// Ends the lease of an interrupted attempt. Returns whether the message is stored as a dead
+    /// letter. An attempt that has not failed is not counted. A failed one stays counted, and its
+    /// message is stored if its broker may not redeliver it: while the lease is valid, no other
+    /// function can store it.
+    async fn end_lease(
+        &self,
+        message: &Message,
+        lease: &InterruptedLease,
+        is_near_limit: bool,
+    ) -> Result<bool, Error> {
+        match &lease.error {
+            None => {
+                give_back_on(&lease.held, &self.pool).await?;
+                Ok(false)
+            }
+            Some(error) if is_near_limit => {
+                bury_on(&lease.held, &self.pool, message, error).await?;
+                Ok(true)
+            }
+            Some(_) => Ok(false),
+        }
+    }
+
+    /// Acknowledges a message that is stored as a dead letter.
+    async fn acknowledge_kept(&self, queued: QueuedMessage, reason: String, until: Instant) {
+        let QueuedMessage {
+            message, receipt, ..
+        } = queued;
+        if let Err(error) = settled_by(until, receipt, Settlement::Acknowledge).await {
+            self.not_confirmed(&message, &*error);
+        }
+        telemetry::settled(message.given_destination(), &Settlement::Reject { reason });
+        self.counters.count(DeliveryOutcome::Rejected);
     }
 
     /// Closes the source, which returns its prefetched messages. This is called after all workers
