@@ -45,33 +45,16 @@ pub(super) async fn end_failed_attempt(
     held: &Held,
     error: Error,
 ) -> Result<Processed, Error> {
-    match error.kind() {
+    match error {
         // The environment caused the error of the handler, so the attempt does not count.
-        _ if matches!(error, Error::Handler(_)) && caused_by_environment(&error) => {
+        Error::Handler(_) if caused_by_environment(&error) => {
             leases.give_back(held).await?;
             Err(error)
         }
         // The handler is the cause. This includes a handler that lost its connection in each
         // attempt, because the database could be reached at the start of each attempt.
-        _ if matches!(error, Error::Handler(_)) => leases.count_failure(held, error).await,
-        // The result is unknown, so the lease is not released: it expires, the attempt stays
-        // counted, and the next attempt finds out the result.
-        ErrorKind::AmbiguousCommit => Err(error),
-        // The transaction is certainly rolled back, and the database may be available again. If it
-        // is not, the lease expires and the attempt stays counted.
-        ErrorKind::ConnectionLost | ErrorKind::PoolExhausted => {
-            if let Err(error) = leases.give_back(held).await {
-                tracing::debug!(%error, "a lease is not released: its attempt stays counted");
-            }
-            Err(error)
-        }
-        ErrorKind::NotClaimed => leases.not_held().await,
-        // The environment caused the error, so the attempt does not count.
-        _ if caused_by_environment(&error) => {
-            leases.give_back(held).await?;
-            Err(error)
-        }
-        _ => leases.count_failure(held, error).await,
+        Error::Handler(_) => leases.count_failure(held, error).await,
+        _ => leases.not_completed(held, error).await,
     }
 }
 

@@ -38,7 +38,10 @@ pub(super) async fn work_leased(
     };
     drop(keeper);
     match handled {
-        Ok(effects) => leases.complete(&held, &effects).await,
+        Ok(effects) => match leases.complete(&held, &effects).await {
+            Ok(processed) => Ok(processed),
+            Err(error) => leases.not_completed(&held, error).await,
+        },
         Err(error) => leases.failed(&held, error).await,
     }
 }

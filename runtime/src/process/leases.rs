@@ -13,7 +13,7 @@ use idem_client::{
 
 use super::{
     duplicate::{duplicate, is_claimed},
-    environment::handler_error_caused_by_environment,
+    environment::{caused_by_environment, handler_error_caused_by_environment},
     task::{Doubt, Task},
 };
 use crate::{
@@ -134,6 +134,40 @@ impl<'t> Leases<'t> {
                 let doubt = doubt.into_inner().unwrap_or_else(PoisonError::into_inner);
                 Err(doubt.map_or(error, Error::AmbiguousCommit))
             }
+        }
+    }
+
+    /// Ends the lease of an attempt that has failed outside of its handler, and returns the outcome
+    /// of the message. The attempt stays counted, unless the environment caused the error.
+    pub(super) async fn not_completed(
+        &self,
+        held: &Held,
+        error: Error,
+    ) -> Result<Processed, Error> {
+        // The source of a stored message ends its lease when it gets the settlement.
+        if self.stored().is_some() || matches!(error, Error::LeaseLost) {
+            return Err(error);
+        }
+        match error.kind() {
+            // The result is unknown, so the lease is not released: it expires, the attempt stays
+            // counted, and the next attempt finds out the result.
+            ErrorKind::AmbiguousCommit => Err(error),
+            // The database may be available again. If it is not, the lease expires and the attempt
+            // stays counted. If the server was silent and has completed the message nevertheless,
+            // the lease is not found.
+            ErrorKind::ConnectionLost | ErrorKind::PoolExhausted => {
+                if let Err(error) = self.give_back(held).await {
+                    tracing::debug!(%error, "a lease is not released: its attempt stays counted");
+                }
+                Err(error)
+            }
+            ErrorKind::NotClaimed => self.not_held().await,
+            // The environment caused the error, so the attempt does not count.
+            _ if caused_by_environment(&error) => {
+                self.give_back(held).await?;
+                Err(error)
+            }
+            _ => self.count_failure(held, error).await,
         }
     }
 

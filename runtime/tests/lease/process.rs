@@ -1,19 +1,32 @@
 //! Tests of handlers that run with a lease and without a transaction.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
-use idem_client::ErrorKind;
+use deadpool_postgres::{Manager, Pool};
+use idem_client::{Effect, ErrorKind, deadletters::list};
 use idem_runtime::{
-    Error, Handled, HandlerError, Idem, Message, Processed, Settlement,
+    Consumer, Error, Handled, HandlerError, Idem, Message, Processed, Settlement, Tx,
     lease::LeaseContext,
     policy::{IdStrategy, OnDuplicate, Rule, Store},
 };
 use idem_testkit::{
+    broker::Broker,
     in_time,
     proxy::{Cut, Proxy},
+    source_ended,
 };
+use tokio_postgres::NoTls;
 
-use crate::fixtures::{DESTINATION, Fixture, LONG, SHORT, fact, idem, is_new, message};
+use crate::fixtures::{
+    DESTINATION, Fixture, LONG, SHORT, destination, fact, idem, is_new, message,
+};
 
 async fn handler(_: LeaseContext, _: Message) -> Handled {
     Ok(vec![fact()])
@@ -410,4 +423,99 @@ async fn policy_sets_the_lease_and_rejects_invalid_ones() {
         let error = Idem::builder().policies(policies).build().unwrap_err();
         assert!(error.to_string().contains("lease"), "{wrong}: {error}");
     }
+}
+
+/// Goal: a completion that can never succeed makes the message a dead letter at once, with the
+/// error of the completion. This applies to leased handlers and to counted attempts.
+#[tokio::test]
+async fn i4_invalid_effect_is_a_dead_letter_after_one_run() {
+    let fixture = Fixture::new().await;
+    for is_counted in [false, true] {
+        let message = message().with_deliveries(2);
+        let broker = Broker::with([message.clone()]).dropping_rejected().closed();
+        let runs = Arc::new(AtomicUsize::new(0));
+        let ran = Arc::clone(&runs);
+        let invalid = move || {
+            ran.fetch_add(1, Ordering::SeqCst);
+            async { Ok(vec![Effect::json("", &1)?]) }
+        };
+        let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
+            .idem(idem(|rule| rule.count_attempts(is_counted).lease(LONG)));
+        let consumer = match is_counted {
+            true => consumer.handle(DESTINATION, move |_: Tx, _: Message| invalid()),
+            false => {
+                consumer.handle_leased(DESTINATION, move |_: LeaseContext, _: Message| invalid())
+            }
+        };
+        let summary = source_ended(in_time(consumer.run(pending())).await);
+        assert_eq!((summary.rejected, summary.given_back), (1, 0));
+        assert_eq!(broker.told().acknowledged.len(), 1);
+        assert_eq!(runs.load(Ordering::SeqCst), 1);
+        assert_eq!(fixture.left(&message).await, None);
+        let letters = list(&fixture.observer, &destination(), "%", 10).await;
+        let letters = letters.unwrap();
+        let letter = letters
+            .iter()
+            .find(|letter| Some(&*letter.id.to_string()) == message.message_id());
+        let failures = &letter.unwrap().failures;
+        assert_eq!(failures.len(), 1, "{failures:?}");
+        assert!(failures[0].error.contains("topic"), "{failures:?}");
+    }
+}
+
+/// Goal: if the pool has no connection for the completion, the lease is released and the attempt
+/// does not count.
+#[tokio::test]
+async fn exhausted_pool_at_the_completion_uses_no_attempt() {
+    let fixture = Fixture::new().await;
+    let message = message();
+    let wait = Duration::from_secs(2);
+    let config = fixture.database.url().parse().unwrap();
+    let pool = Pool::builder(Manager::new(config, NoTls))
+        .max_size(2)
+        .wait_timeout(Some(wait))
+        .runtime(deadpool_postgres::Runtime::Tokio1)
+        .build()
+        .unwrap();
+    let idem = idem(|rule| rule.max_attempts(1).lease(LONG));
+    let error = idem
+        .process_leased(&pool, &message, async |_: LeaseContext, _: Message| {
+            let taken = (pool.get().await?, pool.get().await?);
+            // The completion waits for `wait`, and then the release of the lease begins to wait.
+            tokio::spawn(async move {
+                tokio::time::sleep(wait + wait / 2).await;
+                drop(taken);
+            });
+            Ok(vec![fact()])
+        })
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::Pool(_)), "{error:?}");
+    assert_eq!(fixture.left(&message).await, None);
+    fixture.assert_undone(&message).await;
+    assert_eq!(fixture.acquired(&message, LONG).await.attempt(), 1);
+}
+
+/// Goal: if the commit of the completion has an unknown result, the lease is not released: it may
+/// be completed, and the attempt stays counted.
+#[tokio::test]
+async fn ambiguous_completion_does_not_release_the_lease() {
+    let fixture = Fixture::new().await;
+    let message = message();
+    let proxy = Proxy::to(&fixture.database).await;
+    let idem = idem(|rule| rule.max_attempts(1).lease(LONG));
+    let error = idem
+        .process_leased(
+            &proxy.pool(2),
+            &message,
+            async |_: LeaseContext, _: Message| {
+                proxy.cut_once(Cut::BeforeCommit);
+                Ok(vec![fact()])
+            },
+        )
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::AmbiguousCommit(_)), "{error:?}");
+    fixture.assert_undone(&message).await;
+    assert!(fixture.left(&message).await.is_some());
 }
