@@ -30,6 +30,9 @@ pub(crate) struct Stored {
     /// Whether a claim has completed the message in the inbox, so that nothing is left to
     /// acknowledge.
     pub(crate) is_claimed: Arc<AtomicBool>,
+    /// Whether a leased handler has begun and has not returned. This stays true if the future of
+    /// the handler is dropped: a thread or task of the handler may still run.
+    pub(crate) is_in_handler: Arc<AtomicBool>,
 }
 
 impl Stored {
@@ -42,5 +45,13 @@ impl Stored {
 
     pub(crate) fn is_claimed(&self) -> bool {
         self.is_claimed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_in_handler(&self, is_in_handler: bool) {
+        self.is_in_handler.store(is_in_handler, Ordering::Release);
+    }
+
+    pub(crate) fn is_in_handler(&self) -> bool {
+        self.is_in_handler.load(Ordering::Acquire)
     }
 }

@@ -30,6 +30,7 @@ impl Message {
             lease: None,
             last_error: received.last_error.clone(),
             is_claimed: Arc::default(),
+            is_in_handler: Arc::default(),
         };
         let header = |name: &str| received.headers.get(name).and_then(Value::as_str);
         let mut message = Self::new(

@@ -28,7 +28,11 @@ pub(super) async fn work_leased(
     let keeper = Keeper::start(&held, task.pool);
     let work = async {
         let context = LeaseContext::new(&held, task.pool, &keeper);
-        let effects = handler(context, task.message.clone()).await?;
+        let stored = task.message.stored();
+        stored.inspect(|stored| stored.set_in_handler(true));
+        let handled = handler(context, task.message.clone()).await;
+        stored.inspect(|stored| stored.set_in_handler(false));
+        let effects = handled?;
         filter_effects(task.settings, task.message, effects).await
     };
     let handled = tokio::select! {

@@ -9,7 +9,8 @@ use std::{
 };
 
 use idem_runtime::{
-    Consumer, HandlerError, Idem, Message, Policies, Tx, lease::LeaseContext, policy::Style,
+    Consumer, HandlerError, Idem, Message, Policies, Tx, consumer::Batches, lease::LeaseContext,
+    policy::Style,
 };
 use idem_testkit::until;
 
@@ -112,6 +113,57 @@ async fn shutdown_releases_prefetched_messages_unharmed() {
             .count("state = 'r' AND attempt = 0 AND due_at <= now()")
             .await,
         MESSAGES as i64 - 1
+    );
+}
+
+/// Goal: a stop that interrupts a leased handler does not release the lease of its message, because
+/// a thread of the handler may still run. The attempt is counted. A message of the same batch whose
+/// handler has not begun is released without counting.
+#[tokio::test]
+async fn interrupted_leased_handler_keeps_its_lease() {
+    let fixture = Fixture::new().await;
+    for id in ["begun", "waiting"] {
+        fixture.receive(id, "").await;
+    }
+    let begun = Arc::new(AtomicU32::new(0));
+    let seen = Arc::clone(&begun);
+    let handler = move |_: LeaseContext, _: Message| {
+        seen.fetch_add(1, Ordering::SeqCst);
+        std::future::pending()
+    };
+    let pool = fixture.db.pool(4);
+    let source = fixture.source(&pool).lease(Duration::from_secs(3600));
+    let stopping = Consumer::new(pool, source)
+        .handle_leased(fixture.to.as_str(), handler)
+        .batches(Batches::new(2).linger(Duration::from_secs(5)))
+        .concurrency(1)
+        .grace(Duration::from_millis(50));
+    let stopping = Running::start(stopping);
+    until("the handler runs", async || {
+        begun.load(Ordering::SeqCst) == 1
+    })
+    .await;
+    let summary = stopping.stop().await;
+    assert_eq!(summary.given_back, 2);
+    let rows = fixture
+        .client
+        .query(
+            "SELECT id, state::text, attempt, due_at > now() + interval '1 minute'
+               FROM idem.pending ORDER BY id",
+            &[],
+        )
+        .await
+        .unwrap();
+    let rows: Vec<(String, String, i32, bool)> = rows
+        .iter()
+        .map(|row| (row.get(0), row.get(1), row.get(2), row.get(3)))
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            ("begun".into(), "l".into(), 1, true),
+            ("waiting".into(), "r".into(), 0, false)
+        ]
     );
 }
 

@@ -21,6 +21,7 @@ use crate::{
     error::causes,
     lease::NotedLease,
     panics::unwinding,
+    stored::Stored,
 };
 
 /// The reasons for the return of a message that was not handled.
@@ -158,7 +159,12 @@ impl<S: Source> Runtime<S> {
 
     /// Releases a message that this worker was processing when the grace period ended.
     async fn release_attempted(&self, queued: QueuedMessage) {
-        if queued.may_end_with_release() || queued.is_leased() {
+        if queued.message.stored().is_some_and(Stored::is_in_handler) {
+            // The lease is not released, because a thread or task of the handler may still run. The
+            // inbox hands out the message when the lease has expired.
+            self.counters.count(DeliveryOutcome::GivenBack);
+            self.finish(queued.ordering_key, queued.permit);
+        } else if queued.may_end_with_release() || queued.is_leased() {
             // The transaction of the attempt may still hold the claim or the lease. The message can
             // be stored as a dead letter, and its lease can be released, only after the rollback.
             // So a later step of the shutdown does that.
