@@ -310,7 +310,7 @@ async fn i2_cancelled_begin_leaves_no_entry_without_a_lease() {
         .once("charge", &5, |key| gateway.ask(key))
         .await
         .unwrap_err();
-    assert!(proxy.has_cancelled_begin());
+    assert!(proxy.has_cancelled());
     assert_lease_lost(&late);
     // A connection executes its requests in order. So when this request has ended, all requests of
     // the call have been executed.

@@ -270,6 +270,40 @@ async fn i1_counted_handler_that_ends_its_transaction_is_buried() {
     fixture.until_quiet().await;
 }
 
+/// I2: the server cancels the statement that allows COMMIT, in each form of it. Nothing is
+/// committed, and the attempt is counted. Without a lease the message is retried.
+#[tokio::test]
+async fn i2_cancelled_permission_to_commit_commits_nothing() {
+    let fixture = Fixture::new().await;
+    for (is_counted, style, sql) in [
+        (true, Style::Eager, "SELECT idem_allow_commit()"),
+        (false, Style::Eager, "SELECT idem_allow_commit()"),
+        (false, Style::Eager, "SELECT idem_allow_commit(); COMMIT"),
+        (false, Style::Reactive, "SELECT idem_allow_commit(); COMMIT"),
+    ] {
+        let effects = if sql.ends_with("COMMIT") { 0 } else { 1 };
+        let (message, proxy) = (redelivered(), Proxy::to(&fixture.database).await);
+        let idem = idem(|rule| rule.style(style).count_attempts(is_counted).lease(LONG));
+        let error = idem
+            .process(&proxy.pool(2), &message, async |tx: Tx, message| {
+                work(tx, message).await?;
+                proxy.cancel_once(sql);
+                Ok((0..effects).map(|_| fact()).collect())
+            })
+            .await
+            .unwrap_err();
+        assert!(proxy.has_cancelled(), "{sql}");
+        let is_attempt = matches!(error, Error::Attempt { .. });
+        assert_eq!(is_attempt, is_counted, "{sql}: {error:?}");
+        assert!(error.to_string().contains("57014"), "{sql}: {error}");
+        fixture.assert_undone(&message).await;
+        assert_eq!(fixture.work(&message).await, 0, "{sql}");
+        if !is_counted {
+            assert_eq!(error.settlement(), Settlement::RETRY, "{sql}");
+        }
+    }
+}
+
 /// Goal: a lost connection uses no attempt, if the database is available again.
 #[tokio::test]
 async fn lost_connection_uses_no_attempt() {
