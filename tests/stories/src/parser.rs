@@ -191,9 +191,19 @@ impl Message {
     }
 }
 
-/// Returns the name of the idem function in a statement, or the first three words of the statement.
+/// Returns the name of the idem function in a query, or the first three words of the query. The
+/// functions that forbid and allow COMMIT give a query its name only if it has no other statement.
 fn shortened(sql: &[u8]) -> String {
     let sql = String::from_utf8_lossy(sql);
+    let statements = sql.split(';').map(str::trim);
+    let guards = ["SELECT idem_forbid_commit()", "SELECT idem_allow_commit()"];
+    let others: Vec<_> = statements
+        .filter(|statement| !statement.is_empty() && !guards.contains(statement))
+        .collect();
+    let sql = match others.as_slice() {
+        [] => sql.into_owned(),
+        others => others.join("; "),
+    };
     let mut words = sql.split(|c: char| !c.is_alphanumeric() && c != '_');
     match words.find(|word| word.starts_with("idem_")) {
         Some(function) => function.to_owned(),
@@ -264,6 +274,22 @@ mod tests {
             "an incomplete message is no piece"
         );
         assert_eq!(names(&parser.parse_requests(&pipeline[0][5..])), ["BEGIN"]);
+    }
+
+    /// The name of a query does not depend on the functions that forbid and allow COMMIT.
+    #[test]
+    fn guards_of_commit_do_not_name_a_query() {
+        for (sql, name) in [
+            (
+                "BEGIN; SELECT idem_forbid_commit(); SELECT idem_try_claim('m', 'd')",
+                "idem_try_claim",
+            ),
+            ("SELECT idem_allow_commit(); COMMIT", "COMMIT"),
+            ("SELECT idem_allow_commit()", "idem_allow_commit"),
+            ("BEGIN; SELECT idem_forbid_commit()", "BEGIN"),
+        ] {
+            assert_eq!(shortened(sql.as_bytes()), name);
+        }
     }
 
     /// A request that is read in several pieces is counted once.
