@@ -33,9 +33,11 @@ pub enum Error {
     /// whether the transaction committed.
     #[error("the connection was lost during COMMIT: the transaction may or may not have committed")]
     AmbiguousCommit(#[source] Arc<tokio_postgres::Error>),
-    /// The caller has ended the transaction before its commit, with ROLLBACK. Everything until then
-    /// is rolled back. Statements after that have taken effect, unless they are in another
-    /// transaction that is still open.
+    /// The caller has ended the transaction before its commit. In a
+    /// [`ClaimedTransaction`](crate::ClaimedTransaction) only ROLLBACK can end it, so everything
+    /// until then is rolled back. [`commit`](fn@crate::commit) returns this error if no transaction
+    /// is open, also after a COMMIT of the caller. Statements after the end have taken effect,
+    /// unless they are in another transaction that is still open.
     #[error("the transaction was ended before its commit: do not execute ROLLBACK in it")]
     TransactionEnded,
     /// The caller has changed the role or the search_path in the transaction and has not restored
@@ -105,8 +107,8 @@ impl Error {
     /// savepoint before it: 25P01 is [`Error::TransactionEnded`], and 42501, 42883 and 3F000 are
     /// [`Error::SettingsChanged`].
     ///
-    /// `idem_forbid_commit` has succeeded in the same transaction. So these errors cannot mean that
-    /// a grant or the extension is missing.
+    /// `idem_forbid_commit` has succeeded in the same transaction. So these errors do not mean that
+    /// the extension or all grants of a consumer were missing when the transaction began.
     pub fn of_allow(error: tokio_postgres::Error) -> Self {
         match error.code() {
             Some(&SqlState::NO_ACTIVE_SQL_TRANSACTION) => Self::TransactionEnded,

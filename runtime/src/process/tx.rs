@@ -16,9 +16,11 @@ use crate::{Error, connection::Checkout};
 /// COMMIT has failed with a terminal error. A handler that executes ROLLBACK and returns no error
 /// fails with [`Error::TransactionEnded`].
 ///
-/// A handler that changes the role or the search_path must restore both before it returns, for
-/// example with RESET ROLE and RESET search_path. Otherwise, if it returns no error, it fails with
-/// [`Error::SettingsChanged`]. Drop this value before the handler returns.
+/// A handler that changes the role or the search_path must use SET LOCAL, and must restore the
+/// values that it found before it returns. If the functions of idem cannot be called then, and the
+/// handler returns no error, it fails with [`Error::SettingsChanged`]. If they can be called, the
+/// change is not noticed: it applies to the next handlers of a batch, and without LOCAL to the next
+/// users of the connection. Drop this value before the handler returns.
 pub struct Tx(Arc<Checkout>);
 
 impl Tx {
