@@ -60,17 +60,7 @@ fn watch() {
     IS_WATCHING.set(true);
 }
 
-type Utility = unsafe extern "C-unwind" fn(
-    *mut pg_sys::PlannedStmt,
-    *const c_char,
-    bool,
-    pg_sys::ProcessUtilityContext::Type,
-    pg_sys::ParamListInfo,
-    *mut pg_sys::QueryEnvironment,
-    *mut pg_sys::DestReceiver,
-    *mut pg_sys::QueryCompletion,
-);
-
+// SAFETY: this is the declaration of tcop/utility.h.
 unsafe extern "C-unwind" {
     /// The function of PostgreSQL, without the boundary of pgrx.
     fn standard_ProcessUtility(
@@ -107,9 +97,7 @@ unsafe extern "C-unwind" fn on_utility(
         if IS_FORBIDDEN.get() && commits(statement) {
             reject();
         }
-        let next = OTHER_HOOK
-            .get()
-            .unwrap_or(standard_ProcessUtility as Utility);
+        let next = OTHER_HOOK.get().unwrap_or(standard_ProcessUtility);
         next(
             statement,
             query,
