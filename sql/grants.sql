@@ -2,7 +2,8 @@
 
 -- Until idem_grant is called, only the owner has privileges. By default PostgreSQL grants EXECUTE
 -- on functions to PUBLIC, and ALTER DEFAULT PRIVILEGES may grant more, also CREATE on the schema.
--- Both are revoked here.
+-- Both are revoked here. PUBLIC keeps USAGE on the row types of tables, which allows nothing
+-- without a privilege on the table.
 DO $$
 DECLARE
     given record;

@@ -20,8 +20,8 @@ use crate::Error;
 pub const FORBID_COMMIT: &str = "SELECT idem_forbid_commit()";
 
 /// Allows COMMIT again. Fails with 25P01 if the transaction in which COMMIT was forbidden has
-/// ended, and with 25P02 if a statement of this transaction has failed. Fails with 42501, 42883 or
-/// 3F000 if the role or the search_path has changed. The server then skips the statements after it
+/// ended, and with 25P02 if a statement of this transaction has failed. Fails with 42501 or
+/// 42883 if the role or the search_path has changed. The server then skips the statements after it
 /// in the same simple query. Returns one row.
 pub const ALLOW_COMMIT: &str = "SELECT idem_allow_commit()";
 

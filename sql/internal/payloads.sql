@@ -118,7 +118,9 @@ COMMENT ON FUNCTION idem.empty_a_payload_slice(idem.payload_rotation, bigint[], 
 -- The check reads every pending row. A check that takes long is repeated so rarely that checks use
 -- at most a hundredth of the time. A receiver may still write to the slice that was current before
 -- the last rotation, so the check begins only after a fence: every transaction that could use that
--- slice has then ended.
+-- slice has then ended. The name of the fence has no time: it passes too early if a restored dump
+-- sets the number of rotations back. Then nothing is lost, because the TRUNCATE checks again under
+-- its lock.
 CREATE FUNCTION idem.look_for_unused_payloads(
     r          idem.payload_rotation,
     sizes      bigint[],

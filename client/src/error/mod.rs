@@ -41,7 +41,7 @@ pub enum Error {
     #[error("the transaction was ended before its commit: do not execute ROLLBACK in it")]
     TransactionEnded,
     /// The caller has changed the role or the search_path in the transaction and has not restored
-    /// it before the commit, so the functions of idem cannot be called (42501, 42883, 3F000).
+    /// it before the commit, so the functions of idem cannot be called (42501, 42883).
     /// Everything is rolled back.
     #[error(
         "the role or the search_path was changed in the transaction: restore both before its \
@@ -104,7 +104,7 @@ impl Error {
     }
 
     /// Classifies the error of [`ALLOW_COMMIT`](crate::pipeline::ALLOW_COMMIT), or of the end of a
-    /// savepoint before it: 25P01 is [`Error::TransactionEnded`], and 42501, 42883 and 3F000 are
+    /// savepoint before it: 25P01 is [`Error::TransactionEnded`], and 42501 and 42883 are
     /// [`Error::SettingsChanged`].
     ///
     /// `idem_forbid_commit` has succeeded in the same transaction. So these errors do not mean that
@@ -112,11 +112,9 @@ impl Error {
     pub fn of_allow(error: tokio_postgres::Error) -> Self {
         match error.code() {
             Some(&SqlState::NO_ACTIVE_SQL_TRANSACTION) => Self::TransactionEnded,
-            Some(
-                &SqlState::INSUFFICIENT_PRIVILEGE
-                | &SqlState::UNDEFINED_FUNCTION
-                | &SqlState::INVALID_SCHEMA_NAME,
-            ) => Self::SettingsChanged(error),
+            Some(&SqlState::INSUFFICIENT_PRIVILEGE | &SqlState::UNDEFINED_FUNCTION) => {
+                Self::SettingsChanged(error)
+            }
             _ => Self::Database(error),
         }
     }

@@ -119,8 +119,7 @@ where
         Ok(pipeline_commit(client, requests).await?)
     }
     .await;
-    session.finish(committed.as_ref().err()).await;
-    committed?;
+    session.finish(committed).await?;
     Ok(Response::from_parts(parts, body::full(body)))
 }
 
@@ -142,10 +141,7 @@ async fn begin(
             session.begin_claim_and_mark(&claim, SAVEPOINT, &options.destination, &identity.id);
         match begun.await {
             Ok(outcome) => Ok((session, outcome)),
-            Err(error) => {
-                session.finish(Some(&error)).await;
-                Err(error)
-            }
+            Err(error) => session.finish(Err(error)).await,
         }
     };
     again(Retry::default(), attempt).await
@@ -168,7 +164,7 @@ async fn not_claimed(
         }
         _ => Ok(None),
     };
-    session.finish(found.as_ref().err()).await;
+    let found = session.finish(found).await;
     let found = found.map_err(|error| Problem::of(&error))?;
     match outcome {
         ClaimOutcome::InProgress => Err(Problem::InProgress),
@@ -182,10 +178,7 @@ async fn take_from_handler(session: Session, request_tx: &RequestTx) -> Result<S
     drop(request_tx.withdraw());
     match session.ensure_transaction_returned() {
         Ok(()) => Ok(session),
-        Err(error) => {
-            session.finish(Some(&error)).await;
-            Err(error)
-        }
+        Err(error) => session.finish(Err(error)).await,
     }
 }
 

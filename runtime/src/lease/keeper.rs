@@ -3,14 +3,12 @@
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use idem_client::{
-    ErrorKind,
-    lease::{DeadLetterContent, Held},
-};
+use idem_client::{ErrorKind, lease::Held};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use crate::{Error, Message, short_transaction::ShortTransaction};
+use super::noted::Letter;
+use crate::{Error, short_transaction::ShortTransaction};
 
 /// Renews a lease in the background. Dropping the keeper stops the renewal.
 #[must_use = "dropping it ends the renewal"]
@@ -60,16 +58,15 @@ pub(crate) async fn give_back_on(held: &Held, pool: &Pool) -> Result<(), Error> 
 }
 
 /// Stores the message as a dead letter, in a transaction of its own.
-pub(crate) async fn bury_on(
-    held: &Held,
-    pool: &Pool,
-    message: &Message,
-    reason: &str,
-) -> Result<(), Error> {
-    let with = DeadLetterContent::from(message);
+pub(crate) async fn bury_on(held: &Held, pool: &Pool, letter: &Letter) -> Result<(), Error> {
+    let Letter {
+        payload,
+        content,
+        reason,
+    } = letter;
     let step = ShortTransaction::new(pool).await?;
     let buried = step
-        .run(held.bury(step.client(), message.payload(), reason, &with))
+        .run(held.bury(step.client(), payload, reason, content))
         .await;
     step.end(buried)?;
     tracing::warn!(

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use idem_client::lease::Held;
+use bytes::Bytes;
+use idem_client::lease::{DeadLetterContent, Held};
 
 /// Contains the lease of a counted attempt while the attempt runs and while its lease is ended. If
 /// the future of the attempt is dropped, the lease stays here, and the consumer can end it.
@@ -13,23 +14,36 @@ pub(crate) struct NotedLease(Arc<Mutex<Option<InterruptedLease>>>);
 #[derive(Debug)]
 pub(crate) struct InterruptedLease {
     pub(crate) held: Held,
-    /// The error, if the attempt had failed before it was interrupted. It then stays counted.
-    pub(crate) error: Option<String>,
+    /// The dead letter of an attempt that had failed before it was interrupted. The attempt stays
+    /// counted.
+    pub(crate) failed: Option<Letter>,
+}
+
+/// The content of a dead letter.
+#[derive(Debug)]
+pub(crate) struct Letter {
+    pub(crate) payload: Bytes,
+    pub(crate) content: DeadLetterContent,
+    /// The last error of the message.
+    pub(crate) reason: String,
 }
 
 impl NotedLease {
     pub(crate) fn set(&self, held: &Held) {
-        *self.lock() = Some(InterruptedLease {
-            held: held.clone(),
-            error: None,
-        });
+        self.replace(held, None);
     }
 
-    /// Notes that the attempt has failed and that its lease is about to be ended.
-    pub(crate) fn set_failed(&self, error: String) {
-        if let Some(lease) = &mut *self.lock() {
-            lease.error = Some(error);
-        }
+    /// Notes that the attempt has failed and that its lease is about to be ended. A filter may have
+    /// replaced the delivered message: `letter` has the message that failed.
+    pub(crate) fn set_failed(&self, held: &Held, letter: Letter) {
+        self.replace(held, Some(letter));
+    }
+
+    fn replace(&self, held: &Held, failed: Option<Letter>) {
+        *self.lock() = Some(InterruptedLease {
+            held: held.clone(),
+            failed,
+        });
     }
 
     pub(crate) fn take(&self) -> Option<InterruptedLease> {

@@ -141,8 +141,7 @@ pub(super) async fn batch_transaction(
     let attempt = async {
         let mut session = Session::borrow(pool, settings).await?;
         let processed = in_session(&mut session, first, &tasks, handler).await;
-        session.finish(processed.as_ref().err()).await;
-        processed
+        session.finish(processed).await
     };
     let processed = attempt.instrument(span).await;
     if let Err(error) = &processed {
@@ -171,6 +170,9 @@ async fn in_session(
         .zip(&claimed)
         .filter(|(_, claimed)| **claimed)
     {
+        if !effects.is_empty() {
+            session.check_between_handlers();
+        }
         let worked = session
             .work(handler, task.message)
             .instrument(task.span.clone());

@@ -1,6 +1,6 @@
 //! Runs a handler under a lease, without a transaction.
 
-use idem_client::lease::Lease;
+use idem_client::lease::{Held, Lease};
 
 use super::{filters::filter_effects, leases::Leases, task::Task, work::WorkOnce};
 use crate::{
@@ -21,13 +21,25 @@ pub(super) async fn work_leased(
         destination: task.destination.to_string(),
         strategy: task.policy.id.to_string(),
     })?;
-    let held = match leases.acquire().await? {
-        Lease::Acquired(held) => held,
-        other => return leases.not_acquired(other).await,
+    let result = match leases.acquire().await? {
+        Lease::Acquired(held) => under_lease(task, &leases, &held, handler).await,
+        other => leases.not_acquired(other).await,
     };
-    let keeper = Keeper::start(&held, task.pool);
+    leases.note_end();
+    result
+}
+
+/// The lease is not noted while the handler runs: the work of an interrupted handler may go on, for
+/// example on a thread, so the lease must expire.
+async fn under_lease(
+    task: &Task<'_>,
+    leases: &Leases<'_>,
+    held: &Held,
+    handler: impl WorkOnce<LeaseContext>,
+) -> Result<Processed, Error> {
+    let keeper = Keeper::start(held, task.pool);
     let work = async {
-        let context = LeaseContext::new(&held, task.pool, &keeper);
+        let context = LeaseContext::new(held, task.pool, &keeper);
         let stored = task.message.stored();
         stored.inspect(|stored| stored.set_in_handler(true));
         let handled = handler(context, task.message.clone()).await;
@@ -42,10 +54,10 @@ pub(super) async fn work_leased(
     };
     drop(keeper);
     match handled {
-        Ok(effects) => match leases.complete(&held, &effects).await {
+        Ok(effects) => match leases.complete(held, &effects).await {
             Ok(processed) => Ok(processed),
-            Err(error) => leases.not_completed(&held, error).await,
+            Err(error) => leases.not_completed(held, error).await,
         },
-        Err(error) => leases.failed(&held, error).await,
+        Err(error) => leases.failed(held, error).await,
     }
 }

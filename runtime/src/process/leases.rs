@@ -8,7 +8,7 @@ use std::{
 
 use idem_client::{
     Effect, ErrorKind, MessageId,
-    lease::{Held, Lease, acquire},
+    lease::{DeadLetterContent, Held, Lease, acquire},
 };
 
 use super::{
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Error, HandlerError, Processed, Settlement,
-    lease::{bury_on, give_back_on},
+    lease::{Letter, NotedLease, bury_on, give_back_on},
     short_transaction::{ShortTransaction, again},
     telemetry,
 };
@@ -182,9 +182,6 @@ impl<'t> Leases<'t> {
     }
 
     /// Like [`failed`](Self::failed), for an error of the handler or of the transaction.
-    ///
-    /// Notes that the attempt has failed: a consumer that stops now does not release the lease
-    /// without counting.
     pub(super) async fn count_failure(
         &self,
         held: &Held,
@@ -198,9 +195,6 @@ impl<'t> Leases<'t> {
             }
             error => HandlerError::from(error),
         };
-        if let Some(noted) = self.task.message.noted_lease() {
-            noted.set_failed(error.to_string());
-        }
         self.failed(held, error).await
     }
 
@@ -224,6 +218,7 @@ impl<'t> Leases<'t> {
             self.give_back(held).await?;
             return Err(Error::Handler(error));
         }
+        self.note_failure(held, &reason);
         let released = again(self.task.policy.retry, || async {
             let step = ShortTransaction::new(self.task.pool).await?;
             let retry_after = step.run(held.release(step.client(), &reason, false)).await;
@@ -251,14 +246,49 @@ impl<'t> Leases<'t> {
     }
 
     async fn bury(&self, held: &Held, reason: &str) -> Result<Processed, Error> {
-        let Task { pool, message, .. } = self.task;
+        self.note_failure(held, reason);
+        let letter = self.letter(reason);
         let buried = again(self.task.policy.retry, || {
-            bury_on(held, pool, message, reason)
+            bury_on(held, self.task.pool, &letter)
         });
         buried.await.map_err(lost)?;
         Ok(Processed::Buried {
             reason: reason.into(),
         })
+    }
+
+    fn letter(&self, reason: &str) -> Letter {
+        let message = self.task.message;
+        Letter {
+            payload: message.payload().clone(),
+            content: DeadLetterContent::from(message),
+            reason: reason.into(),
+        }
+    }
+}
+
+// A consumer that stops may drop the future of an attempt at any await. It then ends the lease that
+// is noted.
+
+impl Leases<'_> {
+    /// Notes the lease of an attempt that runs. A consumer that stops releases it without counting.
+    pub(super) fn note(&self, held: &Held) {
+        self.task
+            .message
+            .noted_lease()
+            .inspect(|noted| noted.set(held));
+    }
+
+    /// Notes the lease of an attempt that has failed. A consumer that stops does not release it, so
+    /// the attempt stays counted.
+    fn note_failure(&self, held: &Held, error: &str) {
+        let noted = self.task.message.noted_lease();
+        noted.inspect(|noted| noted.set_failed(held, self.letter(error)));
+    }
+
+    /// Notes that the attempt has ended.
+    pub(super) fn note_end(&self) {
+        self.task.message.noted_lease().and_then(NotedLease::take);
     }
 }
 

@@ -67,7 +67,7 @@ use super::{
 };
 use crate::{
     Error, Message, Processed,
-    lease::{Keeper, LeaseContext, NotedLease},
+    lease::{Keeper, LeaseContext},
     panics::{Panicked, unwinding},
     telemetry::{self, Processing},
 };
@@ -310,8 +310,7 @@ async fn attempt(task: &Task<'_>, handler: &impl Work, doubt: &mut Doubt) -> Pro
     }
     let mut session = Session::borrow(task.pool, task.settings).await?;
     let result = transaction(&mut session, task, handler, doubt).await;
-    session.finish(result.as_ref().err()).await;
-    result
+    session.finish(result).await
 }
 
 /// BEGIN, claim, handler, effects, COMMIT. BEGIN and an eager claim share a round trip, and so do
@@ -368,15 +367,11 @@ async fn transaction(
 /// transaction begins, so the attempt is counted even if it crashes the process.
 async fn counted(task: &Task<'_>, leases: &Leases<'_>, handler: &impl Work) -> ProcessResult {
     counting::check_pool(task.pool).map_err(Error::Pool)?;
-    let held = match leases.acquire().await? {
-        Lease::Acquired(held) => held,
-        other => return leases.not_acquired(other).await,
+    let result = match leases.acquire().await? {
+        Lease::Acquired(held) => under_lease(task, leases, &held, handler).await,
+        other => leases.not_acquired(other).await,
     };
-    let noted = task.message.noted_lease();
-    noted.inspect(|noted| noted.set(&held));
-    let result = under_lease(task, leases, &held, handler).await;
-    // The attempt has ended. If this future is dropped before that, the lease stays noted.
-    noted.and_then(NotedLease::take);
+    leases.note_end();
     result
 }
 
@@ -386,6 +381,7 @@ async fn under_lease(
     held: &Held,
     handler: &impl Work,
 ) -> ProcessResult {
+    leases.note(held);
     let keeper = Keeper::start(held, task.pool);
     let task = Task {
         held: Some(held),

@@ -7,8 +7,8 @@ use idem_client::{
     Destination, Effect, MessageId, RecordedEffect,
     lease::Held,
     pipeline::{
-        FORBID_COMMIT, Pipelined, allow_and_commit, allow_and_query, allow_commit, fire_and_forget,
-        pipeline_commit, rollback_without_wait,
+        ALLOW_COMMIT, FORBID_COMMIT, Pipelined, allow_and_commit, allow_and_query, allow_commit,
+        fire_and_forget, pipeline_commit, rollback_without_wait,
     },
     span,
     sql::{COMPLETE, EFFECTS, RECORD_EFFECTS, Send, last_value},
@@ -156,6 +156,14 @@ impl Session {
     ) -> Result<ClaimOutcome, Error> {
         let answers = async { Ok(self.client().simple_query(sql).await?) };
         outcome(answers, destination, id).await
+    }
+
+    /// Makes the transaction fail if the last handler has ended it, or has changed the role or the
+    /// search_path. Does not wait for the reply: the next statement of the transaction fails.
+    ///
+    /// Without this, a handler could run with the role or the search_path of the handler before it.
+    pub(crate) fn check_between_handlers(&self) {
+        fire_and_forget(self.client(), &format!("{ALLOW_COMMIT}; {FORBID_COMMIT}"));
     }
 
     /// Runs the handler in the transaction.
@@ -333,16 +341,39 @@ impl Session {
     }
 
     /// Ends the transaction if it is still open, and returns the connection to its pool if the
-    /// connection is usable.
-    pub async fn finish(self, error: Option<&Error>) {
-        match error {
-            Some(error) if !leaves_connection_sound(error) => {}
-            Some(_) if self.checkout.is_open() => self.roll_back().await,
-            None if self.checkout.is_open() => {
+    /// connection is usable. Returns the result. If the handler is not the cause of
+    /// [`Error::SettingsChanged`], returns the error of the database in its place.
+    pub async fn finish<T>(self, result: Result<T, Error>) -> Result<T, Error> {
+        match &result {
+            Err(Error::SettingsChanged(_)) => {
+                if let Some(cause) = self.cause_in_database().await {
+                    return Err(cause);
+                }
+            }
+            Err(error) if !leaves_connection_sound(error) => {}
+            Err(_) if self.checkout.is_open() => self.roll_back().await,
+            Ok(_) if self.checkout.is_open() => {
                 rollback_without_wait(self.checkout.client());
                 self.checkout.return_to_pool();
             }
             _ => self.checkout.return_to_pool(),
+        }
+        result
+    }
+
+    /// Rolls back, and calls in a transaction without a handler the functions that could not be
+    /// called after the handler. Returns the error of that transaction: then the handler is not the
+    /// cause, but for example a missing grant.
+    async fn cause_in_database(self) -> Option<Error> {
+        let sql = format!("ROLLBACK; BEGIN; {FORBID_COMMIT}; {ALLOW_COMMIT}; ROLLBACK");
+        let checked = self.checkout.client().batch_execute(&sql);
+        match timeout(ROLLBACK_TIMEOUT, checked).await {
+            Ok(Ok(())) => {
+                self.checkout.return_to_pool();
+                None
+            }
+            Ok(Err(error)) => Some(Error::Database(error)),
+            Err(_) => None,
         }
     }
 

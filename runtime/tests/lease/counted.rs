@@ -344,6 +344,9 @@ async fn lost_connection_uses_no_attempt() {
     fixture.assert_done_once(&message).await;
 }
 
+/// The payload of a message that [`Replacing`] has replaced.
+const REPLACED: &str = r#"{"replaced": true}"#;
+
 /// A filter that replaces each message by a new one, and panics after the handler if `panics` is
 /// set.
 struct Replacing {
@@ -352,7 +355,7 @@ struct Replacing {
 
 impl Filter for Replacing {
     fn before_consuming<'a>(&'a self, message: &'a Message) -> BoxFuture<'a, Before> {
-        let other = Message::new(DESTINATION, message.payload().clone())
+        let other = Message::new(DESTINATION, REPLACED)
             .with_message_id(message.message_id().unwrap())
             .with_deliveries(2);
         async { Before::Replace(other) }.boxed()
@@ -366,9 +369,8 @@ impl Filter for Replacing {
 
 /// Returns an `Idem` that counts attempts, with a filter that replaces each message.
 fn counting_replaced(panics: bool) -> Idem {
-    let counts = |rule: Rule| rule.count_attempts(true).lease(LONG);
     Idem::builder()
-        .policies(Policies::default().default_rule(counts))
+        .policies(Policies::default().default_rule(counted))
         .filter(Replacing { panics })
         .build()
         .unwrap()
@@ -470,7 +472,12 @@ async fn panic_of_a_filter_ends_the_counted_attempt() {
 async fn failed_attempt_whose_release_is_interrupted_is_counted() {
     let (fixture, message) = (Fixture::new().await, redelivered());
     let broker = Broker::with([message.clone()]);
-    let summary = interrupt_release(&fixture, &message, broker.clone()).await;
+    let release = Interrupted {
+        idem: idem(counted),
+        lock: LEASES,
+        is_leased: false,
+    };
+    let summary = release.run(&fixture, &message, broker.clone()).await;
     assert_eq!((summary.given_back, summary.rejected), (1, 0));
     assert_eq!(broker.told().released.len(), 1);
     let leased = fixture.acquire(&message, LONG).await;
@@ -479,87 +486,138 @@ async fn failed_attempt_whose_release_is_interrupted_is_counted() {
     assert_eq!(fixture.acquired(&message, LONG).await.attempt(), 2);
 }
 
-/// I4: the grace period ends while the lease of a failed attempt is released, and the broker may
+/// I4: the grace period ends while the lease of a failed attempt is ended, and the broker may
 /// delete the message at its next return. The message becomes a dead letter with the error of the
-/// attempt, although its lease is still valid.
+/// attempt, although its lease is still valid. This applies to an attempt whose lease is released,
+/// to the last attempt, whose lease is acquired once more for the dead letter, to a leased handler,
+/// and to a message that a filter has replaced.
 #[tokio::test(flavor = "multi_thread")]
-async fn i4_interrupted_release_of_last_delivery_is_kept() {
-    let (fixture, message) = (Fixture::new().await, redelivered());
-    let broker = Broker::with([message.clone()])
-        .dropping_rejected()
-        .near_limit();
-    let summary = interrupt_release(&fixture, &message, broker.clone()).await;
-    assert_eq!(
-        (
-            summary.given_back,
-            summary.rejected,
-            summary.failed_settlements
-        ),
-        (0, 1, 0)
-    );
-    let told = broker.told();
-    assert_eq!((told.acknowledged.len(), told.dropped.len()), (1, 0));
-    assert_eq!(fixture.left(&message).await, None);
-    let letters = list(&fixture.observer, &destination(), "%", 10).await;
-    let [letter] = &letters.unwrap()[..] else {
-        panic!("no dead letter");
-    };
-    assert_eq!(Some(&*letter.id.to_string()), message.message_id());
-    assert_eq!(&letter.payload[..], &message.payload()[..]);
-    let errors: Vec<_> = letter
-        .failures
-        .iter()
-        .map(|failure| &failure.error)
-        .collect();
-    assert_eq!(errors, ["out of stock"]);
+async fn i4_interrupted_end_of_last_delivery_is_kept() {
+    let cases = [
+        (LEASES, 10, false, false),
+        (LEASES, 10, true, false),
+        (LEASES, 10, false, true),
+        (DEAD_LETTERS, 1, false, false),
+        (DEAD_LETTERS, 1, true, false),
+        (DEAD_LETTERS, 1, false, true),
+    ];
+    for (lock, max_attempts, is_leased, is_replaced) in cases {
+        let what = format!("{lock}, leased: {is_leased}, replaced: {is_replaced}");
+        let fixture = Fixture::new().await;
+        fixture.attempts(max_attempts).await;
+        let message = redelivered();
+        let broker = Broker::with([message.clone()])
+            .dropping_rejected()
+            .near_limit();
+        let (idem, payload) = match is_replaced {
+            true => (counting_replaced(false), REPLACED.as_bytes()),
+            false => (idem(counted), &message.payload()[..]),
+        };
+        let end = Interrupted {
+            idem,
+            lock,
+            is_leased,
+        };
+        let summary = end.run(&fixture, &message, broker.clone()).await;
+        assert_eq!(
+            (
+                summary.given_back,
+                summary.rejected,
+                summary.failed_settlements
+            ),
+            (0, 1, 0),
+            "{what}"
+        );
+        let told = broker.told();
+        assert_eq!(
+            (told.acknowledged.len(), told.dropped.len()),
+            (1, 0),
+            "{what}"
+        );
+        assert_eq!(fixture.left(&message).await, None, "{what}");
+        let letters = list(&fixture.observer, &destination(), "%", 10).await;
+        let [letter] = &letters.unwrap()[..] else {
+            panic!("{what}: not one dead letter");
+        };
+        assert_eq!(Some(&*letter.id.to_string()), message.message_id());
+        assert_eq!(&letter.payload[..], payload, "{what}");
+        let errors: Vec<_> = letter
+            .failures
+            .iter()
+            .map(|failure| &failure.error)
+            .collect();
+        assert_eq!(errors, ["out of stock"], "{what}");
+    }
 }
 
-/// Runs a consumer whose handler fails, and stops it while the lease of the attempt is released.
-async fn interrupt_release(fixture: &Fixture, message: &Message, broker: Broker) -> Summary {
-    let locker = fixture.database.client().await;
-    let locked = Arc::new(tokio::sync::Semaphore::new(0));
-    let may_fail = Arc::clone(&locked);
-    let handler = move |tx: Tx, _: Message| {
-        let may_fail = Arc::clone(&may_fail);
-        async move {
-            drop(tx);
-            let _locked = may_fail.acquire().await?;
-            Err("out of stock".into())
-        }
-    };
-    let consumer = Consumer::new(fixture.pool.clone(), broker)
-        .idem(idem(|rule| rule.count_attempts(true).lease(LONG)))
-        .handle(DESTINATION, handler)
-        .grace(Duration::from_millis(50));
-    let waiting = async || {
-        let sql = "SELECT pid FROM pg_stat_activity
-                    WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        let row = fixture.observer.query_opt(sql, &[]).await.unwrap();
-        row.map(|row| row.get::<_, i32>(0))
-    };
-    let (stop, stopped) = tokio::sync::oneshot::channel();
-    let running = tokio::spawn(consumer.run(async {
-        let _ = stopped.await;
-    }));
-    until("the message is leased", async || {
-        fixture.left(message).await.is_some()
-    })
-    .await;
-    let lock =
-        "BEGIN; SELECT FROM idem.pending_0 FOR UPDATE; SELECT FROM idem.pending_1 FOR UPDATE";
-    locker.batch_execute(lock).await.unwrap();
-    locked.add_permits(1);
-    let mut releaser = None;
-    until("the lease is being released", async || {
-        releaser = waiting().await;
-        releaser.is_some()
-    })
-    .await;
-    stop.send(()).unwrap();
-    until("the release is cancelled", async || {
-        waiting().await != releaser
-    })
-    .await;
-    locker.batch_execute("ROLLBACK").await.unwrap();
-    in_time(running).await.unwrap().unwrap()
+fn counted(rule: Rule) -> Rule {
+    rule.count_attempts(true).lease(LONG)
+}
+
+/// Locks that make the release of a lease wait.
+const LEASES: &str =
+    "BEGIN; SELECT FROM idem.pending_0 FOR UPDATE; SELECT FROM idem.pending_1 FOR UPDATE";
+/// A lock that makes the insert of a dead letter wait.
+const DEAD_LETTERS: &str = "BEGIN; LOCK TABLE idem.dead_letter IN SHARE MODE";
+
+/// A consumer whose handler fails, and which stops while the lease of the attempt is ended.
+struct Interrupted {
+    idem: Idem,
+    /// The lock that the end of the lease waits for.
+    lock: &'static str,
+    is_leased: bool,
+}
+
+impl Interrupted {
+    async fn run(self, fixture: &Fixture, message: &Message, broker: Broker) -> Summary {
+        let locker = fixture.database.client().await;
+        let locked = Arc::new(tokio::sync::Semaphore::new(0));
+        let may_fail = Arc::clone(&locked);
+        let fail = move || {
+            let may_fail = Arc::clone(&may_fail);
+            async move {
+                let _locked = may_fail.acquire().await?;
+                Err("out of stock".into())
+            }
+        };
+        let consumer = Consumer::new(fixture.pool.clone(), broker)
+            .idem(self.idem)
+            .grace(Duration::from_millis(50));
+        let consumer = match self.is_leased {
+            true => consumer.handle_leased(DESTINATION, move |_: LeaseContext, _: Message| fail()),
+            false => consumer.handle(DESTINATION, move |tx: Tx, _: Message| {
+                drop(tx);
+                fail()
+            }),
+        };
+        let waiting = async || {
+            let sql = "SELECT pid FROM pg_stat_activity
+                        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+            let row = fixture.observer.query_opt(sql, &[]).await.unwrap();
+            row.map(|row| row.get::<_, i32>(0))
+        };
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let running = tokio::spawn(consumer.run(async {
+            let _ = stopped.await;
+        }));
+        until("the message is leased", async || {
+            fixture.left(message).await.is_some()
+        })
+        .await;
+        locker.batch_execute(self.lock).await.unwrap();
+        locked.add_permits(1);
+        let mut ender = None;
+        until("the lease is being ended", async || {
+            ender = waiting().await;
+            ender.is_some()
+        })
+        .await;
+        stop.send(()).unwrap();
+        until("the end of the lease is cancelled", async || {
+            waiting().await != ender
+        })
+        .await;
+        locker.batch_execute("ROLLBACK").await.unwrap();
+        in_time(running).await.unwrap().unwrap()
+    }
 }

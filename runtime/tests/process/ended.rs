@@ -3,13 +3,14 @@
 
 use std::sync::Mutex;
 
+use deadpool_postgres::{Manager, Pool};
 use futures_util::FutureExt;
 use idem_client::Effect;
 use idem_runtime::{
     Error, Handled, HandlerError, Idem, Message, Policies, Processed, Settlement, Tx,
     policy::{MissingId, Rule, Store, Style},
 };
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Config, NoTls, types::Type};
 
 use crate::fixtures::{DESTINATION, Fixture, fact, idem, insert, message, preparing, work};
 
@@ -625,6 +626,100 @@ async fn i4_changed_role_in_a_batch_fails_one_message() {
     for (result, message) in results.into_iter().zip([&messages[0], &messages[2]]) {
         assert!(matches!(result, Ok(Processed::New { .. })), "{result:?}");
         fixture.assert_done_once(message).await;
+    }
+}
+
+/// I4: of a batch, only the message whose handler keeps another role is rejected, also if the
+/// handler after it restores the role of the session. That handler never runs with the other role.
+#[tokio::test]
+async fn i4_role_of_a_handler_ends_before_the_next_handler() {
+    let fixture = fixture_with_tenant().await;
+    let messages = [message(), message()];
+    let changer = messages[0].message_id();
+    let mut results = Idem::new()
+        .process_batch(
+            &fixture.pool,
+            &messages,
+            async |tx: Tx, message: Message| {
+                if message.message_id() == changer {
+                    insert(&tx, &message).await?;
+                    tx.batch_execute("SET LOCAL ROLE tenant").await?;
+                } else {
+                    let row = "INSERT INTO work SELECT $1 WHERE current_role = session_user";
+                    tx.execute_typed(row, &[(&message.message_id(), Type::TEXT)])
+                        .await?;
+                    tx.batch_execute("RESET ROLE").await?;
+                }
+                Ok(vec![fact()])
+            },
+        )
+        .await;
+    let changed = results.remove(0);
+    assert!(
+        matches!(changed, Err(Error::SettingsChanged(_))),
+        "{changed:?}"
+    );
+    fixture.assert_untouched(&messages[0]).await;
+    assert!(
+        matches!(results[..], [Ok(Processed::New { .. })]),
+        "{results:?}"
+    );
+    fixture.assert_done_once(&messages[1]).await;
+}
+
+/// The error of a changed role leaves the connection usable: the next message uses it again.
+#[tokio::test]
+async fn connection_survives_a_changed_role() {
+    let fixture = fixture_with_tenant().await;
+    let pool = fixture.database.pool(2);
+    let backends = Mutex::new(Vec::new());
+    for change in ["SET LOCAL ROLE tenant", "SET LOCAL search_path = tenant_7"] {
+        let (idem, message) = (Idem::new(), message());
+        let processed = idem.process(&pool, &message, async |tx: Tx, _: Message| {
+            let backend = tx.query_one("SELECT pg_backend_pid()", &[]).await?;
+            backends.lock().unwrap().push(backend.get::<_, i32>(0));
+            tx.batch_execute(change).await?;
+            Ok(vec![])
+        });
+        let error = processed.await.unwrap_err();
+        assert!(matches!(error, Error::SettingsChanged(_)), "{error:?}");
+    }
+    let backends = backends.into_inner().unwrap();
+    assert_eq!(backends[0], backends[1]);
+}
+
+/// I4: a role that may forbid COMMIT and not allow it is an error of the environment, and no error
+/// of each message.
+#[tokio::test]
+async fn i4_missing_grant_after_the_handler_rejects_no_message() {
+    let fixture = Fixture::new().await;
+    let role = fixture.database.role("half").await.unwrap();
+    let grants = format!(
+        "SELECT idem_grant('{role}', 'consumer'); GRANT ALL ON work TO {role};
+         REVOKE EXECUTE ON FUNCTION idem_allow_commit() FROM {role}"
+    );
+    fixture.observer.batch_execute(&grants).await.unwrap();
+    let mut config: Config = fixture.database.url().parse().unwrap();
+    config.user(&role);
+    let pool = Pool::builder(Manager::new(config, NoTls)).build().unwrap();
+    for rule in RULES {
+        for effects in [0, 1] {
+            let message = message();
+            let idem = with_rule(rule, false);
+            let processed = idem.process(&pool, &message, async |tx: Tx, message| {
+                insert(&tx, &message).await?;
+                Ok((0..effects).map(|_| fact()).collect())
+            });
+            let error = processed.await.unwrap_err();
+            let what = format!("{idem:?}, {effects} effects: {error:?}");
+            assert_eq!(error.sqlstate().unwrap().code(), "42501", "{what}");
+            assert!(
+                matches!(error.settlement(), Settlement::Release { .. }),
+                "{what}: {:?}",
+                error.settlement()
+            );
+            assert_handled_next(&fixture, &message, &what).await;
+        }
     }
 }
 

@@ -142,9 +142,8 @@ impl<S: Source> Runtime<S> {
                 return (queued, None);
             };
             let is_near_limit = queued.receipt.is_near_limit();
-            let ended = self.end_lease(&queued.message, &lease, is_near_limit);
-            match timeout_at(until, ended).await {
-                Ok(Ok(true)) => (queued, lease.error),
+            match timeout_at(until, self.end_lease(&lease, is_near_limit)).await {
+                Ok(Ok(true)) => (queued, lease.failed.map(|letter| letter.reason)),
                 Ok(Ok(false)) => (queued, None),
                 Ok(Err(error)) => {
                     tracing::debug!(%error, message_id = %lease.held.id(), "a lease is not ended");
@@ -175,17 +174,16 @@ impl<S: Source> Runtime<S> {
     /// function can store it.
     async fn end_lease(
         &self,
-        message: &Message,
         lease: &InterruptedLease,
         is_near_limit: bool,
     ) -> Result<bool, Error> {
-        match &lease.error {
+        match &lease.failed {
             None => {
                 give_back_on(&lease.held, &self.pool).await?;
                 Ok(false)
             }
-            Some(error) if is_near_limit => {
-                bury_on(&lease.held, &self.pool, message, error).await?;
+            Some(letter) if is_near_limit => {
+                bury_on(&lease.held, &self.pool, letter).await?;
                 Ok(true)
             }
             Some(_) => Ok(false),
