@@ -4908,7 +4908,7 @@ COMMENT ON FUNCTION idem_discard(text, text) IS
     'Deletes a dead letter and claims its message, so that the message remains known as '
     'processed. Returns false if there is no dead letter. Errors: 22004 (null argument), 22023 '
     '(invalid argument), 23000 (the hash of this id is the hash of another id), 25000 (not READ '
-    'COMMITTED), 25006 (standby or read-only transaction).';
+    'COMMITTED), 25006 (standby or read-only transaction), 55P03 (the message is leased).';
 
 CREATE FUNCTION idem_discard(id uuid, destination text) RETURNS boolean
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
@@ -4917,7 +4917,7 @@ COMMENT ON FUNCTION idem_discard(uuid, text) IS
     'Deletes a dead letter and claims its message, so that the message remains known as '
     'processed. Returns false if there is no dead letter. Errors: 22004 (null argument), 22023 '
     '(invalid argument), 23000 (this id is the hash of another id), 25000 (not READ COMMITTED), '
-    '25006 (standby or read-only transaction).';
+    '25006 (standby or read-only transaction), 55P03 (the message is leased).';
 
 CREATE FUNCTION idem_requeue_all(
     destination  text,
@@ -5055,8 +5055,7 @@ COMMENT ON FUNCTION idem_forward_all(text, text, text, integer) IS
     'max_messages (1 to 10,000): those with a last error that matches the LIKE pattern '
     'error_like. Returns their number. Skips a message that another transaction holds. See '
     'idem_forward. Errors: 22004 (null argument), 22023 (invalid argument), 25000 (not READ '
-    'COMMITTED), 25006 (standby or read-only transaction), 55000 (there is no relay), 55P03 (a '
-    'message is leased).';
+    'COMMITTED), 25006 (standby or read-only transaction), 55000 (there is no relay).';
 /* </end connected objects> */
 
 /* <begin connected objects> */

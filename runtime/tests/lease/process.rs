@@ -482,6 +482,8 @@ async fn exhausted_pool_at_the_completion_uses_no_attempt() {
         .process_leased(&pool, &message, async |_: LeaseContext, _: Message| {
             let taken = (pool.get().await?, pool.get().await?);
             // The completion waits for `wait`, and then the release of the lease begins to wait.
+            // The runtime of this test has one thread, so its timers end in the order of their
+            // times.
             tokio::spawn(async move {
                 tokio::time::sleep(wait + wait / 2).await;
                 drop(taken);
