@@ -42,7 +42,8 @@ impl<'f, T> Pipelined<'f, T> {
         Self { early, request }
     }
 
-    async fn answer(self) -> T {
+    /// Waits for the result.
+    pub async fn answer(self) -> T {
         match self.early {
             Some(answer) => answer,
             None => self.request.await,

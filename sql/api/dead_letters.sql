@@ -185,17 +185,21 @@ BEGIN
     IF source IS NOT NULL THEN
         carried := coalesce(headers, '{}') || jsonb_build_object('idem-source-topic', source);
     END IF;
-    SELECT a.outcome, a.token INTO lease
-      FROM @extschema@.idem_acquire(identity, idem_reject.destination,
-                                    '1 minute'::interval) a;
+    LOOP
+        SELECT a.outcome, a.token INTO lease
+          FROM @extschema@.idem_acquire(identity, idem_reject.destination,
+                                        '1 minute'::interval) a;
+        EXIT WHEN lease.outcome <> 'in_progress'
+               OR NOT idem.end_back_off(identity, idem_reject.destination);
+    END LOOP;
     IF lease.outcome IN ('duplicate', 'dead') THEN
         RETURN false;
     ELSIF lease.outcome = 'in_progress' THEN
         RAISE EXCEPTION 'message "%" of destination "%" is in progress',
             identity, idem_reject.destination
             USING ERRCODE = 'lock_not_available',
-                  HINT = 'Another process holds its lease, it waits for a retry, or it was '
-                         'received and idem_next returns it: reject it again later.';
+                  HINT = 'Another process holds its lease or is claiming it, or it was received '
+                         'and idem_next returns it: reject it again later.';
     END IF;
     PERFORM @extschema@.idem_bury(
         identity, idem_reject.destination, lease.token, payload, error, carried,
@@ -204,15 +208,15 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem_reject(text, text, bytea, text, jsonb, text, text, text, text) IS
-    'Stores a message of a broker that is not leased as a dead letter. Acknowledge the message to '
-    'its broker after the commit. Returns false if the message is a dead letter already or was '
-    'processed. A message without an id (null) gets a UUID, a hash of source, headers, key, type '
-    'and payload. source: the queue, subject or topic of the message, 1 to 1,024 bytes; it is '
-    'stored as the header idem-source-topic. payload: at most 64 MiB. Errors: 22004 (null '
-    'argument), 22023 (invalid argument), 23000 (the hash of this id is the hash of another id), '
-    '25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 53400 '
-    '(idem.max_dead_letters), 54000 (the payload is too large), 55P03 (the message is in '
-    'progress).';
+    'Stores a message of a broker that is not leased as a dead letter, also while it waits for a '
+    'retry. Acknowledge the message to its broker after the commit. Returns false if the message '
+    'is a dead letter already or was processed. A message without an id (null) gets a UUID, a '
+    'hash of source, headers, key, type and payload. source: the queue, subject or topic of the '
+    'message, 1 to 1,024 bytes; it is stored as the header idem-source-topic. payload: at most 64 '
+    'MiB. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (the hash of this id is '
+    'the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or read-only '
+    'transaction), 53400 (idem.max_dead_letters), 54000 (the payload is too large), 55P03 (the '
+    'message is in progress).';
 
 CREATE FUNCTION idem_reject(
     id           uuid,
@@ -229,14 +233,15 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN @extschema@.idem_reject(id::text, destination, payload, error, headers, key, type,
                                content_type, source);
 COMMENT ON FUNCTION idem_reject(uuid, text, bytea, text, jsonb, text, text, text, text) IS
-    'Stores a message of a broker that is not leased as a dead letter. Acknowledge the message to '
-    'its broker after the commit. Returns false if the message is a dead letter already or was '
-    'processed. A message without an id (null) gets a UUID, a hash of source, headers, key, type '
-    'and payload. source: the queue, subject or topic of the message, 1 to 1,024 bytes; it is '
-    'stored as the header idem-source-topic. payload: at most 64 MiB. Errors: 22004 (null '
-    'argument), 22023 (invalid argument), 23000 (this id is the hash of another id), 25000 (not '
-    'READ COMMITTED), 25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), '
-    '54000 (the payload is too large), 55P03 (the message is in progress).';
+    'Stores a message of a broker that is not leased as a dead letter, also while it waits for a '
+    'retry. Acknowledge the message to its broker after the commit. Returns false if the message '
+    'is a dead letter already or was processed. A message without an id (null) gets a UUID, a '
+    'hash of source, headers, key, type and payload. source: the queue, subject or topic of the '
+    'message, 1 to 1,024 bytes; it is stored as the header idem-source-topic. payload: at most 64 '
+    'MiB. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this id is the hash of '
+    'another id), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 53400 '
+    '(idem.max_dead_letters), 54000 (the payload is too large), 55P03 (the message is in '
+    'progress).';
 
 CREATE FUNCTION idem_requeue(id text, destination text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp

@@ -131,6 +131,34 @@ COMMENT ON FUNCTION idem.requeue_letter(integer, idem.pending_0, idem.dead_lette
     'claimed meanwhile or was received again. The caller has locked the pending message and then '
     'the dead letter. Error: 55P03 (another transaction is claiming the message).';
 
+-- No process works on a message that waits for a retry, so it can be leased at once. The function
+-- skips a row that another transaction has locked, because it must not wait for a claimer that
+-- waits for a lease.
+CREATE FUNCTION idem.end_back_off(id text, destination text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    ended integer;
+BEGIN
+    EXECUTE format($sql$
+        WITH waiting AS MATERIALIZED (
+            SELECT x.key, x.destination FROM %1$s x
+             WHERE x.key = $1 AND x.destination = $2 AND x.state = 'w'
+               AND x.payload_slice IS NULL AND x.due_at > clock_timestamp()
+               FOR UPDATE SKIP LOCKED
+        )
+        UPDATE %1$s p SET due_at = clock_timestamp()
+          FROM waiting w WHERE p.key = w.key AND p.destination = w.destination
+        $sql$, idem.pending_table(idem.enter_pending()))
+      USING idem.key_of(id), idem.find_destination(destination);
+    GET DIAGNOSTICS ended = ROW_COUNT;
+    RETURN ended > 0;
+END
+$$;
+COMMENT ON FUNCTION idem.end_back_off(text, text) IS
+    'Makes a message of a broker due that waits for a retry. Returns false if there is no such '
+    'message.';
+
 CREATE FUNCTION idem.delete_pending(table_number integer, p idem.pending_0) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

@@ -52,6 +52,11 @@ impl Checkout {
         }))
     }
 
+    /// Returns the pool of the connection, or `None` if the pool is dropped.
+    pub(crate) fn pool(&self) -> Option<Pool> {
+        self.object.as_ref().and_then(Object::pool)
+    }
+
     pub(crate) fn client(&self) -> &ClientWrapper {
         match &self.object {
             Some(object) => object,

@@ -70,7 +70,13 @@ impl QueuedMessage {
         self.costs_delivery_near_limit() && !self.receipt.withholds_near_limit()
     }
 
-    /// Returns whether a counted attempt was interrupted and its lease is not released yet.
+    /// Returns whether a consumer that stops must keep the message: its broker may delete it at its
+    /// return, or its source hands it over at its close while its lease is still valid.
+    pub(super) fn must_be_kept_at_stop(&self) -> bool {
+        self.may_end_with_release() || (self.costs_delivery_near_limit() && self.is_leased())
+    }
+
+    /// Returns whether an attempt was interrupted and its lease has not ended yet.
     pub(super) fn is_leased(&self) -> bool {
         self.message.noted_lease().is_some_and(NotedLease::is_set)
     }

@@ -7,7 +7,7 @@ use idem_client::{ErrorKind, lease::Held};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::noted::Letter;
+use super::noted::Burial;
 use crate::{Error, short_transaction::ShortTransaction};
 
 /// Renews a lease in the background. Dropping the keeper stops the renewal.
@@ -58,12 +58,12 @@ pub(crate) async fn give_back_on(held: &Held, pool: &Pool) -> Result<(), Error> 
 }
 
 /// Stores the message as a dead letter, in a transaction of its own.
-pub(crate) async fn bury_on(held: &Held, pool: &Pool, letter: &Letter) -> Result<(), Error> {
-    let Letter {
+pub(crate) async fn bury_on(held: &Held, pool: &Pool, burial: &Burial) -> Result<(), Error> {
+    let Burial {
         payload,
         content,
         reason,
-    } = letter;
+    } = burial;
     let step = ShortTransaction::new(pool).await?;
     let buried = step
         .run(held.bury(step.client(), payload, reason, content))

@@ -11,5 +11,5 @@ mod work;
 
 pub use keeper::Keeper;
 pub(crate) use keeper::{bury_on, extend_on, give_back_on};
-pub(crate) use noted::{InterruptedLease, Letter, NotedLease};
+pub(crate) use noted::{Burial, InterruptedLease, LeaseEnd, NotedLease};
 pub use work::LeaseContext;

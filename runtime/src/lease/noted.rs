@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use idem_client::lease::{DeadLetterContent, Held};
 
-/// Contains the lease of a counted attempt while the attempt runs and while its lease is ended. If
-/// the future of the attempt is dropped, the lease stays here, and the consumer can end it.
+/// Contains the lease of an attempt while the attempt runs and while its lease is ended. If the
+/// future of the attempt is dropped, the lease stays here, and the consumer can end it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NotedLease(Arc<Mutex<Option<InterruptedLease>>>);
 
@@ -14,14 +14,22 @@ pub(crate) struct NotedLease(Arc<Mutex<Option<InterruptedLease>>>);
 #[derive(Debug)]
 pub(crate) struct InterruptedLease {
     pub(crate) held: Held,
-    /// The dead letter of an attempt that had failed before it was interrupted. The attempt stays
-    /// counted.
-    pub(crate) failed: Option<Letter>,
+    pub(crate) end: LeaseEnd,
 }
 
-/// The content of a dead letter.
+/// What a consumer that stops does with the lease of an interrupted attempt.
 #[derive(Debug)]
-pub(crate) struct Letter {
+pub(crate) enum LeaseEnd {
+    /// Releases the lease. The attempt is not counted.
+    Release,
+    /// Lets the lease expire, so the attempt stays counted. If the broker may delete the message,
+    /// the consumer stores it as a dead letter with the token of the lease.
+    Expire(Burial),
+}
+
+/// What a message becomes a dead letter with.
+#[derive(Debug)]
+pub(crate) struct Burial {
     pub(crate) payload: Bytes,
     pub(crate) content: DeadLetterContent,
     /// The last error of the message.
@@ -29,25 +37,22 @@ pub(crate) struct Letter {
 }
 
 impl NotedLease {
-    pub(crate) fn set(&self, held: &Held) {
-        self.replace(held, None);
-    }
-
-    /// Notes that the attempt has failed and that its lease is about to be ended. A filter may have
-    /// replaced the delivered message: `letter` has the message that failed.
-    pub(crate) fn set_failed(&self, held: &Held, letter: Letter) {
-        self.replace(held, Some(letter));
-    }
-
-    fn replace(&self, held: &Held, failed: Option<Letter>) {
+    pub(crate) fn set(&self, held: &Held, end: LeaseEnd) {
         *self.lock() = Some(InterruptedLease {
             held: held.clone(),
-            failed,
+            end,
         });
     }
 
     pub(crate) fn take(&self) -> Option<InterruptedLease> {
         self.lock().take()
+    }
+
+    pub(crate) fn take_if(
+        &self,
+        is_taken: impl FnOnce(&InterruptedLease) -> bool,
+    ) -> Option<InterruptedLease> {
+        self.lock().take_if(|lease| is_taken(lease))
     }
 
     pub(crate) fn is_set(&self) -> bool {

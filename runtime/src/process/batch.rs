@@ -170,13 +170,14 @@ async fn in_session(
         .zip(&claimed)
         .filter(|(_, claimed)| **claimed)
     {
-        if !effects.is_empty() {
-            session.check_between_handlers();
-        }
-        let worked = session
-            .work(handler, task.message)
-            .instrument(task.span.clone());
-        effects.push((id, worked.await?));
+        let worked = async {
+            match effects.is_empty() {
+                true => session.work(handler, task.message).await,
+                false => session.work_next(handler, task.message).await,
+            }
+        };
+        let worked = worked.instrument(task.span.clone()).await?;
+        effects.push((id, worked));
     }
     if effects.is_empty() {
         return Ok(claimed.iter().map(|_| Processed::duplicate()).collect());

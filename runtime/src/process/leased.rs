@@ -29,14 +29,13 @@ pub(super) async fn work_leased(
     result
 }
 
-/// The lease is not noted while the handler runs: the work of an interrupted handler may go on, for
-/// example on a thread, so the lease must expire.
 async fn under_lease(
     task: &Task<'_>,
     leases: &Leases<'_>,
     held: &Held,
     handler: impl WorkOnce<LeaseContext>,
 ) -> Result<Processed, Error> {
+    leases.note_work(held);
     let keeper = Keeper::start(held, task.pool);
     let work = async {
         let context = LeaseContext::new(held, task.pool, &keeper);

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Error, HandlerError, Processed, Settlement,
-    lease::{Letter, NotedLease, bury_on, give_back_on},
+    lease::{Burial, LeaseEnd, NotedLease, bury_on, give_back_on},
     short_transaction::{ShortTransaction, again},
     telemetry,
 };
@@ -247,9 +247,9 @@ impl<'t> Leases<'t> {
 
     async fn bury(&self, held: &Held, reason: &str) -> Result<Processed, Error> {
         self.note_failure(held, reason);
-        let letter = self.letter(reason);
+        let burial = self.burial(reason);
         let buried = again(self.task.policy.retry, || {
-            bury_on(held, self.task.pool, &letter)
+            bury_on(held, self.task.pool, &burial)
         });
         buried.await.map_err(lost)?;
         Ok(Processed::Buried {
@@ -257,9 +257,9 @@ impl<'t> Leases<'t> {
         })
     }
 
-    fn letter(&self, reason: &str) -> Letter {
+    fn burial(&self, reason: &str) -> Burial {
         let message = self.task.message;
-        Letter {
+        Burial {
             payload: message.payload().clone(),
             content: DeadLetterContent::from(message),
             reason: reason.into(),
@@ -268,22 +268,33 @@ impl<'t> Leases<'t> {
 }
 
 // A consumer that stops may drop the future of an attempt at any await. It then ends the lease that
-// is noted.
+// is noted. The source of a stored message ends its lease itself.
 
 impl Leases<'_> {
-    /// Notes the lease of an attempt that runs. A consumer that stops releases it without counting.
-    pub(super) fn note(&self, held: &Held) {
-        self.task
-            .message
-            .noted_lease()
-            .inspect(|noted| noted.set(held));
+    /// Notes the lease of a transactional attempt that runs: its transaction is rolled back, so the
+    /// attempt has done nothing.
+    pub(super) fn note_transaction(&self, held: &Held) {
+        self.note(held, LeaseEnd::Release);
     }
 
-    /// Notes the lease of an attempt that has failed. A consumer that stops does not release it, so
-    /// the attempt stays counted.
+    /// Notes the lease of a handler that runs without a transaction: its work may go on, for
+    /// example on a thread.
+    pub(super) fn note_work(&self, held: &Held) {
+        const REASON: &str = "the consumer stopped while it handled this message, \
+             and its broker may not redeliver it";
+        self.note(held, LeaseEnd::Expire(self.burial(REASON)));
+    }
+
     fn note_failure(&self, held: &Held, error: &str) {
-        let noted = self.task.message.noted_lease();
-        noted.inspect(|noted| noted.set_failed(held, self.letter(error)));
+        self.note(held, LeaseEnd::Expire(self.burial(error)));
+    }
+
+    fn note(&self, held: &Held, end: LeaseEnd) {
+        if let Some(noted) = self.task.message.noted_lease()
+            && self.stored().is_none()
+        {
+            noted.set(held, end);
+        }
     }
 
     /// Notes that the attempt has ended.

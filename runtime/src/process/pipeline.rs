@@ -381,7 +381,7 @@ async fn under_lease(
     held: &Held,
     handler: &impl Work,
 ) -> ProcessResult {
-    leases.note(held);
+    leases.note_transaction(held);
     let keeper = Keeper::start(held, task.pool);
     let task = Task {
         held: Some(held),

@@ -3,6 +3,7 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use deadpool_postgres::Pool;
+use futures_util::future::join;
 use idem_client::{
     Destination, Effect, MessageId, RecordedEffect,
     lease::Held,
@@ -30,7 +31,7 @@ use super::{
 };
 use crate::{
     Error, Message,
-    connection::{Checkout, Patience, leaves_connection_sound},
+    connection::{Checkout, Patience, STATEMENT, leaves_connection_sound, within},
     policy::Isolation,
 };
 
@@ -158,12 +159,24 @@ impl Session {
         outcome(answers, destination, id).await
     }
 
-    /// Makes the transaction fail if the last handler has ended it, or has changed the role or the
-    /// search_path. Does not wait for the reply: the next statement of the transaction fails.
+    /// Runs the next handler of a batch. Fails, after this handler has returned, if the handler
+    /// before it has ended the transaction, or has left a failed statement, a role or a search_path
+    /// with which the functions of idem cannot be called.
     ///
-    /// Without this, a handler could run with the role or the search_path of the handler before it.
-    pub(crate) fn check_between_handlers(&self) {
-        fire_and_forget(self.client(), &format!("{ALLOW_COMMIT}; {FORBID_COMMIT}"));
+    /// The check costs no round trip: it is sent before the statements of the handler, which run
+    /// after it. Its reply must be read: with a savepoint that the handler before has left open,
+    /// this handler could revive the failed transaction.
+    pub(crate) async fn work_next(
+        &self,
+        handler: &impl Work,
+        message: &Message,
+    ) -> Result<Vec<Effect>, Error> {
+        // In one statement: if one of the functions cannot be called, none is executed.
+        const CHECK: &str = "SELECT idem_allow_commit(), idem_forbid_commit()";
+        let checked = Pipelined::new(self.client().batch_execute(CHECK)).await;
+        let (checked, worked) = join(checked.answer(), self.work(handler, message)).await;
+        checked.map_err(idem_client::Error::of_allow)?;
+        worked
     }
 
     /// Runs the handler in the transaction.
@@ -346,9 +359,11 @@ impl Session {
     pub async fn finish<T>(self, result: Result<T, Error>) -> Result<T, Error> {
         match &result {
             Err(Error::SettingsChanged(_)) => {
-                if let Some(cause) = self.cause_in_database().await {
-                    return Err(cause);
-                }
+                let pool = self.checkout.pool();
+                // The handler may have changed the settings of the session, so the connection is
+                // closed, and another one shows whether the handler is the cause.
+                drop(self);
+                check_guards(pool).await?;
             }
             Err(error) if !leaves_connection_sound(error) => {}
             Err(_) if self.checkout.is_open() => self.roll_back().await,
@@ -359,22 +374,6 @@ impl Session {
             _ => self.checkout.return_to_pool(),
         }
         result
-    }
-
-    /// Rolls back, and calls in a transaction without a handler the functions that could not be
-    /// called after the handler. Returns the error of that transaction: then the handler is not the
-    /// cause, but for example a missing grant.
-    async fn cause_in_database(self) -> Option<Error> {
-        let sql = format!("ROLLBACK; BEGIN; {FORBID_COMMIT}; {ALLOW_COMMIT}; ROLLBACK");
-        let checked = self.checkout.client().batch_execute(&sql);
-        match timeout(ROLLBACK_TIMEOUT, checked).await {
-            Ok(Ok(())) => {
-                self.checkout.return_to_pool();
-                None
-            }
-            Ok(Err(error)) => Some(Error::Database(error)),
-            Err(_) => None,
-        }
     }
 
     /// Rolls back and waits for the reply, so that this transaction has ended when the next attempt
@@ -435,6 +434,18 @@ impl Session {
             }
         })
     }
+}
+
+/// Calls the functions that guard COMMIT in a transaction without a handler.
+async fn check_guards(pool: Option<Pool>) -> Result<(), Error> {
+    let Some(pool) = pool else {
+        return Err(Error::Pool("the pool is dropped".into()));
+    };
+    let checkout = Checkout::take(&pool).await?;
+    // Several statements of one simple query are a transaction.
+    let sql = format!("{FORBID_COMMIT}; {ALLOW_COMMIT}");
+    let checked = within(STATEMENT, checkout.client().batch_execute(&sql)).await;
+    checkout.end(checked)
 }
 
 /// Reads the outcome of a claim from the replies to its simple query.

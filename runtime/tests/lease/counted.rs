@@ -418,6 +418,44 @@ async fn i4_interrupted_last_delivery_becomes_dead_letter() {
     assert_eq!(fixture.count(sql).await, 1);
 }
 
+/// I4: a message at its last delivery, whose leased handler the end of the grace period interrupts,
+/// becomes a dead letter, although a thread of the handler may still run. Away from its limit the
+/// message is returned, and its lease expires.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_interrupted_leased_last_delivery_is_kept() {
+    let fixture = Fixture::new().await;
+    for is_last in [true, false] {
+        let message = redelivered();
+        let mut broker = Broker::with([message.clone()]).dropping_rejected();
+        if is_last {
+            broker = broker.near_limit();
+        }
+        let runs = Arc::new(AtomicUsize::new(0));
+        let began = Arc::clone(&runs);
+        let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
+            .idem(idem(|rule| rule.lease(LONG)))
+            .handle_leased(DESTINATION, move |_: LeaseContext, _: Message| {
+                began.fetch_add(1, Ordering::SeqCst);
+                pending()
+            })
+            .grace(Duration::from_millis(50));
+        let handler_runs = until("the handler runs", async || {
+            runs.load(Ordering::SeqCst) == 1
+        });
+        let summary = in_time(consumer.run(handler_runs)).await.unwrap();
+        let lease = fixture.acquire(&message, LONG).await;
+        let told = broker.told();
+        let counts = (told.acknowledged.len(), told.released.len());
+        if is_last {
+            assert_eq!((summary.rejected, counts), (1, (1, 0)), "{summary:?}");
+            assert!(matches!(lease, Lease::Dead), "{lease:?}");
+        } else {
+            assert_eq!((summary.given_back, counts), (1, (0, 1)), "{summary:?}");
+            assert!(matches!(lease, Lease::InProgress { .. }), "{lease:?}");
+        }
+    }
+}
+
 /// Runs a consumer that counts attempts, and stops it while its handler runs.
 async fn interrupt(fixture: &Fixture, broker: Broker, idem: Idem, sleeps: bool) -> Summary {
     let runs = Arc::new(AtomicUsize::new(0));
@@ -444,6 +482,39 @@ async fn interrupt(fixture: &Fixture, broker: Broker, idem: Idem, sleeps: bool) 
         runs.load(Ordering::SeqCst) == 1
     });
     in_time(consumer.run(handler_runs)).await.unwrap()
+}
+
+/// I4: a message at its last delivery that waits in the database for its next attempt becomes a
+/// dead letter when the consumer stops.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_last_delivery_in_back_off_is_kept_at_a_stop() {
+    let fixture = Fixture::new().await;
+    let hour =
+        format!("SELECT idem_configure_retries('{DESTINATION}', base => '1 h', cap => '1 h')");
+    fixture.observer.batch_execute(&hour).await.unwrap();
+    let message = redelivered();
+    let broker = Broker::with([message.clone()])
+        .dropping_rejected()
+        .near_limit();
+    let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
+        .idem(idem(counted))
+        .handle(DESTINATION, async |tx: Tx, _: Message| {
+            drop(tx);
+            Err("out of stock".into())
+        });
+    let waits = until("the message waits for its next attempt", async || {
+        let sql = "SELECT count(*) FROM idem.pending_0 WHERE state = 'w'";
+        fixture.count(sql).await == 1
+    });
+    let summary = in_time(consumer.run(waits)).await.unwrap();
+    assert_eq!(summary.rejected, 1, "{summary:?}");
+    assert_eq!(broker.told().acknowledged.len(), 1);
+    let letters = list(&fixture.observer, &destination(), "%", 10).await;
+    let [letter] = &letters.unwrap()[..] else {
+        panic!("not one dead letter");
+    };
+    assert_eq!(Some(&*letter.id.to_string()), message.message_id());
+    assert_eq!(letter.failures[0].error, "out of stock");
 }
 
 /// Goal: a filter that panics after the handler ends the attempt: the attempt is counted, and the
@@ -591,10 +662,10 @@ impl Interrupted {
             }),
         };
         let waiting = async || {
-            let sql = "SELECT pid FROM pg_stat_activity
+            let sql = "SELECT array_agg(pid) FROM pg_stat_activity
                         WHERE datname = current_database() AND wait_event_type = 'Lock'";
-            let row = fixture.observer.query_opt(sql, &[]).await.unwrap();
-            row.map(|row| row.get::<_, i32>(0))
+            let row = fixture.observer.query_one(sql, &[]).await.unwrap();
+            row.get::<_, Option<Vec<i32>>>(0)
         };
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let running = tokio::spawn(consumer.run(async {
@@ -606,15 +677,17 @@ impl Interrupted {
         .await;
         locker.batch_execute(self.lock).await.unwrap();
         locked.add_permits(1);
-        let mut ender = None;
+        let mut enders = None;
         until("the lease is being ended", async || {
-            ender = waiting().await;
-            ender.is_some()
+            enders = waiting().await;
+            enders.is_some()
         })
         .await;
         stop.send(()).unwrap();
+        let enders = enders.unwrap_or_default();
         until("the end of the lease is cancelled", async || {
-            waiting().await != ender
+            let waiting = waiting().await.unwrap_or_default();
+            enders.iter().all(|ender| !waiting.contains(ender))
         })
         .await;
         locker.batch_execute("ROLLBACK").await.unwrap();

@@ -667,25 +667,80 @@ async fn i4_role_of_a_handler_ends_before_the_next_handler() {
     fixture.assert_done_once(&messages[1]).await;
 }
 
-/// The error of a changed role leaves the connection usable: the next message uses it again.
+/// I2, I4: the second handler of a batch rolls back to a savepoint of the same name that the first
+/// handler has left open. That must not revive a transaction in which the first handler has failed,
+/// because the first message would then be claimed without its work.
 #[tokio::test]
-async fn connection_survives_a_changed_role() {
+async fn i2_open_savepoint_does_not_revive_a_batch() {
     let fixture = fixture_with_tenant().await;
+    for failure in ["SET LOCAL ROLE tenant", "SELECT 1 / 0"] {
+        let messages = [message(), message()];
+        let first = messages[0].message_id();
+        let mut results = idem(|rule| rule.max_attempts(1))
+            .process_batch(
+                &fixture.pool,
+                &messages,
+                async |tx: Tx, message: Message| {
+                    if tx.batch_execute("SAVEPOINT a").await.is_err() {
+                        tx.batch_execute("ROLLBACK TO SAVEPOINT a").await?;
+                    }
+                    insert(&tx, &message).await?;
+                    if message.message_id() == first {
+                        let _ = tx.batch_execute(failure).await;
+                    }
+                    Ok(vec![fact()])
+                },
+            )
+            .await;
+        let failed = results.remove(0);
+        assert!(failed.is_err(), "{failure}: {failed:?}");
+        fixture.assert_untouched(&messages[0]).await;
+        assert!(
+            matches!(results[..], [Ok(Processed::New { .. })]),
+            "{failure}: {results:?}"
+        );
+        fixture.assert_done_once(&messages[1]).await;
+    }
+}
+
+/// I4: a handler that ends its transaction and then changes the settings of the session is an error
+/// of its message, and no error of the environment. Its connection is closed, so the settings do
+/// not apply to the next message.
+#[tokio::test]
+async fn i4_settings_of_a_session_do_not_outlive_an_error() {
+    let fixture = fixture_with_tenant().await;
+    fixture
+        .observer
+        .batch_execute("CREATE TABLE own (n int)")
+        .await
+        .unwrap();
     let pool = fixture.database.pool(2);
-    let backends = Mutex::new(Vec::new());
-    for change in ["SET LOCAL ROLE tenant", "SET LOCAL search_path = tenant_7"] {
+    for (end, change) in ENDS.into_iter().flat_map(|end| {
+        ["SET ROLE tenant", "SET search_path = tenant_7"].map(|change| (end, change))
+    }) {
+        let what = format!("{end:?}, {change}");
         let (idem, message) = (Idem::new(), message());
         let processed = idem.process(&pool, &message, async |tx: Tx, _: Message| {
-            let backend = tx.query_one("SELECT pg_backend_pid()", &[]).await?;
-            backends.lock().unwrap().push(backend.get::<_, i32>(0));
+            end.execute(&tx).await?;
+            tx.batch_execute("SET statement_timeout = '1 h'").await?;
             tx.batch_execute(change).await?;
             Ok(vec![])
         });
         let error = processed.await.unwrap_err();
-        assert!(matches!(error, Error::SettingsChanged(_)), "{error:?}");
+        assert!(
+            matches!(error, Error::SettingsChanged(_)),
+            "{what}: {error:?}"
+        );
+        let settings = "SELECT current_role = session_user
+                           AND current_setting('search_path') NOT LIKE '%tenant%'
+                           AND current_setting('statement_timeout') = '0'";
+        for _ in 0..2 {
+            let client = pool.get().await.unwrap();
+            let is_unchanged: bool = client.query_one(settings, &[]).await.unwrap().get(0);
+            assert!(is_unchanged, "{what}");
+        }
+        assert_handled_next(&fixture, &message, &what).await;
     }
-    let backends = backends.into_inner().unwrap();
-    assert_eq!(backends[0], backends[1]);
 }
 
 /// I4: a role that may forbid COMMIT and not allow it is an error of the environment, and no error

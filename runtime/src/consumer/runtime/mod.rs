@@ -1,6 +1,7 @@
 //! The workers of a consumer: collect messages, process them, settle them.
 
 mod collect;
+mod interrupted;
 mod process;
 mod settle;
 mod state;

@@ -21,7 +21,6 @@ use crate::{
         workers::Workers,
     },
     error::causes,
-    lease::{InterruptedLease, NotedLease, bury_on, give_back_on},
     panics::unwinding,
     telemetry,
     transport::TransportError,
@@ -33,8 +32,6 @@ const CLAIM_ENDS: Duration = Duration::from_millis(100);
 /// The longest time for which a step of a shutdown tries to keep messages. It is shorter than
 /// [`STOP_STEP_LIMIT`], so that the step can still log every message that is not kept.
 const KEEP_LIMIT: Duration = Duration::from_millis(4_500);
-/// The longest time for the release of leases. It is a part of [`KEEP_LIMIT`].
-const LEASES_LIMIT: Duration = Duration::from_secs(1);
 
 impl<S: Source> Runtime<S> {
     /// Lets the workers finish their messages within the grace period. Then releases the rest. Five
@@ -56,14 +53,13 @@ impl<S: Source> Runtime<S> {
                 workers.abort().await;
             }
         }
-        let have_ended = timeout(STOP_STEP_LIMIT, closed()).await.is_ok();
-        if !have_ended {
+        if timeout(STOP_STEP_LIMIT, closed()).await.is_err() {
             tracing::warn!("the database may still execute statements of dropped handlers");
         }
         // Release the waiting messages only now: another consumer must not handle a message while
         // an earlier message of its ordering key is still being processed.
         let until = Instant::now() + KEEP_LIMIT;
-        if timeout(STOP_STEP_LIMIT, self.release_waiting(until, have_ended))
+        if timeout(STOP_STEP_LIMIT, self.release_waiting(until))
             .await
             .is_err()
         {
@@ -91,18 +87,12 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    /// `have_ended` means that the connections of interrupted handlers are closed. Behind a pooler,
-    /// or if the server did not reply within a second, a transaction of a handler may still be
-    /// open. The end of a lease waits for a transaction that completes its message.
-    async fn release_waiting(&self, until: Instant, have_ended: bool) {
+    async fn release_waiting(&self, until: Instant) {
         let waiting = self.queue.drain();
-        let (waiting, kept) = match have_ended {
-            true => self.end_leases(waiting).await,
-            false => (waiting, Vec::new()),
-        };
+        self.give_back_leases(&waiting).await;
         let (last_deliveries, rest): (Vec<_>, Vec<_>) = waiting
             .into_iter()
-            .partition(QueuedMessage::may_end_with_release);
+            .partition(QueuedMessage::must_be_kept_at_stop);
         let given_back = async {
             // Release them one after the other, so that the broker can redeliver them in this
             // order.
@@ -119,87 +109,10 @@ impl<S: Source> Runtime<S> {
         let last_deliveries = last_deliveries
             .into_iter()
             .map(|queued| (queued.message, queued.receipt));
-        let acknowledged = kept
-            .into_iter()
-            .map(|(queued, reason)| self.acknowledge_kept(queued, reason, until));
         tokio::join!(
             given_back,
-            self.keep_last_deliveries(last_deliveries, until),
-            join_all(acknowledged)
+            self.keep_last_deliveries(last_deliveries, until)
         );
-    }
-
-    /// Ends the leases of interrupted attempts. Returns the messages that are not kept yet, and the
-    /// messages that are stored as dead letters, with their reason. A lease that is not ended
-    /// expires, and its attempt stays counted.
-    async fn end_leases(
-        &self,
-        waiting: Vec<QueuedMessage>,
-    ) -> (Vec<QueuedMessage>, Vec<(QueuedMessage, String)>) {
-        let until = Instant::now() + LEASES_LIMIT;
-        let ended = join_all(waiting.into_iter().map(|queued| async move {
-            let Some(lease) = queued.message.noted_lease().and_then(NotedLease::take) else {
-                return (queued, None);
-            };
-            let is_near_limit = queued.receipt.is_near_limit();
-            match timeout_at(until, self.end_lease(&lease, is_near_limit)).await {
-                Ok(Ok(true)) => (queued, lease.failed.map(|letter| letter.reason)),
-                Ok(Ok(false)) => (queued, None),
-                Ok(Err(error)) => {
-                    tracing::debug!(%error, message_id = %lease.held.id(), "a lease is not ended");
-                    (queued, None)
-                }
-                Err(_) => {
-                    tracing::warn!(
-                        message_id = %lease.held.id(),
-                        "the lease of an interrupted handler is not ended in time"
-                    );
-                    (queued, None)
-                }
-            }
-        }));
-        let (mut unkept, mut kept) = (Vec::new(), Vec::new());
-        for (queued, reason) in ended.await {
-            match reason {
-                Some(reason) => kept.push((queued, reason)),
-                None => unkept.push(queued),
-            }
-        }
-        (unkept, kept)
-    }
-
-    /// Ends the lease of an interrupted attempt. Returns whether the message is stored as a dead
-    /// letter. An attempt that has not failed is not counted. A failed one stays counted, and its
-    /// message is stored if its broker may not redeliver it: while the lease is valid, no other
-    /// function can store it.
-    async fn end_lease(
-        &self,
-        lease: &InterruptedLease,
-        is_near_limit: bool,
-    ) -> Result<bool, Error> {
-        match &lease.failed {
-            None => {
-                give_back_on(&lease.held, &self.pool).await?;
-                Ok(false)
-            }
-            Some(letter) if is_near_limit => {
-                bury_on(&lease.held, &self.pool, letter).await?;
-                Ok(true)
-            }
-            Some(_) => Ok(false),
-        }
-    }
-
-    /// Acknowledges a message that is stored as a dead letter.
-    async fn acknowledge_kept(&self, queued: QueuedMessage, reason: String, until: Instant) {
-        let QueuedMessage {
-            message, receipt, ..
-        } = queued;
-        if let Err(error) = settled_by(until, receipt, Settlement::Acknowledge).await {
-            self.not_confirmed(&message, &*error);
-        }
-        telemetry::settled(message.given_destination(), &Settlement::Reject { reason });
-        self.counters.count(DeliveryOutcome::Rejected);
     }
 
     /// Closes the source, which returns its prefetched messages. This is called after all workers
@@ -234,6 +147,16 @@ impl<S: Source> Runtime<S> {
     ) {
         const REASON: &str = "the consumer stopped before it handled this message, \
              and its broker may not redeliver it";
+        if let Some(reason) = self
+            .bury_interrupted(&message, until - KEEP_LIMIT / 2)
+            .await
+        {
+            if let Err(error) = settled_by(until, receipt, Settlement::Acknowledge).await {
+                self.not_confirmed(&message, &*error);
+            }
+            telemetry::settled(message.given_destination(), &Settlement::Reject { reason });
+            return self.counters.count(DeliveryOutcome::Rejected);
+        }
         let (message, kept_as) = self.routed(message).await;
         let kept = if receipt.keeps_rejected() {
             let broker =
@@ -290,9 +213,7 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    /// Stores a message as a dead letter. Retries while the database is unavailable and while
-    /// another transaction holds the claim of the message. For example, behind a connection pooler
-    /// the server can end the transaction of a dropped handler late.
+    /// Stores a message as a dead letter.
     async fn keep_last_letter(
         &self,
         message: &Message,
@@ -300,18 +221,7 @@ impl<S: Source> Runtime<S> {
         reason: &str,
         until: Instant,
     ) -> Result<bool, Error> {
-        let mut last = None;
-        while Instant::now() < until {
-            match timeout_at(until, self.keep_letter(message, kept_as, reason)).await {
-                Ok(Err(error)) if may_soon_be_kept(&error) => last = Some(error),
-                Ok(kept) => return kept,
-                Err(_) => break,
-            }
-            sleep_until(until.min(Instant::now() + CLAIM_ENDS)).await;
-        }
-        Err(last.unwrap_or_else(|| {
-            Error::Pool("the database did not respond before the consumer ended".into())
-        }))
+        kept_by(until, || self.keep_letter(message, kept_as, reason)).await
     }
 
     /// Returns the message with the destination of its route, and the id under which it is kept.
@@ -325,6 +235,27 @@ impl<S: Source> Runtime<S> {
             KeptAs::Itself,
         )
     }
+}
+
+/// Repeats `keep`, which stores a dead letter, while the database is unavailable and while another
+/// transaction holds the claim of the message, until `until` at the latest. For example, behind a
+/// connection pooler the server can end the transaction of a dropped handler late.
+pub(super) async fn kept_by<T, F>(until: Instant, keep: impl Fn() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let mut last = None;
+    while Instant::now() < until {
+        match timeout_at(until, keep()).await {
+            Ok(Err(error)) if may_soon_be_kept(&error) => last = Some(error),
+            Ok(kept) => return kept,
+            Err(_) => break,
+        }
+        sleep_until(until.min(Instant::now() + CLAIM_ENDS)).await;
+    }
+    Err(last.unwrap_or_else(|| {
+        Error::Pool("the database did not respond before the consumer ended".into())
+    }))
 }
 
 /// Returns whether a dead letter that was not stored may still be stored before the consumer stops:
