@@ -106,10 +106,9 @@ impl TryFrom<&Row> for DeadLetter {
 /// beginning of a long error is stored.
 ///
 /// Fails with [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if another process holds the
-/// message or if the message waits for its next attempt, with SQLSTATE 53400 if the destination
-/// already has `idem.max_dead_letters` dead letters, and with 54000 if the payload is larger than
-/// 64 MiB. After an error the message must stay at its broker. The transaction must be READ
-/// COMMITTED.
+/// message or if the message is received, with SQLSTATE 53400 if the destination already has
+/// `idem.max_dead_letters` dead letters, and with 54000 if the payload is larger than 64 MiB. After
+/// an error the message must stay at its broker. The transaction must be READ COMMITTED.
 pub async fn reject(
     executor: &impl Executor,
     id: Option<&MessageId>,

@@ -92,8 +92,8 @@ pub enum Error {
     #[error("the handler has ended its transaction itself: it must not execute ROLLBACK")]
     TransactionEnded,
     /// The handler has changed the role or the search_path in its [`Tx`](crate::Tx) and has not
-    /// restored it before it returned, so the functions of idem cannot be called (42501,
-    /// 42883). Nothing has taken effect.
+    /// restored it before it returned, so the functions of idem cannot be called (42501, 42883).
+    /// Nothing has taken effect, unless the handler has also ended the transaction.
     #[error(
         "the handler has changed the role or the search_path of its transaction: it must restore \
          both before it returns: {}",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use idem_client::{ErrorKind, lease::Held};
+use idem_client::{Destination, ErrorKind, MessageId, deadletters::reject, lease::Held};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
@@ -76,6 +76,33 @@ pub(crate) async fn bury_on(held: &Held, pool: &Pool, burial: &Burial) -> Result
         "a message is put into the dead letters"
     );
     Ok(())
+}
+
+/// Stores a message that is not leased as a dead letter. One transaction leases and buries it, so
+/// a caller that is dropped leaves no lease without a known token. Returns false if the message is
+/// a dead letter already or was processed.
+pub(crate) async fn reject_on(
+    id: &MessageId,
+    destination: &Destination,
+    pool: &Pool,
+    burial: &Burial,
+) -> Result<bool, Error> {
+    let Burial {
+        payload,
+        content,
+        reason,
+    } = burial;
+    let step = ShortTransaction::new(pool).await?;
+    let rejected = reject(
+        step.client(),
+        Some(id),
+        destination,
+        payload,
+        reason,
+        content,
+    );
+    let rejected = step.run(rejected).await;
+    step.end(rejected)
 }
 
 async fn renew(held: Held, pool: Pool, lost: CancellationToken) {

@@ -14,20 +14,15 @@ pub(crate) struct NotedLease(Arc<Mutex<Option<InterruptedLease>>>);
 #[derive(Debug)]
 pub(crate) struct InterruptedLease {
     pub(crate) held: Held,
-    pub(crate) end: LeaseEnd,
+    /// Whether the attempt is not counted. A consumer that stops then releases the lease.
+    /// Otherwise the lease expires.
+    pub(crate) is_uncounted: bool,
+    /// Used if the broker may delete the message: a consumer that stops then stores it with the
+    /// token of the lease, because no other function can store a leased message.
+    pub(crate) burial: Burial,
 }
 
-/// What a consumer that stops does with the lease of an interrupted attempt.
-#[derive(Debug)]
-pub(crate) enum LeaseEnd {
-    /// Releases the lease. The attempt is not counted.
-    Release,
-    /// Lets the lease expire, so the attempt stays counted. If the broker may delete the message,
-    /// the consumer stores it as a dead letter with the token of the lease.
-    Expire(Burial),
-}
-
-/// What a message becomes a dead letter with.
+/// The content and the reason of a dead letter.
 #[derive(Debug)]
 pub(crate) struct Burial {
     pub(crate) payload: Bytes,
@@ -37,22 +32,12 @@ pub(crate) struct Burial {
 }
 
 impl NotedLease {
-    pub(crate) fn set(&self, held: &Held, end: LeaseEnd) {
-        *self.lock() = Some(InterruptedLease {
-            held: held.clone(),
-            end,
-        });
+    pub(crate) fn set(&self, lease: InterruptedLease) {
+        *self.lock() = Some(lease);
     }
 
     pub(crate) fn take(&self) -> Option<InterruptedLease> {
         self.lock().take()
-    }
-
-    pub(crate) fn take_if(
-        &self,
-        is_taken: impl FnOnce(&InterruptedLease) -> bool,
-    ) -> Option<InterruptedLease> {
-        self.lock().take_if(|lease| is_taken(lease))
     }
 
     pub(crate) fn is_set(&self) -> bool {

@@ -18,10 +18,14 @@ use super::{
 };
 use crate::{
     Error, HandlerError, Processed, Settlement,
-    lease::{Burial, LeaseEnd, NotedLease, bury_on, give_back_on},
+    lease::{Burial, InterruptedLease, NotedLease, bury_on, give_back_on, reject_on},
     short_transaction::{ShortTransaction, again},
     telemetry,
 };
+
+/// The reason of a dead letter whose attempt a consumer has interrupted.
+const STOPPED: &str = "the consumer stopped while it handled this message, \
+     and its broker may not redeliver it";
 
 /// Acquires, completes, releases and buries one leased message.
 pub(super) struct Leases<'t> {
@@ -93,10 +97,7 @@ impl<'t> Leases<'t> {
             Lease::Duplicate => self.duplicate().await,
             Lease::InProgress { retry_after } => Ok(Processed::Leased { retry_after }),
             Lease::Dead => Ok(Processed::Dead),
-            // `failed` acquires the lease again when no attempt is left. The server then returns
-            // `Exhausted`, or `Acquired` if an operator has raised the limit in between. The
-            // message is buried in both cases: this attempt was the last one when it failed.
-            Lease::Exhausted(held) | Lease::Acquired(held) => {
+            Lease::Exhausted(held) => {
                 let reason = held
                     .last_error()
                     .unwrap_or("the message has no attempts left");
@@ -232,16 +233,14 @@ impl<'t> Leases<'t> {
                 );
                 Err(Error::Attempt { error, retry_after })
             }
-            // No attempt is left. Bury the message now and not at its next delivery.
-            None => {
-                let lease = self.acquire().await?;
-                self.not_acquired(lease).await
-            }
+            // No attempt is left. Store the message now and not at its next delivery.
+            None => self.reject(&reason).await,
         }
     }
 
     /// Releases the lease without counting the attempt.
     pub(super) async fn give_back(&self, held: &Held) -> Result<(), Error> {
+        self.note(held, STOPPED, true);
         give_back_on(held, self.task.pool).await.map_err(lost)
     }
 
@@ -255,6 +254,23 @@ impl<'t> Leases<'t> {
         Ok(Processed::Buried {
             reason: reason.into(),
         })
+    }
+
+    /// Stores a message without attempts, whose lease has ended, as a dead letter.
+    async fn reject(&self, reason: &str) -> Result<Processed, Error> {
+        let Task {
+            pool, destination, ..
+        } = self.task;
+        let burial = self.burial(reason);
+        let rejected = again(self.task.policy.retry, || {
+            reject_on(self.id, destination, pool, &burial)
+        });
+        if rejected.await? || !is_claimed(&self.task, self.id).await? {
+            return Ok(Processed::Buried {
+                reason: reason.into(),
+            });
+        }
+        self.duplicate().await
     }
 
     fn burial(&self, reason: &str) -> Burial {
@@ -274,26 +290,28 @@ impl Leases<'_> {
     /// Notes the lease of a transactional attempt that runs: its transaction is rolled back, so the
     /// attempt has done nothing.
     pub(super) fn note_transaction(&self, held: &Held) {
-        self.note(held, LeaseEnd::Release);
+        self.note(held, STOPPED, true);
     }
 
     /// Notes the lease of a handler that runs without a transaction: its work may go on, for
     /// example on a thread.
     pub(super) fn note_work(&self, held: &Held) {
-        const REASON: &str = "the consumer stopped while it handled this message, \
-             and its broker may not redeliver it";
-        self.note(held, LeaseEnd::Expire(self.burial(REASON)));
+        self.note(held, STOPPED, false);
     }
 
     fn note_failure(&self, held: &Held, error: &str) {
-        self.note(held, LeaseEnd::Expire(self.burial(error)));
+        self.note(held, error, false);
     }
 
-    fn note(&self, held: &Held, end: LeaseEnd) {
+    fn note(&self, held: &Held, reason: &str, is_uncounted: bool) {
         if let Some(noted) = self.task.message.noted_lease()
             && self.stored().is_none()
         {
-            noted.set(held, end);
+            noted.set(InterruptedLease {
+                held: held.clone(),
+                is_uncounted,
+                burial: self.burial(reason),
+            });
         }
     }
 

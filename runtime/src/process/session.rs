@@ -161,11 +161,12 @@ impl Session {
 
     /// Runs the next handler of a batch. Fails, after this handler has returned, if the handler
     /// before it has ended the transaction, or has left a failed statement, a role or a search_path
-    /// with which the functions of idem cannot be called.
+    /// with which the functions of idem cannot be called. After the end of the transaction, this
+    /// handler runs outside of one.
     ///
-    /// The check costs no round trip: it is sent before the statements of the handler, which run
-    /// after it. Its reply must be read: with a savepoint that the handler before has left open,
-    /// this handler could revive the failed transaction.
+    /// The check costs no round trip: it is sent before the statements of the handler. Its reply
+    /// must be read: this handler could roll back to a savepoint that the handler before it has
+    /// left open, and so revive the failed transaction.
     pub(crate) async fn work_next(
         &self,
         handler: &impl Work,
@@ -175,7 +176,10 @@ impl Session {
         const CHECK: &str = "SELECT idem_allow_commit(), idem_forbid_commit()";
         let checked = Pipelined::new(self.client().batch_execute(CHECK)).await;
         let (checked, worked) = join(checked.answer(), self.work(handler, message)).await;
-        checked.map_err(idem_client::Error::of_allow)?;
+        // A `Tx` that the handler has kept occupies its connection, whatever else has failed.
+        if !matches!(worked, Err(Error::TransactionKept)) {
+            checked.map_err(idem_client::Error::of_allow)?;
+        }
         worked
     }
 

@@ -20,7 +20,8 @@ use crate::{Error, connection::Checkout};
 /// values that it found before it returns. If the functions of idem cannot be called then, and the
 /// handler returns no error, it fails with [`Error::SettingsChanged`]. If they can be called, the
 /// change is not noticed: it applies to the next handlers of a batch, and without LOCAL to the next
-/// users of the connection. Drop this value before the handler returns.
+/// users of the connection. Drop this value before the handler returns, and close each savepoint: a
+/// later handler of a batch could roll back to it. [`savepoint`](Self::savepoint) does so.
 pub struct Tx(Arc<Checkout>);
 
 impl Tx {

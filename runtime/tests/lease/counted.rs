@@ -406,16 +406,16 @@ async fn interrupted_counted_attempt_is_released_uncounted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_interrupted_last_delivery_becomes_dead_letter() {
     let fixture = Fixture::new().await;
-    let broker = Broker::with([redelivered()])
-        .dropping_rejected()
-        .near_limit();
-    let idem = idem(|rule| rule.count_attempts(true).lease(LONG));
-    let summary = interrupt(&fixture, broker.clone(), idem, false).await;
-    assert_eq!((summary.given_back, summary.rejected), (0, 1));
-    let told = broker.told();
-    assert_eq!((told.acknowledged.len(), told.released.len()), (1, 0));
-    let sql = "SELECT count(*) FROM idem.dead_letter";
-    assert_eq!(fixture.count(sql).await, 1);
+    for (letters, broker) in [(1, Broker::default()), (2, Broker::default().withholding())] {
+        let broker = broker.dropping_rejected().near_limit();
+        broker.send(redelivered());
+        let summary = interrupt(&fixture, broker.clone(), idem(counted), false).await;
+        assert_eq!((summary.given_back, summary.rejected), (0, 1));
+        let told = broker.told();
+        assert_eq!((told.acknowledged.len(), told.released.len()), (1, 0));
+        let sql = "SELECT count(*) FROM idem.dead_letter";
+        assert_eq!(fixture.count(sql).await, letters);
+    }
 }
 
 /// I4: a message at its last delivery, whose leased handler the end of the grace period interrupts,
@@ -424,11 +424,14 @@ async fn i4_interrupted_last_delivery_becomes_dead_letter() {
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_interrupted_leased_last_delivery_is_kept() {
     let fixture = Fixture::new().await;
-    for is_last in [true, false] {
+    for (is_last, withholds) in [(true, false), (true, true), (false, false)] {
         let message = redelivered();
         let mut broker = Broker::with([message.clone()]).dropping_rejected();
         if is_last {
             broker = broker.near_limit();
+        }
+        if withholds {
+            broker = broker.withholding();
         }
         let runs = Arc::new(AtomicUsize::new(0));
         let began = Arc::clone(&runs);
@@ -485,29 +488,25 @@ async fn interrupt(fixture: &Fixture, broker: Broker, idem: Idem, sleeps: bool) 
 }
 
 /// I4: a message at its last delivery that waits in the database for its next attempt becomes a
-/// dead letter when the consumer stops.
+/// dead letter, when its source hands it over at the stop of a consumer.
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_last_delivery_in_back_off_is_kept_at_a_stop() {
     let fixture = Fixture::new().await;
-    let hour =
+    let sql =
         format!("SELECT idem_configure_retries('{DESTINATION}', base => '1 h', cap => '1 h')");
-    fixture.observer.batch_execute(&hour).await.unwrap();
+    fixture.observer.batch_execute(&sql).await.unwrap();
     let message = redelivered();
+    let held = fixture.acquired(&message, LONG).await;
+    let after = held.release(&fixture.observer, "out of stock", false).await;
+    assert!(after.unwrap().is_some_and(|after| after > LONG));
     let broker = Broker::with([message.clone()])
         .dropping_rejected()
         .near_limit();
     let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
         .idem(idem(counted))
-        .handle(DESTINATION, async |tx: Tx, _: Message| {
-            drop(tx);
-            Err("out of stock".into())
-        });
-    let waits = until("the message waits for its next attempt", async || {
-        let sql = "SELECT count(*) FROM idem.pending_0 WHERE state = 'w'";
-        fixture.count(sql).await == 1
-    });
-    let summary = in_time(consumer.run(waits)).await.unwrap();
-    assert_eq!(summary.rejected, 1, "{summary:?}");
+        .handle(DESTINATION, work);
+    let summary = in_time(consumer.run(async {})).await.unwrap();
+    assert_eq!((summary.handled, summary.rejected), (0, 1), "{summary:?}");
     assert_eq!(broker.told().acknowledged.len(), 1);
     let letters = list(&fixture.observer, &destination(), "%", 10).await;
     let [letter] = &letters.unwrap()[..] else {

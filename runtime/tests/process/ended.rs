@@ -734,8 +734,8 @@ async fn i4_settings_of_a_session_do_not_outlive_an_error() {
         let settings = "SELECT current_role = session_user
                            AND current_setting('search_path') NOT LIKE '%tenant%'
                            AND current_setting('statement_timeout') = '0'";
-        for _ in 0..2 {
-            let client = pool.get().await.unwrap();
+        let clients = [pool.get().await.unwrap(), pool.get().await.unwrap()];
+        for client in &clients {
             let is_unchanged: bool = client.query_one(settings, &[]).await.unwrap().get(0);
             assert!(is_unchanged, "{what}");
         }

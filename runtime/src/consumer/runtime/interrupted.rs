@@ -7,27 +7,28 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use idem_client::ErrorKind;
 use tokio::time::{Instant, timeout_at};
 
-use super::{state::Runtime, stop::kept_by};
+use super::state::Runtime;
 use crate::{
-    Message, Source,
+    Error, Source,
     consumer::queue::QueuedMessage,
-    lease::{InterruptedLease, LeaseEnd, NotedLease, bury_on, give_back_on},
+    lease::{InterruptedLease, NotedLease, bury_on, give_back_on, reject_on},
 };
 
 /// The longest time for the release of leases.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 
 impl<S: Source> Runtime<S> {
-    /// Releases the leases of the attempts that have done nothing, without counting them. A lease
-    /// that is not released expires, and its attempt stays counted.
+    /// Releases the leases of the attempts that are not counted. A lease that is not released
+    /// expires, and its attempt stays counted.
     pub(super) fn give_back_leases(&self, waiting: &[QueuedMessage]) -> impl Future + Send + '_ {
         let until = Instant::now() + RELEASE_LIMIT;
-        let leases = waiting.iter().filter_map(|queued| {
-            let noted = queued.message.noted_lease()?;
-            noted.take_if(|lease| matches!(lease.end, LeaseEnd::Release))
-        });
+        let leases = waiting
+            .iter()
+            .filter_map(|queued| queued.message.noted_lease().and_then(NotedLease::take))
+            .filter(|lease| lease.is_uncounted);
         join_all(leases.map(|lease| self.give_back_lease(lease, until)))
     }
 
@@ -45,28 +46,16 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    /// Stores a message with the token of its lease, if its attempt has failed or may still work:
-    /// while the lease is valid, no other function can store the message. Returns the reason of the
-    /// dead letter.
-    pub(super) async fn bury_interrupted(
-        &self,
-        message: &Message,
-        until: Instant,
-    ) -> Option<String> {
-        let lease = message.noted_lease().and_then(NotedLease::take)?;
-        let LeaseEnd::Expire(burial) = lease.end else {
-            return None;
-        };
-        match kept_by(until, || bury_on(&lease.held, &self.pool, &burial)).await {
-            Ok(()) => Some(burial.reason),
-            Err(error) => {
-                tracing::warn!(
-                    %error,
-                    message_id = %lease.held.id(),
-                    "a message is not stored with the token of its lease"
-                );
-                None
+    /// Stores a message as a dead letter with the token of its lease, or without it if the lease
+    /// has ended meanwhile. Returns false if the message is a dead letter already or was processed.
+    pub(super) async fn bury_interrupted(&self, lease: &InterruptedLease) -> Result<bool, Error> {
+        let InterruptedLease { held, burial, .. } = lease;
+        match bury_on(held, &self.pool, burial).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotClaimed => {
+                reject_on(held.id(), held.destination(), &self.pool, burial).await
             }
+            Err(error) => Err(error),
         }
     }
 }

@@ -166,7 +166,7 @@ impl<S: Source> Runtime<S> {
             self.finish(queued.ordering_key, queued.permit);
         } else if queued.may_end_with_release() || queued.is_leased() {
             // The transaction of the attempt may still hold the claim or the lease. So a later step
-            // of the shutdown, after the rollback, releases the lease or keeps the message.
+            // of the shutdown, after the rollback, ends the lease or keeps the message.
             self.queue.delay(queued, Instant::now());
         } else {
             self.release_at_stop(queued).await;

@@ -21,6 +21,7 @@ use crate::{
         workers::Workers,
     },
     error::causes,
+    lease::{InterruptedLease, NotedLease},
     panics::unwinding,
     telemetry,
     transport::TransportError,
@@ -89,11 +90,11 @@ impl<S: Source> Runtime<S> {
 
     async fn release_waiting(&self, until: Instant) {
         let waiting = self.queue.drain();
-        self.give_back_leases(&waiting).await;
         let (last_deliveries, rest): (Vec<_>, Vec<_>) = waiting
             .into_iter()
             .partition(QueuedMessage::must_be_kept_at_stop);
         let given_back = async {
+            self.give_back_leases(&rest).await;
             // Release them one after the other, so that the broker can redeliver them in this
             // order.
             let mut rest = rest.into_iter();
@@ -147,27 +148,20 @@ impl<S: Source> Runtime<S> {
     ) {
         const REASON: &str = "the consumer stopped before it handled this message, \
              and its broker may not redeliver it";
-        if let Some(reason) = self
-            .bury_interrupted(&message, until - KEEP_LIMIT / 2)
-            .await
-        {
-            if let Err(error) = settled_by(until, receipt, Settlement::Acknowledge).await {
-                self.not_confirmed(&message, &*error);
-            }
-            telemetry::settled(message.given_destination(), &Settlement::Reject { reason });
-            return self.counters.count(DeliveryOutcome::Rejected);
-        }
+        let interrupted = message.noted_lease().and_then(NotedLease::take);
+        let interrupted = interrupted.as_ref();
+        let reason = interrupted.map_or(REASON, |lease| &lease.burial.reason);
         let (message, kept_as) = self.routed(message).await;
         let kept = if receipt.keeps_rejected() {
             let broker =
-                settled_by(until, receipt, Settlement::reject(REASON)).inspect_err(|error| {
+                settled_by(until, receipt, Settlement::reject(reason)).inspect_err(|error| {
                     tracing::warn!(
                         error = causes(&**error),
                         message_id = message.message_id(),
                         "the broker did not confirm that it keeps a rejected message"
                     );
                 });
-            let database = self.keep_last_letter(&message, kept_as, REASON, until);
+            let database = self.keep_last_letter(&message, kept_as, reason, interrupted, until);
             let keeper = keep_somewhere(broker, database, KEEP_LIMIT / 2).await;
             if !matches!(keeper, Ok(KeptBy::Broker)) {
                 self.counters.failed_settlements(1);
@@ -185,7 +179,7 @@ impl<S: Source> Runtime<S> {
             })
         } else {
             let kept = self
-                .keep_last_letter(&message, kept_as, REASON, until)
+                .keep_last_letter(&message, kept_as, reason, interrupted, until)
                 .await;
             match &kept {
                 Ok(_) => {
@@ -199,7 +193,7 @@ impl<S: Source> Runtime<S> {
         };
         match kept {
             Ok(true) => {
-                telemetry::settled(message.given_destination(), &Settlement::reject(REASON));
+                telemetry::settled(message.given_destination(), &Settlement::reject(reason));
                 self.counters.count(DeliveryOutcome::Rejected);
             }
             // The message was processed, or its source has handed it over a second time.
@@ -213,15 +207,37 @@ impl<S: Source> Runtime<S> {
         }
     }
 
-    /// Stores a message as a dead letter.
+    /// Stores a message as a dead letter, with the token of its lease if it has one.
+    ///
+    /// Repeats this while the database is unavailable and while another transaction holds the claim
+    /// of the message. For example, behind a connection pooler the server can end the transaction
+    /// of a dropped handler late.
     async fn keep_last_letter(
         &self,
         message: &Message,
         kept_as: KeptAs,
         reason: &str,
+        interrupted: Option<&InterruptedLease>,
         until: Instant,
     ) -> Result<bool, Error> {
-        kept_by(until, || self.keep_letter(message, kept_as, reason)).await
+        let keep = || async {
+            match interrupted {
+                Some(lease) => self.bury_interrupted(lease).await,
+                None => self.keep_letter(message, kept_as, reason).await,
+            }
+        };
+        let mut last = None;
+        while Instant::now() < until {
+            match timeout_at(until, keep()).await {
+                Ok(Err(error)) if may_soon_be_kept(&error) => last = Some(error),
+                Ok(kept) => return kept,
+                Err(_) => break,
+            }
+            sleep_until(until.min(Instant::now() + CLAIM_ENDS)).await;
+        }
+        Err(last.unwrap_or_else(|| {
+            Error::Pool("the database did not respond before the consumer ended".into())
+        }))
     }
 
     /// Returns the message with the destination of its route, and the id under which it is kept.
@@ -235,27 +251,6 @@ impl<S: Source> Runtime<S> {
             KeptAs::Itself,
         )
     }
-}
-
-/// Repeats `keep`, which stores a dead letter, while the database is unavailable and while another
-/// transaction holds the claim of the message, until `until` at the latest. For example, behind a
-/// connection pooler the server can end the transaction of a dropped handler late.
-pub(super) async fn kept_by<T, F>(until: Instant, keep: impl Fn() -> F) -> Result<T, Error>
-where
-    F: Future<Output = Result<T, Error>>,
-{
-    let mut last = None;
-    while Instant::now() < until {
-        match timeout_at(until, keep()).await {
-            Ok(Err(error)) if may_soon_be_kept(&error) => last = Some(error),
-            Ok(kept) => return kept,
-            Err(_) => break,
-        }
-        sleep_until(until.min(Instant::now() + CLAIM_ENDS)).await;
-    }
-    Err(last.unwrap_or_else(|| {
-        Error::Pool("the database did not respond before the consumer ended".into())
-    }))
 }
 
 /// Returns whether a dead letter that was not stored may still be stored before the consumer stops:
