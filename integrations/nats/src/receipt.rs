@@ -273,6 +273,11 @@ impl Receipt for NatsReceipt {
     fn withholds_near_limit(&self) -> bool {
         true
     }
+
+    /// The source returns the message before the last delivery when it is closed.
+    fn is_handed_over_at_close(&self) -> bool {
+        self.is_last
+    }
 }
 
 /// Returns the settlement that redelivers the message after this time.

@@ -71,9 +71,9 @@ impl QueuedMessage {
     }
 
     /// Returns whether a consumer that stops must keep the message: its broker may delete it at its
-    /// return, or its source may hand it over at its close, without the token of its lease.
+    /// return, or its source hands it over at its close, without the token of its lease.
     pub(super) fn must_be_kept_at_stop(&self) -> bool {
-        self.may_end_with_release() || (self.receipt.is_near_limit() && self.is_leased())
+        self.may_end_with_release() || (self.is_leased() && self.receipt.is_handed_over_at_close())
     }
 
     /// Returns whether an attempt was interrupted and its lease has not ended yet.

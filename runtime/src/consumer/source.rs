@@ -132,6 +132,15 @@ pub trait Receipt: Send + 'static {
         false
     }
 
+    /// Returns whether the source [hands over](Closed::near_limit) the message at its close, if the
+    /// message is released now. A consumer that stops does not release such a message while it has
+    /// the token of its lease, but keeps it: the delivery that is handed over has no token. The
+    /// default is true for a message [near its limit](Self::is_near_limit) that the source
+    /// [withholds](Self::withholds_near_limit).
+    fn is_handed_over_at_close(&self) -> bool {
+        self.is_near_limit() && self.withholds_near_limit()
+    }
+
     /// Reports that the message failed with this error. Returns how the message was settled.
     fn failed(
         self: Box<Self>,

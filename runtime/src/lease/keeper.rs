@@ -69,12 +69,7 @@ pub(crate) async fn bury_on(held: &Held, pool: &Pool, burial: &Burial) -> Result
         .run(held.bury(step.client(), payload, reason, content))
         .await;
     step.end(buried)?;
-    tracing::warn!(
-        reason,
-        destination = %held.destination(),
-        message_id = %held.id(),
-        "a message is put into the dead letters"
-    );
+    log_dead_letter(held.id(), held.destination(), reason);
     Ok(())
 }
 
@@ -102,7 +97,20 @@ pub(crate) async fn reject_on(
         content,
     );
     let rejected = step.run(rejected).await;
-    step.end(rejected)
+    let is_new = step.end(rejected)?;
+    if is_new {
+        log_dead_letter(id, destination, reason);
+    }
+    Ok(is_new)
+}
+
+fn log_dead_letter(id: &MessageId, destination: &Destination, reason: &str) {
+    tracing::warn!(
+        reason,
+        %destination,
+        message_id = %id,
+        "a message is put into the dead letters"
+    );
 }
 
 async fn renew(held: Held, pool: Pool, lost: CancellationToken) {

@@ -48,7 +48,7 @@ pub(super) async fn end_failed_attempt(
     match error {
         // The environment caused the error of the handler, so the attempt does not count.
         Error::Handler(_) if caused_by_environment(&error) => {
-            leases.give_back(held).await?;
+            leases.give_back(held, &error).await?;
             Err(error)
         }
         // The handler is the cause. This includes a handler that lost its connection in each

@@ -3,7 +3,7 @@
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use idem_client::{
@@ -157,7 +157,7 @@ impl<'t> Leases<'t> {
             // stays counted. If the server was silent and has completed the message nevertheless,
             // the lease is not found.
             ErrorKind::ConnectionLost | ErrorKind::PoolExhausted => {
-                if let Err(error) = self.give_back(held).await {
+                if let Err(error) = self.give_back(held, &error).await {
                     tracing::debug!(%error, "a lease is not released: its attempt stays counted");
                 }
                 Err(error)
@@ -165,7 +165,7 @@ impl<'t> Leases<'t> {
             ErrorKind::NotClaimed => self.not_held().await,
             // The environment caused the error, so the attempt does not count.
             _ if caused_by_environment(&error) => {
-                self.give_back(held).await?;
+                self.give_back(held, &error).await?;
                 Err(error)
             }
             _ => self.count_failure(held, error).await,
@@ -216,8 +216,9 @@ impl<'t> Leases<'t> {
             return self.bury(held, &reason).await;
         }
         if handler_error_caused_by_environment(&error) {
-            self.give_back(held).await?;
-            return Err(Error::Handler(error));
+            let error = Error::Handler(error);
+            self.give_back(held, &error).await?;
+            return Err(error);
         }
         self.note_failure(held, &reason);
         let released = again(self.task.policy.retry, || async {
@@ -234,13 +235,20 @@ impl<'t> Leases<'t> {
                 Err(Error::Attempt { error, retry_after })
             }
             // No attempt is left. Store the message now and not at its next delivery.
-            None => self.reject(&reason).await,
+            None => match self.reject(&reason).await {
+                // Another process has leased or received another delivery of the message.
+                Err(conflict) if conflict.kind() == ErrorKind::Conflict => Err(Error::Attempt {
+                    error,
+                    retry_after: Duration::ZERO,
+                }),
+                rejected => rejected,
+            },
         }
     }
 
-    /// Releases the lease without counting the attempt.
-    pub(super) async fn give_back(&self, held: &Held) -> Result<(), Error> {
-        self.note(held, STOPPED, true);
+    /// Releases the lease without counting the attempt, which has failed with this error.
+    pub(super) async fn give_back(&self, held: &Held, error: &Error) -> Result<(), Error> {
+        self.note(held, &error.to_string(), true);
         give_back_on(held, self.task.pool).await.map_err(lost)
     }
 

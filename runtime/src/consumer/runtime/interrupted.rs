@@ -27,12 +27,14 @@ impl<S: Source> Runtime<S> {
         let until = Instant::now() + RELEASE_LIMIT;
         let leases = waiting
             .iter()
-            .filter_map(|queued| queued.message.noted_lease().and_then(NotedLease::take))
-            .filter(|lease| lease.is_uncounted);
-        join_all(leases.map(|lease| self.give_back_lease(lease, until)))
+            .filter_map(|queued| queued.message.noted_lease().and_then(NotedLease::take));
+        join_all(leases.map(|lease| async move { self.give_back_uncounted(&lease, until).await }))
     }
 
-    async fn give_back_lease(&self, lease: InterruptedLease, until: Instant) {
+    pub(super) async fn give_back_uncounted(&self, lease: &InterruptedLease, until: Instant) {
+        if !lease.is_uncounted {
+            return;
+        }
         let held = &lease.held;
         match timeout_at(until, give_back_on(held, &self.pool)).await {
             Ok(Ok(())) => {}

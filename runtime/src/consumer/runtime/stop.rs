@@ -93,8 +93,8 @@ impl<S: Source> Runtime<S> {
         let (last_deliveries, rest): (Vec<_>, Vec<_>) = waiting
             .into_iter()
             .partition(QueuedMessage::must_be_kept_at_stop);
+        self.give_back_leases(&rest).await;
         let given_back = async {
-            self.give_back_leases(&rest).await;
             // Release them one after the other, so that the broker can redeliver them in this
             // order.
             let mut rest = rest.into_iter();
@@ -152,7 +152,8 @@ impl<S: Source> Runtime<S> {
         let interrupted = interrupted.as_ref();
         let reason = interrupted.map_or(REASON, |lease| &lease.burial.reason);
         let (message, kept_as) = self.routed(message).await;
-        let kept = if receipt.keeps_rejected() {
+        let database = self.keep_last_letter(&message, kept_as, reason, interrupted, until);
+        let keeper = if receipt.keeps_rejected() {
             let broker =
                 settled_by(until, receipt, Settlement::reject(reason)).inspect_err(|error| {
                     tracing::warn!(
@@ -161,7 +162,6 @@ impl<S: Source> Runtime<S> {
                         "the broker did not confirm that it keeps a rejected message"
                     );
                 });
-            let database = self.keep_last_letter(&message, kept_as, reason, interrupted, until);
             let keeper = keep_somewhere(broker, database, KEEP_LIMIT / 2).await;
             if !matches!(keeper, Ok(KeptBy::Broker)) {
                 self.counters.failed_settlements(1);
@@ -173,14 +173,9 @@ impl<S: Source> Runtime<S> {
                      because its broker did not confirm that it keeps the message"
                 );
             }
-            keeper.map(|keeper| match keeper {
-                KeptBy::Broker => true,
-                KeptBy::Database { is_new } => is_new,
-            })
+            keeper
         } else {
-            let kept = self
-                .keep_last_letter(&message, kept_as, reason, interrupted, until)
-                .await;
+            let kept = database.await;
             match &kept {
                 Ok(_) => {
                     if let Err(error) = settled_by(until, receipt, Settlement::Acknowledge).await {
@@ -189,15 +184,22 @@ impl<S: Source> Runtime<S> {
                 }
                 Err(_) => self.counters.failed_settlements(1),
             }
-            kept
+            kept.map(|is_new| KeptBy::Database { is_new })
         };
-        match kept {
-            Ok(true) => {
+        if let Some(lease) = interrupted
+            && !matches!(keeper, Ok(KeptBy::Database { .. }))
+        {
+            self.give_back_uncounted(lease, until).await;
+        }
+        match keeper {
+            Ok(KeptBy::Broker | KeptBy::Database { is_new: true }) => {
                 telemetry::settled(message.given_destination(), &Settlement::reject(reason));
                 self.counters.count(DeliveryOutcome::Rejected);
             }
             // The message was processed, or its source has handed it over a second time.
-            Ok(false) => self.counters.count(DeliveryOutcome::Duplicate),
+            Ok(KeptBy::Database { is_new: false }) => {
+                self.counters.count(DeliveryOutcome::Duplicate);
+            }
             Err(error) => tracing::error!(
                 error = causes(&error),
                 destination = message.given_destination().map(Destination::as_str),
