@@ -71,9 +71,13 @@ impl QueuedMessage {
     }
 
     /// Returns whether a consumer that stops must keep the message: its broker may delete it at its
-    /// return, or its source hands it over at its close, without the token of its lease.
+    /// return, or its source hands it over at its close, without the token of its lease. A message
+    /// near its limit whose lease expires later is kept too: its next delivery would be wasted.
     pub(super) fn must_be_kept_at_stop(&self) -> bool {
-        self.may_end_with_release() || (self.is_leased() && self.receipt.is_handed_over_at_close())
+        let blocks_next_delivery = self.message.noted_lease().is_some_and(NotedLease::expires);
+        self.may_end_with_release()
+            || self.is_leased() && self.receipt.is_handed_over_at_close()
+            || blocks_next_delivery && self.receipt.is_near_limit()
     }
 
     /// Returns whether an attempt was interrupted and its lease has not ended yet.

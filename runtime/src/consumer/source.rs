@@ -133,8 +133,8 @@ pub trait Receipt: Send + 'static {
     }
 
     /// Returns whether the source [hands over](Closed::near_limit) the message at its close, if the
-    /// message is released now. A consumer that stops does not release such a message while it has
-    /// the token of its lease, but keeps it: the delivery that is handed over has no token. The
+    /// message is released now. If a consumer that stops has the token of the message's lease, it
+    /// rejects or stores such a message, because the delivery that is handed over has no token. The
     /// default is true for a message [near its limit](Self::is_near_limit) that the source
     /// [withholds](Self::withholds_near_limit).
     fn is_handed_over_at_close(&self) -> bool {

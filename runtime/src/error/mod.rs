@@ -87,7 +87,7 @@ pub enum Error {
     /// The handler has ended its transaction before it returned: it executed ROLLBACK in its
     /// [`Tx`](crate::Tx). Nothing until then has taken effect, and the message is not claimed. The
     /// statements after that have taken effect, unless they are in another transaction that is
-    /// still open. In a batch this includes the statements of the handlers after it, which are
+    /// still open. In a batch this includes the statements of the next handler, which are
     /// repeated. The effects of a message without a claim may be sent.
     #[error("the handler has ended its transaction itself: it must not execute ROLLBACK")]
     TransactionEnded,

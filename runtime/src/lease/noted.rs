@@ -44,6 +44,14 @@ impl NotedLease {
         self.lock().is_some()
     }
 
+    /// Returns whether the noted lease is not released at a stop, so that it blocks the message
+    /// until it expires.
+    pub(crate) fn expires(&self) -> bool {
+        self.lock()
+            .as_ref()
+            .is_some_and(|lease| !lease.is_uncounted)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<InterruptedLease>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -47,8 +47,8 @@ pub(super) async fn end_failed_attempt(
 ) -> Result<Processed, Error> {
     match error {
         // The environment caused the error of the handler, so the attempt does not count.
-        Error::Handler(_) if caused_by_environment(&error) => {
-            leases.give_back(held, &error).await?;
+        Error::Handler(ref handler) if caused_by_environment(&error) => {
+            leases.give_back(held, &handler.to_string()).await?;
             Err(error)
         }
         // The handler is the cause. This includes a handler that lost its connection in each

@@ -23,6 +23,9 @@ use crate::{
     telemetry,
 };
 
+/// The time until the next delivery of a message that could not be stored as a dead letter.
+const AFTER_A_CONFLICT: Duration = Duration::from_millis(100);
+
 /// The reason of a dead letter whose attempt a consumer has interrupted.
 const STOPPED: &str = "the consumer stopped while it handled this message, \
      and its broker may not redeliver it";
@@ -157,7 +160,7 @@ impl<'t> Leases<'t> {
             // stays counted. If the server was silent and has completed the message nevertheless,
             // the lease is not found.
             ErrorKind::ConnectionLost | ErrorKind::PoolExhausted => {
-                if let Err(error) = self.give_back(held, &error).await {
+                if let Err(error) = self.give_back(held, &error.to_string()).await {
                     tracing::debug!(%error, "a lease is not released: its attempt stays counted");
                 }
                 Err(error)
@@ -165,7 +168,7 @@ impl<'t> Leases<'t> {
             ErrorKind::NotClaimed => self.not_held().await,
             // The environment caused the error, so the attempt does not count.
             _ if caused_by_environment(&error) => {
-                self.give_back(held, &error).await?;
+                self.give_back(held, &error.to_string()).await?;
                 Err(error)
             }
             _ => self.count_failure(held, error).await,
@@ -216,9 +219,8 @@ impl<'t> Leases<'t> {
             return self.bury(held, &reason).await;
         }
         if handler_error_caused_by_environment(&error) {
-            let error = Error::Handler(error);
-            self.give_back(held, &error).await?;
-            return Err(error);
+            self.give_back(held, &reason).await?;
+            return Err(Error::Handler(error));
         }
         self.note_failure(held, &reason);
         let released = again(self.task.policy.retry, || async {
@@ -236,19 +238,28 @@ impl<'t> Leases<'t> {
             }
             // No attempt is left. Store the message now and not at its next delivery.
             None => match self.reject(&reason).await {
-                // Another process has leased or received another delivery of the message.
-                Err(conflict) if conflict.kind() == ErrorKind::Conflict => Err(Error::Attempt {
-                    error,
-                    retry_after: Duration::ZERO,
-                }),
+                // The message cannot be stored now, for example because another process has leased
+                // another delivery of it. The next delivery stores it.
+                Err(conflict) if conflict.kind() == ErrorKind::Conflict => {
+                    tracing::debug!(
+                        error = %conflict,
+                        message_id = %self.id,
+                        "a dead letter is not stored yet"
+                    );
+                    Err(Error::Attempt {
+                        error,
+                        retry_after: AFTER_A_CONFLICT,
+                    })
+                }
                 rejected => rejected,
             },
         }
     }
 
-    /// Releases the lease without counting the attempt, which has failed with this error.
-    pub(super) async fn give_back(&self, held: &Held, error: &Error) -> Result<(), Error> {
-        self.note(held, &error.to_string(), true);
+    /// Releases the lease without counting the attempt. `reason` is the error of the environment
+    /// that has ended the attempt.
+    pub(super) async fn give_back(&self, held: &Held, reason: &str) -> Result<(), Error> {
+        self.note(held, reason, true);
         give_back_on(held, self.task.pool).await.map_err(lost)
     }
 

@@ -449,15 +449,22 @@ async fn interrupted_attempt_near_the_limit_is_not_counted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn i4_interrupted_leased_last_delivery_is_kept() {
     let fixture = Fixture::new().await;
-    for (is_last, withholds) in [(true, false), (true, true), (false, false)] {
+    for (is_last, kind) in [
+        (true, ""),
+        (true, "withholding"),
+        (true, "returning"),
+        (false, ""),
+    ] {
         let message = redelivered();
         let mut broker = Broker::with([message.clone()]).dropping_rejected();
         if is_last {
             broker = broker.near_limit();
         }
-        if withholds {
-            broker = broker.withholding();
-        }
+        broker = match kind {
+            "withholding" => broker.withholding(),
+            "returning" => broker.returning(),
+            _ => broker,
+        };
         let runs = Arc::new(AtomicUsize::new(0));
         let began = Arc::clone(&runs);
         let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
@@ -545,7 +552,7 @@ async fn i4_last_delivery_in_back_off_is_kept_at_a_stop() {
         .map(|failure| &*failure.error)
         .collect();
     assert!(
-        matches!(errors[..], ["out of stock", stopped] if stopped.contains("the consumer stopped")),
+        matches!(errors[..], ["out of stock", stopped] if stopped.contains("stopped before")),
         "{errors:?}"
     );
 }

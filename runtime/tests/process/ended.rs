@@ -442,8 +442,8 @@ impl Misuse {
 /// handler fails. The other messages are handled, and its own message is handled at its next
 /// delivery.
 ///
-/// If the handler executes ROLLBACK and returns no error, the handlers after it run outside of a
-/// transaction, and are repeated: see [`Error::TransactionEnded`]. Their writes are then doubled.
+/// If the handler executes ROLLBACK and returns no error, the next handler runs outside of a
+/// transaction, and is repeated: see [`Error::TransactionEnded`]. Its writes are then doubled.
 #[tokio::test]
 async fn i4_end_of_a_batch_fails_one_message_and_repeats_others() {
     let fixture = fixture().await;

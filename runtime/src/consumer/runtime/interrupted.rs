@@ -31,6 +31,7 @@ impl<S: Source> Runtime<S> {
         join_all(leases.map(|lease| async move { self.give_back_uncounted(&lease, until).await }))
     }
 
+    /// Releases the lease if its attempt is not counted.
     pub(super) async fn give_back_uncounted(&self, lease: &InterruptedLease, until: Instant) {
         if !lease.is_uncounted {
             return;

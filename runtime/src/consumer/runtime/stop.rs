@@ -34,6 +34,10 @@ const CLAIM_ENDS: Duration = Duration::from_millis(100);
 /// [`STOP_STEP_LIMIT`], so that the step can still log every message that is not kept.
 const KEEP_LIMIT: Duration = Duration::from_millis(4_500);
 
+/// The time for the release of a lease after the attempts to keep its message. It is shorter than
+/// the difference of [`STOP_STEP_LIMIT`] and [`KEEP_LIMIT`].
+const LATE_RELEASE: Duration = Duration::from_millis(300);
+
 impl<S: Source> Runtime<S> {
     /// Lets the workers finish their messages within the grace period. Then releases the rest. Five
     /// steps follow the grace period, each of at most [`STOP_STEP_LIMIT`].
@@ -139,7 +143,8 @@ impl<S: Source> Runtime<S> {
 
     /// Keeps a message that its broker may not redeliver while the consumer stops. The message is
     /// kept where its broker keeps rejected messages, or in the database. When this fails, the
-    /// receipt is dropped, and the source may hand over the message once more at its close.
+    /// receipt is dropped, and the source may hand over the message once more at its close. A lease
+    /// that the message has is ended or released, unless its attempt counts.
     async fn keep_last_delivery(
         &self,
         message: Message,
@@ -153,42 +158,19 @@ impl<S: Source> Runtime<S> {
         let reason = interrupted.map_or(REASON, |lease| &lease.burial.reason);
         let (message, kept_as) = self.routed(message).await;
         let database = self.keep_last_letter(&message, kept_as, reason, interrupted, until);
-        let keeper = if receipt.keeps_rejected() {
-            let broker =
-                settled_by(until, receipt, Settlement::reject(reason)).inspect_err(|error| {
-                    tracing::warn!(
-                        error = causes(&**error),
-                        message_id = message.message_id(),
-                        "the broker did not confirm that it keeps a rejected message"
-                    );
-                });
-            let keeper = keep_somewhere(broker, database, KEEP_LIMIT / 2).await;
-            if !matches!(keeper, Ok(KeptBy::Broker)) {
-                self.counters.failed_settlements(1);
+        let keeper = match receipt.keeps_rejected() {
+            true => {
+                self.reject_or_store(&message, receipt, reason, database, until)
+                    .await
             }
-            if matches!(keeper, Ok(KeptBy::Database { .. })) {
-                tracing::warn!(
-                    message_id = message.message_id(),
-                    "a message is stored as a dead letter, \
-                     because its broker did not confirm that it keeps the message"
-                );
-            }
-            keeper
-        } else {
-            let kept = database.await;
-            match &kept {
-                Ok(_) => {
-                    if let Err(error) = settled_by(until, receipt, Settlement::Acknowledge).await {
-                        self.not_confirmed(&message, &*error);
-                    }
-                }
-                Err(_) => self.counters.failed_settlements(1),
-            }
-            kept.map(|is_new| KeptBy::Database { is_new })
+            false => self.store(&message, receipt, database, until).await,
         };
         if let Some(lease) = interrupted
             && !matches!(keeper, Ok(KeptBy::Database { .. }))
         {
+            // The broker has the message, or nothing has: an attempt that has done nothing must not
+            // count. `until` may have passed.
+            let until = until.max(Instant::now() + LATE_RELEASE);
             self.give_back_uncounted(lease, until).await;
         }
         match keeper {
@@ -207,6 +189,58 @@ impl<S: Source> Runtime<S> {
                 "a message that its broker may not redeliver is not kept"
             ),
         }
+    }
+
+    /// Rejects a message whose broker keeps rejected messages. Stores it as a dead letter if the
+    /// broker does not confirm this.
+    async fn reject_or_store(
+        &self,
+        message: &Message,
+        receipt: Box<dyn Receipt>,
+        reason: &str,
+        database: impl Future<Output = Result<bool, Error>>,
+        until: Instant,
+    ) -> Result<KeptBy, Error> {
+        let message_id = message.message_id();
+        let broker = settled_by(until, receipt, Settlement::reject(reason)).inspect_err(|error| {
+            tracing::warn!(
+                error = causes(&**error),
+                message_id,
+                "the broker did not confirm that it keeps a rejected message"
+            );
+        });
+        let keeper = keep_somewhere(broker, database, KEEP_LIMIT / 2).await;
+        if !matches!(keeper, Ok(KeptBy::Broker)) {
+            self.counters.failed_settlements(1);
+        }
+        if matches!(keeper, Ok(KeptBy::Database { .. })) {
+            tracing::warn!(
+                message_id,
+                "a message is stored as a dead letter, \
+                 because its broker did not confirm that it keeps the message"
+            );
+        }
+        keeper
+    }
+
+    /// Stores a message as a dead letter, and then acknowledges it.
+    async fn store(
+        &self,
+        message: &Message,
+        receipt: Box<dyn Receipt>,
+        database: impl Future<Output = Result<bool, Error>>,
+        until: Instant,
+    ) -> Result<KeptBy, Error> {
+        let kept = database.await;
+        match &kept {
+            Ok(_) => {
+                if let Err(error) = settled_by(until, receipt, Settlement::Acknowledge).await {
+                    self.not_confirmed(message, &*error);
+                }
+            }
+            Err(_) => self.counters.failed_settlements(1),
+        }
+        kept.map(|is_new| KeptBy::Database { is_new })
     }
 
     /// Stores a message as a dead letter, with the token of its lease if it has one.
