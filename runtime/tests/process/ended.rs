@@ -714,7 +714,12 @@ async fn i4_settings_of_a_session_do_not_outlive_an_error() {
         .batch_execute("CREATE TABLE own (n int)")
         .await
         .unwrap();
-    let pool = fixture.database.pool(2);
+    // A pooler shares the sessions of the server, and so their settings, between its clients.
+    let config = fixture.database.direct_url().parse().unwrap();
+    let pool = Pool::builder(Manager::new(config, NoTls))
+        .max_size(2)
+        .build()
+        .unwrap();
     for (end, change) in ENDS.into_iter().flat_map(|end| {
         ["SET ROLE tenant", "SET search_path = tenant_7"].map(|change| (end, change))
     }) {
