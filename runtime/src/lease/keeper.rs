@@ -59,17 +59,17 @@ pub(crate) async fn give_back_on(held: &Held, pool: &Pool) -> Result<(), Error> 
 
 /// Stores the message as a dead letter, in a transaction of its own.
 pub(crate) async fn bury_on(held: &Held, pool: &Pool, burial: &Burial) -> Result<(), Error> {
-    let Burial {
-        payload,
-        content,
-        reason,
-    } = burial;
     let step = ShortTransaction::new(pool).await?;
     let buried = step
-        .run(held.bury(step.client(), payload, reason, content))
+        .run(held.bury(
+            step.client(),
+            &burial.payload,
+            &burial.reason,
+            &burial.content,
+        ))
         .await;
     step.end(buried)?;
-    log_dead_letter(held.id(), held.destination(), reason);
+    log_dead_letter(held.id(), held.destination(), &burial.reason);
     Ok(())
 }
 
@@ -82,24 +82,19 @@ pub(crate) async fn reject_on(
     pool: &Pool,
     burial: &Burial,
 ) -> Result<bool, Error> {
-    let Burial {
-        payload,
-        content,
-        reason,
-    } = burial;
     let step = ShortTransaction::new(pool).await?;
     let rejected = reject(
         step.client(),
         Some(id),
         destination,
-        payload,
-        reason,
-        content,
+        &burial.payload,
+        &burial.reason,
+        &burial.content,
     );
     let rejected = step.run(rejected).await;
     let is_new = step.end(rejected)?;
     if is_new {
-        log_dead_letter(id, destination, reason);
+        log_dead_letter(id, destination, &burial.reason);
     }
     Ok(is_new)
 }

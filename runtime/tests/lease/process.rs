@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use deadpool_postgres::{Manager, Pool};
+use deadpool_postgres::{Manager, Object, Pool, PoolError};
 use idem_client::{Effect, ErrorKind, deadletters::list};
 use idem_runtime::{
     Consumer, Error, Handled, HandlerError, Idem, Message, Processed, Settlement, Tx,
@@ -22,10 +22,11 @@ use idem_testkit::{
     proxy::{Cut, Proxy},
     source_ended,
 };
+use tokio::sync::oneshot;
 use tokio_postgres::NoTls;
 
 use crate::fixtures::{
-    DESTINATION, Fixture, LONG, SHORT, destination, fact, idem, is_new, message,
+    DESTINATION, Fixture, LONG, SHORT, destination, fact, idem, is_new, message, until,
 };
 
 async fn handler(_: LeaseContext, _: Message) -> Handled {
@@ -478,24 +479,31 @@ async fn exhausted_pool_at_the_completion_uses_no_attempt() {
         .build()
         .unwrap();
     let idem = idem(|rule| rule.max_attempts(1).lease(LONG));
-    let error = idem
-        .process_leased(&pool, &message, async |_: LeaseContext, _: Message| {
-            let taken = (pool.get().await?, pool.get().await?);
-            // The completion waits for `wait`, and then the release of the lease begins to wait.
-            // The runtime of this test has one thread, so its timers end in the order of their
-            // times.
-            tokio::spawn(async move {
-                tokio::time::sleep(wait + wait / 2).await;
-                drop(taken);
-            });
+    let (take, taken) = oneshot::channel();
+    let handler_pool = pool.clone();
+    let processed =
+        idem.process_leased(&pool, &message, async move |_: LeaseContext, _: Message| {
+            let _ = take.send((handler_pool.get().await?, handler_pool.get().await?));
             Ok(vec![fact()])
-        })
-        .await
-        .unwrap_err();
+        });
+    let freed = async { free_for_the_release(&pool, taken.await.unwrap()).await };
+    let (processed, ()) = tokio::join!(processed, freed);
+    let error = processed.unwrap_err();
     assert!(matches!(error, Error::Pool(_)), "{error:?}");
     assert_eq!(fixture.left(&message).await, None);
     fixture.assert_undone(&message).await;
     assert_eq!(fixture.acquired(&message, LONG).await.attempt(), 1);
+}
+
+/// Frees the connections when the completion has waited in vain and the release of the lease waits.
+async fn free_for_the_release(pool: &Pool, taken: (Object, Object)) {
+    let is_waiting = async || pool.status().waiting == 1;
+    until("the completion waits for a connection", is_waiting).await;
+    // This wait begins later than that of the completion. So it also ends later.
+    let waited = pool.get().await;
+    assert!(matches!(waited, Err(PoolError::Timeout(_))));
+    until("the release waits for a connection", is_waiting).await;
+    drop(taken);
 }
 
 /// Goal: if the commit of the completion has an unknown result, the lease is not released: it may
