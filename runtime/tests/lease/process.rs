@@ -487,7 +487,9 @@ async fn exhausted_pool_at_the_completion_uses_no_attempt() {
             Ok(vec![fact()])
         });
     let freed = async { free_for_the_release(&pool, taken.await.unwrap()).await };
-    let (processed, ()) = tokio::join!(processed, freed);
+    // Two waits can end in the same tick of the clock. `biased` then lets the completion see first
+    // that its wait has ended.
+    let (processed, ()) = tokio::join!(biased; processed, freed);
     let error = processed.unwrap_err();
     assert!(matches!(error, Error::Pool(_)), "{error:?}");
     assert_eq!(fixture.left(&message).await, None);
