@@ -6,6 +6,7 @@ mod call;
 mod effect;
 mod error;
 mod failure;
+pub mod filter;
 mod identity;
 mod json;
 pub mod limits;
