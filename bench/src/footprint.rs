@@ -6,6 +6,7 @@
 
 use anyhow::{Context, Result, ensure};
 use idem_cluster::{Cluster, Install};
+use idem_testkit::ring::SEALED;
 
 use super::load::{Load, Until, Work};
 use super::options::Options;
@@ -21,9 +22,9 @@ const PERIODS: usize = 10;
 const WARM_UP: usize = 2;
 /// The number of steps in one period. In each step, both sides may remove expired claims, and the
 /// benchmark reads the size of the tables.
-const STEPS: u64 = 10;
-/// The number of steps between two rotations. The ring rotates twice in one retention.
-const STEPS_OF_A_SLICE: u64 = STEPS / 2;
+const STEPS: u64 = 12;
+/// The number of steps between two rotations.
+const STEPS_OF_A_SLICE: u64 = STEPS / SEALED as u64;
 /// The number of clients. The machine has at least as many cores. With many more clients,
 /// PostgreSQL would extend a small table by many pages at a time, which the table would never fill.
 const CLIENTS: usize = 2;

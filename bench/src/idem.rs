@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
+use idem_testkit::ring::SEALED;
 
 use super::side::DESTINATION;
 use super::wire::Session;
@@ -49,7 +50,7 @@ impl Ring {
     }
 }
 
-/// The number of claims in the older sealed, the younger sealed and the current slice.
+/// The number of claims in each sealed slice and in the current slice.
 #[derive(Clone, Copy)]
 pub struct Fill {
     pub sealed: u64,
@@ -58,19 +59,20 @@ pub struct Fill {
 
 impl Fill {
     /// Returns the numbers for a ring with `retained` claims in one retention, in the middle
-    /// between two rotations: both sealed slices are full, and the current slice is half full.
+    /// between two rotations: the sealed slices are full, and the current slice is half full.
     pub fn mid_life(retained: u64) -> Self {
         Self {
-            sealed: retained / 2,
-            current: retained / 4,
+            sealed: retained / SEALED as u64,
+            current: retained / SEALED as u64 / 2,
         }
     }
 
     /// Returns the numbers for exactly `claims` claims, in the same proportion.
     pub fn exactly(claims: u64) -> Self {
+        let halves = 2 * SEALED as u64 + 1;
         Self {
-            sealed: claims * 2 / 5,
-            current: claims / 5,
+            sealed: claims * 2 / halves,
+            current: claims - claims * 2 / halves * SEALED as u64,
         }
     }
 }
@@ -87,7 +89,8 @@ pub fn create(session: &mut Session) -> Result<()> {
 /// directly, because no function makes claims in the past.
 pub fn top_up(session: &mut Session, fill: Fill) -> Result<()> {
     let ring = Ring::steady(session)?;
-    for (position, wanted) in [(2, fill.sealed), (3, fill.sealed), (0, fill.current)] {
+    let sealed = (2..2 + SEALED).map(|position| (position, fill.sealed));
+    for (position, wanted) in sealed.chain([(0, fill.current)]) {
         let slice = ring.slice(position);
         let there: u64 = session.value(&format!("SELECT count(*) FROM {slice}"))?;
         let missing = wanted.saturating_sub(there);
@@ -105,6 +108,21 @@ pub fn top_up(session: &mut Session, fill: Fill) -> Result<()> {
                        FROM generate_series(1, {missing})) new {order}"
         ))?;
     }
+    build_filters(session)
+}
+
+/// Builds the filters, because the inserted rows have invalidated them.
+fn build_filters(session: &mut Session) -> Result<()> {
+    let started = Instant::now();
+    let missing =
+        format!("SELECT count(*) FROM idem.filters WHERE ring = '{RING}' AND status <> 'complete'");
+    while session.value::<u64>(&missing)? > 0 {
+        session.run("CALL idem_maintain()")?;
+        ensure!(
+            started.elapsed() < ROTATION_DEADLINE,
+            "the filters were not built within {ROTATION_DEADLINE:?}"
+        );
+    }
     Ok(())
 }
 
@@ -116,7 +134,7 @@ pub fn sample(session: &mut Session, ids: u64) -> Result<Vec<String>> {
                                  UNION ALL
                                 SELECT key FROM {} TABLESAMPLE SYSTEM (10)) known
           ORDER BY random() LIMIT {ids}",
-        ring.slice(3),
+        ring.slice(1 + SEALED),
         ring.slice(0)
     ))
 }
@@ -152,16 +170,16 @@ pub fn rotate(session: &mut Session) -> Result<()> {
 pub fn bytes(session: &mut Session) -> Result<u64> {
     session.value(&format!(
         "SELECT sum(pg_total_relation_size('idem.inbox_{RING}_' || n))
-           FROM generate_series(0, 3) n"
+           FROM unnest(idem.slice_numbers(1::int2)) n"
     ))
 }
 
 /// Returns the number of claims in the ring.
 pub fn stored(session: &mut Session) -> Result<u64> {
-    session.value(&format!(
-        "SELECT (SELECT count(*) FROM idem.inbox_{RING}_0)
-              + (SELECT count(*) FROM idem.inbox_{RING}_1)
-              + (SELECT count(*) FROM idem.inbox_{RING}_2)
-              + (SELECT count(*) FROM idem.inbox_{RING}_3)"
-    ))
+    let mut stored = 0;
+    for slice in Ring::steady(session)?.slices {
+        let count = format!("SELECT count(*) FROM idem.inbox_{RING}_{slice}");
+        stored += session.value::<u64>(&count)?;
+    }
+    Ok(stored)
 }

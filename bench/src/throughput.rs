@@ -65,8 +65,8 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
          in each statement; autovacuum on",
     );
     table.note(
-        "idem: the ring rotates in the middle of every round, and its oldest slice, half of what \
-         is retained, is truncated",
+        "idem: the ring rotates in the middle of every round, and its oldest slice, a sixth of \
+         what is retained, is truncated",
     );
     for synchronous_commit in [true, false] {
         for clients in options.client_counts() {

@@ -10,6 +10,7 @@ mod complete;
 mod destination;
 mod effects;
 mod errors;
+mod filters;
 mod identity;
 mod inbox;
 mod journal;
@@ -37,6 +38,7 @@ pub extern "C-unwind" fn _PG_init() {
     settings::define();
     if shared::is_preloading() {
         shared::init();
+        filters::init();
         worker::register();
     }
 }

@@ -47,7 +47,7 @@ pub fn append<'a>(outbox: &Ring, effects: impl Iterator<Item = Effect<'a>>) -> R
     // SAFETY: GetTopFullTransactionId assigns an id to the transaction if it has none.
     let tx = unsafe { pg_sys::GetTopFullTransactionId() }.value;
     let inherited = settings::traceparent();
-    let mut slice = Appender::open(outbox.current());
+    let mut slice = Appender::open(outbox.current().table);
     let scratch = Scratch::new();
     let mut appended = 0;
     for effect in effects {
@@ -102,7 +102,7 @@ pub fn append_again(outbox: &Ring, rows: &[Vec<Option<pg_sys::Datum>>]) -> Resul
     // SAFETY: GetTopFullTransactionId assigns an id to the transaction if it has none. As in
     // append, this precedes the sequence numbers.
     let tx = unsafe { pg_sys::GetTopFullTransactionId() }.value;
-    let mut slice = Appender::open(outbox.current());
+    let mut slice = Appender::open(outbox.current().table);
     let scratch = Scratch::new();
     for row in rows {
         check_for_interrupts!();

@@ -10,11 +10,14 @@
 //! The backend polls the lock instead of waiting for it, so `lock_timeout`, the deadlock detector
 //! and other lock waiters do not see the pause. A point must not be placed where the backend holds
 //! an LWLock.
+//!
+//! The same builds have `idem.leave_out`: the names of rules that sessions leave out, so that a
+//! test shows that its checker detects a protocol without the rule.
 
 #[cfg(not(feature = "pause-points"))]
-pub use absent::{define, pause_point};
+pub use absent::{define, is_left_out, pause_point};
 #[cfg(feature = "pause-points")]
-pub use present::{define, pause_point};
+pub use present::{define, is_left_out, pause_point};
 
 #[cfg(not(feature = "pause-points"))]
 mod absent {
@@ -24,6 +27,12 @@ mod absent {
     /// Does nothing.
     #[inline(always)]
     pub fn pause_point(_name: &str) {}
+
+    /// Returns false: no rule is left out.
+    #[inline(always)]
+    pub fn is_left_out(_rule: &str) -> bool {
+        false
+    }
 }
 
 #[cfg(feature = "pause-points")]
@@ -35,6 +44,7 @@ mod present {
     use std::ffi::{CStr, CString};
 
     static PAUSE_AT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
+    static LEAVE_OUT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 
     /// The interval, in milliseconds, at which a paused backend tries the lock of its point.
     const POLL_MS: i64 = 1;
@@ -43,7 +53,7 @@ mod present {
     #[unsafe(no_mangle)]
     pub static IDEM_HAS_PAUSE_POINTS: u8 = 1;
 
-    /// Defines `idem.pause_at`.
+    /// Defines `idem.pause_at` and `idem.leave_out`.
     pub fn define() {
         GucRegistry::define_string_guc(
             c"idem.pause_at",
@@ -53,6 +63,19 @@ mod present {
             GucContext::Userset,
             GucFlags::default(),
         );
+        GucRegistry::define_string_guc(
+            c"idem.leave_out",
+            c"Names of the rules that this session leaves out, separated by commas.",
+            c"Only in builds for tests.",
+            &LEAVE_OUT,
+            GucContext::Suset,
+            GucFlags::default(),
+        );
+    }
+
+    /// Returns whether this session leaves a rule out.
+    pub fn is_left_out(rule: &str) -> bool {
+        contains(&LEAVE_OUT, rule)
     }
 
     /// Waits while the session has opted in to this point and another session holds its advisory
@@ -81,11 +104,16 @@ mod present {
     }
 
     fn is_armed(name: &str) -> bool {
-        PAUSE_AT.get().is_some_and(|names| {
+        contains(&PAUSE_AT, name)
+    }
+
+    /// Returns whether the list of names in the setting contains a name.
+    fn contains(setting: &GucSetting<Option<CString>>, name: &str) -> bool {
+        setting.get().is_some_and(|names| {
             names
                 .to_string_lossy()
                 .split(',')
-                .any(|armed| armed.trim() == name)
+                .any(|listed| listed.trim() == name)
         })
     }
 

@@ -1,5 +1,6 @@
 //! The settings, with their units and their purpose.
 
+use crate::shared::is_preloading;
 use idem_core::limits::TRACEPARENT_BYTES;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 use std::ffi::CString;
@@ -32,6 +33,7 @@ pub static WAIT_FOR_FLUSH: GucSetting<bool> = GucSetting::<bool>::new(false);
 pub static FENCE_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 pub static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 pub static MAX_DEAD_LETTERS: GucSetting<i32> = GucSetting::<i32>::new(100_000);
+pub static FILTER_MEMORY_MB: GucSetting<i32> = GucSetting::<i32>::new(64);
 pub static NAPTIME_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 
 /// Returns the trace context of the transaction. A value that is too long is ignored, because it
@@ -129,6 +131,19 @@ pub fn define() {
         GucContext::Sighup,
         GucFlags::default(),
     );
+    // The memory is reserved when the server starts.
+    if is_preloading() {
+        GucRegistry::define_int_guc(
+            c"idem.filter_memory",
+            c"The shared memory for the filters of slices, in MB; 0 disables them.",
+            c"A retained claim takes two bytes. A slice without a filter is read for each claim.",
+            &FILTER_MEMORY_MB,
+            0,
+            1 << 20,
+            GucContext::Postmaster,
+            GucFlags::UNIT_MB,
+        );
+    }
     crate::pause::define();
     // SAFETY: all settings of the prefix are defined.
     #[cfg(not(any(feature = "pg13", feature = "pg14")))]

@@ -7,7 +7,7 @@ use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init, pg_sys};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// The number of databases that can have counters. Further databases have no counters.
-const DATABASES: usize = 64;
+pub const DATABASES: usize = 64;
 /// The number of backends that can wait at the same time. Further backends poll.
 pub const WAITERS: usize = 128;
 pub const COUNTERS: usize = 8;
@@ -99,13 +99,18 @@ pub fn preloaded() -> bool {
 
 /// Returns the shared state of this database. Reserves a slot for it at the first use.
 pub fn this_database() -> Option<&'static Database> {
+    shared()?.databases.get(this_database_number()?)
+}
+
+/// Returns the number of the slot of this database. Reserves a slot for it at the first use.
+pub fn this_database_number() -> Option<usize> {
     // SAFETY: MyDatabaseId is set once, when the backend connects.
     let this = unsafe { pg_sys::MyDatabaseId };
     // Search for the slot of this database before taking a free slot: an earlier slot may have
     // become free after this database took its slot.
-    part_of(this).or_else(|| {
+    number_of(this).or_else(|| {
         let this = this.to_u32();
-        shared()?.databases.iter().find(|database| {
+        shared()?.databases.iter().position(|database| {
             let taken = database
                 .oid
                 .compare_exchange(0, this, Ordering::SeqCst, Ordering::SeqCst);
@@ -114,11 +119,16 @@ pub fn this_database() -> Option<&'static Database> {
     })
 }
 
-fn part_of(database: pg_sys::Oid) -> Option<&'static Database> {
+/// Returns the number of the slot of a database that has one.
+pub fn number_of(database: pg_sys::Oid) -> Option<usize> {
     let places = &shared()?.databases;
     places
         .iter()
-        .find(|place| place.oid.load(Ordering::SeqCst) == database.to_u32())
+        .position(|place| place.oid.load(Ordering::SeqCst) == database.to_u32())
+}
+
+fn part_of(database: pg_sys::Oid) -> Option<&'static Database> {
+    shared()?.databases.get(number_of(database)?)
 }
 
 /// Returns whether a backend of the database has used idem since the server started.

@@ -2,34 +2,76 @@
 
 use crate::destination::Destination;
 use crate::errors::Result;
+use crate::filters::SliceFilter;
+use crate::pause::pause_point;
 use crate::pg::Table;
 use crate::ring::{self, Ring, Rings};
 use pgrx::pg_sys;
+use std::cell::OnceCell;
 
 /// The slices of one destination: of the inbox, or with [`Rings::with_journal_slices`] of the
 /// journal.
 pub struct Slices {
     /// Slices that are only probed: those of the rings that the destination left, and the sealed
     /// slices. The oldest of a ring comes first.
-    pub probed_only: Vec<Table>,
+    pub probed_only: Vec<Probed>,
     /// Slices that are probed and written, in this order.
-    pub written: Vec<Table>,
+    pub written: Vec<Written>,
+}
+
+/// A slice that is opened when it is first probed.
+pub struct Probed {
+    oid: pg_sys::Oid,
+    /// The filter of a sealed slice.
+    pub filter: Option<SliceFilter>,
+    table: OnceCell<Table>,
+}
+
+impl Probed {
+    fn new(oid: pg_sys::Oid, filter: Option<SliceFilter>) -> Self {
+        Probed {
+            oid,
+            filter,
+            table: OnceCell::new(),
+        }
+    }
+
+    pub fn table(&self) -> &Table {
+        self.table.get_or_init(|| Table::for_reading(self.oid))
+    }
+}
+
+/// A slice that is open for inserts.
+pub struct Written {
+    pub table: Table,
+    /// The filter of a slice that still takes claims. Each claimer adds its claim before it inserts
+    /// it.
+    pub hint: Option<SliceFilter>,
 }
 
 impl Slices {
     pub fn open(destination: &Destination, rings: &Rings) -> Self {
         let ring: Ring = destination.ring(rings);
+        let sealed = |ring: &Ring| {
+            let slices = ring.sealed().iter();
+            let probed =
+                slices.map(|&slice| Probed::new(slice.table, SliceFilter::of(ring, slice)));
+            probed.collect::<Vec<_>>()
+        };
+        let left = destination.left_rings(rings).flat_map(|left| {
+            // Other destinations of a ring that was left still write its current slice.
+            let written = left.written().map(|slice| Probed::new(slice.table, None));
+            sealed(&left).into_iter().chain(written.collect::<Vec<_>>())
+        });
+        pause_point("slices: before lock");
         Slices {
-            probed_only: destination
-                .left_rings(rings)
-                .flat_map(|left| left.probed())
-                .chain(ring.sealed().iter().copied())
-                .map(Table::for_reading)
-                .collect(),
-            written: [Some(ring.current()), ring.next_if_opening()]
-                .into_iter()
-                .flatten()
-                .map(Table::for_writing)
+            probed_only: left.chain(sealed(&ring)).collect(),
+            written: ring
+                .written()
+                .map(|slice| Written {
+                    table: Table::for_writing(slice.table),
+                    hint: SliceFilter::of(&ring, slice),
+                })
                 .collect(),
         }
     }
@@ -42,6 +84,7 @@ pub fn slices_of(destination: &Destination, rings: &Rings) -> Vec<pg_sys::Oid> {
         .left_rings(rings)
         .chain([destination.ring(rings)])
         .flat_map(|ring| ring.probed())
+        .map(|slice| slice.table)
         .collect()
 }
 

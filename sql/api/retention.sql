@@ -102,8 +102,8 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Change its retention first with idem_configure.';
     END IF;
-    -- A claim is kept for up to one and a half retentions. Its effects must be kept longer, so the
-    -- retention of the outbox depends on that of the claims.
+    -- A claim is kept for up to 1.17 retentions. Its effects must be kept longer, so the retention
+    -- of the outbox depends on that of the claims.
     UPDATE idem.ring r
        SET retention = (SELECT max(i.retention) * 1.5 FROM idem.ring i WHERE i.name <> 'outbox'),
            scheduled_at = idem.ran()

@@ -198,7 +198,7 @@ COMMENT ON FUNCTION idem.rotation_blockers() IS 'Returns the rows of idem_rotati
 CREATE FUNCTION idem.overdue(r idem.ring) RETURNS interval
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT idem.ran() - greatest(r.rotated_at + idem.period(r.retention), r.scheduled_at)
+    SELECT idem.ran() - greatest(r.rotated_at + idem.period(r), r.scheduled_at)
          + CASE WHEN c.server_started = pg_postmaster_start_time() THEN '0'
                 ELSE greatest(clock_timestamp() - greatest(pg_postmaster_start_time(), c.read_at),
                               '0') END
@@ -218,12 +218,12 @@ BEGIN
     FOR r IN SELECT * FROM idem.ring x WHERE x.name <> 'outbox' ORDER BY x.id LOOP
         late := justify_hours(date_trunc('second', idem.overdue(r)));
         check_name := 'rotation ' || r.name;
-        status := CASE WHEN late > greatest(r.retention, '5 minutes') THEN 'critical'
-                       WHEN late > greatest(r.retention / 4, '1 minute') THEN 'warning'
+        status := CASE WHEN late > greatest(2 * idem.period(r), '5 minutes') THEN 'critical'
+                       WHEN late > greatest(idem.period(r) / 2, '1 minute') THEN 'warning'
                        ELSE 'ok' END;
         IF status = 'ok' THEN
             detail := format('rotates every %s, last %s ago',
-                             idem.period(r.retention), idem.ran() - r.rotated_at);
+                             idem.period(r), idem.ran() - r.rotated_at);
         ELSE
             SELECT string_agg(b.what, ', ') INTO holders
               FROM (SELECT CASE WHEN x.pid IS NULL
@@ -245,6 +245,25 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.check_rotation() IS 'Checks that the rings of the inbox rotate in time.';
+
+-- A slice without a filter matters when it is large. Filters can be disabled by configuration.
+CREATE FUNCTION idem.check_filters() RETURNS TABLE (check_name text, status text, detail text)
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT 'filters', CASE WHEN count(*) = 0 THEN 'ok' ELSE 'warning' END,
+           coalesce(format('each claim reads large slices without a filter: %s. See idem.filters',
+                           string_agg(w.what, ', ' ORDER BY w.ring, w.what)),
+                    'every large slice has a filter')
+      FROM (SELECT f.ring, format('%s slices of ring %s (%s)', count(*), r.name, f.reason) AS what
+              FROM idem.filter_states() f JOIN idem.ring r ON r.id = f.ring
+             WHERE f.status = 'none'
+               AND pg_relation_size(idem.slice_table(r.name, f.slice)) > 8 * 1024 * 1024
+               AND NOT pg_is_in_recovery() AND (SELECT w.preloaded FROM idem.worker_state() w)
+               AND current_setting('idem.filter_memory', true) <> '0'
+             GROUP BY f.ring, r.name, f.reason) w;
+$$;
+COMMENT ON FUNCTION idem.check_filters() IS
+    'Reports large slices without a filter, which each claim must read.';
 
 -- A relay writes progress only when it has effects. So the check can find out only for a relay with
 -- waiting effects that no process runs it.

@@ -70,15 +70,16 @@ COMMENT ON FUNCTION idem.keep_clock() IS
     'Maintenance step: stores the clock every ten seconds, after a restart, and when the wall '
     'clock has jumped.';
 
-CREATE FUNCTION idem.period(retention interval) RETURNS interval
+CREATE FUNCTION idem.period(ring idem.ring) RETURNS interval
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT (retention OPERATOR(pg_catalog.-) pg_catalog.make_interval(months => m.months)
+RETURN (SELECT (ring.retention OPERATOR(pg_catalog.-) pg_catalog.make_interval(months => m.months)
                 OPERATOR(pg_catalog.+)
                 pg_catalog.make_interval(days => m.months OPERATOR(pg_catalog.*) 31))
-               OPERATOR(pg_catalog./) 2
-          FROM (SELECT (12 OPERATOR(pg_catalog.*) EXTRACT(year FROM retention)
-                        OPERATOR(pg_catalog.+) EXTRACT(month FROM retention))::integer)
+               OPERATOR(pg_catalog./)
+               (pg_catalog.cardinality(ring.slices) OPERATOR(pg_catalog.-) 2)
+          FROM (SELECT (12 OPERATOR(pg_catalog.*) EXTRACT(year FROM ring.retention)
+                        OPERATOR(pg_catalog.+) EXTRACT(month FROM ring.retention))::integer)
                AS m (months));
-COMMENT ON FUNCTION idem.period(interval) IS
-    'Returns the time for which a slice is current: half of the retention, because two sealed '
-    'slices hold the retention. A month counts 31 days.';
+COMMENT ON FUNCTION idem.period(idem.ring) IS
+    'Returns the time for which a slice is current: the retention divided by the number of sealed '
+    'slices, because these hold the retention. A month counts 31 days.';

@@ -26,6 +26,31 @@ COMMENT ON FUNCTION idem.enter_pending() IS
     'Returns the number of the current table of pending messages, and locks it for writing until '
     'the end of the transaction.';
 
+CREATE FUNCTION idem.invalidate_filter(slice regclass) RETURNS boolean
+LANGUAGE c AS 'MODULE_PATHNAME', 'invalidate_filter_wrapper';
+COMMENT ON FUNCTION idem.invalidate_filter(regclass) IS
+    'Makes the filter of a slice exclude nothing, because a row arrives that was not added to it. '
+    'Returns true. The constraints of the slices call it; claims do not execute them.';
+
+CREATE FUNCTION idem.filter_states() RETURNS TABLE (
+    ring                     integer,
+    slice                    integer,
+    status                   text,
+    reason                   text,
+    bytes                    bigint,
+    bits_per_claim           integer,
+    expected_false_positives double precision,
+    observed_false_positives double precision,
+    look_ups                 bigint
+)
+LANGUAGE c AS 'MODULE_PATHNAME', 'filter_states_wrapper';
+COMMENT ON FUNCTION idem.filter_states() IS 'Returns the rows of the view idem.filters.';
+
+CREATE FUNCTION idem.build_filters(ring integer) RETURNS boolean
+LANGUAGE c AS 'MODULE_PATHNAME', 'build_filters_wrapper';
+COMMENT ON FUNCTION idem.build_filters(integer) IS
+    'Does one step for the filters of a ring. Returns true if a step was done.';
+
 CREATE FUNCTION idem.note_pending(seq bigint) RETURNS boolean
 LANGUAGE c AS 'MODULE_PATHNAME', 'note_pending_wrapper';
 COMMENT ON FUNCTION idem.note_pending(bigint) IS

@@ -5,9 +5,26 @@
 CREATE FUNCTION idem.maintenance_steps() RETURNS text[]
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN ARRAY['clock', 'ring short', 'ring standard', 'ring long', 'ring outbox',
-             'pending messages', 'payloads', 'progress'];
+             'pending messages', 'payloads', 'progress', 'filters'];
 COMMENT ON FUNCTION idem.maintenance_steps() IS
     'Returns the steps of a maintenance pass in their order.';
+
+-- Rings that no destination uses or has left get no filters, because filters need memory.
+CREATE FUNCTION idem.build_all_filters() RETURNS boolean
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT coalesce(bool_or(idem.build_filters(r.id)), false)
+      FROM idem.ring r
+     WHERE r.name <> 'outbox'
+       AND EXISTS (SELECT FROM idem.destination d
+                    WHERE d.ring = r.id
+                       OR CASE r.name WHEN 'short'    THEN d.left_short
+                                      WHEN 'standard' THEN d.left_standard
+                                      ELSE d.left_long END IS NOT NULL);
+$$;
+COMMENT ON FUNCTION idem.build_all_filters() IS
+    'Maintenance step: does one step for the filters of each ring that is used. Returns true if a '
+    'step was done.';
 
 -- Each step has its own IF, so that a missing function makes only its own step fail. With one
 -- expression for all steps, every step would fail.
@@ -26,6 +43,8 @@ BEGIN
         RETURN idem.rotate_payloads(wait => run_step.wait);
     ELSIF step = 'progress' THEN
         RETURN idem.rotate_progress();
+    ELSIF step = 'filters' THEN
+        RETURN idem.build_all_filters();
     END IF;
     RAISE EXCEPTION 'there is no maintenance step "%"', step
         USING ERRCODE = 'invalid_parameter_value', HINT = 'See idem.maintenance_steps().';

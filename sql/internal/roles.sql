@@ -59,7 +59,7 @@ AS $$
     UNION ALL
     -- A view calls its functions with the privileges of the role that reads the view.
     SELECT 'EXECUTE', 'FUNCTION idem.' || f.behind
-      FROM unnest(ARRAY['waiting()', 'relay_states()', 'counters()', 'ran()',
+      FROM unnest(ARRAY['waiting()', 'relay_states()', 'counters()', 'ran()', 'filter_states()',
                         'slice_table(text, integer)', 'slice_tables(text, integer)']) f (behind)
      WHERE privileges_of_kind.kind IN ('monitor', 'admin')
     UNION ALL

@@ -28,26 +28,38 @@ COMMENT ON COLUMN idem.destination.left_long IS 'The same for the ring long.';
 COMMENT ON COLUMN idem.destination.retention IS
     'The retention that idem_configure set. Null: the retention of the ring applies.';
 
+-- More slices make the retained storage smaller, because less than one period is kept beyond the
+-- retention, and the current slice is smaller. Each claim checks the filter of each slice.
+CREATE FUNCTION idem.slice_numbers(ring int2) RETURNS int2[]
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN CASE ring WHEN 3 THEN '{0,1,2,3}'::int2[] ELSE '{0,1,2,3,4,5,6,7}'::int2[] END;
+COMMENT ON FUNCTION idem.slice_numbers(int2) IS
+    'Returns the numbers of the slices of a ring: four slices of the outbox, eight of each ring '
+    'of the inbox.';
+
 CREATE TABLE idem.ring (
     id              int2        NOT NULL,
-    slices          int2[]      NOT NULL DEFAULT '{0,1,2,3}',
+    slices          int2[]      NOT NULL,
     opening         boolean     NOT NULL DEFAULT false,
     emptying        boolean     NOT NULL DEFAULT false,
     remembers_since interval,
     rotated_at      interval    NOT NULL DEFAULT '0',
     rotations       bigint      NOT NULL DEFAULT 0,
-    opened          interval[]  NOT NULL DEFAULT '{0,0,0,0}',
-    started         interval[]  NOT NULL DEFAULT '{0,0,0,0}',
+    opened          interval[]  NOT NULL,
+    started         interval[]  NOT NULL,
     scheduled_at    interval,
     retention       interval    NOT NULL,
     name            text        NOT NULL,
     CONSTRAINT ring_pkey PRIMARY KEY (id),
     CONSTRAINT ring_has_each_slice_once
-        CHECK (slices OPERATOR(pg_catalog.@>) '{0,1,2,3}'::int2[]
-               AND pg_catalog.cardinality(slices) OPERATOR(pg_catalog.=) 4),
+        CHECK (slices OPERATOR(pg_catalog.@>) idem.slice_numbers(id)
+               AND pg_catalog.cardinality(slices)
+                   OPERATOR(pg_catalog.=) pg_catalog.cardinality(idem.slice_numbers(id))),
     CONSTRAINT ring_has_times_of_each_slice
-        CHECK (pg_catalog.cardinality(opened) OPERATOR(pg_catalog.=) 4
-               AND pg_catalog.cardinality(started) OPERATOR(pg_catalog.=) 4),
+        CHECK (pg_catalog.cardinality(opened)
+                   OPERATOR(pg_catalog.=) pg_catalog.cardinality(slices)
+               AND pg_catalog.cardinality(started)
+                   OPERATOR(pg_catalog.=) pg_catalog.cardinality(slices)),
     CONSTRAINT ring_has_one_phase CHECK (NOT (opening AND emptying)),
     CONSTRAINT ring_retention_is_positive CHECK (retention > '0')
 );
@@ -80,23 +92,31 @@ CREATE TRIGGER replace_row BEFORE INSERT ON idem.ring
     FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
 ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER replace_row;
 
-INSERT INTO idem.ring (id, name, retention) VALUES
-    (0, 'short',    '1 hour'),
-    (1, 'standard', '7 days'),
-    (2, 'long',     '30 days'),
-    (3, 'outbox',   '45 days');
+CREATE TRIGGER add_slices BEFORE INSERT ON idem.ring
+    FOR EACH ROW EXECUTE FUNCTION idem.add_slices();
+ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER add_slices;
+
+INSERT INTO idem.ring (id, name, retention, slices, opened, started)
+SELECT r.id, r.name, r.retention::interval, idem.slice_numbers(r.id), t.zeros, t.zeros
+  FROM (VALUES (0::int2, 'short',    '1 hour'),
+               (1::int2, 'standard', '7 days'),
+               (2::int2, 'long',     '30 days'),
+               (3::int2, 'outbox',   '45 days')) AS r (id, name, retention),
+       LATERAL pg_catalog.array_fill(
+           '0'::interval, ARRAY[pg_catalog.cardinality(idem.slice_numbers(r.id))]) AS t (zeros);
 
 -- A claim takes 56 bytes, because the columns with the widest alignment come first. A text id is
 -- stored beside its key, so that a duplicate is distinguished from another text with the same key.
 -- VACUUM after inserts is off, because a slice is truncated before it is worthwhile to freeze its
--- rows.
+-- rows. Each command that inserts a row executes the constraint, except claims. NOT VALID: an
+-- upgrade adds it without reading the rows that are there.
 DO $$
 DECLARE
     ring  text;
-    slice integer;
+    slice int2;
 BEGIN
     FOREACH ring IN ARRAY ARRAY['short', 'standard', 'long'] LOOP
-        FOR slice IN 0 .. 3 LOOP
+        FOREACH slice IN ARRAY idem.slice_numbers(0::int2) LOOP
             EXECUTE pg_catalog.format($ddl$
                 CREATE TABLE idem.inbox_%1$s_%2$s (
                     key         uuid        NOT NULL,
@@ -106,6 +126,9 @@ BEGIN
                     fingerprint bytea,
                     CONSTRAINT inbox_%1$s_%2$s_pkey PRIMARY KEY (key, destination)
                 ) WITH (autovacuum_vacuum_insert_threshold = -1);
+                ALTER TABLE idem.inbox_%1$s_%2$s ADD CONSTRAINT row_invalidates_the_filter
+                    CHECK (idem.invalidate_filter('idem.inbox_%1$s_%2$s'::pg_catalog.regclass))
+                    NOT VALID;
                 COMMENT ON TABLE idem.inbox_%1$s_%2$s IS
                     'A slice of the inbox: claims. Written and read by idem_try_claim and related '
                     'functions only.';

@@ -5,10 +5,10 @@
 DO $$
 DECLARE
     ring  text;
-    slice integer;
+    slice int2;
 BEGIN
     FOREACH ring IN ARRAY ARRAY['short', 'standard', 'long'] LOOP
-        FOR slice IN 0 .. 3 LOOP
+        FOREACH slice IN ARRAY idem.slice_numbers(0::int2) LOOP
             EXECUTE pg_catalog.format($ddl$
                 CREATE TABLE idem.call_%1$s_%2$s (
                     key         uuid        NOT NULL,

@@ -57,7 +57,7 @@ INSERT INTO idem.view_of_kind (kind, may_read) VALUES
     ('operator', 'dead_letters'),
     ('monitor', 'parked'), ('monitor', 'leases'), ('monitor', 'waiting_messages'),
     ('monitor', 'inbox'), ('monitor', 'outbox'), ('monitor', 'rings'), ('monitor', 'relays'),
-    ('monitor', 'stats'),
+    ('monitor', 'stats'), ('monitor', 'filters'),
     ('admin', 'parked'), ('admin', 'leases'), ('admin', 'waiting_messages'),
     ('admin', 'dead_letters'), ('admin', 'inbox'), ('admin', 'outbox'), ('admin', 'rings'),
-    ('admin', 'relays'), ('admin', 'stats');
+    ('admin', 'relays'), ('admin', 'stats'), ('admin', 'filters');

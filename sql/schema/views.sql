@@ -10,14 +10,26 @@ CREATE VIEW idem.inbox AS
             UNION ALL SELECT 'short', * FROM idem.inbox_short_1
             UNION ALL SELECT 'short', * FROM idem.inbox_short_2
             UNION ALL SELECT 'short', * FROM idem.inbox_short_3
+            UNION ALL SELECT 'short', * FROM idem.inbox_short_4
+            UNION ALL SELECT 'short', * FROM idem.inbox_short_5
+            UNION ALL SELECT 'short', * FROM idem.inbox_short_6
+            UNION ALL SELECT 'short', * FROM idem.inbox_short_7
             UNION ALL SELECT 'standard', * FROM idem.inbox_standard_0
             UNION ALL SELECT 'standard', * FROM idem.inbox_standard_1
             UNION ALL SELECT 'standard', * FROM idem.inbox_standard_2
             UNION ALL SELECT 'standard', * FROM idem.inbox_standard_3
+            UNION ALL SELECT 'standard', * FROM idem.inbox_standard_4
+            UNION ALL SELECT 'standard', * FROM idem.inbox_standard_5
+            UNION ALL SELECT 'standard', * FROM idem.inbox_standard_6
+            UNION ALL SELECT 'standard', * FROM idem.inbox_standard_7
             UNION ALL SELECT 'long', * FROM idem.inbox_long_0
             UNION ALL SELECT 'long', * FROM idem.inbox_long_1
             UNION ALL SELECT 'long', * FROM idem.inbox_long_2
-            UNION ALL SELECT 'long', * FROM idem.inbox_long_3) c
+            UNION ALL SELECT 'long', * FROM idem.inbox_long_3
+            UNION ALL SELECT 'long', * FROM idem.inbox_long_4
+            UNION ALL SELECT 'long', * FROM idem.inbox_long_5
+            UNION ALL SELECT 'long', * FROM idem.inbox_long_6
+            UNION ALL SELECT 'long', * FROM idem.inbox_long_7) c
       JOIN idem.destination d ON d.id = c.destination;
 COMMENT ON VIEW idem.inbox IS
     'The claims, with readable ids. During a rotation a claim can be in two slices; the view '
@@ -80,6 +92,17 @@ CREATE VIEW idem.rings AS
 COMMENT ON VIEW idem.rings IS
     'The slices of each ring: state, number of rows (an estimate from the statistics), bytes '
     '(with the external calls that belong to the claims) and age.';
+
+CREATE VIEW idem.filters AS
+    SELECT r.name AS ring, f.slice, f.status, f.reason, f.bytes, f.bits_per_claim,
+           f.expected_false_positives, f.observed_false_positives, f.look_ups
+      FROM idem.filter_states() f JOIN idem.ring r ON r.id = f.ring;
+COMMENT ON VIEW idem.filters IS
+    'The filter of each slice in which a claim can be. A claim reads a slice unless its filter is '
+    'complete and excludes the claim. status: complete, building or none; reason: why it is not '
+    'complete. expected_false_positives: the false-positive rate, computed from the bits; '
+    'observed_false_positives: the rate of the look-ups since the filter was built. Filters are in '
+    'shared memory: a dump, a standby and a server that has just started have none.';
 
 CREATE VIEW idem.stats AS
     SELECT s.name, s.value FROM idem.counters() AS s;

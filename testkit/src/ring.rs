@@ -3,6 +3,10 @@
 use crate::Session;
 use anyhow::Result;
 
+/// The number of sealed slices of a ring of the inbox. A claim is found until its ring has rotated
+/// more often than this.
+pub const SEALED: usize = 6;
+
 /// Makes the next rotation of a ring due, as if its period had passed.
 ///
 /// # Errors

@@ -5,6 +5,7 @@
 //! `pause-points`.
 
 mod claims;
+mod filters;
 mod pause_points;
 mod pending_lock;
 mod reindex;

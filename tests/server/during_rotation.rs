@@ -2,7 +2,7 @@
 //! steps, and the fence protects the state that these transactions use.
 
 use anyhow::Result;
-use idem_testkit::ring::{make_due, rotate};
+use idem_testkit::ring::{SEALED, make_due, rotate};
 use idem_testkit::{Database, Session};
 
 async fn claim(session: &Session, id: &str) -> Result<String> {
@@ -62,8 +62,8 @@ async fn i3_duplicate_finds_its_effects_after_the_slices_rotate() -> Result<()> 
     session
         .run(r#"SELECT idem_try_record('m', 'orders', '[{"topic": "t", "payload": "fact"}]')"#)
         .await?;
-    // The claim is in the older sealed slice after two rotations.
-    for _ in 0..2 {
+    // The claim is in the oldest sealed slice after these rotations.
+    for _ in 0..SEALED {
         make_due(&session, "standard").await?;
         for step in ["opened", "rotated", "emptied"] {
             assert_eq!(rotate(&session, "standard").await?, step);
@@ -115,8 +115,8 @@ async fn i3_rolled_back_savepoint_protects_no_slice() -> Result<()> {
     duplicate.run("BEGIN; SAVEPOINT s").await?;
     assert_eq!(claim(&duplicate, "m").await?, "f");
     duplicate.run("ROLLBACK TO s").await?;
-    // After three rotations the slice with the claim is emptied.
-    for _ in 0..3 {
+    // After one more rotation the slice with the claim is emptied.
+    for _ in 0..=SEALED {
         make_due(&session, "standard").await?;
         for step in ["opened", "rotated", "emptied"] {
             assert_eq!(rotate(&session, "standard").await?, step);

@@ -9,6 +9,7 @@ mod bad_input;
 mod beside;
 mod durable;
 mod during_rotation;
+mod filters;
 mod i8_duplicate_is_free;
 mod journal;
 mod leases;

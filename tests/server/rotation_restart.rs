@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use idem_cluster::{Cluster, Install, Shutdown};
-use idem_testkit::ring::{make_due, rotate};
+use idem_testkit::ring::{SEALED, make_due, rotate};
 use idem_testkit::{Session, until};
 
 /// Starts a server without a worker, so that only the test executes the steps of a rotation.
@@ -188,14 +188,14 @@ async fn interrupted(
     );
 
     if ring != "outbox" {
-        // Two more rotations remove the first claim.
-        for _ in 0..2 {
+        // These rotations remove the first claim.
+        for _ in 0..SEALED {
             make_due(&maintainer, ring).await?;
             assert_eq!(finish(&maintainer, ring).await?, all);
         }
         ensure!(
             claim(&maintainer, "before").await?,
-            "three rotations remove a claim"
+            "the slice of the claim is emptied"
         );
     }
     Ok(())

@@ -129,10 +129,13 @@ async fn publish(session: Session, all_recorded: Arc<AtomicBool>) -> Result<i64>
     }
 }
 
-/// Returns the size on disk, in bytes, of the tables, indexes and sequences in schema idem.
+/// Returns the size on disk, in bytes, of the tables, indexes and sequences in schema idem, without
+/// the state of the rings. Each step of a rotation leaves a dead version of that state while a
+/// transaction is open. The test rotates a thousand times more often than a ring of some days.
 async fn bytes(session: &Session) -> Result<i64> {
     let sql = "SELECT sum(pg_table_size(c.oid) + pg_indexes_size(c.oid))::bigint FROM pg_class c \
-               WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind IN ('r', 'S')";
+               WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind IN ('r', 'S') \
+               AND c.relname NOT IN ('ring', 'clock')";
     Ok(session.query_one(sql, &[]).await?.get(0))
 }
 
@@ -195,8 +198,8 @@ async fn ten_periods(db: &Database) -> Result<()> {
     );
 
     // Without TRUNCATE the size in the tenth period would be more than three times the size in the
-    // third period. With TRUNCATE the size changes only by one slice, so a factor of 1.5 is
-    // allowed.
+    // third period. With TRUNCATE the size changes by one slice, a seventh, and by a slice
+    // whose TRUNCATE is late, so a factor of 1.5 is allowed.
     let (third, tenth) = (most[2], most[PERIODS - 1]);
     ensure!(
         third > 500_000,
@@ -227,13 +230,9 @@ async fn ten_periods(db: &Database) -> Result<()> {
             "{slices} is insert-only; {inserted} rows were inserted"
         );
     }
-    let rotations = observer
-        .text("SELECT min(rotations) FROM idem.ring")
-        .await?;
-    ensure!(
-        rotations.parse::<i64>()? >= 10,
-        "a ring has rotated only {rotations} times"
-    );
+    let rotations = "SELECT min(rotations) FILTER (WHERE name = 'outbox') >= 10,
+                            min(rotations) FILTER (WHERE name <> 'outbox') >= 30 FROM idem.ring";
+    assert_eq!(observer.text(rotations).await?, "t|t", "rotations");
     Ok(())
 }
 

@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(problems_of(&all()), Vec::<String>::new());
         let mut runtime = package("idem-runtime");
         runtime.dependencies = vec![
-            dependency("idem-client", "^0.2.0", None),
+            dependency("idem-client", "^1.0.0", None),
             dependency("idem-testkit", "*", Some("dev")),
         ];
         assert_eq!(problems_of_manifest(&runtime), Vec::<String>::new());
@@ -293,8 +293,8 @@ mod tests {
         client.license = None;
         client.dependencies = vec![
             dependency("idem-core", "*", None),
-            dependency("idem-runtime", "^0.2.0", None),
-            dependency("idem-cluster", "^0.2.0", Some("build")),
+            dependency("idem-runtime", "^1.0.0", None),
+            dependency("idem-cluster", "^1.0.0", Some("build")),
         ];
         assert_eq!(
             problems_of_manifest(&client),

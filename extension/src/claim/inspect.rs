@@ -86,7 +86,7 @@ pub fn forget(id: MessageId, name: &str) -> Result<bool> {
         let mut is_deleted = false;
         for &slice in &slices {
             is_deleted |= forget_in(slice, &identity)?;
-            if slice == identity.destination.ring(&rings).current() {
+            if slice == identity.destination.ring(&rings).current().table {
                 pause_point("forget: after current");
             }
         }

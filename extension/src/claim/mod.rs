@@ -1,7 +1,8 @@
 //! The claim: the right to process a message. Only one transaction gets it.
 //!
 //! A claim looks its key up in the sealed slices, in the current slice and, while the ring is
-//! opening, in the next slice. It then inserts a row into the current slice and, while the ring is
+//! opening, in the next slice. It does not read a slice whose filter excludes the key (see
+//! `filters`). It then inserts a row into the current slice and, while the ring is
 //! opening, into the next slice. The message is claimed if every insert succeeds and no lease
 //! protects the message (see `pending`).
 
@@ -13,17 +14,20 @@ pub use batch::claim_batch;
 pub use inspect::{claim_of, forget, held};
 
 use crate::errors::{Error, Result};
+use crate::filters::{ClaimHashes, SliceFilter};
 use crate::identity::Identity;
 use crate::inbox::{claimed_at, column};
 use crate::pause::pause_point;
 use crate::pending::{PendingCheck, PendingState};
-use crate::pg::{self, FoundIn, Inserter, Lookup, find_in, look_again};
+use crate::pg::{self, FoundIn, Home, Inserter, Lookup, find_in, look_again};
 use crate::ring::Entered;
-use crate::slices::Slices;
+use crate::slices::{Probed, Slices};
 use crate::stats::{Counter, count};
 use idem_core::MessageId;
+use idem_core::filter::ClaimHash;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
+use std::cell::Cell;
 
 /// The proof that this transaction holds the claim of a message, and has entered the rings. Only
 /// this module creates it.
@@ -126,9 +130,57 @@ pub fn claim_identity<'a>(
 struct ClaimWriter<'s, 'a> {
     rings: &'a Entered,
     terms: Terms<'s>,
-    probed_only: Vec<Lookup<'s>>,
-    written: Vec<(Lookup<'s>, Inserter<'s>)>,
+    hashes: ClaimHashes,
+    probed_only: Vec<ProbedSlice<'s>>,
+    written: Vec<WrittenSlice<'s>>,
     pending: Option<PendingCheck<'a>>,
+}
+
+/// A slice that is only probed, and the look-up in it after the first claim that the filter does
+/// not exclude.
+struct ProbedSlice<'s> {
+    slice: &'s Probed,
+    lookup: Option<Lookup<'s>>,
+    /// Where the look-up is created: it lives longer than the claim that needs it first.
+    home: Home,
+    /// Whether the slice was read for the present claim.
+    is_read: bool,
+}
+
+impl<'s> ProbedSlice<'s> {
+    /// Returns the look-up, unless the filter excludes the claim.
+    fn lookup(&mut self, hash: Option<ClaimHash>) -> Option<&mut Lookup<'s>> {
+        self.is_read = !excludes(self.slice.filter, hash);
+        if !self.is_read {
+            return None;
+        }
+        let (slice, home) = (self.slice, self.home);
+        let lookup = || home.run(|| Lookup::insert_only(slice.table(), 2));
+        Some(self.lookup.get_or_insert_with(lookup))
+    }
+}
+
+struct WrittenSlice<'s> {
+    hint: Option<SliceFilter>,
+    lookup: Lookup<'s>,
+    inserter: Inserter<'s>,
+    /// Whether the slice was read for the present claim before the insert.
+    is_read: bool,
+}
+
+impl<'s> WrittenSlice<'s> {
+    /// Returns the look-up, unless the hint excludes the claim: an insert follows, and its unique
+    /// index decides.
+    fn lookup(&mut self, hash: Option<ClaimHash>) -> Option<&mut Lookup<'s>> {
+        self.is_read = !excludes(self.hint, hash);
+        self.is_read.then_some(&mut self.lookup)
+    }
+}
+
+fn excludes(filter: Option<SliceFilter>, hash: Option<ClaimHash>) -> bool {
+    filter
+        .zip(hash)
+        .is_some_and(|(filter, hash)| filter.excludes(hash))
 }
 
 impl<'s, 'a> ClaimWriter<'s, 'a> {
@@ -136,17 +188,41 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         ClaimWriter {
             rings,
             terms,
+            hashes: ClaimHashes::new(),
             probed_only: slices
                 .probed_only
                 .iter()
-                .map(|table| Lookup::insert_only(table, 2))
+                .map(|slice| ProbedSlice {
+                    slice,
+                    lookup: None,
+                    home: Home::here(),
+                    is_read: false,
+                })
                 .collect(),
             written: slices
                 .written
                 .iter()
-                .map(|table| (Lookup::insert_only(table, 2), Inserter::new(table)))
+                .map(|slice| WrittenSlice {
+                    hint: slice.hint,
+                    lookup: Lookup::insert_only(&slice.table, 2),
+                    inserter: Inserter::new(&slice.table),
+                    is_read: false,
+                })
                 .collect(),
             pending: (!terms.holds_pending).then(|| PendingCheck::new(rings)),
+        }
+    }
+
+    /// Reads the lines of the filters that the claim will need. The reads for several claims do not
+    /// depend on each other, so the processor waits for the memory once.
+    fn fetch_lines(&self, identity: &Identity) {
+        let Some(hash) = self.hashes.of(identity) else {
+            return;
+        };
+        let sealed = self.probed_only.iter().map(|at| at.slice.filter);
+        let written = self.written.iter().map(|at| at.hint);
+        for filter in sealed.chain(written).flatten() {
+            std::hint::black_box(filter.excludes(hash));
         }
     }
 
@@ -210,17 +286,53 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         }))
     }
 
-    /// Looks for an earlier claim in every slice. Returns the outcome if there is one.
+    /// Looks for an earlier claim in every slice whose filter does not exclude it. Returns the
+    /// outcome if there is one.
     fn probe(
         &mut self,
         keys: &mut [pg_sys::ScanKeyData],
         identity: &Identity,
     ) -> Result<Option<Outcome<'static>>> {
-        look_again(|| {
-            let written = self.written.iter_mut().map(|(lookup, _)| lookup);
-            let slices = self.probed_only.iter_mut().chain(written);
+        let hash = self.hashes.of(identity);
+        let outcome = look_again(|| {
+            let sealed = self.probed_only.iter_mut();
+            let sealed = sealed.filter_map(|slice| slice.lookup(hash));
+            let written = self.written.iter_mut();
+            let written = written.filter_map(|slice| slice.lookup(hash));
+            let slices = sealed.chain(written);
             earlier_claim(slices, keys, identity, self.terms, &mut self.pending)
-        })
+        })?;
+        if outcome.is_none() {
+            self.count_look_ups();
+        }
+        Ok(outcome)
+    }
+
+    /// Counts look-ups of a claim that is in no slice, for the view idem.filters. Each false
+    /// positive is counted. Of the look-ups, only each `SAMPLE`-th is, because backends share the
+    /// counters.
+    fn count_look_ups(&self) {
+        const SAMPLE: u32 = 64;
+        thread_local! {
+            static CLAIMS: Cell<u32> = const { Cell::new(0) };
+        }
+        CLAIMS.set((CLAIMS.get() + 1) % SAMPLE);
+        let sealed = self
+            .probed_only
+            .iter()
+            .map(|at| (at.slice.filter, at.is_read));
+        let written = self.written.iter().map(|at| (at.hint, at.is_read));
+        for (filter, is_read) in sealed.chain(written) {
+            let Some(filter) = filter else {
+                continue;
+            };
+            if is_read {
+                filter.count_false_positive();
+            }
+            if CLAIMS.get() == 0 {
+                filter.count_look_ups(u64::from(SAMPLE));
+            }
+        }
     }
 
     /// Inserts the claim into one of the written slices. Returns the outcome if another claimer has
@@ -232,7 +344,16 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         identity: &Identity,
         claimed_at: &mut pg_sys::TimestampTz,
     ) -> Result<Option<Outcome<'static>>> {
-        let (lookup, inserter) = &mut self.written[slice];
+        let WrittenSlice {
+            hint,
+            lookup,
+            inserter,
+            ..
+        } = &mut self.written[slice];
+        if let (Some(hint), Some(hash)) = (hint, self.hashes.of(identity)) {
+            hint.add(hash);
+        }
+        pause_point("claim: after hint");
         let pending = &mut self.pending;
         let terms = self.terms;
         look_again(|| {
@@ -287,7 +408,7 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
     /// Deletes this claim from the first `slices` written slices, because the claim failed after
     /// these inserts. A claim is in all written slices or in none.
     fn retract(&mut self, slices: usize, keys: &mut [pg_sys::ScanKeyData]) {
-        for (lookup, _) in &mut self.written[..slices] {
+        for WrittenSlice { lookup, .. } in &mut self.written[..slices] {
             if lookup.find_mine(keys) {
                 lookup.delete();
             }

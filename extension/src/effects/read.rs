@@ -28,8 +28,8 @@ pub fn recorded(id: MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_sy
     // The loop below reads all slices of the outbox, so it does not matter which one is current.
     let rings = ring::look()?;
     let mut rows = Vec::new();
-    for &slice in rings.outbox.all() {
-        let table = by_source(slice)?;
+    for slice in rings.outbox.all() {
+        let table = by_source(slice.table)?;
         if table.is_empty() {
             continue;
         }

@@ -61,7 +61,7 @@ fn next_ordinal(claimed: &Claimed) -> Result<i32> {
     let outbox = &claimed.rings().outbox;
     let mut next = 0;
     for slice in [outbox.current(), outbox.newest_sealed()] {
-        let table = by_source(slice)?;
+        let table = by_source(slice.table)?;
         if table.is_empty() {
             continue;
         }

@@ -134,12 +134,15 @@ impl<'a> CallJournal<'a> {
             probed_only: slices
                 .probed_only
                 .iter()
-                .map(|table| Lookup::insert_only(table, 3))
+                .map(|slice| Lookup::insert_only(slice.table(), 3))
                 .collect(),
             written: slices
                 .written
                 .iter()
-                .map(|table| (Lookup::insert_only(table, 3), Inserter::new(table)))
+                .map(|slice| {
+                    let table = &slice.table;
+                    (Lookup::insert_only(table, 3), Inserter::new(table))
+                })
                 .collect(),
         }
     }

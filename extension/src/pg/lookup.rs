@@ -338,7 +338,7 @@ impl<'t> Lookup<'t> {
             let header = (*self.tuple()).t_data;
             let xmin = (*header).t_choice.t_heap.t_xmin;
             let is_frozen = (*header).t_infomask & FROZEN == FROZEN;
-            if pg_sys::RecoveryInProgress() || self.is_mine() || is_frozen && !is_recent(xmin) {
+            if super::is_standby() || self.is_mine() || is_frozen && !is_recent(xmin) {
                 return;
             }
             let commit = pg_sys::TransactionIdGetCommitLSN(xmin);

@@ -11,6 +11,7 @@ mod scratch;
 mod settle;
 mod table;
 mod unbound;
+mod versions;
 mod walk;
 mod writer;
 
@@ -21,10 +22,11 @@ pub use hold::Hold;
 pub use insert::{Inserted, Inserter, insert_unique};
 pub use lookup::{Found, Lookup};
 pub use now::{for_each_row, latest};
-pub use scratch::Scratch;
+pub use scratch::{Home, Scratch};
 pub use settle::Settled;
 pub use table::Table;
 pub use unbound::next_value;
+pub use versions::{estimated_rows, for_each_version};
 pub use walk::{Latest, Walk, condition, null_condition};
 pub use writer::{Writer, look_again};
 
@@ -36,7 +38,7 @@ use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
 pub fn ensure_writable(call: &std::ffi::CStr) {
     // SAFETY: the functions raise an error or return; the name outlives them.
     unsafe {
-        if pg_sys::RecoveryInProgress() {
+        if is_standby() {
             raise(
                 PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION,
                 format!("cannot execute {} during recovery", call.to_string_lossy()),
@@ -49,6 +51,12 @@ pub fn ensure_writable(call: &std::ffi::CStr) {
     }
 }
 
+/// Returns whether this server is a standby.
+pub fn is_standby() -> bool {
+    // SAFETY: reads the state of the server.
+    unsafe { pg_sys::RecoveryInProgress() }
+}
+
 /// Raises an error where no `Result` can be returned.
 fn raise(code: PgSqlErrorCode, message: String, hint: &'static str) {
     ErrorReport::new(code, message, "idem")
@@ -56,19 +64,35 @@ fn raise(code: PgSqlErrorCode, message: String, hint: &'static str) {
         .report(PgLogLevel::ERROR);
 }
 
+/// The sub-object in the tag of an exclusive lock. SQL commands lock the whole object, so they do
+/// not conflict with these locks.
+const PART: u16 = 1;
+const EXCLUSIVE: pg_sys::LOCKMODE = pg_sys::ExclusiveLock as pg_sys::LOCKMODE;
+
 /// Runs `work` for a relation in one backend at a time. `work` must not wait for another
 /// transaction.
 pub fn with_exclusive_lock<T>(relation: pg_sys::Oid, work: impl FnOnce() -> T) -> T {
-    /// The sub-object in the lock tag. SQL commands lock the whole object, so they do not conflict
-    /// with this lock.
-    const PART: u16 = 1;
-    let lock = pg_sys::ExclusiveLock as pg_sys::LOCKMODE;
     // SAFETY: any object can be locked; after an error the end of the transaction unlocks it.
     unsafe {
-        pg_sys::LockDatabaseObject(pg_sys::RelationRelationId, relation, PART, lock);
+        pg_sys::LockDatabaseObject(pg_sys::RelationRelationId, relation, PART, EXCLUSIVE);
         let result = work();
-        pg_sys::UnlockDatabaseObject(pg_sys::RelationRelationId, relation, PART, lock);
+        pg_sys::UnlockDatabaseObject(pg_sys::RelationRelationId, relation, PART, EXCLUSIVE);
         result
+    }
+}
+
+/// Like [`with_exclusive_lock`], but returns `None` if another backend has the lock. `work` may
+/// take long.
+pub fn try_with_exclusive_lock<T>(relation: pg_sys::Oid, work: impl FnOnce() -> T) -> Option<T> {
+    let class = pg_sys::RelationRelationId;
+    // SAFETY: as in `with_exclusive_lock`.
+    unsafe {
+        if !pg_sys::ConditionalLockDatabaseObject(class, relation, PART, EXCLUSIVE) {
+            return None;
+        }
+        let result = work();
+        pg_sys::UnlockDatabaseObject(class, relation, PART, EXCLUSIVE);
+        Some(result)
     }
 }
 

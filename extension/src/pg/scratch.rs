@@ -34,6 +34,22 @@ impl Scratch {
     }
 }
 
+/// The memory context in which this value was created. It is used for values that are created
+/// later, under a [`Scratch`], and live longer.
+#[derive(Clone, Copy)]
+pub struct Home(pg_sys::MemoryContext);
+
+impl Home {
+    pub fn here() -> Self {
+        // SAFETY: reads a variable of the backend.
+        Home(unsafe { pg_sys::CurrentMemoryContext })
+    }
+
+    pub fn run<T>(&self, work: impl FnOnce() -> T) -> T {
+        within(self.0, work)
+    }
+}
+
 /// Runs `work` with `context` as the current memory context. After an error PostgreSQL itself sets
 /// the current memory context.
 pub fn within<T>(context: pg_sys::MemoryContext, work: impl FnOnce() -> T) -> T {

@@ -7,9 +7,9 @@
 //! and waits for them. So a claim uses the newest state of a ring or the state one step before it.
 
 use super::clock::{Clock, Ran};
-use super::interval::interval;
+use super::interval::{interval, intervals};
 use super::version::check_version;
-use super::{RINGS, Ring, Rings, SlicesByAge};
+use super::{RINGS, Ring, Rings, Slice, SlicesByAge};
 use crate::errors::{Error, Result};
 use crate::pg;
 use crate::pg::for_each_row;
@@ -230,12 +230,14 @@ struct RingRow {
     slices: Vec<i16>,
     opening: bool,
     remembers_since: Ran,
+    /// When each slice began to take claims, by the number of the slice.
+    opened: Vec<Ran>,
 }
 
 /// Reads the latest committed state. With an older snapshot, claims would go into a slice that is
 /// no longer current.
 fn load(tables: &Tables) -> Result<Rings> {
-    check_version()?;
+    let version = check_version()?;
     let mut rings: [Option<RingRow>; RINGS + 1] = Default::default();
     for_each_row(tables.ring, |column| {
         let Some(id) = column(1).map(|d| d.value()).filter(|&id| id <= RINGS) else {
@@ -247,6 +249,8 @@ fn load(tables: &Tables) -> Result<Rings> {
             slices: slices.unwrap_or_default(),
             opening: column(3).is_some_and(|d| d.value() & 1 == 1),
             remembers_since: column(5).map_or(Ran::MIN, interval),
+            // SAFETY: the column is interval[].
+            opened: column(8).map_or_else(Vec::new, |d| unsafe { intervals(d) }),
         });
     });
     const NAMES: [&str; RINGS + 1] = ["short", "standard", "long", "outbox"];
@@ -254,7 +258,16 @@ fn load(tables: &Tables) -> Result<Rings> {
         let row = rings[id]
             .as_ref()
             .ok_or(Error::Corrupt("a ring is missing from idem.ring"))?;
-        let ages = |family: &str| SlicesByAge::new(&row.slices, |number| table_of(family, number));
+        let ages = |family: &str| {
+            SlicesByAge::new(&row.slices, |number| {
+                let opened = usize::try_from(number).ok().and_then(|n| row.opened.get(n));
+                Ok(Slice {
+                    table: table_of(family, number)?,
+                    number,
+                    opened: *opened.ok_or(Error::Corrupt("a slice has no time in idem.ring"))?,
+                })
+            })
+        };
         let (slices, calls) = if id == RINGS {
             (ages(NAMES[id])?, None)
         } else {
@@ -266,6 +279,7 @@ fn load(tables: &Tables) -> Result<Rings> {
         Ok(Ring {
             opening: row.opening,
             remembers_since: row.remembers_since,
+            filtered: (id < RINGS && version.invalidates_filters).then_some(id),
             slices,
             calls,
         })

@@ -74,10 +74,10 @@ fn has_passed(table: pg_sys::Oid, step: &str) -> bool {
     })
 }
 
-/// Fails in the transaction that published a step. The invalidation is sent when that transaction
-/// commits: until then other transactions begin to claim with the old state, and a fence that is
-/// created now would not list them.
-fn not_in_the_transaction_that_published() -> Result<(), ErrorReport> {
+/// Fails with 25001 in the transaction that published a step. The invalidation is sent when that
+/// transaction commits: until then other transactions begin to claim with the old state, and a
+/// fence that is created now would not list them.
+pub fn not_in_the_transaction_that_published() -> Result<(), ErrorReport> {
     if !PUBLISHED.get() {
         return Ok(());
     }

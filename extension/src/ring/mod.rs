@@ -8,13 +8,15 @@ mod fence;
 mod interval;
 mod version;
 
-pub use cache::{Entered, enter, entered, generation, look, refreshed, reread};
+pub use cache::{Entered, enter, entered, generation, look, refreshed, reread, ring_table};
 pub use clock::{Ran, monotonic_us, ran};
-pub use fence::{fence_passed, fences_pending, invalidate, pass_fence};
+pub use fence::{
+    fence_passed, fences_pending, invalidate, not_in_the_transaction_that_published, pass_fence,
+};
 pub use interval::interval;
 pub use version::check_version;
 
-use by_age::SlicesByAge;
+pub use by_age::{MAX_SLICES, Slice, SlicesByAge};
 use pgrx::pg_sys;
 
 /// The number of slices of payloads.
@@ -30,6 +32,8 @@ pub struct Ring {
     opening: bool,
     /// Every claim made since this time is found. `Ran::MIN` means every claim.
     pub remembers_since: Ran,
+    /// The number of the ring if its slices can have filters: those of the inbox.
+    pub filtered: Option<usize>,
     slices: SlicesByAge,
     /// The slices of the journal, which rotate with the slices of the claims. The outbox has no
     /// such slices.
@@ -38,33 +42,42 @@ pub struct Ring {
 
 impl Ring {
     /// Returns the slices that no longer take claims, the oldest first.
-    pub fn sealed(&self) -> &[pg_sys::Oid] {
+    pub fn sealed(&self) -> &[Slice] {
         self.slices.sealed()
     }
 
     /// Returns the slice that was current before the last rotation.
-    pub fn newest_sealed(&self) -> pg_sys::Oid {
+    pub fn newest_sealed(&self) -> Slice {
         self.slices.newest_sealed()
     }
 
-    pub fn current(&self) -> pg_sys::Oid {
+    pub fn current(&self) -> Slice {
         self.slices.current()
     }
 
     /// Returns the next slice if claims must be written there too.
-    pub fn next_if_opening(&self) -> Option<pg_sys::Oid> {
+    pub fn next_if_opening(&self) -> Option<Slice> {
         self.opening.then(|| self.slices.next())
     }
 
+    /// Returns the slices to which claims are written, in this order.
+    pub fn written(&self) -> impl Iterator<Item = Slice> + use<> {
+        [Some(self.current()), self.next_if_opening()]
+            .into_iter()
+            .flatten()
+    }
+
     /// Returns the slices in which a claim can be, the oldest first.
-    pub fn probed(&self) -> Vec<pg_sys::Oid> {
-        let written = [Some(self.current()), self.next_if_opening()];
-        let sealed = self.sealed().iter().copied();
-        sealed.chain(written.into_iter().flatten()).collect()
+    pub fn probed(&self) -> Vec<Slice> {
+        self.sealed()
+            .iter()
+            .copied()
+            .chain(self.written())
+            .collect()
     }
 
     /// Returns every slice, regardless of its state.
-    pub fn all(&self) -> &[pg_sys::Oid] {
+    pub fn all(&self) -> &[Slice] {
         self.slices.all()
     }
 }
@@ -130,6 +143,7 @@ impl Rings {
         Rings {
             inbox: self.inbox.map(|ring| Ring {
                 slices: ring.calls.unwrap_or(ring.slices),
+                filtered: None,
                 ..ring
             }),
             ..*self

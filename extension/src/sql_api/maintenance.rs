@@ -3,12 +3,14 @@
 
 use super::Report;
 use crate::errors::given;
+use crate::filters::{self, FilterState};
 use crate::ring::{self, monotonic_us};
 use crate::settings;
 use crate::shared::{preloaded, this_database};
 use crate::stats;
 use pgrx::datum::Interval;
 use pgrx::iter::TableIterator;
+use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering;
 
@@ -28,6 +30,61 @@ fn fence(step: Option<&str>, wait: Option<bool>) -> Report<bool> {
 }
 
 #[pg_extern(sql = false)]
+fn build_filters(ring: Option<i32>) -> Report<bool> {
+    // A filter outlives a rollback, so it must not describe uncommitted tables.
+    ring::not_in_the_transaction_that_published()?;
+    let ring = usize::try_from(given(ring, "ring")?).unwrap_or(usize::MAX);
+    Ok(filters::build_next(ring)?)
+}
+
+#[pg_extern(sql = false)]
+#[allow(clippy::type_complexity)]
+fn filter_states() -> Result<
+    TableIterator<
+        'static,
+        (
+            name!(ring, i32),
+            name!(slice, i32),
+            name!(status, &'static str),
+            name!(reason, Option<&'static str>),
+            name!(bytes, Option<i64>),
+            name!(bits_per_claim, Option<i32>),
+            name!(expected_false_positives, Option<f64>),
+            name!(observed_false_positives, Option<f64>),
+            name!(look_ups, Option<i64>),
+        ),
+    >,
+    ErrorReport,
+> {
+    let row = |state: FilterState| {
+        let filter = state.filter.as_ref();
+        let looked_up = filter.filter(|filter| filter.look_ups > 0);
+        (
+            state.ring as i32,
+            i32::from(state.slice),
+            state.status,
+            state.reason,
+            filter.map(|filter| filter.bytes as i64),
+            filter.map(|filter| filter.bits_per_claim as i32),
+            filter.map(|filter| filter.expected_false_positives),
+            looked_up.map(|filter| filter.false_positives as f64 / filter.look_ups as f64),
+            filter.map(|filter| filter.look_ups as i64),
+        )
+    };
+    Ok(TableIterator::new(
+        filters::filter_states()?.into_iter().map(row),
+    ))
+}
+
+#[pg_extern(sql = false)]
+fn invalidate_filter(slice: Option<pg_sys::Oid>) -> bool {
+    if let Some(slice) = slice {
+        filters::invalidate(slice);
+    }
+    true
+}
+
+#[pg_extern(sql = false)]
 fn invalidate(relation: Option<pg_sys::Oid>) -> Report<()> {
     ring::invalidate(given(relation, "relation")?);
     Ok(())
@@ -35,7 +92,8 @@ fn invalidate(relation: Option<pg_sys::Oid>) -> Report<()> {
 
 #[pg_extern(sql = false)]
 fn check_version_for_sql() -> Report<()> {
-    Ok(ring::check_version()?)
+    ring::check_version()?;
+    Ok(())
 }
 
 // The result is an i64, because xid8 and int8 are the same 64 bits to the function manager.

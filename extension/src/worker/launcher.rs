@@ -2,6 +2,7 @@
 //! database after another.
 
 use super::end_on_sigterm;
+use crate::filters;
 use crate::pg::sleep_ms;
 use crate::settings;
 use crate::shared;
@@ -228,6 +229,14 @@ fn served_databases() -> Vec<pg_sys::Oid> {
         pg_sys::table_close(rel, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
         pg_sys::CommitTransactionCommand();
     }
-    dropped.into_iter().for_each(shared::forget);
+    dropped.into_iter().for_each(forget);
     found
+}
+
+/// Frees the shared state of a dropped database.
+fn forget(database: pg_sys::Oid) {
+    if let Some(number) = shared::number_of(database) {
+        filters::forget(number);
+    }
+    shared::forget(database);
 }

@@ -1,6 +1,7 @@
 //! The maintainer: a process that runs the due maintenance steps of one database and then ends.
 
 use super::end_on_sigterm;
+use crate::filters;
 use crate::pg::sleep_ms;
 use crate::ring::{check_version, fence_passed, fences_pending, monotonic_us};
 use crate::settings;
@@ -13,7 +14,8 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The interval, in milliseconds, at which a waiting rotation checks its fence.
+/// The interval, in milliseconds, at which a waiting rotation checks its fence, and a waiting
+/// filter the transactions that it waits for.
 const FENCE_MS: i64 = 50;
 
 #[pg_guard]
@@ -48,7 +50,7 @@ pub extern "C-unwind" fn idem_maintainer_main(database: pg_sys::Datum) {
         match pass() {
             Pass::NotInstalled => return,
             Pass::Done => continue,
-            Pass::Nothing if fences_pending() => wait_at_the_fence(),
+            Pass::Nothing if fences_pending() || filters::is_waiting() => wait_for_transactions(),
             Pass::Nothing => return,
         }
     }
@@ -110,12 +112,13 @@ fn version_is_served() -> bool {
     false
 }
 
-/// Waits until a fence has passed, or until the next pass is due.
-fn wait_at_the_fence() {
+/// Waits until a fence has passed or a filter can be completed, or until the next pass is due.
+fn wait_for_transactions() {
     let next_pass = Instant::now() + Duration::from_millis(settings::NAPTIME_MS.get() as u64);
     loop {
         sleep_ms(FENCE_MS);
-        if BackgroundWorker::transaction(fence_passed) || Instant::now() >= next_pass {
+        let is_over = BackgroundWorker::transaction(|| fence_passed() || filters::can_continue());
+        if is_over || Instant::now() >= next_pass {
             return;
         }
     }

@@ -218,7 +218,7 @@ async fn raise_priority(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// Plants the bug: rotates the ring without an opening and without a fence, at the normal rate.
+/// Plants the bug: rotates the ring without an opening and without a fence, once in a second.
 async fn rotate_at_once(site: Arc<Site>) {
     loop {
         if let Ok(client) = site.connect().await {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use idem_cluster::Cluster;
 use idem_testkit::clock::Clock;
-use idem_testkit::ring::{make_due, rotations};
+use idem_testkit::ring::{SEALED, make_due, rotations};
 use idem_testkit::{Session, until};
 
 use super::{claim, cluster, connect, with_idem};
@@ -116,7 +116,7 @@ async fn i1_move_after_a_wrong_clock_allows_no_second_claim() -> Result<()> {
     let server = server(&clock, "clock-move", ("idem.databases", "none"))?;
     let session = with_idem(&server, "shop").await?;
     jump(&clock, &session, 0, YEAR).await?;
-    for _ in 0..3 {
+    for _ in 0..=SEALED {
         make_due(&session, "standard").await?;
         session.run("CALL idem_maintain()").await?;
     }
@@ -141,7 +141,7 @@ async fn i6_new_message_is_not_expired_after_a_wrong_clock() -> Result<()> {
     let server = server(&clock, "clock-expired", ("idem.databases", "none"))?;
     let session = with_idem(&server, "shop").await?;
     jump(&clock, &session, 0, YEAR).await?;
-    for _ in 0..4 {
+    for _ in 0..SEALED + 2 {
         make_due(&session, "standard").await?;
         session.run("CALL idem_maintain()").await?;
     }

@@ -11,22 +11,20 @@
 //! objects that differ. Blocks in the script create objects in loops, so a difference of the text
 //! does not name the objects.
 //!
-//! A server reads scripts from its own share directory only. So the test has a private copy of
-//! PostgreSQL, which has the committed script under the name that CREATE EXTENSION looks for. The
-//! script of the build and a broken script are further versions of the extension in this copy.
+//! The script of the build and a broken script are further versions of the extension in a private
+//! copy of PostgreSQL. An upgrade from the previous version is compared with a new installation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use idem_cluster::{Cluster, Home, Install, workspace_root};
+use idem_cluster::{Cluster, Install, workspace_root};
 use idem_testkit::Session;
 
 use super::connect;
+use super::private_install::{PREVIOUS, PrivateInstall, create};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -99,54 +97,6 @@ fn each_other_script_is_detected_and_the_command_named() -> Result<()> {
     Ok(())
 }
 
-/// A private copy of PostgreSQL with scripts of the test.
-struct PrivateInstall {
-    install: Install,
-    // This field is declared last, so that the directory is removed last.
-    _home: Home,
-}
-
-impl PrivateInstall {
-    /// Links the files of the shared install into a new directory, which needs no space.
-    fn new() -> Result<Self> {
-        let shared = Install::from_env()?;
-        // If this process is killed, the next server that starts removes the directory.
-        let home = Home::create("install")?;
-        // The server's user must be able to enter the directory.
-        fs::set_permissions(home.dir(), Permissions::from_mode(0o755))?;
-        let linked = Command::new("cp")
-            .args(["--recursive", "--link"])
-            .arg(shared.root().join("usr"))
-            .arg(home.dir())
-            .status()?;
-        ensure!(linked.success(), "cp: {linked}");
-        let install = Install::open(home.dir(), shared.version())?;
-        Ok(Self {
-            install,
-            _home: home,
-        })
-    }
-
-    /// Adds a version of the extension, or replaces its script.
-    fn add(&self, version: &str, script: &str) -> Result<()> {
-        let directory = self.install.share_dir().join("extension");
-        let draft = directory.join("draft");
-        // The file is replaced and not changed, because it is also a file of the shared install.
-        fs::write(&draft, script)?;
-        fs::rename(draft, directory.join(format!("idem--{version}.sql")))?;
-        Ok(())
-    }
-
-    /// Starts a server without a worker, because a worker changes rows.
-    fn start(&self) -> Result<Cluster> {
-        Cluster::builder(&self.install)
-            .name("install-script")
-            .setting("shared_buffers", "32MB")
-            .setting("idem.databases", "none")
-            .start()
-    }
-}
-
 /// All objects and initial rows of a database, each by its header. The texts contain no OIDs and
 /// no times.
 type Catalog = BTreeMap<String, String>;
@@ -154,19 +104,16 @@ type Catalog = BTreeMap<String, String>;
 /// Installs a version of the extension in a new database and returns its objects.
 async fn install(cluster: &Cluster, version: &str) -> Result<Catalog> {
     let database = version.replace('.', "_");
-    connect(cluster, "postgres")
-        .await?
-        .run(&format!(
-            "CREATE DATABASE \"{database}\" TEMPLATE template0"
-        ))
-        .await?;
-    let session = connect(cluster, &database).await?;
-    session
-        .run(&format!("CREATE EXTENSION idem VERSION '{version}'"))
-        .await?;
+    create(cluster, &database, version).await?;
+    catalog(cluster, &database).await
+}
+
+/// Returns the objects of a database.
+async fn catalog(cluster: &Cluster, database: &str) -> Result<Catalog> {
+    let session = connect(cluster, database).await?;
     let dump = cluster.run(
         "pg_dump",
-        ["--binary-upgrade", "--schema-only", &database],
+        ["--binary-upgrade", "--schema-only", database],
         &[],
     )?;
     let mut catalog = objects(&dump);
@@ -301,12 +248,70 @@ async fn committed_script_creates_what_the_build_creates() -> Result<()> {
     let cluster = copy.start()?;
     let built = install(&cluster, BUILT).await?;
     let committed = install(&cluster, VERSION).await?;
-    let text = |catalog: &Catalog, header| catalog.get(header).cloned().unwrap_or_default();
-    for header in differences(&built, &committed) {
-        let (built, committed) = (text(&built, header), text(&committed, header));
-        eprintln!("{header}\n--- built:\n{built}\n--- committed:\n{committed}");
-    }
+    show_differences(("built", &built), ("committed", &committed));
     assert_eq!(differences(&built, &committed), [""; 0], "{ADVICE}");
+    Ok(())
+}
+
+fn show_differences((a_name, a): (&str, &Catalog), (b_name, b): (&str, &Catalog)) {
+    let text = |catalog: &Catalog, header| catalog.get(header).cloned().unwrap_or_default();
+    for header in differences(a, b) {
+        let (a, b) = (text(a, header), text(b, header));
+        eprintln!("{header}\n--- {a_name}:\n{a}\n--- {b_name}:\n{b}");
+    }
+}
+
+/// Goal: an upgrade makes the objects of a new installation. Only the order of the slices differs:
+/// the added slices are the oldest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn upgrade_makes_the_objects_of_a_new_installation() -> Result<()> {
+    let copy = PrivateInstall::with_previous()?;
+    let cluster = copy.start()?;
+    create(&cluster, "upgraded", PREVIOUS).await?;
+    let session = connect(&cluster, "upgraded").await?;
+    session.run("ALTER EXTENSION idem UPDATE").await?;
+    let mut upgraded = catalog(&cluster, "upgraded").await?;
+    let mut new = install(&cluster, VERSION).await?;
+    for catalog in [&mut upgraded, &mut new] {
+        catalog.remove("rows of idem.ring");
+    }
+    let rings = "SELECT id, name, retention, ARRAY(SELECT n FROM unnest(slices) n ORDER BY n),
+                        opened, started, rotations, rotated_at, remembers_since, opening, emptying
+                   FROM idem.ring ORDER BY id";
+    let fresh = connect(&cluster, &VERSION.replace('.', "_")).await?;
+    assert_eq!(session.text(rings).await?, fresh.text(rings).await?);
+    show_differences(("upgraded", &upgraded), ("new", &new));
+    assert_eq!(differences(&upgraded, &new), [""; 0]);
+    Ok(())
+}
+
+/// I9: default privileges that grant more do not apply to the objects that an upgrade adds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i9_upgrade_grants_nothing_by_default_privileges() -> Result<()> {
+    let copy = PrivateInstall::with_previous()?;
+    let cluster = copy.start()?;
+    create(&cluster, "upgraded", PREVIOUS).await?;
+    let session = connect(&cluster, "upgraded").await?;
+    session
+        .run(
+            "CREATE ROLE other;
+             ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO other;
+             ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC;
+             ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO other",
+        )
+        .await?;
+    let granted = "
+        SELECT count(*) FROM pg_depend d JOIN pg_extension x ON x.oid = d.refobjid
+          LEFT JOIN pg_proc f ON d.classid = 'pg_proc'::regclass AND f.oid = d.objid
+          LEFT JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid
+         CROSS JOIN aclexplode(CASE WHEN f.oid IS NULL THEN c.relacl
+                                    ELSE coalesce(f.proacl, acldefault('f', f.proowner)) END) a
+         WHERE x.extname = 'idem' AND d.deptype = 'e'
+           AND (a.grantee = 'other'::regrole
+                OR a.grantee = 0 AND f.proname IS DISTINCT FROM 'note_pending')";
+    assert_eq!(session.text(granted).await?, "0");
+    session.run("ALTER EXTENSION idem UPDATE").await?;
+    assert_eq!(session.text(granted).await?, "0");
     Ok(())
 }
 

@@ -8,9 +8,11 @@ mod flush;
 mod health;
 mod install_script;
 mod maintenance;
+mod private_install;
 mod reinstall;
 mod standby;
 mod unloaded;
+mod upgrade;
 mod versions;
 mod worker;
 

@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 use idem_testkit::DEADLINE;
-use idem_testkit::ring::{make_due, rotations};
+use idem_testkit::ring::{SEALED, make_due, rotations};
 
 use super::{claim, cluster, connect, drain, effects, record, with_idem};
 
@@ -51,12 +51,12 @@ async fn i1_i6_idem_maintain_replaces_worker_without_preload() -> Result<()> {
     session.run("SELECT idem_send('t', '2'::jsonb)").await?;
     tokio::time::timeout(DEADLINE, relaying).await???;
 
-    for rotation in 1..=3 {
+    for rotation in 1..=SEALED as i64 + 1 {
         make_due(&session, "standard").await?;
         assert_eq!(
             claim(&session, "m1").await?,
             "f",
-            "the claim is kept for two rotations"
+            "the claim is kept in the sealed slices"
         );
         session.run("CALL idem_maintain()").await?;
         assert_eq!(rotations(&session, "standard").await?, rotation);
@@ -64,7 +64,7 @@ async fn i1_i6_idem_maintain_replaces_worker_without_preload() -> Result<()> {
     assert_eq!(
         claim(&session, "m1").await?,
         "t",
-        "the claim is forgotten with the third rotation"
+        "the claim is forgotten with the last rotation"
     );
     Ok(())
 }

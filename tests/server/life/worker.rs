@@ -1,11 +1,13 @@
 //! Tests of the worker: it rotates the rings without a request, restarts when it is killed, and
 //! blocks no other session.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use idem_cluster::{Cluster, Shutdown};
-use idem_testkit::ring::{make_due, rotations};
+use idem_testkit::ring::{SEALED, make_due, rotations};
 use idem_testkit::{DEADLINE, Session, until};
 
 use super::{claim, cluster, connect, with_idem};
@@ -31,7 +33,7 @@ async fn rotate_fast(session: &Session) -> Result<()> {
 async fn keeps_rotating(session: &Session) -> Result<()> {
     let before = rotations(session, "standard").await?;
     until("the worker rotates the ring", async || {
-        Ok(rotations(session, "standard").await? >= before + 3)
+        Ok(rotations(session, "standard").await? > before + SEALED as i64)
     })
     .await
 }
@@ -344,4 +346,57 @@ async fn i7_worker_keeps_its_fence_while_the_lock_is_held() -> Result<()> {
     .await?;
     later.run("COMMIT").await?;
     Ok(())
+}
+
+/// Keeps a transaction with a claim open at any time: the next one begins before the last one ends.
+async fn write_without_a_pause(sessions: [Session; 2], is_over: Arc<AtomicBool>) -> Result<()> {
+    let begin = async |session: &Session| {
+        session.run("BEGIN").await?;
+        session
+            .run("SELECT idem_try_claim(gen_random_uuid(), 'orders')")
+            .await
+    };
+    begin(&sessions[0]).await?;
+    for (open, next) in [(0, 1), (1, 0)].iter().cycle() {
+        begin(&sessions[*next]).await?;
+        sessions[*open].run("COMMIT").await?;
+        if is_over.load(Ordering::Relaxed) {
+            return sessions[*next].run("COMMIT").await;
+        }
+    }
+    Ok(())
+}
+
+/// The worker builds the filter of the slice that takes claims, although transactions write to the
+/// slice at any time: it waits for those of its list.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn worker_builds_a_filter_while_transactions_write() -> Result<()> {
+    let cluster = cluster("worker-filters")?
+        .setting("idem.naptime", "200ms")
+        .start()?;
+    let session = with_idem(&cluster, "shop").await?;
+    assert_eq!(claim(&session, "first").await?, "t");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let writers = [
+        connect(&cluster, "shop").await?,
+        connect(&cluster, "shop").await?,
+    ];
+    let writing = tokio::spawn(write_without_a_pause(writers, Arc::clone(&is_over)));
+    for round in 0..2 {
+        until("the worker has built the filter", async || {
+            let status = "SELECT status FROM idem.filters WHERE ring = 'standard' AND slice = 0";
+            Ok(session.text(status).await? == "complete")
+        })
+        .await?;
+        // Another command invalidates the filter.
+        session
+            .run(&format!(
+                "INSERT INTO idem.inbox_standard_0 (key, claimed_at, destination, id)
+                     SELECT idem.key_of('row {round}'), now(), id, 'row {round}'
+                       FROM idem.destination"
+            ))
+            .await?;
+    }
+    is_over.store(true, Ordering::Relaxed);
+    writing.await?
 }

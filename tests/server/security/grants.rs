@@ -121,6 +121,7 @@ fn views(kind: &str) -> &'static [&'static str] {
             "relays",
             "rings",
             "stats",
+            "filters",
             "leases",
             "waiting_messages",
             "parked",
@@ -131,6 +132,7 @@ fn views(kind: &str) -> &'static [&'static str] {
             "relays",
             "rings",
             "stats",
+            "filters",
             "leases",
             "waiting_messages",
             "dead_letters",
@@ -248,6 +250,7 @@ async fn i9_each_kind_can_execute_only_its_functions() -> Result<()> {
                 "waiting",
                 "relay_states",
                 "counters",
+                "filter_states",
                 "ran",
                 "slice_table",
                 "slice_tables",
@@ -523,7 +526,7 @@ async fn i9_relay_monitor_and_admin_have_needed_privileges() -> Result<()> {
                  SELECT count(*) FROM idem.rings; SELECT count(*) > 0 FROM idem.stats"
             )
             .await?,
-        "1\n1\n1\n16\nt"
+        "1\n1\n1\n28\nt"
     );
     assert_eq!(
         session

@@ -1,4 +1,4 @@
-//! Three broken variants of the protocol: two of the rotation and one of the lease. Each of them
+//! Broken variants of the protocol: of the rotation, of the lease and of the filters. Each of them
 //! looks correct until it runs under stress.
 
 use std::time::Duration;
@@ -76,6 +76,20 @@ BEGIN
         RAISE EXCEPTION 'the message is already claimed' USING ERRCODE = '55000';
     END IF;
     RETURN true;
+END
+$$";
+
+/// Removes the constraints that invalidate the filter of a slice when another command than a claim
+/// inserts a row.
+pub const KEEP_FILTERS: &str = "
+DO $$
+DECLARE
+    slice record;
+BEGIN
+    FOR slice IN SELECT conrelid::regclass AS name FROM pg_constraint
+                  WHERE conname = 'row_invalidates_the_filter' LOOP
+        EXECUTE format('ALTER TABLE %s DROP CONSTRAINT row_invalidates_the_filter', slice.name);
+    END LOOP;
 END
 $$";
 

@@ -9,6 +9,7 @@ mod chaos;
 pub mod checker;
 mod client;
 mod duration;
+mod import;
 pub mod lease;
 mod line;
 pub mod outside;

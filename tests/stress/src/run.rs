@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use idem_cluster::Cluster;
+use idem_testkit::ring::SEALED;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
@@ -15,7 +16,7 @@ use tokio_postgres::Error;
 use super::checker::{Answer, Handled, Look, Verdict, check, repeated};
 use super::line::{connect, expect_kill};
 use super::window::Window;
-use super::{broken, chaos, client, outside};
+use super::{broken, chaos, client, import, outside};
 
 /// The time between two checks of the business table during a run.
 const BETWEEN_CHECKS: Duration = Duration::from_secs(1);
@@ -60,6 +61,8 @@ pub struct Coverage {
     pub pending_rotations: u64,
     /// Steps of the rotation of the payloads.
     pub payload_steps: u64,
+    /// Messages that were imported by another command than a claim.
+    pub imported: u64,
 }
 
 impl Coverage {
@@ -72,6 +75,7 @@ impl Coverage {
             && self.moved >= least.moved
             && self.pending_rotations >= least.pending_rotations
             && self.payload_steps >= least.payload_steps
+            && self.imported >= least.imported
     }
 }
 
@@ -101,6 +105,10 @@ pub struct Config {
     pub kills: bool,
     /// Whether the destination moves between two rings.
     pub moves: bool,
+    /// Whether another command than a claim inserts rows.
+    pub imports: bool,
+    /// Whether such a row invalidates the filter of its slice.
+    pub invalidates_filters: bool,
     /// The condition that ends the run.
     pub goal: Goal,
     /// The time after which a run that has not reached its goal fails.
@@ -133,6 +141,7 @@ pub(super) struct Counts {
     pub terminated: AtomicU64,
     pub crashed: AtomicU64,
     pub moved: AtomicU64,
+    pub imported: AtomicU64,
     pub sessions_lost: AtomicU64,
 }
 
@@ -179,6 +188,7 @@ impl Arena {
             moved: count(&self.counts.moved),
             pending_rotations: count(&self.rotations.pending),
             payload_steps: count(&self.rotations.payloads),
+            imported: count(&self.counts.imported),
         }
     }
 }
@@ -225,6 +235,10 @@ pub async fn run(cluster: Arc<Cluster>, config: Config) -> Result<Outcome> {
     }
     if arena.config.moves {
         helpers.spawn(chaos::move_destination(Arc::clone(&arena)));
+    }
+    if arena.config.imports {
+        let number = arena.config.clients + arena.config.outside;
+        helpers.spawn(import::work(Arc::clone(&arena), number));
     }
     let auditor = tokio::spawn(audit(Arc::clone(&arena)));
 
@@ -298,6 +312,10 @@ async fn prepare(cluster: &Cluster, config: &Config) -> Result<()> {
     if config.outside > 0 {
         client.batch_execute(outside::SCHEMA).await?;
     }
+    client.batch_execute(import::SCHEMA).await?;
+    if !config.invalidates_filters {
+        client.batch_execute(broken::KEEP_FILTERS).await?;
+    }
     // This order keeps short <= standard <= long at every step.
     for (ring, share) in [("short", 0.5), ("standard", 1.0), ("long", 1.5)] {
         let keeps = config.retention.mul_f64(share).as_millis();
@@ -312,7 +330,7 @@ async fn prepare(cluster: &Cluster, config: &Config) -> Result<()> {
 
 async fn rotate(arena: Arc<Arena>) -> Result<()> {
     if arena.config.rotation == Rotation::AtOnce {
-        return broken::rotate(&arena, arena.config.retention / 2).await;
+        return broken::rotate(&arena, arena.config.retention / SEALED as u32).await;
     }
     while arena.is_open() {
         let client = connect(&arena.url).await?;
@@ -464,6 +482,8 @@ impl Config {
             rotation: Rotation::WorkerAndCalls,
             kills: true,
             moves: true,
+            imports: true,
+            invalidates_filters: true,
             goal,
             deadline: super::deadline(),
             seed: idem_testkit::seed(),
@@ -528,6 +548,19 @@ impl Config {
             work_before_claims: 80,
             work_between_claims: 2,
             rotation: Rotation::Calls,
+            kills: false,
+            moves: false,
+            deadline: Duration::from_secs(180),
+            ..Self::healthy(Goal::Double)
+        }
+    }
+
+    /// Returns the settings of a run in which imported rows do not invalidate the filter of their
+    /// slice.
+    #[must_use]
+    pub fn without_invalidation() -> Self {
+        Self {
+            invalidates_filters: false,
             kills: false,
             moves: false,
             deadline: Duration::from_secs(180),

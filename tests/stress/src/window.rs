@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use idem_testkit::ring::SEALED;
 use rand::{Rng, RngExt};
 
 /// The mean number of deliveries of a message.
@@ -23,9 +24,8 @@ pub struct Window {
     redelivered_for: AtomicU64,
 }
 
-/// The number of rotations after which a claim is certainly forgotten, with a margin: a claim is
-/// found for two to three periods.
-const PERIODS: u32 = 6;
+/// The number of rotations after which a claim is certainly forgotten, with a margin.
+const PERIODS: u32 = 2 * SEALED as u32;
 
 impl Window {
     /// Creates a window that begins to move with the first delivery.

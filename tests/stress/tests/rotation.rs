@@ -17,6 +17,7 @@ async fn i1_i6_claims_are_unique_and_kept_during_rotation_and_kills() -> Result<
         terminated: 20,
         crashed: 2,
         moved: 5,
+        imported: 100,
         ..Coverage::default()
     };
     let config = Config::healthy(Goal::Covered {
@@ -50,6 +51,12 @@ async fn i1_checker_detects_rotation_without_opening_and_fence() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_checker_detects_ring_state_read_by_own_snapshot() -> Result<()> {
     assert_detected("own snapshot", Config::by_own_snapshot()).await
+}
+
+/// The checker detects rows that are missing in the filter of their slice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i1_checker_detects_filter_that_misses_imported_rows() -> Result<()> {
+    assert_detected("without invalidation", Config::without_invalidation()).await
 }
 
 /// I1, I4, I6: the invariants hold when leases, received messages and external calls use the same

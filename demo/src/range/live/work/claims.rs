@@ -16,7 +16,7 @@ use super::{
     sessions::{monotonic_us, repeat},
 };
 
-/// The destination of these claims, in a ring that rotates every second.
+/// The destination of these claims, in a ring that rotates three times in a second.
 pub const DESTINATION: &str = "range.claims";
 
 /// The retention of that ring.

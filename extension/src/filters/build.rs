@@ -1,0 +1,182 @@
+//! Builds the filters.
+//!
+//! 1. *Prepare*: a filter that excludes nothing. From now on each claimer adds its claim to the
+//!    filter before it inserts the claim.
+//! 2. *Wait* for the transactions that were writing to the slice: they may have inserted, or may be
+//!    about to insert, claims that they have not added.
+//! 3. *Scan* the slice and add every row version, and *complete* the filter.
+//!
+//! A lock lets one process of a database at a time do a step. The same steps build the filter of a
+//! sealed slice and that of a slice that takes claims. Rows that other commands insert, such as
+//! COPY, invalidate the filter before they exist: see [`invalidate`].
+
+use super::memory::{self, Filters, filters};
+use super::slice::place_of;
+use crate::errors::Result;
+use crate::pause::is_left_out;
+use crate::pg::{
+    Lockers, Table, estimated_rows, for_each_version, is_standby, try_with_exclusive_lock,
+};
+use crate::ring::{self, Ring, Slice};
+use idem_core::MessageId;
+use idem_core::filter::{Building, ClaimHash, Description, Status, Tag};
+use pgrx::pg_sys;
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+/// The smallest number of claims for which a filter is prepared: such a filter fills one chunk.
+const LEAST_CLAIMS: u64 = 1 << 15;
+/// A filter that passes more of the claims that are not in its slice is built again, if it has more
+/// claims than it was prepared for.
+const MOST_FALSE_POSITIVES: f64 = 0.01;
+
+thread_local! {
+    /// The transactions that each filter waits for, by the number of its state. The list is read
+    /// when the filter is prepared or later, so it may contain more transactions than needed.
+    static WAITING: RefCell<HashMap<(u32, u64), Lockers>> = RefCell::default();
+}
+
+/// The columns of a slice of the inbox.
+mod column {
+    pub const KEY: i32 = 1;
+    pub const DESTINATION: i32 = 3;
+}
+
+/// Does the next step for the slices of one ring: the newest slice first, because most duplicates
+/// are young. Returns true if a step was done.
+pub fn build_next(ring_number: usize) -> Result<bool> {
+    let Some(filters) = filters() else {
+        return Ok(false);
+    };
+    // A standby replays claims, and does not add them to a filter.
+    if is_standby() {
+        return Ok(false);
+    }
+    let rings = ring::look()?;
+    let Some(ring) = rings.inbox.get(ring_number) else {
+        return Ok(false);
+    };
+    let build_one = || {
+        let probed = ring.probed();
+        remove_others(&filters, ring_number, ring, &probed);
+        let mut newest_first = probed.into_iter().rev();
+        newest_first.any(|slice| build(&filters, ring, slice))
+    };
+    Ok(try_with_exclusive_lock(ring::ring_table()?, build_one).unwrap_or_default())
+}
+
+/// Removes the filters of slices in which no claim can be any more.
+fn remove_others(filters: &Filters, ring_number: usize, ring: &Ring, probed: &[Slice]) {
+    let needed = |slot, tag| {
+        probed
+            .iter()
+            .any(|&slice| place_of(ring, slice) == Some((slot, tag)))
+    };
+    for slot in memory::slots_of(ring_number) {
+        let filter = filters.arena.describe(slot);
+        if filter.is_some_and(|filter| !needed(slot, filter.tag)) {
+            filters.arena.remove(slot);
+        }
+    }
+}
+
+/// Does the next step for a slice. Returns false if its filter is good, has no memory, or waits.
+fn build(filters: &Filters, ring: &Ring, slice: Slice) -> bool {
+    let Some((slot, tag)) = place_of(ring, slice) else {
+        return false;
+    };
+    let arena = filters.arena;
+    if let Some(building) = arena.building(slot, tag) {
+        return has_ended(tag, &building) && fill(filters, slice.table, building);
+    }
+    let filter = arena.describe(slot).filter(|filter| filter.tag == tag);
+    let claims = expected_claims(ring, slice);
+    !filter.is_some_and(|filter| is_good(&filter, claims)) && arena.prepare(slot, tag, claims)
+}
+
+/// Returns whether a filter need not be built again.
+fn is_good(filter: &Description, claims: u64) -> bool {
+    let is_full = claims > filter.capacity;
+    filter.status == Status::Complete
+        && !(is_full && filter.expected_false_positives > MOST_FALSE_POSITIVES)
+}
+
+/// Returns the number of claims for which the filter of a slice is prepared. A slice that still
+/// takes claims will probably have as many as the slice before it.
+fn expected_claims(ring: &Ring, slice: Slice) -> u64 {
+    let rows = |slice: Slice| estimated_rows(&Table::for_reading(slice.table));
+    let is_sealed = ring.sealed().contains(&slice);
+    let expected = match is_sealed {
+        true => rows(slice) * 11 / 10,
+        false => (rows(slice) * 3 / 2).max(rows(ring.newest_sealed())),
+    };
+    expected.max(LEAST_CLAIMS)
+}
+
+/// Returns whether the transactions have ended that were writing to the slice when the filter was
+/// prepared.
+fn has_ended(tag: Tag, building: &Building) -> bool {
+    if is_left_out("filter: wait for writers") {
+        return true;
+    }
+    let key = (tag.table, building.number());
+    WAITING.with_borrow_mut(|waiting| {
+        waiting.retain(|(table, number), _| *table != tag.table || *number == key.1);
+        let lockers = waiting
+            .entry(key)
+            .or_insert_with(|| Lockers::of(pg_sys::Oid::from(tag.table)));
+        let has_ended = lockers.have_ended();
+        if has_ended {
+            waiting.remove(&key);
+        }
+        has_ended
+    })
+}
+
+/// Returns whether a filter waits in this backend for transactions that were writing to its slice.
+/// The list is kept, because the next maintainer would make a new list with later transactions.
+pub fn is_waiting() -> bool {
+    WAITING.with_borrow(|waiting| waiting.values().any(|lockers| !lockers.is_empty()))
+}
+
+/// Returns whether a filter that waits can be completed. Must be called in a transaction.
+pub fn can_continue() -> bool {
+    WAITING.with_borrow_mut(|waiting| {
+        waiting
+            .values_mut()
+            .any(|lockers| !lockers.is_empty() && lockers.have_ended())
+    })
+}
+
+/// Adds every row of the slice to the filter and completes it.
+fn fill(filters: &Filters, slice: pg_sys::Oid, building: Building) -> bool {
+    let table = Table::for_reading(slice);
+    for_each_version(&table, |column| {
+        let key = column(column::KEY);
+        let destination = column(column::DESTINATION);
+        if let (Some(key), Some(destination)) = (key, destination) {
+            // SAFETY: the column is a uuid: 16 bytes, passed by reference.
+            let key = MessageId::from_uuid(unsafe { *key.cast_mut_ptr::<[u8; 16]>() }).key;
+            let destination = destination.value() as i32;
+            building.add(ClaimHash::new(filters.seed, &key, destination));
+        }
+    });
+    building.complete()
+}
+
+/// Makes the filter of this table exclude nothing, before a row exists that was not added to it.
+pub fn invalidate(table: pg_sys::Oid) {
+    let Some(filters) = filters() else {
+        return;
+    };
+    for slot in memory::slots() {
+        filters.arena.invalidate(slot, table.to_u32());
+    }
+}
+
+/// Removes every filter of a database that no longer exists.
+pub fn forget(database: usize) {
+    if let Some(filters) = filters() {
+        memory::slots_of_database(database).for_each(|slot| filters.arena.remove(slot));
+    }
+}

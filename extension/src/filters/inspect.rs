@@ -1,0 +1,67 @@
+//! Describes the filters for the view idem.filters.
+
+use super::memory::{Filters, filters};
+use super::slice::place_of;
+use crate::errors::Result;
+use crate::pg::is_standby;
+use crate::ring;
+use crate::shared::preloaded;
+use idem_core::filter::{Description, Status};
+
+/// The filter of a slice, or the reason why it has none.
+pub struct FilterState {
+    pub ring: usize,
+    pub slice: i16,
+    /// `complete`, `building` or `none`. Claims read the slice unless it is `complete`.
+    pub status: &'static str,
+    /// Why the filter is not complete.
+    pub reason: Option<&'static str>,
+    /// What is known about a filter that is complete or being built.
+    pub filter: Option<Description>,
+}
+
+/// Returns the state of each slice in which a claim can be.
+pub fn filter_states() -> Result<Vec<FilterState>> {
+    let rings = ring::look()?;
+    let mut states = Vec::new();
+    for (number, ring) in rings.inbox.iter().enumerate() {
+        for slice in ring.probed() {
+            let found = filters().zip(place_of(ring, slice));
+            let filter = found.and_then(|(filters, (slot, tag))| {
+                let filter = filters.arena.describe(slot);
+                filter.filter(|filter| filter.tag == tag)
+            });
+            let (status, reason) = match filter.map(|filter| filter.status) {
+                Some(Status::Complete) => ("complete", None),
+                Some(Status::Building) => ("building", Some(WAITS)),
+                Some(Status::Invalid) => ("none", Some(INVALID)),
+                Some(Status::None) | None => ("none", Some(reason(found.map(|(all, _)| all)))),
+            };
+            states.push(FilterState {
+                ring: number,
+                slice: slice.number,
+                status,
+                reason,
+                filter: filter.filter(|_| status != "none"),
+            });
+        }
+    }
+    Ok(states)
+}
+
+const WAITS: &str = "it waits for transactions that were writing to the slice";
+const INVALID: &str = "another command than a claim inserted rows; the filter is built again";
+
+/// Returns why a slice has no filter. `filters` is none if this database has no slots.
+fn reason(filters: Option<Filters>) -> &'static str {
+    match filters {
+        _ if !preloaded() => "the library is not preloaded",
+        _ if super::memory::filters().is_none() => "idem.filter_memory is 0",
+        None => "too many databases use idem",
+        _ if is_standby() => "filters are built after the promotion of this standby",
+        Some(filters) if !filters.arena.has_room_for(1) => "idem.filter_memory is used up",
+        Some(_) => {
+            "the worker builds it, if a destination uses the ring and idem.filter_memory has room"
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The shared memory of the filters.
+
+use anyhow::{Result, ensure};
+use idem_testkit::{Session, until};
+
+use super::{build, claim, cluster, database, seal, status, with_idem};
+
+async fn reasons(session: &Session) -> Result<String> {
+    session
+        .text("SELECT DISTINCT reason FROM idem.filters ORDER BY 1")
+        .await
+}
+
+/// I1: without memory, and with a library that is not preloaded, claims read the slices.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i1_claims_are_found_without_filters() -> Result<()> {
+    for (preload, reason) in [
+        (true, "idem.filter_memory is 0"),
+        (false, "the library is not preloaded"),
+    ] {
+        let mut builder = cluster("filters-none")?.preload(preload);
+        if preload {
+            builder = builder.setting("idem.filter_memory", "0");
+        }
+        let server = builder.start()?;
+        let session = with_idem(&server, "shop").await?;
+        ensure!(claim(&session, "m").await?, "{reason}");
+        session.run("CALL idem_maintain()").await?;
+        seal(&session).await?;
+        ensure!(!claim(&session, "m").await?, "{reason}");
+        assert_eq!(reasons(&session).await?, reason);
+        let health = "SELECT status FROM idem_health() WHERE check_name = 'filters'";
+        assert_eq!(session.text(health).await?, "ok", "{reason}");
+    }
+    Ok(())
+}
+
+/// I1: a slice that finds no memory has no filter. Its rows are found, and health names the reason.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i1_full_memory_leaves_slices_without_filters() -> Result<()> {
+    // There is room for the filters of about 900,000 claims with 8 bits for each.
+    let server = cluster("filters-full")?
+        .setting("idem.filter_memory", "1")
+        .start()?;
+    let session = with_idem(&server, "shop").await?;
+    ensure!(claim(&session, "m").await?);
+    for slice in [2, 3, 4] {
+        session
+            .run(&format!(
+                "INSERT INTO idem.inbox_standard_{slice} (key, claimed_at, destination)
+                     SELECT gen_random_uuid(), now(), 1 FROM generate_series(1, 400000);
+                 ANALYZE idem.inbox_standard_{slice}"
+            ))
+            .await?;
+    }
+    until("the maintenance has nothing more to build", async || {
+        session.run("CALL idem_maintain()").await?;
+        let built = "SELECT NOT (SELECT bool_or(idem.build_filters(r))
+                                   FROM generate_series(0, 2) r)";
+        Ok(session.text(built).await? == "t")
+    })
+    .await?;
+    let large = "SELECT string_agg(status, ', ' ORDER BY status)
+                   FROM idem.filters WHERE ring = 'standard' AND slice IN (2, 3, 4)";
+    assert_eq!(session.text(large).await?, "complete, none, none");
+    let health = "SELECT status, detail FROM idem_health() WHERE check_name = 'filters'";
+    let health = session.text(health).await?;
+    ensure!(
+        health.starts_with("warning|each claim reads large slices")
+            && health.contains("2 slices of ring standard (idem.filter_memory is used up)"),
+        "{health}"
+    );
+    for slice in [2, 3, 4] {
+        session.run("BEGIN").await?;
+        let again = format!(
+            "SELECT count(*) FROM (SELECT key FROM idem.inbox_standard_{slice} LIMIT 100) known
+              WHERE idem_try_claim(known.key, 'd')"
+        );
+        assert_eq!(session.text(&again).await?, "0", "slice {slice}");
+        session.run("ROLLBACK").await?;
+    }
+    Ok(())
+}
+
+/// Databases with and without memory for their filters find their claims, and the memory of dropped
+/// databases is used again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i1_many_databases_share_the_memory() -> Result<()> {
+    /// 1 MB has 16 chunks, and a database needs one chunk for each slice with a filter.
+    const DATABASES: usize = 4;
+    let server = cluster("filters-many")?
+        .setting("idem.filter_memory", "1")
+        .setting("idem.naptime", "100ms")
+        .setting("idem.databases", "none")
+        .start()?;
+    let mut sessions = Vec::new();
+    for n in 0..DATABASES {
+        let session = with_idem(&server, &format!("d{n}")).await?;
+        ensure!(claim(&session, "m").await?);
+        session.run("CALL idem_maintain()").await?;
+        seal(&session).await?;
+        ensure!(!claim(&session, "m").await?);
+        sessions.push(session);
+    }
+    let last = sessions.pop().expect("a session");
+    last.run("CALL idem_maintain()").await?;
+    assert_eq!(status(&last, 0).await?, "none");
+    drop(sessions);
+    let admin = database(&server, "admin").await?;
+    for n in 0..DATABASES - 1 {
+        admin
+            .run(&format!("DROP DATABASE d{n} WITH (FORCE)"))
+            .await?;
+    }
+    // The launcher notices the dropped databases.
+    until("the memory is free", async || {
+        last.run("CALL idem_maintain()").await?;
+        Ok(status(&last, 0).await? == "complete")
+    })
+    .await?;
+    ensure!(!claim(&last, "m").await?);
+    Ok(())
+}
+
+/// I1: a slice that gets more claims than its filter was prepared for gets a larger filter, and its
+/// claims are found.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i1_full_filter_is_built_again_with_more_memory() -> Result<()> {
+    let server = cluster("filters-larger")?.start()?;
+    let session = with_idem(&server, "shop").await?;
+    ensure!(claim(&session, "first").await?);
+    build(&session).await?;
+    let size = "SELECT bytes FROM idem.filters WHERE ring = 'standard' AND slice = 0";
+    let before: i64 = session.text(size).await?.parse()?;
+    // The smallest filter is prepared for 32,768 claims.
+    session
+        .run(
+            "BEGIN;
+             SELECT idem_try_claim_batch(array_agg('m' || n), 'd') FROM generate_series(1, 90000) n
+              GROUP BY n / 10000;
+             COMMIT;
+             ANALYZE idem.inbox_standard_0",
+        )
+        .await?;
+    until("the filter is larger", async || {
+        session.run("SELECT idem.build_filters(1)").await?;
+        let bytes: i64 = session.text(size).await?.parse()?;
+        Ok(bytes > 2 * before && status(&session, 0).await? == "complete")
+    })
+    .await?;
+    seal(&session).await?;
+    session.run("BEGIN").await?;
+    let again = "SELECT count(*) FROM generate_series(1, 90000, 9) n
+                  WHERE idem_try_claim('m' || n, 'd')";
+    assert_eq!(session.text(again).await?, "0");
+    session.run("ROLLBACK").await?;
+    // The look-ups of claims that are in no slice are counted.
+    session.run("BEGIN").await?;
+    session
+        .run("SELECT idem_try_claim('n' || n, 'd') FROM generate_series(1, 20000) n")
+        .await?;
+    session.run("ROLLBACK").await?;
+    let rate = "SELECT look_ups >= 19000, observed_false_positives < 0.02,
+                       expected_false_positives < 0.02
+                  FROM idem.filters WHERE ring = 'standard' AND slice = 0";
+    assert_eq!(session.text(rate).await?, "t|t|t");
+    Ok(())
+}

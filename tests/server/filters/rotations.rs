@@ -1,0 +1,83 @@
+//! Filters while the ring rotates.
+
+use anyhow::{Result, ensure};
+use idem_testkit::Database;
+use idem_testkit::ring::SEALED;
+
+use super::{build, claim, seal, status};
+
+/// I1: claims are found in each position of the ring, and a slice that is used again does not keep
+/// the filter of its earlier rows.
+#[tokio::test]
+async fn i1_claims_are_found_through_rotations() -> Result<()> {
+    let db = Database::without_worker("through_rotations").await?;
+    let session = db.connect().await?;
+    let slices = SEALED + 2;
+    let numbers = "SELECT cardinality(idem.slice_numbers(1::int2))";
+    assert_eq!(session.text(numbers).await?, slices.to_string());
+    for round in 0..slices + 2 {
+        let current = i32::try_from(round % slices)?;
+        assert_eq!(status(&session, current).await?, "none", "round {round}");
+        build(&session).await?;
+        ensure!(claim(&session, &format!("m-{round}")).await?);
+        for earlier in (0..=round).rev().take(SEALED + 1) {
+            let id = format!("m-{earlier}");
+            ensure!(!claim(&session, &id).await?, "{id} in round {round}");
+        }
+        seal(&session).await?;
+    }
+    Ok(())
+}
+
+/// I1: a batch finds claims in slices with filters, also beyond the claims whose lines are fetched
+/// together, and in a slice that it opens for a later claim of the batch.
+#[tokio::test]
+async fn i1_batch_finds_claims_behind_filters() -> Result<()> {
+    let db = Database::without_worker("batch_filters").await?;
+    let session = db.connect().await?;
+    build(&session).await?;
+    let batch = |ids: &str| {
+        format!(
+            "BEGIN;
+             SELECT string_agg(CASE WHEN c THEN 't' ELSE 'f' END, '' ORDER BY n)
+               FROM unnest(idem_try_claim_uuid_batch(ARRAY(
+                        SELECT lpad(to_hex(n), 32, '0')::uuid FROM generate_series({ids}) n
+                         ORDER BY n), 'd')) WITH ORDINALITY AS b (c, n);
+             COMMIT"
+        )
+    };
+    // Each third id is claimed, in two slices.
+    assert_eq!(session.text(&batch("3, 90, 6")).await?, "t".repeat(15));
+    seal(&session).await?;
+    build(&session).await?;
+    assert_eq!(session.text(&batch("6, 90, 6")).await?, "t".repeat(15));
+    seal(&session).await?;
+    build(&session).await?;
+    assert_eq!(session.text(&batch("1, 90")).await?, "ttf".repeat(30));
+    assert_eq!(session.text(&batch("1, 90")).await?, "f".repeat(90));
+    Ok(())
+}
+
+/// I1: the claims of a destination that has moved to another ring are found in its earlier ring:
+/// in a sealed slice, and in the current slice, which other destinations still write.
+#[tokio::test]
+async fn i1_claims_are_found_in_a_ring_with_filters_that_was_left() -> Result<()> {
+    let db = Database::without_worker("left_filters").await?;
+    let session = db.connect().await?;
+    ensure!(claim(&session, "sealed").await?);
+    seal(&session).await?;
+    ensure!(claim(&session, "current").await?);
+    session.run("SELECT idem_configure('d', '30 days')").await?;
+    build(&session).await?;
+    for id in ["sealed", "current"] {
+        ensure!(!claim(&session, id).await?, "{id}");
+    }
+    ensure!(claim(&session, "new").await?);
+    ensure!(!claim(&session, "new").await?);
+    seal(&session).await?;
+    build(&session).await?;
+    for id in ["sealed", "current", "new"] {
+        ensure!(!claim(&session, id).await?, "{id} after a rotation");
+    }
+    Ok(())
+}
