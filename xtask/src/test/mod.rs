@@ -275,7 +275,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use parts::{OTHERS, SERVER, UNITS};
+    use parts::{MODEL, OTHERS, SERVER, UNITS};
 
     /// Returns the arguments and the variables of a step in one line.
     fn line(step: &Step) -> String {
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn set_of_ci_runs_every_package_and_test_binary() {
-        let run_whole = [UNITS.packages, CLIENTS.packages].concat();
+        let run_whole = [UNITS.packages, MODEL.packages, CLIENTS.packages].concat();
         for (package, binaries) in packages() {
             // The extension is tested through a server.
             if package == "idem" || run_whole.contains(&package.as_str()) {
@@ -378,8 +378,8 @@ mod tests {
             0,
             "{ci:#?}"
         );
-        // The three runs with tests on live servers: `OTHERS`, `RACES` and `SERVER`.
-        assert_eq!(everything.iter().filter(long).count(), 3, "{everything:#?}");
+        // The model, and the three runs with tests on live servers: `OTHERS`, `RACES`, `SERVER`.
+        assert_eq!(everything.iter().filter(long).count(), 4, "{everything:#?}");
         assert_eq!(
             everything.iter().filter(proxied).count(),
             1,

@@ -108,6 +108,15 @@ pub const CLIENTS: Part = Part {
     has_long_tests: false,
 };
 
+/// The model of the protocol.
+pub const MODEL: Part = Part {
+    name: "model",
+    packages: &["idem-model"],
+    features: Features::Default,
+    targets: Targets::All,
+    has_long_tests: true,
+};
+
 /// The unit tests of the runtime without its features: they test the code that is compiled only
 /// when a feature is disabled.
 const WITHOUT_FEATURES: Part = Part {
@@ -119,8 +128,9 @@ const WITHOUT_FEATURES: Part = Part {
 };
 
 /// The parts of the set of CI, in their order.
-pub const CI: [Part; 6] = [
+pub const CI: [Part; 7] = [
     UNITS,
+    MODEL,
     WITHOUT_FEATURES,
     CLIENTS,
     live("live servers", Targets::Binaries(OTHERS)),

@@ -1,0 +1,75 @@
+//! The model keeps the invariants in every order of its steps, and reaches what they are about.
+
+use idem_model::{Claims, Rule};
+use stateright::{Checker, Model};
+
+fn check(model: Claims) {
+    let checker = model.checker().threads(2).spawn_bfs().join();
+    println!("{} states", checker.unique_state_count());
+    checker.assert_properties();
+}
+
+/// I1, I3, I6, I7, I8: two claimers, three rotations, and a row that another command inserts.
+#[test]
+fn i1_message_is_claimed_once_in_every_order_of_steps() {
+    check(Claims::WHOLE);
+}
+
+/// The same with a crash of the server after each step.
+#[test]
+#[ignore = "takes minutes: part of `cargo xtask test everything`"]
+fn i1_crash_at_any_step_breaks_no_invariant() {
+    check(Claims {
+        crashes: 1,
+        ..Claims::WHOLE
+    });
+}
+
+/// The same with a slice that takes claims again, so that its filter belongs to earlier claims.
+#[test]
+#[ignore = "takes minutes: part of `cargo xtask test everything`"]
+fn i1_slice_that_takes_claims_again_breaks_no_invariant() {
+    check(Claims {
+        rotations: 5,
+        copies: false,
+        ..Claims::WHOLE
+    });
+}
+
+/// The same with three claimers and two rotations.
+#[test]
+#[ignore = "takes minutes: part of `cargo xtask test everything`"]
+fn i1_three_claimers_claim_a_message_once() {
+    let model = Claims {
+        claimers: 3,
+        rotations: 2,
+        copies: false,
+        ..Claims::WHOLE
+    };
+    let checker = model.checker().threads(2).spawn_bfs().join();
+    println!("{} states", checker.unique_state_count());
+    // No claim is removed by the second rotation, so only the invariants hold.
+    for (name, path) in checker.discoveries() {
+        assert!(
+            !Claims::is_invariant(name),
+            "{name}: {:?}",
+            path.into_actions()
+        );
+    }
+}
+
+/// The checker finds each rule that is left out within the bounds of the tests above.
+#[test]
+#[ignore = "takes minutes: part of `cargo xtask test everything`"]
+fn i1_checker_finds_each_rule_that_is_left_out() {
+    for rule in Rule::ALL {
+        let checker = Claims::without(rule)
+            .checker()
+            .threads(2)
+            .spawn_bfs()
+            .join();
+        let found = checker.discoveries();
+        let is_found = found.keys().any(|name| Claims::is_invariant(name));
+        assert!(is_found, "{rule:?}");
+    }
+}
