@@ -16,6 +16,7 @@ use async_nats::jetstream::{
     self,
     consumer::{AckPolicy, Info, pull},
 };
+use futures_util::StreamExt;
 use idem_nats::{NatsConfig, NatsSource, NatsSubscription};
 use idem_runtime::{
     Consumer, Delivery, HandlerError, Message, Publisher, Settlement, Source, Tx, consumer::Summary,
@@ -367,6 +368,20 @@ async fn short_disconnect_redelivers_no_waiting_message() {
     assert_eq!(unsettled(&url, "cut").await, 0);
 }
 
+/// Waits until a source has reported progress of redeliveries of `messages` messages, after as many
+/// first deliveries. `reports` are what it publishes to the subjects of deliveries.
+async fn holds_redeliveries(mut reports: async_nats::Subscriber, messages: usize) {
+    let mut held = HashSet::new();
+    while held.len() < messages {
+        let report = reports.next().await.unwrap();
+        // $JS.ACK.<stream>.<consumer>.<deliveries>.<number of the message>.<number of the delivery>
+        let numbers: Vec<&str> = report.subject.split('.').collect();
+        if numbers[6].parse::<usize>().unwrap() > messages {
+            held.insert(numbers[5].to_owned());
+        }
+    }
+}
+
 /// The server redelivers prefetched messages after a long disconnect. The source yields each of
 /// them once.
 #[tokio::test(flavor = "multi_thread")]
@@ -377,6 +392,11 @@ async fn long_disconnect_delivers_a_prefetched_message_once() {
     let mut source = source(&line.url, "long-cut", 1);
     let first = next(&mut source).await;
     delivered(&url, "long-cut", 3).await;
+    let observer = async_nats::connect(&url).await.unwrap();
+    let reports = observer
+        .subscribe("$JS.ACK.long-cut.worker.>")
+        .await
+        .unwrap();
     line.cut();
     let began = Instant::now();
     // Wait for a fixed time, because the server does not show the end of `ack_wait` while no client
@@ -394,6 +414,8 @@ async fn long_disconnect_delivers_a_prefetched_message_once() {
         info(&url, "long-cut").await.num_redelivered == 3
     })
     .await;
+    // Until a redelivery has arrived, the source can still yield the delivery before it.
+    in_time(holds_redeliveries(reports, 3)).await;
     publisher(&url)
         .publish(&plain("long-cut.x", "marker"))
         .await
