@@ -17,7 +17,6 @@ fn i1_message_is_claimed_once_in_every_order_of_steps() {
 
 /// The same with a crash of the server after each step.
 #[test]
-#[ignore = "takes minutes: part of `cargo xtask test everything`"]
 fn i1_crash_at_any_step_breaks_no_invariant() {
     check(Claims {
         crashes: 1,
@@ -27,7 +26,6 @@ fn i1_crash_at_any_step_breaks_no_invariant() {
 
 /// The same with a slice that takes claims again, so that its filter belongs to earlier claims.
 #[test]
-#[ignore = "takes minutes: part of `cargo xtask test everything`"]
 fn i1_slice_that_takes_claims_again_breaks_no_invariant() {
     check(Claims {
         rotations: 5,
@@ -36,14 +34,14 @@ fn i1_slice_that_takes_claims_again_breaks_no_invariant() {
     });
 }
 
-/// The same with three claimers and two rotations.
+/// Three claimers, two rotations, and a crash after any step.
 #[test]
-#[ignore = "takes minutes: part of `cargo xtask test everything`"]
 fn i1_three_claimers_claim_a_message_once() {
     let model = Claims {
         claimers: 3,
         rotations: 2,
         copies: false,
+        crashes: 1,
         ..Claims::WHOLE
     };
     let checker = model.checker().threads(2).spawn_bfs().join();
@@ -60,7 +58,6 @@ fn i1_three_claimers_claim_a_message_once() {
 
 /// The checker finds each rule that is left out within the bounds of the tests above.
 #[test]
-#[ignore = "takes minutes: part of `cargo xtask test everything`"]
 fn i1_checker_finds_each_rule_that_is_left_out() {
     for rule in Rule::ALL {
         let checker = Claims::without(rule)

@@ -114,7 +114,7 @@ pub const MODEL: Part = Part {
     packages: &["idem-model"],
     features: Features::Default,
     targets: Targets::All,
-    has_long_tests: true,
+    has_long_tests: false,
 };
 
 /// The unit tests of the runtime without its features: they test the code that is compiled only
