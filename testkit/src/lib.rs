@@ -13,6 +13,7 @@
 //! ```
 
 pub mod broker;
+pub mod claimers;
 pub mod clock;
 mod database;
 pub mod log;
@@ -20,7 +21,9 @@ pub mod names;
 mod pause;
 pub mod polls;
 mod priority;
+pub mod private_install;
 pub mod proxy;
+pub mod replica;
 pub mod ring;
 mod seed;
 mod server;

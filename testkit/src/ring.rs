@@ -1,6 +1,6 @@
 //! What the tests of several programs do with a ring.
 
-use crate::Session;
+use crate::{Session, until};
 use anyhow::Result;
 
 /// The number of sealed slices of a ring of the inbox. A claim is found until its ring has rotated
@@ -27,6 +27,35 @@ pub async fn rotate(session: &Session, ring: &str) -> Result<String> {
     session
         .text(&format!("SELECT idem.rotate('{ring}', false)"))
         .await
+}
+
+/// Rotates a ring once, while transactions run.
+///
+/// # Errors
+/// Fails when the server returns an error.
+pub async fn rotate_once(session: &Session, ring: &str) -> Result<()> {
+    let before = rotations(session, ring).await?;
+    make_due(session, ring).await?;
+    until("the ring has rotated", async || {
+        let step = rotate(session, ring).await?;
+        Ok(step == "emptied" && rotations(session, ring).await? > before)
+    })
+    .await
+}
+
+/// Builds the filters of all rings until each slice has one.
+///
+/// # Errors
+/// Fails when the server returns an error.
+pub async fn build_filters(session: &Session) -> Result<()> {
+    until("each slice has a filter", async || {
+        session
+            .run("SELECT idem.build_filters(r) FROM generate_series(0, 2) r")
+            .await?;
+        let missing = "SELECT count(*) FROM idem.filters WHERE status <> 'complete'";
+        Ok(session.text(missing).await? == "0")
+    })
+    .await
 }
 
 /// Returns how often a ring has rotated.

@@ -49,6 +49,39 @@ impl Session {
         Self::connect_with(cluster, database, role, SETTINGS).await
     }
 
+    /// Connects as superuser `postgres`, with the settings that tests change.
+    ///
+    /// # Errors
+    /// Fails when the server rejects the connection.
+    pub async fn superuser(cluster: &Cluster, database: &str) -> Result<Self> {
+        Self::connect(cluster, database, "postgres").await
+    }
+
+    /// Creates an empty database, and connects to it as superuser.
+    ///
+    /// # Errors
+    /// Fails when the database exists or the server rejects the connection.
+    pub async fn in_empty_database(cluster: &Cluster, database: &str) -> Result<Self> {
+        // CREATE DATABASE fails while a session is connected to the template. No session can
+        // connect to template0.
+        let create = format!("CREATE DATABASE \"{database}\" TEMPLATE template0");
+        Self::superuser(cluster, "postgres")
+            .await?
+            .run(&create)
+            .await?;
+        Self::superuser(cluster, database).await
+    }
+
+    /// Creates a database with the extension, and connects to it as superuser.
+    ///
+    /// # Errors
+    /// Fails when the database exists or the server rejects the connection.
+    pub async fn in_database_with_idem(cluster: &Cluster, database: &str) -> Result<Self> {
+        let session = Self::in_empty_database(cluster, database).await?;
+        session.run("CREATE EXTENSION idem").await?;
+        Ok(session)
+    }
+
     /// Connects with these settings only. `settings` has the form of command line options of the
     /// server.
     ///

@@ -14,6 +14,7 @@ mod install_script;
 mod lint_language;
 mod lint_modules;
 mod package;
+mod previous;
 mod psql;
 mod publish;
 mod server;

@@ -65,9 +65,10 @@ pub fn do_what_is_missing(context: &Context, variant: Variant) -> Result<PathBuf
 
 /// The Debian packages and the reason for each of them. NN is the major version of PostgreSQL.
 #[rustfmt::skip]
-const PACKAGES: [(&str, &str); 17] = [
+const PACKAGES: [(&str, &str); 18] = [
     ("postgresql-NN", "the server; the demo and the tests run a copy of its programs"),
     ("postgresql-server-dev-NN", "its headers, to build the extension, and its isolation tester"),
+    ("libpq-dev", "the C client; a test compiles an example of the documentation with it"),
     ("gcc", "the linker, for everything that is built; compiles a clock of the tests"),
     ("libc6-dev", "the C library to link with"),
     ("g++", "compiles librdkafka, the client library of Kafka"),

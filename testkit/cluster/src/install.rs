@@ -117,6 +117,12 @@ impl Install {
         &self.root
     }
 
+    /// Returns the directory of the server's loadable libraries.
+    #[must_use]
+    pub fn library_dir(&self) -> PathBuf {
+        self.lib_root().join("lib")
+    }
+
     /// Returns the directory of `postgres`, `psql`, `pg_dump` and the other programs.
     #[must_use]
     pub fn bin_dir(&self) -> PathBuf {

@@ -14,10 +14,6 @@ fn cluster(name: &str) -> Result<Cluster> {
         .start()
 }
 
-async fn connect(cluster: &Cluster, database: &str) -> Result<Session> {
-    Session::connect(cluster, database, "postgres").await
-}
-
 /// Creates one message in each state: dead, waiting for a retry, leased, scheduled, and waiting
 /// behind the leased message of its key. Returns the token of the leased message.
 async fn one_of_each(session: &Session) -> Result<i64> {
@@ -97,18 +93,18 @@ async fn restart_and_crash_keep_leases_backoffs_and_schedules() -> Result<()> {
     let mut cluster = cluster("durable-restart")?;
     for how in [Shutdown::Fast, Shutdown::Immediate] {
         let database = format!("{how:?}").to_lowercase();
-        connect(&cluster, "postgres")
+        Session::superuser(&cluster, "postgres")
             .await?
             .run(&format!("CREATE DATABASE {database} TEMPLATE template0"))
             .await?;
-        let session = connect(&cluster, &database).await?;
+        let session = Session::superuser(&cluster, &database).await?;
         session.run("CREATE EXTENSION idem").await?;
         let token = one_of_each(&session).await?;
         let before = session.text(STATE).await?;
         drop(session);
         cluster.stop(how)?;
         cluster.start()?;
-        let session = connect(&cluster, &database).await?;
+        let session = Session::superuser(&cluster, &database).await?;
         assert_eq!(session.text(STATE).await?, before, "{how:?}");
         assert_continues(&session, token).await?;
     }
@@ -118,14 +114,14 @@ async fn restart_and_crash_keep_leases_backoffs_and_schedules() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restored_database_continues_its_pending_messages() -> Result<()> {
     let cluster = cluster("durable-dump")?;
-    let session = connect(&cluster, "postgres").await?;
+    let session = Session::superuser(&cluster, "postgres").await?;
     session
         .run("CREATE DATABASE original TEMPLATE template0; ")
         .await?;
     session
         .run("CREATE DATABASE restored TEMPLATE template0")
         .await?;
-    let original = connect(&cluster, "original").await?;
+    let original = Session::superuser(&cluster, "original").await?;
     original.run("CREATE EXTENSION idem").await?;
     let token = one_of_each(&original).await?;
     let before = original.text(STATE).await?;
@@ -141,7 +137,7 @@ async fn restored_database_continues_its_pending_messages() -> Result<()> {
         ["--exit-on-error", "--dbname", "restored", &*file],
         &[],
     )?;
-    let restored = connect(&cluster, "restored").await?;
+    let restored = Session::superuser(&cluster, "restored").await?;
     assert_eq!(restored.text(STATE).await?, before);
     assert_continues(&restored, token).await?;
     Ok(())
@@ -151,13 +147,13 @@ async fn restored_database_continues_its_pending_messages() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lease_that_expires_during_downtime_is_redelivered() -> Result<()> {
     let mut cluster = cluster("durable-down")?;
-    let session = connect(&cluster, "postgres").await?;
+    let session = Session::superuser(&cluster, "postgres").await?;
     session.run("CREATE EXTENSION idem").await?;
     receive(&session, "a", "").await?;
     assert_eq!(super::next_for(&session, 1, "1 second").await?.len(), 1);
     drop(session);
     cluster.restart()?;
-    let session = connect(&cluster, "postgres").await?;
+    let session = Session::superuser(&cluster, "postgres").await?;
     until("the message is redelivered", async || {
         let handed = next(&session, 1).await?;
         Ok(handed

@@ -1,9 +1,11 @@
 //! Rows that other commands than claims insert: no such row may be missing in a filter.
 
 use anyhow::{Result, ensure};
+use idem_testkit::Session;
+use idem_testkit::ring::build_filters;
 use idem_testkit::{Database, until};
 
-use super::{build, claim, seal, status};
+use super::{claim, seal, status};
 
 /// The commands that insert a row. `{row}` is the row with the id `arrived`.
 const COMMANDS: [(&str, &str); 5] = [
@@ -52,7 +54,7 @@ async fn i1_row_that_another_command_inserts_is_found() -> Result<()> {
                     ))
                     .await?;
             }
-            build(&session).await?;
+            build_filters(&session).await?;
             let what = format!("{command}, {table}, {has_row}");
             ensure!(status(&session, slice).await? == "complete", "{what}");
             let file = db.cluster().data_dir().join(db.name());
@@ -63,7 +65,7 @@ async fn i1_row_that_another_command_inserts_is_found() -> Result<()> {
             db.connect().await?.run(&sql).await?;
             ensure!(status(&session, slice).await? == "none", "{what}");
             ensure!(!claim(&session, "arrived").await?, "{what}");
-            build(&session).await?;
+            build_filters(&session).await?;
             if slice == 0 {
                 seal(&session).await?;
             }
@@ -104,7 +106,7 @@ async fn i1_filter_waits_for_a_row_that_will_arrive() -> Result<()> {
     ensure!(status(&session, 2).await? == "building");
     gate.run("SELECT pg_advisory_unlock(1)").await?;
     writing.await??;
-    build(&session).await?;
+    build_filters(&session).await?;
     ensure!(!claim(&session, "arrived").await?);
     Ok(())
 }
@@ -130,12 +132,12 @@ async fn i1_rows_of_a_restored_dump_are_found() -> Result<()> {
             .run("pg_dump", ["--data-only", &pattern, db.name()], &[])?;
         ensure!(dump.contains("COPY"), "the dump has the rows: {dump}");
         session.run(&format!("TRUNCATE {table}")).await?;
-        build(&session).await?;
+        build_filters(&session).await?;
         ensure!(status(&session, slice).await? == "complete");
         db.cluster().psql(db.name(), &dump)?;
         ensure!(status(&session, slice).await? == "none");
         ensure!(!claim(&session, &format!("s{slice}")).await?);
-        build(&session).await?;
+        build_filters(&session).await?;
         if slice == 0 {
             seal(&session).await?;
         }
@@ -151,8 +153,8 @@ async fn i1_rows_of_logical_replication_are_found() -> Result<()> {
     let cluster = super::cluster("logical")?
         .setting("wal_level", "logical")
         .start()?;
-    let publisher = super::database(&cluster, "publisher").await?;
-    let session = super::with_idem(&cluster, "subscriber").await?;
+    let publisher = Session::in_empty_database(&cluster, "publisher").await?;
+    let session = Session::in_database_with_idem(&cluster, "subscriber").await?;
     ensure!(claim(&session, "first").await?);
     const TABLE: &str = "idem.inbox_standard_2";
     let insert = |id: &str| {
@@ -173,7 +175,7 @@ async fn i1_rows_of_logical_replication_are_found() -> Result<()> {
     publisher
         .run("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
         .await?;
-    build(&session).await?;
+    build_filters(&session).await?;
     let publisher_at = cluster.connection_string("publisher");
     session
         .run(&format!(
@@ -183,7 +185,7 @@ async fn i1_rows_of_logical_replication_are_found() -> Result<()> {
         .await?;
     for id in ["copied", "applied"] {
         if id == "applied" {
-            build(&session).await?;
+            build_filters(&session).await?;
             ensure!(status(&session, 2).await? == "complete");
             publisher.run(&insert(id)).await?;
         }

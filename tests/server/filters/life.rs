@@ -2,9 +2,11 @@
 
 use anyhow::{Result, ensure};
 use idem_cluster::{Cluster, Shutdown};
+use idem_testkit::replica::caught_up;
+use idem_testkit::ring::build_filters;
 use idem_testkit::{Session, until};
 
-use super::{build, claim, cluster, connect, seal, status, with_idem};
+use super::{claim, cluster, seal, status};
 
 /// The slice that takes claims in a ring that has not rotated.
 const FIRST: i32 = 0;
@@ -14,8 +16,8 @@ const FIRST: i32 = 0;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_claims_are_found_after_restart_and_crash() -> Result<()> {
     let mut server = cluster("filters-restart")?.start()?;
-    let session = with_idem(&server, "shop").await?;
-    build(&session).await?;
+    let session = Session::in_database_with_idem(&server, "shop").await?;
+    build_filters(&session).await?;
     ensure!(claim(&session, "first").await?);
     seal(&session).await?;
     for (n, how) in [Shutdown::Fast, Shutdown::Immediate]
@@ -24,29 +26,29 @@ async fn i1_claims_are_found_after_restart_and_crash() -> Result<()> {
     {
         server.stop(how)?;
         server.start()?;
-        let session = connect(&server, "shop").await?;
+        let session = Session::superuser(&server, "shop").await?;
         // The cluster has no worker, so no filter is built before the test does it.
         assert_eq!(status(&session, FIRST).await?, "none");
         ensure!(!claim(&session, "first").await?);
         ensure!(claim(&session, &format!("before the build {n}")).await?);
-        build(&session).await?;
+        build_filters(&session).await?;
         seal(&session).await?;
         for id in ["first", &format!("before the build {n}")] {
             ensure!(!claim(&session, id).await?, "{id}");
         }
     }
     // A backend that crashes makes the server initialize its shared memory.
-    let victim = connect(&server, "shop").await?;
+    let victim = Session::superuser(&server, "shop").await?;
     server.crash_backend(victim.pid().await?)?;
     let mut session = None;
     until("the server accepts connections", async || {
-        session = connect(&server, "shop").await.ok();
+        session = Session::superuser(&server, "shop").await.ok();
         Ok(session.is_some())
     })
     .await?;
     let session = session.expect("a session");
     assert_eq!(status(&session, FIRST).await?, "none");
-    build(&session).await?;
+    build_filters(&session).await?;
     ensure!(!claim(&session, "first").await?);
     Ok(())
 }
@@ -58,23 +60,14 @@ async fn until_promoted(session: &Session) -> Result<()> {
     .await
 }
 
-async fn caught_up(primary: &Session, standby: &Session) -> Result<()> {
-    let written = primary.text("SELECT pg_current_wal_lsn()").await?;
-    until("the standby has replayed", async || {
-        let replayed = format!("SELECT pg_last_wal_replay_lsn() >= '{written}'");
-        Ok(standby.text(&replayed).await? == "t")
-    })
-    .await
-}
-
 /// I1: no filter is built on a standby, because replayed claims are not added to it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_promoted_standby_finds_the_replayed_claims() -> Result<()> {
     let mut primary: Cluster = cluster("filters-primary")?.start()?;
-    let on_primary = with_idem(&primary, "shop").await?;
-    build(&on_primary).await?;
+    let on_primary = Session::in_database_with_idem(&primary, "shop").await?;
+    build_filters(&on_primary).await?;
     let standby = primary.standby().start()?;
-    let session = connect(&standby, "shop").await?;
+    let session = Session::superuser(&standby, "shop").await?;
     let step = "SELECT count(*) FROM generate_series(1, 9) WHERE idem.build_filters(1)";
     assert_eq!(session.text(step).await?, "0");
     let reason = "SELECT reason FROM idem.filters WHERE ring = 'standard' AND slice = 0";
@@ -89,7 +82,7 @@ async fn i1_promoted_standby_finds_the_replayed_claims() -> Result<()> {
     standby.promote()?;
     until_promoted(&session).await?;
     ensure!(!claim(&session, "replayed").await?);
-    build(&session).await?;
+    build_filters(&session).await?;
     ensure!(!claim(&session, "replayed").await?);
     ensure!(claim(&session, "new").await?);
     Ok(())
@@ -100,8 +93,8 @@ async fn i1_promoted_standby_finds_the_replayed_claims() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_recovery_to_a_moment_has_the_claims_of_before() -> Result<()> {
     let primary: Cluster = cluster("filters-recovery")?.start()?;
-    let on_primary = with_idem(&primary, "shop").await?;
-    build(&on_primary).await?;
+    let on_primary = Session::in_database_with_idem(&primary, "shop").await?;
+    build_filters(&on_primary).await?;
     let mut recovered = primary
         .standby()
         .setting("recovery_target_name", "moment")
@@ -115,10 +108,10 @@ async fn i1_recovery_to_a_moment_has_the_claims_of_before() -> Result<()> {
         .await?;
     ensure!(claim(&on_primary, "later").await?);
     recovered.start()?;
-    let session = connect(&recovered, "shop").await?;
+    let session = Session::superuser(&recovered, "shop").await?;
     until_promoted(&session).await?;
     assert_eq!(status(&session, FIRST).await?, "none");
-    build(&session).await?;
+    build_filters(&session).await?;
     ensure!(!claim(&session, "before").await?);
     ensure!(claim(&session, "later").await?, "it is not in this history");
     seal(&session).await?;
@@ -131,9 +124,9 @@ async fn i1_recovery_to_a_moment_has_the_claims_of_before() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_extension_created_again_has_its_own_filters() -> Result<()> {
     let server = cluster("filters-again")?.start()?;
-    let session = with_idem(&server, "shop").await?;
+    let session = Session::in_database_with_idem(&server, "shop").await?;
     for round in 0..3 {
-        build(&session).await?;
+        build_filters(&session).await?;
         ensure!(claim(&session, "m").await?, "round {round}");
         seal(&session).await?;
         ensure!(!claim(&session, "m").await?, "round {round}");
@@ -150,7 +143,7 @@ async fn i1_extension_created_again_has_its_own_filters() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_no_filter_is_built_in_a_transaction_that_published() -> Result<()> {
     let server = cluster("filters-published")?.start()?;
-    let session = with_idem(&server, "shop").await?;
+    let session = Session::in_database_with_idem(&server, "shop").await?;
     session.run("BEGIN").await?;
     session
         .run("SELECT idem.invalidate('idem.ring'::regclass)")
@@ -165,7 +158,7 @@ async fn i1_no_filter_is_built_in_a_transaction_that_published() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_filter_waits_for_a_prepared_claim() -> Result<()> {
     let server = cluster("filters-prepared")?.start()?;
-    let session = with_idem(&server, "shop").await?;
+    let session = Session::in_database_with_idem(&server, "shop").await?;
     ensure!(claim(&session, "first").await?);
     session.run("BEGIN").await?;
     session.run("SELECT idem_try_claim('held', 'd')").await?;
@@ -174,7 +167,7 @@ async fn i1_filter_waits_for_a_prepared_claim() -> Result<()> {
     session.run(steps).await?;
     assert_eq!(status(&session, FIRST).await?, "building");
     session.run("COMMIT PREPARED 'held'").await?;
-    build(&session).await?;
+    build_filters(&session).await?;
     seal(&session).await?;
     ensure!(!claim(&session, "held").await?);
     Ok(())

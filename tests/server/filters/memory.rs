@@ -1,9 +1,10 @@
 //! The shared memory of the filters.
 
 use anyhow::{Result, ensure};
+use idem_testkit::ring::build_filters;
 use idem_testkit::{Session, until};
 
-use super::{build, claim, cluster, database, seal, status, with_idem};
+use super::{claim, cluster, seal, status};
 
 async fn reasons(session: &Session) -> Result<String> {
     session
@@ -23,7 +24,7 @@ async fn i1_claims_are_found_without_filters() -> Result<()> {
             builder = builder.setting("idem.filter_memory", "0");
         }
         let server = builder.start()?;
-        let session = with_idem(&server, "shop").await?;
+        let session = Session::in_database_with_idem(&server, "shop").await?;
         ensure!(claim(&session, "m").await?, "{reason}");
         session.run("CALL idem_maintain()").await?;
         seal(&session).await?;
@@ -42,7 +43,7 @@ async fn i1_full_memory_leaves_slices_without_filters() -> Result<()> {
     let server = cluster("filters-full")?
         .setting("idem.filter_memory", "1")
         .start()?;
-    let session = with_idem(&server, "shop").await?;
+    let session = Session::in_database_with_idem(&server, "shop").await?;
     ensure!(claim(&session, "m").await?);
     for slice in [2, 3, 4] {
         session
@@ -95,7 +96,7 @@ async fn i1_many_databases_share_the_memory() -> Result<()> {
         .start()?;
     let mut sessions = Vec::new();
     for n in 0..DATABASES {
-        let session = with_idem(&server, &format!("d{n}")).await?;
+        let session = Session::in_database_with_idem(&server, &format!("d{n}")).await?;
         ensure!(claim(&session, "m").await?);
         session.run("CALL idem_maintain()").await?;
         seal(&session).await?;
@@ -106,7 +107,7 @@ async fn i1_many_databases_share_the_memory() -> Result<()> {
     last.run("CALL idem_maintain()").await?;
     assert_eq!(status(&last, 0).await?, "none");
     drop(sessions);
-    let admin = database(&server, "admin").await?;
+    let admin = Session::in_empty_database(&server, "admin").await?;
     for n in 0..DATABASES - 1 {
         admin
             .run(&format!("DROP DATABASE d{n} WITH (FORCE)"))
@@ -127,9 +128,9 @@ async fn i1_many_databases_share_the_memory() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_full_filter_is_built_again_with_more_memory() -> Result<()> {
     let server = cluster("filters-larger")?.start()?;
-    let session = with_idem(&server, "shop").await?;
+    let session = Session::in_database_with_idem(&server, "shop").await?;
     ensure!(claim(&session, "first").await?);
-    build(&session).await?;
+    build_filters(&session).await?;
     let size = "SELECT bytes FROM idem.filters WHERE ring = 'standard' AND slice = 0";
     let before: i64 = session.text(size).await?.parse()?;
     // The smallest filter is prepared for 32,768 claims.

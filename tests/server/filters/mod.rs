@@ -7,24 +7,13 @@
 mod arrivals;
 mod life;
 mod memory;
+mod reasons;
 mod rotations;
 
 use anyhow::Result;
 use idem_cluster::{Builder, Cluster, Install};
+use idem_testkit::Session;
 use idem_testkit::ring::{make_due, rotate};
-use idem_testkit::{Session, until};
-
-/// Builds the filters until each slice has one.
-async fn build(session: &Session) -> Result<()> {
-    until("each slice has a filter", async || {
-        session
-            .run("SELECT idem.build_filters(r) FROM generate_series(0, 2) r")
-            .await?;
-        let missing = "SELECT count(*) FROM idem.filters WHERE status <> 'complete'";
-        Ok(session.text(missing).await? == "0")
-    })
-    .await
-}
 
 async fn status(session: &Session, slice: i32) -> Result<String> {
     let sql =
@@ -53,24 +42,4 @@ fn cluster(name: &str) -> Result<Builder> {
         .name(name)
         .setting("shared_buffers", "32MB")
         .setting("idem.databases", "none"))
-}
-
-async fn connect(cluster: &Cluster, database: &str) -> Result<Session> {
-    Session::connect(cluster, database, "postgres").await
-}
-
-/// Creates an empty database. Returns a session in it.
-async fn database(cluster: &Cluster, name: &str) -> Result<Session> {
-    connect(cluster, "postgres")
-        .await?
-        .run(&format!("CREATE DATABASE {name} TEMPLATE template0"))
-        .await?;
-    connect(cluster, name).await
-}
-
-/// Creates a database with the extension. Returns a session in it.
-async fn with_idem(cluster: &Cluster, name: &str) -> Result<Session> {
-    let session = database(cluster, name).await?;
-    session.run("CREATE EXTENSION idem").await?;
-    Ok(session)
 }

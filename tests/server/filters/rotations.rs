@@ -3,8 +3,9 @@
 use anyhow::{Result, ensure};
 use idem_testkit::Database;
 use idem_testkit::ring::SEALED;
+use idem_testkit::ring::build_filters;
 
-use super::{build, claim, seal, status};
+use super::{claim, seal, status};
 
 /// I1: claims are found in each position of the ring, and a slice that is used again does not keep
 /// the filter of its earlier rows.
@@ -18,7 +19,7 @@ async fn i1_claims_are_found_through_rotations() -> Result<()> {
     for round in 0..slices + 2 {
         let current = i32::try_from(round % slices)?;
         assert_eq!(status(&session, current).await?, "none", "round {round}");
-        build(&session).await?;
+        build_filters(&session).await?;
         ensure!(claim(&session, &format!("m-{round}")).await?);
         for earlier in (0..=round).rev().take(SEALED + 1) {
             let id = format!("m-{earlier}");
@@ -35,7 +36,7 @@ async fn i1_claims_are_found_through_rotations() -> Result<()> {
 async fn i1_batch_finds_claims_behind_filters() -> Result<()> {
     let db = Database::without_worker("batch_filters").await?;
     let session = db.connect().await?;
-    build(&session).await?;
+    build_filters(&session).await?;
     let batch = |ids: &str| {
         format!(
             "BEGIN;
@@ -49,10 +50,10 @@ async fn i1_batch_finds_claims_behind_filters() -> Result<()> {
     // Each third id is claimed, in two slices.
     assert_eq!(session.text(&batch("3, 90, 6")).await?, "t".repeat(15));
     seal(&session).await?;
-    build(&session).await?;
+    build_filters(&session).await?;
     assert_eq!(session.text(&batch("6, 90, 6")).await?, "t".repeat(15));
     seal(&session).await?;
-    build(&session).await?;
+    build_filters(&session).await?;
     assert_eq!(session.text(&batch("1, 90")).await?, "ttf".repeat(30));
     assert_eq!(session.text(&batch("1, 90")).await?, "f".repeat(90));
     Ok(())
@@ -68,14 +69,14 @@ async fn i1_claims_are_found_in_a_ring_with_filters_that_was_left() -> Result<()
     seal(&session).await?;
     ensure!(claim(&session, "current").await?);
     session.run("SELECT idem_configure('d', '30 days')").await?;
-    build(&session).await?;
+    build_filters(&session).await?;
     for id in ["sealed", "current"] {
         ensure!(!claim(&session, id).await?, "{id}");
     }
     ensure!(claim(&session, "new").await?);
     ensure!(!claim(&session, "new").await?);
     seal(&session).await?;
-    build(&session).await?;
+    build_filters(&session).await?;
     for id in ["sealed", "current", "new"] {
         ensure!(!claim(&session, id).await?, "{id} after a rotation");
     }

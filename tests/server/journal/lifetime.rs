@@ -17,17 +17,13 @@ async fn server(name: &str) -> Result<(Cluster, Session)> {
         .setting("autovacuum", "off")
         .setting("idem.databases", "none")
         .start()?;
-    connect(&cluster, "postgres")
+    Session::superuser(&cluster, "postgres")
         .await?
         .run("CREATE DATABASE journal TEMPLATE template0")
         .await?;
-    let session = connect(&cluster, "journal").await?;
+    let session = Session::superuser(&cluster, "journal").await?;
     session.run("CREATE EXTENSION idem").await?;
     Ok((cluster, session))
-}
-
-async fn connect(cluster: &Cluster, database: &str) -> Result<Session> {
-    Session::connect(cluster, database, "postgres").await
 }
 
 async fn rotate(session: &Session, step: &str) -> Result<()> {
@@ -136,9 +132,9 @@ async fn i1_old_and_new_ring_state_do_not_both_begin_a_call() -> Result<()> {
     for old_first in [true, false] {
         let (cluster, session) = server("old_and_new").await?;
         let [pin, old, new] = [
-            connect(&cluster, "journal").await?,
-            connect(&cluster, "journal").await?,
-            connect(&cluster, "journal").await?,
+            Session::superuser(&cluster, "journal").await?,
+            Session::superuser(&cluster, "journal").await?,
+            Session::superuser(&cluster, "journal").await?,
         ];
         // Create the destination first, so that no session waits for a transaction that creates it.
         begin(&session, "first of all").await?;
@@ -190,8 +186,8 @@ async fn i1_old_and_new_ring_state_do_not_both_begin_a_call() -> Result<()> {
 async fn i3_events_of_a_forgotten_call_are_not_mixed_in() -> Result<()> {
     let (cluster, session) = server("begun_again").await?;
     let [pin, reader] = [
-        connect(&cluster, "journal").await?,
-        connect(&cluster, "journal").await?,
+        Session::superuser(&cluster, "journal").await?,
+        Session::superuser(&cluster, "journal").await?,
     ];
     assert_eq!(begin(&session, "m").await?, "new|1");
     finish(&session, "m", "7").await?;
@@ -299,7 +295,7 @@ async fn dump_keeps_every_call() -> Result<()> {
         ["--exit-on-error", "--dbname", "restored", &*file],
         &[],
     )?;
-    let restored = connect(&cluster, "restored").await?;
+    let restored = Session::superuser(&cluster, "restored").await?;
     for id in ["unknown", "done", "failed", "new", "two slices"] {
         let all = format!("SELECT * FROM idem_calls('{id}', 'orders')");
         assert_eq!(
@@ -337,7 +333,7 @@ async fn standby_returns_calls_and_cannot_begin_them() -> Result<()> {
     let (primary, session) = server("calling").await?;
     assert_eq!(begin(&session, "m").await?, "new|1");
     let standby = primary.standby().start()?;
-    let reader = connect(&standby, "journal").await?;
+    let reader = Session::superuser(&standby, "journal").await?;
     let caught_up = async || {
         until("the standby shows what the primary shows", async || {
             Ok(calls(&reader, "m").await? == calls(&session, "m").await?)

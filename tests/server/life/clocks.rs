@@ -9,7 +9,7 @@ use idem_testkit::clock::Clock;
 use idem_testkit::ring::{SEALED, make_due, rotations};
 use idem_testkit::{Session, until};
 
-use super::{claim, cluster, connect, with_idem};
+use super::{claim, cluster};
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
@@ -63,7 +63,7 @@ async fn set_retentions(session: &Session, millis: [u32; 3]) -> Result<()> {
 async fn i6_clock_ahead_forgets_no_claim_early() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
     let server = server(&clock, "clock-ahead", ("idem.databases", "none"))?;
-    let session = with_idem(&server, "shop").await?;
+    let session = Session::in_database_with_idem(&server, "shop").await?;
     assert_eq!(claim(&session, "m1").await?, "t");
     make_due(&session, "standard").await?;
     session.run("CALL idem_maintain()").await?;
@@ -91,7 +91,7 @@ async fn i6_clock_ahead_forgets_no_claim_early() -> Result<()> {
 async fn i6_ring_rotates_after_clock_jumps_back() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
     let server = server(&clock, "clock-back", ("idem.databases", "none"))?;
-    let session = with_idem(&server, "shop").await?;
+    let session = Session::in_database_with_idem(&server, "shop").await?;
     set_retentions(&session, [200, 200, 200]).await?;
     jump(&clock, &session, 0, YEAR).await?;
     make_due(&session, "standard").await?;
@@ -114,7 +114,7 @@ async fn i6_ring_rotates_after_clock_jumps_back() -> Result<()> {
 async fn i1_move_after_a_wrong_clock_allows_no_second_claim() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
     let server = server(&clock, "clock-move", ("idem.databases", "none"))?;
-    let session = with_idem(&server, "shop").await?;
+    let session = Session::in_database_with_idem(&server, "shop").await?;
     jump(&clock, &session, 0, YEAR).await?;
     for _ in 0..=SEALED {
         make_due(&session, "standard").await?;
@@ -139,7 +139,7 @@ async fn i1_move_after_a_wrong_clock_allows_no_second_claim() -> Result<()> {
 async fn i6_new_message_is_not_expired_after_a_wrong_clock() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
     let server = server(&clock, "clock-expired", ("idem.databases", "none"))?;
-    let session = with_idem(&server, "shop").await?;
+    let session = Session::in_database_with_idem(&server, "shop").await?;
     jump(&clock, &session, 0, YEAR).await?;
     for _ in 0..SEALED + 2 {
         make_due(&session, "standard").await?;
@@ -165,7 +165,7 @@ async fn i6_new_message_is_not_expired_after_a_wrong_clock() -> Result<()> {
 async fn health_reports_a_clock_that_jumped() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
     let server = server(&clock, "clock-health", ("idem.databases", "none"))?;
-    let session = with_idem(&server, "shop").await?;
+    let session = Session::in_database_with_idem(&server, "shop").await?;
     let health = "SELECT status, detail FROM idem_health() WHERE check_name = 'clock'";
     session.run("CALL idem_maintain()").await?;
     ensure!(session.text(health).await?.starts_with("ok|"));
@@ -199,7 +199,7 @@ async fn health_reports_a_clock_that_jumped() -> Result<()> {
 async fn health_is_critical_without_a_first_pass() -> Result<()> {
     let clock = Clock::wrong_by(0)?;
     let server = server(&clock, "clock-no-pass", ("idem.databases", "none"))?;
-    let session = with_idem(&server, "shop").await?;
+    let session = Session::in_database_with_idem(&server, "shop").await?;
     let health = "SELECT status FROM idem_health() WHERE check_name = 'worker'";
     assert_eq!(session.text(health).await?, "ok");
     jump(&clock, &session, 0, 600).await?;
@@ -228,8 +228,11 @@ struct Site {
 impl Site {
     async fn new(server: &Cluster, phase: Phase) -> Result<Self> {
         let name = format!("{phase:?}").to_lowercase();
-        let session = with_idem(server, &name).await?;
-        let holders = [connect(server, &name).await?, connect(server, &name).await?];
+        let session = Session::in_database_with_idem(server, &name).await?;
+        let holders = [
+            Session::superuser(server, &name).await?,
+            Session::superuser(server, &name).await?,
+        ];
         assert_eq!(claim(&session, "first").await?, "t");
         set_retentions(&session, [1000, 1001, 1002]).await?;
         Ok(Self {

@@ -6,7 +6,7 @@ use idem_cluster::Cluster;
 use idem_testkit::Session;
 use idem_testkit::ring::{make_due, rotations};
 
-use super::{claim, cluster, connect, drain, effects, record, with_idem};
+use super::{claim, cluster, drain, effects, record};
 
 /// Returns every row of every table that contains state, as text.
 async fn contents(session: &Session) -> Result<String> {
@@ -48,7 +48,7 @@ async fn dump_and_restore(
         ["--format=custom", "--file", &*file, database],
         &[],
     )?;
-    connect(to, "postgres")
+    Session::superuser(to, "postgres")
         .await?
         .run(&format!("CREATE DATABASE {restored} TEMPLATE template0"))
         .await?;
@@ -57,7 +57,7 @@ async fn dump_and_restore(
         ["--exit-on-error", "--dbname", restored, &*file],
         &[],
     )?;
-    connect(to, restored).await
+    Session::superuser(to, restored).await
 }
 
 /// Fills a database. Relay `mail` is behind and has leased a batch, and relay `audit` has read
@@ -178,7 +178,7 @@ async fn dump_at(step: &str, drop_default: bool) -> Result<()> {
     let cluster = cluster("dumped")?
         .setting("idem.databases", "none")
         .start()?;
-    let session = with_idem(&cluster, "original").await?;
+    let session = Session::in_database_with_idem(&cluster, "original").await?;
     if drop_default {
         session.run("SELECT idem_drop_relay('default')").await?;
     }
@@ -235,7 +235,7 @@ async fn i1_i3_i4_restored_database_has_no_dropped_relay() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i9_restored_database_knows_the_kinds_of_a_role() -> Result<()> {
     let cluster = cluster("dumped-kinds")?.start()?;
-    let session = with_idem(&cluster, "original").await?;
+    let session = Session::in_database_with_idem(&cluster, "original").await?;
     session
         .run("CREATE ROLE app; SELECT idem_grant('app', 'consumer'), idem_grant('app', 'receiver')")
         .await?;
@@ -255,14 +255,14 @@ async fn i9_restored_database_knows_the_kinds_of_a_role() -> Result<()> {
 async fn i4_i5_restore_into_younger_cluster_is_repaired() -> Result<()> {
     let old = cluster("older")?.start()?;
     // Use up so many transaction ids that the younger cluster does not reach them.
-    connect(&old, "postgres")
+    Session::superuser(&old, "postgres")
         .await?
         .run(
             "DO $$ BEGIN SET synchronous_commit = off; FOR n IN 1 .. 20000 LOOP \
              PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$",
         )
         .await?;
-    let session = with_idem(&old, "original").await?;
+    let session = Session::in_database_with_idem(&old, "original").await?;
     session
         .run("SELECT idem_create_relay('mail'); SELECT idem_create_relay('audit')")
         .await?;
@@ -326,8 +326,11 @@ async fn i4_restore_is_detected_after_cluster_has_caught_up() -> Result<()> {
     let burn = "DO $$ BEGIN SET synchronous_commit = off; FOR n IN 1 .. 3000 LOOP \
                 PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$";
     let old = cluster("ahead")?.start()?;
-    connect(&old, "postgres").await?.run(burn).await?;
-    let session = with_idem(&old, "original").await?;
+    Session::superuser(&old, "postgres")
+        .await?
+        .run(burn)
+        .await?;
+    let session = Session::in_database_with_idem(&old, "original").await?;
     session.run("SELECT idem_create_relay('mail')").await?;
     assert_eq!(record(&session, "m1").await?, "t");
     assert_eq!(drain(&session, "mail", 0).await?, ["m1"]);
@@ -335,8 +338,14 @@ async fn i4_restore_is_detected_after_cluster_has_caught_up() -> Result<()> {
     let young = cluster("behind")?.start()?;
     let restored = dump_and_restore(&old, "original", &young, "restored").await?;
     assert_eq!(record(&restored, "m2").await?, "t");
-    connect(&young, "postgres").await?.run(burn).await?;
-    connect(&young, "postgres").await?.run(burn).await?;
+    Session::superuser(&young, "postgres")
+        .await?
+        .run(burn)
+        .await?;
+    Session::superuser(&young, "postgres")
+        .await?
+        .run(burn)
+        .await?;
     assert_eq!(record(&restored, "m3").await?, "t");
 
     let refusal = restored
@@ -357,10 +366,10 @@ async fn i1_dump_during_a_rotation_keeps_every_claim() -> Result<()> {
     let cluster = cluster("dumping")?
         .setting("idem.databases", "none")
         .start()?;
-    let session = with_idem(&cluster, "busy").await?;
+    let session = Session::in_database_with_idem(&cluster, "busy").await?;
     // pg_dump locks the tables that it reads. A slice cannot be truncated during the dump, and the
     // rotation continues after it.
-    let dump = connect(&cluster, "busy").await?;
+    let dump = Session::superuser(&cluster, "busy").await?;
     assert_eq!(record(&session, "m1").await?, "t");
     make_due(&session, "standard").await?;
     for step in ["opened", "rotated"] {

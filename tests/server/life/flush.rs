@@ -1,12 +1,13 @@
 //! Tests of a crash after commits with synchronous_commit = off.
 
+use idem_testkit::Session;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{cluster, connect, with_idem};
+use super::cluster;
 
 /// A statement of a consumer, and the results of its duplicate.
 struct Case {
@@ -80,14 +81,14 @@ async fn i4_acknowledged_duplicate_outlives_a_crash() -> Result<()> {
         .setting("autovacuum", "off")
         .setting("wal_writer_delay", "10s")
         .start()?;
-    with_idem(&server, "app").await?;
-    let app = connect(&server, "app").await?;
+    Session::in_database_with_idem(&server, "app").await?;
+    let app = Session::superuser(&server, "app").await?;
     app.run("CREATE EXTENSION pageinspect").await?;
     for case in &CASES {
         for (wait_for_flush, after) in [("off", case.lost), ("on", case.acknowledged)] {
             let (writer, duplicate) = (
-                connect(&server, "app").await?,
-                connect(&server, "app").await?,
+                Session::superuser(&server, "app").await?,
+                Session::superuser(&server, "app").await?,
             );
             writer
                 .run("DROP EXTENSION idem CASCADE; CREATE EXTENSION idem")
@@ -123,7 +124,7 @@ async fn i4_acknowledged_duplicate_outlives_a_crash() -> Result<()> {
 
             server.crash_backend(walwriter)?;
             server.wait_until_ready(Duration::from_secs(30))?;
-            let reader = connect(&server, "app").await?;
+            let reader = Session::superuser(&server, "app").await?;
             assert_eq!(
                 reader.text(case.duplicate).await?,
                 after,

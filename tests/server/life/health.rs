@@ -5,7 +5,7 @@ use idem_cluster::Cluster;
 use idem_testkit::ring::make_due;
 use idem_testkit::{Session, until};
 
-use super::{claim, cluster, connect, with_idem};
+use super::{claim, cluster};
 
 /// Starts a server without a worker, so the test decides when a pass runs.
 fn server(name: &str) -> Result<Cluster> {
@@ -24,7 +24,7 @@ async fn check(session: &Session, name: &str) -> Result<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_is_ok_right_after_create_extension() -> Result<()> {
     let cluster = server("health-new")?;
-    let session = with_idem(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
     let alarms = session
         .text("SELECT * FROM idem_health() WHERE status <> 'ok'")
         .await?;
@@ -42,7 +42,7 @@ async fn health_is_ok_right_after_create_extension() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_judges_a_new_retention_from_its_start() -> Result<()> {
     let cluster = server("health-retention")?;
-    let session = with_idem(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
     session
         .run(
             "UPDATE idem.ring SET rotated_at = rotated_at - interval '3 days' \
@@ -73,7 +73,7 @@ async fn health_judges_a_new_retention_from_its_start() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_advises_when_nothing_runs_a_relay() -> Result<()> {
     let cluster = server("health-relay")?;
-    let session = with_idem(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
     session.run("SELECT idem_send('t', '1'::jsonb)").await?;
     ensure!(check(&session, "relay default/0").await?.starts_with("ok|"));
     session
@@ -106,7 +106,7 @@ async fn health_advises_when_nothing_runs_a_relay() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
     let cluster = server("health-blockers")?;
-    let session = with_idem(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
     session
         .run("CREATE ROLE oncall LOGIN; SELECT idem_grant('oncall', 'monitor')")
         .await?;
@@ -116,9 +116,9 @@ async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
     assert_eq!(monitor.text(blockers).await?, "", "no rotation is held up");
 
     let (holder, preparer, late) = (
-        connect(&cluster, "shop").await?,
-        connect(&cluster, "shop").await?,
-        connect(&cluster, "shop").await?,
+        Session::superuser(&cluster, "shop").await?,
+        Session::superuser(&cluster, "shop").await?,
+        Session::superuser(&cluster, "shop").await?,
     );
     assert_eq!(claim(&session, "m0").await?, "t");
     holder
@@ -196,8 +196,8 @@ async fn i9_monitor_sees_what_holds_up_a_rotation() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i9_monitor_sees_who_holds_the_lock_of_maintenance() -> Result<()> {
     let cluster = server("health-analyze")?;
-    let session = with_idem(&cluster, "shop").await?;
-    let analyzes = connect(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
+    let analyzes = Session::superuser(&cluster, "shop").await?;
     let blockers = "SELECT ring, pid, blocks FROM idem_rotation_blockers()";
     analyzes.run("BEGIN; ANALYZE idem.ring").await?;
     let pid = analyzes.pid().await?;
@@ -228,10 +228,10 @@ async fn i9_monitor_sees_who_holds_the_lock_of_maintenance() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i9_monitor_distinguishes_a_maintainer_at_a_fence() -> Result<()> {
     let cluster = server("health-at-fence")?;
-    let session = with_idem(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
     let (holder, maintainer) = (
-        connect(&cluster, "shop").await?,
-        connect(&cluster, "shop").await?,
+        Session::superuser(&cluster, "shop").await?,
+        Session::superuser(&cluster, "shop").await?,
     );
     holder.run("BEGIN").await?;
     assert_eq!(claim(&holder, "m1").await?, "t");
@@ -277,10 +277,10 @@ async fn i9_monitor_distinguishes_a_maintainer_at_a_fence() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i9_monitor_sees_a_blocker_that_began_after_the_step() -> Result<()> {
     let cluster = server("health-later")?;
-    let session = with_idem(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
     let (later, maintainer) = (
-        connect(&cluster, "shop").await?,
-        connect(&cluster, "shop").await?,
+        Session::superuser(&cluster, "shop").await?,
+        Session::superuser(&cluster, "shop").await?,
     );
     make_due(&session, "standard").await?;
     let rotate = "SELECT idem.rotate('standard', false)";
@@ -314,7 +314,7 @@ async fn i9_monitor_sees_a_blocker_that_began_after_the_step() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_reports_due_times_that_lie_far_ahead() -> Result<()> {
     let cluster = server("health-due")?;
-    let session = with_idem(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
     session
         .run("SELECT idem_receive('m1', 'orders', '1'::jsonb)")
         .await?;
@@ -350,7 +350,7 @@ async fn i4_rejections_beyond_the_limit_fail_and_alarm() -> Result<()> {
         .setting("idem.databases", "none")
         .setting("idem.max_dead_letters", "4")
         .start()?;
-    let session = with_idem(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
     for n in 1..=3 {
         session
             .run(&format!(

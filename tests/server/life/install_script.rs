@@ -23,8 +23,7 @@ use anyhow::{Context, Result, ensure};
 use idem_cluster::{Cluster, Install, workspace_root};
 use idem_testkit::Session;
 
-use super::connect;
-use super::private_install::{PREVIOUS, PrivateInstall, create};
+use idem_testkit::private_install::{PREVIOUS, PrivateInstall, create};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -110,7 +109,7 @@ async fn install(cluster: &Cluster, version: &str) -> Result<Catalog> {
 
 /// Returns the objects of a database.
 async fn catalog(cluster: &Cluster, database: &str) -> Result<Catalog> {
-    let session = connect(cluster, database).await?;
+    let session = Session::superuser(cluster, database).await?;
     let dump = cluster.run(
         "pg_dump",
         ["--binary-upgrade", "--schema-only", database],
@@ -268,7 +267,7 @@ async fn upgrade_makes_the_objects_of_a_new_installation() -> Result<()> {
     let copy = PrivateInstall::with_previous()?;
     let cluster = copy.start()?;
     create(&cluster, "upgraded", PREVIOUS).await?;
-    let session = connect(&cluster, "upgraded").await?;
+    let session = Session::superuser(&cluster, "upgraded").await?;
     session.run("ALTER EXTENSION idem UPDATE").await?;
     let mut upgraded = catalog(&cluster, "upgraded").await?;
     let mut new = install(&cluster, VERSION).await?;
@@ -278,7 +277,7 @@ async fn upgrade_makes_the_objects_of_a_new_installation() -> Result<()> {
     let rings = "SELECT id, name, retention, ARRAY(SELECT n FROM unnest(slices) n ORDER BY n),
                         opened, started, rotations, rotated_at, remembers_since, opening, emptying
                    FROM idem.ring ORDER BY id";
-    let fresh = connect(&cluster, &VERSION.replace('.', "_")).await?;
+    let fresh = Session::superuser(&cluster, &VERSION.replace('.', "_")).await?;
     assert_eq!(session.text(rings).await?, fresh.text(rings).await?);
     show_differences(("upgraded", &upgraded), ("new", &new));
     assert_eq!(differences(&upgraded, &new), [""; 0]);
@@ -291,7 +290,7 @@ async fn i9_upgrade_grants_nothing_by_default_privileges() -> Result<()> {
     let copy = PrivateInstall::with_previous()?;
     let cluster = copy.start()?;
     create(&cluster, "upgraded", PREVIOUS).await?;
-    let session = connect(&cluster, "upgraded").await?;
+    let session = Session::superuser(&cluster, "upgraded").await?;
     session
         .run(
             "CREATE ROLE other;

@@ -3,10 +3,11 @@
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
+use idem_testkit::Session;
 use idem_testkit::ring::{make_due, rotations};
 use idem_testkit::until;
 
-use super::{claim, cluster, connect, with_idem};
+use super::{claim, cluster};
 
 /// Starts a server without a worker, so the test decides when a pass runs.
 fn server(name: &str) -> Result<Cluster> {
@@ -74,7 +75,7 @@ async fn i11_publication_for_all_tables_stops_no_step() -> Result<()> {
         .setting("idem.databases", "none")
         .setting("wal_level", "logical")
         .start()?;
-    let session = with_idem(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
     session
         .run("CREATE PUBLICATION everything FOR ALL TABLES")
         .await?;
@@ -134,7 +135,7 @@ async fn i4_effects_are_parked_with_publication_for_all_tables() -> Result<()> {
         .setting("idem.databases", "none")
         .setting("wal_level", "logical")
         .start()?;
-    let session = with_idem(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
     session
         .run("CREATE PUBLICATION everything FOR ALL TABLES")
         .await?;
@@ -175,7 +176,7 @@ async fn i4_effects_are_parked_with_publication_for_all_tables() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_every_table_has_a_replica_identity() -> Result<()> {
     let cluster = server("identity")?;
-    let session = with_idem(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
     let without = session
         .text(
             "SELECT c.oid::regclass FROM pg_class c
@@ -213,7 +214,7 @@ async fn i11_every_table_has_a_replica_identity() -> Result<()> {
 async fn i11_idem_maintain_continues_after_a_failing_step() -> Result<()> {
     let cluster = server("failing")?;
     for (n, broken) in BROKEN.iter().enumerate() {
-        let session = with_idem(&cluster, &format!("shop_{n}")).await?;
+        let session = Session::in_database_with_idem(&cluster, &format!("shop_{n}")).await?;
         session.run(broken.break_it).await?;
         for pass in 1..=3 {
             for ring in ["short", "standard", "long"] {
@@ -281,7 +282,7 @@ async fn i11_worker_continues_after_a_failing_step() -> Result<()> {
         .setting("idem.naptime", "100ms")
         .start()?;
     for (n, broken) in BROKEN.iter().enumerate() {
-        let session = with_idem(&cluster, &format!("shop_{n}")).await?;
+        let session = Session::in_database_with_idem(&cluster, &format!("shop_{n}")).await?;
         session.run(broken.break_it).await?;
         assert_eq!(claim(&session, "first").await?, "t");
         for ring in ["short", "standard", "long"] {
@@ -324,10 +325,10 @@ async fn i11_failing_step_loses_no_fence() -> Result<()> {
     let cluster = cluster("failing-fence")?
         .setting("idem.naptime", "100ms")
         .start()?;
-    let session = with_idem(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
     let (early, late) = (
-        connect(&cluster, "shop").await?,
-        connect(&cluster, "shop").await?,
+        Session::superuser(&cluster, "shop").await?,
+        Session::superuser(&cluster, "shop").await?,
     );
     assert_eq!(claim(&session, "first").await?, "t");
     session.run(BROKEN[3].break_it).await?;
@@ -365,9 +366,9 @@ async fn i11_failing_step_loses_no_fence() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_idle_pass_waits_for_no_lock() -> Result<()> {
     let cluster = server("idle")?;
-    let session = with_idem(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
     session.run("CALL idem_maintain()").await?;
-    let holder = connect(&cluster, "shop").await?;
+    let holder = Session::superuser(&cluster, "shop").await?;
     holder
         .run("BEGIN; LOCK TABLE idem.ring IN SHARE MODE")
         .await?;
@@ -388,8 +389,8 @@ async fn i11_idle_pass_waits_for_no_lock() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_emptying_a_slice_waits_for_one_lock_only() -> Result<()> {
     let cluster = server("emptying")?;
-    let session = with_idem(&cluster, "shop").await?;
-    let reader = connect(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
+    let reader = Session::superuser(&cluster, "shop").await?;
     let rotate = "SELECT idem.rotate('standard', false)";
     make_due(&session, "standard").await?;
     assert_eq!(session.text(rotate).await?, "opened");
@@ -429,7 +430,7 @@ async fn i11_emptying_a_slice_waits_for_one_lock_only() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_steps_wait_for_a_lock_for_50_ms() -> Result<()> {
     let cluster = server("lock-timeouts")?;
-    let session = with_idem(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
     let limits = "SELECT p.proname, option
                     FROM pg_proc p CROSS JOIN LATERAL unnest(p.proconfig) AS option
                    WHERE p.pronamespace = 'idem'::regnamespace AND option LIKE 'lock_timeout=%'

@@ -8,7 +8,6 @@ mod flush;
 mod health;
 mod install_script;
 mod maintenance;
-mod private_install;
 mod reinstall;
 mod standby;
 mod unloaded;
@@ -25,21 +24,6 @@ fn cluster(name: &str) -> Result<Builder> {
     Ok(Cluster::builder(&Install::from_env()?)
         .name(name)
         .setting("shared_buffers", "32MB"))
-}
-
-async fn connect(cluster: &Cluster, database: &str) -> Result<Session> {
-    Session::connect(cluster, database, "postgres").await
-}
-
-/// Creates a database with the extension. Returns a session in it.
-async fn with_idem(cluster: &Cluster, database: &str) -> Result<Session> {
-    connect(cluster, "postgres")
-        .await?
-        .run(&format!("CREATE DATABASE {database} TEMPLATE template0"))
-        .await?;
-    let session = connect(cluster, database).await?;
-    session.run("CREATE EXTENSION idem").await?;
-    Ok(session)
 }
 
 async fn claim(session: &Session, id: &str) -> Result<String> {

@@ -3,24 +3,11 @@
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
+use idem_testkit::replica::caught_up;
 use idem_testkit::ring::{SEALED, make_due, rotations};
 use idem_testkit::{Session, until};
 
-use super::{claim, cluster, connect, drain, effects, record, with_idem};
-
-async fn caught_up(primary: &Session, standby: &Session) -> Result<()> {
-    let written = primary.text("SELECT pg_current_wal_lsn()").await?;
-    until(
-        "the standby has replayed what the primary wrote",
-        async || {
-            let replayed = standby
-                .text(&format!("SELECT pg_last_wal_replay_lsn() >= '{written}'"))
-                .await?;
-            Ok(replayed == "t")
-        },
-    )
-    .await
-}
+use super::{claim, cluster, drain, effects, record};
 
 async fn rejects_writes(standby: &Session) -> Result<()> {
     for statement in [
@@ -62,12 +49,12 @@ async fn i1_i3_standby_reads_and_continues_after_promotion() -> Result<()> {
         // worker of the standby rotates the rings.
         .setting("idem.databases", "none")
         .start()?;
-    let on_primary = with_idem(&primary, "shop").await?;
+    let on_primary = Session::in_database_with_idem(&primary, "shop").await?;
     assert_eq!(record(&on_primary, "m1").await?, "t");
     let recorded = effects(&on_primary, "m1").await?;
 
     let mut standby = primary.standby().setting("idem.databases", "").start()?;
-    let reader = connect(&standby, "shop").await?;
+    let reader = Session::superuser(&standby, "shop").await?;
     caught_up(&on_primary, &reader).await?;
     let is_claimed = async |id: &str| {
         reader
@@ -168,8 +155,8 @@ async fn i11_maintenance_continues_without_synchronous_standby() -> Result<()> {
         .setting("idem.databases", "served")
         .start()?;
     let (served, by_hand) = (
-        with_idem(&server, "served").await?,
-        with_idem(&server, "by_hand").await?,
+        Session::in_database_with_idem(&server, "served").await?,
+        Session::in_database_with_idem(&server, "by_hand").await?,
     );
     for session in [&served, &by_hand] {
         assert_eq!(claim(session, "m1").await?, "t");

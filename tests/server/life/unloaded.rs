@@ -3,16 +3,17 @@
 
 use anyhow::{Result, ensure};
 use idem_testkit::DEADLINE;
+use idem_testkit::Session;
 use idem_testkit::ring::{SEALED, make_due, rotations};
 
-use super::{claim, cluster, connect, drain, effects, record, with_idem};
+use super::{claim, cluster, drain, effects, record};
 
 /// I1, I6: without preloading CALL idem_maintain() does what the worker does, and health names the
 /// missing line of the configuration.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_i6_idem_maintain_replaces_worker_without_preload() -> Result<()> {
     let cluster = cluster("unloaded")?.preload(false).start()?;
-    let session = with_idem(&cluster, "plain").await?;
+    let session = Session::in_database_with_idem(&cluster, "plain").await?;
     assert_eq!(record(&session, "m1").await?, "t");
     assert_eq!(record(&session, "m1").await?, "f");
     assert_eq!(effects(&session, "m1").await?.lines().count(), 1);
@@ -41,7 +42,7 @@ async fn i1_i6_idem_maintain_replaces_worker_without_preload() -> Result<()> {
     );
 
     // A waiting relay is not woken, so it must not sleep long, whatever timeout it requests.
-    let relay = connect(&cluster, "plain").await?;
+    let relay = Session::superuser(&cluster, "plain").await?;
     let relaying = tokio::spawn(async move {
         while drain(&relay, "default", 0).await?.is_empty() {
             assert_eq!(relay.text("SELECT idem_relay_wait(60000)").await?, "f");

@@ -1,90 +1,20 @@
 //! Tests of `ALTER EXTENSION idem UPDATE` from the previous version. Until it runs, the new library
 //! serves the previous version of the extension.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
-use idem_testkit::ring::{SEALED, make_due, rotate, rotations};
-use idem_testkit::{Session, until};
-use rand::RngExt as _;
-use tokio::task::JoinSet;
+use idem_testkit::Session;
+use idem_testkit::claimers::Claimers;
+use idem_testkit::private_install::{PREVIOUS, PrivateInstall, create};
+use idem_testkit::ring::{SEALED, build_filters, make_due, rotate, rotate_once};
 
-use super::private_install::{PREVIOUS, PrivateInstall, create};
-use super::{claim, connect};
+use super::claim;
 
-const CLAIMERS: usize = 3;
 /// The number of messages that each phase of the test claims at least.
 const PHASE: u64 = 200;
 
-/// What the claimers share.
-struct Load {
-    /// The messages with smaller numbers exist.
-    messages: AtomicU64,
-    claimed: AtomicU64,
-    is_over: AtomicBool,
-}
-
-/// Claims messages, many of them repeatedly, until the load is over. Each new claim inserts a row.
-async fn work(session: Session, load: Arc<Load>) -> Result<()> {
-    while !load.is_over.load(Ordering::Relaxed) {
-        let newest = load.messages.fetch_add(1, Ordering::Relaxed);
-        let id = rand::rng().random_range(newest / 2..=newest);
-        session.run("BEGIN").await?;
-        if claim(&session, &format!("m{id}")).await? == "t" {
-            session
-                .run(&format!("INSERT INTO done VALUES ('m{id}')"))
-                .await?;
-            load.claimed.fetch_add(1, Ordering::Relaxed);
-        }
-        session.run("COMMIT").await?;
-    }
-    Ok(())
-}
-
-impl Load {
-    /// Waits until the claimers have claimed this many messages. Returns the error of a claimer
-    /// that has ended.
-    async fn until_claimed(&self, count: u64, claimers: &mut Claimers) -> Result<()> {
-        let before = self.claimed.load(Ordering::Relaxed);
-        until("messages are claimed", async || {
-            if let Some(ended) = claimers.try_join_next() {
-                ended??;
-            }
-            Ok(self.claimed.load(Ordering::Relaxed) >= before + count)
-        })
-        .await
-    }
-}
-
-type Claimers = JoinSet<Result<()>>;
-
-/// Rotates the ring once, while transactions run.
-async fn rotate_once(session: &Session) -> Result<()> {
-    let before = rotations(session, "standard").await?;
-    make_due(session, "standard").await?;
-    until("the ring has rotated", async || {
-        let step = rotate(session, "standard").await?;
-        Ok(step == "emptied" && rotations(session, "standard").await? > before)
-    })
-    .await
-}
-
-async fn until_each_slice_has_a_filter(session: &Session) -> Result<()> {
-    until("each slice has a filter", async || {
-        session
-            .run("SELECT idem.build_filters(r) FROM generate_series(0, 2) r")
-            .await?;
-        let missing = "SELECT count(*) FROM idem.filters WHERE status <> 'complete'";
-        Ok(session.text(missing).await? == "0")
-    })
-    .await
-}
-
 async fn previous(cluster: &Cluster, database: &str) -> Result<Session> {
-    create(cluster, database, PREVIOUS).await?;
-    connect(cluster, database).await
+    create(cluster, database, PREVIOUS).await
 }
 
 /// I1, I6: messages that are claimed before, during and after the upgrade are claimed once, and
@@ -94,38 +24,20 @@ async fn i1_i6_upgrade_under_load_keeps_each_claim() -> Result<()> {
     let copy = PrivateInstall::with_previous()?;
     let cluster = copy.start()?;
     let session = previous(&cluster, "shop").await?;
-    session.run("CREATE TABLE done (id text)").await?;
-    let load = Arc::new(Load {
-        messages: AtomicU64::new(0),
-        claimed: AtomicU64::new(0),
-        is_over: AtomicBool::new(false),
-    });
-    let mut claimers = Claimers::new();
-    for _ in 0..CLAIMERS {
-        claimers.spawn(work(connect(&cluster, "shop").await?, Arc::clone(&load)));
-    }
-    load.until_claimed(PHASE, &mut claimers).await?;
-    rotate_once(&session).await?;
-    load.until_claimed(PHASE, &mut claimers).await?;
+    let mut claimers = Claimers::start(&cluster, &session).await?;
+    claimers.until_claimed(PHASE).await?;
+    rotate_once(&session, "standard").await?;
+    claimers.until_claimed(PHASE).await?;
     session.run("ALTER EXTENSION idem UPDATE").await?;
-    load.until_claimed(PHASE, &mut claimers).await?;
-    until_each_slice_has_a_filter(&session).await?;
+    claimers.until_claimed(PHASE).await?;
+    build_filters(&session).await?;
     for _ in 0..SEALED - 1 {
-        load.until_claimed(PHASE / 4, &mut claimers).await?;
-        rotate_once(&session).await?;
+        claimers.until_claimed(PHASE / 4).await?;
+        rotate_once(&session, "standard").await?;
     }
-    until_each_slice_has_a_filter(&session).await?;
-    load.until_claimed(PHASE, &mut claimers).await?;
-    load.is_over.store(true, Ordering::Relaxed);
-    while let Some(ended) = claimers.join_next().await {
-        ended??;
-    }
-    let twice = "SELECT count(*) - count(DISTINCT id) FROM done";
-    assert_eq!(session.text(twice).await?, "0", "a message was done twice");
-    let lost = "SELECT count(*) FROM done WHERE idem_try_claim(id, 'orders')";
-    session.run("BEGIN").await?;
-    assert_eq!(session.text(lost).await?, "0", "a claim was lost");
-    session.run("COMMIT").await
+    build_filters(&session).await?;
+    claimers.until_claimed(PHASE).await?;
+    claimers.end(&session).await
 }
 
 /// I1: the previous version has no constraint that invalidates a filter, so the library uses none.
@@ -145,7 +57,7 @@ async fn i1_previous_version_is_served_without_filters() -> Result<()> {
     assert_eq!(claim(&session, "arrived").await?, "f");
     assert_eq!(claim(&session, "first").await?, "f");
     session.run("ALTER EXTENSION idem UPDATE").await?;
-    until_each_slice_has_a_filter(&session).await?;
+    build_filters(&session).await?;
     for id in ["arrived", "first"] {
         assert_eq!(claim(&session, id).await?, "f", "{id}");
     }
@@ -163,7 +75,7 @@ async fn i6_upgraded_ring_knows_since_when_it_remembers() -> Result<()> {
     let remembers = "SELECT remembers_since FROM idem.ring WHERE name = 'standard'";
     for n in 0..3 {
         assert_eq!(claim(&session, &format!("m{n}")).await?, "t");
-        rotate_once(&session).await?;
+        rotate_once(&session, "standard").await?;
     }
     let before = session.text(remembers).await?;
     assert_ne!(before, "", "the third rotation has removed claims");
@@ -173,10 +85,10 @@ async fn i6_upgraded_ring_knows_since_when_it_remembers() -> Result<()> {
         for id in ["m1", "m2"] {
             assert_eq!(claim(&session, id).await?, "f", "{id} after {rotation}");
         }
-        rotate_once(&session).await?;
+        rotate_once(&session, "standard").await?;
         assert_eq!(session.text(remembers).await?, before, "after {rotation}");
     }
-    rotate_once(&session).await?;
+    rotate_once(&session, "standard").await?;
     assert_eq!(claim(&session, "m1").await?, "t", "its slice was removed");
     assert_eq!(claim(&session, "m2").await?, "f");
     assert_ne!(session.text(remembers).await?, before);
@@ -212,7 +124,7 @@ async fn i9_roles_are_granted_again_after_an_upgrade() -> Result<()> {
         );
     }
     let dump = cluster.run("pg_dump", ["shop"], &[])?;
-    connect(&cluster, "postgres")
+    Session::superuser(&cluster, "postgres")
         .await?
         .run("CREATE DATABASE restored TEMPLATE template0")
         .await?;
@@ -223,7 +135,7 @@ async fn i9_roles_are_granted_again_after_an_upgrade() -> Result<()> {
             let filters = "SELECT count(*) > 0 FROM idem.filters";
             assert_eq!(reader.text(filters).await?, "t", "{role} in {database}");
         }
-        let session = connect(&cluster, database).await?;
+        let session = Session::superuser(&cluster, database).await?;
         session
             .run(
                 "SELECT idem_revoke('watcher', 'monitor'), idem_revoke('chief', 'admin'),
@@ -263,9 +175,9 @@ async fn i1_i6_upgrade_during_a_rotation_keeps_each_claim() -> Result<()> {
         for step in rest {
             assert_eq!(rotate(&session, "standard").await?, *step);
         }
-        until_each_slice_has_a_filter(&session).await?;
+        build_filters(&session).await?;
         for _ in 0..SEALED - 1 {
-            rotate_once(&session).await?;
+            rotate_once(&session, "standard").await?;
             for id in ["first", "upgraded"].iter().chain(steps) {
                 assert_eq!(claim(&session, id).await?, "f", "{id}, {last}");
             }
@@ -305,20 +217,20 @@ async fn i6_dump_of_the_previous_version_is_restored() -> Result<()> {
     let session = previous(&cluster, "shop").await?;
     for n in 0..2 {
         assert_eq!(claim(&session, &format!("m{n}")).await?, "t");
-        rotate_once(&session).await?;
+        rotate_once(&session, "standard").await?;
     }
     let dump = cluster.run("pg_dump", ["shop"], &[])?;
-    connect(&cluster, "postgres")
+    Session::superuser(&cluster, "postgres")
         .await?
         .run("CREATE DATABASE restored TEMPLATE template0")
         .await?;
     cluster.psql("restored", &dump)?;
-    let restored = connect(&cluster, "restored").await?;
+    let restored = Session::superuser(&cluster, "restored").await?;
     let version = "SELECT extversion FROM pg_extension WHERE extname = 'idem'";
     assert_eq!(restored.text(version).await?, env!("CARGO_PKG_VERSION"));
-    until_each_slice_has_a_filter(&restored).await?;
+    build_filters(&restored).await?;
     for _ in 0..SEALED - 2 {
-        rotate_once(&restored).await?;
+        rotate_once(&restored, "standard").await?;
         for id in ["m0", "m1"] {
             assert_eq!(claim(&restored, id).await?, "f", "{id}");
         }

@@ -6,7 +6,7 @@ use idem_cluster::Cluster;
 use idem_testkit::ring::{make_due, rotations};
 use idem_testkit::{Session, until};
 
-use super::{claim, cluster, connect, with_idem};
+use super::{claim, cluster};
 
 /// The version of the library: all crates of the workspace have one version.
 const LIBRARY: &str = env!("CARGO_PKG_VERSION");
@@ -49,7 +49,7 @@ async fn unknown_versions_fail_and_are_named() -> Result<()> {
     let cluster = cluster("versions")?
         .setting("idem.databases", "none")
         .start()?;
-    let old = with_idem(&cluster, "shop").await?;
+    let old = Session::in_database_with_idem(&cluster, "shop").await?;
     assert_eq!(
         old.text("SELECT extversion FROM pg_extension WHERE extname = 'idem'")
             .await?,
@@ -64,7 +64,7 @@ async fn unknown_versions_fail_and_are_named() -> Result<()> {
         set_version(&old, version).await?;
         old.run("SELECT idem.invalidate('idem.ring'::regclass)")
             .await?;
-        let new = connect(&cluster, "shop").await?;
+        let new = Session::superuser(&cluster, "shop").await?;
         for session in [&old, &new] {
             for function in [
                 "idem_try_claim('m2', 'orders')",
@@ -83,7 +83,7 @@ async fn unknown_versions_fail_and_are_named() -> Result<()> {
         }
     }
     set_version(&old, LIBRARY).await?;
-    let new = connect(&cluster, "shop").await?;
+    let new = Session::superuser(&cluster, "shop").await?;
     for session in [&old, &new] {
         assert_eq!(claim(session, "m1").await?, "f", "the claims still exist");
     }
@@ -97,7 +97,7 @@ async fn worker_skips_an_unknown_version() -> Result<()> {
     let cluster = cluster("versions-worker")?
         .setting("idem.naptime", "100ms")
         .start()?;
-    let session = with_idem(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
     assert_eq!(claim(&session, "m1").await?, "t");
     set_version(&session, "9.9.9").await?;
     until("the worker has noticed", async || {
@@ -106,7 +106,7 @@ async fn worker_skips_an_unknown_version() -> Result<()> {
     .await?;
     make_due(&session, "standard").await?;
     // The worker still runs passes: the rings of another database continue to rotate.
-    let other = with_idem(&cluster, "other").await?;
+    let other = Session::in_database_with_idem(&cluster, "other").await?;
     assert_eq!(claim(&other, "m1").await?, "t");
     for n in 1..=3 {
         make_due(&other, "standard").await?;

@@ -10,7 +10,7 @@ use idem_cluster::{Cluster, Shutdown};
 use idem_testkit::ring::{SEALED, make_due, rotations};
 use idem_testkit::{DEADLINE, Session, until};
 
-use super::{claim, cluster, connect, with_idem};
+use super::{claim, cluster};
 
 fn server(name: &str) -> Result<Cluster> {
     cluster(name)?.setting("idem.naptime", "100ms").start()
@@ -63,7 +63,7 @@ async fn pin_the_fence(holder: &Session, observer: &Session) -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn worker_restarts_when_killed_and_delays_no_shutdown() -> Result<()> {
     let mut cluster = server("worker")?;
-    let session = with_idem(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
     rotate_fast(&session).await?;
     keeps_rotating(&session).await?;
     assert_eq!(
@@ -89,7 +89,7 @@ async fn worker_restarts_when_killed_and_delays_no_shutdown() -> Result<()> {
     keeps_rotating(&session).await?;
 
     // Send SIGTERM to a maintainer that waits at the fence.
-    let holder = connect(&cluster, "shop").await?;
+    let holder = Session::superuser(&cluster, "shop").await?;
     pin_the_fence(&holder, &session).await?;
     let maintainer = worker_pid(&session, "maintainer")
         .await?
@@ -112,11 +112,11 @@ async fn worker_restarts_when_killed_and_delays_no_shutdown() -> Result<()> {
         .context("no launcher is running")?;
     cluster.crash_backend(launcher)?;
     cluster.wait_until_ready(DEADLINE)?;
-    let session = connect(&cluster, "shop").await?;
+    let session = Session::superuser(&cluster, "shop").await?;
     keeps_rotating(&session).await?;
 
     // Stop the server with a fast shutdown while a maintainer waits at the fence.
-    let holder = connect(&cluster, "shop").await?;
+    let holder = Session::superuser(&cluster, "shop").await?;
     pin_the_fence(&holder, &session).await?;
     let began = Instant::now();
     cluster.stop(Shutdown::Fast)?;
@@ -126,7 +126,7 @@ async fn worker_restarts_when_killed_and_delays_no_shutdown() -> Result<()> {
         began.elapsed()
     );
     cluster.start()?;
-    let session = connect(&cluster, "shop").await?;
+    let session = Session::superuser(&cluster, "shop").await?;
     keeps_rotating(&session).await?;
     let log = cluster.log()?;
     ensure!(
@@ -139,10 +139,10 @@ async fn worker_restarts_when_killed_and_delays_no_shutdown() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn worker_blocks_no_drop_of_database_or_extension() -> Result<()> {
     let cluster = server("unblocked")?;
-    let postgres = connect(&cluster, "postgres").await?;
+    let postgres = Session::superuser(&cluster, "postgres").await?;
     for round in 0..3 {
         let name = format!("shop_{round}");
-        let session = with_idem(&cluster, &name).await?;
+        let session = Session::in_database_with_idem(&cluster, &name).await?;
         rotate_fast(&session).await?;
         keeps_rotating(&session).await?;
 
@@ -164,9 +164,9 @@ async fn worker_blocks_no_drop_of_database_or_extension() -> Result<()> {
         keeps_rotating(&session).await?;
 
         // While the worker waits at the fence, another session executes the same maintenance steps.
-        let holder = connect(&cluster, &name).await?;
+        let holder = Session::superuser(&cluster, &name).await?;
         pin_the_fence(&holder, &session).await?;
-        let caller = connect(&cluster, &name).await?;
+        let caller = Session::superuser(&cluster, &name).await?;
         let pid = caller.pid().await?;
         let calling = tokio::spawn(async move { caller.run("CALL idem_maintain()").await });
         until("the caller waits at the fence, too", async || {
@@ -197,11 +197,11 @@ async fn worker_blocks_no_drop_of_database_or_extension() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_drop_extension_locks_no_table_during_a_maintenance_step() -> Result<()> {
     let cluster = server("dropping")?;
-    let session = with_idem(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
     rotate_fast(&session).await?;
     let (holder, dropper) = (
-        connect(&cluster, "shop").await?,
-        connect(&cluster, "shop").await?,
+        Session::superuser(&cluster, "shop").await?,
+        Session::superuser(&cluster, "shop").await?,
     );
     // Each step locks this table last, and waits for it without a limit.
     holder
@@ -246,14 +246,14 @@ async fn database_with_a_pinned_fence_delays_no_other_database() -> Result<()> {
     let cluster = server("pinned")?;
     let mut pinned = Vec::new();
     for n in 1..=3 {
-        let observer = with_idem(&cluster, &format!("pinned_{n}")).await?;
+        let observer = Session::in_database_with_idem(&cluster, &format!("pinned_{n}")).await?;
         rotate_fast(&observer).await?;
         keeps_rotating(&observer).await?;
-        let holder = connect(&cluster, &format!("pinned_{n}")).await?;
+        let holder = Session::superuser(&cluster, &format!("pinned_{n}")).await?;
         pin_the_fence(&holder, &observer).await?;
         pinned.push((holder, observer));
     }
-    let session = with_idem(&cluster, "free").await?;
+    let session = Session::in_database_with_idem(&cluster, "free").await?;
     rotate_fast(&session).await?;
     keeps_rotating(&session).await?;
     for (holder, observer) in pinned {
@@ -268,8 +268,8 @@ async fn dropped_database_frees_its_counters() -> Result<()> {
     /// The number of databases, which is larger than the number of places for counters.
     const DATABASES: i32 = 70;
     let cluster = server("dropping")?;
-    let postgres = connect(&cluster, "postgres").await?;
-    drop(with_idem(&cluster, "model").await?);
+    let postgres = Session::superuser(&cluster, "postgres").await?;
+    drop(Session::in_database_with_idem(&cluster, "model").await?);
     postgres
         .run("ALTER DATABASE model ALLOW_CONNECTIONS false")
         .await?;
@@ -278,7 +278,7 @@ async fn dropped_database_frees_its_counters() -> Result<()> {
         postgres
             .run(&format!("CREATE DATABASE {name} TEMPLATE model"))
             .await?;
-        let session = connect(&cluster, &name).await?;
+        let session = Session::superuser(&cluster, &name).await?;
         assert_eq!(claim(&session, "m1").await?, "t");
         let counted = "SELECT value FROM idem.stats WHERE name = 'claimed'";
         until(&format!("database {n} counts its own claims"), async || {
@@ -296,11 +296,11 @@ async fn dropped_database_frees_its_counters() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i7_worker_keeps_its_fence_while_the_lock_is_held() -> Result<()> {
     let cluster = server("worker-fence")?;
-    let session = with_idem(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
     let (holder, later, maintainer) = (
-        connect(&cluster, "shop").await?,
-        connect(&cluster, "shop").await?,
-        connect(&cluster, "shop").await?,
+        Session::superuser(&cluster, "shop").await?,
+        Session::superuser(&cluster, "shop").await?,
+        Session::superuser(&cluster, "shop").await?,
     );
     assert_eq!(claim(&session, "first").await?, "t");
     holder.run("BEGIN").await?;
@@ -374,12 +374,12 @@ async fn worker_builds_a_filter_while_transactions_write() -> Result<()> {
     let cluster = cluster("worker-filters")?
         .setting("idem.naptime", "200ms")
         .start()?;
-    let session = with_idem(&cluster, "shop").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
     assert_eq!(claim(&session, "first").await?, "t");
     let is_over = Arc::new(AtomicBool::new(false));
     let writers = [
-        connect(&cluster, "shop").await?,
-        connect(&cluster, "shop").await?,
+        Session::superuser(&cluster, "shop").await?,
+        Session::superuser(&cluster, "shop").await?,
     ];
     let writing = tokio::spawn(write_without_a_pause(writers, Arc::clone(&is_over)));
     for round in 0..2 {

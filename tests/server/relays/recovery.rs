@@ -17,17 +17,17 @@ async fn i4_relay_continues_after_a_crash_that_reuses_xids() -> Result<()> {
         .setting("shared_buffers", "32MB")
         .setting("idem.databases", "none")
         .start()?;
-    let session = connect(&cluster).await?;
+    let session = Session::superuser(&cluster, "postgres").await?;
     session.run("CREATE EXTENSION idem").await?;
     send(&session, "before").await?;
-    let relay = Reader::with(connect(&cluster).await?, "default");
+    let relay = Reader::with(Session::superuser(&cluster, "postgres").await?, "default");
     relay
         .session
         .run("BEGIN; SELECT pg_current_xact_id()")
         .await?;
     let mut silent = Vec::new();
     for _ in 0..20 {
-        let session = connect(&cluster).await?;
+        let session = Session::superuser(&cluster, "postgres").await?;
         session.run("BEGIN; SELECT pg_current_xact_id()").await?;
         silent.push(session);
     }
@@ -40,7 +40,7 @@ async fn i4_relay_continues_after_a_crash_that_reuses_xids() -> Result<()> {
     cluster.kill()?;
     cluster.start()?;
 
-    let session = connect(&cluster).await?;
+    let session = Session::superuser(&cluster, "postgres").await?;
     let next: u64 = session.text("SELECT idem.next_xid()").await?.parse()?;
     assert!(
         next + 2 < cursor,
@@ -49,13 +49,9 @@ async fn i4_relay_continues_after_a_crash_that_reuses_xids() -> Result<()> {
     let health = "SELECT status FROM idem_health() WHERE check_name = 'transaction ids'";
     assert_eq!(session.text(health).await?, "ok");
     send(&session, "with an id that was drawn before").await?;
-    let relay = Reader::with(connect(&cluster).await?, "default");
+    let relay = Reader::with(Session::superuser(&cluster, "postgres").await?, "default");
     assert_eq!(relay.drained().await?, ["with an id that was drawn before"]);
     Ok(())
-}
-
-async fn connect(cluster: &Cluster) -> Result<Session> {
-    Session::connect(cluster, "postgres", "postgres").await
 }
 
 /// I4: the test writes by hand what a restore into a younger cluster contains: the cursor and the

@@ -63,6 +63,9 @@ pub struct Coverage {
     pub payload_steps: u64,
     /// Messages that were imported by another command than a claim.
     pub imported: u64,
+    /// Complete filters of sealed slices that were seen, once a second: without them the claims
+    /// read each slice.
+    pub complete_filters: u64,
 }
 
 impl Coverage {
@@ -76,6 +79,7 @@ impl Coverage {
             && self.pending_rotations >= least.pending_rotations
             && self.payload_steps >= least.payload_steps
             && self.imported >= least.imported
+            && self.complete_filters >= least.complete_filters
     }
 }
 
@@ -142,6 +146,7 @@ pub(super) struct Counts {
     pub crashed: AtomicU64,
     pub moved: AtomicU64,
     pub imported: AtomicU64,
+    pub complete_filters: AtomicU64,
     pub sessions_lost: AtomicU64,
 }
 
@@ -189,6 +194,7 @@ impl Arena {
             pending_rotations: count(&self.rotations.pending),
             payload_steps: count(&self.rotations.payloads),
             imported: count(&self.counts.imported),
+            complete_filters: count(&self.counts.complete_filters),
         }
     }
 }
@@ -416,6 +422,9 @@ async fn reach_goal(arena: &Arena, began: Instant) -> Result<()> {
             if let Some(count) = u32::try_from(rotations).ok().filter(|count| *count > 0) {
                 arena.window.follow(began.elapsed() / count);
             }
+            let filters = count_complete_filters(&client).await?;
+            let seen = &arena.counts.complete_filters;
+            seen.fetch_add(filters, Ordering::Relaxed);
             let reached = match arena.config.goal {
                 Goal::Covered { run_for, ref least } => {
                     began.elapsed() >= run_for && arena.coverage(rotations).reaches(least)
@@ -448,6 +457,13 @@ async fn count_rotations(client: &tokio_postgres::Client) -> Result<i64, Error> 
         )
         .await?
         .try_get(0)
+}
+
+async fn count_complete_filters(client: &tokio_postgres::Client) -> Result<u64, Error> {
+    let sql = "SELECT count(*) FROM idem.filters f JOIN idem.rings r USING (ring, slice)
+                WHERE ring = 'standard' AND r.state = 'sealed' AND f.status = 'complete'";
+    let count: i64 = client.query_one(sql, &[]).await?.try_get(0)?;
+    Ok(count.unsigned_abs())
 }
 
 async fn handled(client: &tokio_postgres::Client) -> Result<Vec<Handled>, Error> {

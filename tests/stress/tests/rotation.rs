@@ -18,6 +18,7 @@ async fn i1_i6_claims_are_unique_and_kept_during_rotation_and_kills() -> Result<
         crashed: 2,
         moved: 5,
         imported: 100,
+        complete_filters: 50,
         ..Coverage::default()
     };
     let config = Config::healthy(Goal::Covered {

@@ -89,6 +89,13 @@ pub const OTHERS: &[&str] = &[
 /// The test binary with the deterministic tests of races. It needs the build with pause points.
 pub const RACES: &str = "races";
 
+/// The test binary that needs the library of the previous version.
+pub const UPGRADE_BINARY: &str = "upgrade";
+
+/// The upgrade from the library of the previous version. It is not in the set of CI, because that
+/// library takes minutes to build.
+pub const UPGRADE: Part = live("upgrade", Targets::Only(&[UPGRADE_BINARY]));
+
 /// The largest test binary. It runs last and alone, so that its summary ends the output.
 pub const SERVER: &str = "server";
 
@@ -139,8 +146,9 @@ pub const CI: [Part; 7] = [
 ];
 
 /// Further parts, which run only when they are selected by name. [`CI`] runs their tests in larger
-/// parts.
-const SINGLE: [Part; 11] = [
+/// parts, except those of [`UPGRADE`].
+const SINGLE: [Part; 12] = [
+    UPGRADE,
     package("bench", &["idem-bench"]),
     package("chaos", &["idem-chaos"]),
     package("demo", &["idem-demo"]),

@@ -31,15 +31,11 @@ fn crash(cluster: &mut Cluster) -> Result<()> {
     })
 }
 
-async fn connect(cluster: &Cluster) -> Result<Session> {
-    Session::connect(cluster, "postgres", "postgres").await
-}
-
 /// Leases, back-offs, schedules, dead letters and the journal continue after a crash of the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_crash_keeps_pending_messages_and_journal() -> Result<()> {
     let mut cluster = start_cluster()?;
-    let client = connect(&cluster).await?;
+    let client = Session::superuser(&cluster, "postgres").await?;
     client
         .run("SELECT idem_configure_retries('shop', base => '3 s', jitter => 0)")
         .await?;
@@ -74,7 +70,7 @@ async fn server_crash_keeps_pending_messages_and_journal() -> Result<()> {
     drop(client);
 
     crash(&mut cluster)?;
-    let client = connect(&cluster).await?;
+    let client = Session::superuser(&cluster, "postgres").await?;
     // No other consumer gets the leased message, and its holder can complete it.
     let again = "SELECT outcome, retry_after > '30 min' FROM idem_acquire('held', 'shop')";
     assert_eq!(client.text(again).await?, "in_progress|t");
@@ -122,7 +118,7 @@ async fn server_crash_keeps_pending_messages_and_journal() -> Result<()> {
 async fn workers_handle_messages_once_despite_server_crashes() -> Result<()> {
     const MESSAGES: usize = 300;
     let mut cluster = start_cluster()?;
-    let client = connect(&cluster).await?;
+    let client = Session::superuser(&cluster, "postgres").await?;
     notes::make_table(&client).await?;
     let inbox = Role::Durable.destination();
     // A crash can use up an attempt of each message that is being handled, so many attempts are
@@ -154,7 +150,7 @@ async fn workers_handle_messages_once_despite_server_crashes() -> Result<()> {
         })
         .await?;
         crash(&mut cluster)?;
-        client = connect(&cluster).await?;
+        client = Session::superuser(&cluster, "postgres").await?;
     }
     until("all messages are handled", async || {
         Ok(handled(&client).await? == MESSAGES)

@@ -3,32 +3,31 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
 use idem_cluster::{Cluster, Home, Install, workspace_root};
 
-use super::connect;
+use super::Session;
 
 /// The released version before this one.
-pub(super) const PREVIOUS: &str = "0.2.0";
+pub const PREVIOUS: &str = "0.2.0";
 
-/// Creates a database with this version of the extension.
-pub(super) async fn create(cluster: &Cluster, database: &str, version: &str) -> Result<()> {
-    connect(cluster, "postgres")
-        .await?
-        .run(&format!(
-            "CREATE DATABASE \"{database}\" TEMPLATE template0"
-        ))
-        .await?;
-    connect(cluster, database)
-        .await?
+/// Creates a database with this version of the extension, and connects to it as superuser.
+///
+/// # Errors
+/// Fails when the server returns an error.
+pub async fn create(cluster: &Cluster, database: &str, version: &str) -> Result<Session> {
+    let session = Session::in_empty_database(cluster, database).await?;
+    session
         .run(&format!("CREATE EXTENSION idem VERSION '{version}'"))
-        .await
+        .await?;
+    Ok(session)
 }
 
 /// A private copy of PostgreSQL with scripts of the test.
-pub(super) struct PrivateInstall {
+pub struct PrivateInstall {
     install: Install,
     // This field is declared last, so that the directory is removed last.
     _home: Home,
@@ -36,6 +35,9 @@ pub(super) struct PrivateInstall {
 
 impl PrivateInstall {
     /// Links the files of the shared install into a new directory, which needs no space.
+    ///
+    /// # Errors
+    /// Fails when the shared install does not exist or cannot be linked.
     pub fn new() -> Result<Self> {
         let shared = Install::from_env()?;
         // If this process is killed, the next server that starts removes the directory.
@@ -56,6 +58,9 @@ impl PrivateInstall {
     }
 
     /// Adds the released script of the previous version. The upgrade script is in each copy.
+    ///
+    /// # Errors
+    /// Fails when a file cannot be read or written.
     pub fn with_previous() -> Result<Self> {
         let copy = Self::new()?;
         let script = workspace_root().join(format!("sql/install/idem--{PREVIOUS}.sql"));
@@ -64,6 +69,9 @@ impl PrivateInstall {
     }
 
     /// Adds a version of the extension, or replaces its script.
+    ///
+    /// # Errors
+    /// Fails when the file cannot be written.
     pub fn add(&self, version: &str, script: &str) -> Result<()> {
         let directory = self.install.share_dir().join("extension");
         let draft = directory.join("draft");
@@ -74,11 +82,33 @@ impl PrivateInstall {
     }
 
     /// Starts a server without a worker, because a worker changes rows.
+    ///
+    /// # Errors
+    /// Fails when the server does not start.
     pub fn start(&self) -> Result<Cluster> {
         Cluster::builder(&self.install)
             .name("install-script")
             .setting("shared_buffers", "32MB")
             .setting("idem.databases", "none")
             .start()
+    }
+
+    /// Replaces the library of the extension, as a package manager does: running processes keep the
+    /// file that they have loaded.
+    ///
+    /// # Errors
+    /// Fails when a file cannot be read or written.
+    pub fn replace_library(&self, library: &Path) -> Result<()> {
+        let draft = self.library().with_file_name("draft");
+        fs::copy(library, &draft)?;
+        fs::set_permissions(&draft, Permissions::from_mode(0o755))?;
+        fs::rename(draft, self.library())?;
+        Ok(())
+    }
+
+    /// Returns the file of the library.
+    #[must_use]
+    pub fn library(&self) -> PathBuf {
+        self.install.library_dir().join("idem.so")
     }
 }
