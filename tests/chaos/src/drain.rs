@@ -90,7 +90,7 @@ impl Drain<'_> {
             let is_empty = async || anyhow::Ok(place::waiting(kind, &url, queue).await? == 0);
             self.until(async |_| is_empty().await).await?;
             self.processes.stop(role).await?;
-            if is_empty().await? {
+            if place::left(kind, &url, queue).await? == 0 {
                 return Ok(0);
             }
             if self.is_stalled() {

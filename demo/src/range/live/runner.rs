@@ -160,7 +160,7 @@ impl<S: FnMut(&Look)> Runner<'_, S> {
             self.until(async |runner| runner.is_empty(queue).await)
                 .await?;
             self.processes.stop(role).await?;
-            if self.is_empty(queue).await? || self.is_stalled() {
+            if self.servers.left(queue).await? == 0 || self.is_stalled() {
                 return Ok(());
             }
             self.processes.start(role)?;

@@ -87,6 +87,11 @@ impl Servers {
         place::waiting(self.kind, &self.broker_url, queue).await
     }
 
+    /// Returns the number of messages in a queue whose consumers have stopped.
+    pub async fn left(&self, queue: Queue) -> Result<u64> {
+        place::left(self.kind, &self.broker_url, queue).await
+    }
+
     /// Kills a server with SIGKILL and restarts it with its data and its address.
     pub fn crash(&self, server: Server) -> Crash {
         let (broker, cluster) = (Arc::clone(&self.broker), Arc::clone(&self.cluster));

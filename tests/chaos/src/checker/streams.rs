@@ -129,11 +129,11 @@ pub(super) async fn log(logged: &[Logged], client: &Client, errors: &mut Errors)
         }
     }
     let (lost, disordered) = order(&steps, &last);
+    let unwritten = hits.iter().filter(|hit| !letters.contains_key(hit));
+    let unwritten: Vec<_> = unwritten.copied().collect();
+    describe_unwritten(client, &unwritten).await?;
     errors.extend([
-        (
-            Violation::LetterLost,
-            hits.iter().filter(|hit| !letters.contains_key(hit)).count() as u64,
-        ),
+        (Violation::LetterLost, unwritten.len() as u64),
         (
             Violation::LetterTwice,
             letters.values().filter(|traces| traces.len() > 1).count() as u64,
@@ -141,6 +141,44 @@ pub(super) async fn log(logged: &[Logged], client: &Client, errors: &mut Errors)
         (Violation::StepLost, lost),
         (Violation::StepOutOfOrder, disordered),
     ]);
+    Ok(())
+}
+
+/// Prints what the database knows about hits without a letter: whether the fact is claimed, and the
+/// state of its effect and of its lease.
+async fn describe_unwritten(client: &Client, hits: &[Uuid]) -> Result<()> {
+    const SQL: &str = "
+        SELECT h.message_id::text, idem_is_claimed(h.message_id, 'range.letters'),
+               coalesce((SELECT string_agg(e::text, '; ') FROM idem.inbox e
+                          WHERE e.id = h.message_id::text), ''),
+               coalesce((SELECT string_agg(format('seq %s tx %s at %s', o.seq, o.tx, o.recorded_at),
+                                           '; ')
+                           FROM idem.outbox_row o
+                          WHERE o.topic = 'range.letters'
+                            AND convert_from(o.payload, 'UTF8') LIKE format('%%%s%%', h.attempt)),
+                        ''),
+               coalesce((SELECT string_agg(p::text, '; ') FROM idem.pending p
+                          WHERE p.key = h.message_id), '')
+          FROM heard h WHERE h.attempt = $1";
+    for hit in hits {
+        for row in client.query(SQL, &[hit]).await? {
+            let (message, is_claimed): (String, bool) = (row.try_get(0)?, row.try_get(1)?);
+            let (claims, effects): (String, String) = (row.try_get(2)?, row.try_get(3)?);
+            let pending: String = row.try_get(4)?;
+            eprintln!(
+                "a hit without a letter: {hit}, message {message}, claimed: {is_claimed}; claims: \
+                 {claims}; effects: {effects}; pending: {pending}"
+            );
+        }
+    }
+    if !hits.is_empty() {
+        let relays = "SELECT r::text FROM idem.relays r UNION ALL SELECT p::text
+                        FROM idem.relay r, generate_series(0, r.partitions - 1) n,
+                             idem.progress_of(r, n) p";
+        for row in client.query(relays, &[]).await? {
+            eprintln!("relay: {}", row.try_get::<_, String>(0)?);
+        }
+    }
     Ok(())
 }
 

@@ -3,7 +3,9 @@
 pub mod nats;
 pub mod rabbitmq;
 
-use anyhow::Result;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
 
 use super::Kind;
 
@@ -102,11 +104,57 @@ pub struct Logged {
     pub payload: Vec<u8>,
 }
 
-/// Returns the number of messages in this queue.
+/// What a broker knows about a queue.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueState {
+    /// The messages that wait. With NATS these are also the messages that are delivered and not
+    /// acknowledged.
+    pub messages: u64,
+    /// The consumers, which may hold further messages. Always zero with NATS.
+    pub consumers: u64,
+}
+
+/// The longest time after which a broker notices that a consumer has stopped.
+const NOTICED_WITHIN: Duration = Duration::from_secs(30);
+/// The interval between two checks.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Returns the number of messages that wait in this queue.
+///
+/// # Errors
+/// When the broker cannot be reached or returns an error.
 pub async fn waiting(kind: Kind, url: &str, queue: Queue) -> Result<u64> {
+    Ok(state(kind, url, queue).await?.messages)
+}
+
+/// Returns the number of messages in this queue after all its consumers have stopped.
+///
+/// RabbitMQ needs some time until it has the messages of a stopped consumer back. A quorum queue
+/// has them back when the consumer is gone.
+///
+/// # Errors
+/// When the broker cannot be reached or returns an error, or when the queue keeps a consumer.
+pub async fn left(kind: Kind, url: &str, queue: Queue) -> Result<u64> {
+    let until = Instant::now() + NOTICED_WITHIN;
+    loop {
+        let state = state(kind, url, queue).await?;
+        if state.consumers == 0 {
+            return Ok(state.messages);
+        }
+        ensure!(
+            Instant::now() < until,
+            "{} has {} consumers, although its processes have stopped",
+            queue.name(),
+            state.consumers
+        );
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn state(kind: Kind, url: &str, queue: Queue) -> Result<QueueState> {
     match kind {
-        Kind::RabbitMq => rabbitmq::waiting(url, queue.name()).await,
-        Kind::Nats => nats::waiting(url, queue).await,
+        Kind::RabbitMq => rabbitmq::state(url, queue.name()).await,
+        Kind::Nats => nats::state(url, queue).await,
     }
 }
 

@@ -10,7 +10,7 @@ use async_nats::jetstream::{
 };
 use futures_util::StreamExt;
 
-use super::{COMMANDS, FACTS, LETTERS, Logged, Queue, STEPS};
+use super::{COMMANDS, FACTS, LETTERS, Logged, Queue, QueueState, STEPS};
 
 /// The time after which a message that is not acknowledged is redelivered, because its consumer may
 /// have been killed.
@@ -60,14 +60,17 @@ pub async fn make(url: &str, queues: &[Queue]) -> Result<()> {
 
 /// Returns the number of messages that the consumer of a queue has not acknowledged, whether they
 /// are delivered or not.
-pub async fn waiting(url: &str, queue: Queue) -> Result<u64> {
+pub async fn state(url: &str, queue: Queue) -> Result<QueueState> {
     let stream = open(url).await?.get_stream(plain(queue.subject())).await?;
     let mut consumer: PullConsumer = stream
         .get_consumer(&plain(queue.name()))
         .await
         .map_err(|error| anyhow!("consumer {}: {error}", queue.name()))?;
     let info = consumer.info().await?;
-    Ok(info.num_pending + u64::try_from(info.num_ack_pending)?)
+    Ok(QueueState {
+        messages: info.num_pending + u64::try_from(info.num_ack_pending)?,
+        consumers: 0,
+    })
 }
 
 fn stream(name: &str, subjects: &[&str], is_campaign: bool) -> stream::Config {

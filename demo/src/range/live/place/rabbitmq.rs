@@ -21,7 +21,7 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 
-use super::{COMMANDS, FACTS, LETTERS, Logged, Queue, STEPS};
+use super::{COMMANDS, FACTS, LETTERS, Logged, Queue, QueueState, STEPS};
 
 /// The exchange to which all messages are published.
 pub const EXCHANGE: &str = "range";
@@ -200,8 +200,8 @@ pub async fn read_log(url: &str) -> Result<Vec<Logged>> {
     Ok(logged)
 }
 
-/// Returns the number of messages in a queue, without those that are delivered to a consumer.
-pub async fn waiting(url: &str, queue: &str) -> Result<u64> {
+/// Returns the state of a queue. Its messages are those that are not delivered to a consumer.
+pub async fn state(url: &str, queue: &str) -> Result<QueueState> {
     let (connection, channel) = open(url).await?;
     let look = QueueDeclareOptions {
         passive: true,
@@ -211,7 +211,10 @@ pub async fn waiting(url: &str, queue: &str) -> Result<u64> {
         .queue_declare(queue.into(), look, FieldTable::default())
         .await?;
     connection.close(200, "done".into()).await?;
-    Ok(u64::from(queue.message_count()))
+    Ok(QueueState {
+        messages: u64::from(queue.message_count()),
+        consumers: u64::from(queue.consumer_count()),
+    })
 }
 
 async fn open(url: &str) -> Result<(Connection, Channel)> {
