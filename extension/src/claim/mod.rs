@@ -19,9 +19,9 @@ use crate::identity::Identity;
 use crate::inbox::{claimed_at, column};
 use crate::pause::pause_point;
 use crate::pending::{PendingCheck, PendingState};
-use crate::pg::{self, FoundIn, Home, Inserter, Lookup, find_in, look_again};
+use crate::pg::{self, FoundIn, Home, Inserter, Lookup, Table, find_in, look_again};
 use crate::ring::Entered;
-use crate::slices::{Probed, Slices};
+use crate::slices::{Probed, Slices, Written};
 use crate::stats::{Counter, count};
 use idem_core::MessageId;
 use idem_core::filter::ClaimHash;
@@ -136,13 +136,33 @@ struct ClaimWriter<'s, 'a> {
     pending: Option<PendingCheck<'a>>,
 }
 
-/// A slice that is only probed, and the look-up in it after the first claim that the filter does
-/// not exclude.
-struct ProbedSlice<'s> {
-    slice: &'s Probed,
+/// A look-up in one slice. It is created for the first claim that needs it, because the filters
+/// exclude most claims.
+struct LazyLookup<'s> {
     lookup: Option<Lookup<'s>>,
     /// Where the look-up is created: it lives longer than the claim that needs it first.
     home: Home,
+}
+
+impl<'s> LazyLookup<'s> {
+    fn new() -> Self {
+        LazyLookup {
+            lookup: None,
+            home: Home::here(),
+        }
+    }
+
+    fn in_table(&mut self, table: impl FnOnce() -> &'s Table) -> &mut Lookup<'s> {
+        let home = self.home;
+        let lookup = || home.run(|| Lookup::insert_only(table(), 2));
+        self.lookup.get_or_insert_with(lookup)
+    }
+}
+
+/// A slice that is only probed.
+struct ProbedSlice<'s> {
+    slice: &'s Probed,
+    lookup: LazyLookup<'s>,
     /// Whether the slice was read for the present claim.
     is_read: bool,
 }
@@ -151,18 +171,14 @@ impl<'s> ProbedSlice<'s> {
     /// Returns the look-up, unless the filter excludes the claim.
     fn lookup(&mut self, hash: Option<ClaimHash>) -> Option<&mut Lookup<'s>> {
         self.is_read = !excludes(self.slice.filter, hash);
-        if !self.is_read {
-            return None;
-        }
-        let (slice, home) = (self.slice, self.home);
-        let lookup = || home.run(|| Lookup::insert_only(slice.table(), 2));
-        Some(self.lookup.get_or_insert_with(lookup))
+        let slice = self.slice;
+        self.is_read.then(|| self.lookup.in_table(|| slice.table()))
     }
 }
 
 struct WrittenSlice<'s> {
-    hint: Option<SliceFilter>,
-    lookup: Lookup<'s>,
+    slice: &'s Written,
+    lookup: LazyLookup<'s>,
     inserter: Inserter<'s>,
     /// Whether the slice was read for the present claim before the insert.
     is_read: bool,
@@ -172,8 +188,9 @@ impl<'s> WrittenSlice<'s> {
     /// Returns the look-up, unless the hint excludes the claim: an insert follows, and its unique
     /// index decides.
     fn lookup(&mut self, hash: Option<ClaimHash>) -> Option<&mut Lookup<'s>> {
-        self.is_read = !excludes(self.hint, hash);
-        self.is_read.then_some(&mut self.lookup)
+        self.is_read = !excludes(self.slice.hint, hash);
+        let slice = self.slice;
+        self.is_read.then(|| self.lookup.in_table(|| &slice.table))
     }
 }
 
@@ -194,8 +211,7 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
                 .iter()
                 .map(|slice| ProbedSlice {
                     slice,
-                    lookup: None,
-                    home: Home::here(),
+                    lookup: LazyLookup::new(),
                     is_read: false,
                 })
                 .collect(),
@@ -203,8 +219,8 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
                 .written
                 .iter()
                 .map(|slice| WrittenSlice {
-                    hint: slice.hint,
-                    lookup: Lookup::insert_only(&slice.table, 2),
+                    slice,
+                    lookup: LazyLookup::new(),
                     inserter: Inserter::new(&slice.table),
                     is_read: false,
                 })
@@ -220,7 +236,7 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             return;
         };
         let sealed = self.probed_only.iter().map(|at| at.slice.filter);
-        let written = self.written.iter().map(|at| at.hint);
+        let written = self.written.iter().map(|at| at.slice.hint);
         for filter in sealed.chain(written).flatten() {
             std::hint::black_box(filter.excludes(hash));
         }
@@ -321,7 +337,7 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             .probed_only
             .iter()
             .map(|at| (at.slice.filter, at.is_read));
-        let written = self.written.iter().map(|at| (at.hint, at.is_read));
+        let written = self.written.iter().map(|at| (at.slice.hint, at.is_read));
         for (filter, is_read) in sealed.chain(written) {
             let Some(filter) = filter else {
                 continue;
@@ -345,7 +361,7 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         claimed_at: &mut pg_sys::TimestampTz,
     ) -> Result<Option<Outcome<'static>>> {
         let WrittenSlice {
-            hint,
+            slice: Written { table, hint },
             lookup,
             inserter,
             ..
@@ -367,6 +383,7 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             if inserter.insert(&row) {
                 return Some(Ok(None));
             }
+            let lookup = lookup.in_table(|| table);
             let earlier =
                 look_again(|| earlier_claim([&mut *lookup], keys, identity, terms, pending));
             match earlier {
@@ -408,7 +425,8 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
     /// Deletes this claim from the first `slices` written slices, because the claim failed after
     /// these inserts. A claim is in all written slices or in none.
     fn retract(&mut self, slices: usize, keys: &mut [pg_sys::ScanKeyData]) {
-        for WrittenSlice { lookup, .. } in &mut self.written[..slices] {
+        for WrittenSlice { slice, lookup, .. } in &mut self.written[..slices] {
+            let lookup = lookup.in_table(|| &slice.table);
             if lookup.find_mine(keys) {
                 lookup.delete();
             }
