@@ -18,7 +18,7 @@ use crate::{
     Claim, Claimed, Destination, Effect, Error, Executor, MessageId, OpenTransaction,
     claim::record_effects,
     escape::last_value,
-    pipeline::{FORBID_COMMIT, allow_and_commit, rollback_without_wait},
+    pipeline::{FORBID_COMMIT_COLUMN, allow_and_commit, rollback_without_wait},
     span,
 };
 
@@ -56,7 +56,7 @@ async fn begin_with_claim(
     destination: &Destination,
 ) -> Result<bool, Error> {
     let sql = format!(
-        "BEGIN; {FORBID_COMMIT}; SELECT idem_try_claim({}, {})",
+        "BEGIN; SELECT idem_try_claim({}, {}), {FORBID_COMMIT_COLUMN}",
         id.literal()?,
         destination.literal()?
     );

@@ -14,10 +14,10 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::Error;
 
-/// Forbids COMMIT until [`ALLOW_COMMIT`]: the server rejects a COMMIT that the user of the
-/// transaction executes (2D000), and the transaction is then a failed one. Send it in one simple
-/// query with BEGIN. Returns one row.
-pub const FORBID_COMMIT: &str = "SELECT idem_forbid_commit()";
+/// An expression that forbids COMMIT until [`ALLOW_COMMIT`]: the server rejects a COMMIT that the
+/// user of the transaction executes (2D000), and the transaction is then a failed one. Add it to
+/// the columns of the statement that claims, because a statement of its own would cost more.
+pub const FORBID_COMMIT_COLUMN: &str = "idem_forbid_commit()";
 
 /// Allows COMMIT again. Fails with 25P01 if the transaction in which COMMIT was forbidden has
 /// ended, and with 25P02 if a statement of this transaction has failed. Fails with 42501 or

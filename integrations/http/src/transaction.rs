@@ -4,7 +4,9 @@ use std::error::Error as StdError;
 
 use bytes::Bytes;
 use http::{Request, Response, response::Parts};
-use idem_client::pipeline::{ALLOW_COMMIT, Pipelined, pipeline_commit, rollback_without_wait};
+use idem_client::pipeline::{
+    ALLOW_COMMIT, FORBID_COMMIT_COLUMN, Pipelined, pipeline_commit, rollback_without_wait,
+};
 use idem_runtime::{
     Error,
     policy::Retry,
@@ -130,7 +132,8 @@ async fn begin(
     identity: &RequestIdentity,
 ) -> Result<(Session, ClaimOutcome), Error> {
     let claim = format!(
-        "SELECT outcome FROM idem_claim({}, {}, false, decode('{}', 'hex'))",
+        "SELECT outcome, {FORBID_COMMIT_COLUMN}
+           FROM idem_claim({}, {}, false, decode('{}', 'hex'))",
         identity.id.literal()?,
         options.destination.literal()?,
         identity.fingerprint

@@ -85,8 +85,9 @@ impl IdemBuilder {
     ///
     /// By default each statement is sent as text.
     ///
-    /// Prepared statements save parsing at the server. They do not work with a proxy that assigns
-    /// another connection to each transaction.
+    /// Prepared statements save parsing and planning at the server, also those of the claim. They
+    /// do not work with a proxy that assigns another connection to each transaction and does not
+    /// keep prepared statements.
     pub fn prepared_statements(mut self, prepared_statements: bool) -> Self {
         self.prepared_statements = prepared_statements;
         self

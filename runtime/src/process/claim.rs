@@ -1,8 +1,8 @@
-//! The SQL text of a claim, as the policy requires it.
+//! The statements of a claim, as the policy requires them.
 
-use idem_client::{Destination, MessageId, sql::IdArray};
+use idem_client::{Destination, MessageId, pipeline::FORBID_COMMIT_COLUMN, sql::IdArray};
 use sha2::{Digest, Sha256};
-use time::format_description::well_known::Rfc3339;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::task::Task;
 use crate::{Error, Message, policy::Isolation};
@@ -47,13 +47,45 @@ impl ClaimOutcome {
     }
 }
 
-/// Returns the SQL text of a claim. [`ClaimOutcome::parse`] parses its result.
+/// The statement of a prepared claim, with id, destination and [`ClaimOptions`] as its parameters.
+/// It fails outside of a transaction block, and forbids COMMIT. [`ClaimOutcome::parse`] parses the
+/// text in its first column.
+pub(crate) const CLAIM_IN_BLOCK: &str =
+    "SELECT (idem_claim_in_block($1, $2, $3, decode($4, 'hex'), $5)).outcome::text,
+            idem_forbid_commit()";
+
+/// The options of a claim, as the policy of the message requires them.
+pub(crate) struct ClaimOptions {
+    pub(crate) wait: bool,
+    /// The hexadecimal digits of the hash of the message.
+    pub(crate) fingerprint: Option<String>,
+    pub(crate) sent_at: Option<OffsetDateTime>,
+}
+
+impl ClaimOptions {
+    pub(crate) fn of(task: &Task<'_>) -> Self {
+        let policy = task.policy;
+        Self {
+            wait: policy.wait,
+            fingerprint: policy.fingerprint.then(|| fingerprint(task.message)),
+            sent_at: task.message.sent_at().filter(|_| policy.expire),
+        }
+    }
+}
+
+/// Returns the SQL text of a claim, which also forbids COMMIT. [`ClaimOutcome::parse`] parses the
+/// first column of its result.
 pub(crate) fn claim(task: &Task<'_>, id: &MessageId) -> Result<String, Error> {
-    let (policy, id, destination) = (task.policy, id.literal()?, task.destination.literal()?);
-    let fingerprint = policy.fingerprint.then(|| fingerprint(task.message));
-    let sent_at = task.message.sent_at().filter(|_| policy.expire);
-    if policy.wait && fingerprint.is_none() && sent_at.is_none() {
-        return Ok(format!("SELECT idem_try_claim({id}, {destination})"));
+    let (id, destination) = (id.literal()?, task.destination.literal()?);
+    let ClaimOptions {
+        wait,
+        fingerprint,
+        sent_at,
+    } = ClaimOptions::of(task);
+    if wait && fingerprint.is_none() && sent_at.is_none() {
+        return Ok(format!(
+            "SELECT idem_try_claim({id}, {destination}), {FORBID_COMMIT_COLUMN}"
+        ));
     }
     let sent_at = match sent_at.map(|sent_at| sent_at.format(&Rfc3339)) {
         Some(Ok(sent_at)) => format!("'{sent_at}'"),
@@ -65,18 +97,21 @@ pub(crate) fn claim(task: &Task<'_>, id: &MessageId) -> Result<String, Error> {
         None => "NULL".into(),
     };
     let fingerprint = fingerprint.map_or("NULL".into(), |hex| format!("decode('{hex}', 'hex')"));
-    let wait = policy.wait;
     Ok(format!(
-        "SELECT outcome FROM idem_claim({id}, {destination}, {wait}, {fingerprint}, {sent_at})"
+        "SELECT outcome, {FORBID_COMMIT_COLUMN}
+           FROM idem_claim({id}, {destination}, {wait}, {fingerprint}, {sent_at})"
     ))
 }
 
-/// Returns the SQL text of a claim of many messages. Its result is an array of booleans.
+/// Returns the SQL text of a claim of many messages, which also forbids COMMIT. The first column of
+/// its result is an array of booleans.
 pub(crate) fn claim_batch(ids: &[MessageId], destination: &Destination) -> Result<String, Error> {
     let ids = IdArray::new(ids);
     let (function, ids, destination) =
         (ids.batch_function(), ids.literal()?, destination.literal()?);
-    Ok(format!("SELECT {function}({ids}, {destination})"))
+    Ok(format!(
+        "SELECT {function}({ids}, {destination}), {FORBID_COMMIT_COLUMN}"
+    ))
 }
 
 /// Parses the text of an array of booleans, which says for each message of a batch whether it is

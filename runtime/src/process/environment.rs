@@ -115,6 +115,9 @@ fn is_listed_state(state: &str) -> bool {
         "57014" => false,
         // read_only_sql_transaction, and a database that does not exist.
         "25006" | "3D000" => true,
+        // invalid_sql_statement_name: a pooler or a handler has dropped the prepared statements of
+        // the connection.
+        "26000" => true,
         // A missing grant, table, function, schema or column: the deployment is not complete.
         "42501" | "42P01" | "42883" | "42703" | "3F000" => true,
         // Connection, authorization, resources (a full disk, connections, memory), the operator,
@@ -133,7 +136,7 @@ mod tests {
     fn listed_sqlstate_is_environmental_and_others_are_not() {
         for state in [
             "08006", "28P01", "53100", "57P03", "58000", "58030", "25006", "42501", "42P01",
-            "42883", "3F000",
+            "42883", "3F000", "26000",
         ] {
             assert!(is_listed_state(state), "{state}");
         }

@@ -8,8 +8,8 @@ use idem_client::{
     Destination, Effect, MessageId, RecordedEffect,
     lease::Held,
     pipeline::{
-        ALLOW_COMMIT, FORBID_COMMIT, Pipelined, allow_and_commit, allow_and_query, allow_commit,
-        fire_and_forget, pipeline_commit, rollback_without_wait,
+        ALLOW_COMMIT, FORBID_COMMIT_COLUMN, Pipelined, allow_and_commit, allow_and_query,
+        allow_commit, fire_and_forget, pipeline_commit, rollback_without_wait,
     },
     span,
     sql::{COMPLETE, EFFECTS, RECORD_EFFECTS, Send, last_value},
@@ -23,7 +23,7 @@ use tracing::{Instrument, Span};
 use uuid::Uuid;
 
 use super::{
-    claim::{self, ClaimOutcome},
+    claim::{self, CLAIM_IN_BLOCK, ClaimOptions, ClaimOutcome},
     settings::Settings,
     task::Task,
     tx::Tx,
@@ -72,13 +72,14 @@ impl Session {
         })
     }
 
-    // The beginning of the transaction. Each function sends one simple query, so that its
-    // statements succeed or fail together. If BEGIN were a separate message and were cancelled, the
-    // statements after it would commit by themselves. Until the end of the transaction, the server
-    // rejects a COMMIT of the handler: it would commit the claim before the handler has succeeded.
+    // The beginning of the transaction. The statements of each function succeed or fail together:
+    // if BEGIN is cancelled, no statement after it may commit by itself. So a function sends one
+    // simple query, or BEGIN and a prepared claim that fails outside of a transaction block. Until
+    // the end of the transaction, the server rejects a COMMIT of the handler: it would commit the
+    // claim before the handler has succeeded.
 
     pub(crate) async fn begin(&self, isolation: Isolation) -> Result<(), Error> {
-        let sql = format!("{}; {FORBID_COMMIT}", claim::begin(isolation));
+        let sql = format!("{}; SELECT {FORBID_COMMIT_COLUMN}", claim::begin(isolation));
         let begin = self.checkout.client().batch_execute(&sql);
         self.begun(async { Ok(begin.await?) }).await
     }
@@ -88,12 +89,57 @@ impl Session {
         task: &Task<'_>,
         id: &MessageId,
     ) -> Result<ClaimOutcome, Error> {
+        if self.uses_prepared {
+            return self.begin_and_claim_prepared(task, id).await;
+        }
         let begin = claim::begin(task.policy.isolation);
-        let sql = format!("{begin}; {FORBID_COMMIT}; {}", claim::claim(task, id)?);
+        let sql = format!("{begin}; {}", claim::claim(task, id)?);
         self.begun(self.outcome(&sql, task.destination, id)).await
     }
 
-    /// Begins, executes the statement `claim`, and sets a savepoint after the claim.
+    /// Sends BEGIN and the prepared claim without a wait in between. If BEGIN fails, the claim
+    /// fails too, because there is no transaction block.
+    async fn begin_and_claim_prepared(
+        &self,
+        task: &Task<'_>,
+        id: &MessageId,
+    ) -> Result<ClaimOutcome, Error> {
+        let options = ClaimOptions::of(task);
+        let parameters = [
+            id.parameter(),
+            task.destination.parameter(),
+            (&options.wait as _, Type::BOOL),
+            (&options.fingerprint as _, Type::TEXT),
+            (&options.sent_at as _, Type::TIMESTAMPTZ),
+        ];
+        let span = span::of_message("claim", id, task.destination);
+        // The statement is prepared after the transaction is noted as begun. If an earlier user has
+        // left a failed transaction on the connection, preparing fails, and the transaction is then
+        // rolled back.
+        let claimed = async {
+            let claim = self
+                .request(CLAIM_IN_BLOCK, parameters, span.clone())
+                .await?;
+            let begin = self
+                .client()
+                .batch_execute(claim::begin(task.policy.isolation));
+            let begin = Pipelined::new(begin).await;
+            let claimed = Pipelined::new(self.query(&claim)).await;
+            // The connection stops when a reply is not read, so both are read.
+            let (begun, claimed) = join(begin.answer(), claimed.answer()).await;
+            begun?;
+            let claimed = claimed?;
+            let row = claimed.first();
+            let row = row.ok_or_else(|| Error::Unexpected("a claim returned no row".into()))?;
+            let outcome = ClaimOutcome::parse(row.try_get(0)?)?;
+            span.record("idem.outcome", outcome.as_str());
+            Ok(outcome)
+        };
+        self.begun(claimed.instrument(span.clone())).await
+    }
+
+    /// Begins, executes the statement `claim`, and sets a savepoint after the claim. The statement
+    /// must contain [`FORBID_COMMIT_COLUMN`].
     pub async fn begin_claim_and_mark(
         &self,
         claim: &str,
@@ -101,7 +147,7 @@ impl Session {
         destination: &Destination,
         id: &MessageId,
     ) -> Result<ClaimOutcome, Error> {
-        let sql = format!("BEGIN; {FORBID_COMMIT}; {claim}; SAVEPOINT {savepoint}");
+        let sql = format!("BEGIN; {claim}; SAVEPOINT {savepoint}");
         self.begun(self.outcome(&sql, destination, id)).await
     }
 
@@ -112,7 +158,7 @@ impl Session {
     ) -> Result<Vec<bool>, Error> {
         let begin = claim::begin(task.policy.isolation);
         let claim = claim::claim_batch(ids, task.destination)?;
-        let sql = format!("{begin}; {FORBID_COMMIT}; {claim}");
+        let sql = format!("{begin}; {claim}");
         let claims = self.checkout.client().simple_query(&sql);
         let claims = claims.instrument(span::of_batch(
             "try_claim_batch",
@@ -143,8 +189,7 @@ impl Session {
         id: &MessageId,
     ) -> Result<ClaimOutcome, Error> {
         // To allow COMMIT checks the transaction. It is repeated at the end of the transaction.
-        let claim = claim::claim(task, id)?;
-        let sql = format!("{FORBID_COMMIT}; {claim}");
+        let sql = claim::claim(task, id)?;
         let answers = async { Ok(allow_and_query(self.client(), &sql).await?) };
         outcome(answers, task.destination, id).await
     }
@@ -447,7 +492,7 @@ async fn check_guards(pool: Option<Pool>) -> Result<(), Error> {
     };
     let checkout = Checkout::take(&pool).await?;
     // Several statements of one simple query are a transaction.
-    let sql = format!("{FORBID_COMMIT}; {ALLOW_COMMIT}");
+    let sql = format!("SELECT {FORBID_COMMIT_COLUMN}; {ALLOW_COMMIT}");
     let checked = within(STATEMENT, checkout.client().batch_execute(&sql)).await;
     checkout.end(checked)
 }

@@ -2,7 +2,10 @@
 
 use deadpool_postgres::Pool;
 use idem_client::{Destination, Effect, MessageId, RecordedEffect};
-use idem_runtime::{Handled, Idem, Message, Policies, Tx, policy::Rule};
+use idem_runtime::{
+    Handled, Idem, Message, Policies, Tx,
+    policy::{Rule, Style},
+};
 use idem_testkit::{Database, until};
 use serde_json::json;
 use tokio_postgres::Client;
@@ -111,10 +114,22 @@ pub fn id(message: &Message) -> MessageId {
 }
 
 pub fn idem(rule: impl FnOnce(Rule) -> Rule) -> Idem {
+    preparing_idem(false, rule)
+}
+
+/// Returns an instance that prepares its statements if `prepared` is true.
+pub fn preparing_idem(prepared: bool, rule: impl FnOnce(Rule) -> Rule) -> Idem {
     Idem::builder()
         .policies(Policies::default().default_rule(rule))
+        .prepared_statements(prepared)
         .build()
         .unwrap()
+}
+
+/// Returns each style with each value of [`preparing`].
+pub fn styles() -> impl Iterator<Item = (Style, bool)> {
+    let styles = [Style::Eager, Style::Reactive].into_iter();
+    styles.flat_map(|style| preparing().iter().map(move |&prepared| (style, prepared)))
 }
 
 pub fn fact() -> Effect {

@@ -11,7 +11,9 @@ use idem_testkit::until;
 use serde_json::json;
 use time::{Duration, OffsetDateTime};
 
-use crate::fixtures::{DESTINATION, Fixture, fact, idem, insert, message, preparing, work};
+use crate::fixtures::{
+    DESTINATION, Fixture, fact, idem, insert, message, preparing, preparing_idem, styles, work,
+};
 
 const STYLES: [Style; 2] = [Style::Eager, Style::Reactive];
 
@@ -234,8 +236,8 @@ async fn invalid_effects_roll_back_the_handler() {
 #[tokio::test]
 async fn other_payload_with_the_same_id_is_a_mismatch() {
     let fixture = Fixture::new().await;
-    for style in [Style::Eager, Style::Reactive] {
-        let idem = idem(|rule| rule.style(style).fingerprint(true));
+    for (style, prepared) in styles() {
+        let idem = preparing_idem(prepared, |rule| rule.style(style).fingerprint(true));
         let first = message();
         let other = Message::new(DESTINATION, r#"{"other": true}"#)
             .with_message_id(first.message_id().unwrap());
@@ -266,8 +268,8 @@ async fn message_older_than_the_retained_claims_is_expired() {
         .await
         .unwrap();
     let (fixture, now) = (&fixture, OffsetDateTime::now_utc());
-    for style in [Style::Eager, Style::Reactive] {
-        let idem = &idem(|rule| rule.style(style).expire(true));
+    for (style, prepared) in styles() {
+        let idem = &preparing_idem(prepared, |rule| rule.style(style).expire(true));
         let process = |sent_at| async move {
             let message = message().with_sent_at(sent_at);
             let processed = idem.process(&fixture.pool, &message, work).await.unwrap();
@@ -296,17 +298,19 @@ async fn message_older_than_the_retained_claims_is_expired() {
 #[tokio::test]
 async fn concurrent_duplicate_without_wait_is_in_progress() {
     let fixture = Fixture::new().await;
-    let message = message();
-    let idem = idem(|rule| rule.wait(false));
-    let (inner, pool) = (&idem, &fixture.pool);
-    let processed = idem.process(pool, &message, |tx, message| async move {
-        let meanwhile = inner.process(pool, &message, work).await?;
-        assert_eq!(meanwhile, Processed::InProgress);
-        assert!(matches!(meanwhile.settlement(), Settlement::Release { .. }));
-        work(tx, message).await
-    });
-    assert!(matches!(processed.await.unwrap(), Processed::New { .. }));
-    fixture.assert_done_once(&message).await;
+    for &prepared in preparing() {
+        let message = message();
+        let idem = preparing_idem(prepared, |rule| rule.wait(false));
+        let (inner, pool) = (&idem, &fixture.pool);
+        let processed = idem.process(pool, &message, |tx, message| async move {
+            let meanwhile = inner.process(pool, &message, work).await?;
+            assert_eq!(meanwhile, Processed::InProgress);
+            assert!(matches!(meanwhile.settlement(), Settlement::Release { .. }));
+            work(tx, message).await
+        });
+        assert!(matches!(processed.await.unwrap(), Processed::New { .. }));
+        fixture.assert_done_once(&message).await;
+    }
 }
 
 #[tokio::test]

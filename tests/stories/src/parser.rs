@@ -281,7 +281,7 @@ mod tests {
     fn guards_of_commit_do_not_name_a_query() {
         for (sql, name) in [
             (
-                "BEGIN; SELECT idem_forbid_commit(); SELECT idem_try_claim('m', 'd')",
+                "BEGIN; SELECT idem_try_claim('m', 'd'), idem_forbid_commit()",
                 "idem_try_claim",
             ),
             ("SELECT idem_allow_commit(); COMMIT", "COMMIT"),
