@@ -3,6 +3,7 @@
 //! Each file has its own database with the extension, and its ```` ```sql ```` blocks are executed
 //! in order. A block that psql cannot execute is marked ```` ```sql,ignore ````.
 
+mod pipeline;
 mod readme;
 
 use std::fs;
@@ -16,10 +17,11 @@ use idem_runtime::{Delivery, Idem, Message, Receipt, Settlement, transport::Tran
 use idem_testkit::{Database, Session};
 
 /// The files that must have SQL blocks.
-const FILES_WITH_SQL: [&str; 5] = [
+const FILES_WITH_SQL: [&str; 6] = [
     "README.md",
     "docs/consumers.md",
     "docs/durable.md",
+    "docs/pipelines.md",
     "docs/relays.md",
     "docs/operations.md",
 ];
