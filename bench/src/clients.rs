@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod};
+use idem_client::pipeline::Pipelined;
 use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
 use tokio::task::JoinSet;
 use tokio_postgres::{NoTls, types::Type};
@@ -100,6 +101,22 @@ pub async fn open_pool(
     }
     drop(open);
     Ok(pool)
+}
+
+/// Runs the business transaction with a prepared `SELECT 1`, which is sent right after BEGIN as a
+/// prepared claim is.
+pub async fn business_after_select(pool: Pool, account: i32) -> Result<()> {
+    let connection = pool.get().await?;
+    let select = connection.prepare_cached("SELECT 1").await?;
+    let begin = Pipelined::new(connection.batch_execute("BEGIN")).await;
+    let selected = connection.query(&select, &[]).await;
+    begin.answer().await?;
+    selected?;
+    connection
+        .execute_typed(BUSINESS, &[(&account, Type::INT4)])
+        .await?;
+    connection.batch_execute("COMMIT").await?;
+    Ok(())
 }
 
 /// Runs the business transaction without any protection.

@@ -129,7 +129,7 @@ fn periods(cluster: &Cluster, side: Side, claims: u64) -> Result<Vec<Period>> {
     let mut periods = Vec::new();
     let mut dead = 0;
     for number in 0..WARM_UP + PERIODS {
-        let wal_before = wal_position(&mut session)?;
+        let wal_before = server::wal_position(&mut session)?;
         let mut bytes = Vec::new();
         for step in 0..STEPS {
             let load = Load {
@@ -142,6 +142,7 @@ fn periods(cluster: &Cluster, side: Side, claims: u64) -> Result<Vec<Period>> {
                 known: &[],
                 until: Until::Count(claims / STEPS),
                 pace: None,
+                record: None,
             };
             let (done, _) = load.run_with(|progress| match side {
                 Side::Idem if step.is_multiple_of(STEPS_OF_A_SLICE) => idem::rotate(&mut session),
@@ -170,7 +171,8 @@ fn periods(cluster: &Cluster, side: Side, claims: u64) -> Result<Vec<Period>> {
         }
         session.run("CHECKPOINT")?;
         let period = Period {
-            wal_per_claim: (wal_position(&mut session)? - wal_before) as f64 / claims as f64,
+            wal_per_claim: (server::wal_position(&mut session)? - wal_before) as f64
+                / claims as f64,
             bytes_per_claim: bytes.iter().sum::<u64>() as f64 / bytes.len() as f64 / claims as f64,
             peak_per_claim: bytes.iter().copied().max().unwrap_or(0) as f64 / claims as f64,
         };
@@ -194,8 +196,4 @@ fn periods(cluster: &Cluster, side: Side, claims: u64) -> Result<Vec<Period>> {
         ),
     }
     Ok(periods)
-}
-
-fn wal_position(session: &mut Session) -> Result<u64> {
-    session.value("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')")
 }

@@ -12,6 +12,7 @@ use idem_cluster::Cluster;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 
+use super::record::Record;
 use super::server::{ACCOUNTS, BUSINESS};
 use super::side::{DESTINATION, Side};
 use super::wire::Session;
@@ -58,6 +59,8 @@ pub struct Load<'a> {
     pub until: Until,
     /// The pause of a client between two transactions, for a load that is not measured.
     pub pace: Option<Duration>,
+    /// Where the latencies of the transactions are recorded.
+    pub record: Option<&'a Record>,
 }
 
 /// The result of a load.
@@ -201,6 +204,7 @@ impl Load<'_> {
         let mut random = SmallRng::from_rng(&mut rand::rng());
         let mut recent = Recent::default();
         let mut transactions = 0;
+        let mut record = self.record.map(Record::of_client);
         while self.goes_on(progress) {
             let again = random.random_range(0..100) < self.duplicates;
             let known = if again {
@@ -210,7 +214,11 @@ impl Load<'_> {
             };
             let expected = known.is_none();
             let id = known.unwrap_or_else(|| new_id(&mut random));
+            let started = Instant::now();
             let won = self.transaction(&mut session, &id, &mut random)?;
+            if let Some(record) = &mut record {
+                record.add(progress.started.elapsed(), started.elapsed())?;
+            }
             ensure!(
                 won == expected,
                 "{:?}: id {id} is {}, but the claim returned {won}",
@@ -228,6 +236,9 @@ impl Load<'_> {
         }
         if let Ok(mut ids) = progress.ids.lock() {
             ids.extend(recent.ids());
+        }
+        if let Some(record) = record {
+            record.end()?;
         }
         Ok(transactions)
     }

@@ -144,6 +144,7 @@ fn load<'a>(cluster: &'a Cluster, known: &'a [String], until: Until) -> Load<'a>
         known,
         until,
         pace: None,
+        record: None,
     }
 }
 

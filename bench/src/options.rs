@@ -1,5 +1,6 @@
 //! The options of the benchmark: parts, durations and sizes.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -9,6 +10,15 @@ use clap::{Args, ValueEnum};
 pub enum Part {
     /// Claims with their business update, against a hand-written inbox
     Claims,
+    /// A claim inside the server, in a loop, against a hand-written insert
+    InServer,
+    /// A claim with 10 M and 50 M retained claims, against one with 1 M
+    Flat,
+    /// A transaction that is sent as one pipeline, with and without the claim
+    Pipelined,
+    /// Claims with 50 M retained identities, 15 minutes on each side (only with --only: takes an
+    /// hour and 30 GB of disk)
+    LongRun,
     /// WAL per claim and bytes per retained claim, over ten retention periods
     Storage,
     /// Batches of 1,000 claims, against one set-based insert
@@ -17,6 +27,9 @@ pub enum Part {
     OpenSnapshot,
     /// Recording an effect and draining the outbox
     Effects,
+    /// Draining the outbox, against the batches of PgQ (only with --only: needs Debian's
+    /// postgresql-15-pgq3)
+    Pgq,
     /// The client's `process()`, against the same transaction without protection
     Process,
     /// The consumer runtime on RabbitMQ and NATS, against the same consumer without idem
@@ -31,12 +44,17 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 15] = [
         Self::Claims,
+        Self::InServer,
+        Self::Flat,
+        Self::Pipelined,
+        Self::LongRun,
         Self::Storage,
         Self::Batch,
         Self::OpenSnapshot,
         Self::Effects,
+        Self::Pgq,
         Self::Process,
         Self::Consumer,
         Self::Relay,
@@ -63,6 +81,12 @@ pub struct Options {
     /// Number of clients in the part `claims`, instead of 1, 8 and 32; can be given several times
     #[arg(long)]
     pub clients: Vec<usize>,
+    /// The folder in which the results of each part are kept for the pictures
+    #[arg(long, default_value = "target/bench")]
+    pub results: PathBuf,
+    /// Draw pictures of the kept results into this folder, and measure only the parts of --only
+    #[arg(long)]
+    pub plots: Option<PathBuf>,
     /// Profile a claim on both sides instead of the measurements (needs perf)
     #[arg(long)]
     pub profile: bool,
@@ -71,10 +95,11 @@ pub struct Options {
 impl Options {
     /// Returns the selected parts in order.
     pub(super) fn parts(&self) -> Vec<Part> {
-        Part::ALL
-            .into_iter()
-            .filter(|part| self.only.is_empty() || self.only.contains(part))
-            .collect()
+        let is_selected = |part: &Part| match self.only.as_slice() {
+            [] => self.plots.is_none() && !matches!(part, Part::LongRun | Part::Pgq),
+            only => only.contains(part),
+        };
+        Part::ALL.into_iter().filter(is_selected).collect()
     }
 
     pub(super) fn rounds(&self) -> usize {

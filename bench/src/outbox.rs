@@ -1,6 +1,5 @@
 //! Measures the cost of recording an effect, and the speed of a relay that drains the outbox.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -8,6 +7,7 @@ use idem_cluster::{Cluster, Install};
 
 use super::load::{EFFECTS, Load, Until, Work};
 use super::options::Options;
+use super::pgbench::{self, Script};
 use super::relay::{Drained, Relay};
 use super::report::{Rounds, Table, Target};
 use super::side::{DESTINATION, Side};
@@ -53,15 +53,15 @@ fn recording(cluster: &Cluster, session: &mut Session, options: &Options) -> Res
                 Side::Idem => (&record, (&mut latency.ours, &mut rate.ours)),
                 Side::HandWritten => (&insert, (&mut latency.theirs, &mut rate.theirs)),
             };
-            let bench = pgbench(cluster, statement, options.round())?;
+            let output = run_script(cluster, statement, options.round())?;
+            let transactions = output.transactions()?;
             let added = session.value::<u64>(rows)? - before;
             ensure!(
-                added == bench.transactions,
-                "{} transactions, {added} effects",
-                bench.transactions
+                added == transactions,
+                "{transactions} transactions, {added} effects"
             );
-            into.0.push(bench.latency_us);
-            into.1.push(bench.transactions as f64);
+            into.0.push(output.latency_us(statement)?);
+            into.1.push(transactions as f64);
         }
     }
     let mut table = Table::new(
@@ -82,63 +82,24 @@ fn recording(cluster: &Cluster, session: &mut Session, options: &Options) -> Res
     Ok(table)
 }
 
-/// The result of pgbench for one statement.
-struct Bench {
-    transactions: u64,
-    latency_us: f64,
-}
-
-/// Runs pgbench with a script that claims a new id and runs `statement` in the same transaction.
-fn pgbench(cluster: &Cluster, statement: &str, time: Duration) -> Result<Bench> {
-    let script = format!(
+/// Runs a script that claims a new id and runs `statement` in the same transaction.
+fn run_script(cluster: &Cluster, statement: &str, time: Duration) -> Result<pgbench::Output> {
+    let text = format!(
         "SELECT gen_random_uuid()::text AS id \\gset\n\
          BEGIN;\n\
          SELECT idem_try_claim(:id::text, '{DESTINATION}');\n\
          {statement}\n\
          COMMIT;\n"
     );
-    let file = cluster.socket_dir().join("record.pgbench");
-    fs::write(&file, script)?;
-    let file = file.display().to_string();
-    let seconds = time.as_secs().max(1).to_string();
-    let arguments = [
-        "--no-vacuum",
-        "--protocol=prepared",
-        "--report-per-command",
-        "--time",
-        &seconds,
-        "--file",
-        &file,
-        Side::Idem.database(),
-    ];
-    let output = cluster.run(
-        "pgbench",
-        arguments,
-        &[("PGOPTIONS", "-c synchronous_commit=off")],
-    )?;
-    let number = |line: &str, word: usize| {
-        line.split_whitespace()
-            .nth(word)
-            .and_then(|word| word.parse::<f64>().ok())
-    };
-    let transactions = output
-        .lines()
-        .find_map(|line| line.strip_prefix("number of transactions actually processed: "))
-        .and_then(|count| count.parse().ok());
-    // Format of the line: "  0.045  0  SELECT ...", that is milliseconds, failures, statement.
-    let begin = &statement[..statement.len().min(30)];
-    let latency_ms = output
-        .lines()
-        .find(|line| line.contains(begin))
-        .and_then(|line| number(line, 0));
-    Ok(Bench {
-        transactions: transactions
-            .with_context(|| format!("pgbench printed no count of transactions:\n{output}"))?,
-        latency_us: 1_000.0
-            * latency_ms.with_context(|| {
-                format!("pgbench printed no latency of the statement:\n{output}")
-            })?,
-    })
+    Script {
+        cluster,
+        database: Side::Idem.database(),
+        text: &text,
+        clients: 1,
+        time,
+        synchronous_commit: false,
+    }
+    .run()
 }
 
 /// Compares a relay with a worker that marks the published rows of a hand-written outbox.
@@ -161,6 +122,7 @@ fn draining(cluster: &Cluster, session: &mut Session, options: &Options) -> Resu
             known: &[],
             until: Until::Count(effects),
             pace: None,
+            record: None,
         };
         load.run()?;
         make_marked(session, &mut worker, last)?;

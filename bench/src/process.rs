@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use deadpool_postgres::Pool;
 use idem_cluster::{Cluster, Install};
 use idem_runtime::{Idem, Message, Processed};
@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::clients::{self, Clients, business_alone};
+use super::clients::{self, Clients, business_after_select, business_alone};
 use super::options::Options;
 use super::report::{Rounds, Table, Target};
 use super::server::{self, BUSINESS};
@@ -20,6 +20,35 @@ use super::wire::Session;
 
 /// The number of connections. Each connection is used by a task that is never idle.
 const CONNECTIONS: usize = 8;
+
+/// What one message is on the wire.
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    /// The transaction without protection.
+    Unprotected,
+    /// The same with a prepared `SELECT 1` after BEGIN.
+    Select,
+    /// `process()` with its default settings.
+    Process,
+    /// `process()` with prepared statements.
+    Prepared,
+}
+
+impl Shape {
+    const ALL: [Self; 4] = [
+        Self::Unprotected,
+        Self::Select,
+        Self::Process,
+        Self::Prepared,
+    ];
+
+    fn side(self) -> Side {
+        match self {
+            Self::Unprotected | Self::Select => Side::HandWritten,
+            Self::Process | Self::Prepared => Side::Idem,
+        }
+    }
+}
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     let cluster = server::start(install, "bench-process", &[])?;
@@ -35,32 +64,69 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     };
     let mut table = Table::new(
         "process: process(), claim, one business update, commit; 8 connections",
-        ["idem, messages/s", "without protection, messages/s"],
+        ["idem, messages/s", "baseline, messages/s"],
     );
     table.note(
-        "both sides: three round trips, unnamed statements, one pool each; every message is new",
+        "all: three round trips, the business update is an unnamed statement, every message is \
+         new; process() also forbids COMMIT and allows it again",
     );
-    for (commit, name) in [
-        ("on", "synchronous_commit on"),
-        ("off", "synchronous_commit off"),
-    ] {
-        let ours = pool(&cluster, &runtime, Side::Idem, commit)?;
-        let theirs = pool(&cluster, &runtime, Side::HandWritten, commit)?;
-        let mut rounds = Rounds::default();
+    for commit in ["on", "off"] {
+        let mut rates = Shape::ALL.map(|_| Vec::new());
+        let pools =
+            [Side::Idem, Side::HandWritten].map(|side| pool(&cluster, &runtime, side, commit));
+        let [ours, theirs] = pools;
+        let (ours, theirs) = (ours?, theirs?);
         for round in 0..options.rounds() {
-            for side in Side::in_turn(round) {
-                let rate = match side {
-                    Side::Idem => runtime.block_on(clients.run(&ours, protected))?,
-                    Side::HandWritten => runtime.block_on(clients.run(&theirs, business_alone))?,
-                }
-                .rate();
-                match side {
-                    Side::Idem => rounds.ours.push(rate),
-                    Side::HandWritten => rounds.theirs.push(rate),
-                }
+            // Another shape is the first one in each round, and the order is reversed in turn.
+            for n in 0..Shape::ALL.len() {
+                let n = match round % 2 {
+                    0 => (n + round) % Shape::ALL.len(),
+                    _ => (2 * Shape::ALL.len() - 1 - n + round) % Shape::ALL.len(),
+                };
+                let shape = Shape::ALL[n];
+                let pool = match shape.side() {
+                    Side::Idem => &ours,
+                    Side::HandWritten => &theirs,
+                };
+                let rate = runtime.block_on(async {
+                    match shape {
+                        Shape::Unprotected => clients.run(pool, business_alone).await,
+                        Shape::Select => clients.run(pool, business_after_select).await,
+                        Shape::Process => clients.run(pool, unprepared).await,
+                        Shape::Prepared => clients.run(pool, prepared).await,
+                    }
+                })?;
+                rates[n].push(rate.rate());
             }
         }
-        table.rounds(name, &rounds, Target::AtLeast(0.75));
+        let [unprotected, select, process, prepared] = rates;
+        for (what, ours, theirs, target) in [
+            (
+                "prepared, against no protection",
+                &prepared,
+                &unprotected,
+                0.8,
+            ),
+            (
+                "prepared, against SELECT 1 in place of the claim",
+                &prepared,
+                &select,
+                0.95,
+            ),
+            (
+                "default, against no protection",
+                &process,
+                &unprotected,
+                0.75,
+            ),
+        ] {
+            let rounds = Rounds {
+                ours: ours.clone(),
+                theirs: theirs.clone(),
+            };
+            let what = format!("synchronous_commit {commit}: {what}");
+            table.rounds(&what, &rounds, Target::AtLeast(target));
+        }
     }
     table.note(server::settings(&mut Session::connect(
         &cluster,
@@ -80,12 +146,23 @@ fn pool(
     runtime.block_on(clients::open_pool(config, CONNECTIONS, None))
 }
 
-async fn protected(pool: Pool, account: i32) -> Result<()> {
+async fn unprepared(pool: Pool, account: i32) -> Result<()> {
     // All messages use one instance, as in an application.
     static IDEM: LazyLock<Idem> = LazyLock::new(Idem::default);
+    protected(&IDEM, &pool, account).await
+}
+
+async fn prepared(pool: Pool, account: i32) -> Result<()> {
+    static IDEM: LazyLock<Result<Idem, idem_runtime::Error>> =
+        LazyLock::new(|| Idem::builder().prepared_statements(true).build());
+    let idem = IDEM.as_ref().map_err(|error| anyhow!("{error}"))?;
+    protected(idem, &pool, account).await
+}
+
+async fn protected(idem: &Idem, pool: &Pool, account: i32) -> Result<()> {
     let message = Message::new("bench.process", "{}").with_message_id(Uuid::new_v4().to_string());
-    let processed = IDEM
-        .process(&pool, &message, |tx, _| async move {
+    let processed = idem
+        .process(pool, &message, |tx, _| async move {
             tx.execute_typed(BUSINESS, &[(&account, Type::INT4)])
                 .await?;
             Ok(Vec::new())

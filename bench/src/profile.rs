@@ -45,6 +45,7 @@ fn profile(cluster: &Cluster, side: Side, work: Work, time: Duration) -> Result<
         known: &[],
         until: Until::Time(time + Duration::from_secs(1)),
         pace: None,
+        record: None,
     };
     let (done, _) = load.run_with(|progress| {
         let pid = progress.pids().first().context("no client")?.to_string();

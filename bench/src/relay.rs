@@ -9,7 +9,7 @@ use super::side::Side;
 use super::wire::Session;
 
 /// The number of effects in one batch.
-const BATCH: &str = "1000";
+pub const BATCH: &str = "1000";
 /// The time, in milliseconds, that the relay waits for effects beside a load that is not measured.
 const WAIT_MS: u32 = 100;
 

@@ -2,8 +2,34 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
+/// The figures of one part of the benchmark.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Figures {
+    pub tables: Vec<Table>,
+    pub curves: Vec<Curve>,
+}
+
+impl From<Vec<Table>> for Figures {
+    fn from(tables: Vec<Table>) -> Self {
+        Self {
+            tables,
+            curves: Vec::new(),
+        }
+    }
+}
+
+/// A figure of both sides for each minute.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Curve {
+    pub name: String,
+    pub ours: Vec<f64>,
+    pub theirs: Vec<f64>,
+}
+
 /// The target of a ratio.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Target {
     AtLeast(f64),
     AtMost(f64),
@@ -14,7 +40,16 @@ pub enum Target {
 }
 
 impl Target {
-    fn is_met_by(self, ratio: f64) -> bool {
+    /// Returns the ratio that the target limits; `None` if there is no limit.
+    pub fn limit(self) -> Option<f64> {
+        match self {
+            Self::AtLeast(limit) | Self::AtMost(limit) => Some(limit),
+            Self::Within(_) | Self::None => None,
+        }
+    }
+
+    /// Returns whether a ratio meets the target.
+    pub fn is_met_by(self, ratio: f64) -> bool {
         match self {
             Self::AtLeast(least) => ratio >= least,
             Self::AtMost(most) => ratio <= most,
@@ -85,21 +120,23 @@ impl Rounds {
 }
 
 /// One line of a table.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Line {
-    what: String,
+    pub what: String,
     ours: String,
     theirs: String,
-    ratio: f64,
+    pub ratio: f64,
     spread: String,
-    target: Target,
+    pub target: Target,
 }
 
 /// A table of figures.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Table {
-    title: String,
+    pub title: String,
     notes: Vec<String>,
     columns: [String; 2],
-    lines: Vec<Line>,
+    pub lines: Vec<Line>,
 }
 
 impl Table {

@@ -14,7 +14,8 @@ use super::wire::Session;
 const SETTINGS: [(&str, &str); 4] = [
     // The durability that is usual in production.
     ("fsync", "on"),
-    // Large enough for the tables of both sides, so that no figure depends on reads from the disk.
+    // Large enough for the tables of both sides with two million identities, so that no figure
+    // depends on reads from the disk. The parts `flat` and `long-run` have larger tables.
     ("shared_buffers", "1GB"),
     ("max_wal_size", "8GB"),
     // Claims are also measured alone, each in its own transaction. The check of this setting costs
@@ -91,6 +92,11 @@ pub fn settings(session: &mut Session) -> Result<String> {
           ORDER BY name"
     ))?;
     Ok(format!("settings of both sides: {}", shown.join(" ")))
+}
+
+/// Returns the number of bytes of WAL that the server has written since it was created.
+pub fn wal_position(session: &mut Session) -> Result<u64> {
+    session.value("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')")
 }
 
 /// Returns a line with the cores, the memory and the versions of the machine.

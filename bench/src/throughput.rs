@@ -139,6 +139,7 @@ fn measure(cluster: &Cluster, side: Side, setup: Setup, options: &Options) -> Re
         known: &known,
         until: Until::Time(options.round()),
         pace: None,
+        record: None,
     };
     let updates_before = updates(&mut session)?;
     let half = options.round() / 2;
