@@ -2,13 +2,13 @@
 //! advice.
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, IsTerminal, PipeReader, pipe, stderr};
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, IsTerminal, PipeReader, Read, pipe, stderr};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// The number of lines that are shown of the output of a failed program.
@@ -44,26 +44,55 @@ pub fn run(label: &str, mut command: Command, advice: &str) -> Result<()> {
 
 /// Runs `command` on the terminal of this process, because the user wants its output.
 pub fn show(mut command: Command) -> Result<()> {
-    let program = command.get_program().to_owned();
     let status = command
         .status()
-        .with_context(|| format!("cannot run {}", program.display()))?;
-    if !status.success() {
-        let arguments: Vec<_> = command
-            .get_args()
-            .map(|argument| argument.to_string_lossy())
-            .collect();
-        bail!(
-            "`{} {}` failed ({status})",
-            program.display(),
-            arguments.join(" ")
-        );
-    }
+        .with_context(|| format!("cannot run {}", command.get_program().display()))?;
+    ensure_success(&command, status)
+}
+
+/// Runs `command`, and prints each line of its output after `read` has seen it. Its errors go to
+/// the terminal of this process.
+pub fn show_lines(mut command: Command, mut read: impl FnMut(&str)) -> Result<()> {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot run {}", command.get_program().display()))?;
+    let output = child.stdout.take().context("the output is not a pipe")?;
+    let lines = lines_of(output);
+    let status = loop {
+        match lines.recv_timeout(Duration::from_millis(500)) {
+            Ok(line) => {
+                read(&line);
+                println!("{line}");
+            }
+            // A process that outlives the command can keep the pipe open.
+            Err(RecvTimeoutError::Timeout) => {
+                if let Some(status) = child.try_wait()? {
+                    break status;
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => break child.wait()?,
+        }
+    };
+    ensure_success(&command, status)
+}
+
+fn ensure_success(command: &Command, status: ExitStatus) -> Result<()> {
+    let program = command.get_program().display();
+    let arguments: Vec<_> = command
+        .get_args()
+        .map(|argument| argument.to_string_lossy())
+        .collect();
+    let arguments = arguments.join(" ");
+    ensure!(
+        status.success(),
+        "`{program} {arguments}` failed ({status})"
+    );
     Ok(())
 }
 
-/// Reads the output to its end and returns the last lines.
-fn follow(label: &str, output: PipeReader) -> VecDeque<String> {
+/// Reads the lines of an output in a thread.
+fn lines_of(output: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = channel();
     thread::spawn(move || {
         // Not all programs write UTF-8, and cargo separates its progress with carriage returns.
@@ -74,6 +103,12 @@ fn follow(label: &str, output: PipeReader) -> VecDeque<String> {
             }
         }
     });
+    lines
+}
+
+/// Reads the output to its end and returns the last lines.
+fn follow(label: &str, output: PipeReader) -> VecDeque<String> {
+    let lines = lines_of(output);
     if stderr().is_terminal() {
         follow_on_terminal(label, &lines)
     } else {

@@ -9,6 +9,7 @@
 //! - `cargo xtask test <part>` runs one of the [parts], with the tests that the set of CI ignores.
 //! - `cargo xtask test <text>` runs the tests with this text in their name, ignored ones too.
 
+mod failures;
 mod parts;
 mod quick;
 
@@ -22,6 +23,7 @@ use crate::build::{self, Variant};
 use crate::context::Context;
 use crate::suite::Suite;
 use crate::{chroot, previous, step};
+use failures::Failures;
 use parts::{CI, CLIENTS, Features, LIVE, Part, RACES, Targets, UPGRADE};
 
 /// The variable that makes the tests of the client connect through PgBouncer in transaction mode.
@@ -267,22 +269,24 @@ fn in_suite(context: &Context, suite: Suite) -> Result<Step> {
 }
 
 /// Runs all steps, also after a failure. The duration of a step is printed only before the next
-/// step, because the output must end with the summary of the last step.
+/// step, because the output must end with the summary of the last step. The error names the failed
+/// tests.
 fn run(steps: Vec<Step>) -> Result<()> {
-    let mut failures = Vec::new();
+    let mut failed_steps = Vec::new();
     let mut earlier = String::new();
     for Step { name, command, .. } in steps {
         eprintln!("{earlier}{name}");
         let began = Instant::now();
-        if let Err(error) = step::show(command) {
-            failures.push(format!("{name}: {error:#}"));
+        let mut failures = Failures::default();
+        if let Err(error) = step::show_lines(command, |line| failures.read(line)) {
+            failed_steps.push(format!("{name}: {error:#}{}", failures.report()));
         }
         earlier = format!("{name}: {} s\n", began.elapsed().as_secs());
     }
     ensure!(
-        failures.is_empty(),
+        failed_steps.is_empty(),
         "these tests failed:\n{}",
-        failures.join("\n")
+        failed_steps.join("\n")
     );
     Ok(())
 }
@@ -467,15 +471,19 @@ mod tests {
             needs_pause_points: false,
             needs_previous_library: false,
         };
+        let mut first = step("first", "sh");
+        first.command.args([
+            "-c",
+            "printf 'failures:\n---- bad stdout ----\nwrong\nfailures:\n    bad\n'; exit 1",
+        ]);
         let mut second = step("second", "touch");
         second.command.arg(&made);
-        let error = run(vec![step("first", "false"), second])
-            .unwrap_err()
-            .to_string();
+        let error = run(vec![first, second]).unwrap_err().to_string();
         assert!(made.exists(), "{error}");
         assert!(
-            error.starts_with("these tests failed:\nfirst: `false `"),
+            error.starts_with("these tests failed:\nfirst: `sh "),
             "{error}"
         );
+        assert!(error.ends_with("\n  bad\n    wrong"), "{error}");
     }
 }
