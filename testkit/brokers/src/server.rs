@@ -35,8 +35,8 @@ pub struct Server<P: Program> {
 }
 
 impl<P: Program> Server<P> {
-    /// A dropped server needs no clean shutdown, because its data is not read again.
-    const STOPS: Stops = &[Signal::SIGKILL];
+    /// A dropped server is killed: it needs no clean shutdown, because its data is not read again.
+    const STOPS: Stops = &[];
 
     pub(crate) fn start_in(home: Home, program: P) -> Result<Self> {
         let mut server = Self {
@@ -157,6 +157,8 @@ impl<P: Program> Drop for Server<P> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     struct Broken;
@@ -190,6 +192,36 @@ mod tests {
         fn is_ready(&self, _home: &Home) -> bool {
             true
         }
+    }
+
+    /// A server with a child that ends some time after the server, and then removes a file.
+    struct Parent(PathBuf);
+
+    impl Program for Parent {
+        const NAME: &'static str = "parent";
+
+        fn command(&self, _home: &Home) -> Result<Command> {
+            let mut command = Command::new("sh");
+            command.args([
+                "-c",
+                "(touch \"$0\"; while kill -0 $$; do sleep 0.3; done; rm \"$0\") & wait",
+            ]);
+            command.arg(&self.0);
+            Ok(command)
+        }
+
+        fn is_ready(&self, _home: &Home) -> bool {
+            self.0.exists()
+        }
+    }
+
+    #[test]
+    fn dropped_server_has_no_child_left() {
+        let elsewhere = Home::create("child").unwrap();
+        let file = elsewhere.dir().join("running");
+        let home = Home::create("parent").unwrap();
+        drop(Server::start_in(home, Parent(file.clone())).unwrap());
+        assert!(!file.exists(), "the child still runs");
     }
 
     #[test]

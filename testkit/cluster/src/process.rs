@@ -21,8 +21,8 @@ use nix::unistd::{Pid, getppid};
 use crate::wait::wait_for;
 
 /// A running server. It is a direct child of its own thread, and the kernel sends the server the
-/// first of its [`Stops`] when that thread ends. The thread ends only after the server has ended,
-/// or together with the whole process, also when the process is killed.
+/// first of its [`Stops`], or SIGKILL, when that thread ends. The thread ends only after the server
+/// has ended, or together with the whole process, also when the process is killed.
 pub struct Process {
     pid: Pid,
     exit: Arc<Exit>,
@@ -30,7 +30,8 @@ pub struct Process {
 }
 
 /// The signals that stop a server. When a [`Process`] is dropped, it sends them in this order until
-/// the server ends. If the server still runs after the last of them, it is killed with SIGKILL.
+/// the server ends. If the server still runs after the last of them, or if there is none, it is
+/// killed with SIGKILL, and the drop waits for its children too.
 pub type Stops = &'static [Signal];
 
 /// The time that a dropped server has to end after each of its signals.
@@ -125,9 +126,13 @@ impl Process {
         // The server is paused first, so that it cannot start another child that would be missed
         // here.
         self.signal(Signal::SIGSTOP)?;
-        let descendants = descendants_of(self.pid)?;
+        let descendants = match self.exit_status() {
+            Some(_) => Ok(Vec::new()),
+            None => descendants_of(self.pid),
+        };
         self.signal(Signal::SIGKILL)?;
         self.wait(deadline)?;
+        let descendants = descendants?;
         wait_for("the children of a killed server end", deadline, || {
             Ok(!descendants.iter().any(|pid| is_alive(*pid)))
         })
