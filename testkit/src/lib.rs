@@ -20,6 +20,7 @@ pub mod log;
 pub mod names;
 mod pause;
 pub mod polls;
+pub mod presence;
 mod priority;
 pub mod private_install;
 pub mod proxy;

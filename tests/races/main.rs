@@ -4,6 +4,7 @@
 //! The tests need the extension that `cargo xtask test races` builds with the feature
 //! `pause-points`.
 
+mod batches;
 mod claims;
 mod filters;
 mod pause_points;

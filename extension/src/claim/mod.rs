@@ -9,6 +9,7 @@
 mod batch;
 mod inspect;
 pub mod lone;
+mod together;
 
 pub use batch::claim_batch;
 pub use inspect::{claim_of, forget, held};
@@ -134,6 +135,8 @@ struct ClaimWriter<'s, 'a> {
     probed_only: Vec<ProbedSlice<'s>>,
     written: Vec<WrittenSlice<'s>>,
     pending: Option<PendingCheck<'a>>,
+    /// False while messages are looked up again.
+    counts_look_ups: bool,
 }
 
 /// A look-up in one slice. It is created for the first claim that needs it, because the filters
@@ -226,6 +229,7 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
                 })
                 .collect(),
             pending: (!terms.holds_pending).then(|| PendingCheck::new(rings)),
+            counts_look_ups: true,
         }
     }
 
@@ -318,7 +322,7 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             let slices = sealed.chain(written);
             earlier_claim(slices, keys, identity, self.terms, &mut self.pending)
         })?;
-        if outcome.is_none() {
+        if outcome.is_none() && self.counts_look_ups {
             self.count_look_ups();
         }
         Ok(outcome)

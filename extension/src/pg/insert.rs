@@ -231,7 +231,7 @@ pub(super) unsafe fn copy_of(slot: *mut pg_sys::TupleTableSlot) -> Vec<Option<Da
 
 /// # Safety
 /// The slot holds a row that is stored in `heap`, and `index` is a btree on plain columns of it.
-unsafe fn index_insert(
+pub(super) unsafe fn index_insert(
     index: pg_sys::Relation,
     slot: *mut pg_sys::TupleTableSlot,
     heap: pg_sys::Relation,

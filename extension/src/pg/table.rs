@@ -92,6 +92,15 @@ impl Table {
         unsafe { (*self.heap).rd_id }
     }
 
+    /// Returns whether the table has another index than this one.
+    pub fn has_other_indexes(&self) -> bool {
+        // SAFETY: heap is open; the list is in the current memory context.
+        unsafe {
+            let list = pg_sys::RelationGetIndexList(self.heap);
+            !list.is_null() && (*list).length > 1
+        }
+    }
+
     /// Returns whether the table has no page, so that nothing can be found in it.
     pub fn is_empty(&self) -> bool {
         // SAFETY: heap is open.

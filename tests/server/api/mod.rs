@@ -1,5 +1,6 @@
 //! Tests of the results of the API functions when they are used correctly.
 
+mod batches;
 mod bodies;
 mod claims;
 mod commit;
