@@ -25,8 +25,20 @@ const ACQUIRE: &str = "SELECT outcome FROM idem_acquire('m 9', 'orders', '1 hour
 const CLAIMS: &str = "SELECT count(DISTINCT id) || ' of ' || count(*)
      FROM idem.inbox_standard_0 WHERE id LIKE 'm %'";
 
-/// A database without pending messages: in such a database the claims of a batch are
-/// inserted together.
+/// Returns the statement that claims a batch of uuids, in the order of their numbers from 1. Its
+/// results are the numbers of the messages that it did not get, and the number of all messages.
+fn numbered_batch(messages: u32) -> String {
+    format!(
+        "SELECT string_agg(n::text, ',') FILTER (WHERE NOT claimed), count(*)
+           FROM unnest(idem_try_claim_uuid_batch(
+                    ARRAY(SELECT lpad(n::text, 32, '0')::uuid
+                            FROM generate_series(1, {messages}) n), 'orders'))
+                WITH ORDINALITY AS t (claimed, n)"
+    )
+}
+
+/// A database without pending messages: in such a database the claims of a batch are inserted
+/// together.
 struct Fixture {
     db: Database,
     session: Session,
@@ -248,15 +260,7 @@ async fn i1_conflict_at_the_last_key_takes_all_claims_back() -> Result<()> {
     let pause = Pause::hold(&fixture.db, "batch: before insert").await?;
     pause.arm(&batch).await?;
     let pid = batch.pid().await?;
-    let ids = "SELECT lpad(n::text, 32, '0')::uuid FROM generate_series(1, 300) n";
-    let result = start(
-        batch,
-        format!(
-            "SELECT string_agg(n::text, ',') FILTER (WHERE NOT claimed), count(*)
-               FROM unnest(idem_try_claim_uuid_batch(ARRAY({ids}), 'orders'))
-                    WITH ORDINALITY AS t (claimed, n)"
-        ),
-    );
+    let result = start(batch, numbered_batch(300));
     pause.until_reached(pid).await?;
     let last = "SELECT idem_try_claim(lpad('300', 32, '0')::uuid, 'orders')";
     assert_eq!(fixture.other.text(last).await?, "t");
@@ -308,15 +312,7 @@ async fn i1_conflict_in_the_second_group_keeps_the_first() -> Result<()> {
         .run("SET idem.pause_at = 'batch: before insert, batch: before second look'")
         .await?;
     let pid = batch.pid().await?;
-    let ids = "SELECT lpad(n::text, 32, '0')::uuid FROM generate_series(1, 3000) n";
-    let result = start(
-        batch,
-        format!(
-            "SELECT string_agg(n::text, ',') FILTER (WHERE NOT claimed), count(*)
-               FROM unnest(idem_try_claim_uuid_batch(ARRAY({ids}), 'orders'))
-                    WITH ORDINALITY AS t (claimed, n)"
-        ),
-    );
+    let result = start(batch, numbered_batch(3000));
     first.until_reached(pid).await?;
     first.release().await?;
     inserted.until_reached(pid).await?;

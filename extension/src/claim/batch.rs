@@ -13,7 +13,7 @@ use idem_core::memory::reserve;
 
 /// The number of claims whose lines of the filters are fetched together. Their lines fit into the
 /// smallest cache of a processor.
-pub(super) const PART: usize = 32;
+const PART: usize = 32;
 
 /// The largest number of messages that are claimed together. If another transaction prevents it, at
 /// most this number of rows is inserted for nothing, and the rest of the batch is claimed one by
@@ -51,6 +51,26 @@ pub fn claim_batch(ids: &[MessageId], name: &str) -> Result<Vec<bool>> {
         batch.claim_group(group)?;
     }
     Ok(batch.claimed)
+}
+
+impl<'a> ClaimWriter<'_, 'a> {
+    /// Runs `work` for each message, in this order, after the lines of the filters for it were
+    /// fetched. A cancelled statement ends it.
+    pub(super) fn for_each(
+        &mut self,
+        order: &[usize],
+        identity: &impl Fn(usize) -> Identity<'a>,
+        mut work: impl FnMut(&mut Self, usize, Identity<'a>) -> Result<()>,
+    ) -> Result<()> {
+        for part in order.chunks(PART) {
+            part.iter().for_each(|&n| self.fetch_lines(&identity(n)));
+            for &n in part {
+                pgrx::check_for_interrupts!();
+                work(self, n, identity(n))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A batch whose messages are given by their positions in it.
@@ -104,14 +124,10 @@ impl<'a, F: Fn(usize) -> Identity<'a>> Batch<'_, 'a, F> {
             claimed,
             ..
         } = self;
-        for part in order.chunks(PART) {
-            part.iter().for_each(|&n| writer.fetch_lines(&identity(n)));
-            for &n in part {
-                pgrx::check_for_interrupts!();
-                let outcome = scratch.with(|| writer.claim(identity(n)))?;
-                claimed[n] = matches!(outcome, Outcome::Claimed(_));
-            }
-        }
-        Ok(())
+        writer.for_each(order, identity, |writer, n, message| {
+            let outcome = scratch.with(|| writer.claim(message))?;
+            claimed[n] = matches!(outcome, Outcome::Claimed(_));
+            Ok(())
+        })
     }
 }

@@ -1,9 +1,8 @@
 //! Claims messages together: looks all of them up, and then inserts the claims of the new ones in
-//! one subtransaction. If one of them cannot be inserted without waiting, none is, and the caller
-//! claims the new messages one by one.
+//! one subtransaction. If one of them cannot be inserted without waiting, none is. The caller then
+//! claims these messages, and the rest of its batch, one by one.
 
 use super::ClaimWriter;
-use super::batch::PART;
 use crate::errors::Result;
 use crate::identity::Identity;
 use crate::pause::{is_left_out, pause_point};
@@ -38,22 +37,18 @@ impl<'a> ClaimWriter<'_, 'a> {
         scratch: &Scratch,
     ) -> Result<Vec<usize>> {
         let mut new: Vec<usize> = reserve(order.len())?;
-        for part in order.chunks(PART) {
-            part.iter().for_each(|&n| self.fetch_lines(&identity(n)));
-            for &n in part {
-                pgrx::check_for_interrupts!();
-                let message = identity(n);
-                let last = new.last().map(|&last| identity(last).id);
-                let is_repeated = last == Some(message.id);
-                if !is_repeated
-                    && scratch
-                        .with(|| self.probe(&mut message.keys(), &message))?
-                        .is_none()
-                {
-                    new.push(n);
-                }
+        self.for_each(order, identity, |writer, n, message| {
+            let last = new.last().map(|&last| identity(last).id);
+            let is_repeated = last == Some(message.id);
+            if !is_repeated
+                && scratch
+                    .with(|| writer.probe(&mut message.keys(), &message))?
+                    .is_none()
+            {
+                new.push(n);
             }
-        }
+            Ok(())
+        })?;
         Ok(new)
     }
 

@@ -1,4 +1,4 @@
-//! A subtransaction, so that rows which were inserted can be taken back at once.
+//! A subtransaction: inserted rows can be rolled back while the transaction goes on.
 
 use pgrx::PgTryBuilder;
 use pgrx::pg_sys;
