@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use idem_cluster::{Cluster, Install};
+use idem_testkit::presence::until_none;
 use idem_testkit::{Database, Session};
 
 /// The functions that can find a duplicate, each with its result.
@@ -49,9 +50,8 @@ const DUPLICATES: [(&str, &str); 15] = [
     ("(idem_begin_call('m1', 'orders', 'charge')).response", "7"),
 ];
 
-/// Starts a server without workers, on which only the test writes, and creates the messages of
-/// [`DUPLICATES`].
-async fn quiet() -> Result<(Database, Session)> {
+/// Starts a server without workers, on which only the test writes.
+async fn quiet_server() -> Result<(Database, Session)> {
     let cluster = Cluster::builder(&Install::from_env()?)
         .name("quiet")
         .setting("shared_buffers", "32MB")
@@ -61,6 +61,12 @@ async fn quiet() -> Result<(Database, Session)> {
         .start()?;
     let db = Database::with_idem_in(Arc::new(cluster), "quiet").await?;
     let session = db.connect().await?;
+    Ok((db, session))
+}
+
+/// Starts a quiet server, and creates the messages of [`DUPLICATES`].
+async fn quiet() -> Result<(Database, Session)> {
+    let (db, session) = quiet_server().await?;
     session
         .run(
             r#"SELECT idem_claim('m1', 'orders', fingerprint => '\x01');
@@ -141,6 +147,33 @@ async fn i8_duplicate_assigns_no_xid_and_writes_no_wal() -> Result<()> {
     };
     let written = wal_bytes(&session, claim).await?;
     assert!(written > 100, "a claim has written {written} bytes of WAL");
+    Ok(())
+}
+
+/// I8: while no message is pending, a batch looks its messages up together. If all of them are
+/// duplicates, it assigns no transaction id and writes no WAL.
+#[tokio::test]
+async fn i8_batch_of_duplicates_assigns_no_xid_and_writes_no_wal() -> Result<()> {
+    let (_db, session) = quiet_server().await?;
+    let batch = "SELECT idem_try_claim_batch(
+                     ARRAY(SELECT 'm ' || n FROM generate_series(1, 10) n), 'orders')";
+    assert_eq!(session.text(batch).await?, "{t,t,t,t,t,t,t,t,t,t}");
+    until_none(&session).await?;
+    session.run("CHECKPOINT").await?;
+    for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
+        let written = wal_bytes(&session, async |_| {
+            let output = session
+                .text(&format!(
+                    "BEGIN ISOLATION LEVEL {level}; {batch};
+                     SELECT pg_current_xact_id_if_assigned() IS NULL; COMMIT"
+                ))
+                .await?;
+            ensure!(output == "{f,f,f,f,f,f,f,f,f,f}\nt", "{level}: {output}");
+            Ok(())
+        })
+        .await?;
+        assert_eq!(written, 0, "bytes of WAL: {level}");
+    }
     Ok(())
 }
 

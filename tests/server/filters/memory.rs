@@ -123,6 +123,53 @@ async fn i1_many_databases_share_the_memory() -> Result<()> {
     Ok(())
 }
 
+/// I1: a database that finds no place in the shared memory has no filters, and its claims are
+/// found. It gets filters when another database is dropped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i1_claims_are_found_in_more_databases_than_places() -> Result<()> {
+    /// The number of databases that can have filters.
+    const PLACES: usize = 64;
+    let server = cluster("filters-places")?
+        .setting("idem.naptime", "100ms")
+        .start()?;
+    let postgres = Session::superuser(&server, "postgres").await?;
+    drop(Session::in_database_with_idem(&server, "model").await?);
+    postgres
+        .run("ALTER DATABASE model ALLOW_CONNECTIONS false")
+        .await?;
+    let database = async |name: &str| {
+        postgres
+            .run(&format!("CREATE DATABASE {name} TEMPLATE model"))
+            .await?;
+        let session = Session::superuser(&server, name).await?;
+        ensure!(claim(&session, "m").await?, "{name}");
+        anyhow::Ok(session)
+    };
+    for n in 0..PLACES {
+        drop(database(&format!("d{n}")).await?);
+    }
+    let last = database("without_place").await?;
+    let batch = "SELECT idem_try_claim_batch(
+                     ARRAY(SELECT 'm ' || n FROM generate_series(1, 10) n), 'd')";
+    assert_eq!(last.text(batch).await?, "{t,t,t,t,t,t,t,t,t,t}");
+    last.run("CALL idem_maintain()").await?;
+    assert_eq!(reasons(&last).await?, "too many databases use idem");
+    seal(&last).await?;
+    ensure!(!claim(&last, "m").await?);
+    assert_eq!(last.text(batch).await?, "{f,f,f,f,f,f,f,f,f,f}");
+
+    postgres.run("DROP DATABASE d0 WITH (FORCE)").await?;
+    // The launcher notices the dropped database.
+    until("the database has filters", async || {
+        last.run("CALL idem_maintain()").await?;
+        Ok(status(&last, 0).await? == "complete")
+    })
+    .await?;
+    ensure!(!claim(&last, "m").await?);
+    assert_eq!(last.text(batch).await?, "{f,f,f,f,f,f,f,f,f,f}");
+    Ok(())
+}
+
 /// I1: a slice that gets more claims than its filter was prepared for gets a larger filter, and its
 /// claims are found.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
