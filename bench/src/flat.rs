@@ -13,6 +13,9 @@ struct Size {
     session: Session,
     retained: u64,
     times: Vec<f64>,
+    /// The bytes of a stored claim: on disk, and in the filters.
+    disk: f64,
+    filters: f64,
 }
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
@@ -33,8 +36,11 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         sizes.rotate_left(first);
         for size in &mut sizes {
             idem::build_filters(&mut size.session)?;
-            size.times
-                .push(in_server::time_of_new(&mut size.session, claims)?);
+            size.times.push(in_server::time_of_new(
+                &mut size.session,
+                in_server::Form::Expression,
+                claims,
+            )?);
         }
         sizes.rotate_right(first);
     }
@@ -51,6 +57,10 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
          expression of PL/pgSQL, so that no statement is part of a figure",
         options.rounds()
     ));
+    let mut space = Table::new(
+        "    Disk and memory: bytes per stored claim",
+        ["many retained", "few retained"],
+    );
     for size in more {
         let what = format!("{} retained against {}", size.retained, few.retained);
         let rounds = Rounds {
@@ -58,8 +68,12 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
             theirs: few.times.clone(),
         };
         table.rounds(&what, &rounds, Target::AtMost(1.15));
+        let on_disk = format!("on disk, {what}");
+        space.pair(&on_disk, size.disk, few.disk, Target::None);
+        let in_filters = format!("filters, {what}");
+        space.pair(&in_filters, size.filters, few.filters, Target::None);
     }
-    Ok(vec![table])
+    Ok(vec![table, space])
 }
 
 impl Size {
@@ -74,7 +88,10 @@ impl Size {
         idem::vacuum(&mut session)?;
         in_server::create_loop(&mut session, in_server::Form::Expression)?;
         session.run("CHECKPOINT")?;
+        let stored = idem::stored(&mut session)? as f64;
         Ok(Self {
+            disk: idem::bytes(&mut session)? as f64 / stored,
+            filters: idem::filter_bytes(&mut session)? as f64 / stored,
             session,
             retained,
             times: Vec::new(),

@@ -72,13 +72,13 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         "WAL per claim",
         mean(&ours, wal),
         mean(&theirs, wal),
-        Target::AtMost(0.5),
+        Target::AtMost(0.3),
     );
     sizes.pair(
         "on disk per retained claim, mean",
         mean(&ours, bytes),
         mean(&theirs, bytes),
-        Target::AtMost(0.5),
+        Target::AtMost(0.35),
     );
     sizes.pair(
         "on disk per retained claim, peak",

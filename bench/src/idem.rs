@@ -188,6 +188,13 @@ pub fn bytes(session: &mut Session) -> Result<u64> {
     ))
 }
 
+/// Returns the bytes of the filters of the ring.
+pub fn filter_bytes(session: &mut Session) -> Result<u64> {
+    session.value(&format!(
+        "SELECT sum(bytes) FROM idem.filters WHERE ring = '{RING}'"
+    ))
+}
+
 /// Returns the number of claims in the ring.
 pub fn stored(session: &mut Session) -> Result<u64> {
     let mut stored = 0;
