@@ -54,8 +54,8 @@ pub fn claim_batch(ids: &[MessageId], name: &str) -> Result<Vec<bool>> {
 }
 
 impl<'a> ClaimWriter<'_, 'a> {
-    /// Runs `work` for each message, in this order, after the lines of the filters for it were
-    /// fetched. A cancelled statement ends it.
+    /// Runs `work` for each message, in this order. Before that it fetches the message's lines of
+    /// the filters. The loop ends with an error when the statement is cancelled.
     pub(super) fn for_each(
         &mut self,
         order: &[usize],
