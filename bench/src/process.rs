@@ -1,5 +1,5 @@
-//! Measures `process()` against the same business transaction without protection, with the same
-//! client and the same kind of pool.
+//! Measures `process()` against the same business transaction without protection, and with the
+//! insert of a hand-written inbox, with the same client and the same kind of pool.
 
 use std::sync::LazyLock;
 

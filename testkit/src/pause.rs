@@ -69,6 +69,14 @@ impl Pause {
     /// # Errors
     /// Fails when the connection is lost.
     pub async fn release(self) -> Result<()> {
+        self.release_all().await
+    }
+
+    /// Releases the point and keeps this value, so that its borrower can be used further.
+    ///
+    /// # Errors
+    /// Fails when the connection is lost.
+    pub async fn release_all(&self) -> Result<()> {
         self.holder
             .run(&locking("pg_advisory_unlock", &self.name))
             .await

@@ -41,7 +41,7 @@ async fn loser(db: &Database) -> Result<(Pause, Pause, i32, JoinHandle<Result<St
 /// the claim.
 #[tokio::test]
 async fn i1_index_entry_of_a_loser_does_not_hide_the_claim() -> Result<()> {
-    let db = Database::with_idem("loser").await?;
+    let db = Database::without_worker("loser").await?;
     let (in_table, in_index, pid, loser) = loser(&db).await?;
     let winner = db.connect().await?;
     assert_eq!(
@@ -71,7 +71,7 @@ async fn i1_index_entry_of_a_loser_does_not_hide_the_claim() -> Result<()> {
 /// message would be lost.
 #[tokio::test]
 async fn i4_claim_is_taken_back_behind_a_losers_index_entry() -> Result<()> {
-    let db = Database::with_idem("taken_back").await?;
+    let db = Database::without_worker("taken_back").await?;
     let (in_table, in_index, pid, loser) = loser(&db).await?;
     let (claimer, leaser) = (db.connect().await?, db.connect().await?);
     let looked = Pause::hold(&db, "claim: before insert").await?;

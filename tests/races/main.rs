@@ -7,6 +7,7 @@
 mod batches;
 mod claims;
 mod filters;
+mod overtaken;
 mod pause_points;
 mod pending_lock;
 mod reindex;

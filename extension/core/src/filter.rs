@@ -7,15 +7,19 @@
 //! Bits are stored inverted: adding a claim clears its bits. Memory that is zero therefore says
 //! "may be here" for every claim, and a filter that is not initialized excludes nothing.
 //!
-//! Several processes may add claims and look claims up at the same time. The operations are not
-//! ordered between each other: the caller publishes a filter after all its claims were added.
+//! Several processes may add claims and look claims up at the same time. A look-up is not ordered
+//! with them: the caller publishes a filter after all its claims were added. Only the calls that
+//! add the same claim are ordered, so that at most one of them is the first.
 
 mod arena;
 
 pub use arena::{Arena, Building, CHUNK_BYTES, Chunk, Description, Slot, Status, Tag};
 
 use crate::Key;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
 
 /// The number of words of a line. A claim has one bit in each word.
 pub const WORDS: usize = 8;
@@ -39,14 +43,24 @@ impl Line {
         }
     }
 
-    /// Adds a claim whose line this is.
-    pub fn add(&self, hash: ClaimHash) {
-        for (word, bit) in self.0.iter().zip(hash.bits()) {
-            // Most bits of a full line are cleared already. A load leaves the cache line shared.
-            if word.load(Relaxed) & bit != 0 {
-                word.fetch_and(!bit, Relaxed);
-            }
+    /// Adds a claim whose line this is. Returns true for at most one call with this claim, and only
+    /// if the line excluded the claim before. Can also return false for the first call, if other
+    /// calls run at the same time.
+    pub fn add(&self, hash: ClaimHash) -> bool {
+        let bits = || self.0.iter().zip(hash.bits());
+        // Most bits of a full line are cleared already. A load leaves the cache line shared.
+        //
+        // All words are loaded before one is changed. So if two calls for one claim both returned
+        // true, each of them would have loaded a change of the other before it made its own.
+        let mut is_missing = [false; WORDS];
+        for ((word, bit), is_missing) in bits().zip(&mut is_missing) {
+            *is_missing = word.load(Acquire) & bit != 0;
         }
+        let mut is_first = is_missing.contains(&true);
+        for ((word, bit), _) in bits().zip(is_missing).filter(|(_, is_missing)| *is_missing) {
+            is_first &= word.fetch_and(!bit, AcqRel) & bit != 0;
+        }
+        is_first
     }
 
     /// Returns false if the claim was not added. Returns true if it was added, and for a small part

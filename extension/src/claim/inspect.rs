@@ -5,7 +5,7 @@ use crate::errors::{Error, Result};
 use crate::identity::Identity;
 use crate::inbox::{claimed_at, column};
 use crate::pause::pause_point;
-use crate::pg::{Hold, Lookup, Table};
+use crate::pg::{FoundIn, Hold, Lookup, Table, find_in, look_again};
 use crate::ring::{self, Entered, Rings};
 use crate::slices::{slices_of, slices_to_read};
 use idem_core::MessageId;
@@ -67,8 +67,8 @@ fn own_claim(identity: &Identity, rings: &Rings) -> Result<Option<pg_sys::Timest
     Ok(None)
 }
 
-/// Deletes the claim from every slice. Returns whether there was a claim. Waits until a claim in
-/// progress has ended. Fails with 55000 if this transaction made the claim.
+/// Deletes the claim from every slice. Returns whether there was a claim. Until it has deleted one,
+/// it waits for a claim in progress. Fails with 55000 if this transaction made the claim.
 pub fn forget(id: MessageId, name: &str) -> Result<bool> {
     let mut rings = *ring::enter()?;
     let Some(identity) = Identity::find(id, name)? else {
@@ -85,7 +85,7 @@ pub fn forget(id: MessageId, name: &str) -> Result<bool> {
         let slices = slices_of(&identity.destination, &rings);
         let mut is_deleted = false;
         for &slice in &slices {
-            is_deleted |= forget_in(slice, &identity)?;
+            is_deleted |= forget_in(slice, &identity, forgotten | is_deleted)?;
             if slice == identity.destination.ring(&rings).current().table {
                 pause_point("forget: after current");
             }
@@ -103,10 +103,25 @@ pub fn forget(id: MessageId, name: &str) -> Result<bool> {
 }
 
 /// Deletes the claim from one slice. Returns whether the slice had the claim.
-fn forget_in(slice: pg_sys::Oid, identity: &Identity) -> Result<bool> {
+///
+/// Waits for a claim in progress, unless its row is deleted again. If `is_deleted` is true, this
+/// transaction has deleted a claim of the message. Then a claim in progress is a later one, or its
+/// claimer is about to lose and will wait for this transaction. So this function does not wait for
+/// a row that is being inserted.
+fn forget_in(slice: pg_sys::Oid, identity: &Identity, is_deleted: bool) -> Result<bool> {
     let table = Table::for_writing(slice);
     let mut lookup = Lookup::insert_only(&table, 2);
-    if lookup.hold(&mut identity.keys(), true) != Hold::Held {
+    let held = look_again(|| match find_in([&mut lookup], &mut identity.keys()) {
+        FoundIn::Nothing => Some(Hold::Nothing),
+        FoundIn::Row(row) => row.hold_found(true),
+        FoundIn::InProgress(writer) if writer.retracts() => Some(Hold::Nothing),
+        FoundIn::InProgress(writer) if is_deleted && !writer.deletes() => Some(Hold::Nothing),
+        FoundIn::InProgress(writer) => {
+            writer.wait();
+            None
+        }
+    });
+    if held != Hold::Held {
         return Ok(false);
     }
     identity.check(&lookup, column::ID)?;

@@ -18,7 +18,7 @@ use crate::errors::{Error, Result};
 use crate::filters::{ClaimHashes, SliceFilter};
 use crate::identity::Identity;
 use crate::inbox::{claimed_at, column};
-use crate::pause::pause_point;
+use crate::pause::{is_left_out, pause_point};
 use crate::pending::{PendingCheck, PendingState};
 use crate::pg::{self, FoundIn, Home, Inserter, Lookup, Table, find_in, look_again};
 use crate::ring::Entered;
@@ -370,12 +370,18 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             inserter,
             ..
         } = &mut self.written[slice];
-        if let (Some(hint), Some(hash)) = (hint, self.hashes.of(identity)) {
-            hint.add(hash);
-        }
+        let hash = self.hashes.of(identity);
+        let is_first = hint.zip(hash).is_some_and(|(hint, hash)| hint.add(hash));
         pause_point("claim: after hint");
         let pending = &mut self.pending;
         let terms = self.terms;
+        // If two ordinary inserts of one message lost, each claimer would wait for the deleted row
+        // of the other. A claimer that does not wait must leave no row behind, because its
+        // transaction continues without the claim. The completion of a lease does not wait either,
+        // but it fails without the claim, so a rollback removes its row.
+        let mut is_ordinary = (is_first || is_left_out("claim: first"))
+            && (terms.wait || terms.holds_pending)
+            && !pg::is_decoded();
         look_again(|| {
             let row = [
                 identity.key_datum(),
@@ -384,7 +390,11 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
                 identity.id.text.into_datum(),
                 terms.fingerprint.into_datum(),
             ];
-            if inserter.insert(&row) {
+            let is_inserted = match std::mem::take(&mut is_ordinary) {
+                true => inserter.insert_ordinary(&row),
+                false => inserter.insert(&row),
+            };
+            if is_inserted {
                 return Some(Ok(None));
             }
             let lookup = lookup.in_table(|| table);
@@ -393,8 +403,9 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             match earlier {
                 Ok(None) => {
                     // The other claim may have been committed with effects and then deleted by
-                    // idem_forget, so this claim needs a later time. Only in the first slice: once
-                    // this claim is in that slice, idem_forget waits for this transaction.
+                    // idem_forget, so this claim needs a later time. Only in the first slice: the
+                    // rows of a claim have the same time. In the second slice the time of this
+                    // claim is earlier than that of the other one.
                     if slice == 0 {
                         *claimed_at = pg::clock();
                     }
@@ -457,6 +468,7 @@ fn earlier_claim<'l, 's: 'l>(
                 pending.unlock();
             }
             writer.wait();
+            pause_point("claim: after wait");
             None
         }
     }

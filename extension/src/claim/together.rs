@@ -71,8 +71,9 @@ impl<'a> ClaimWriter<'_, 'a> {
         // As for one claim, the hints come before the rows, and the clock is read after the
         // look-ups.
         for hint in self.written.iter().filter_map(|at| at.slice.hint) {
-            let hashes = new.iter().filter_map(|&n| self.hashes.of(&identity(n)));
-            hashes.for_each(|hash| hint.add(hash));
+            for hash in new.iter().filter_map(|&n| self.hashes.of(&identity(n))) {
+                hint.add(hash);
+            }
         }
         pause_point("batch: before insert");
         let claimed_at = pg::clock();

@@ -42,9 +42,12 @@ impl SliceFilter {
             .count_look_ups(self.slot, self.tag, look_ups);
     }
 
-    /// Adds a claim before it is inserted into the slice.
-    pub fn add(&self, hash: ClaimHash) {
-        self.filters.arena.add(self.slot, self.tag, hash);
+    /// Adds a claim before it is inserted into the slice, which the caller has locked for writing.
+    /// Returns true for at most one open transaction, and only if the claim was not in the slice.
+    /// This is also true when a filter is built again: the new filter is complete only after the
+    /// transactions have ended that wrote to the slice before.
+    pub fn add(&self, hash: ClaimHash) -> bool {
+        self.filters.arena.add(self.slot, self.tag, hash)
     }
 }
 

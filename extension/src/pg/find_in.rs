@@ -4,7 +4,8 @@
 //! wait in the current slice for the transaction that has the row of the same key there. It deletes
 //! its own row if the other transaction commits. So if the row exists in one slice, a row in
 //! progress in another slice does not matter. Without this rule, the two transactions could wait
-//! for each other.
+//! for each other. The same is true within one slice: a claimer whose ordinary insert conflicted
+//! has deleted its row, which stays in progress beside the row of the other claimer.
 
 use super::{Found, Lookup, Writer};
 use pgrx::pg_sys;
@@ -31,6 +32,8 @@ pub fn find_in<'t, L: BorrowMut<Lookup<'t>>>(
 /// Calls `visit` for each row that exists under the keys, until it returns true. The keys are the
 /// first columns of a unique index, and `rest` returns the other columns of this index. The result
 /// is `InProgress` if a row that another transaction is inserting or deleting exists in no slice.
+/// If there are several such rows, their writers have the order of [`Write`](super::writer::Write),
+/// and the result contains the first one.
 pub fn scan_in<'t, L: BorrowMut<Lookup<'t>>, K: PartialEq>(
     slices: impl IntoIterator<Item = L>,
     keys: &mut [pg_sys::ScanKeyData],
@@ -54,8 +57,12 @@ pub fn scan_in<'t, L: BorrowMut<Lookup<'t>>, K: PartialEq>(
             }
         }
     }
+    // A claimer that lost has deleted its row, and waits for another claimer. The result depends on
+    // that claimer, so the caller waits for it too.
     in_progress
         .into_iter()
-        .find(|(row, _)| !existing.contains(row))
-        .map_or(FoundIn::Nothing, |(_, writer)| FoundIn::InProgress(writer))
+        .filter(|(row, _)| !existing.contains(row))
+        .map(|(_, writer)| writer)
+        .min_by_key(|writer| writer.write)
+        .map_or(FoundIn::Nothing, FoundIn::InProgress)
 }

@@ -1,9 +1,10 @@
 //! Inserts rows without the executor. Such an insert needs no plan, no search_path and no
 //! privileges of the caller.
 
+use super::delete::delete_row;
 use super::scratch::within;
 use super::{Table, raise};
-use crate::pause::pause_point;
+use crate::pause::{is_left_out, pause_point};
 use pgrx::PgSqlErrorCode;
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
@@ -69,6 +70,47 @@ impl<'t> Inserter<'t> {
     pub fn insert(&mut self, values: &[Option<Datum>]) -> bool {
         let inserted = self.insert_if(values, || Ok::<_, std::convert::Infallible>(true));
         matches!(inserted, Ok(Inserted::Yes))
+    }
+
+    /// Inserts a row whose key is probably not taken. Returns false if the key is taken.
+    ///
+    /// This is cheaper than a speculative insertion, which takes a lock and writes one more record
+    /// of WAL. But if the key is taken, the row is deleted again. It stays as a dead row, and other
+    /// transactions see it in progress until this transaction ends. So only one transaction at a
+    /// time may use this function for a key. The others use [`Inserter::insert`].
+    pub fn insert_ordinary(&mut self, values: &[Option<Datum>]) -> bool {
+        self.set_up();
+        let Inserter {
+            table, slot, info, ..
+        } = *self;
+        let heap = table.heap;
+        // SAFETY: the slot has the table's columns, which the caller's values match. The functions
+        // and their order are those of ExecInsert. An error in between leaves a dead tuple of an
+        // aborted transaction.
+        unsafe {
+            fill(slot, values);
+            (*slot).tts_tableOid = (*heap).rd_id;
+            let command = pg_sys::GetCurrentCommandId(true);
+            let am = (*heap).rd_tableam.as_ref();
+            let Some(insert) = am.and_then(|am| am.tuple_insert) else {
+                return false;
+            };
+            pg_guard_ffi_boundary(|| insert(heap, slot, command, 0, std::ptr::null_mut()));
+            pause_point("insert: ordinary row");
+            let unique = index_insert(
+                table.index,
+                slot,
+                heap,
+                info,
+                pg_sys::IndexUniqueCheck::UNIQUE_CHECK_PARTIAL,
+            );
+            if unique {
+                self.insert_other_indexes();
+            } else if !is_left_out("insert: delete") {
+                delete_row(heap, (*slot).tts_tid);
+            }
+            unique
+        }
     }
 
     /// Inserts a row unless the key is taken or `agree` returns false. `agree` is called while

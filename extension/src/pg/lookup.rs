@@ -10,8 +10,10 @@
 //! After `find` and its variants a look-up has no page pinned, so the caller may wait for another
 //! transaction.
 
+use super::delete::delete_row;
 use super::now::is_visible;
 use super::scratch::within;
+use super::writer::Write;
 use super::{Table, Writer, look_again};
 use crate::pause::pause_point;
 use crate::settings::WAIT_FOR_FLUSH;
@@ -120,12 +122,17 @@ impl<'t> Lookup<'t> {
             return Found::InProgress(Writer {
                 xid: self.snapshot.xmin,
                 speculative_token: self.snapshot.speculativeToken,
+                write: match self.is_deleted() {
+                    true => Write::Retracts,
+                    false => Write::Inserts,
+                },
             });
         }
         if self.snapshot.xmax != pg_sys::InvalidTransactionId {
             return Found::InProgress(Writer {
                 xid: self.snapshot.xmax,
                 speculative_token: 0,
+                write: Write::Deletes,
             });
         }
         Found::Row
@@ -312,6 +319,20 @@ impl<'t> Lookup<'t> {
         unsafe { pg_sys::ExecFetchSlotHeapTuple(self.slot, false, std::ptr::null_mut()) }
     }
 
+    /// Returns whether a transaction has deleted the found row. The result can be outdated when
+    /// the row is being deleted at this moment.
+    fn is_deleted(&self) -> bool {
+        const NOT_DELETED: u16 = (pg_sys::HEAP_XMAX_INVALID | pg_sys::HEAP_XMAX_LOCK_ONLY) as u16;
+        // SAFETY: the slot holds a heap tuple. Its deleter may write these fields at the same time:
+        // it clears the flags before it sets xmax.
+        unsafe {
+            let header = (*self.tuple()).t_data;
+            let xmax = (&raw const (*header).t_choice.t_heap.t_xmax).read_volatile();
+            let flags = (&raw const (*header).t_infomask).read_volatile();
+            xmax != pg_sys::InvalidTransactionId && flags & NOT_DELETED == 0
+        }
+    }
+
     /// Returns whether this transaction inserted the found row.
     pub fn is_mine(&self) -> bool {
         // SAFETY: the header of a heap tuple begins with its xmin.
@@ -352,14 +373,7 @@ impl<'t> Lookup<'t> {
     pub fn delete(&mut self) {
         // SAFETY: a row was found, and no other transaction is writing it. Its TID is copied before
         // other code can move the scan.
-        unsafe {
-            // A row that this command inserted can be deleted only by the next command.
-            pg_sys::CommandCounterIncrement();
-            let mut tid = (*self.slot).tts_tid;
-            let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
-            pg_sys::simple_table_tuple_delete(self.table.heap, &mut tid, snapshot);
-            pg_sys::UnregisterSnapshot(snapshot);
-        }
+        unsafe { delete_row(self.table.heap, (*self.slot).tts_tid) };
     }
 }
 

@@ -1,6 +1,7 @@
 //! PostgreSQL functions that need `unsafe`, each behind a type that ensures its preconditions.
 
 mod append;
+mod delete;
 mod fence;
 mod find_in;
 mod hold;
@@ -59,6 +60,13 @@ pub fn ensure_writable(call: &std::ffi::CStr) {
 pub fn is_standby() -> bool {
     // SAFETY: reads the state of the server.
     unsafe { pg_sys::RecoveryInProgress() }
+}
+
+/// Returns whether subscribers can decode rows from the WAL. They then also get a row that was
+/// inserted and deleted again, unless its insertion was speculative.
+pub fn is_decoded() -> bool {
+    // SAFETY: reads a setting that changes only at the start of the server.
+    unsafe { pg_sys::wal_level >= pg_sys::WalLevel::WAL_LEVEL_LOGICAL as i32 }
 }
 
 /// Raises an error where no `Result` can be returned.

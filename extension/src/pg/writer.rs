@@ -12,9 +12,32 @@ pub struct Writer {
     pub(super) xid: pg_sys::TransactionId,
     /// Not 0 while the insertion is speculative.
     pub(super) speculative_token: u32,
+    pub(super) write: Write,
+}
+
+/// What a writer does with its row. If a key has several writers, the result of a look-up depends
+/// on the first of them in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Write {
+    /// It deletes a committed row.
+    Deletes,
+    Inserts,
+    /// It has inserted the row and deleted it again.
+    Retracts,
 }
 
 impl Writer {
+    /// Returns whether the row was committed before. Otherwise it is a new row.
+    pub fn deletes(self) -> bool {
+        self.write == Write::Deletes
+    }
+
+    /// Returns whether the writer has inserted the row and deleted it again. Such a row is never
+    /// committed.
+    pub fn retracts(self) -> bool {
+        self.write == Write::Retracts
+    }
+
     /// Waits until the transaction ends, or until its speculative insertion is decided. The caller
     /// must have no page pinned, and hold no lock that the transaction may wait for.
     pub fn wait(self) {

@@ -13,6 +13,7 @@ pub enum Claimer {
     Duplicate {
         ring: Ring,
         slice: usize,
+        is_first: bool,
     },
     /// Has committed or rolled back.
     Ended,
@@ -22,6 +23,8 @@ pub enum Claimer {
 pub struct Open {
     pub ring: Ring,
     pub step: Step,
+    /// Whether the claimer is the first in the filter, so that it uses an ordinary insert.
+    is_first: bool,
     /// The slices in which a copied row was committed when the claimer entered.
     must_find: [bool; SLICES],
     met_in_progress: bool,
@@ -47,9 +50,23 @@ impl Claimer {
         }
     }
 
+    /// Whether the claimer can have a deleted row in the slice with the filter, until its
+    /// transaction ends.
+    pub fn is_first(&self) -> bool {
+        match self {
+            Claimer::Open(open) => open.is_first,
+            Claimer::Duplicate { is_first, .. } => *is_first,
+            Claimer::Idle | Claimer::Entered(_) | Claimer::Ended => false,
+        }
+    }
+
     /// Whether the claimer holds the lock of a writer on the slice.
     pub fn locks(&self, slice: usize) -> bool {
-        matches!(self, Claimer::Open(open) if open.ring.written().contains(&slice))
+        let ring = match self {
+            Claimer::Open(Open { ring, .. }) | Claimer::Duplicate { ring, .. } => ring,
+            Claimer::Idle | Claimer::Entered(_) | Claimer::Ended => return false,
+        };
+        ring.written().contains(&slice)
     }
 }
 
@@ -66,6 +83,7 @@ pub fn open(state: &mut State, n: usize) -> bool {
     state.claimers[n] = Claimer::Open(Open {
         ring,
         step: Step::Look(0),
+        is_first: false,
         must_find: state.rows.each_ref().map(is_copied),
         met_in_progress: false,
     });
@@ -96,7 +114,7 @@ pub fn step(model: &Claims, state: &mut State, n: usize) -> bool {
             open.step = Step::Look(at + 1);
             if !is_excluded(model, state, &open.ring, slice) {
                 match state.rows[slice] {
-                    Some(row) if row.is_committed => return duplicate(state, n, open.ring, slice),
+                    Some(row) if row.is_committed => return duplicate(state, n, &open, slice),
                     Some(row) if row.by != Some(n) => open.met_in_progress = true,
                     _ => {}
                 }
@@ -105,14 +123,14 @@ pub fn step(model: &Claims, state: &mut State, n: usize) -> bool {
         Step::Add(at) => {
             let slice = written[at];
             if model.keeps(Rule::Add) && slice == state.filtered {
-                state.filter.add(open.ring.opened[slice]);
+                open.is_first = state.filter.add(model, open.ring.opened[slice]);
             }
             open.step = Step::Insert(at);
         }
         Step::Insert(at) => {
             let slice = written[at];
             match state.rows[slice] {
-                Some(row) if row.is_committed => return duplicate(state, n, open.ring, slice),
+                Some(row) if row.is_committed => return duplicate(state, n, &open, slice),
                 Some(row) if row.by != Some(n) => return false,
                 _ => {}
             }
@@ -141,9 +159,13 @@ fn in_progress(state: &State, n: usize, slice: usize) -> bool {
 }
 
 /// The message is claimed in this slice: what the claim has written is retracted.
-fn duplicate(state: &mut State, n: usize, ring: Ring, slice: usize) -> bool {
+fn duplicate(state: &mut State, n: usize, open: &Open, slice: usize) -> bool {
     roll_back(state, n);
-    state.claimers[n] = Claimer::Duplicate { ring, slice };
+    state.claimers[n] = Claimer::Duplicate {
+        ring: open.ring,
+        slice,
+        is_first: open.is_first,
+    };
     true
 }
 

@@ -48,12 +48,15 @@ impl Filter {
         self.status == Status::Complete && self.may_have
     }
 
-    /// `Arena::add`
-    pub fn add(&mut self, opened: u8) {
+    /// `Arena::add`. Returns whether the claimer is the first in a complete filter.
+    pub fn add(&mut self, model: &Claims, opened: u8) -> bool {
         let has_lines = matches!(self.status, Status::Building | Status::Complete);
-        if has_lines && self.opened == opened {
-            self.may_have = true;
+        if !has_lines || self.opened != opened {
+            return false;
         }
+        let was_missing = !self.may_have;
+        self.may_have = true;
+        was_missing && (self.status == Status::Complete || !model.keeps(Rule::First))
     }
 }
 

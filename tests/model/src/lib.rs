@@ -34,6 +34,8 @@ pub enum Rule {
     Completeness,
     /// A filter is used only for the rows for which it was built (`Tag`).
     Tag,
+    /// Only the first claimer in a complete filter uses an ordinary insert (`Arena::add`).
+    First,
 }
 
 /// A row of the message in a slice.
@@ -108,7 +110,7 @@ pub struct Claims {
 }
 
 impl Rule {
-    pub const ALL: [Rule; 8] = [
+    pub const ALL: [Rule; 9] = [
         Rule::Opening,
         Rule::FirstFence,
         Rule::SecondFence,
@@ -117,6 +119,7 @@ impl Rule {
         Rule::Add,
         Rule::Completeness,
         Rule::Tag,
+        Rule::First,
     ];
 }
 
@@ -135,7 +138,7 @@ impl Claims {
         Claims {
             // A slice with an old filter is sealed again after more rotations.
             rotations: if rule == Rule::Tag { 5 } else { 3 },
-            copies: matches!(rule, Rule::Invalidation | Rule::Lockers),
+            copies: matches!(rule, Rule::Invalidation | Rule::Lockers | Rule::First),
             without: Some(rule),
             ..Claims::WHOLE
         }
@@ -143,7 +146,7 @@ impl Claims {
 
     /// Whether a property must hold in each state.
     pub fn is_invariant(name: &str) -> bool {
-        [CLAIMED_ONCE, KEPT, REMOVED, SAME_FACTS].contains(&name)
+        [CLAIMED_ONCE, ONE_FIRST, KEPT, REMOVED, SAME_FACTS].contains(&name)
     }
 
     pub fn keeps(&self, rule: Rule) -> bool {
@@ -153,6 +156,8 @@ impl Claims {
 
 /// I1.
 pub const CLAIMED_ONCE: &str = "a message is claimed once";
+/// I1: two claimers that delete their rows would wait for each other.
+pub const ONE_FIRST: &str = "at most one claimer of a slice uses an ordinary insert";
 /// I6.
 pub const KEPT: &str = "a claim is kept for the retention";
 /// I7.
@@ -177,6 +182,12 @@ impl State {
                 && open.ring.probed().contains(&self.filtered)
                 && self.filter.excludes(&model, open.ring.opened[self.filtered]))
         })
+    }
+
+    /// The number of open claimers that use an ordinary insert.
+    fn firsts(&self) -> usize {
+        let is_first = |claimer: &&Claimer| claimer.is_first();
+        self.claimers.iter().filter(is_first).count()
     }
 
     fn duplicates_find_their_claim(&self) -> bool {
@@ -267,6 +278,7 @@ impl Model for Claims {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(CLAIMED_ONCE, |_, state: &State| !state.is_doubled),
+            Property::always(ONE_FIRST, |_, state: &State| state.firsts() <= 1),
             Property::always(KEPT, |_, state: &State| !state.is_forgotten_early),
             Property::always(REMOVED, |_, state: &State| state.keeps_no_old_row()),
             Property::always(SAME_FACTS, |_, state: &State| {
@@ -281,6 +293,9 @@ impl Model for Claims {
             ),
             Property::sometimes("a filter has the message", |_, state: &State| {
                 state.filter.has_message()
+            }),
+            Property::sometimes("a claimer uses an ordinary insert", |_, state: &State| {
+                state.firsts() == 1
             }),
             Property::sometimes("a duplicate is found", |_, state: &State| {
                 let is_duplicate = |claimer| matches!(claimer, &Claimer::Duplicate { .. });

@@ -3,7 +3,7 @@
 use idem_model::Action::{
     self, Claim, Commit, Complete, Copy, Enter, List, Open, Prepare, RollBack, Rotate, Scan,
 };
-use idem_model::{CLAIMED_ONCE, Claims, Rule, SAME_FACTS, replay};
+use idem_model::{CLAIMED_ONCE, Claims, ONE_FIRST, Rule, SAME_FACTS, replay};
 
 struct Counterexample {
     without: Rule,
@@ -178,6 +178,25 @@ const COUNTEREXAMPLES: [Counterexample; Rule::ALL.len()] = [
             (Complete, 1),
             (Claim(0), 8),
             (Commit(0), 1),
+        ],
+    },
+    Counterexample {
+        without: Rule::First,
+        breaks: ONE_FIRST,
+        filtered: 0,
+        steps: &[
+            (Prepare, 1),
+            (List, 1),
+            (Scan, 1),
+            (Complete, 1),
+            (Enter(0), 1),
+            (Open(0), 1),
+            (Claim(0), 5),
+            (Copy, 2),
+            (Prepare, 1),
+            (Enter(1), 1),
+            (Open(1), 1),
+            (Claim(1), 5),
         ],
     },
 ];

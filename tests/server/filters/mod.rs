@@ -5,6 +5,7 @@
 //! slices, where a filter that misses a row lets a message be claimed twice.
 
 mod arrivals;
+mod inserts;
 mod life;
 mod memory;
 mod reasons;

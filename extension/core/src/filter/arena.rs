@@ -14,9 +14,10 @@
 //!
 //! The state of a slot has a number that grows with every change. A reader loads the state, reads
 //! the line, and loads the state again. If the state has changed, the line may belong to another
-//! filter by now, so the claim may be here. A writer that adds a claim need not look again. If its
-//! line belongs to another filter by now, the cleared bits only add false positives. If its line is
-//! in a list of chunks by now, it clears bits of [`Entry`] values, which detect this.
+//! filter by now, so the claim may be here. A writer that adds a claim looks again only to return
+//! whether it is the first. If its line belongs to another filter by now, the cleared bits only add
+//! false positives. If its line is in a list of chunks by now, it clears bits of [`Entry`] values,
+//! which detect this.
 
 use super::{ClaimHash, Line, WORDS, false_positives, lines_for};
 use std::sync::atomic::{
@@ -194,20 +195,21 @@ impl<'a> Arena<'a> {
     }
 
     /// Adds a claim to the filter of the slot if it has this tag, whether it is complete or not.
-    pub fn add(&self, slot: usize, tag: Tag, hash: ClaimHash) {
+    /// Returns true if the filter is complete and this is the first call for the claim: the claim
+    /// was not in the slice, and of several calls at most one returns true.
+    pub fn add(&self, slot: usize, tag: Tag, hash: ClaimHash) -> bool {
         let Some(slot) = self.slots.get(slot) else {
-            return;
+            return false;
         };
-        let has_lines = matches!(
-            Status::of(slot.state.load(Acquire)),
-            Status::Building | Status::Complete
-        );
-        if has_lines
-            && slot.tag() == tag
-            && let Some(line) = self.line(slot, hash)
-        {
-            line.add(hash);
+        let before = slot.state.load(Acquire);
+        let status = Status::of(before);
+        if !matches!(status, Status::Building | Status::Complete) || slot.tag() != tag {
+            return false;
         }
+        let is_first = self.line(slot, hash).is_some_and(|line| line.add(hash));
+        // The line may belong to another filter by now.
+        fence(Acquire);
+        is_first && status == Status::Complete && slot.state.load(Relaxed) == before
     }
 
     /// Prepares a filter for this many claims: from now on [`Arena::add`] adds claims to it. Frees

@@ -1,6 +1,8 @@
 use super::{ClaimHash, Line, false_positives, lines_for};
 use crate::{Key, MessageId};
 use proptest::prelude::*;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use uuid::Uuid;
 
 const SEED: u64 = 0x1de4_1de4_1de4_1de4;
@@ -67,11 +69,51 @@ proptest! {
                 ClaimHash::new(seed, &key(Uuid::from_u128(id)), destination)
             })
             .collect();
-        claims.iter().for_each(|&claim| line_of(&lines, claim).add(claim));
+        for &claim in &claims {
+            line_of(&lines, claim).add(claim);
+        }
         for &claim in &claims {
             prop_assert!(line_of(&lines, claim).may_have(claim));
         }
     }
+}
+
+#[test]
+fn only_the_first_call_for_a_claim_returns_true() {
+    let lines = empty(8);
+    for n in 0..20 {
+        let claim = ClaimHash::new(SEED, &counted(n), 1);
+        let line = line_of(&lines, claim);
+        let was_there = line.may_have(claim);
+        assert_eq!(line.add(claim), !was_there, "claim {n}");
+        assert!(!line.add(claim), "claim {n}");
+    }
+}
+
+#[test]
+fn at_most_one_concurrent_call_for_a_claim_returns_true() {
+    const THREADS: usize = 4;
+    const CLAIMS: u64 = 50_000;
+    let lines = empty(lines_for(CLAIMS, 16));
+    let firsts: Vec<AtomicU32> = (0..CLAIMS).map(|_| AtomicU32::new(0)).collect();
+    let ready = Barrier::new(THREADS);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                ready.wait();
+                for (n, first) in (0..).zip(&firsts) {
+                    let claim = ClaimHash::new(SEED, &counted(n), 1);
+                    if line_of(&lines, claim).add(claim) {
+                        first.fetch_add(1, Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let count = |wanted| firsts.iter().filter(|n| n.load(Relaxed) == wanted).count();
+    let (none, one) = (count(0), count(1));
+    assert_eq!(none + one, firsts.len());
+    assert!(one > 0, "no claim has a first call");
 }
 
 #[test]

@@ -137,6 +137,20 @@ fn claim_added_by_another_process_is_found() {
 }
 
 #[test]
+fn only_a_complete_filter_has_a_first_call() {
+    let memory = Memory::new(1, 4);
+    let arena = memory.arena();
+    let filter = prepared(arena, 0, TAG, 1_000);
+    assert!(!arena.add(0, TAG, claim(1)), "it is being built");
+    assert!(filter.complete());
+    assert!(!arena.add(0, TAG, claim(1)), "the claim was added before");
+    assert!(arena.add(0, TAG, claim(2)));
+    assert!(!arena.add(0, TAG, claim(2)), "the second call");
+    arena.invalidate(0, TAG.table);
+    assert!(!arena.add(0, TAG, claim(3)), "it is invalid");
+}
+
+#[test]
 fn invalid_filter_excludes_nothing() {
     let memory = Memory::new(1, 4);
     let arena = memory.arena();
