@@ -4,14 +4,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod};
 use idem_client::pipeline::Pipelined;
 use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
 use tokio::task::JoinSet;
 use tokio_postgres::{NoTls, types::Type};
+use uuid::Uuid;
 
 use super::server::{ACCOUNTS, BUSINESS};
+use super::side::{DESTINATION, Side};
 use crate::search_path;
 
 /// A load: the number of clients, and the time for which they run.
@@ -112,6 +114,25 @@ pub async fn business_after_select(pool: Pool, account: i32) -> Result<()> {
     let selected = connection.query(&select, &[]).await;
     begin.answer().await?;
     selected?;
+    connection
+        .execute_typed(BUSINESS, &[(&account, Type::INT4)])
+        .await?;
+    connection.batch_execute("COMMIT").await?;
+    Ok(())
+}
+
+/// Runs the business transaction with the insert of a hand-written inbox. The insert is prepared,
+/// and sent as a prepared claim is.
+pub async fn business_after_insert(pool: Pool, account: i32) -> Result<()> {
+    let connection = pool.get().await?;
+    let insert = connection
+        .prepare_cached(Side::HandWritten.claim_sql())
+        .await?;
+    let id = Uuid::new_v4().to_string();
+    let begin = Pipelined::new(connection.batch_execute("BEGIN")).await;
+    let inserted = connection.execute(&insert, &[&id, &DESTINATION]).await;
+    begin.answer().await?;
+    ensure!(inserted? == 1, "the message {id} was there before");
     connection
         .execute_typed(BUSINESS, &[(&account, Type::INT4)])
         .await?;

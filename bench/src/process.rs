@@ -11,12 +11,13 @@ use tokio::runtime::Runtime;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::clients::{self, Clients, business_after_select, business_alone};
+use super::clients::{self, Clients, business_after_insert, business_after_select, business_alone};
 use super::options::Options;
 use super::report::{Rounds, Table, Target};
-use super::server::{self, BUSINESS};
+use super::server::BUSINESS;
 use super::side::Side;
 use super::wire::Session;
+use super::{inbox, server};
 
 /// The number of connections. Each connection is used by a task that is never idle.
 const CONNECTIONS: usize = 8;
@@ -28,6 +29,8 @@ enum Shape {
     Unprotected,
     /// The same with a prepared `SELECT 1` after BEGIN.
     Select,
+    /// The same with the prepared insert of a hand-written inbox after BEGIN.
+    Insert,
     /// `process()` with its default settings.
     Process,
     /// `process()` with prepared statements.
@@ -35,16 +38,17 @@ enum Shape {
 }
 
 impl Shape {
-    const ALL: [Self; 4] = [
+    const ALL: [Self; 5] = [
         Self::Unprotected,
         Self::Select,
+        Self::Insert,
         Self::Process,
         Self::Prepared,
     ];
 
     fn side(self) -> Side {
         match self {
-            Self::Unprotected | Self::Select => Side::HandWritten,
+            Self::Unprotected | Self::Select | Self::Insert => Side::HandWritten,
             Self::Process | Self::Prepared => Side::Idem,
         }
     }
@@ -55,6 +59,10 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     for side in Side::in_turn(0) {
         server::create_accounts(&mut Session::connect(&cluster, side.database())?)?;
     }
+    inbox::create(&mut Session::connect(
+        &cluster,
+        Side::HandWritten.database(),
+    )?)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
@@ -69,6 +77,10 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     table.note(
         "all: three round trips, the business update is an unnamed statement, every message is \
          new; process() also forbids COMMIT and allows it again",
+    );
+    table.note(
+        "hand-written inbox: INSERT ... ON CONFLICT DO NOTHING, prepared, sent with BEGIN, text \
+         key, index on the time; both inboxes are empty at the start",
     );
     for commit in ["on", "off"] {
         let mut rates = Shape::ALL.map(|_| Vec::new());
@@ -92,6 +104,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
                     match shape {
                         Shape::Unprotected => clients.run(pool, business_alone).await,
                         Shape::Select => clients.run(pool, business_after_select).await,
+                        Shape::Insert => clients.run(pool, business_after_insert).await,
                         Shape::Process => clients.run(pool, unprepared).await,
                         Shape::Prepared => clients.run(pool, prepared).await,
                     }
@@ -99,7 +112,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
                 rates[n].push(rate.rate());
             }
         }
-        let [unprotected, select, process, prepared] = rates;
+        let [unprotected, select, insert, process, prepared] = rates;
         for (what, ours, theirs, target) in [
             (
                 "prepared, against no protection",
@@ -112,6 +125,12 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
                 &prepared,
                 &select,
                 0.95,
+            ),
+            (
+                "prepared, against a hand-written inbox",
+                &prepared,
+                &insert,
+                1.0,
             ),
             (
                 "default, against no protection",
