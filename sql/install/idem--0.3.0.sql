@@ -3966,17 +3966,22 @@ COMMENT ON FUNCTION idem.check_rotation() IS 'Checks that the rings of the inbox
 CREATE FUNCTION idem.check_filters() RETURNS TABLE (check_name text, status text, detail text)
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT 'filters', CASE WHEN count(*) = 0 THEN 'ok' ELSE 'warning' END,
-           coalesce(format('each claim reads large slices without a filter: %s. See idem.filters',
-                           string_agg(w.what, ', ' ORDER BY w.ring, w.what)),
-                    'every large slice has a filter')
-      FROM (SELECT f.ring, format('%s slices of ring %s (%s)', count(*), r.name, f.reason) AS what
-              FROM idem.filter_states() f JOIN idem.ring r ON r.id = f.ring
-             WHERE f.status = 'none'
-               AND pg_relation_size(idem.slice_table(r.name, f.slice)) > 8 * 1024 * 1024
-               AND NOT pg_is_in_recovery() AND (SELECT w.preloaded FROM idem.worker_state() w)
-               AND current_setting('idem.filter_memory', true) <> '0'
-             GROUP BY f.ring, r.name, f.reason) w;
+    WITH large AS (
+        SELECT f.ring, format('%s slices of ring %s (%s)', count(*), r.name, f.reason) AS what
+          FROM idem.filter_states() f JOIN idem.ring r ON r.id = f.ring
+         WHERE f.status = 'none'
+           AND pg_relation_size(idem.slice_table(r.name, f.slice)) > 8 * 1024 * 1024
+         GROUP BY f.ring, r.name, f.reason)
+    SELECT 'filters',
+           CASE WHEN NOT w.uses_filters OR l.slices IS NULL THEN 'ok' ELSE 'warning' END,
+           CASE WHEN NOT w.uses_filters THEN 'this server uses no filters'
+                WHEN l.slices IS NULL THEN 'every large slice has a filter'
+                ELSE format('each claim reads large slices without a filter: %s. See idem.filters',
+                            l.slices) END
+      FROM (SELECT string_agg(x.what, ', ' ORDER BY x.ring, x.what) AS slices FROM large x) l,
+           (SELECT x.preloaded AND NOT pg_is_in_recovery()
+                   AND current_setting('idem.filter_memory', true) <> '0' AS uses_filters
+              FROM idem.worker_state() x) w;
 $$;
 COMMENT ON FUNCTION idem.check_filters() IS
     'Reports large slices without a filter, which each claim must read.';
