@@ -1,11 +1,12 @@
 //! Reserves ports. No other process takes a reserved port, even while the server of the port is
 //! stopped.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
 use anyhow::{Context, Result};
+use idem_cluster::probe;
 
 /// The first port. The kernel assigns only higher ports to clients. Otherwise a client could get
 /// the port of a stopped server, and the server could not start again.
@@ -39,7 +40,7 @@ impl Port {
     fn try_claim(number: u16) -> Option<Self> {
         let name = SocketAddr::from_abstract_name(format!("idem-port-{number}")).ok()?;
         let claim = UnixListener::bind_addr(&name).ok()?;
-        TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+        probe((Ipv4Addr::LOCALHOST, number)).ok()?;
         Some(Self {
             number,
             _claim: claim,

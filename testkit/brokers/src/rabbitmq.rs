@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use idem_cluster::{Home, Process, wait_for};
 use nix::sys::signal::Signal;
 
@@ -275,7 +275,10 @@ impl Epmd {
         command.args(["-address", "127.0.0.1", "-port", &port.number().to_string()]);
         let process = Process::spawn(command, home.open_log()?, &[Signal::SIGKILL])?;
         wait_for("epmd listens", Duration::from_secs(60), || {
-            Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port.number())).is_ok())
+            match process.exit_status() {
+                Some(status) => bail!("epmd ended ({status}):\n{}", home.log_tail()),
+                None => Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port.number())).is_ok()),
+            }
         })?;
         Ok(Self {
             port,

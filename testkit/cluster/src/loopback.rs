@@ -1,9 +1,11 @@
 //! Loopback addresses that let several servers listen on the same port.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
+
+use crate::probe;
 
 /// Returns an address of 127.0.0.0/8 on which this port is free. Different processes begin the
 /// search at different addresses.
@@ -20,6 +22,6 @@ pub fn free(port: u16) -> Result<Ipv4Addr> {
             // 127.0.0.1 is left to the servers of the machine.
             Ipv4Addr::new(127, b.max(1), c, d)
         })
-        .find(|address| TcpListener::bind((*address, port)).is_ok())
+        .find(|address| probe((*address, port)).is_ok())
         .with_context(|| format!("no loopback address was found on which port {port} is free"))
 }
