@@ -82,10 +82,10 @@ impl Context {
     /// Returns a cargo command in this workspace. Its environment lets the tests find the server
     /// with the shipped extension.
     pub fn cargo<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut command: Command = self.sh.cmd(cargo).into();
+        let mut command = idem_cluster::cargo();
         command
             .args(arguments)
+            .env("PGRX_HOME", self.target().join("pgrx"))
             .env("IDEM_PG_INSTALL", self.install_root(Variant::Shipped))
             .env("IDEM_PG_VERSION", self.pg.to_string());
         command

@@ -32,6 +32,7 @@ mod process;
 mod shutdown;
 mod user;
 mod wait;
+mod workspace;
 
 pub use builder::Builder;
 pub use cluster::Cluster;
@@ -42,13 +43,4 @@ pub use process::{Process, Stops};
 pub use shutdown::Shutdown;
 pub use user::ServerUser;
 pub use wait::wait_for;
-
-use std::path::{Path, PathBuf};
-
-/// Returns the root of the workspace. Everything that is built, copied or started is in its
-/// `target` directory.
-#[must_use]
-pub fn workspace_root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().nth(2).unwrap_or(here).to_path_buf()
-}
+pub use workspace::{cargo, workspace_root};

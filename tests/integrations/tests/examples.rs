@@ -34,25 +34,31 @@ fn server(name: &str) -> Cluster {
     cluster
 }
 
-/// The packages that `cargo xtask test` tests together (`CLIENT` in `xtask/src/test.rs`). A build
-/// of other packages would use other features of their dependencies and would compile them again.
-const PACKAGES: [&str; 7] = [
+/// The packages that `cargo xtask test` tests together (`LIVE` in `xtask/src/test/parts.rs`). A
+/// build of other packages would use other features of their dependencies and would compile them
+/// again.
+const PACKAGES: [&str; 14] = [
+    "idem-bench",
+    "idem-chaos",
     "idem-client",
+    "idem-demo",
+    "idem-guides",
     "idem-http",
     "idem-integration-tests",
     "idem-kafka",
     "idem-nats",
     "idem-rabbitmq",
     "idem-runtime",
+    "idem-stories",
+    "idem-stress",
+    "idem-tests",
 ];
 
-/// Builds the example and returns a command that runs it. The build takes little time if `cargo
-/// test` has already built the example.
+/// Builds the example and returns a command that runs it. The build takes little time, because
+/// `cargo test` has already built the dependencies.
 fn example(name: &str) -> Command {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let packages = PACKAGES.iter().flat_map(|package| ["--package", package]);
-    let built = Command::new(cargo)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
+    let built = idem_cluster::cargo()
         .args(["build", "--quiet", "--all-features", "--example", name])
         .args(packages)
         .status()
