@@ -1,6 +1,9 @@
 //! The program idem-relay, which publishes the outbox to a broker. It reads the settings, creates a
 //! connection pool and a publisher, and runs the relay of `idem-runtime` until a signal stops it.
 
+// A panic would end the relay. Tests may panic.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 mod arguments;
 mod broker;
 mod config;

@@ -11,7 +11,7 @@
 //!
 //! ```no_run
 //! # async fn range() -> anyhow::Result<()> {
-//! use crate::range::{self, Config};
+//! use idem_demo::range::{self, Config};
 //!
 //! let report = range::run(&Config::new("host=/run/postgresql dbname=idem user=postgres")).await?;
 //! println!("{report}");

@@ -2,6 +2,9 @@
 //!
 //! The extension links this crate. The tests of these rules run without PostgreSQL.
 
+// A panic would end the statement of a user. Tests may panic.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 mod call;
 mod effect;
 mod error;

@@ -38,6 +38,9 @@
 //! [With a lease](IdempotencyLayer::lease) the handler can make external calls. Its response is
 //! recorded when the handler has finished.
 
+// A panic would end the consumer of a user. Tests may panic.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 mod body;
 mod extensions;
 mod fingerprint;

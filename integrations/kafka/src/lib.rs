@@ -7,6 +7,9 @@
 //! all offsets are settled. The database has committed these messages by then, so a crash before
 //! the commit of the offset causes a duplicate, which the claim finds.
 
+// A panic would end the consumer of a user. Tests may panic.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 mod config;
 mod dead_letter;
 mod driver;

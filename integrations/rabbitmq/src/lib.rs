@@ -1,5 +1,8 @@
 //! RabbitMQ.
 
+// A panic would end the consumer of a user. Tests may panic.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
 mod config;
 mod connect;
 mod consuming;

@@ -21,6 +21,10 @@ const LONGEST_PARENT_BYTES: usize = 255;
 /// requires this length; the other standards require less.
 const LONGEST_BYTES: usize = 8192;
 
+/// The headers of a trace of the W3C.
+#[cfg(any(test, not(feature = "opentelemetry")))]
+const W3C: [&str; 2] = [TRACEPARENT, "tracestate"];
+
 #[cfg(not(feature = "opentelemetry"))]
 pub(super) fn continues<M>(_: &tracing::Span, _: &M) {}
 
@@ -31,7 +35,7 @@ fn current() -> BTreeMap<String, String> {
 
 #[cfg(not(feature = "opentelemetry"))]
 fn names() -> Vec<String> {
-    vec![TRACEPARENT.to_owned(), "tracestate".to_owned()]
+    W3C.map(str::to_owned).to_vec()
 }
 
 /// Adds a trace to the effects that have no `traceparent`: the trace of the current span or, if
@@ -98,6 +102,12 @@ mod tests {
         pass_on(&message, &mut effects);
         let [effect] = effects;
         effect
+    }
+
+    /// An application that sets no propagator gets the same headers with and without the feature.
+    #[test]
+    fn headers_of_the_w3c_are_copied_by_default() {
+        assert_eq!(names(), W3C);
     }
 
     /// Without a collected span, effects get the unchanged trace of the message. This does not

@@ -24,7 +24,7 @@ use crate::context::Context;
 use crate::suite::Suite;
 use crate::{chroot, previous, step};
 use failures::Failures;
-use parts::{CI, CLIENTS, Features, LIVE, Part, RACES, Targets, UPGRADE};
+use parts::{CI, CLIENT_TESTS, CLIENTS, Features, LIVE, Part, RACES, Targets, UPGRADE};
 
 /// The variable that makes the tests of the client connect through PgBouncer in transaction mode.
 const THROUGH_PGBOUNCER: &str = "IDEM_TEST_PGBOUNCER";
@@ -172,7 +172,7 @@ fn quick_steps(context: &Context) -> Vec<Step> {
     let part = Part {
         name: "one test for each invariant",
         packages: LIVE,
-        features: Features::Default,
+        features: Features::All,
         targets: Targets::Only(&quick::BINARIES),
         has_long_tests: false,
     };
@@ -183,9 +183,13 @@ fn quick_steps(context: &Context) -> Vec<Step> {
 }
 
 fn through_pgbouncer(context: &Context) -> Step {
-    let mut step = cargo_test(context, &CLIENTS);
+    let part = Part {
+        targets: Targets::Only(CLIENT_TESTS),
+        ..CLIENTS
+    };
+    let mut step = cargo_test(context, &part);
     step.name = format!("{} through PgBouncer", step.name);
-    step.command.arg("--tests").env(THROUGH_PGBOUNCER, "1");
+    step.command.env(THROUGH_PGBOUNCER, "1");
     step
 }
 
@@ -213,9 +217,6 @@ fn cargo_test(context: &Context, part: &Part) -> Step {
         command.args(["--package", package]);
     }
     match part.features {
-        Features::None => {
-            command.arg("--no-default-features");
-        }
         Features::Default => {}
         Features::All => {
             command.arg("--all-features");
@@ -232,6 +233,9 @@ fn cargo_test(context: &Context, part: &Part) -> Step {
         }
         Targets::Only(names) => {
             command.args(names.iter().flat_map(|name| ["--test", name]));
+        }
+        Targets::DocTests => {
+            command.arg("--doc");
         }
     }
     if std::env::var_os(TEST_THREADS).is_none() {
@@ -293,6 +297,7 @@ fn run(steps: Vec<Step>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::fs;
     use std::path::Path;
 
@@ -361,7 +366,7 @@ mod tests {
 
     #[test]
     fn set_of_ci_runs_every_package_and_test_binary() {
-        let run_whole = [UNITS.packages, MODEL.packages, CLIENTS.packages].concat();
+        let run_whole = [UNITS.packages, MODEL.packages].concat();
         for (package, binaries) in packages() {
             // The extension is tested through a server.
             if package == "idem" || run_whole.contains(&package.as_str()) {
@@ -370,21 +375,38 @@ mod tests {
             assert!(LIVE.contains(&package.as_str()), "{package} is in no part");
             for name in binaries {
                 assert!(
-                    [RACES, SERVER, UPGRADE_BINARY].contains(&name.as_str())
-                        || OTHERS.contains(&name.as_str()),
+                    [&[RACES, SERVER, UPGRADE_BINARY], CLIENT_TESTS, OTHERS]
+                        .concat()
+                        .contains(&name.as_str()),
                     "the test binary {name} is in no part"
                 );
             }
         }
-        let count = OTHERS.len() + 3;
+    }
+
+    /// A name in two lists would run twice, and a name that no binary has would end cargo.
+    #[test]
+    fn each_name_of_a_test_binary_is_used_once() {
+        let named = [&[RACES, SERVER, UPGRADE_BINARY], CLIENT_TESTS, OTHERS].concat();
+        let names: BTreeSet<_> = named.iter().map(|name| name.to_string()).collect();
+        assert_eq!(names.len(), named.len(), "{named:?}");
         let live = packages()
             .into_iter()
             .filter(|(name, _)| LIVE.contains(&name.as_str()));
-        let found: usize = live.map(|(_, binaries)| binaries.len()).sum();
-        assert_eq!(
-            found, count,
-            "two binaries share a name, or a name has no binary"
-        );
+        let found: BTreeSet<_> = live.flat_map(|(_, binaries)| binaries).collect();
+        assert_eq!(names, found);
+    }
+
+    /// The test `examples` builds with the packages and features of its part, because cargo
+    /// compiles dependencies again for other features.
+    #[test]
+    fn examples_are_built_with_the_packages_of_their_part() {
+        let root = Context::new(Suite::Bookworm).unwrap().root;
+        let source = fs::read_to_string(root.join("tests/integrations/tests/examples.rs")).unwrap();
+        let (_, list) = source.split_once("const PACKAGES: ").unwrap();
+        let (list, _) = list.split_once("];\n").unwrap();
+        let packages: Vec<_> = list.split('"').skip(1).step_by(2).collect();
+        assert_eq!(packages, LIVE);
     }
 
     #[test]
@@ -430,7 +452,7 @@ mod tests {
         }
         let stress = lines(Extent::of(Some("stress")));
         assert!(
-            stress[0].ends_with("--package idem-stress -- --include-ignored"),
+            stress[0].ends_with("--package idem-stress --all-features -- --include-ignored"),
             "{stress:?}"
         );
     }

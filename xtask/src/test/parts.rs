@@ -18,7 +18,6 @@ pub struct Part {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Features {
-    None,
     Default,
     All,
 }
@@ -34,6 +33,8 @@ pub enum Targets {
     Binaries(&'static [&'static str]),
     /// Only these test binaries.
     Only(&'static [&'static str]),
+    /// Only the examples in the documentation, also of packages with `doctest = false`.
+    DocTests,
 }
 
 /// The packages that are tested with the features with which they are built for users.
@@ -47,9 +48,13 @@ const PLAIN: &[&str] = &[
     "xtask",
 ];
 
-/// The client, the runtime and the integrations, and the guides, which use their features.
-const CLIENT: &[&str] = &[
+/// The packages whose tests use live servers: the client, the runtime and the integrations, the
+/// guides, the tests of the extension, the demo and the benchmarks.
+pub const LIVE: &[&str] = &[
+    "idem-bench",
+    "idem-chaos",
     "idem-client",
+    "idem-demo",
     "idem-guides",
     "idem-http",
     "idem-integration-tests",
@@ -57,19 +62,37 @@ const CLIENT: &[&str] = &[
     "idem-nats",
     "idem-rabbitmq",
     "idem-runtime",
-];
-
-/// The packages with tests on live servers, the demo and the benchmarks.
-pub const LIVE: &[&str] = &[
-    "idem-bench",
-    "idem-chaos",
-    "idem-demo",
     "idem-stories",
     "idem-stress",
     "idem-tests",
 ];
 
-/// The test binaries of [`LIVE`], except [`RACES`] and [`SERVER`].
+/// The test binaries of the client, the runtime and the integrations.
+pub const CLIENT_TESTS: &[&str] = &[
+    "admin",
+    "brokers",
+    "calls",
+    "consumer",
+    "effect",
+    "errors",
+    "examples",
+    "executors",
+    "http",
+    "inbox",
+    "journal",
+    "kafka",
+    "lease",
+    "names",
+    "policies",
+    "process",
+    "propagator",
+    "relay",
+    "telemetry",
+    "test_util",
+    "tls",
+];
+
+/// The other test binaries of [`LIVE`], except [`RACES`], [`SERVER`] and [`UPGRADE_BINARY`].
 pub const OTHERS: &[&str] = &[
     "backlog",
     "campaign",
@@ -107,12 +130,20 @@ pub const UNITS: Part = Part {
     has_long_tests: false,
 };
 
+/// The unit tests of [`LIVE`], and the tests of the client, the runtime and the integrations.
 pub const CLIENTS: Part = Part {
     name: "client",
-    packages: CLIENT,
+    packages: LIVE,
     features: Features::All,
-    targets: Targets::All,
+    targets: Targets::Binaries(CLIENT_TESTS),
     has_long_tests: false,
+};
+
+/// The examples in the documentation of [`LIVE`].
+const DOC_TESTS: Part = Part {
+    name: "doc-tests",
+    targets: Targets::DocTests,
+    ..CLIENTS
 };
 
 /// The model of the protocol.
@@ -124,23 +155,13 @@ pub const MODEL: Part = Part {
     has_long_tests: false,
 };
 
-/// The unit tests of the runtime without its features: they test the code that is compiled only
-/// when a feature is disabled.
-const WITHOUT_FEATURES: Part = Part {
-    name: "runtime without features",
-    packages: &["idem-runtime"],
-    features: Features::None,
-    targets: Targets::Units,
-    has_long_tests: false,
-};
-
 /// The parts of the set of CI, in their order.
 pub const CI: [Part; 7] = [
     UNITS,
     MODEL,
-    WITHOUT_FEATURES,
     CLIENTS,
-    live("live servers", Targets::Binaries(OTHERS)),
+    DOC_TESTS,
+    live("live servers", Targets::Only(OTHERS)),
     live(RACES, Targets::Only(&[RACES])),
     live(SERVER, Targets::Only(&[SERVER])),
 ];
@@ -158,15 +179,11 @@ const SINGLE: [Part; 12] = [
     live("isolation", Targets::Only(&["isolation"])),
     live("spec", Targets::Only(&["spec"])),
     client("http", &["idem-http"]),
-    client(
-        "integrations",
-        &[
-            "idem-integration-tests",
-            "idem-kafka",
-            "idem-nats",
-            "idem-rabbitmq",
-        ],
-    ),
+    Part {
+        name: "integrations",
+        targets: Targets::Only(&["brokers", "examples", "kafka", "tls"]),
+        ..CLIENTS
+    },
     client("runtime", &["idem-runtime"]),
 ];
 
@@ -185,7 +202,7 @@ const fn live(name: &'static str, targets: Targets) -> Part {
     Part {
         name,
         packages: LIVE,
-        features: Features::Default,
+        features: Features::All,
         targets,
         has_long_tests: true,
     }
@@ -202,6 +219,7 @@ const fn client(name: &'static str, packages: &'static [&'static str]) -> Part {
     Part {
         name,
         packages,
+        targets: Targets::All,
         ..CLIENTS
     }
 }

@@ -1,7 +1,7 @@
 //! The tests that run in a few minutes: the unit tests, the isolation tests, and one test for each
 //! invariant.
 
-use super::parts::{CLIENTS, Features, LIVE, Part, Targets, UNITS};
+use super::parts::{CLIENTS, Part, Targets, UNITS};
 
 /// One test for each invariant of ARCHITECTURE.md, from I1 to I11. The isolation tests also test I1
 /// and I3.
@@ -21,25 +21,18 @@ pub const INVARIANTS: [&str; 12] = [
 ];
 
 /// The parts with unit tests.
-pub const UNIT_TESTS: [Part; 3] = [
-    units_of("units", UNITS.packages, UNITS.features),
-    units_of("units of the client", CLIENTS.packages, CLIENTS.features),
-    units_of("units of the tests", LIVE, Features::Default),
+pub const UNIT_TESTS: [Part; 2] = [
+    units_of("units", UNITS),
+    units_of("units of packages with live servers", CLIENTS),
 ];
 
 /// The test binaries that contain [`INVARIANTS`].
 pub const BINARIES: [&str; 3] = ["isolation", "spec", "server"];
 
-const fn units_of(
-    name: &'static str,
-    packages: &'static [&'static str],
-    features: Features,
-) -> Part {
+const fn units_of(name: &'static str, part: Part) -> Part {
     Part {
         name,
-        packages,
-        features,
         targets: Targets::Units,
-        has_long_tests: false,
+        ..part
     }
 }
