@@ -3,13 +3,11 @@
 
 import * as graphileWorker from "./graphile-worker.mjs";
 import pgBoss from "./pg-boss.mjs";
-import * as transactionalOutbox from "./pg-transactional-outbox.mjs";
 
 const SYSTEMS = {
   "graphile-worker": () => graphileWorker,
   "pg-boss": () => pgBoss(false),
   "pg-boss-transactional": () => pgBoss(true),
-  "pg-transactional-outbox": () => transactionalOutbox,
 };
 
 const [name, command, from, count] = process.argv.slice(2);

@@ -1,4 +1,9 @@
 //! Measures whether the price of a claim depends on the number of retained claims.
+//!
+//! The first change of a page after a checkpoint writes the whole page to the WAL. The more claims
+//! are retained, the more pages has the index of the current slice, and the more claims pay for
+//! such a page image. So the claims are measured twice: right after a checkpoint, and after almost
+//! all pages of this index were changed.
 
 use anyhow::Result;
 use idem_cluster::{Cluster, Install};
@@ -12,15 +17,22 @@ use super::{idem, in_server, server};
 struct Size {
     session: Session,
     retained: u64,
-    times: Vec<f64>,
+    /// Microseconds per claim, one value for each round.
+    after_checkpoint: Vec<f64>,
+    between_checkpoints: Vec<f64>,
     /// The bytes of a stored claim: on disk, and in the filters.
     disk: f64,
     filters: f64,
 }
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
-    // Filters take two bytes for each retained claim.
-    let cluster = server::start(install, "bench-flat", &[("idem.filter_memory", "256MB")])?;
+    let settings = [
+        // Filters take two bytes for each retained claim.
+        ("idem.filter_memory", "256MB"),
+        // The benchmark decides when there is a checkpoint.
+        ("checkpoint_timeout", "1h"),
+    ];
+    let cluster = server::start(install, "bench-flat", &settings)?;
     let mut sizes = options
         .sized(
             [1_000_000, 10_000_000, 50_000_000],
@@ -29,21 +41,11 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         .map(|retained| Size::create(&cluster, retained))
         .into_iter()
         .collect::<Result<Vec<_>>>()?;
-    // Few claims, so that no filter of a current slice becomes too small during the measurement.
-    let claims = options.sized(5_000, 500);
-    for round in 0..options.rounds() {
-        let first = round % sizes.len();
-        sizes.rotate_left(first);
-        for size in &mut sizes {
-            idem::build_filters(&mut size.session)?;
-            size.times.push(in_server::time_of_new(
-                &mut size.session,
-                in_server::Form::Expression,
-                claims,
-            )?);
-        }
-        sizes.rotate_right(first);
+    measure(&mut sizes, options, When::AfterCheckpoint)?;
+    for size in &mut sizes {
+        size.change_all_pages()?;
     }
+    measure(&mut sizes, options, When::BetweenCheckpoints)?;
     let mut table = Table::new(
         "flat: claims in a loop of PL/pgSQL: microseconds per claim",
         ["many retained", "few retained"],
@@ -53,27 +55,71 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     };
     table.note(server::settings(&mut few.session)?);
     table.note(format!(
-        "{claims} claims in each round, {} rounds, the databases in turn; the claim is an \
-         expression of PL/pgSQL, so that no statement is part of a figure",
+        "{} claims in each round, {} rounds, the databases in turn; the claim is an expression \
+         of PL/pgSQL, so that no statement is part of a figure",
+        claims(options),
         options.rounds()
     ));
+    table.note(
+        "after a checkpoint: each round begins with one; between checkpoints: after claims that \
+         have changed almost all pages of the index, and are not measured",
+    );
     let mut space = Table::new(
         "    Disk and memory: bytes per stored claim",
         ["many retained", "few retained"],
     );
     for size in more {
         let what = format!("{} retained against {}", size.retained, few.retained);
-        let rounds = Rounds {
-            ours: size.times.clone(),
-            theirs: few.times.clone(),
+        let rounds = |times: fn(&Size) -> &Vec<f64>| Rounds {
+            ours: times(size).clone(),
+            theirs: times(few).clone(),
         };
-        table.rounds(&what, &rounds, Target::AtMost(1.15));
+        let between = format!("between checkpoints, {what}");
+        let times = rounds(|size| &size.between_checkpoints);
+        table.rounds(&between, &times, Target::AtMost(1.15));
+        let after = format!("after a checkpoint, {what}");
+        let times = rounds(|size| &size.after_checkpoint);
+        table.rounds(&after, &times, Target::None);
         let on_disk = format!("on disk, {what}");
         space.pair(&on_disk, size.disk, few.disk, Target::None);
         let in_filters = format!("filters, {what}");
         space.pair(&in_filters, size.filters, few.filters, Target::None);
     }
     Ok(vec![table, space])
+}
+
+/// When claims are measured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    AfterCheckpoint,
+    BetweenCheckpoints,
+}
+
+/// Measures the databases in turn.
+fn measure(sizes: &mut [Size], options: &Options, when: When) -> Result<()> {
+    for round in 0..options.rounds() {
+        let first = round % sizes.len();
+        sizes.rotate_left(first);
+        for size in sizes.iter_mut() {
+            idem::build_filters(&mut size.session)?;
+            if when == When::AfterCheckpoint {
+                size.session.run("CHECKPOINT")?;
+            }
+            let time = size.time_of_new(claims(options))?;
+            match when {
+                When::AfterCheckpoint => size.after_checkpoint.push(time),
+                When::BetweenCheckpoints => size.between_checkpoints.push(time),
+            }
+        }
+        sizes.rotate_right(first);
+    }
+    Ok(())
+}
+
+/// Returns the number of claims of a round. With the default number of rounds they are few enough
+/// for the filter of each current slice.
+fn claims(options: &Options) -> u64 {
+    options.sized(5_000, 500)
 }
 
 impl Size {
@@ -94,7 +140,19 @@ impl Size {
             filters: idem::filter_bytes(&mut session)? as f64 / stored,
             session,
             retained,
-            times: Vec::new(),
+            after_checkpoint: Vec::new(),
+            between_checkpoints: Vec::new(),
         })
+    }
+
+    fn time_of_new(&mut self, claims: u64) -> Result<f64> {
+        in_server::time_of_new(&mut self.session, in_server::Form::Expression, claims)
+    }
+
+    /// Claims four times as many messages as the index of the current slice has leaf pages. A page
+    /// has about 180 claims. The current slice is half full, and a full slice has a sixth of all.
+    fn change_all_pages(&mut self) -> Result<()> {
+        self.time_of_new(self.retained / (180 * 6 * 2) * 4)
+            .map(drop)
     }
 }

@@ -42,7 +42,7 @@ struct Period {
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     let cluster = server::start(install, "bench-storage", &[])?;
-    let claims = options.sized(200_000, 20_000);
+    let claims = STEPS * options.sized(20_000, 2_000);
     let ours = periods(&cluster, Side::Idem, claims)?;
     let theirs = periods(&cluster, Side::HandWritten, claims)?;
 

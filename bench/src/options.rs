@@ -14,7 +14,8 @@ pub enum Part {
     InServer,
     /// A claim with 10 M and 50 M retained claims, against one with 1 M
     Flat,
-    /// A transaction that is sent as one pipeline, with and without the claim
+    /// A transaction that is sent as one pipeline, with and without the claim, and against a round
+    /// trip for each statement
     Pipelined,
     /// Claims with 50 M retained identities, 15 minutes on each side (only with --only: takes an
     /// hour and 30 GB of disk)
@@ -36,8 +37,7 @@ pub enum Part {
     Consumer,
     /// The relay to RabbitMQ and NATS, against a publisher that reads from memory
     Relay,
-    /// The durable inbox against graphile-worker, pg-boss and pg-transactional-outbox (needs
-    /// Node.js with npm)
+    /// The durable inbox against graphile-worker and pg-boss (needs Node.js with npm)
     Inbox,
     /// The durable inbox with and without an old snapshot in another session
     InboxOpenSnapshot,
