@@ -17,8 +17,9 @@ use idem_runtime::{Delivery, Idem, Message, Receipt, Settlement, transport::Tran
 use idem_testkit::{Database, Session};
 
 /// The files that must have SQL blocks.
-const FILES_WITH_SQL: [&str; 6] = [
+const FILES_WITH_SQL: [&str; 7] = [
     "README.md",
+    "docs/capacity.md",
     "docs/consumers.md",
     "docs/durable.md",
     "docs/pipelines.md",
