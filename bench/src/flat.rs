@@ -1,9 +1,9 @@
 //! Measures whether the price of a claim depends on the number of retained claims.
 //!
-//! The first change of a page after a checkpoint writes the whole page to the WAL. The more claims
-//! are retained, the more pages has the index of the current slice, and the more claims pay for
-//! such a page image. So the claims are measured twice: right after a checkpoint, and after almost
-//! all pages of this index were changed.
+//! The first change of a page after a checkpoint writes the whole page to the WAL. With more
+//! retained claims the index of the current slice has more pages, so more claims write such a page
+//! image. The claims are therefore measured twice: right after a checkpoint, and after almost all
+//! pages of this index were changed.
 
 use anyhow::Result;
 use idem_cluster::{Cluster, Install};
