@@ -23,6 +23,12 @@ async fn i1_i3_specs_pass_at_every_isolation_level() -> Result<()> {
     );
 
     let db = Database::with_idem("isolation").await?;
+    // The destination exists before the first spec, so that sessions wait for claims and not for
+    // its creation.
+    let session = db.connect().await?;
+    session
+        .run("SELECT idem.intern_destination('orders')")
+        .await?;
     let mut args = vec![
         format!("--dbname={}", db.name()),
         "--use-existing".to_owned(),

@@ -98,17 +98,22 @@ async fn i1_batch_waits_for_a_claim_made_after_its_look_ups() -> Result<()> {
     Ok(())
 }
 
-/// I1: another session has claimed a message of the batch and has committed. Its effects are those
-/// of the message.
+/// I1, I3: another session has claimed a message of the batch and has committed. The effects of the
+/// message are those that this session recorded.
 #[tokio::test]
 async fn i1_batch_finds_a_claim_committed_after_its_look_ups() -> Result<()> {
     let fixture = Fixture::new("batch_finds").await?;
     let batch = fixture.batch_paused_at("batch: before insert", "").await?;
-    let claim = "SELECT idem_try_claim('m 9', 'orders')";
-    assert_eq!(fixture.other.text(claim).await?, "t");
+    let claim = r#"BEGIN;
+                   SELECT idem_try_claim('m 9', 'orders');
+                   SELECT idem_record_effects('m 9', 'orders', '[{"topic": "t", "payload": 9}]');
+                   COMMIT"#;
+    fixture.other.run(claim).await?;
     batch.pause.release().await?;
     assert_eq!(batch.result.await??, ALL_BUT_9);
     assert_eq!(fixture.session.text(CLAIMS).await?, "10 of 10");
+    let effects = "SELECT convert_from(payload, 'UTF8') FROM idem_effects('m 9', 'orders')";
+    assert_eq!(fixture.session.text(effects).await?, "9");
     Ok(())
 }
 

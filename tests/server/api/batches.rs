@@ -13,6 +13,10 @@ async fn fixture(name: &str) -> Result<(Database, Session)> {
     let db = Database::without_worker(name).await?;
     let session = db.connect().await?;
     until_none(&session).await?;
+    // The destination exists, so that no session waits for its creation.
+    session
+        .run("SELECT idem.intern_destination('orders')")
+        .await?;
     Ok((db, session))
 }
 
@@ -69,7 +73,12 @@ async fn i1_large_batch_finds_earlier_claims_and_equal_ids() -> Result<()> {
                 count(*)
            FROM ids JOIN results USING (n)"
     );
+    session.run("BEGIN").await?;
     assert_eq!(session.text(&wrong).await?, "640|0|1000");
+    let are_together = "SELECT bool_and(xmin <> pg_current_xact_id()::xid)
+                          FROM idem.inbox_standard_1";
+    assert_eq!(session.text(are_together).await?, "t");
+    session.run("COMMIT").await?;
     let claims = "SELECT count(*), count(DISTINCT id) FROM idem.inbox";
     assert_eq!(session.text(claims).await?, "800|800");
     let writers = "SELECT count(DISTINCT xmin::text) FROM idem.inbox_standard_1";
@@ -162,7 +171,9 @@ async fn i1_equal_ids_in_two_groups_are_claimed_once() -> Result<()> {
 }
 
 /// I1: two sessions claim the same 5,000 messages in opposite orders, each in groups. There is no
-/// deadlock, and one of them gets each message.
+/// deadlock, and one of them gets each message. A third session holds the claim of the message in
+/// the middle until both wait. Batches that claim in the given order would each hold one end then,
+/// and deadlock.
 #[tokio::test]
 async fn i1_opposite_batches_in_groups_do_not_deadlock() -> Result<()> {
     let (db, session) = fixture("batch_opposite").await?;
@@ -173,9 +184,19 @@ async fn i1_opposite_batches_in_groups_do_not_deadlock() -> Result<()> {
                  'orders')) AS t (claimed) WHERE claimed"
         )
     };
-    let other = db.connect().await?;
+    let (other, middle) = (db.connect().await?, db.connect().await?);
+    middle
+        .run("BEGIN; SELECT idem_try_claim('m 2500', 'orders')")
+        .await?;
+    let pids = [session.pid().await?, other.pid().await?];
+    let release = async {
+        for pid in pids {
+            db.until_blocked(pid).await?;
+        }
+        middle.run("ROLLBACK").await
+    };
     let (up, down) = (claimed("ASC"), claimed("DESC"));
-    let (up, down) = tokio::try_join!(session.text(&up), other.text(&down))?;
+    let (up, down, ()) = tokio::try_join!(session.text(&up), other.text(&down), release)?;
     assert_eq!(up.parse::<u32>()? + down.parse::<u32>()?, 5000);
     let rows = "SELECT count(*), count(DISTINCT key) FROM idem.inbox_standard_0";
     assert_eq!(session.text(rows).await?, "5000|5000");

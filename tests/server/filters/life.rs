@@ -88,6 +88,51 @@ async fn i1_promoted_standby_finds_the_replayed_claims() -> Result<()> {
     Ok(())
 }
 
+/// Health reports no slice of a standby, where no filter is built. After the promotion, a large
+/// slice is reported until its filter is built.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_reports_missing_filters_only_after_the_promotion() -> Result<()> {
+    /// A sealed slice of a ring that has not rotated.
+    const LARGE: i32 = 2;
+    const HEALTH: &str = "SELECT status, detail FROM idem_health() WHERE check_name = 'filters'";
+    let with_filters = "ok|every large slice has a filter";
+    let mut primary: Cluster = cluster("filters-health")?.start()?;
+    let on_primary = Session::in_database_with_idem(&primary, "shop").await?;
+    ensure!(claim(&on_primary, "m").await?);
+    // Health reports slices with more than 8 MB.
+    on_primary
+        .run(&format!(
+            "INSERT INTO idem.inbox_standard_{LARGE} (key, claimed_at, destination)
+                 SELECT gen_random_uuid(), now(), 1 FROM generate_series(1, 200000);
+             ANALYZE idem.inbox_standard_{LARGE}"
+        ))
+        .await?;
+    build_filters(&on_primary).await?;
+    assert_eq!(on_primary.text(HEALTH).await?, with_filters);
+
+    let standby = primary.standby().start()?;
+    let session = Session::superuser(&standby, "shop").await?;
+    caught_up(&on_primary, &session).await?;
+    assert_eq!(status(&session, LARGE).await?, "none");
+    let size = format!("SELECT pg_relation_size('idem.inbox_standard_{LARGE}') > 8 * 1024 * 1024");
+    assert_eq!(session.text(&size).await?, "t");
+    let without_filters = "ok|this server uses no filters";
+    assert_eq!(session.text(HEALTH).await?, without_filters);
+
+    primary.kill()?;
+    standby.promote()?;
+    until_promoted(&session).await?;
+    let promoted = session.text(HEALTH).await?;
+    ensure!(
+        promoted.starts_with("warning|each claim reads large slices")
+            && promoted.contains("1 slices of ring standard"),
+        "{promoted}"
+    );
+    build_filters(&session).await?;
+    assert_eq!(session.text(HEALTH).await?, with_filters);
+    Ok(())
+}
+
 /// I1: after a recovery to an earlier moment, the claims of before are found, and those of later
 /// are not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,7 @@
 //! The shared memory of the filters.
 
 use anyhow::{Result, ensure};
+use idem_testkit::presence::check_leased_message_is_found;
 use idem_testkit::ring::build_filters;
 use idem_testkit::{Session, until};
 
@@ -126,8 +127,8 @@ async fn i1_many_databases_share_the_memory() -> Result<()> {
     Ok(())
 }
 
-/// I1: a database that finds no place in the shared memory has no filters, and its claims are
-/// found. It gets filters when another database is dropped.
+/// I1, I4: a database that finds no place in the shared memory has no filters, and its claims and
+/// leased messages are found. It gets filters when another database is dropped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_claims_are_found_in_more_databases_than_places() -> Result<()> {
     /// The number of databases that can have filters.
@@ -160,6 +161,7 @@ async fn i1_claims_are_found_in_more_databases_than_places() -> Result<()> {
     seal(&last).await?;
     ensure!(!claim(&last, "m").await?);
     assert_eq!(last.text(batch).await?, "{f,f,f,f,f,f,f,f,f,f}");
+    check_leased_message_is_found(&last).await?;
 
     postgres.run("DROP DATABASE d0 WITH (FORCE)").await?;
     // The launcher notices the dropped database.

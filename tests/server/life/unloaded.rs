@@ -4,12 +4,13 @@
 use anyhow::{Result, ensure};
 use idem_testkit::DEADLINE;
 use idem_testkit::Session;
+use idem_testkit::presence::check_leased_message_is_found;
 use idem_testkit::ring::{SEALED, make_due, rotations};
 
 use super::{claim, cluster, drain, effects, record};
 
-/// I1, I6: without preloading CALL idem_maintain() does what the worker does, and health names the
-/// missing line of the configuration.
+/// I1, I4, I6: without preloading CALL idem_maintain() does what the worker does, pending messages
+/// are found, and health names the missing line of the configuration.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_i6_idem_maintain_replaces_worker_without_preload() -> Result<()> {
     let cluster = cluster("unloaded")?.preload(false).start()?;
@@ -40,6 +41,8 @@ async fn i1_i6_idem_maintain_replaces_worker_without_preload() -> Result<()> {
             .await?,
         "0"
     );
+
+    check_leased_message_is_found(&session).await?;
 
     // A waiting relay is not woken, so it must not sleep long, whatever timeout it requests.
     let relay = Session::superuser(&cluster, "plain").await?;

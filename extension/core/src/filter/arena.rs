@@ -198,6 +198,12 @@ impl<'a> Arena<'a> {
     /// Returns true if the filter is complete and this is the first call for the claim: the claim
     /// was not in the slice, and of several calls at most one returns true.
     pub fn add(&self, slot: usize, tag: Tag, hash: ClaimHash) -> bool {
+        self.add_then(slot, tag, hash, || ())
+    }
+
+    /// Does what [`Arena::add`] does, and calls `then` before the state is read again. Tests change
+    /// the filter in `then`.
+    fn add_then(&self, slot: usize, tag: Tag, hash: ClaimHash, then: impl FnOnce()) -> bool {
         let Some(slot) = self.slots.get(slot) else {
             return false;
         };
@@ -207,6 +213,7 @@ impl<'a> Arena<'a> {
             return false;
         }
         let is_first = self.line(slot, hash).is_some_and(|line| line.add(hash));
+        then();
         // The line may belong to another filter by now.
         fence(Acquire);
         is_first && status == Status::Complete && slot.state.load(Relaxed) == before

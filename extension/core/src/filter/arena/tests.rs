@@ -150,6 +150,21 @@ fn only_a_complete_filter_has_a_first_call() {
     assert!(!arena.add(0, TAG, claim(3)), "it is invalid");
 }
 
+/// I1: a filter that is replaced while a claim is added may lack claims of the slice, so the call
+/// is not the first one.
+#[test]
+fn filter_that_changes_during_a_call_has_no_first_call() {
+    let memory = Memory::new(1, 4);
+    let arena = memory.arena();
+    built(arena, 0, TAG, 0..1_000);
+    let invalidate = || arena.invalidate(0, TAG.table);
+    assert!(!arena.add_then(0, TAG, claim(2_000), invalidate));
+    let replace = || built(arena, 0, TAG, 0..1_000);
+    built(arena, 0, TAG, 0..1_000);
+    assert!(!arena.add_then(0, TAG, claim(2_000), replace));
+    assert!(arena.add(0, TAG, claim(2_000)), "the filter stays");
+}
+
 #[test]
 fn invalid_filter_excludes_nothing() {
     let memory = Memory::new(1, 4);
