@@ -209,9 +209,10 @@ impl Session {
     /// with which the functions of idem cannot be called. After the end of the transaction, this
     /// handler runs outside of one.
     ///
-    /// The check costs no round trip: it is sent before the statements of the handler. Its reply
-    /// must be read: this handler could roll back to a savepoint that the handler before it has
-    /// left open, and so revive the failed transaction.
+    /// The check costs no round trip, because it is sent before the statements of the handler. Only
+    /// preparing it, at its first use on a connection, takes one. If preparing fails, this handler
+    /// does not run. The reply to the check must be read: this handler could roll back to a
+    /// savepoint that the handler before it has left open, and so revive the failed transaction.
     pub(crate) async fn work_next(
         &self,
         handler: &impl Work,
@@ -219,7 +220,14 @@ impl Session {
     ) -> Result<Vec<Effect>, Error> {
         // In one statement: if one of the functions cannot be called, none is executed.
         const CHECK: &str = "SELECT idem_allow_commit(), idem_forbid_commit()";
-        let checked = Pipelined::new(self.client().batch_execute(CHECK)).await;
+        let check = prepared_after_handler(self.request(CHECK, [], Span::none()).await)?;
+        let checked = async {
+            match &check.prepared {
+                Some(statement) => self.client().query(statement, &[]).await.map(drop),
+                None => self.client().batch_execute(check.sql).await,
+            }
+        };
+        let checked = Pipelined::new(checked).await;
         let (checked, worked) = join(checked.answer(), self.work(handler, message)).await;
         // A `Tx` that the handler has kept occupies its connection, whatever else has failed.
         if !matches!(worked, Err(Error::TransactionKept)) {

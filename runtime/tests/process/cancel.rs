@@ -8,7 +8,7 @@ use idem_runtime::{
 use idem_testkit::polls::{Moment, poll_times};
 use idem_testkit::proxy::Proxy;
 
-use crate::fixtures::{Fixture, message, preparing, work};
+use crate::fixtures::{Fixture, message, preparing, preparing_idem, work};
 
 /// The number of dropped futures with an effect, and the number without an effect.
 #[derive(Debug, Default)]
@@ -210,8 +210,11 @@ fn of(style: Style, prepared: bool) -> Idem {
 #[tokio::test]
 async fn batch_dropped_at_any_await_has_full_effect_or_none() {
     let fixture = Fixture::new().await;
-    let idem = Idem::new();
-    for moment in [Moment::AtOnce, Moment::WhenWoken] {
+    let moments = [Moment::AtOnce, Moment::WhenWoken].into_iter();
+    for (moment, prepared) in
+        moments.flat_map(|moment| preparing().iter().map(move |&prepared| (moment, prepared)))
+    {
+        let idem = preparing_idem(prepared, |rule| rule);
         let pool = fixture.database.pool(1);
         for polls in 1.. {
             let messages = [message(), message(), message()];

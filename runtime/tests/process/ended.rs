@@ -12,7 +12,9 @@ use idem_runtime::{
 };
 use tokio_postgres::{Client, Config, NoTls, types::Type};
 
-use crate::fixtures::{DESTINATION, Fixture, fact, idem, insert, message, preparing, work};
+use crate::fixtures::{
+    DESTINATION, Fixture, fact, idem, insert, message, preparing, preparing_idem, work,
+};
 
 /// The rules for every form of a transaction: both styles, and a transaction without a claim.
 const RULES: [fn(Rule) -> Rule; 3] = [
@@ -447,23 +449,23 @@ impl Misuse {
 #[tokio::test]
 async fn i4_end_of_a_batch_fails_one_message_and_repeats_others() {
     let fixture = fixture().await;
-    let idem = idem(|rule| rule.max_attempts(1));
-    for misuse in Misuse::all() {
+    let misuses = Misuse::all().into_iter();
+    for (misuse, prepared) in
+        misuses.flat_map(|misuse| preparing().iter().map(move |&prepared| (misuse, prepared)))
+    {
+        let idem = preparing_idem(prepared, |rule| rule.max_attempts(1));
+        let pool = used_pool(&fixture, &idem).await;
         let messages = [message(), message(), message()];
         let ender = messages[1].message_id();
         let (kept, runs) = (Mutex::new(Vec::new()), Mutex::new(0));
         let mut results = idem
-            .process_batch(
-                &fixture.pool,
-                &messages,
-                async |tx: Tx, message: Message| {
-                    *runs.lock().unwrap() += 1;
-                    match message.message_id() == ender {
-                        true => misuse.handle(tx, message, &kept).await,
-                        false => work(tx, message).await,
-                    }
-                },
-            )
+            .process_batch(&pool, &messages, async |tx: Tx, message: Message| {
+                *runs.lock().unwrap() += 1;
+                match message.message_id() == ender {
+                    true => misuse.handle(tx, message, &kept).await,
+                    false => work(tx, message).await,
+                }
+            })
             .await;
         assert!(
             runs.into_inner().unwrap() > 3,
@@ -473,7 +475,7 @@ async fn i4_end_of_a_batch_fails_one_message_and_repeats_others() {
         for result in results {
             assert!(
                 matches!(result, Ok(Processed::New { .. })),
-                "{misuse:?}: {result:?}"
+                "prepared: {prepared}, {misuse:?}: {result:?}"
             );
         }
         drop(kept);
@@ -548,7 +550,7 @@ async fn i10_handler_that_keeps_another_role_is_rejected() {
                 for message in [message(), Message::new(DESTINATION, "{}")] {
                     let before = traces(&fixture).await;
                     // A new pool has no prepared statements.
-                    let pool = fixture.database.pool(2);
+                    let pool = fixture.database.pool(8);
                     let processed = idem.process(&pool, &message, async |tx: Tx, message| {
                         insert(&tx, &message).await?;
                         tx.batch_execute(change).await?;
@@ -598,35 +600,50 @@ async fn restored_role_and_search_path_are_accepted() {
     }
 }
 
-/// I4: of a batch, only the message whose handler keeps another role is rejected.
+/// I4: of a batch, only the message whose handler keeps another role or search_path is rejected.
+/// The statement that finds this is used for the first time after the first handler.
 #[tokio::test]
-async fn i4_changed_role_in_a_batch_fails_one_message() {
+async fn i4_changed_settings_in_a_batch_fail_one_message() {
     let fixture = fixture_with_tenant().await;
-    let messages = [message(), message(), message()];
-    let changer = messages[1].message_id();
-    let mut results = Idem::new()
-        .process_batch(
-            &fixture.pool,
-            &messages,
-            async |tx: Tx, message: Message| {
-                insert(&tx, &message).await?;
-                if message.message_id() == changer {
-                    tx.batch_execute("SET LOCAL ROLE tenant").await?;
-                }
-                Ok(vec![fact()])
-            },
-        )
-        .await;
-    let changed = results.remove(1);
-    assert!(
-        matches!(changed, Err(Error::SettingsChanged(_))),
-        "{changed:?}"
-    );
-    fixture.assert_untouched(&messages[1]).await;
-    for (result, message) in results.into_iter().zip([&messages[0], &messages[2]]) {
-        assert!(matches!(result, Ok(Processed::New { .. })), "{result:?}");
-        fixture.assert_done_once(message).await;
+    for (&prepared, (change, state)) in preparing()
+        .iter()
+        .flat_map(|prepared| CHANGES.map(|change| (prepared, change)))
+    {
+        for position in [0, 1] {
+            let what = format!("prepared: {prepared}, {change}, position {position}");
+            let messages = [message(), message(), message()];
+            let changer = messages[position].message_id();
+            let mut results = preparing_idem(prepared, |rule| rule)
+                .process_batch(
+                    &fixture.database.pool(1),
+                    &messages,
+                    async |tx: Tx, message: Message| {
+                        insert(&tx, &message).await?;
+                        if message.message_id() == changer {
+                            tx.batch_execute(change).await?;
+                        }
+                        Ok(vec![fact()])
+                    },
+                )
+                .await;
+            let error = results.remove(position).unwrap_err();
+            assert!(
+                matches!(error, Error::SettingsChanged(_)),
+                "{what}: {error:?}"
+            );
+            assert_eq!(error.sqlstate().unwrap().code(), state, "{what}");
+            fixture.assert_untouched(&messages[position]).await;
+            let others = messages.iter().enumerate().filter(|(n, _)| *n != position);
+            for (result, (_, message)) in results.into_iter().zip(others) {
+                assert!(
+                    matches!(result, Ok(Processed::New { .. })),
+                    "{what}: {result:?}"
+                );
+                fixture.assert_done_once(message).await;
+            }
+        }
     }
+    fixture.until_quiet().await;
 }
 
 /// I4: of a batch, only the message whose handler keeps another role is rejected, also if the
@@ -634,37 +651,51 @@ async fn i4_changed_role_in_a_batch_fails_one_message() {
 #[tokio::test]
 async fn i4_role_of_a_handler_ends_before_the_next_handler() {
     let fixture = fixture_with_tenant().await;
-    let messages = [message(), message()];
-    let changer = messages[0].message_id();
-    let mut results = Idem::new()
-        .process_batch(
-            &fixture.pool,
-            &messages,
-            async |tx: Tx, message: Message| {
-                if message.message_id() == changer {
-                    insert(&tx, &message).await?;
-                    tx.batch_execute("SET LOCAL ROLE tenant").await?;
-                } else {
-                    let row = "INSERT INTO work SELECT $1 WHERE current_role = session_user";
-                    tx.execute_typed(row, &[(&message.message_id(), Type::TEXT)])
-                        .await?;
-                    tx.batch_execute("RESET ROLE").await?;
-                }
-                Ok(vec![fact()])
-            },
-        )
+    for &prepared in preparing() {
+        let messages = [message(), message()];
+        let changer = messages[0].message_id();
+        let mut results = preparing_idem(prepared, |rule| rule)
+            .process_batch(
+                &fixture.pool,
+                &messages,
+                async |tx: Tx, message: Message| {
+                    if message.message_id() == changer {
+                        insert(&tx, &message).await?;
+                        tx.batch_execute("SET LOCAL ROLE tenant").await?;
+                    } else {
+                        let row = "INSERT INTO work SELECT $1 WHERE current_role = session_user";
+                        tx.execute_typed(row, &[(&message.message_id(), Type::TEXT)])
+                            .await?;
+                        tx.batch_execute("RESET ROLE").await?;
+                    }
+                    Ok(vec![fact()])
+                },
+            )
+            .await;
+        let changed = results.remove(0);
+        assert!(
+            matches!(changed, Err(Error::SettingsChanged(_))),
+            "prepared: {prepared}: {changed:?}"
+        );
+        fixture.assert_untouched(&messages[0]).await;
+        assert!(
+            matches!(results[..], [Ok(Processed::New { .. })]),
+            "prepared: {prepared}: {results:?}"
+        );
+        fixture.assert_done_once(&messages[1]).await;
+    }
+}
+
+/// Returns a pool whose only connection has processed a batch, so that the statements of a batch
+/// are prepared on it if `idem` prepares statements. The pool opens more connections while handlers
+/// keep theirs.
+async fn used_pool(fixture: &Fixture, idem: &Idem) -> Pool {
+    let pool = fixture.database.pool(8);
+    let results = idem
+        .process_batch(&pool, &[message(), message()], work)
         .await;
-    let changed = results.remove(0);
-    assert!(
-        matches!(changed, Err(Error::SettingsChanged(_))),
-        "{changed:?}"
-    );
-    fixture.assert_untouched(&messages[0]).await;
-    assert!(
-        matches!(results[..], [Ok(Processed::New { .. })]),
-        "{results:?}"
-    );
-    fixture.assert_done_once(&messages[1]).await;
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+    pool
 }
 
 /// I2, I4: the second handler of a batch rolls back to a savepoint of the same name that the first
@@ -673,14 +704,16 @@ async fn i4_role_of_a_handler_ends_before_the_next_handler() {
 #[tokio::test]
 async fn i2_open_savepoint_does_not_revive_a_batch() {
     let fixture = fixture_with_tenant().await;
-    for failure in ["SET LOCAL ROLE tenant", "SELECT 1 / 0"] {
-        let messages = [message(), message()];
-        let first = messages[0].message_id();
-        let mut results = idem(|rule| rule.max_attempts(1))
-            .process_batch(
-                &fixture.pool,
-                &messages,
-                async |tx: Tx, message: Message| {
+    for (&prepared, failure) in preparing()
+        .iter()
+        .flat_map(|prepared| ["SET LOCAL ROLE tenant", "SELECT 1 / 0"].map(|f| (prepared, f)))
+    {
+        let idem = preparing_idem(prepared, |rule| rule.max_attempts(1));
+        for pool in [fixture.database.pool(1), used_pool(&fixture, &idem).await] {
+            let messages = [message(), message()];
+            let first = messages[0].message_id();
+            let mut results = idem
+                .process_batch(&pool, &messages, async |tx: Tx, message: Message| {
                     if tx.batch_execute("SAVEPOINT a").await.is_err() {
                         tx.batch_execute("ROLLBACK TO SAVEPOINT a").await?;
                     }
@@ -689,17 +722,18 @@ async fn i2_open_savepoint_does_not_revive_a_batch() {
                         let _ = tx.batch_execute(failure).await;
                     }
                     Ok(vec![fact()])
-                },
-            )
-            .await;
-        let failed = results.remove(0);
-        assert!(failed.is_err(), "{failure}: {failed:?}");
-        fixture.assert_untouched(&messages[0]).await;
-        assert!(
-            matches!(results[..], [Ok(Processed::New { .. })]),
-            "{failure}: {results:?}"
-        );
-        fixture.assert_done_once(&messages[1]).await;
+                })
+                .await;
+            let what = format!("prepared: {prepared}, {failure}");
+            let failed = results.remove(0);
+            assert!(failed.is_err(), "{what}: {failed:?}");
+            fixture.assert_untouched(&messages[0]).await;
+            assert!(
+                matches!(results[..], [Ok(Processed::New { .. })]),
+                "{what}: {results:?}"
+            );
+            fixture.assert_done_once(&messages[1]).await;
+        }
     }
 }
 

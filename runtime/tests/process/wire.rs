@@ -7,7 +7,7 @@ use idem_runtime::{
 };
 use idem_testkit::proxy::Proxy;
 
-use crate::fixtures::{Fixture, fact, idem, insert, message};
+use crate::fixtures::{Fixture, fact, idem, insert, message, preparing, preparing_idem};
 
 /// A handler that executes `statements` statements and returns `effects` effects.
 async fn handle(tx: Tx, message: Message, statements: usize, effects: usize) -> Handled {
@@ -86,17 +86,30 @@ async fn protected_message_takes_the_round_trips_of_its_transaction() {
 async fn batch_takes_round_trips_of_one_message_and_its_handlers() {
     let fixture = Fixture::new().await;
     let proxy = Proxy::to(&fixture.database).await;
-    let pool = proxy.pool(1);
-    drop(pool.get().await.unwrap());
-    let messages: Vec<_> = (0..40).map(|_| message()).collect();
-    let before = proxy.turns();
-    let results = Idem::new()
-        .process_batch(&pool, &messages, |tx, message| handle(tx, message, 1, 1))
-        .await;
-    assert_eq!(proxy.turns() - before, messages.len() + 2);
-    assert!(
-        results
-            .iter()
-            .all(|result| matches!(result, Ok(Processed::New { effects }) if effects.len() == 1))
-    );
+    for &prepared in preparing() {
+        let idem = preparing_idem(prepared, |rule| rule);
+        let pool = proxy.pool(1);
+        // The statements are prepared at their first use on the connection.
+        let first = [message(), message()];
+        let results = idem
+            .process_batch(&pool, &first, |tx, message| handle(tx, message, 1, 1))
+            .await;
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+
+        let messages: Vec<_> = (0..40).map(|_| message()).collect();
+        let before = proxy.turns();
+        let results = idem
+            .process_batch(&pool, &messages, |tx, message| handle(tx, message, 1, 1))
+            .await;
+        assert_eq!(
+            proxy.turns() - before,
+            messages.len() + 2,
+            "prepared: {prepared}"
+        );
+        assert!(
+            results.iter().all(
+                |result| matches!(result, Ok(Processed::New { effects }) if effects.len() == 1)
+            )
+        );
+    }
 }
