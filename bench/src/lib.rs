@@ -44,7 +44,8 @@ use idem_cluster::Install;
 
 use report::Figures;
 
-/// Runs the selected parts and prints a table for each. Returns whether every target was met.
+/// Runs the selected parts and prints a table for each. Returns whether every target was met, also
+/// the targets of kept figures that are drawn.
 ///
 /// # Errors
 /// Fails when a server fails or a result is wrong, because the figures of a wrong run are
@@ -89,7 +90,10 @@ pub fn run(options: &Options) -> Result<bool> {
         }
     }
     if let Some(folder) = &options.plots {
-        plot::draw(&results::all(&options.results)?, folder)?;
+        let kept = results::all(&options.results)?;
+        plot::draw(&kept, folder)?;
+        let tables = kept.iter().flat_map(|kept| &kept.figures.tables);
+        met &= tables.into_iter().all(report::Table::is_met);
     }
     Ok(met)
 }

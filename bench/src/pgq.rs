@@ -5,9 +5,9 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use idem_cluster::{Cluster, Install};
+use idem_cluster::Install;
 
-use super::load::{EFFECTS, Load, Until, Work};
+use super::load::EFFECTS;
 use super::options::Options;
 use super::relay::{BATCH, Drained, Relay};
 use super::report::{Rounds, Table, Target};
@@ -31,43 +31,89 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     create_queue(&mut theirs)?;
     let mut relay = Relay::connect(&cluster)?;
     let effects = options.sized(100_000, 10_000);
-    let mut rounds = Rounds::default();
-    for round in 0..options.rounds() {
-        record(&cluster, effects)?;
-        insert(&mut theirs, effects, &payload)?;
-        for side in Side::in_turn(round) {
-            let started = Instant::now();
-            let drained = match side {
-                Side::Idem => relay.drain(effects)?,
-                Side::HandWritten => drain(&mut theirs)?,
-            };
-            ensure!(
-                drained.effects == effects,
-                "{side:?}: {} of {effects} effects were drained",
-                drained.effects
-            );
-            let rate = effects as f64 / started.elapsed().as_secs_f64();
-            match side {
-                Side::Idem => rounds.ours.push(rate),
-                Side::HandWritten => rounds.theirs.push(rate),
-            }
-        }
-    }
+    let batch: u64 = BATCH.parse()?;
     let mut table = Table::new(
         "pgq: draining: effects per second, against PgQ",
         ["idem", "PgQ"],
     );
+    for (what, in_transaction) in [
+        ("each effect in its own transaction", 1),
+        ("1,000 effects in a transaction", batch),
+    ] {
+        let mut rounds = Rounds::default();
+        for round in 0..options.rounds() {
+            write(&mut ours, Side::Idem, &payload, effects, in_transaction)?;
+            write(
+                &mut theirs,
+                Side::HandWritten,
+                &payload,
+                effects,
+                in_transaction,
+            )?;
+            for side in Side::in_turn(round) {
+                let started = Instant::now();
+                let drained = match side {
+                    Side::Idem => relay.drain(effects)?,
+                    Side::HandWritten => drain(&mut theirs)?,
+                };
+                ensure!(
+                    drained.effects == effects,
+                    "{side:?}: {} of {effects} effects were drained",
+                    drained.effects
+                );
+                let rate = effects as f64 / started.elapsed().as_secs_f64();
+                match side {
+                    Side::Idem => rounds.ours.push(rate),
+                    Side::HandWritten => rounds.theirs.push(rate),
+                }
+            }
+        }
+        table.rounds(what, &rounds, Target::AtLeast(1.0));
+    }
     table.note(server::settings(&mut ours)?);
     let version: String =
         theirs.value("SELECT extversion FROM pg_extension WHERE extname = 'pgq'")?;
     table.note(format!(
-        "PgQ {version}; {effects} effects in each round, batches of {BATCH} on both sides; idem: \
-         each effect in its own transaction; PgQ: {BATCH} events in a transaction, with a tick \
-         after it; the consumer of PgQ reads all columns of an event, the relay twelve columns of \
-         an effect"
+        "PgQ {version}; {effects} effects in each round, written by one session in the same \
+         transactions on both sides, with synchronous_commit off only for the writing; batches of \
+         {BATCH} on both sides: in PgQ a tick follows each {BATCH} events; the consumer of PgQ \
+         reads all columns of an event, the relay twelve columns of an effect"
     ));
-    table.rounds("one relay, one consumer", &rounds, Target::AtLeast(1.0));
     Ok(vec![table])
+}
+
+/// Writes effects or events with the same columns, `in_transaction` of them in each transaction. In
+/// PgQ a tick, which ends a batch, follows each [`BATCH`] events.
+fn write(
+    session: &mut Session,
+    side: Side,
+    payload: &str,
+    count: u64,
+    in_transaction: u64,
+) -> Result<()> {
+    let call = match side {
+        Side::Idem => {
+            format!("idem_send('orders.reserved', '{payload}', 'customer-4711', 'StockReserved')")
+        }
+        Side::HandWritten => format!(
+            "pgq.insert_event('{QUEUE}', 'StockReserved', '{payload}', 'customer-4711', \
+                              'orders.reserved', gen_random_uuid()::text, NULL)"
+        ),
+    };
+    // Only the writing, which is not measured, does not wait for the disk.
+    session.run("SET synchronous_commit = off")?;
+    let batch: u64 = BATCH.parse()?;
+    let statement = format!("SELECT count({call}) FROM generate_series(1, {in_transaction})");
+    for _ in 0..count / batch {
+        for _ in 0..batch / in_transaction {
+            session.run(&statement)?;
+        }
+        if side == Side::HandWritten {
+            session.run(&format!("SELECT pgq.force_tick('{QUEUE}')"))?;
+            session.run(&format!("SELECT pgq.ticker('{QUEUE}')"))?;
+        }
+    }
+    session.run("RESET synchronous_commit").map(drop)
 }
 
 fn create_queue(session: &mut Session) -> Result<()> {
@@ -83,38 +129,6 @@ fn create_queue(session: &mut Session) -> Result<()> {
     )?;
     session.prepare("read", "SELECT * FROM pgq.get_batch_events($1::bigint)")?;
     session.prepare("finish", "SELECT pgq.finish_batch($1::bigint)")
-}
-
-/// Records effects, each in its own transaction.
-fn record(cluster: &Cluster, effects: u64) -> Result<()> {
-    let load = Load {
-        cluster,
-        side: Side::Idem,
-        work: Work::Effect,
-        clients: 8,
-        duplicates: 0,
-        synchronous_commit: false,
-        known: &[],
-        until: Until::Count(effects),
-        pace: None,
-        record: None,
-    };
-    load.run().map(drop)
-}
-
-/// Inserts events with the same columns. A tick, which ends a batch, follows each transaction.
-fn insert(session: &mut Session, effects: u64, payload: &str) -> Result<()> {
-    let batch: u64 = BATCH.parse()?;
-    for _ in 0..effects / batch {
-        session.run(&format!(
-            "SELECT count(pgq.insert_event('{QUEUE}', 'StockReserved', '{payload}',
-                        'customer-4711', 'orders.reserved', gen_random_uuid()::text, NULL))
-               FROM generate_series(1, {batch})"
-        ))?;
-        session.run(&format!("SELECT pgq.force_tick('{QUEUE}')"))?;
-        session.run(&format!("SELECT pgq.ticker('{QUEUE}')"))?;
-    }
-    Ok(())
 }
 
 /// Reads all batches and finishes each of them.

@@ -257,17 +257,17 @@ fn compare(all: &[Vec<Round>]) -> Vec<Table> {
     type Goal = fn(System) -> Target;
     let parts: [(&str, Figure, Goal); 3] = [
         (
-            "inbox: Sent durably: messages/s",
+            "inbox, sent durably: messages/s",
             |round| round.enqueued,
             |_| Target::None,
         ),
         (
-            "inbox: Processed and completed: jobs/s",
+            "inbox, processed and completed: jobs/s",
             |round| round.processed,
             System::speed,
         ),
         (
-            "inbox: Sent, processed and completed: jobs/s",
+            "inbox, sent, processed and completed: jobs/s",
             |round| round.whole,
             System::speed,
         ),
@@ -305,7 +305,7 @@ fn compare(all: &[Vec<Round>]) -> Vec<Table> {
             .fold(f64::INFINITY, f64::min)
     };
     let mut cpu = Table::new(
-        "inbox: processor time of the server for each job, us",
+        "inbox, processor time of the server for each job: us",
         ["this system", "least of the npm systems"],
     );
     for (system, rounds) in SYSTEMS.iter().zip(all) {
@@ -319,9 +319,8 @@ fn compare(all: &[Vec<Round>]) -> Vec<Table> {
 /// Compares the rates of each system while the transaction is held open with its own rates before.
 fn flatness(free: &[Vec<Round>], held: &[Vec<Round>], warm: usize, bench: &Bench<'_>) -> Table {
     let mut table = Table::new(
-        "inbox: with a transaction held open in another session, against before: processed and \
-         completed, jobs/s",
-        ["with", "before"],
+        "inbox beside an open transaction in another session: processed and completed, jobs/s",
+        ["beside it", "before it"],
     );
     table.note(format!(
         "REPEATABLE READ transaction that has read and written, in the same database; each system \
