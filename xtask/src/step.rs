@@ -59,19 +59,20 @@ pub fn show_lines(mut command: Command, mut read: impl FnMut(&str)) -> Result<()
         .with_context(|| format!("cannot run {}", command.get_program().display()))?;
     let output = child.stdout.take().context("the output is not a pipe")?;
     let lines = lines_of(output);
+    let mut exited = None;
     let status = loop {
         match lines.recv_timeout(Duration::from_millis(500)) {
             Ok(line) => {
                 read(&line);
                 println!("{line}");
             }
-            // A process that outlives the command can keep the pipe open.
-            Err(RecvTimeoutError::Timeout) => {
-                if let Some(status) = child.try_wait()? {
-                    break status;
-                }
-            }
             Err(RecvTimeoutError::Disconnected) => break child.wait()?,
+            // A process that outlives the command can keep the pipe open. Read once more after the
+            // exit, because the command can have written lines since the last read.
+            Err(RecvTimeoutError::Timeout) => match exited {
+                Some(status) => break status,
+                None => exited = child.try_wait()?,
+            },
         }
     };
     ensure_success(&command, status)

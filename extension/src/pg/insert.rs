@@ -51,9 +51,10 @@ impl<'t> Inserter<'t> {
         }
     }
 
-    fn set_up(&mut self) {
+    /// Fills the slot with a row, and returns the command that inserts it.
+    fn fill(&mut self, values: &[Option<Datum>]) -> pg_sys::CommandId {
+        let heap = self.table.heap;
         if self.slot.is_null() {
-            let heap = self.table.heap;
             // SAFETY: table and index are open for as long as 't.
             (self.slot, self.info) = within(self.context, || unsafe {
                 (
@@ -64,6 +65,12 @@ impl<'t> Inserter<'t> {
                     pg_sys::BuildIndexInfo(self.table.index),
                 )
             });
+        }
+        // SAFETY: the slot has the table's columns, which the caller's values match.
+        unsafe {
+            fill(self.slot, values);
+            (*self.slot).tts_tableOid = (*heap).rd_id;
+            pg_sys::GetCurrentCommandId(true)
         }
     }
 
@@ -79,18 +86,14 @@ impl<'t> Inserter<'t> {
     /// transactions see it in progress until this transaction ends. So only one transaction at a
     /// time may use this function for a key. The others use [`Inserter::insert`].
     pub fn insert_ordinary(&mut self, values: &[Option<Datum>]) -> bool {
-        self.set_up();
+        let command = self.fill(values);
         let Inserter {
             table, slot, info, ..
         } = *self;
         let heap = table.heap;
-        // SAFETY: the slot has the table's columns, which the caller's values match. The functions
-        // and their order are those of ExecInsert. An error in between leaves a dead tuple of an
-        // aborted transaction.
+        // SAFETY: `Inserter::fill` has filled the slot. The functions and their order are those of
+        // ExecInsert. An error in between leaves a dead tuple of an aborted transaction.
         unsafe {
-            fill(slot, values);
-            (*slot).tts_tableOid = (*heap).rd_id;
-            let command = pg_sys::GetCurrentCommandId(true);
             let am = (*heap).rd_tableam.as_ref();
             let Some(insert) = am.and_then(|am| am.tuple_insert) else {
                 return false;
@@ -122,19 +125,16 @@ impl<'t> Inserter<'t> {
         values: &[Option<Datum>],
         agree: impl FnOnce() -> Result<bool, E>,
     ) -> Result<Inserted, E> {
-        self.set_up();
+        let command = self.fill(values);
         let Inserter {
             table, slot, info, ..
         } = *self;
         let heap = table.heap;
-        // SAFETY: the slot has the table's columns, which the caller's values match. The functions
-        // and their order are those of ExecInsert with ON CONFLICT. An error in between leaves a
-        // dead tuple of an aborted transaction.
+        // SAFETY: `Inserter::fill` has filled the slot. The functions and their order are those of
+        // ExecInsert with ON CONFLICT. An error in between leaves a dead tuple of an aborted
+        // transaction.
         unsafe {
-            fill(slot, values);
-            (*slot).tts_tableOid = (*heap).rd_id;
             let xid = pg_sys::GetCurrentTransactionId();
-            let command = pg_sys::GetCurrentCommandId(true);
             let am = (*heap).rd_tableam.as_ref();
             let Some((insert, complete)) = am.and_then(|am| {
                 am.tuple_insert_speculative
@@ -215,7 +215,7 @@ impl Drop for Inserter<'_> {
         if self.slot.is_null() || std::thread::panicking() {
             return;
         }
-        // SAFETY: `set_up` created the slot, and no other code uses it.
+        // SAFETY: `Inserter::fill` created the slot, and no other code uses it.
         unsafe { pg_sys::ExecDropSingleTupleTableSlot(self.slot) };
     }
 }
