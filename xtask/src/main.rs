@@ -9,6 +9,7 @@ mod build;
 mod chaos;
 mod chroot;
 mod context;
+mod debian;
 mod demo;
 mod install_script;
 mod lint_language;
