@@ -20,10 +20,11 @@ use crate::build::{self, Variant};
 use crate::context::Context;
 
 /// The packages with the tests that can be soaked.
-const PACKAGES: [&str; 16] = [
+const PACKAGES: [&str; 17] = [
     "idem-bench",
     "idem-chaos",
     "idem-demo",
+    "idem-spec",
     "idem-stories",
     "idem-stress",
     "idem-tests",

@@ -37,7 +37,7 @@ fn server(name: &str) -> Cluster {
 /// The packages that `cargo xtask test` tests together (`LIVE` in `xtask/src/test/parts.rs`). A
 /// build of other packages would use other features of their dependencies and would compile them
 /// again.
-const PACKAGES: [&str; 14] = [
+const PACKAGES: [&str; 15] = [
     "idem-bench",
     "idem-chaos",
     "idem-client",
@@ -49,6 +49,7 @@ const PACKAGES: [&str; 14] = [
     "idem-nats",
     "idem-rabbitmq",
     "idem-runtime",
+    "idem-spec",
     "idem-stories",
     "idem-stress",
     "idem-tests",

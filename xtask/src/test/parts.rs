@@ -62,6 +62,7 @@ pub const LIVE: &[&str] = &[
     "idem-nats",
     "idem-rabbitmq",
     "idem-runtime",
+    "idem-spec",
     "idem-stories",
     "idem-stress",
     "idem-tests",

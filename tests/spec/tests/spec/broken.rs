@@ -2,13 +2,12 @@
 //! reject files with a wrong format.
 
 use anyhow::{Context, Result, anyhow};
+use idem_spec::{directory, failures, parse};
 use idem_testkit::Database;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
-use super::format::{directory, parse};
-use super::runner::failures;
-use super::transfer::Transfer;
+use super::transfer::{TokioPostgres, Transfer};
 
 /// Returns the validator of `schema.json`.
 pub fn schema() -> Result<Validator> {
@@ -111,7 +110,7 @@ async fn broken_case_is_reported() -> Result<()> {
         assert!(schema.is_valid(&file), "{step} is not well formed");
         let cases = parse("broken.json", &file.to_string())?;
         for transfer in [Transfer::Literals, Transfer::Untyped] {
-            let report = failures(&db, transfer, &cases).await;
+            let report = failures(&mut TokioPostgres::new(&db, transfer), &cases).await;
             let line = report
                 .first()
                 .with_context(|| format!("{step} passes ({transfer:?})"))?;
@@ -147,7 +146,8 @@ async fn malformed_case_is_reported() -> Result<()> {
         match parse("broken.json", &file.to_string()) {
             Err(_) => continue,
             Ok(cases) => {
-                let report = failures(&db, Transfer::Untyped, &cases).await;
+                let mut driver = TokioPostgres::new(&db, Transfer::Untyped);
+                let report = failures(&mut driver, &cases).await;
                 assert!(!report.is_empty(), "the runner accepts {step}");
             }
         }

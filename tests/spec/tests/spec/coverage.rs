@@ -2,12 +2,11 @@
 //! does not name.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use anyhow::Result;
+use idem_spec::{Case, Step, directory};
 use idem_testkit::Session;
 
-use super::format::{Case, Step};
 use crate::untyped::catalog::functions;
 
 /// Returns the functions of the API that no case executes.
@@ -22,7 +21,7 @@ pub async fn uncovered(session: &Session, cases: &[Case]) -> Result<Vec<String>>
 /// Returns a line for each SQLSTATE of a case that the reference does not name, and a line for each
 /// SQLSTATE that the comment of the executed function does not name.
 pub async fn undocumented(session: &Session, cases: &[Case]) -> Result<BTreeSet<String>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference.md");
+    let path = directory().join("../../docs/reference.md");
     let reference = std::fs::read_to_string(path)?;
     let functions = functions(session).await?;
     let mut undocumented = BTreeSet::new();

@@ -1,6 +1,6 @@
 //! Reads the files of `tests/spec/cases`. The README and `schema.json` describe the format.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -89,7 +89,7 @@ impl Step {
 
 /// Returns the directory of the specification.
 pub fn directory() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("spec")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Returns the name and the text of every file with cases, sorted by name.

@@ -3,27 +3,24 @@
 
 mod broken;
 mod coverage;
-mod format;
-mod runner;
 mod transfer;
 mod untyped;
-mod value;
 
 use std::collections::BTreeSet;
 
 use anyhow::Result;
+use idem_spec::{Case, all, failures, texts};
 use idem_testkit::Database;
 
 use coverage::{uncovered, undocumented};
-use format::Case;
-use runner::failures;
-use transfer::Transfer;
+use transfer::{TokioPostgres, Transfer};
 
 /// Every case passes with literals, as psql sends them.
 #[tokio::test]
 async fn i10_cases_pass_with_literals() -> Result<()> {
     let db = Database::with_idem("spec_literals").await?;
-    let failures = failures(&db, Transfer::Literals, &format::all()?).await;
+    let mut driver = TokioPostgres::new(&db, Transfer::Literals);
+    let failures = failures(&mut driver, &all()?).await;
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     Ok(())
 }
@@ -33,9 +30,10 @@ async fn i10_cases_pass_with_literals() -> Result<()> {
 #[tokio::test]
 async fn i10_cases_pass_with_untyped_parameters() -> Result<()> {
     let db = Database::with_idem("spec_untyped").await?;
-    let mut cases = format::all()?;
+    let mut cases = all()?;
     cases.reverse();
-    let failures = failures(&db, Transfer::Untyped, &cases).await;
+    let mut driver = TokioPostgres::new(&db, Transfer::Untyped);
+    let failures = failures(&mut driver, &cases).await;
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     Ok(())
 }
@@ -45,7 +43,7 @@ async fn i10_cases_pass_with_untyped_parameters() -> Result<()> {
 async fn i10_every_function_has_a_case() -> Result<()> {
     let db = Database::with_idem("spec_coverage").await?;
     let session = db.connect().await?;
-    let cases = format::all()?;
+    let cases = all()?;
     assert_eq!(uncovered(&session, &cases).await?, Vec::<String>::new());
     session
         .run("CREATE FUNCTION idem_without_a_case() RETURNS void LANGUAGE sql AS ''")
@@ -59,10 +57,7 @@ async fn i10_every_function_has_a_case() -> Result<()> {
 async fn i10_cases_expect_documented_sqlstates() -> Result<()> {
     let db = Database::with_idem("spec_documented").await?;
     let session = db.connect().await?;
-    assert_eq!(
-        undocumented(&session, &format::all()?).await?,
-        BTreeSet::new()
-    );
+    assert_eq!(undocumented(&session, &all()?).await?, BTreeSet::new());
 
     let call = serde_json::json!({
         "sql": "SELECT idem_is_claimed('m', 'd')", "error": {"sqlstate": "58030"}
@@ -84,7 +79,7 @@ async fn i10_cases_expect_documented_sqlstates() -> Result<()> {
 /// The names of cases are unique: a name in a report identifies one case.
 #[test]
 fn case_names_are_unique() -> Result<()> {
-    let cases = format::all()?;
+    let cases = all()?;
     let names: BTreeSet<_> = cases.iter().map(|case| &case.name).collect();
     assert_eq!(names.len(), cases.len(), "two cases share a name");
     Ok(())
@@ -94,7 +89,7 @@ fn case_names_are_unique() -> Result<()> {
 #[test]
 fn spec_files_match_the_schema() -> Result<()> {
     let schema = broken::schema()?;
-    for (name, text) in format::texts()? {
+    for (name, text) in texts()? {
         let file = serde_json::from_str(&text)?;
         let errors: Vec<_> = schema
             .iter_errors(&file)

@@ -8,16 +8,28 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::Value;
 use uuid::Uuid;
 
-/// The values that the steps of a case have saved, as text, by name.
-pub type Saved = BTreeMap<String, String>;
+/// The values that the steps of a case have saved, by name: texts, or numbers of a driver that has
+/// decoded them.
+pub type Saved = BTreeMap<String, Value>;
 
-/// One value of a result in its text form. With [`Literals`](super::transfer::Transfer::Literals)
-/// an array is a `Text` too.
+/// One value of a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cell {
     Null,
+    /// A value in the text form of PostgreSQL. It may be an array.
     Text(String),
     Array(Vec<Cell>),
+    /// A value that the driver has decoded: a value of the same form as in `rows` of a case.
+    Decoded(Value),
+}
+
+impl From<Value> for Cell {
+    fn from(value: Value) -> Self {
+        match value {
+            Value::Null => Self::Null,
+            value => Self::Decoded(value),
+        }
+    }
 }
 
 /// Returns an argument in the text form of PostgreSQL; `None` is NULL.
@@ -34,20 +46,46 @@ pub fn text_of(argument: &Value, saved: &Saved) -> Result<Option<String>> {
             [("repeat", Value::String(text)), ("times", times)] => text.repeat(usize::try_from(
                 times.as_u64().context("times is not a number")?,
             )?),
-            [("saved", Value::String(name))] => find(saved, name)?.to_owned(),
+            [("saved", Value::String(name))] => return text_of(find(saved, name)?, saved),
             _ => bail!("not an argument: {argument}"),
         },
     }))
 }
 
+/// Returns an argument for a driver with typed values: null, a boolean, a number, a text, an array,
+/// `{"bytes": …}` or `{"json": …}`.
+pub fn plain_of(argument: &Value, saved: &Saved) -> Result<Value> {
+    let Value::Object(object) = argument else {
+        return Ok(argument.clone());
+    };
+    Ok(match members(object).as_slice() {
+        [("bytes", Value::String(_)) | ("json", _)] => argument.clone(),
+        [("saved", Value::String(name))] => find(saved, name)?.clone(),
+        _ => text_of(argument, saved)?.into(),
+    })
+}
+
 /// Returns an argument as a literal: a number or a boolean without quotes, everything else in
 /// quotes.
-pub fn literal_of(argument: &Value, saved: &Saved) -> Result<String> {
+fn literal_of(argument: &Value, saved: &Saved) -> Result<String> {
     Ok(match (argument, text_of(argument, saved)?) {
         (_, None) => "NULL".to_owned(),
         (Value::Bool(_) | Value::Number(_), Some(text)) => text,
         (_, Some(text)) => format!("'{}'", text.replace('\'', "''")),
     })
+}
+
+/// Replaces `$1`, `$2`… by literals, the highest number first because `$10` contains `$1`.
+pub fn with_literals(sql: &str, arguments: &[Value], saved: &Saved) -> Result<String> {
+    let mut sql = sql.to_owned();
+    for (n, argument) in arguments.iter().enumerate().rev() {
+        let parameter = format!("${}", n + 1);
+        if !sql.contains(&parameter) {
+            bail!("{sql} has no {parameter}");
+        }
+        sql = sql.replace(&parameter, &literal_of(argument, saved)?);
+    }
+    Ok(sql)
 }
 
 /// Saves the cell when the expected value has a member `save`. Fails, with both values in the
@@ -68,6 +106,7 @@ fn matches(expected: &Value, cell: &Cell, saved: &mut Saved) -> Result<bool> {
             None => Ok(false),
         },
         (_, Cell::Text(text)) => matches_text(expected, text, saved),
+        (_, Cell::Decoded(value)) => matches_decoded(expected, value, saved),
         _ => Ok(false),
     }
 }
@@ -91,18 +130,42 @@ fn matches_text(expected: &Value, text: &str, saved: &mut Saved) -> Result<bool>
                 serde_json::from_str::<Value>(text).is_ok_and(|value| value == **json)
             }
             [("bytes", Value::String(base64))] => text == bytea(base64)?,
-            [("saved", Value::String(name))] => text == find(saved, name)?,
+            [("saved", Value::String(name))] => find(saved, name)? == text,
             [("any", Value::String(pattern))] => is_like(pattern, text)?,
             [
                 ("any", Value::String(pattern)),
                 ("save", Value::String(name)),
             ] => {
-                saved.insert(name.clone(), text.to_owned());
+                saved.insert(name.clone(), text.into());
                 is_like(pattern, text)?
             }
             _ => bail!("not an expected value: {expected}"),
         },
         _ => false,
+    })
+}
+
+fn matches_decoded(expected: &Value, value: &Value, saved: &mut Saved) -> Result<bool> {
+    Ok(match (expected, value) {
+        (Value::Array(expected), Value::Array(values)) => {
+            let cells: Vec<_> = values.iter().cloned().map(Cell::from).collect();
+            all_match(expected, &cells, saved)?
+        }
+        (Value::Object(object), _) => match members(object).as_slice() {
+            [("saved", Value::String(name))] => find(saved, name)? == value,
+            [("any", Value::String(pattern)), rest @ ..] => {
+                if let [("save", Value::String(name))] = rest {
+                    saved.insert(name.clone(), value.clone());
+                }
+                match value {
+                    Value::Number(number) => pattern == "integer" && number.is_i64(),
+                    Value::String(text) => pattern != "integer" && is_like(pattern, text)?,
+                    _ => false,
+                }
+            }
+            _ => expected == value,
+        },
+        _ => expected == value,
     })
 }
 
@@ -115,10 +178,9 @@ fn is_like(pattern: &str, text: &str) -> Result<bool> {
     })
 }
 
-fn find<'a>(saved: &'a Saved, name: &str) -> Result<&'a str> {
+fn find<'a>(saved: &'a Saved, name: &str) -> Result<&'a Value> {
     saved
         .get(name)
-        .map(String::as_str)
         .with_context(|| format!("no row has saved \"{name}\""))
 }
 
