@@ -42,7 +42,7 @@ dpkg-query --listfiles "$@" |
 
 /// The Debian packages and the reason for each of them. NN is the major version of PostgreSQL.
 #[rustfmt::skip]
-const PACKAGES: [(&str, &str); 18] = [
+const PACKAGES: [(&str, &str); 19] = [
     ("postgresql-NN", "the server; the demo and the tests run a copy of its programs"),
     ("postgresql-server-dev-NN", "its headers, to build the extension, and its isolation tester"),
     ("libpq-dev", "the C client; a test compiles an example of the documentation with it"),
@@ -61,6 +61,24 @@ const PACKAGES: [(&str, &str); 18] = [
     ("nats-server", "another broker that the demo and the tests start"),
     ("pgbouncer", "a proxy that the tests put in front of the server"),
     ("python3-aiosmtpd", "a mail server that the tests start"),
+    ("python3-venv", "installs the drivers of Python and Node.js that the tests execute"),
+];
+
+/// The languages whose drivers `cargo xtask test drivers` executes, besides those of the set-up.
+#[rustfmt::skip]
+const LANGUAGES: [(&str, &str); 12] = [
+    ("perl", "the modules of Perl for JSON and base64"),
+    ("libdbd-pg-perl", "DBD::Pg, a driver for Perl"),
+    ("ruby", "Ruby"),
+    ("ruby-pg", "pg, a driver for Ruby"),
+    ("php-cli", "PHP"),
+    ("php-pgsql", "PDO, a driver for PHP"),
+    ("golang-go", "Go"),
+    ("golang-github-jackc-pgx-v4-dev", "pgx, a driver for Go"),
+    ("default-jdk-headless", "Java"),
+    ("libpostgresql-jdbc-java", "pgJDBC, a driver for Java"),
+    ("libjackson2-databind-java", "JSON in Java"),
+    ("libjansson-dev", "JSON in C"),
 ];
 
 /// Since version 18, Debian's server has JIT compilation only with this package. A test needs JIT
@@ -77,6 +95,13 @@ pub fn packages(pg: u16) -> Vec<Package> {
     let jit = (pg >= JIT_IS_APART_SINCE).then_some(JIT);
     let all = PACKAGES.into_iter().chain(jit);
     all.map(|(name, reason)| (name.replace("NN", &pg.to_string()), reason))
+        .collect()
+}
+
+/// Returns the packages with which all drivers can be executed.
+pub fn languages() -> Vec<Package> {
+    let all = LANGUAGES.into_iter();
+    all.map(|(name, reason)| (name.to_owned(), reason))
         .collect()
 }
 

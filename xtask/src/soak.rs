@@ -20,10 +20,11 @@ use crate::build::{self, Variant};
 use crate::context::Context;
 
 /// The packages with the tests that can be soaked.
-const PACKAGES: [&str; 17] = [
+const PACKAGES: [&str; 18] = [
     "idem-bench",
     "idem-chaos",
     "idem-demo",
+    "idem-drivers",
     "idem-spec",
     "idem-stories",
     "idem-stress",

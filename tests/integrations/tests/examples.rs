@@ -37,11 +37,12 @@ fn server(name: &str) -> Cluster {
 /// The packages that `cargo xtask test` tests together (`LIVE` in `xtask/src/test/parts.rs`). A
 /// build of other packages would use other features of their dependencies and would compile them
 /// again.
-const PACKAGES: [&str; 15] = [
+const PACKAGES: [&str; 16] = [
     "idem-bench",
     "idem-chaos",
     "idem-client",
     "idem-demo",
+    "idem-drivers",
     "idem-guides",
     "idem-http",
     "idem-integration-tests",

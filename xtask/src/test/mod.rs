@@ -22,9 +22,9 @@ use anyhow::{Context as _, Result, ensure};
 use crate::build::{self, Variant};
 use crate::context::Context;
 use crate::suite::Suite;
-use crate::{chroot, previous, step};
+use crate::{chroot, debian, previous, step};
 use failures::Failures;
-use parts::{CI, CLIENT_TESTS, CLIENTS, Features, LIVE, Part, RACES, Targets, UPGRADE};
+use parts::{CI, CLIENT_TESTS, CLIENTS, DRIVERS, Features, LIVE, Part, RACES, Targets, UPGRADE};
 
 /// The variable that makes the tests of the client connect through PgBouncer in transaction mode.
 const THROUGH_PGBOUNCER: &str = "IDEM_TEST_PGBOUNCER";
@@ -78,6 +78,12 @@ impl<'f> Extent<'f> {
     fn includes_ignored(self) -> bool {
         matches!(self, Self::Everything | Self::Part(_) | Self::Named(_))
     }
+
+    /// Returns whether the drivers of all languages are needed. The set of CI executes a part of
+    /// them.
+    fn needs_languages(self) -> bool {
+        matches!(self, Self::Everything | Self::Part(DRIVERS))
+    }
 }
 
 /// One run of cargo.
@@ -96,6 +102,9 @@ pub fn test(context: &Context, words: Option<&str>) -> Result<()> {
         Extent::Everything => other_suites(context.suite)?,
         _ => Vec::new(),
     };
+    if extent.needs_languages() {
+        debian::install(context, &debian::languages())?;
+    }
     build::build(context)?;
     let mut steps_of_suite = steps(context, extent);
     if steps_of_suite.iter().any(|step| step.needs_pause_points) {

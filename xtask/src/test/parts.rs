@@ -55,6 +55,7 @@ pub const LIVE: &[&str] = &[
     "idem-chaos",
     "idem-client",
     "idem-demo",
+    "idem-drivers",
     "idem-guides",
     "idem-http",
     "idem-integration-tests",
@@ -99,6 +100,7 @@ pub const OTHERS: &[&str] = &[
     "campaign",
     "demo",
     "docs",
+    "drivers",
     "isolation",
     "leases",
     "ledger",
@@ -119,6 +121,9 @@ pub const UPGRADE_BINARY: &str = "upgrade";
 /// The upgrade from the library of the previous version. It is not in the set of CI, because that
 /// library takes minutes to build.
 pub const UPGRADE: Part = live("upgrade", Targets::Only(&[UPGRADE_BINARY]));
+
+/// The drivers of all languages. The set of CI ignores most of them.
+pub const DRIVERS: Part = live("drivers", Targets::Only(&["drivers"]));
 
 /// The largest test binary. It runs last and alone, so that its summary ends the output.
 pub const SERVER: &str = "server";
@@ -169,7 +174,7 @@ pub const CI: [Part; 7] = [
 
 /// Further parts, which run only when they are selected by name. [`CI`] runs their tests in larger
 /// parts, except those of [`UPGRADE`].
-const SINGLE: [Part; 12] = [
+const SINGLE: [Part; 13] = [
     UPGRADE,
     package("bench", &["idem-bench"]),
     package("chaos", &["idem-chaos"]),
@@ -177,6 +182,7 @@ const SINGLE: [Part; 12] = [
     package("stories", &["idem-stories"]),
     package("stress", &["idem-stress"]),
     live("docs", Targets::Only(&["docs"])),
+    DRIVERS,
     live("isolation", Targets::Only(&["isolation"])),
     live("spec", Targets::Only(&["spec"])),
     client("http", &["idem-http"]),

@@ -1,0 +1,75 @@
+//! Installs the drivers under `target/drivers`, in the versions that the lock files define.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use idem_cluster::workspace_root;
+
+mod consumer;
+mod native;
+mod node;
+mod python;
+
+pub use consumer::{node_consumer, python_consumer};
+pub use native::{c, go, java, perl, php, ruby};
+pub use node::{node, node_orm};
+pub use python::{python, python_orm};
+
+/// Returns a lock that one installation at a time holds. It is also a lock between processes.
+fn alone() -> Result<File> {
+    let lock = File::create(target("")?.join("lock"))?;
+    lock.lock()?;
+    Ok(lock)
+}
+
+/// Installs unless `packages` are installed already. The file `installed` is written after
+/// everything is installed, so that an installation that failed half way is repeated.
+fn once(folder: &Path, packages: &[u8], install: impl FnOnce() -> Result<()>) -> Result<()> {
+    let installed = folder.join("installed");
+    if fs::read(&installed).is_ok_and(|found| found == packages) {
+        return Ok(());
+    }
+    install()?;
+    fs::write(&installed, packages)?;
+    Ok(())
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let what = format!("{command:?}");
+    let status = command
+        .stdout(Stdio::null())
+        .status()
+        .with_context(|| format!("cannot run {what}"))?;
+    ensure!(status.success(), "{what} failed: {status}");
+    Ok(())
+}
+
+fn source(language: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(language)
+}
+
+fn target(language: &str) -> Result<PathBuf> {
+    let folder = workspace_root().join("target/drivers").join(language);
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// Copies the files of a folder, and those of its folders.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else if kind.is_file() {
+            fs::copy(entry.path(), target)?;
+        } else {
+            bail!("{} is no file", entry.path().display());
+        }
+    }
+    Ok(())
+}

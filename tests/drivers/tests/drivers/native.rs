@@ -1,0 +1,63 @@
+//! The drivers that are packages of Debian.
+
+use anyhow::Result;
+use idem_drivers::{Program, install};
+use idem_testkit::Database;
+
+use crate::pass;
+
+/// pgx converts the elements to the type of the parameter, and finds the error itself.
+const PGX: (&str, &str) = (
+    "batches/text_that_is_no_uuid_fails_the_uuid_batch",
+    "cannot parse UUID m-1",
+);
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn dbd_pg_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_dbd_pg").await?;
+    pass(&mut Program::start(install::perl()?, &db)?, &[]).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn ruby_pg_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_ruby_pg").await?;
+    pass(&mut Program::start(install::ruby()?, &db)?, &[]).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn pdo_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_pdo").await?;
+    pass(&mut Program::start(install::php()?, &db)?, &[]).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn pgx_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_pgx").await?;
+    pass(&mut Program::start(install::go("pgx")?, &db)?, &[PGX]).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn database_sql_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_database_sql").await?;
+    let mut driver = Program::start(install::go("database_sql")?, &db)?;
+    pass(&mut driver, &[PGX]).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn pgjdbc_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_pgjdbc").await?;
+    pass(&mut Program::start(install::java()?, &db)?, &[]).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn libpq_pipeline_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_libpq_pipeline").await?;
+    pass(&mut Program::start(install::c()?, &db)?, &[]).await
+}

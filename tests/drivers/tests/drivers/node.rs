@@ -1,0 +1,67 @@
+//! The drivers of Node.js.
+
+use anyhow::Result;
+use idem_drivers::{Program, install};
+use idem_testkit::Database;
+
+use crate::pass;
+
+#[tokio::test]
+async fn node_postgres_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_node_postgres").await?;
+    pass(&mut Program::start(install::node("pg")?, &db)?, &[]).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn postgres_js_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_postgres_js").await?;
+    let known = [
+        (
+            "effects/effects_that_are_no_objects_fail",
+            "effects must not be null",
+        ),
+        ("sends/text_that_is_no_json_fails", "expected error 22P02"),
+    ];
+    let mut driver = Program::start(install::node("postgres")?, &db)?;
+    pass(&mut driver, &known).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn drizzle_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_drizzle").await?;
+    let mut driver = Program::start(install::node_orm("drizzle")?, &db)?;
+    pass(&mut driver, &[]).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn knex_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_knex").await?;
+    pass(&mut Program::start(install::node_orm("knex")?, &db)?, &[]).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn kysely_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_kysely").await?;
+    let mut driver = Program::start(install::node_orm("kysely")?, &db)?;
+    pass(&mut driver, &[]).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn prisma_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_prisma").await?;
+    let mut driver = Program::start(install::node_orm("prisma")?, &db)?;
+    pass(&mut driver, &[]).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn typeorm_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_typeorm").await?;
+    let mut driver = Program::start(install::node_orm("typeorm")?, &db)?;
+    pass(&mut driver, &[]).await
+}

@@ -1,0 +1,68 @@
+//! The drivers of Python.
+
+use anyhow::Result;
+use idem_drivers::{Program, install};
+use idem_testkit::Database;
+
+use crate::{Known, pass};
+
+/// asyncpg does not send a value that has not the type of the parameter.
+const ASYNCPG: [Known<'_>; 1] = [(
+    "batches/text_that_is_no_uuid_fails_the_uuid_batch",
+    "invalid UUID 'm-1'",
+)];
+
+#[tokio::test]
+async fn psycopg_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_psycopg").await?;
+    pass(&mut Program::start(install::python("psycopg")?, &db)?, &[]).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn asyncpg_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_asyncpg").await?;
+    let mut driver = Program::start(install::python("asyncpg")?, &db)?;
+    pass(&mut driver, &ASYNCPG).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn sqlalchemy_core_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_sqlalchemy_core").await?;
+    pass(
+        &mut Program::start(install::python_orm("sqlalchemy_core")?, &db)?,
+        &[],
+    )
+    .await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn sqlalchemy_session_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_sqlalchemy_session").await?;
+    pass(
+        &mut Program::start(install::python_orm("sqlalchemy_session")?, &db)?,
+        &[],
+    )
+    .await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn sqlalchemy_async_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_sqlalchemy_async").await?;
+    let mut driver = Program::start(install::python_orm("sqlalchemy_async")?, &db)?;
+    pass(&mut driver, &ASYNCPG).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn django_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_django").await?;
+    pass(
+        &mut Program::start(install::python_orm("django")?, &db)?,
+        &[],
+    )
+    .await
+}
