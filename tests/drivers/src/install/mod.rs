@@ -36,9 +36,13 @@ fn once(folder: &Path, packages: &[u8], install: impl FnOnce() -> Result<()>) ->
     Ok(())
 }
 
+/// Runs a command, and keeps its caches under `target`: those of pip, npm, Go and Prisma.
 fn run(command: &mut Command) -> Result<()> {
     let what = format!("{command:?}");
+    let cache = target("cache")?;
     let status = command
+        .env("npm_config_cache", cache.join("npm"))
+        .env("XDG_CACHE_HOME", cache)
         .stdout(Stdio::null())
         .status()
         .with_context(|| format!("cannot run {what}"))?;

@@ -49,12 +49,12 @@ pub fn php() -> Result<Command> {
 /// Fails when Go or the driver is missing.
 pub fn go(driver: &str) -> Result<Command> {
     let file = source("go").join("main.go");
-    let program = compiled("go", &file, |folder, program| {
+    let program = compiled("go", &file, |program| {
         let mut go = Command::new("go");
         // The packages of Debian have no modules: their source text is a workspace of Go.
         go.env("GO111MODULE", "off")
             .env("GOPATH", "/usr/share/gocode");
-        go.env("GOFLAGS", "").env("GOCACHE", folder.join("cache"));
+        go.env("GOFLAGS", "");
         run(go.arg("build").arg("-o").arg(program).arg(&file))
     })?;
     let mut command = Command::new(program);
@@ -75,7 +75,7 @@ pub fn java() -> Result<Command> {
         "jackson-annotations",
     ];
     let jars = jars.map(|jar| format!("{JARS}/{jar}.jar")).join(":");
-    let classes = compiled("java", &file, |_, classes| {
+    let classes = compiled("java", &file, |classes| {
         let mut javac = Command::new("javac");
         javac.args(["-Xlint:all", "-cp", &jars, "-d"]);
         run(javac.arg(classes).arg(&file))
@@ -94,7 +94,7 @@ pub fn java() -> Result<Command> {
 /// Fails when the compiler or the driver is missing.
 pub fn c() -> Result<Command> {
     let file = source("c").join("main.c");
-    let program = compiled("c", &file, |_, program| {
+    let program = compiled("c", &file, |program| {
         let mut gcc = Command::new("gcc");
         gcc.args([
             "-std=gnu11",
@@ -119,18 +119,18 @@ fn present(command: &mut Command) -> Result<()> {
     run(command).context("a driver is missing: `cargo xtask test drivers` installs it")
 }
 
-/// Compiles a program unless this source text is compiled already. `compile` gets the folder of
-/// the language and the path of the program.
+/// Compiles a program unless this source text is compiled already. `compile` gets the path of the
+/// program.
 fn compiled(
     language: &str,
     file: &Path,
-    compile: impl FnOnce(&Path, &Path) -> Result<()>,
+    compile: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<PathBuf> {
     let _alone = alone()?;
     let folder = target(language)?;
     let program = folder.join("main");
     once(&folder, &fs::read(file)?, || {
-        compile(&folder, &program).context(
+        compile(&program).context(
             "cannot compile a program. If its compiler or driver is missing: `cargo xtask test \
              drivers` installs it",
         )
