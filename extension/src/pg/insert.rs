@@ -52,7 +52,7 @@ impl<'t> Inserter<'t> {
     }
 
     /// Fills the slot with a row, and returns the command that inserts it.
-    fn fill(&mut self, values: &[Option<Datum>]) -> pg_sys::CommandId {
+    fn prepare_row(&mut self, values: &[Option<Datum>]) -> pg_sys::CommandId {
         let heap = self.table.heap;
         if self.slot.is_null() {
             // SAFETY: table and index are open for as long as 't.
@@ -86,12 +86,12 @@ impl<'t> Inserter<'t> {
     /// transactions see it in progress until this transaction ends. So only one transaction at a
     /// time may use this function for a key. The others use [`Inserter::insert`].
     pub fn insert_ordinary(&mut self, values: &[Option<Datum>]) -> bool {
-        let command = self.fill(values);
+        let command = self.prepare_row(values);
         let Inserter {
             table, slot, info, ..
         } = *self;
         let heap = table.heap;
-        // SAFETY: `Inserter::fill` has filled the slot. The functions and their order are those of
+        // SAFETY: `prepare_row` has filled the slot. The functions and their order are those of
         // ExecInsert. An error in between leaves a dead tuple of an aborted transaction.
         unsafe {
             let am = (*heap).rd_tableam.as_ref();
@@ -125,12 +125,12 @@ impl<'t> Inserter<'t> {
         values: &[Option<Datum>],
         agree: impl FnOnce() -> Result<bool, E>,
     ) -> Result<Inserted, E> {
-        let command = self.fill(values);
+        let command = self.prepare_row(values);
         let Inserter {
             table, slot, info, ..
         } = *self;
         let heap = table.heap;
-        // SAFETY: `Inserter::fill` has filled the slot. The functions and their order are those of
+        // SAFETY: `prepare_row` has filled the slot. The functions and their order are those of
         // ExecInsert with ON CONFLICT. An error in between leaves a dead tuple of an aborted
         // transaction.
         unsafe {
@@ -215,7 +215,7 @@ impl Drop for Inserter<'_> {
         if self.slot.is_null() || std::thread::panicking() {
             return;
         }
-        // SAFETY: `Inserter::fill` created the slot, and no other code uses it.
+        // SAFETY: `prepare_row` created the slot, and no other code uses it.
         unsafe { pg_sys::ExecDropSingleTupleTableSlot(self.slot) };
     }
 }

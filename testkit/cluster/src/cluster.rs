@@ -326,12 +326,18 @@ impl Cluster {
     /// Fails when there is no such program.
     pub fn command(&self, program: &str) -> Result<Command> {
         let mut command = Command::new(self.install.program(program)?);
-        clear_environment(&mut command);
+        self.set_server_of(&mut command);
+        Ok(command)
+    }
+
+    /// Lets a command find this server by its environment, and removes variables of the caller that
+    /// would change its connection or its language.
+    pub fn set_server_of(&self, command: &mut Command) {
+        clear_environment(command);
         command
             .env("PGHOST", self.socket_dir())
             .env("PGUSER", "postgres")
             .env("PGDATABASE", "postgres");
-        Ok(command)
     }
 
     fn running(&self) -> Result<&Process> {

@@ -38,13 +38,14 @@ impl Program {
     ///
     /// # Errors
     /// Fails when the program cannot be executed.
-    pub fn start(command: std::process::Command, db: &Database) -> Result<Self> {
+    pub fn start(mut command: std::process::Command, db: &Database) -> Result<Self> {
         let what = format!("{command:?}");
+        db.cluster().set_server_of(&mut command);
         let mut child = Command::from(command)
-            .env("PGHOST", db.cluster().socket_dir())
             .env("PGPORT", "5432")
-            .env("PGUSER", "postgres")
             .env("PGDATABASE", db.name())
+            // Requests contain other letters than those of ASCII.
+            .env("LC_ALL", "C.UTF-8")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

@@ -68,15 +68,13 @@ impl Driver for Psql<'_> {
 
 impl Process {
     fn start(db: &Database) -> Result<Self> {
-        let cluster = db.cluster();
-        let mut child = Command::new(cluster.install().program("psql")?)
+        let mut child = Command::from(db.cluster().command("psql")?)
             .args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"])
             .arg(format!("--field-separator={SEPARATOR}"))
             .arg(format!("--pset=null={NULL}"))
             // The SQLSTATE is a part of the verbose message.
             .arg("--set=VERBOSITY=verbose")
-            .arg(format!("--host={}", cluster.socket_dir().display()))
-            .args(["--username=postgres", db.name()])
+            .arg(db.name())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -32,7 +32,7 @@ async fn execute(driver: &mut impl Driver, case: &Case) -> Result<()> {
             .await
             .with_context(|| format!("step {}: {}", n + 1, step.sql()))?;
     }
-    // A connection that is lost fails the case.
+    // A connection that is lost fails the case, unless the driver opens another one by itself.
     for session in run.opened.clone() {
         run.succeed(&session, "ROLLBACK").await?;
     }

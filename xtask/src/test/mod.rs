@@ -103,6 +103,7 @@ pub fn test(context: &Context, words: Option<&str>) -> Result<()> {
         _ => Vec::new(),
     };
     if extent.needs_languages() {
+        let _alone = context.alone()?;
         debian::install(context, &debian::languages())?;
     }
     build::build(context)?;

@@ -173,7 +173,7 @@ pub const CI: [Part; 7] = [
 ];
 
 /// Further parts, which run only when they are selected by name. [`CI`] runs their tests in larger
-/// parts, except those of [`UPGRADE`].
+/// parts, except those of [`UPGRADE`] and most of [`DRIVERS`].
 const SINGLE: [Part; 13] = [
     UPGRADE,
     package("bench", &["idem-bench"]),

@@ -1,7 +1,5 @@
 //! Programs that the tests take from the documentation.
 
-use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
@@ -13,23 +11,19 @@ use super::{node, python, target};
 /// # Errors
 /// Fails when the drivers cannot be installed.
 pub fn python_consumer(code: &str) -> Result<Command> {
-    let installed = python("psycopg")?;
-    execute(&installed, target("python")?.join("consumer.py"), code)
+    let mut command = Command::new(python("psycopg")?.get_program());
+    command.args(["-c", code]);
+    Ok(command)
 }
 
-/// Returns the command that executes this code with the drivers of Node.js. The file is beside
-/// them, because Node.js searches packages in the folders above a file.
+/// Returns the command that executes this code with the drivers of Node.js. It runs in their
+/// folder, because Node.js searches packages there.
 ///
 /// # Errors
 /// Fails when the drivers cannot be installed.
 pub fn node_consumer(code: &str) -> Result<Command> {
-    let installed = node("pg")?;
-    execute(&installed, target("node")?.join("consumer.mjs"), code)
-}
-
-fn execute(installed: &Command, file: PathBuf, code: &str) -> Result<Command> {
-    fs::write(&file, code)?;
-    let mut command = Command::new(installed.get_program());
-    command.arg(file);
+    let mut command = Command::new(node("pg")?.get_program());
+    command.args(["--input-type=module", "--eval", code]);
+    command.current_dir(target("node")?);
     Ok(command)
 }

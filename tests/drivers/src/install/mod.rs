@@ -31,18 +31,26 @@ fn once(folder: &Path, packages: &[u8], install: impl FnOnce() -> Result<()>) ->
     if fs::read(&installed).is_ok_and(|found| found == packages) {
         return Ok(());
     }
+    if installed.exists() {
+        fs::remove_file(&installed)?;
+    }
     install()?;
+    fs::create_dir_all(folder)?;
     fs::write(&installed, packages)?;
     Ok(())
 }
 
-/// Runs a command, and keeps its caches under `target`: those of pip, npm, Go and Prisma.
+/// Runs a command. The caches of pip, npm, Go and Prisma stay under `target`.
 fn run(command: &mut Command) -> Result<()> {
     let what = format!("{command:?}");
     let cache = target("cache")?;
     let status = command
+        .env("PIP_CACHE_DIR", cache.join("pip"))
         .env("npm_config_cache", cache.join("npm"))
-        .env("XDG_CACHE_HOME", cache)
+        .env("NODE_DISABLE_COMPILE_CACHE", "1")
+        .env("GOCACHE", cache.join("go"))
+        .env("XDG_CONFIG_HOME", &cache)
+        .env("XDG_CACHE_HOME", &cache)
         .stdout(Stdio::null())
         .status()
         .with_context(|| format!("cannot run {what}"))?;
@@ -60,7 +68,8 @@ fn target(language: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Copies the files of a folder, and those of its folders.
+/// Copies the files of a folder that have changed, and those of its folders. A file is replaced at
+/// once, because a program can be reading it.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -70,9 +79,15 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
         if kind.is_dir() {
             copy(&entry.path(), &target)?;
         } else if kind.is_file() {
-            fs::copy(entry.path(), target)?;
+            let new = fs::read(entry.path())?;
+            if fs::read(&target).is_ok_and(|old| old == new) {
+                continue;
+            }
+            let written = target.with_extension("new");
+            fs::write(&written, new)?;
+            fs::rename(written, target)?;
         } else {
-            bail!("{} is no file", entry.path().display());
+            bail!("{} is neither a file nor a folder", entry.path().display());
         }
     }
     Ok(())

@@ -84,6 +84,8 @@ pub fn java() -> Result<Command> {
     path.push(":");
     path.push(classes);
     let mut command = Command::new("java");
+    // Java would leave a file in /tmp when it is killed.
+    command.arg("-XX:-UsePerfData");
     command.arg("-cp").arg(path).arg("Main");
     Ok(command)
 }

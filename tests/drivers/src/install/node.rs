@@ -48,7 +48,9 @@ fn program(
     {
         let _alone = alone()?;
         copy(&source("node"), &folder)?;
-        let packages = fs::read(source("node").join("package-lock.json"))?;
+        let files = ["package.json", "package-lock.json", "schema.prisma"];
+        let files = files.map(|file| fs::read(source("node").join(file)));
+        let packages = files.into_iter().collect::<Result<Vec<_>, _>>()?.concat();
         once(&folder, &packages, || install(&folder, &environment))?;
     }
     let mut command = Command::new(environment.join("bin/node"));

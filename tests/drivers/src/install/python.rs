@@ -1,13 +1,15 @@
 //! The drivers of Python, in a virtual environment.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::{alone, once, run, source, target};
+
+/// The Python of Debian, for which the set-up installs `venv`.
+const PYTHON: &str = "/usr/bin/python3";
 
 /// Replaces the program `node` of the package by Node.js itself. The program would start Node.js as
 /// a child, which continues when the program is killed.
@@ -41,9 +43,11 @@ pub fn python_orm(orm: &str) -> Result<Command> {
     let _alone = alone()?;
     let folder = target("python-orms")?;
     let requirements = source("python").join("orms.txt");
-    once(&folder, &fs::read(&requirements)?, || {
+    let packages = [packages()?, fs::read(&requirements)?].concat();
+    once(&folder, &packages, || {
+        fs::remove_dir_all(&folder)?;
         let mut pip = pip(&environment, &requirements);
-        run(pip.args(["--upgrade", "--target"]).arg(&folder))
+        run(pip.arg("--target").arg(&folder))
     })?;
     command.env("PYTHONPATH", folder);
     Ok(command)
@@ -53,18 +57,24 @@ pub fn python_orm(orm: &str) -> Result<Command> {
 pub(super) fn environment() -> Result<PathBuf> {
     let _alone = alone()?;
     let folder = target("python")?;
-    let requirements = source("python").join("requirements.txt");
-    once(&folder, &fs::read(&requirements)?, || {
-        run(Command::new("python3").args([
-            OsStr::new("-m"),
-            "venv".as_ref(),
-            "--clear".as_ref(),
-            folder.as_ref(),
-        ]))?;
-        run(&mut pip(&folder, &requirements))?;
+    once(&folder, &packages()?, || {
+        let mut venv = Command::new(PYTHON);
+        run(venv.args(["-m", "venv", "--clear"]).arg(&folder))?;
+        run(&mut pip(&folder, &requirements()))?;
         run(Command::new(folder.join("bin/python")).args(["-c", REPLACE_NODE]))
     })?;
     Ok(folder)
+}
+
+fn requirements() -> PathBuf {
+    source("python").join("requirements.txt")
+}
+
+/// Returns the version of Python and the packages of the virtual environment.
+fn packages() -> Result<Vec<u8>> {
+    let version = Command::new(PYTHON).arg("--version").output();
+    let version = version.with_context(|| format!("cannot run {PYTHON}"))?;
+    Ok([version.stdout, fs::read(requirements())?].concat())
 }
 
 /// Returns the command that installs packages with pip of a virtual environment.

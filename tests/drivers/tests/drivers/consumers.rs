@@ -91,9 +91,8 @@ impl Fixture {
     }
 
     fn consume(&self, mut command: Command) -> Result<Consumer> {
+        self.db.cluster().set_server_of(&mut command);
         let started = command
-            .env("PGHOST", self.db.cluster().socket_dir())
-            .env("PGUSER", "postgres")
             .env("PGDATABASE", self.db.name())
             .env("AMQP_URL", self.broker.url())
             .spawn()?;
@@ -133,8 +132,8 @@ impl Fixture {
     }
 }
 
-/// Each message takes effect once: in one process, and in a process that is killed before its
-/// commit. The same code without idem pays twice.
+/// Each message takes effect once: duplicates are ignored, and a message is not lost when its
+/// consumer is killed before the commit. The same code without idem pays duplicates twice.
 async fn pays_once(
     name: &str,
     language: &str,

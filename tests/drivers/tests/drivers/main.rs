@@ -11,7 +11,7 @@ use idem_spec::{Driver, all, failures, parse};
 use idem_testkit::Database;
 use serde_json::{Value, json};
 
-/// A case that a driver cannot pass, and a part of its failure. `README.md` has the reasons.
+/// A case that a driver cannot pass, and a part of its failure. docs/languages.md has the reasons.
 type Known<'a> = (&'a str, &'a str);
 
 /// Executes all cases. Fails if a case fails that is not in `known`, or if a case in `known` passes
