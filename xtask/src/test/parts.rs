@@ -105,6 +105,7 @@ pub const OTHERS: &[&str] = &[
     "leases",
     "ledger",
     "live_range",
+    "packages",
     "protection",
     "rotation",
     "shooting_range",
@@ -174,7 +175,7 @@ pub const CI: [Part; 7] = [
 
 /// Further parts, which run only when they are selected by name. [`CI`] runs their tests in larger
 /// parts, except those of [`UPGRADE`] and most of [`DRIVERS`].
-const SINGLE: [Part; 13] = [
+const SINGLE: [Part; 14] = [
     UPGRADE,
     package("bench", &["idem-bench"]),
     package("chaos", &["idem-chaos"]),
@@ -184,6 +185,7 @@ const SINGLE: [Part; 13] = [
     live("docs", Targets::Only(&["docs"])),
     DRIVERS,
     live("isolation", Targets::Only(&["isolation"])),
+    live("packages", Targets::Only(&["packages"])),
     live("spec", Targets::Only(&["spec"])),
     client("http", &["idem-http"]),
     Part {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use idem_cluster::workspace_root;
 
 use super::{alone, once, run, source, target};
 
@@ -43,7 +44,7 @@ pub fn python_orm(orm: &str) -> Result<Command> {
     let _alone = alone()?;
     let folder = target("python-orms")?;
     let requirements = source("python").join("orms.txt");
-    let packages = [packages()?, fs::read(&requirements)?].concat();
+    let packages = [packages(&self::requirements())?, fs::read(&requirements)?].concat();
     once(&folder, &packages, || {
         fs::remove_dir_all(&folder)?;
         let mut pip = pip(&environment, &requirements);
@@ -53,28 +54,86 @@ pub fn python_orm(orm: &str) -> Result<Command> {
     Ok(command)
 }
 
+/// Returns the command that executes Python in the folder of the package `idem-pg`, with everything
+/// that its tests need.
+///
+/// # Errors
+/// Fails when the packages cannot be installed.
+pub fn python_package() -> Result<Command> {
+    let environment = package_environment()?;
+    let mut command = Command::new(environment.join("bin/python"));
+    command.current_dir(package());
+    command.env("PYTHONPATH", package().join("src"));
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    Ok(command)
+}
+
+/// Returns the command that executes the cases with the package `idem-pg`.
+///
+/// # Errors
+/// Fails when the packages cannot be installed.
+pub fn python_package_driver() -> Result<Command> {
+    let mut command = python_package()?;
+    command.arg(source("python").join("main.py")).arg("idem_pg");
+    Ok(command)
+}
+
+/// Creates an empty virtual environment, and installs these packages.
+///
+/// # Errors
+/// Fails when the packages cannot be installed.
+pub fn new_environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
+    let _alone = alone()?;
+    let folder = target(name)?;
+    create(&folder)?;
+    let mut pip = Command::new(folder.join("bin/pip"));
+    pip.args(["install", "--quiet", "--disable-pip-version-check"]);
+    run(pip.args(packages))?;
+    Ok(folder)
+}
+
+/// The folder of the package `idem-pg`.
+fn package() -> PathBuf {
+    workspace_root().join("packages/python")
+}
+
+fn package_environment() -> Result<PathBuf> {
+    let _alone = alone()?;
+    let folder = target("python-package")?;
+    let requirements = package().join("requirements-dev.txt");
+    once(&folder, &packages(&requirements)?, || {
+        create(&folder)?;
+        run(&mut pip(&folder, &requirements))
+    })?;
+    Ok(folder)
+}
+
 /// Creates the virtual environment with the packages of `python/requirements.txt`.
 pub(super) fn environment() -> Result<PathBuf> {
     let _alone = alone()?;
     let folder = target("python")?;
-    once(&folder, &packages()?, || {
-        let mut venv = Command::new(PYTHON);
-        run(venv.args(["-m", "venv", "--clear"]).arg(&folder))?;
+    once(&folder, &packages(&requirements())?, || {
+        create(&folder)?;
         run(&mut pip(&folder, &requirements()))?;
         run(Command::new(folder.join("bin/python")).args(["-c", REPLACE_NODE]))
     })?;
     Ok(folder)
 }
 
+fn create(environment: &Path) -> Result<()> {
+    let mut venv = Command::new(PYTHON);
+    run(venv.args(["-m", "venv", "--clear"]).arg(environment))
+}
+
 fn requirements() -> PathBuf {
     source("python").join("requirements.txt")
 }
 
-/// Returns the version of Python and the packages of the virtual environment.
-fn packages() -> Result<Vec<u8>> {
+/// Returns the version of Python and the packages of a virtual environment.
+fn packages(requirements: &Path) -> Result<Vec<u8>> {
     let version = Command::new(PYTHON).arg("--version").output();
     let version = version.with_context(|| format!("cannot run {PYTHON}"))?;
-    Ok([version.stdout, fs::read(requirements())?].concat())
+    Ok([version.stdout, fs::read(requirements)?].concat())
 }
 
 /// Returns the command that installs packages with pip of a virtual environment.

@@ -1,7 +1,8 @@
 //! The drivers of Python.
 
-use anyhow::Result;
+use anyhow::{Result, anyhow, bail, ensure};
 use idem_drivers::{Program, install};
+use idem_spec::{Cell, Driver, Saved};
 use idem_testkit::Database;
 
 use crate::{Known, pass};
@@ -65,4 +66,24 @@ async fn django_passes_the_cases() -> Result<()> {
         &[],
     )
     .await
+}
+
+/// The package executes the statements of the cases, most of them with its methods.
+#[tokio::test]
+async fn idem_pg_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_idem_pg").await?;
+    let mut driver = Program::start(install::python_package_driver()?, &db)?;
+    pass(&mut driver, &[]).await?;
+    let saved = Saved::new();
+    let counted = driver.execute("first", "SELECT method_calls", &[], &saved);
+    let counted = counted.await?.map_err(|refusal| anyhow!("{refusal:?}"))?;
+    let Some(Cell::Decoded(calls)) = counted.first().and_then(|row| row.first()) else {
+        bail!("no number of calls: {counted:?}");
+    };
+    println!("methods have executed {calls} statements");
+    ensure!(
+        calls.as_u64() > Some(400),
+        "methods have executed {calls} statements only"
+    );
+    Ok(())
 }

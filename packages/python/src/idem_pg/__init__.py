@@ -1,0 +1,68 @@
+"""idem for Python: process each message once, in the transaction that you have."""
+
+from .async_idem import AsyncIdem
+from .async_lease import AsyncLease, async_lease
+from .async_tools import async_once
+from .effects import Effect, RecordedEffect
+from .errors import IdemError, LeaseLostError, LeaseNotCompletedError
+from .external_calls import Begun, ExternalCall
+from .handlers import idempotent
+from .idem import Idem
+from .ids import MessageId
+from .lease import Lease, lease
+from .leases import Acquired, Exhausted, Held
+from .messages import OutgoingMessage, ReceivedMessage
+from .once import (
+    CallNotDoneError,
+    CallRefusedError,
+    Found,
+    OnUnknown,
+    UnknownCall,
+    UnknownResultError,
+)
+from .outcomes import Claimed, Dead, Duplicate, Expired, InProgress, Mismatch, Outcome
+from .tool_rules import ToolBusyError, ToolFailedError
+from .tools import once
+from .transactions import async_transactions, transactions
+
+__all__ = [
+    "Acquired",
+    "AsyncIdem",
+    "AsyncLease",
+    "Begun",
+    "CallNotDoneError",
+    "CallRefusedError",
+    "Claimed",
+    "Dead",
+    "Duplicate",
+    "Effect",
+    "Exhausted",
+    "Expired",
+    "ExternalCall",
+    "Found",
+    "Held",
+    "Idem",
+    "IdemError",
+    "InProgress",
+    "Lease",
+    "LeaseLostError",
+    "LeaseNotCompletedError",
+    "MessageId",
+    "Mismatch",
+    "OnUnknown",
+    "Outcome",
+    "OutgoingMessage",
+    "ReceivedMessage",
+    "RecordedEffect",
+    "ToolBusyError",
+    "ToolFailedError",
+    "UnknownCall",
+    "UnknownResultError",
+    "async_lease",
+    "async_once",
+    "async_transactions",
+    "idempotent",
+    "lease",
+    "once",
+    "transactions",
+]

@@ -1,0 +1,197 @@
+"""Leases with renewal in the background."""
+
+# make_async.py writes this file.
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+from uuid import UUID
+
+from .async_idem import AsyncIdem
+from .async_renewal import AsyncRenewal
+from .effects import Effect, Effects
+from .errors import IdemError, LeaseLostError
+from .ids import MessageId
+from .lease_rules import LOST, Completion, Ending, ending_of
+from .leases import DEFAULT_LEASE, Exhausted, Held
+from .once import (
+    AsyncQuery,
+    CallNotDoneError,
+    CallRefusedError,
+    OnUnknown,
+    UnknownResultError,
+    text_of_error,
+    unknown_of,
+)
+from .outcomes import Dead, Duplicate, InProgress
+from .transactions import AsyncTransactions, async_short_transaction, async_transactions
+
+
+async def async_lease(
+    source: Any, message_id: MessageId, destination: str, duration: timedelta = DEFAULT_LEASE
+) -> AsyncLease | Exhausted | Duplicate | InProgress | Dead:
+    """Acquires the lease of a message, in a transaction of its own.
+
+    `source` opens transactions: see `async_transactions`. A lost connection is retried.
+    """
+    opened = async_transactions(source)
+    acquired = await async_short_transaction(
+        opened, lambda idem: idem.acquire(message_id, destination, duration)
+    )
+    return AsyncLease(opened, acquired) if isinstance(acquired, Held) else acquired
+
+
+class AsyncLease:
+    """A lease that is renewed in the background while the `async with` block runs.
+
+    The normal end of the block completes the message, in a transaction of its own: the lease
+    becomes the claim, and the effects of `record` are recorded. After an exception the message is
+    released with the error, and waits for its retry. If the lease is lost, the block ends with
+    LeaseLostError.
+    """
+
+    def __init__(self, source: Any, held: Held) -> None:
+        self.held = held
+        self._transactions: AsyncTransactions = async_transactions(source)
+        self._effects: list[Effect] = []
+        self._completion = Completion.BY_BLOCK
+        self._renewal = AsyncRenewal(self._transactions, held)
+
+    def record(self, effects: Effects) -> None:
+        """Records effects when the block completes the message."""
+        self._effects.extend([effects] if isinstance(effects, Effect) else effects)
+
+    def give_back(self) -> None:
+        """Releases the message at the end of the block, without counting the attempt."""
+        self._completion = Completion.GIVEN_BACK
+
+    async def complete(self, connection: Any, effects: Effects = ()) -> list[UUID]:
+        """Completes the message in the transaction of this connection, together with its writes.
+
+        Returns the message ids of the effects. Call it once, at the end, and commit.
+        """
+        self._renewal.stop()
+        self._completion = Completion.BY_USER
+        self.record(effects)
+        try:
+            return await AsyncIdem(connection).complete(self.held, self._effects)
+        except IdemError as error:
+            raise self._or_lost(error) from error
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the lease is lost or may be lost. Stop working then."""
+        return self._renewal.is_lost
+
+    async def once(
+        self,
+        step: str,
+        request: Any,
+        call: Callable[[str], Awaitable[Any]],
+        *,
+        on_unknown: OnUnknown | AsyncQuery,
+    ) -> Any:
+        """Makes an external call once, and returns its response, which is JSON.
+
+        `call` gets the idempotency key. If an earlier attempt began the call and its result is not
+        known, `on_unknown` decides: it repeats the call, fails, or looks the result up. An error of
+        `call` other than CallRefusedError and CallNotDoneError leaves the result unknown.
+        """
+        begun = await self._begin(step, request)
+        if begun.state == "done":
+            return begun.response
+        if begun.state == "failed":
+            raise CallRefusedError(begun.error)
+        try:
+            if begun.state == "unknown":
+                if on_unknown is OnUnknown.FAIL:
+                    raise UnknownResultError(step, unknown_of(begun))
+                if not isinstance(on_unknown, OnUnknown):
+                    found = await on_unknown(unknown_of(begun))
+                    if found is not None:
+                        return await self._finish(step, found.response)
+            response = await call(begun.idempotency_key)
+        except (CallRefusedError, CallNotDoneError) as error:
+            await self._fail(step, error)
+            raise
+        return await self._finish(step, response)
+
+    async def __aenter__(self) -> AsyncLease:
+        self._renewal.start()
+        return self
+
+    async def __aexit__(
+        self,
+        _type: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._renewal.stop()
+        if self._renewal.is_cause_of(error):
+            raise LeaseLostError(LOST) from error
+        match ending_of(error, self._completion):
+            case Ending.COMPLETE:
+                await self._complete()
+            case Ending.CHECK:
+                if not await self._run(self._is_claimed):
+                    raise self._completion.not_committed()
+            case Ending.RELEASE:
+                await self._release(error)
+
+    async def _begin(self, step: str, request: Any) -> Any:
+        held = self.held
+
+        async def begin(idem: AsyncIdem) -> Any:
+            return await idem.begin_call(
+                held.message_id, held.destination, step, request, token=held.token
+            )
+
+        try:
+            return await self._run(begin)
+        except IdemError as error:
+            raise self._or_lost(error) from error
+
+    async def _finish(self, step: str, response: Any) -> Any:
+        held = self.held
+        await self._run(
+            lambda idem: idem.finish_call(held.message_id, held.destination, step, response)
+        )
+        return response
+
+    async def _fail(self, step: str, error: Exception) -> None:
+        held, retryable = self.held, isinstance(error, CallNotDoneError)
+        text = str(error) or text_of_error(error)
+        await self._run(
+            lambda idem: idem.fail_call(
+                held.message_id, held.destination, step, text, retryable=retryable
+            )
+        )
+
+    async def _complete(self) -> None:
+        try:
+            await self._run(lambda idem: idem.complete(self.held, self._effects))
+        except IdemError as error:
+            # The reply of an earlier attempt can be lost, so the message may be completed.
+            if error.sqlstate != "55000" or not await self._run(self._is_claimed):
+                raise self._or_lost(error) from error
+
+    async def _release(self, error: BaseException | None) -> None:
+        reason, final = self._completion.reason(error)
+        try:
+            await self._run(lambda idem: idem.release(self.held, reason, final=final))
+        except IdemError:
+            # The lease expires, and the attempt stays counted. The error of the block is more
+            # useful to the caller.
+            return
+
+    async def _is_claimed(self, idem: AsyncIdem) -> bool:
+        return await idem.is_claimed(self.held.message_id, self.held.destination)
+
+    async def _run(self, work: Callable[[AsyncIdem], Awaitable[Any]]) -> Any:
+        return await async_short_transaction(self._transactions, work)
+
+    def _or_lost(self, error: IdemError) -> Exception:
+        return LeaseLostError(LOST) if error.sqlstate == "55000" else error

@@ -1,0 +1,80 @@
+"""The renewal of a lease by a task."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from .async_idem import AsyncIdem
+from .errors import IdemError
+from .lease_rules import pause_of, renew_at
+from .leases import Held
+from .transactions import AsyncTransactions
+
+
+class AsyncRenewal:
+    """Extends a lease when a third of its duration has passed, until it is stopped or lost.
+
+    When the lease is lost, the task that has started the renewal is cancelled.
+    """
+
+    def __init__(self, open_transaction: AsyncTransactions, held: Held) -> None:
+        self._transactions = open_transaction
+        self._held = held
+        self._is_lost = False
+        self._has_cancelled = False
+        self._worker: asyncio.Task[object] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the server has rejected an extension, or the lease has expired."""
+        return self._is_lost
+
+    def start(self) -> None:
+        self._worker = asyncio.current_task()
+        self._task = asyncio.create_task(self._renew(), name="idem lease")
+
+    def stop(self) -> None:
+        """Stops the renewal. An extension that is under way is interrupted."""
+        self._worker = None
+        if self._task is not None:
+            self._task.cancel()
+
+    def is_cause_of(self, error: BaseException | None) -> bool:
+        """Returns whether this renewal has cancelled the worker with this error."""
+        if not (self._has_cancelled and isinstance(error, asyncio.CancelledError)):
+            return False
+        task = asyncio.current_task()
+        # Python 3.10 does not count the cancellations of a task.
+        if task is not None and hasattr(task, "uncancel"):
+            return bool(task.uncancel() == 0)
+        return True
+
+    async def _renew(self) -> None:
+        duration = self._held.duration.total_seconds()
+        ends_at = self._held.asked_at + duration
+        while True:
+            await asyncio.sleep(max(renew_at(self._held, ends_at) - time.monotonic(), 0))
+            asked_at = time.monotonic()
+            try:
+                await asyncio.wait_for(self._extend(), ends_at - asked_at)
+                ends_at = asked_at + duration
+                continue
+            except IdemError as error:
+                if error.sqlstate == "55000":
+                    break
+            except Exception:  # noqa: S110
+                # An error of the environment: the extension is tried again.
+                pass
+            if time.monotonic() >= ends_at:
+                break
+            await asyncio.sleep(pause_of(self._held))
+        self._is_lost = True
+        if self._worker is not None:
+            self._has_cancelled = True
+            self._worker.cancel()
+
+    async def _extend(self) -> None:
+        async with self._transactions() as connection:
+            await AsyncIdem(connection).extend(self._held)

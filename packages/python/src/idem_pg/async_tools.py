@@ -1,0 +1,100 @@
+"""A decorator for tools of AI agents and for other functions with an effect outside.
+
+A model, a framework or a network repeats the call of a tool. `once` makes the call once for each
+id, and returns the recorded result to every repeated call."""
+
+# make_async.py writes this file.
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Collection
+from datetime import timedelta
+from typing import Any, ParamSpec, TypeVar
+
+from .async_idem import AsyncIdem
+from .async_lease import AsyncLease, async_lease
+from .errors import IdemError
+from .leases import DEFAULT_LEASE
+from .once import AsyncQuery, CallRefusedError, OnUnknown, UnknownResultError
+from .outcomes import Duplicate
+from .tool_rules import STEP, Tool, ToolCall, mismatch, not_leased
+from .transactions import AsyncTransactions, async_short_transaction, async_transactions
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def async_once(
+    source: Any,
+    destination: str,
+    *,
+    id: str,
+    on_unknown: OnUnknown | AsyncQuery,
+    key: str | None = None,
+    ignore: Collection[str] = (),
+    lease_for: timedelta = DEFAULT_LEASE,
+) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
+    """Makes each call of a function once.
+
+    - `source` opens transactions: see `async_transactions`.
+    - `id` is the name of the parameter with the id of the call, for example the id that the model
+      gave to its tool call. Calls with the same id are the same call.
+    - `on_unknown` decides what happens after a process died in the middle of a call.
+    - `key` is the name of a parameter that gets the idempotency key for the external system.
+    - `ignore` has the names of parameters that are no part of the request, for example a context.
+
+    The other arguments and the result are JSON. Raises ToolBusyError if another process runs the
+    same call, ToolFailedError if the id was used with other arguments, and CallRefusedError if the
+    call was rejected.
+    """
+    opened = async_transactions(source)
+
+    def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        tool = Tool(function, id, key, ignore)
+
+        @functools.wraps(function)
+        async def called(*args: P.args, **options: P.kwargs) -> Any:
+            call = tool.bind(args, options)
+            leased = await async_lease(opened, call.message_id, destination, lease_for)
+            if isinstance(leased, Duplicate):
+                return await _recorded(opened, destination, call)
+            if not isinstance(leased, AsyncLease):
+                raise not_leased(call, leased)
+
+            async def run(key: str) -> Any:
+                return await function(*args, **tool.with_key(options, key))
+
+            async with leased:
+                try:
+                    return await leased.once(STEP, call.request, run, on_unknown=on_unknown)
+                except CallRefusedError as error:
+                    # The rejection is the result of the call, so the message is completed.
+                    refused = error
+                except UnknownResultError:
+                    # A person records the result. Until then every call fails in this way.
+                    leased.give_back()
+                    raise
+                except IdemError as error:
+                    leased.give_back()
+                    raise mismatch(call, error) from error
+            raise refused
+
+        return called
+
+    return decorate
+
+
+async def _recorded(opened: AsyncTransactions, destination: str, call: ToolCall) -> Any:
+    """Returns the result that an earlier call has recorded."""
+
+    async def begin(idem: AsyncIdem) -> Any:
+        return await idem.begin_call(call.message_id, destination, STEP, call.request)
+
+    try:
+        begun = await async_short_transaction(opened, begin)
+    except IdemError as error:
+        raise mismatch(call, error) from error
+    if begun.state == "failed":
+        raise CallRefusedError(begun.error)
+    return begun.response

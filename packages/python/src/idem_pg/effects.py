@@ -1,0 +1,99 @@
+"""Outgoing messages: as the handler passes them, and as they were recorded."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """An outgoing message that results from processing a message.
+
+    The payload is JSON, or bytes with a content type. `deliver_after` has a time zone.
+    """
+
+    topic: str
+    payload: Any = field(repr=False)
+    key: str | None = None
+    type: str | None = None
+    headers: Mapping[str, Any] | None = None
+    message_id: UUID | None = None
+    content_type: str | None = None
+    deliver_after: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEffect:
+    """An effect as it was recorded. A JSON payload is its UTF-8 text."""
+
+    message_id: UUID
+    ordinal: int
+    topic: str
+    key: str | None
+    type: str | None
+    payload: bytes = field(repr=False)
+    content_type: str
+    headers: dict[str, Any] | None
+    traceparent: str | None
+    deliver_after: datetime | None
+    recorded_at: datetime
+
+    def json(self) -> Any:
+        """Returns the payload as JSON."""
+        return json.loads(self.payload)
+
+
+Effects = Effect | Iterable[Effect]
+
+
+def is_bytes(payload: Any) -> bool:
+    """Returns whether a payload is passed on as bytes. Every other payload is JSON."""
+    return isinstance(payload, (bytes, bytearray, memoryview))
+
+
+def json_text(value: Any) -> str:
+    """Returns a value as JSON. Raises ValueError for NaN and infinity, which are no JSON."""
+    return json.dumps(value, allow_nan=False)
+
+
+def object_of(headers: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Returns headers as a JSON object. Raises TypeError if they are none."""
+    if headers is not None and not isinstance(headers, Mapping):
+        raise TypeError(f"headers are a mapping, not {headers!r}")
+    return None if headers is None else dict(headers)
+
+
+def text_of(effects: Effects) -> str:
+    """Returns the effects as the text of a JSON array."""
+    if isinstance(effects, Effect):
+        effects = [effects]
+    return json_text([_members(effect) for effect in effects])
+
+
+def _members(effect: Effect) -> dict[str, Any]:
+    members: dict[str, Any] = {"topic": effect.topic}
+    if is_bytes(effect.payload):
+        members["payload_base64"] = base64.b64encode(effect.payload).decode()
+    else:
+        members["payload"] = effect.payload
+    optional = {
+        "key": effect.key,
+        "type": effect.type,
+        "headers": object_of(effect.headers),
+        "message_id": None if effect.message_id is None else str(effect.message_id),
+        "content_type": effect.content_type,
+        "deliver_after": None if effect.deliver_after is None else _time(effect.deliver_after),
+    }
+    return members | {name: value for name, value in optional.items() if value is not None}
+
+
+def _time(value: datetime) -> str:
+    if value.tzinfo is None:
+        raise ValueError("deliver_after has no time zone")
+    return value.isoformat()

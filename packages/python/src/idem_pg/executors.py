@@ -1,0 +1,181 @@
+"""Executes statements in the user's transaction, with the driver or ORM that the user has.
+
+This module imports no driver. It recognizes an object by the module and the name of its classes,
+and imports a driver only after the user has passed one of its objects.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from .errors import IdemError
+from .statements import Rows, Statement
+
+T = TypeVar("T")
+Execute = Callable[[str, tuple[Any, ...]], Rows]
+AsyncExecute = Callable[[str, tuple[Any, ...]], Awaitable[Rows]]
+
+_PARAMETER = re.compile(r"\$(\d+)")
+
+
+def executor(connection: Any) -> Execute:
+    """Returns a function that executes a statement on this connection.
+
+    Raises TypeError for an object that is no connection, cursor or session of a supported driver.
+    """
+    match kind_of(connection):
+        case "psycopg.Connection" | "psycopg.Cursor":
+            return lambda sql, parameters: _fetched(connection.execute(_format(sql), parameters))
+        case "sqlalchemy.Connection" | "sqlalchemy.Session":
+            return lambda sql, parameters: _fetched_by_sqlalchemy(
+                connection.execute(_text(sql), _named(parameters))
+            )
+        case "django.Connection":
+            return lambda sql, parameters: _django(connection, sql, parameters)
+    raise _unsupported(connection, "Idem")
+
+
+def async_executor(connection: Any) -> AsyncExecute:
+    """Returns a coroutine function that executes a statement on this connection.
+
+    Raises TypeError for an object that is no connection, cursor or session of a supported driver.
+    """
+
+    async def psycopg(sql: str, parameters: tuple[Any, ...]) -> Rows:
+        cursor = await connection.execute(_format(sql), parameters)
+        rows: Rows = await cursor.fetchall() if cursor.description else []
+        return rows
+
+    async def asyncpg(sql: str, parameters: tuple[Any, ...]) -> Rows:
+        rows: Rows = await connection.fetch(sql, *parameters)
+        return rows
+
+    async def sqlalchemy(sql: str, parameters: tuple[Any, ...]) -> Rows:
+        return _fetched_by_sqlalchemy(await connection.execute(_text(sql), _named(parameters)))
+
+    match kind_of(connection):
+        case "psycopg.AsyncConnection" | "psycopg.AsyncCursor":
+            return psycopg
+        case "asyncpg.Connection":
+            return asyncpg
+        case "sqlalchemy.AsyncConnection" | "sqlalchemy.AsyncSession":
+            return sqlalchemy
+    raise _unsupported(connection, "AsyncIdem")
+
+
+_KINDS = {
+    ("psycopg", "Connection"): "psycopg.Connection",
+    ("psycopg", "Cursor"): "psycopg.Cursor",
+    ("psycopg", "AsyncConnection"): "psycopg.AsyncConnection",
+    ("psycopg", "AsyncCursor"): "psycopg.AsyncCursor",
+    ("psycopg_pool", "ConnectionPool"): "psycopg.Pool",
+    ("psycopg_pool", "AsyncConnectionPool"): "psycopg.AsyncPool",
+    ("asyncpg", "Connection"): "asyncpg.Connection",
+    ("asyncpg", "PoolConnectionProxy"): "asyncpg.Connection",
+    ("asyncpg", "Pool"): "asyncpg.Pool",
+    ("sqlalchemy", "Connection"): "sqlalchemy.Connection",
+    ("sqlalchemy", "Session"): "sqlalchemy.Session",
+    ("sqlalchemy", "scoped_session"): "sqlalchemy.Session",
+    ("sqlalchemy", "Engine"): "sqlalchemy.Engine",
+    ("sqlalchemy", "sessionmaker"): "sqlalchemy.sessionmaker",
+    ("sqlalchemy", "AsyncConnection"): "sqlalchemy.AsyncConnection",
+    ("sqlalchemy", "AsyncSession"): "sqlalchemy.AsyncSession",
+    ("sqlalchemy", "async_scoped_session"): "sqlalchemy.AsyncSession",
+    ("sqlalchemy", "AsyncEngine"): "sqlalchemy.AsyncEngine",
+    ("sqlalchemy", "async_sessionmaker"): "sqlalchemy.async_sessionmaker",
+    ("django", "BaseDatabaseWrapper"): "django.Connection",
+    ("django", "ConnectionProxy"): "django.Connection",
+}
+
+
+def kind_of(value: Any) -> str | None:
+    """Returns the kind of a connection, session or pool, or None for every other object."""
+    for base in type(value).__mro__:
+        package = base.__module__.partition(".")[0]
+        if kind := _KINDS.get((package, base.__name__)):
+            return kind
+    return None
+
+
+def type_name(value: Any) -> str:
+    """Returns the name of the value's type, with its module."""
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _unsupported(connection: Any, wanted: str) -> TypeError:
+    return TypeError(
+        f"{wanted} needs the connection or session of a transaction, not {type_name(connection)}. "
+        "A pool or an engine would execute each statement on another connection."
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def _format(sql: str) -> str:
+    """Returns the statement with the placeholders of psycopg and Django."""
+    return _PARAMETER.sub("%s", sql)
+
+
+@functools.lru_cache(maxsize=512)
+def _text(sql: str) -> Any:
+    """Returns the statement for SQLAlchemy."""
+    from sqlalchemy import text
+
+    return text(_PARAMETER.sub(r":p\1", sql))
+
+
+def _named(parameters: tuple[Any, ...]) -> dict[str, Any]:
+    return {f"p{number}": value for number, value in enumerate(parameters, 1)}
+
+
+def _fetched(cursor: Any) -> Rows:
+    rows: Rows = cursor.fetchall() if cursor.description else []
+    return rows
+
+
+def _fetched_by_sqlalchemy(result: Any) -> Rows:
+    rows: Rows = result.fetchall() if result.returns_rows else []
+    return rows
+
+
+def _django(connection: Any, sql: str, parameters: tuple[Any, ...]) -> Rows:
+    with connection.cursor() as cursor:
+        cursor.execute(_format(sql), parameters)
+        return _fetched(cursor)
+
+
+def run(execute: Execute, statement: Statement[T]) -> T:
+    """Executes a statement. Raises IdemError for an error of the server."""
+    try:
+        rows = execute(statement.sql, statement.parameters)
+    except Exception as error:
+        raise translated(error) from error
+    return statement.decode(rows)
+
+
+async def run_async(execute: AsyncExecute, statement: Statement[T]) -> T:
+    """Executes a statement. Raises IdemError for an error of the server."""
+    try:
+        rows = await execute(statement.sql, statement.parameters)
+    except Exception as error:
+        raise translated(error) from error
+    return statement.decode(rows)
+
+
+def translated(error: Exception) -> Exception:
+    """Returns the IdemError for an error of the server or the connection, else the error itself."""
+    # SQLAlchemy and Django raise errors of their own, with the error of the driver inside.
+    found: BaseException | None = getattr(error, "driver_exception", None) or error
+    while found is not None and not isinstance(found, IdemError):
+        if isinstance(found, ConnectionError):
+            return IdemError(str(found), None, None)
+        if hasattr(found, "sqlstate"):
+            hint = getattr(found, "hint", None)
+            diagnostics = getattr(found, "diag", None)
+            if diagnostics is not None:
+                hint = diagnostics.message_hint
+            return IdemError(str(found), found.sqlstate, hint)
+        found = found.__cause__
+    return error

@@ -1,0 +1,70 @@
+"""A decorator for handlers that get a connection."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
+
+from .async_idem import AsyncIdem
+from .idem import Idem
+from .ids import MessageId
+from .outcomes import Duplicate
+
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C")
+
+
+class idempotent:  # noqa: N801
+    """Claims the message before a handler runs. The first argument of the handler is a connection.
+
+        @idempotent(destination="billing.charge", id=lambda payment: payment.id)
+        def charge(connection: psycopg.Connection, payment: Payment) -> Receipt: ...
+
+    `id` gets the other arguments. For a duplicate the handler does not run, and the result is
+    `Duplicate()`. The caller begins and commits the transaction. A handler that is a coroutine
+    function gets the connection of an asynchronous driver.
+    """
+
+    def __init__(self, *, destination: str, id: Callable[..., MessageId]) -> None:
+        self._destination = destination
+        self._id = id
+
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[C, P], Awaitable[T]]
+    ) -> Callable[Concatenate[C, P], Awaitable[T | Duplicate]]: ...
+
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[C, P], T]
+    ) -> Callable[Concatenate[C, P], T | Duplicate]: ...
+
+    def __call__(self, handler: Any) -> Any:
+        if inspect.iscoroutinefunction(handler):
+            return self._asynchronous(handler)
+        return self._synchronous(handler)
+
+    def _synchronous(self, handler: Callable[..., T]) -> Callable[..., T | Duplicate]:
+        @functools.wraps(handler)
+        def claimed(connection: Any, /, *args: Any, **options: Any) -> T | Duplicate:
+            message_id = self._id(*args, **options)
+            if not Idem(connection).try_claim(message_id, self._destination):
+                return Duplicate()
+            return handler(connection, *args, **options)
+
+        return claimed
+
+    def _asynchronous(
+        self, handler: Callable[..., Awaitable[T]]
+    ) -> Callable[..., Awaitable[T | Duplicate]]:
+        @functools.wraps(handler)
+        async def claimed(connection: Any, /, *args: Any, **options: Any) -> T | Duplicate:
+            message_id = self._id(*args, **options)
+            if not await AsyncIdem(connection).try_claim(message_id, self._destination):
+                return Duplicate()
+            return await handler(connection, *args, **options)
+
+        return cast("Callable[..., Awaitable[T | Duplicate]]", claimed)

@@ -1,0 +1,302 @@
+"""The functions of idem in the transaction of a connection.
+
+`make_async.py` writes `async_idem.py` from this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+from uuid import UUID
+
+from .effects import Effect, Effects, RecordedEffect
+from .executors import executor, run
+from .external_calls import Begun, ExternalCall
+from .ids import MessageId
+from .leases import DEFAULT_LEASE, Acquired, Held
+from .messages import OutgoingMessage, ReceivedMessage
+from .outcomes import Outcome
+from .statements import Statement, claims, dead_letters, inbox, journal, leases, relay
+from .statements import effects as effect_statements
+
+T = TypeVar("T")
+
+
+class Idem:
+    """idem's functions on a connection, cursor or session in whose transaction the work is done.
+
+    It never begins, commits, rolls back or retries. Every method raises IdemError for an error of
+    the server. Accepts a connection or
+    cursor of psycopg, a Connection or Session of SQLAlchemy, and the connection of Django.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self._execute = executor(connection)
+
+    def run(self, statement: Statement[T]) -> T:
+        """Executes a statement of `idem_pg.statements`."""
+        return run(self._execute, statement)
+
+    def claim(
+        self,
+        message_id: MessageId,
+        destination: str,
+        *,
+        wait: bool = True,
+        fingerprint: bytes | None = None,
+        sent_at: datetime | None = None,
+    ) -> Outcome:
+        """Claims a message, and returns the outcome.
+
+        `wait=False` returns InProgress in place of waiting for a concurrent claimer. A
+        `fingerprint` has 1 to 64 bytes.
+        """
+        return self.run(claims.claim(message_id, destination, wait, fingerprint, sent_at))
+
+    def try_claim(self, message_id: MessageId, destination: str) -> bool:
+        """Returns whether this transaction has claimed the message. False is a duplicate."""
+        return self.run(claims.try_claim(message_id, destination))
+
+    def try_claim_batch(self, ids: Iterable[MessageId], destination: str) -> list[bool]:
+        """Claims many messages. The results are in the order of the ids."""
+        return self.run(claims.try_claim_batch(ids, destination))
+
+    def is_claimed(self, message_id: MessageId, destination: str) -> bool:
+        """Returns whether the message is claimed. Reads only, and works on a standby."""
+        return self.run(claims.is_claimed(message_id, destination))
+
+    def record(self, message_id: MessageId, destination: str, effects: Effects) -> list[UUID]:
+        """Records the outgoing messages of a claim, and returns their message ids."""
+        return self.run(effect_statements.record(message_id, destination, effects))
+
+    def try_record(self, message_id: MessageId, destination: str, effects: Effects) -> bool:
+        """Claims a message and records its effects. Returns False for a duplicate."""
+        return self.run(effect_statements.try_record(message_id, destination, effects))
+
+    def effects(self, message_id: MessageId, destination: str) -> list[RecordedEffect]:
+        """Returns the effects that the first execution of the message recorded."""
+        return self.run(effect_statements.effects(message_id, destination))
+
+    def send(self, effect: Effect) -> UUID:
+        """Sends a message that does not result from another message. Returns its message id."""
+        return self.run(effect_statements.send(effect))
+
+    # Leases: each of these methods needs a commit of its own before the work.
+
+    def acquire(
+        self, message_id: MessageId, destination: str, lease: timedelta = DEFAULT_LEASE
+    ) -> Acquired:
+        """Acquires the lease of a message. Commit before the work begins."""
+        return self.run(leases.acquire(message_id, destination, lease))
+
+    def extend(self, held: Held) -> None:
+        """Extends a lease by its duration from now. SQLSTATE 55000 if it is lost."""
+        return self.run(leases.extend(held))
+
+    def complete(self, held: Held, effects: Effects = ()) -> list[UUID]:
+        """Turns the lease into the claim, and records the effects, in this transaction.
+
+        SQLSTATE 55000 if the lease is lost.
+        """
+        return self.run(leases.complete(held, effects))
+
+    def release(
+        self, held: Held, error: str | None = None, *, final: bool = False
+    ) -> timedelta | None:
+        """Releases a lease. Returns the time until the next attempt, None if there is none.
+
+        Without an error the attempt does not count.
+        """
+        return self.run(leases.release(held, error, final))
+
+    def bury(
+        self,
+        held: Held,
+        payload: bytes,
+        error: str,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        type: str | None = None,
+        content_type: str | None = None,
+    ) -> None:
+        """Stores a leased message of a broker as a dead letter."""
+        return self.run(leases.bury(held, payload, error, headers, key, type, content_type))
+
+    # The durable inbox.
+
+    def receive(
+        self,
+        message_id: MessageId,
+        destination: str,
+        payload: Any,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        deliver_after: datetime | None = None,
+        type: str | None = None,
+        content_type: str | None = None,
+    ) -> bool:
+        """Stores a message. The payload is JSON or bytes. False if it is known already.
+
+        Acknowledge the message after the commit.
+        """
+        return self.run(
+            inbox.receive(
+                message_id, destination, payload, headers, key, deliver_after, type, content_type
+            )
+        )
+
+    def next(
+        self,
+        destination: str,
+        *,
+        max_messages: int = 1,
+        lease: timedelta = DEFAULT_LEASE,
+        max_bytes: int | None = None,
+    ) -> list[ReceivedMessage]:
+        """Leases due messages, and returns them in order. Commit before the work begins."""
+        return self.run(inbox.next_messages(destination, max_messages, lease, max_bytes))
+
+    def next_wait(self, destination: str, timeout_ms: int = 1000) -> bool:
+        """Waits until `next` can return a message. False after the timeout."""
+        return self.run(inbox.next_wait(destination, timeout_ms))
+
+    def hand_over(
+        self, relay_name: str, topics: Sequence[str], *, partition: int = 0, max_effects: int = 1000
+    ) -> int:
+        """Receives effects for the destinations of their topics' names."""
+        return self.run(inbox.hand_over(relay_name, topics, partition, max_effects))
+
+    # Dead letters.
+
+    def reject(
+        self,
+        message_id: MessageId | None,
+        destination: str,
+        payload: bytes,
+        error: str,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        type: str | None = None,
+        content_type: str | None = None,
+        source: str | None = None,
+    ) -> bool:
+        """Stores a message of a broker that is not leased as a dead letter.
+
+        Acknowledge the message after the commit. False if it is a dead letter or was processed.
+        """
+        return self.run(
+            dead_letters.reject(
+                message_id, destination, payload, error, headers, key, type, content_type, source
+            )
+        )
+
+    def requeue(self, message_id: MessageId, destination: str) -> bool:
+        """Makes a dead letter due again, with all its attempts."""
+        return self.run(dead_letters.requeue(message_id, destination))
+
+    def requeue_all(
+        self, destination: str, *, error_like: str = "%", max_messages: int = 1000
+    ) -> int:
+        """Requeues the oldest dead letters. Returns their number."""
+        return self.run(dead_letters.requeue_all(destination, error_like, max_messages))
+
+    def discard(self, message_id: MessageId, destination: str) -> bool:
+        """Deletes a dead letter and claims its message."""
+        return self.run(dead_letters.discard(message_id, destination))
+
+    def discard_all(
+        self, destination: str, *, error_like: str = "%", max_messages: int = 1000
+    ) -> int:
+        """Discards the oldest dead letters. Returns their number."""
+        return self.run(dead_letters.discard_all(destination, error_like, max_messages))
+
+    def forward(self, message_id: MessageId, destination: str, topic: str) -> UUID | None:
+        """Sends a dead letter to a topic, and deletes it. Returns the new message id."""
+        return self.run(dead_letters.forward(message_id, destination, topic))
+
+    def forward_all(
+        self, destination: str, topic: str, *, error_like: str = "%", max_messages: int = 1000
+    ) -> int:
+        """Forwards the oldest dead letters. Returns their number."""
+        return self.run(dead_letters.forward_all(destination, topic, error_like, max_messages))
+
+    # The journal of external calls: commit after `begin_call`, then make the call.
+
+    def begin_call(
+        self,
+        message_id: MessageId,
+        destination: str,
+        step: str,
+        request: Any = None,
+        *,
+        token: int | None = None,
+    ) -> Begun:
+        """Begins an external call. SQLSTATE 23000 if the step was begun with another request."""
+        return self.run(journal.begin_call(message_id, destination, step, request, token))
+
+    def finish_call(
+        self, message_id: MessageId, destination: str, step: str, response: Any = None
+    ) -> None:
+        """Records the response of an external call, as JSON."""
+        return self.run(journal.finish_call(message_id, destination, step, response))
+
+    def fail_call(
+        self,
+        message_id: MessageId,
+        destination: str,
+        step: str,
+        error: str,
+        *,
+        retryable: bool = True,
+    ) -> None:
+        """Records that this attempt certainly had no effect, or that the call was rejected.
+
+        After `retryable=False` the call is never repeated.
+        """
+        return self.run(journal.fail_call(message_id, destination, step, error, retryable))
+
+    def calls(self, message_id: MessageId, destination: str) -> list[ExternalCall]:
+        """Returns the external calls of a message."""
+        return self.run(journal.calls(message_id, destination))
+
+    # Relays.
+
+    def relay_next(
+        self,
+        relay_name: str,
+        *,
+        partition: int = 0,
+        max_effects: int = 100,
+        lease: timedelta = DEFAULT_LEASE,
+        max_bytes: int | None = None,
+    ) -> list[OutgoingMessage]:
+        """Leases the next effects of a relay, and returns them in order."""
+        return self.run(relay.relay_next(relay_name, partition, max_effects, lease, max_bytes))
+
+    def relay_partitions(self, relay_name: str) -> int:
+        """Returns the number of partitions, which are numbered from 0."""
+        return self.run(relay.relay_partitions(relay_name))
+
+    def relay_extend(
+        self, relay_name: str, partition: int, token: int, lease: timedelta = DEFAULT_LEASE
+    ) -> int:
+        """Extends the lease of a batch. Returns the new token."""
+        return self.run(relay.relay_extend(relay_name, partition, token, lease))
+
+    def relay_ack(self, relay_name: str, partition: int, token: int) -> None:
+        """Acknowledges a batch: its effects were published."""
+        return self.run(relay.relay_ack(relay_name, partition, token))
+
+    def relay_park(
+        self, relay_name: str, partition: int, token: int, message_id: UUID, error: str
+    ) -> None:
+        """Parks one effect of a batch, so that the others are delivered."""
+        return self.run(relay.relay_park(relay_name, partition, token, message_id, error))
+
+    def relay_wait(self, timeout_ms: int = 1000) -> bool:
+        """Waits until there may be effects. False after the timeout."""
+        return self.run(relay.relay_wait(timeout_ms))

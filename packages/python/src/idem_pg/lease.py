@@ -1,0 +1,196 @@
+"""Leases with renewal in the background.
+
+`make_async.py` writes `async_lease.py` from this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+from uuid import UUID
+
+from .effects import Effect, Effects
+from .errors import IdemError, LeaseLostError
+from .idem import Idem
+from .ids import MessageId
+from .lease_rules import LOST, Completion, Ending, ending_of
+from .leases import DEFAULT_LEASE, Exhausted, Held
+from .once import (
+    CallNotDoneError,
+    CallRefusedError,
+    OnUnknown,
+    Query,
+    UnknownResultError,
+    text_of_error,
+    unknown_of,
+)
+from .outcomes import Dead, Duplicate, InProgress
+from .renewal import Renewal
+from .transactions import Transactions, short_transaction, transactions
+
+
+def lease(
+    source: Any, message_id: MessageId, destination: str, duration: timedelta = DEFAULT_LEASE
+) -> Lease | Exhausted | Duplicate | InProgress | Dead:
+    """Acquires the lease of a message, in a transaction of its own.
+
+    `source` opens transactions: see `transactions`. A lost connection is retried.
+    """
+    opened = transactions(source)
+    acquired = short_transaction(
+        opened, lambda idem: idem.acquire(message_id, destination, duration)
+    )
+    return Lease(opened, acquired) if isinstance(acquired, Held) else acquired
+
+
+class Lease:
+    """A lease that is renewed in the background while the `with` block runs.
+
+    The normal end of the block completes the message, in a transaction of its own: the lease
+    becomes the claim, and the effects of `record` are recorded. After an exception the message is
+    released with the error, and waits for its retry. If the lease is lost, the block ends with
+    LeaseLostError.
+    """
+
+    def __init__(self, source: Any, held: Held) -> None:
+        self.held = held
+        self._transactions: Transactions = transactions(source)
+        self._effects: list[Effect] = []
+        self._completion = Completion.BY_BLOCK
+        self._renewal = Renewal(self._transactions, held)
+
+    def record(self, effects: Effects) -> None:
+        """Records effects when the block completes the message."""
+        self._effects.extend([effects] if isinstance(effects, Effect) else effects)
+
+    def give_back(self) -> None:
+        """Releases the message at the end of the block, without counting the attempt."""
+        self._completion = Completion.GIVEN_BACK
+
+    def complete(self, connection: Any, effects: Effects = ()) -> list[UUID]:
+        """Completes the message in the transaction of this connection, together with its writes.
+
+        Returns the message ids of the effects. Call it once, at the end, and commit.
+        """
+        self._renewal.stop()
+        self._completion = Completion.BY_USER
+        self.record(effects)
+        try:
+            return Idem(connection).complete(self.held, self._effects)
+        except IdemError as error:
+            raise self._or_lost(error) from error
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the lease is lost or may be lost. Stop working then."""
+        return self._renewal.is_lost
+
+    def once(
+        self,
+        step: str,
+        request: Any,
+        call: Callable[[str], Any],
+        *,
+        on_unknown: OnUnknown | Query,
+    ) -> Any:
+        """Makes an external call once, and returns its response, which is JSON.
+
+        `call` gets the idempotency key. If an earlier attempt began the call and its result is not
+        known, `on_unknown` decides: it repeats the call, fails, or looks the result up. An error of
+        `call` other than CallRefusedError and CallNotDoneError leaves the result unknown.
+        """
+        begun = self._begin(step, request)
+        if begun.state == "done":
+            return begun.response
+        if begun.state == "failed":
+            raise CallRefusedError(begun.error)
+        try:
+            if begun.state == "unknown":
+                if on_unknown is OnUnknown.FAIL:
+                    raise UnknownResultError(step, unknown_of(begun))
+                if not isinstance(on_unknown, OnUnknown):
+                    found = on_unknown(unknown_of(begun))
+                    if found is not None:
+                        return self._finish(step, found.response)
+            response = call(begun.idempotency_key)
+        except (CallRefusedError, CallNotDoneError) as error:
+            self._fail(step, error)
+            raise
+        return self._finish(step, response)
+
+    def __enter__(self) -> Lease:
+        self._renewal.start()
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._renewal.stop()
+        if self._renewal.is_cause_of(error):
+            raise LeaseLostError(LOST) from error
+        match ending_of(error, self._completion):
+            case Ending.COMPLETE:
+                self._complete()
+            case Ending.CHECK:
+                if not self._run(self._is_claimed):
+                    raise self._completion.not_committed()
+            case Ending.RELEASE:
+                self._release(error)
+
+    def _begin(self, step: str, request: Any) -> Any:
+        held = self.held
+
+        def begin(idem: Idem) -> Any:
+            return idem.begin_call(
+                held.message_id, held.destination, step, request, token=held.token
+            )
+
+        try:
+            return self._run(begin)
+        except IdemError as error:
+            raise self._or_lost(error) from error
+
+    def _finish(self, step: str, response: Any) -> Any:
+        held = self.held
+        self._run(lambda idem: idem.finish_call(held.message_id, held.destination, step, response))
+        return response
+
+    def _fail(self, step: str, error: Exception) -> None:
+        held, retryable = self.held, isinstance(error, CallNotDoneError)
+        text = str(error) or text_of_error(error)
+        self._run(
+            lambda idem: idem.fail_call(
+                held.message_id, held.destination, step, text, retryable=retryable
+            )
+        )
+
+    def _complete(self) -> None:
+        try:
+            self._run(lambda idem: idem.complete(self.held, self._effects))
+        except IdemError as error:
+            # The reply of an earlier attempt can be lost, so the message may be completed.
+            if error.sqlstate != "55000" or not self._run(self._is_claimed):
+                raise self._or_lost(error) from error
+
+    def _release(self, error: BaseException | None) -> None:
+        reason, final = self._completion.reason(error)
+        try:
+            self._run(lambda idem: idem.release(self.held, reason, final=final))
+        except IdemError:
+            # The lease expires, and the attempt stays counted. The error of the block is more
+            # useful to the caller.
+            return
+
+    def _is_claimed(self, idem: Idem) -> bool:
+        return idem.is_claimed(self.held.message_id, self.held.destination)
+
+    def _run(self, work: Callable[[Idem], Any]) -> Any:
+        return short_transaction(self._transactions, work)
+
+    def _or_lost(self, error: IdemError) -> Exception:
+        return LeaseLostError(LOST) if error.sqlstate == "55000" else error

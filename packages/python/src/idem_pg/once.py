@@ -1,0 +1,85 @@
+"""External calls: a request to something outside of the database, made once.
+
+The journal records a call before it is made, and its result after it. A recorded result is returned
+without a call. Each attempt passes the same idempotency key.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from .external_calls import Begun
+
+
+class OnUnknown(enum.Enum):
+    """What happens if an earlier attempt began the call and its result is not known."""
+
+    REPEAT = "repeat"
+    """The call is made again with the same key. For a system that honours idempotency keys."""
+    FAIL = "fail"
+    """No call is made. `once` raises UnknownResultError, so that a person checks the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownCall:
+    """A call that an earlier attempt began, and whose result is not known."""
+
+    idempotency_key: str
+    attempt: int
+    begun_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of an earlier call, which the external system still has."""
+
+    response: Any
+
+
+Query = Callable[[UnknownCall], Found | None]
+AsyncQuery = Callable[[UnknownCall], Awaitable[Found | None]]
+
+
+class CallRefusedError(Exception):
+    """The external system rejected the call permanently. The call is never repeated.
+
+    Raise it in the call. `once` raises it at every later attempt, with the recorded text.
+    """
+
+
+class CallNotDoneError(Exception):
+    """The call certainly had no effect. The next attempt makes the call as if for the first time.
+
+    Raise it in the call, for example because nothing was sent.
+    """
+
+
+class UnknownResultError(Exception):
+    """The result of an earlier attempt is not known, and `OnUnknown.FAIL` forbids to repeat it."""
+
+    def __init__(self, step: str, call: UnknownCall) -> None:
+        super().__init__(
+            f"the result of step {step!r} of an earlier attempt is not known "
+            "(check whether it had an effect)"
+        )
+        self.step = step
+        self.call = call
+
+
+def is_final(error: BaseException) -> bool:
+    """Returns whether every later attempt would fail with the same error."""
+    return isinstance(error, (CallRefusedError, UnknownResultError))
+
+
+def unknown_of(begun: Begun) -> UnknownCall:
+    return UnknownCall(begun.idempotency_key, begun.attempt, begun.begun_at)
+
+
+def text_of_error(error: BaseException) -> str:
+    """Returns the error with its type, in at most 8,000 bytes, as idem's functions store it."""
+    text = f"{type(error).__name__}: {error}".replace("\0", "")
+    return text.encode(errors="replace")[:8000].decode(errors="ignore")

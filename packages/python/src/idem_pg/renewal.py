@@ -1,0 +1,62 @@
+"""The renewal of a lease by a thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from .errors import IdemError
+from .idem import Idem
+from .lease_rules import pause_of, renew_at
+from .leases import Held
+from .transactions import Transactions
+
+
+class Renewal:
+    """Extends a lease when a third of its duration has passed, until it is stopped or lost."""
+
+    def __init__(self, open_transaction: Transactions, held: Held) -> None:
+        self._transactions = open_transaction
+        self._held = held
+        self._lost = threading.Event()
+        self._stopped = threading.Event()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the server has rejected an extension, or the lease has expired."""
+        return self._lost.is_set()
+
+    def start(self) -> None:
+        threading.Thread(target=self._renew, name="idem lease", daemon=True).start()
+
+    def stop(self) -> None:
+        """Stops the renewal. An extension that is under way fails if the lease ends before it."""
+        self._stopped.set()
+
+    def is_cause_of(self, _error: BaseException | None) -> bool:
+        """Returns whether this renewal has interrupted the block. A thread interrupts nothing."""
+        return False
+
+    def _renew(self) -> None:
+        duration = self._held.duration.total_seconds()
+        ends_at = self._held.asked_at + duration
+        while not self._stopped.wait(max(renew_at(self._held, ends_at) - time.monotonic(), 0)):
+            asked_at = time.monotonic()
+            if self._extended():
+                ends_at = asked_at + duration
+            elif self.is_lost or self._stopped.wait(pause_of(self._held)):
+                return
+            elif time.monotonic() >= ends_at:
+                self._lost.set()
+                return
+
+    def _extended(self) -> bool:
+        try:
+            with self._transactions() as connection:
+                Idem(connection).extend(self._held)
+        except Exception as error:
+            if isinstance(error, IdemError) and error.sqlstate == "55000":
+                self._lost.set()
+            # Every other error is one of the environment, so the extension is tried again.
+            return False
+        return True

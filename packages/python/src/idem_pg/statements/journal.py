@@ -1,0 +1,62 @@
+"""The journal of external calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ..external_calls import Begun, ExternalCall
+from ..ids import MessageId
+from .call import Call, Rows, Statement
+
+
+def begin_call(
+    message_id: MessageId, destination: str, step: str, request: Any, token: int | None
+) -> Statement[Begun]:
+    call = Call("idem_begin_call").id(message_id).text(destination).text(step)
+    call.json_option("request", request).option("token", "bigint", token)
+    columns = (
+        "CAST(state AS text), CAST(idempotency_key AS text), CAST(response AS text), attempt, "
+        "begun_at, error"
+    )
+
+    def decode(rows: Rows) -> Begun:
+        state, key, response, attempt, begun_at, error = rows[0]
+        return Begun(state, key, _json(response), attempt, begun_at, error)
+
+    return call.returning(columns, decode)
+
+
+def finish_call(
+    message_id: MessageId, destination: str, step: str, response: Any
+) -> Statement[None]:
+    call = Call("idem_finish_call").id(message_id).text(destination).text(step)
+    return call.json_option("response", response).nothing()
+
+
+def fail_call(
+    message_id: MessageId, destination: str, step: str, error: str, retryable: bool
+) -> Statement[None]:
+    call = Call("idem_fail_call").id(message_id).text(destination).text(step).text(error)
+    return call.add("boolean", retryable).nothing()
+
+
+def calls(message_id: MessageId, destination: str) -> Statement[list[ExternalCall]]:
+    columns = (
+        "step, CAST(state AS text), attempt, begun_at, ended_at, CAST(response AS text), error"
+    )
+
+    def decode(rows: Rows) -> list[ExternalCall]:
+        return [_external_call(row) for row in rows]
+
+    return Call("idem_calls").id(message_id).text(destination).returning(columns, decode)
+
+
+def _external_call(row: Sequence[Any]) -> ExternalCall:
+    step, state, attempt, begun_at, ended_at, response, error = row
+    return ExternalCall(step, state, attempt, begun_at, ended_at, _json(response), error)
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else json.loads(text)

@@ -1,0 +1,82 @@
+"""Rules of tools that `tools.py` and `async_tools.py` share."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from .errors import IdemError
+from .ids import MessageId
+from .leases import Exhausted
+from .outcomes import Dead, Duplicate, InProgress
+
+STEP = "tool"
+"""The step of the journal that has the result of a tool."""
+
+
+class ToolBusyError(Exception):
+    """Another process runs the tool for the same id. Call it again later with the same id."""
+
+    def __init__(self, message_id: MessageId, retry_after: datetime | None) -> None:
+        super().__init__(f"the call {str(message_id)!r} is in progress")
+        self.retry_after = retry_after
+
+
+class ToolFailedError(Exception):
+    """The calls of the tool with this id have failed, and none of them is repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool: its id, and its other arguments."""
+
+    message_id: MessageId
+    request: dict[str, Any]
+
+
+class Tool:
+    """The signature of a tool, and which of its parameters are not a part of the request."""
+
+    def __init__(
+        self, function: Callable[..., Any], id: str, key: str | None, ignore: Collection[str]
+    ) -> None:
+        self._signature = inspect.signature(function)
+        self._id = id
+        self._key = key
+        self._ignore = {id, key, *ignore}
+        for name in self._ignore - {None}:
+            if name not in self._signature.parameters:
+                raise TypeError(f"{function.__qualname__} has no parameter {name!r}")
+
+    def bind(self, args: tuple[Any, ...], options: dict[str, Any]) -> ToolCall:
+        """Returns the call with these arguments. Raises TypeError if the arguments do not fit."""
+        bound = self._signature.bind_partial(*args, **options)
+        bound.apply_defaults()
+        if self._id not in bound.arguments or bound.arguments[self._id] is None:
+            raise TypeError(f"a call of a tool needs its id as the argument {self._id!r}")
+        request = {
+            name: value for name, value in bound.arguments.items() if name not in self._ignore
+        }
+        return ToolCall(bound.arguments[self._id], request)
+
+    def with_key(self, options: dict[str, Any], key: str) -> dict[str, Any]:
+        """Returns the arguments by name with the idempotency key, if the function wants it."""
+        return options if self._key is None else options | {self._key: key}
+
+
+def not_leased(call: ToolCall, other: Exhausted | Duplicate | InProgress | Dead) -> Exception:
+    """Returns the error of a call that cannot begin."""
+    if isinstance(other, InProgress):
+        return ToolBusyError(call.message_id, other.retry_after)
+    return ToolFailedError(f"the call {str(call.message_id)!r} has no attempt left")
+
+
+def mismatch(call: ToolCall, error: IdemError) -> Exception:
+    """Returns the error of a call that was begun with other arguments."""
+    if error.sqlstate != "23000":
+        return error
+    text = f"the call {str(call.message_id)!r} was made before with other arguments"
+    return ToolFailedError(text)

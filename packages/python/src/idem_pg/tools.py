@@ -1,0 +1,101 @@
+"""A decorator for tools of AI agents and for other functions with an effect outside.
+
+A model, a framework or a network repeats the call of a tool. `once` makes the call once for each
+id, and returns the recorded result to every repeated call.
+
+`make_async.py` writes `async_tools.py` from this file.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from typing import Any, ParamSpec, TypeVar
+
+from .errors import IdemError
+from .idem import Idem
+from .lease import Lease, lease
+from .leases import DEFAULT_LEASE
+from .once import CallRefusedError, OnUnknown, Query, UnknownResultError
+from .outcomes import Duplicate
+from .tool_rules import STEP, Tool, ToolCall, mismatch, not_leased
+from .transactions import Transactions, short_transaction, transactions
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def once(
+    source: Any,
+    destination: str,
+    *,
+    id: str,
+    on_unknown: OnUnknown | Query,
+    key: str | None = None,
+    ignore: Collection[str] = (),
+    lease_for: timedelta = DEFAULT_LEASE,
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Makes each call of a function once.
+
+    - `source` opens transactions: see `transactions`.
+    - `id` is the name of the parameter with the id of the call, for example the id that the model
+      gave to its tool call. Calls with the same id are the same call.
+    - `on_unknown` decides what happens after a process died in the middle of a call.
+    - `key` is the name of a parameter that gets the idempotency key for the external system.
+    - `ignore` has the names of parameters that are no part of the request, for example a context.
+
+    The other arguments and the result are JSON. Raises ToolBusyError if another process runs the
+    same call, ToolFailedError if the id was used with other arguments, and CallRefusedError if the
+    call was rejected.
+    """
+    opened = transactions(source)
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        tool = Tool(function, id, key, ignore)
+
+        @functools.wraps(function)
+        def called(*args: P.args, **options: P.kwargs) -> Any:
+            call = tool.bind(args, options)
+            leased = lease(opened, call.message_id, destination, lease_for)
+            if isinstance(leased, Duplicate):
+                return _recorded(opened, destination, call)
+            if not isinstance(leased, Lease):
+                raise not_leased(call, leased)
+
+            def run(key: str) -> Any:
+                return function(*args, **tool.with_key(options, key))
+
+            with leased:
+                try:
+                    return leased.once(STEP, call.request, run, on_unknown=on_unknown)
+                except CallRefusedError as error:
+                    # The rejection is the result of the call, so the message is completed.
+                    refused = error
+                except UnknownResultError:
+                    # A person records the result. Until then every call fails in this way.
+                    leased.give_back()
+                    raise
+                except IdemError as error:
+                    leased.give_back()
+                    raise mismatch(call, error) from error
+            raise refused
+
+        return called
+
+    return decorate
+
+
+def _recorded(opened: Transactions, destination: str, call: ToolCall) -> Any:
+    """Returns the result that an earlier call has recorded."""
+
+    def begin(idem: Idem) -> Any:
+        return idem.begin_call(call.message_id, destination, STEP, call.request)
+
+    try:
+        begun = short_transaction(opened, begin)
+    except IdemError as error:
+        raise mismatch(call, error) from error
+    if begun.state == "failed":
+        raise CallRefusedError(begun.error)
+    return begun.response

@@ -1,0 +1,151 @@
+"""Transactions of their own, for leases and external calls, which commit before the work goes on.
+
+These are the only places where idem opens connections and commits. The user passes a pool, an
+engine, or a function that returns a context manager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, TypeVar
+
+from .async_idem import AsyncIdem
+from .errors import IdemError
+from .executors import kind_of, translated, type_name
+from .idem import Idem
+
+T = TypeVar("T")
+Transactions = Callable[[], AbstractContextManager[Any]]
+AsyncTransactions = Callable[[], AbstractAsyncContextManager[Any]]
+
+ATTEMPTS = 6
+"""The number of attempts of a short transaction whose connection is lost."""
+_FIRST_DELAY, _LONGEST_DELAY = 0.05, 1.0
+
+
+def transactions(source: Any) -> Transactions:
+    """Returns a function that opens transactions.
+
+    `source` is a ConnectionPool of psycopg, an Engine or sessionmaker of SQLAlchemy, the connection
+    of Django, or a function. The function returns a context manager, which yields a connection or
+    session, commits at its normal end and rolls back after an exception.
+    """
+    match kind_of(source):
+        case "psycopg.Pool":
+            return source.connection  # type: ignore[no-any-return]
+        case "sqlalchemy.Engine" | "sqlalchemy.sessionmaker":
+            return source.begin  # type: ignore[no-any-return]
+        case "django.Connection":
+            return _of_django(source.alias)
+        case None if callable(source):
+            return source  # type: ignore[no-any-return]
+    raise _no_source(source, "a ConnectionPool of psycopg, an Engine or sessionmaker of SQLAlchemy")
+
+
+def async_transactions(source: Any) -> AsyncTransactions:
+    """Returns a function that opens transactions.
+
+    `source` is a Pool of asyncpg, an AsyncConnectionPool of psycopg, an AsyncEngine or
+    async_sessionmaker of SQLAlchemy, or a function. The function returns an asynchronous context
+    manager, which yields a connection or session, commits at its normal end and rolls back after an
+    exception.
+    """
+    match kind_of(source):
+        case "psycopg.AsyncPool":
+            return source.connection  # type: ignore[no-any-return]
+        case "sqlalchemy.AsyncEngine" | "sqlalchemy.async_sessionmaker":
+            return source.begin  # type: ignore[no-any-return]
+        case "asyncpg.Pool":
+            return _of_asyncpg(source)
+        case None if callable(source):
+            return source  # type: ignore[no-any-return]
+    raise _no_source(source, "a Pool of asyncpg, an AsyncConnectionPool, an AsyncEngine")
+
+
+def short_transaction(open_transaction: Transactions, work: Callable[[Idem], T]) -> T:
+    """Runs `work` in a transaction of its own, and again after a lost connection.
+
+    `work` must be safe to repeat, because a commit can have succeeded although its reply was lost.
+    """
+    for delay in _delays():
+        try:
+            with open_transaction() as connection:
+                return work(Idem(connection))
+        except Exception as error:
+            found = translated(error)
+            if not _is_retried(found, delay):
+                raise found from error
+        time.sleep(delay)
+    raise AssertionError("the last delay ends the loop")
+
+
+async def async_short_transaction(
+    open_transaction: AsyncTransactions, work: Callable[[AsyncIdem], Awaitable[T]]
+) -> T:
+    """Runs `work` in a transaction of its own, and again after a lost connection.
+
+    `work` must be safe to repeat, because a commit can have succeeded although its reply was lost.
+    """
+    for delay in _delays():
+        try:
+            async with open_transaction() as connection:
+                return await work(AsyncIdem(connection))
+        except Exception as error:
+            found = translated(error)
+            if not _is_retried(found, delay):
+                raise found from error
+        await asyncio.sleep(delay)
+    raise AssertionError("the last delay ends the loop")
+
+
+def _delays() -> Iterator[float]:
+    """Returns the delay after each attempt, with jitter. 0 follows the last attempt."""
+    for attempt in range(ATTEMPTS - 1):
+        delay = min(_FIRST_DELAY * 2**attempt, _LONGEST_DELAY)
+        yield delay / 2 + random.random() * delay / 2  # noqa: S311
+    yield 0.0
+
+
+def _is_retried(error: Exception, delay: float) -> bool:
+    return delay > 0 and isinstance(error, IdemError) and error.retryable
+
+
+def _of_django(alias: str) -> Transactions:
+    # Each thread has a connection of its own. Django closes that of the thread that handles
+    # requests; the connection of another thread would stay open.
+    owner = threading.get_ident()
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[Any]:
+        from django.db import connections, transaction
+
+        connection = connections[alias]
+        try:
+            with transaction.atomic(using=alias, durable=True):
+                yield connection
+        finally:
+            if threading.get_ident() != owner:
+                connection.close()
+
+    return opened
+
+
+def _of_asyncpg(pool: Any) -> AsyncTransactions:
+    @contextlib.asynccontextmanager
+    async def opened() -> AsyncIterator[Any]:
+        async with pool.acquire() as connection, connection.transaction():
+            yield connection
+
+    return opened
+
+
+def _no_source(source: Any, wanted: str) -> TypeError:
+    return TypeError(
+        f"{wanted}, or a function that opens a transaction is needed, not {type_name(source)}"
+    )

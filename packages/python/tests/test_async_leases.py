@@ -1,0 +1,199 @@
+"""Leases and external calls with asyncio. The flow is that of `lease.py`, which is tested apart."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+import sqlalchemy
+from psycopg_pool import AsyncConnectionPool
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from test_leases import SHORT, expiry_of, steal
+
+from idem_pg import (
+    AsyncLease,
+    CallRefusedError,
+    Duplicate,
+    Effect,
+    Found,
+    Idem,
+    InProgress,
+    LeaseLostError,
+    OnUnknown,
+    async_lease,
+)
+
+
+@pytest.fixture
+def destination(observer: psycopg.Connection) -> str:
+    name = f"python.async-leases.{uuid.uuid4()}"
+    observer.execute("SELECT idem_configure_retries(%s, base => '0')", [name])
+    return name
+
+
+@contextlib.asynccontextmanager
+async def psycopg_pool() -> AsyncIterator[Any]:
+    async with AsyncConnectionPool(min_size=0, max_size=4, open=False) as pool:
+        yield pool
+
+
+@contextlib.asynccontextmanager
+async def engine() -> AsyncIterator[Any]:
+    engine = create_async_engine("postgresql+asyncpg://", poolclass=sqlalchemy.NullPool)
+    yield engine
+    await engine.dispose()
+
+
+@contextlib.asynccontextmanager
+async def sessions() -> AsyncIterator[Any]:
+    async with engine() as found:
+        yield async_sessionmaker(found)
+
+
+@contextlib.asynccontextmanager
+async def function() -> AsyncIterator[Any]:
+    @contextlib.asynccontextmanager
+    async def opened() -> AsyncIterator[Any]:
+        async with await psycopg.AsyncConnection.connect() as connection:
+            yield connection
+
+    yield opened
+
+
+def asyncpg_pool() -> Any:
+    return asyncpg.create_pool(min_size=1, max_size=4)
+
+
+SOURCES = [asyncpg_pool, psycopg_pool, engine, sessions, function]
+
+
+def run(source: Any, work: Callable[[Any], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        async with source() as opened:
+            return await asyncio.wait_for(work(opened), 60)
+
+    return asyncio.run(main())
+
+
+async def leased(
+    source: Any, destination: str, duration: dt.timedelta = dt.timedelta(minutes=1)
+) -> AsyncLease:
+    found = await async_lease(source, "m", destination, duration)
+    assert isinstance(found, AsyncLease), found
+    return found
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_end_of_the_block_completes_the_message(
+    source: Any, destination: str, observer: psycopg.Connection
+) -> None:
+    async def work(opened: Any) -> None:
+        async with await leased(opened, destination, SHORT) as lease:
+            expiry = expiry_of(observer, destination)
+            while expiry_of(observer, destination) == expiry:
+                await asyncio.sleep(0.01)
+            assert isinstance(await async_lease(opened, "m", destination), InProgress)
+            result = await lease.once("s", 1, charge, on_unknown=OnUnknown.FAIL)
+            lease.record(Effect("t", result))
+        assert await async_lease(opened, "m", destination) == Duplicate()
+
+    async def charge(key: str) -> Any:
+        return {"key": key}
+
+    run(source, work)
+    (effect,) = Idem(observer).effects("m", destination)
+    (call,) = Idem(observer).calls("m", destination)
+    assert effect.json() == call.response
+
+
+@pytest.mark.parametrize("source", [asyncpg_pool, psycopg_pool])
+def test_lost_lease_cancels_the_work(
+    source: Any, destination: str, observer: psycopg.Connection
+) -> None:
+    async def work(opened: Any) -> None:
+        lease = await leased(opened, destination, SHORT)
+        with pytest.raises(LeaseLostError):
+            async with lease:
+                steal(observer, lease.held, destination)
+                await asyncio.Event().wait()
+        assert lease.is_lost
+        # The cancellation has ended: the task can wait again.
+        await asyncio.sleep(0)
+
+    run(source, work)
+    assert not Idem(observer).is_claimed("m", destination)
+
+
+def test_cancelled_work_is_not_counted(destination: str) -> None:
+    async def work(opened: Any) -> None:
+        started = asyncio.Event()
+
+        async def attempt() -> None:
+            async with await leased(opened, destination):
+                started.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(attempt())
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await leased(opened, destination)).held.attempt == 1
+
+    run(asyncpg_pool, work)
+
+
+def test_unknown_call_is_looked_up(destination: str) -> None:
+    keys: list[str] = []
+
+    async def fail(key: str) -> Any:
+        keys.append(key)
+        raise TimeoutError
+
+    async def look(call: Any) -> Found:
+        return Found({"found": call.idempotency_key})
+
+    async def work(opened: Any) -> None:
+        with pytest.raises(TimeoutError):
+            async with await leased(opened, destination) as lease:
+                await lease.once("s", 1, fail, on_unknown=look)
+        async with await leased(opened, destination) as lease:
+            found = await lease.once("s", 1, fail, on_unknown=look)
+        assert found == {"found": keys[0]}
+        assert len(keys) == 1
+
+    run(asyncpg_pool, work)
+
+
+def test_rejection_is_recorded(destination: str, observer: psycopg.Connection) -> None:
+    async def refuse(_: str) -> Any:
+        raise CallRefusedError("no such card")
+
+    async def work(opened: Any) -> None:
+        async with await leased(opened, destination) as lease:
+            for _ in range(2):
+                with pytest.raises(CallRefusedError, match="no such card"):
+                    await lease.once("s", 1, refuse, on_unknown=OnUnknown.REPEAT)
+
+    run(asyncpg_pool, work)
+    (call,) = Idem(observer).calls("m", destination)
+    assert call.error == "no such card"
+
+
+def test_message_is_completed_with_the_writes_of_the_user(
+    destination: str, observer: psycopg.Connection
+) -> None:
+    async def work(opened: Any) -> Any:
+        async with await leased(opened, destination) as lease:
+            async with opened.acquire() as connection, connection.transaction():
+                return await lease.complete(connection, Effect("t", 1))
+
+    ids = run(asyncpg_pool, work)
+    assert [effect.message_id for effect in Idem(observer).effects("m", destination)] == ids

@@ -1,0 +1,202 @@
+"""The decorators `idempotent` and `once`."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+from psycopg_pool import ConnectionPool
+
+from idem_pg import (
+    CallRefusedError,
+    Duplicate,
+    Found,
+    Idem,
+    Lease,
+    OnUnknown,
+    ToolBusyError,
+    ToolFailedError,
+    UnknownResultError,
+    async_once,
+    idempotent,
+    lease,
+    once,
+)
+
+
+@pytest.fixture
+def destination(observer: psycopg.Connection) -> str:
+    name = f"python.handlers.{uuid.uuid4()}"
+    observer.execute("SELECT idem_configure_retries(%s, base => '0')", [name])
+    return name
+
+
+def test_idempotent_handler_runs_once(destination: str) -> None:
+    runs: list[str] = []
+
+    @idempotent(destination=destination, id=lambda payment: payment["id"])
+    def handle(connection: psycopg.Connection, payment: dict[str, str]) -> str:
+        runs.append(payment["id"])
+        return "paid"
+
+    results = []
+    for message_id in ["a", "a", "b"]:
+        with psycopg.connect() as connection:
+            results.append(handle(connection, {"id": message_id}))
+    assert results == ["paid", Duplicate(), "paid"]
+    assert runs == ["a", "b"]
+
+
+def test_failed_handler_can_run_again(destination: str) -> None:
+    @idempotent(destination=destination, id=lambda message_id: message_id)
+    def handle(connection: psycopg.Connection, message_id: str) -> None:
+        raise ZeroDivisionError
+
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), psycopg.connect() as connection:
+            handle(connection, "a")
+
+
+def test_idempotent_coroutine_runs_once(destination: str) -> None:
+    @idempotent(destination=destination, id=lambda message_id: message_id)
+    async def handle(connection: psycopg.AsyncConnection, message_id: str) -> str:
+        cursor = await connection.execute("SELECT %s::text", [message_id])
+        return str(await cursor.fetchone())
+
+    async def main() -> list[str | Duplicate]:
+        results = []
+        for _ in range(2):
+            async with await psycopg.AsyncConnection.connect() as connection:
+                results.append(await handle(connection, "a"))
+        return results
+
+    assert asyncio.run(main()) == ["('a',)", Duplicate()]
+
+
+class Card:
+    """A tool with an external system. `errors` are raised by the next requests."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.requests: list[tuple[int, str]] = []
+
+    def charge(self, cents: int, key: str) -> dict[str, int]:
+        self.requests.append((cents, key))
+        if self.errors:
+            raise self.errors.pop(0)
+        return {"charged": cents}
+
+
+def tool(pool: ConnectionPool, destination: str, card: Card, on_unknown: Any) -> Any:
+    @once(pool, destination, id="call_id", key="key", ignore=["context"], on_unknown=on_unknown)
+    def charge(cents: int, *, call_id: str, key: str = "", context: object = None) -> Any:
+        """Charges the card."""
+        return card.charge(cents, key)
+
+    return charge
+
+
+def test_repeated_tool_call_returns_the_recorded_result(
+    pool: ConnectionPool, destination: str
+) -> None:
+    card = Card()
+    charge = tool(pool, destination, card, OnUnknown.FAIL)
+    assert charge.__doc__ == "Charges the card."
+    for _ in range(3):
+        assert charge(5, call_id="call-1", context=object()) == {"charged": 5}
+    assert charge(5, call_id="call-2") == {"charged": 5}
+    assert [cents for cents, _ in card.requests] == [5, 5]
+    assert card.requests[0][1] != card.requests[1][1]
+    with pytest.raises(ToolFailedError, match="with other arguments"):
+        charge(6, call_id="call-1")
+    assert len(card.requests) == 2
+
+
+def test_tool_call_needs_its_id(pool: ConnectionPool, destination: str) -> None:
+    charge = tool(pool, destination, Card(), OnUnknown.FAIL)
+    with pytest.raises(TypeError, match="needs its id as the argument 'call_id'"):
+        charge(5)
+    with pytest.raises(TypeError, match="has no parameter 'id'"):
+        once(pool, destination, id="id", on_unknown=OnUnknown.FAIL)(lambda: None)
+
+
+def test_concurrent_tool_call_is_busy(pool: ConnectionPool, destination: str) -> None:
+    held = lease(pool, "call-1", destination)
+    assert isinstance(held, Lease)
+    card = Card()
+    with pytest.raises(ToolBusyError) as busy:
+        tool(pool, destination, card, OnUnknown.REPEAT)(5, call_id="call-1")
+    assert busy.value.retry_after is not None
+    assert card.requests == []
+
+
+def test_rejected_tool_call_is_rejected_again(pool: ConnectionPool, destination: str) -> None:
+    card = Card(CallRefusedError("no such card"))
+    charge = tool(pool, destination, card, OnUnknown.REPEAT)
+    for _ in range(3):
+        with pytest.raises(CallRefusedError, match="no such card"):
+            charge(5, call_id="call-1")
+    assert len(card.requests) == 1
+
+
+def test_unknown_tool_call_waits_for_a_person(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    card = Card(TimeoutError("no reply"))
+    charge = tool(pool, destination, card, OnUnknown.FAIL)
+    with pytest.raises(TimeoutError):
+        charge(5, call_id="call-1")
+    # More often than a message has attempts.
+    for _ in range(12):
+        with pytest.raises(UnknownResultError):
+            charge(5, call_id="call-1")
+    Idem(observer).finish_call("call-1", destination, "tool", {"charged": 5})
+    assert charge(5, call_id="call-1") == {"charged": 5}
+    assert len(card.requests) == 1
+
+
+def test_unknown_tool_call_is_looked_up(pool: ConnectionPool, destination: str) -> None:
+    card = Card(TimeoutError("no reply"))
+    charge = tool(pool, destination, card, lambda call: Found(call.idempotency_key))
+    with pytest.raises(TimeoutError):
+        charge(5, call_id="call-1")
+    assert charge(5, call_id="call-1") == card.requests[0][1]
+    assert len(card.requests) == 1
+
+
+def test_failing_tool_call_has_a_last_attempt(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    observer.execute(
+        "SELECT idem_configure_retries(%s, max_attempts => 2, base => '0')", [destination]
+    )
+    card = Card(*[TimeoutError()] * 5)
+    charge = tool(pool, destination, card, OnUnknown.REPEAT)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            charge(5, call_id="call-1")
+    with pytest.raises(ToolFailedError, match="no attempt left"):
+        charge(5, call_id="call-1")
+    assert len(card.requests) == 2
+
+
+def test_asynchronous_tool_runs_once(destination: str) -> None:
+    runs: list[int] = []
+
+    async def main() -> None:
+        async with asyncpg.create_pool(min_size=1, max_size=2) as pool:
+
+            @async_once(pool, destination, id="call_id", on_unknown=OnUnknown.FAIL)
+            async def charge(cents: int, *, call_id: str) -> dict[str, int]:
+                runs.append(cents)
+                return {"charged": cents}
+
+            for _ in range(2):
+                assert await charge(5, call_id="call-1") == {"charged": 5}
+
+    asyncio.run(main())
+    assert runs == [5]

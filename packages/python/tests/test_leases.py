@@ -1,0 +1,236 @@
+"""Leases that are renewed in the background."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy
+from conftest import until
+from connections import ENGINE
+from psycopg_pool import ConnectionPool
+from sqlalchemy.orm import sessionmaker
+
+from idem_pg import (
+    CallRefusedError,
+    Duplicate,
+    Effect,
+    Exhausted,
+    Held,
+    Idem,
+    InProgress,
+    Lease,
+    LeaseLostError,
+    LeaseNotCompletedError,
+    lease,
+)
+
+SHORT = dt.timedelta(milliseconds=300)
+
+
+@pytest.fixture
+def destination() -> str:
+    return f"python.leases.{uuid.uuid4()}"
+
+
+def leased(
+    source: Any, destination: str, duration: dt.timedelta = dt.timedelta(minutes=1)
+) -> Lease:
+    found = lease(source, "m", destination, duration)
+    assert isinstance(found, Lease), found
+    return found
+
+
+def sources() -> list[Any]:
+    from django.db import connection
+
+    def function() -> Any:
+        return psycopg.connect()
+
+    return [
+        pytest.param(function, id="function"),
+        pytest.param(ENGINE, id="sqlalchemy.Engine"),
+        pytest.param(sessionmaker(ENGINE), id="sqlalchemy.sessionmaker"),
+        pytest.param(connection, id="django"),
+    ]
+
+
+@pytest.mark.parametrize("source", sources())
+def test_end_of_the_block_completes_the_message(
+    source: Any, destination: str, observer: psycopg.Connection
+) -> None:
+    with leased(source, destination, SHORT) as work:
+        expiry = expiry_of(observer, destination)
+        until("the lease is renewed", lambda: expiry_of(observer, destination) > expiry)
+        assert work.held.attempt == 1
+        work.record(Effect("t", 1))
+    assert len(Idem(observer).effects("m", destination)) == 1
+    assert lease(source, "m", destination) == Duplicate()
+
+
+def expiry_of(observer: psycopg.Connection, destination: str) -> dt.datetime:
+    sql = "SELECT until FROM idem.leases WHERE destination = %s"
+    row = observer.execute(sql, [destination]).fetchone()
+    assert row is not None, "the lease has expired"
+    found = row[0]
+    assert isinstance(found, dt.datetime)
+    return found
+
+
+def test_pool_is_a_source(pool: ConnectionPool, destination: str) -> None:
+    with leased(pool, destination):
+        assert isinstance(lease(pool, "m", destination), InProgress)
+    assert lease(pool, "m", destination) == Duplicate()
+
+
+def test_connection_is_no_source(observer: psycopg.Connection, destination: str) -> None:
+    with pytest.raises(TypeError, match=r"not psycopg\.Connection"):
+        lease(observer, "m", destination)
+
+
+def test_message_is_completed_with_the_writes_of_the_user(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    work_id = f"w-{uuid.uuid4()}"
+    with leased(pool, destination) as work, pool.connection() as connection:
+        connection.execute("INSERT INTO work VALUES (%s)", [work_id])
+        ids = work.complete(connection, Effect("t", 1))
+        assert not Idem(observer).is_claimed("m", destination)
+    assert [effect.message_id for effect in Idem(observer).effects("m", destination)] == ids
+    row = observer.execute("SELECT count(*) FROM work WHERE id = %s", [work_id]).fetchone()
+    assert row == (1,)
+
+
+def test_completion_that_was_rolled_back_is_an_error(
+    pool: ConnectionPool, destination: str
+) -> None:
+    with pytest.raises(LeaseNotCompletedError), leased(pool, destination) as work:
+        with pool.connection() as connection:
+            work.complete(connection)
+            connection.rollback()
+    assert isinstance(lease(pool, "m", destination), InProgress)
+
+
+def test_exception_releases_the_message_with_its_error(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    observer.execute("SELECT idem_configure_retries(%s, base => '0')", [destination])
+    with pytest.raises(ValueError, match="broken"), leased(pool, destination) as work:
+        work.record(Effect("t", 1))
+        raise ValueError("broken")
+    again = lease(pool, "m", destination)
+    assert isinstance(again, Lease)
+    assert (again.held.attempt, again.held.last_error) == (2, "ValueError: broken")
+    assert Idem(observer).effects("m", destination) == []
+
+
+def test_end_of_the_program_is_not_counted(pool: ConnectionPool, destination: str) -> None:
+    with pytest.raises(KeyboardInterrupt), leased(pool, destination):
+        raise KeyboardInterrupt
+    assert leased(pool, destination).held.attempt == 1
+
+
+def test_given_back_message_is_not_counted(pool: ConnectionPool, destination: str) -> None:
+    with leased(pool, destination) as work:
+        work.give_back()
+    assert leased(pool, destination).held.attempt == 1
+
+
+def test_final_error_leaves_no_attempt(pool: ConnectionPool, destination: str) -> None:
+    with pytest.raises(CallRefusedError), leased(pool, destination):
+        raise CallRefusedError("no such account")
+    exhausted = lease(pool, "m", destination)
+    assert isinstance(exhausted, Exhausted)
+    assert exhausted.held.last_error == "CallRefusedError: no such account"
+
+
+def steal(observer: psycopg.Connection, held: Held, destination: str) -> Held:
+    """Ends the lease, as if it had expired, and acquires it for another process."""
+    idem = Idem(observer)
+    idem.release(held)
+    other = idem.acquire("m", destination)
+    assert isinstance(other, Held)
+    return other
+
+
+def test_lost_lease_is_noticed_and_nothing_is_written(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    with pytest.raises(LeaseLostError), leased(pool, destination, SHORT) as work:
+        other = steal(observer, work.held, destination)
+        until("the lease is lost", lambda: work.is_lost)
+        work.record(Effect("t", 1))
+    assert not Idem(observer).is_claimed("m", destination)
+    Idem(observer).complete(other)
+
+
+def test_completion_after_a_lost_lease_fails(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    with pytest.raises(LeaseLostError), leased(pool, destination) as work:
+        steal(observer, work.held, destination)
+        with pool.connection() as connection:
+            work.complete(connection, Effect("t", 1))
+    assert not Idem(observer).is_claimed("m", destination)
+
+
+def test_message_that_another_process_completed_is_completed(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    """A commit whose reply was lost looks the same to the process that repeats it."""
+    with leased(pool, destination) as work:
+        Idem(observer).complete(work.held)
+    assert lease(pool, "m", destination) == Duplicate()
+
+
+def test_renewal_survives_lost_connections(destination: str, observer: psycopg.Connection) -> None:
+    lost: list[int] = []
+
+    def source() -> psycopg.Connection:
+        connection = psycopg.connect()
+        if expiries and len(lost) < 3:
+            lost.append(connection.info.backend_pid)
+            observer.execute("SELECT pg_terminate_backend(%s, 60000)", [lost[-1]])
+        return connection
+
+    expiries: list[dt.datetime] = []
+    with leased(source, destination, dt.timedelta(seconds=3)) as work:
+        expiries.append(expiry_of(observer, destination))
+        until("the lease is renewed", lambda: expiry_of(observer, destination) > expiries[0])
+        assert len(lost) == 3
+        assert not work.is_lost
+
+
+def test_commit_is_repeated_after_its_reply_was_lost(
+    destination: str, observer: psycopg.Connection
+) -> None:
+    failures = iter([True])
+
+    class Lossy:
+        """Loses the reply to the commit of one completion."""
+
+        def __enter__(self) -> psycopg.Connection:
+            self.connection = psycopg.connect()
+            return self.connection.__enter__()
+
+        def __exit__(self, *details: Any) -> None:
+            self.connection.__exit__(*details)
+            if details[0] is None and completing and next(failures, False):
+                raise psycopg.OperationalError("the connection is lost")
+
+    completing = False
+    with leased(Lossy, destination) as work:
+        work.record(Effect("t", 1))
+        completing = True
+    assert next(failures, False) is False
+    assert len(Idem(observer).effects("m", destination)) == 1
+
+
+def test_engine_of_sqlalchemy_is_not_disposed(destination: str) -> None:
+    with leased(ENGINE, destination):
+        pass
+    with ENGINE.connect() as connection:
+        assert connection.execute(sqlalchemy.text("SELECT 1")).scalar() == 1

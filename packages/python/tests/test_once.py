@@ -1,0 +1,142 @@
+"""External calls that are made once."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg_pool import ConnectionPool
+
+from idem_pg import (
+    CallNotDoneError,
+    CallRefusedError,
+    Found,
+    Idem,
+    IdemError,
+    Lease,
+    LeaseLostError,
+    OnUnknown,
+    UnknownResultError,
+    lease,
+)
+
+
+class Uncertain(Exception):
+    """The reply of the external system was lost."""
+
+
+class Gateway:
+    """An external system. `errors` are raised by the next requests."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.keys: list[str] = []
+
+    def charge(self, key: str) -> Any:
+        self.keys.append(key)
+        if self.errors:
+            raise self.errors.pop(0)
+        return {"receipt": len(self.keys)}
+
+
+@pytest.fixture
+def destination(observer: psycopg.Connection) -> str:
+    name = f"python.once.{uuid.uuid4()}"
+    observer.execute("SELECT idem_configure_retries(%s, base => '0')", [name])
+    return name
+
+
+def attempt(pool: ConnectionPool, destination: str, gateway: Gateway, on_unknown: Any) -> Any:
+    work = lease(pool, "m", destination)
+    assert isinstance(work, Lease), work
+    with work:
+        return work.once("charge", {"cents": 5}, gateway.charge, on_unknown=on_unknown)
+
+
+def test_recorded_result_is_returned_without_a_call(pool: ConnectionPool, destination: str) -> None:
+    gateway = Gateway()
+    work = lease(pool, "m", destination)
+    assert isinstance(work, Lease)
+    with work:
+        for _ in range(3):
+            result = work.once("charge", 1, gateway.charge, on_unknown=OnUnknown.FAIL)
+            assert result == {"receipt": 1}
+        assert len(gateway.keys) == 1
+        with pytest.raises(IdemError) as other:
+            work.once("charge", 2, gateway.charge, on_unknown=OnUnknown.FAIL)
+        assert other.value.sqlstate == "23000"
+    assert len(gateway.keys) == 1
+
+
+def test_unknown_call_is_repeated_with_the_same_key(pool: ConnectionPool, destination: str) -> None:
+    gateway = Gateway(Uncertain())
+    with pytest.raises(Uncertain):
+        attempt(pool, destination, gateway, OnUnknown.REPEAT)
+    assert attempt(pool, destination, gateway, OnUnknown.REPEAT) == {"receipt": 2}
+    assert gateway.keys[0] == gateway.keys[1]
+
+
+def test_unknown_call_is_not_repeated_with_fail(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    gateway = Gateway(Uncertain())
+    with pytest.raises(Uncertain):
+        attempt(pool, destination, gateway, OnUnknown.FAIL)
+    with pytest.raises(UnknownResultError) as unknown:
+        attempt(pool, destination, gateway, OnUnknown.FAIL)
+    assert (unknown.value.step, unknown.value.call.attempt) == ("charge", 2)
+    assert unknown.value.call.begun_at is not None
+    assert len(gateway.keys) == 1
+    assert [call.state for call in Idem(observer).calls("m", destination)] == ["unknown"]
+
+
+def test_unknown_call_is_looked_up(pool: ConnectionPool, destination: str) -> None:
+    gateway = Gateway(Uncertain())
+    with pytest.raises(Uncertain):
+        attempt(pool, destination, gateway, OnUnknown.FAIL)
+    found = attempt(pool, destination, gateway, lambda call: Found(call.idempotency_key))
+    assert found == gateway.keys[0]
+    assert len(gateway.keys) == 1
+
+
+def test_call_that_is_not_found_is_made(pool: ConnectionPool, destination: str) -> None:
+    gateway = Gateway(Uncertain())
+    with pytest.raises(Uncertain):
+        attempt(pool, destination, gateway, OnUnknown.FAIL)
+    assert attempt(pool, destination, gateway, lambda _: None) == {"receipt": 2}
+
+
+def test_call_without_effect_is_made_again(pool: ConnectionPool, destination: str) -> None:
+    gateway = Gateway(CallNotDoneError("not connected"))
+    with pytest.raises(CallNotDoneError):
+        attempt(pool, destination, gateway, OnUnknown.FAIL)
+    assert attempt(pool, destination, gateway, OnUnknown.FAIL) == {"receipt": 2}
+
+
+def test_rejected_call_is_never_repeated(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    gateway = Gateway(CallRefusedError("no such card"))
+    work = lease(pool, "m", destination)
+    assert isinstance(work, Lease)
+    with work:
+        for _ in range(2):
+            with pytest.raises(CallRefusedError, match="no such card"):
+                work.once("charge", 1, gateway.charge, on_unknown=OnUnknown.REPEAT)
+    assert len(gateway.keys) == 1
+    (call,) = Idem(observer).calls("m", destination)
+    assert (call.state, call.error) == ("failed", "no such card")
+
+
+def test_process_without_the_lease_makes_no_call(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    gateway = Gateway()
+    work = lease(pool, "m", destination)
+    assert isinstance(work, Lease)
+    with pytest.raises(LeaseLostError), work:
+        Idem(observer).release(work.held)
+        work.once("charge", 1, gateway.charge, on_unknown=OnUnknown.REPEAT)
+    assert gateway.keys == []

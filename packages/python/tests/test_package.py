@@ -1,0 +1,129 @@
+"""The package without a server: its surface, values that it rejects, and conversions."""
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy
+from connections import ENGINE
+from psycopg_pool import ConnectionPool
+
+import idem_pg
+from idem_pg import AsyncIdem, Claimed, Effect, Expired, Idem, InProgress, statements
+from idem_pg.errors import IdemError
+from idem_pg.once import text_of_error
+from idem_pg.outcomes import outcome_of
+from idem_pg.statements import claims, effects
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def test_asynchronous_modules_are_those_without_asyncio() -> None:
+    subprocess.run([sys.executable, PACKAGE / "make_async.py", "--check"], check=True)
+
+
+def test_both_classes_have_the_same_methods() -> None:
+    def methods(of: type) -> dict[str, Any]:
+        functions = inspect.getmembers(of, inspect.isfunction)
+        return {name: str(inspect.signature(function)) for name, function in functions}
+
+    assert len(methods(Idem)) > 30
+    assert methods(Idem) == methods(AsyncIdem)
+
+
+def test_every_name_of_the_package_exists() -> None:
+    assert sorted(idem_pg.__all__) == idem_pg.__all__
+    for name in idem_pg.__all__:
+        assert getattr(idem_pg, name).__doc__ or name in ("Acquired", "MessageId", "Outcome")
+
+
+def test_pools_are_rejected() -> None:
+    with ConnectionPool(min_size=0, max_size=1, open=False) as pool:
+        for wrong in [pool, ENGINE, psycopg, object(), None]:
+            with pytest.raises(TypeError, match="needs the connection or session of a transaction"):
+                Idem(wrong)
+            with pytest.raises(TypeError, match="needs the connection or session of a transaction"):
+                AsyncIdem(wrong)
+
+
+def test_connection_of_the_other_kind_is_rejected(observer: psycopg.Connection) -> None:
+    with pytest.raises(TypeError):
+        AsyncIdem(observer)
+    with pytest.raises(TypeError):
+        AsyncIdem(sqlalchemy.orm.Session())
+
+
+def test_outcomes_that_need_time_are_decoded() -> None:
+    assert outcome_of("expired", None) == Expired()
+    assert outcome_of("in_progress", None) == InProgress()
+    assert outcome_of("claimed", None) == Claimed()
+    with pytest.raises(ValueError, match="newer than this package"):
+        outcome_of("another", None)
+
+
+@pytest.mark.parametrize(
+    "effect",
+    [
+        Effect("t", 1, deliver_after=dt.datetime(2030, 1, 1)),
+        Effect("t", float("nan")),
+    ],
+)
+def test_effect_that_cannot_be_recorded_is_rejected(effect: Effect) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        effects.record("m", "d", effect)
+
+
+def test_send_rejects_a_delay() -> None:
+    later = dt.datetime(2030, 1, 1, tzinfo=dt.timezone.utc)
+    with pytest.raises(ValueError, match="deliver_after"):
+        effects.send(Effect("t", 1, deliver_after=later))
+
+
+def test_one_id_is_no_batch() -> None:
+    with pytest.raises(TypeError, match="list of ids"):
+        claims.try_claim_batch("m-1", "d")
+
+
+@pytest.mark.parametrize("wrong", [None, True, 1.5, b"m-1"])
+def test_value_that_is_no_id_is_rejected(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="a message id is"):
+        claims.try_claim(wrong, "d")
+    with pytest.raises(TypeError, match="a message id is"):
+        claims.try_claim_batch([wrong], "d")
+
+
+def test_integer_is_an_id() -> None:
+    statement: statements.Statement[Any] = claims.try_claim(4711, "d")
+    assert statement.parameters == ("4711", "d")
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "retryable"),
+    [
+        (None, True),
+        ("08006", True),
+        ("57P01", True),
+        ("40001", True),
+        ("40P01", True),
+        ("55P03", True),
+        ("22023", False),
+        ("55000", False),
+        ("25P01", False),
+    ],
+)
+def test_errors_that_can_be_retried(sqlstate: str | None, retryable: bool) -> None:
+    assert IdemError("text", sqlstate, None).retryable is retryable
+
+
+def test_text_of_an_error_can_be_stored() -> None:
+    text = text_of_error(ValueError("ä" * 9000 + "\0"))
+    assert text.startswith("ValueError: ä")
+    assert len(text.encode()) <= 8000
+    assert "\0" not in text

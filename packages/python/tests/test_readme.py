@@ -1,0 +1,29 @@
+"""The examples of the README."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from idem_pg import Duplicate
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def test_examples_run(observer: psycopg.Connection, capsys: pytest.CaptureFixture[str]) -> None:
+    observer.execute("CREATE TABLE account (id int PRIMARY KEY, balance int)")
+    observer.execute("CREATE TABLE greeted (id text)")
+    observer.execute("INSERT INTO account VALUES (7, 1000)")
+    examples = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    assert len(examples) == 5
+    names: dict[str, Any] = {}
+    for example in examples:
+        exec(compile(example, str(README), "exec"), names)
+    assert observer.execute("SELECT balance FROM account").fetchall() == [(499,)]
+    assert observer.execute("SELECT id FROM greeted").fetchall() == [("user-1",)]
+    assert capsys.readouterr().out == f"welcome\n{Duplicate()}\n"
+    observer.execute("DROP TABLE account, greeted")

@@ -1,0 +1,76 @@
+//! `packages/python`.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use idem_cluster::workspace_root;
+use idem_drivers::install;
+use idem_testkit::Database;
+
+use crate::run;
+
+/// Returns the command that runs a module of Python in the folder of the package.
+fn module(name: &str) -> Result<Command> {
+    let mut command = install::python_package()?;
+    command.args(["-m", name]);
+    Ok(command)
+}
+
+fn on(db: &Database, mut command: Command) -> Command {
+    db.cluster().set_server_of(&mut command);
+    command.env("PGDATABASE", db.name()).env("PGPORT", "5432");
+    command
+}
+
+/// The tests of the package, with every driver and ORM that it supports.
+#[tokio::test]
+async fn tests_of_the_python_package_pass() -> Result<()> {
+    let db = Database::with_idem("packages_python").await?;
+    let mut pytest = on(&db, module("pytest")?);
+    run(pytest.args(["--quiet", "--color=no"]))
+}
+
+#[test]
+fn python_package_is_typed_and_formatted() -> Result<()> {
+    let cache = workspace_root().join("target/drivers/cache");
+    let mut mypy = module("mypy")?;
+    run(mypy.arg("--cache-dir").arg(cache.join("mypy")))?;
+    run(module("ruff")?.args(["check", "--no-cache"]))?;
+    run(module("ruff")?.args(["format", "--check", "--no-cache"]))
+}
+
+/// Builds the wheel, and returns its path.
+fn wheel() -> Result<String> {
+    let folder = workspace_root().join("target/drivers/wheels");
+    let mut hatchling = module("hatchling")?;
+    run(hatchling
+        .args(["build", "-t", "wheel", "--clean", "-d"])
+        .arg(&folder))?;
+    let wheel = fs::read_dir(&folder)?
+        .next()
+        .context("there is no wheel")??;
+    Ok(wheel.path().display().to_string())
+}
+
+/// A new user installs the wheel into an empty environment, and runs the first example of the
+/// README: the duplicate changes nothing.
+#[tokio::test]
+async fn new_user_runs_the_first_example_in_python() -> Result<()> {
+    let wheel = wheel()?;
+    let environment = install::new_environment("new-user", &[&wheel, "psycopg[binary]==3.3.9"])?;
+
+    let readme = fs::read_to_string(workspace_root().join("packages/python/README.md"))?;
+    let example = readme.split("```python\n").nth(1).context("no example")?;
+    let example = example.split("```").next().context("no example")?;
+    let db = Database::with_idem("packages_new_user").await?;
+    let session = db.connect().await?;
+    let table = "CREATE TABLE account (id int PRIMARY KEY, balance int);
+                 INSERT INTO account VALUES (7, 1000)";
+    session.run(table).await?;
+    let mut python = on(&db, Command::new(environment.join("bin/python")));
+    run(python.current_dir(&environment).args(["-c", example]))?;
+    let balance = session.text("SELECT balance FROM account").await?;
+    ensure!(balance == "500", "the balance is {balance}");
+    Ok(())
+}
