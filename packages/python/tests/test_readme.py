@@ -18,6 +18,10 @@ def test_examples_run(observer: psycopg.Connection, capsys: pytest.CaptureFixtur
     observer.execute("CREATE TABLE account (id int PRIMARY KEY, balance int)")
     observer.execute("CREATE TABLE greeted (id text)")
     observer.execute("INSERT INTO account VALUES (7, 1000)")
+    observer.execute(
+        "SELECT idem_forget(id, destination) FROM idem.inbox "
+        "WHERE destination IN ('billing.charge', 'mail.welcome', 'tools.refund')"
+    )
     examples = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     assert len(examples) == 5
     names: dict[str, Any] = {}

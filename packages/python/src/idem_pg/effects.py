@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -82,18 +82,24 @@ def _members(effect: Effect) -> dict[str, Any]:
         members["payload_base64"] = base64.b64encode(effect.payload).decode()
     else:
         members["payload"] = effect.payload
-    optional = {
-        "key": effect.key,
-        "type": effect.type,
-        "headers": object_of(effect.headers),
-        "message_id": None if effect.message_id is None else str(effect.message_id),
-        "content_type": effect.content_type,
-        "deliver_after": None if effect.deliver_after is None else _time(effect.deliver_after),
-    }
-    return members | {name: value for name, value in optional.items() if value is not None}
+    for name in _OPTIONAL:
+        if (value := getattr(effect, name)) is not None:
+            members[name] = _OPTIONAL[name](value)
+    return members
 
 
 def _time(value: datetime) -> str:
     if value.tzinfo is None:
         raise ValueError("deliver_after has no time zone")
     return value.isoformat()
+
+
+_OPTIONAL: dict[str, Callable[[Any], Any]] = {
+    "key": str,
+    "type": str,
+    "headers": object_of,
+    "message_id": str,
+    "content_type": str,
+    "deliver_after": _time,
+}
+"""How the optional members of an effect become JSON."""

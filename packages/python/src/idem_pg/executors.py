@@ -28,10 +28,12 @@ def executor(connection: Any) -> Execute:
     """
     match kind_of(connection):
         case "psycopg.Connection" | "psycopg.Cursor":
-            return lambda sql, parameters: _fetched(connection.execute(_format(sql), parameters))
+            return lambda sql, parameters: _rows(
+                connection.execute(_format(sql), parameters).fetchall()
+            )
         case "sqlalchemy.Connection" | "sqlalchemy.Session":
-            return lambda sql, parameters: _fetched_by_sqlalchemy(
-                connection.execute(_text(sql), _named(parameters))
+            return lambda sql, parameters: _rows(
+                connection.execute(_text(sql), _named(parameters)).fetchall()
             )
         case "django.Connection":
             return lambda sql, parameters: _django(connection, sql, parameters)
@@ -46,15 +48,14 @@ def async_executor(connection: Any) -> AsyncExecute:
 
     async def psycopg(sql: str, parameters: tuple[Any, ...]) -> Rows:
         cursor = await connection.execute(_format(sql), parameters)
-        rows: Rows = await cursor.fetchall() if cursor.description else []
-        return rows
+        return _rows(await cursor.fetchall())
 
     async def asyncpg(sql: str, parameters: tuple[Any, ...]) -> Rows:
-        rows: Rows = await connection.fetch(sql, *parameters)
-        return rows
+        return _rows(await connection.fetch(sql, *parameters))
 
     async def sqlalchemy(sql: str, parameters: tuple[Any, ...]) -> Rows:
-        return _fetched_by_sqlalchemy(await connection.execute(_text(sql), _named(parameters)))
+        result = await connection.execute(_text(sql), _named(parameters))
+        return _rows(result.fetchall())
 
     match kind_of(connection):
         case "psycopg.AsyncConnection" | "psycopg.AsyncCursor":
@@ -93,7 +94,12 @@ _KINDS = {
 
 def kind_of(value: Any) -> str | None:
     """Returns the kind of a connection, session or pool, or None for every other object."""
-    for base in type(value).__mro__:
+    return _kind_of(type(value).__mro__)
+
+
+@functools.lru_cache(maxsize=512)
+def _kind_of(bases: tuple[type, ...]) -> str | None:
+    for base in bases:
         package = base.__module__.partition(".")[0]
         if kind := _KINDS.get((package, base.__name__)):
             return kind
@@ -130,20 +136,16 @@ def _named(parameters: tuple[Any, ...]) -> dict[str, Any]:
     return {f"p{number}": value for number, value in enumerate(parameters, 1)}
 
 
-def _fetched(cursor: Any) -> Rows:
-    rows: Rows = cursor.fetchall() if cursor.description else []
-    return rows
-
-
-def _fetched_by_sqlalchemy(result: Any) -> Rows:
-    rows: Rows = result.fetchall() if result.returns_rows else []
-    return rows
+def _rows(rows: Any) -> Rows:
+    """Returns the rows of a driver, with a type."""
+    fetched: Rows = rows
+    return fetched
 
 
 def _django(connection: Any, sql: str, parameters: tuple[Any, ...]) -> Rows:
     with connection.cursor() as cursor:
         cursor.execute(_format(sql), parameters)
-        return _fetched(cursor)
+        return _rows(cursor.fetchall())
 
 
 def run(execute: Execute, statement: Statement[T]) -> T:

@@ -1,8 +1,8 @@
 """The package idem-pg over psycopg, in autocommit mode.
 
 A statement that is the call of one function is executed by the method of the package, and its
-result is converted back to rows. `SELECT method_calls` returns how many statements were executed so.
-Every other statement is executed by the package as it is.
+result is converted back to rows. `SELECT method_calls` returns how many statements these are.
+Every other statement is executed by psycopg, and its error is translated by the package.
 """
 
 import datetime as dt
@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
+from protocol import Json, Refusal
 from psycopg.types.json import Jsonb
 
-from idem_pg import Dead, Duplicate, Effect, Exhausted, Held, Idem, IdemError, InProgress
-from idem_pg.statements import Statement
-from protocol import Json, Refusal
+from idem_pg import Dead, Duplicate, Effect, Exhausted, Held, Idem, IdemError, InProgress, executors
 
 CALL = re.compile(
     r"SELECT (?:(?P<columns>[\w, *:]+) FROM )?(?P<function>idem_\w+)\((?P<arguments>.*)\)"
@@ -107,25 +106,38 @@ class IdemSession:
             return [[IdemSession.method_calls]]
         try:
             call = translated(sql, arguments)
-            IdemSession.method_calls += 1
         except Untranslated:
-            call = statement(sql, arguments)
+            return self.run(sql, arguments)
+        IdemSession.method_calls += 1
         try:
             return call(self.idem)
         except IdemError as error:
             raise Refusal(error.sqlstate, error.hint, str(error)) from error
 
+    def run(self, sql: str, arguments: Sequence[Any]) -> list[list[Any]]:
+        """Executes a statement as it is. The errors are those of the package."""
+        # A parameter can occur more than once, and in any order.
+        numbers = [int(number) for number in re.findall(r"\$(\d+)", sql)]
+        text = re.sub(r"\$\d+", "%s", sql.replace("%", "%%"))
+        values = [parameter(arguments[number - 1]) for number in numbers]
+        try:
+            cursor = self.connection.execute(text, values)
+        except psycopg.Error as error:
+            found = error_of(error)
+            raise Refusal(found.sqlstate, found.hint, str(found)) from error
+        if cursor.description is None:
+            return []
+        return [[value_of(value) for value in row] for row in cursor]
+
     def close(self) -> None:
         self.connection.close()
 
 
-def statement(sql: str, values: Sequence[Any]) -> Callable[[Idem], list[list[Any]]]:
-    """Returns a function that executes a statement as it is."""
-    # A parameter can occur more than once, and in any order.
-    numbers = [int(number) for number in re.findall(r"\$(\d+)", sql)]
-    parameters = tuple(parameter(values[number - 1]) for number in numbers)
-    executed = Statement(sql.replace("%", "%%"), parameters, list)
-    return lambda idem: [[value_of(value) for value in row] for row in idem.run(executed)]
+def error_of(error: Exception) -> IdemError:
+    found = executors.translated(error)
+    if not isinstance(found, IdemError):
+        raise TypeError("the package does not know this error") from error
+    return found
 
 
 def value_of(value: Any) -> Any:
@@ -175,7 +187,9 @@ def named(parameters: Sequence[str], text: str, values: Sequence[Any]) -> dict[s
             value = values[int(argument["number"]) - 1]
             found[name] = uuid.UUID(value) if argument["uuid"] else value
     # The methods have no parameter that can be NULL and has no default.
-    if any(value is None or (isinstance(value, list) and None in value) for value in found.values()):
+    if any(
+        value is None or (isinstance(value, list) and None in value) for value in found.values()
+    ):
         raise Untranslated
     return found
 

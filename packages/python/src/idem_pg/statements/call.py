@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -14,9 +15,9 @@ T = TypeVar("T")
 Rows = Sequence[Sequence[Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Statement(Generic[T]):
-    """A statement, its parameters, and how its rows are read."""
+    """A statement that returns rows, its parameters, and how its rows are read."""
 
     sql: str
     parameters: tuple[Any, ...]
@@ -28,12 +29,12 @@ class Call:
 
     def __init__(self, function: str) -> None:
         self._function = function
-        self._arguments: list[str] = []
+        self._types: list[str | tuple[str, str]] = []
         self._parameters: list[Any] = []
 
     def add(self, sql_type: str, value: Any) -> Call:
+        self._types.append(sql_type)
         self._parameters.append(value)
-        self._arguments.append(f"CAST(${len(self._parameters)} AS {sql_type})")
         return self
 
     def id(self, message_id: MessageId) -> Call:
@@ -49,8 +50,8 @@ class Call:
 
     def option(self, name: str, sql_type: str, value: Any) -> Call:
         if value is not None:
-            self.add(sql_type, value)
-            self._arguments[-1] = f"{name} => {self._arguments[-1]}"
+            self._types.append((name, sql_type))
+            self._parameters.append(value)
         return self
 
     def json_option(self, name: str, value: Any) -> Call:
@@ -69,7 +70,17 @@ class Call:
         return Statement(f"SELECT {self._text()}", tuple(self._parameters), _none)
 
     def _text(self) -> str:
-        return f"{self._function}({', '.join(self._arguments)})"
+        return _call_text(self._function, tuple(self._types))
+
+
+@functools.lru_cache(maxsize=512)
+def _call_text(function: str, types: tuple[str | tuple[str, str], ...]) -> str:
+    """Returns the SQL of a call. A type alone is a positional argument."""
+    arguments = []
+    for number, argument in enumerate(types, 1):
+        name, sql_type = ("", argument) if isinstance(argument, str) else argument
+        arguments.append(f"{name and f'{name} => '}CAST(${number} AS {sql_type})")
+    return f"{function}({', '.join(arguments)})"
 
 
 def _first(rows: Rows) -> Any:
