@@ -131,6 +131,29 @@ def test_lost_lease_cancels_the_work(
     assert not Idem(observer).is_claimed("m", destination)
 
 
+def test_cancellation_is_not_hidden_by_a_lost_lease(
+    destination: str, observer: psycopg.Connection
+) -> None:
+    # Python 3.10 does not count the cancellations of a task.
+    expected = asyncio.CancelledError if hasattr(asyncio.Task, "uncancel") else LeaseLostError
+
+    async def work(opened: Any) -> None:
+        async def attempt() -> None:
+            async with await leased(opened, destination, SHORT) as lease:
+                steal(observer, lease.held, destination)
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    task.cancel()
+                    raise
+
+        task = asyncio.create_task(attempt())
+        with pytest.raises(expected):
+            await task
+
+    run(asyncpg_pool, work)
+
+
 def test_cancelled_work_is_not_counted(destination: str) -> None:
     async def work(opened: Any) -> None:
         started = asyncio.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import uuid
 from typing import Any
 
@@ -120,6 +121,9 @@ def test_tool_call_needs_its_id(pool: ConnectionPool, destination: str) -> None:
     charge = tool(pool, destination, Card(), OnUnknown.FAIL)
     with pytest.raises(TypeError, match="needs its id as the argument 'call_id'"):
         charge(5)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'key'"):
+        charge(5, call_id="call-1", key="mine")
+    assert list(inspect.signature(charge).parameters) == ["cents", "call_id", "context"]
     with pytest.raises(TypeError, match="has no parameter 'id'"):
         once(pool, destination, id="id", on_unknown=OnUnknown.FAIL)(lambda: None)
 

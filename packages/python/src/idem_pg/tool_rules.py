@@ -43,17 +43,20 @@ class Tool:
     def __init__(
         self, function: Callable[..., Any], id: str, key: str | None, ignore: Collection[str]
     ) -> None:
-        self._signature = inspect.signature(function)
+        whole = _signature_of(function)
         self._id = id
         self._key = key
-        self._ignore = {id, key, *ignore}
-        for name in self._ignore - {None}:
-            if name not in self._signature.parameters:
+        self._ignore = {id, *ignore}
+        for name in self._ignore | {key or id}:
+            if name not in whole.parameters:
                 raise TypeError(f"{function.__qualname__} has no parameter {name!r}")
+        # The caller does not pass the key, and a model does not see it.
+        seen = [parameter for name, parameter in whole.parameters.items() if name != key]
+        self.signature = whole.replace(parameters=seen)
 
     def bind(self, args: tuple[Any, ...], options: dict[str, Any]) -> ToolCall:
         """Returns the call with these arguments. Raises TypeError if the arguments do not fit."""
-        bound = self._signature.bind_partial(*args, **options)
+        bound = self.signature.bind_partial(*args, **options)
         bound.apply_defaults()
         if self._id not in bound.arguments or bound.arguments[self._id] is None:
             raise TypeError(f"a call of a tool needs its id as the argument {self._id!r}")
@@ -65,6 +68,14 @@ class Tool:
     def with_key(self, options: dict[str, Any], key: str) -> dict[str, Any]:
         """Returns the arguments by name with the idempotency key, if the function wants it."""
         return options if self._key is None else options | {self._key: key}
+
+
+def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Returns the signature, with types instead of their names, if all names are known."""
+    try:
+        return inspect.signature(function, eval_str=True)
+    except NameError:
+        return inspect.signature(function)
 
 
 def not_leased(call: ToolCall, other: Exhausted | Duplicate | InProgress | Dead) -> Exception:

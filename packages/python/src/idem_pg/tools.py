@@ -42,7 +42,8 @@ def once(
     - `id` is the name of the parameter with the id of the call, for example the id that the model
       gave to its tool call. Calls with the same id are the same call.
     - `on_unknown` decides what happens after a process died in the middle of a call.
-    - `key` is the name of a parameter that gets the idempotency key for the external system.
+    - `key` is the name of a parameter that gets the idempotency key for the external system. The
+      caller does not see it.
     - `ignore` has the names of parameters that are no part of the request, for example a context.
 
     The other arguments and the result are JSON. Raises ToolBusyError if another process runs the
@@ -81,6 +82,7 @@ def once(
                     raise mismatch(call, error) from error
             raise refused
 
+        called.__signature__ = tool.signature  # type: ignore[attr-defined]
         return called
 
     return decorate

@@ -15,7 +15,9 @@ mod python;
 pub use consumer::{node_consumer, python_consumer};
 pub use native::{c, go, java, perl, php, ruby};
 pub use node::{node, node_orm};
-pub use python::{new_environment, python, python_orm, python_package, python_package_driver};
+pub use python::{
+    new_environment, python, python_orm, python_package, python_package_driver, python_recipes,
+};
 
 /// Returns a lock that one installation at a time holds. It is also a lock between processes.
 fn alone() -> Result<File> {

@@ -1,5 +1,6 @@
 //! The drivers of Python, in a virtual environment.
 
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,18 +41,21 @@ pub fn python(driver: &str) -> Result<Command> {
 /// Fails when the ORMs cannot be installed.
 pub fn python_orm(orm: &str) -> Result<Command> {
     let mut command = python(orm)?;
-    let environment = environment()?;
-    let _alone = alone()?;
-    let folder = target("python-orms")?;
     let requirements = source("python").join("orms.txt");
-    let packages = [packages(&self::requirements())?, fs::read(&requirements)?].concat();
-    once(&folder, &packages, || {
-        fs::remove_dir_all(&folder)?;
-        let mut pip = pip(&environment, &requirements);
-        run(pip.arg("--target").arg(&folder))
-    })?;
+    let folder = beside(&environment()?, "python-orms", &requirements)?;
     command.env("PYTHONPATH", folder);
     Ok(command)
+}
+
+/// Installs packages into a folder of their own, for use with a virtual environment.
+fn beside(environment: &Path, name: &str, requirements: &Path) -> Result<PathBuf> {
+    let _alone = alone()?;
+    let folder = target(name)?;
+    once(&folder, &packages(requirements)?, || {
+        fs::remove_dir_all(&folder)?;
+        run(pip(environment, requirements).arg("--target").arg(&folder))
+    })?;
+    Ok(folder)
 }
 
 /// Returns the command that executes Python in the folder of the package `idem-pg`, with everything
@@ -65,6 +69,20 @@ pub fn python_package() -> Result<Command> {
     command.current_dir(package());
     command.env("PYTHONPATH", package().join("src"));
     command.env("PYTHONDONTWRITEBYTECODE", "1");
+    Ok(command)
+}
+
+/// Returns the command that executes Python in the folder of the package, with everything that its
+/// recipes need.
+///
+/// # Errors
+/// Fails when the packages cannot be installed.
+pub fn python_recipes() -> Result<Command> {
+    let requirements = package().join("recipes/requirements.txt");
+    let folder = beside(&package_environment()?, "python-recipes", &requirements)?;
+    let mut command = python_package()?;
+    let path = env::join_paths([package().join("src"), folder])?;
+    command.env("PYTHONPATH", path);
     Ok(command)
 }
 

@@ -31,6 +31,15 @@ async fn tests_of_the_python_package_pass() -> Result<()> {
     run(pytest.args(["--quiet", "--color=no"]))
 }
 
+/// The programs in `recipes`, which need further packages.
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test packages"]
+async fn recipes_of_python_run() -> Result<()> {
+    let db = Database::with_idem("packages_recipes").await?;
+    let mut pytest = on(&db, install::python_recipes()?);
+    run(pytest.args(["-m", "pytest", "recipes", "--quiet", "--color=no"]))
+}
+
 #[test]
 fn python_package_is_typed_and_formatted() -> Result<()> {
     let cache = workspace_root().join("target/drivers/cache");
