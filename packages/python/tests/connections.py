@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -14,6 +15,8 @@ import django
 import psycopg
 import sqlalchemy
 from django.conf import settings
+from psycopg import AsyncRawCursor, RawCursor
+from psycopg.rows import dict_row
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
@@ -42,6 +45,13 @@ ASYNCPG = "postgresql+asyncpg://"
 def psycopg_cursor() -> Iterator[Any]:
     with psycopg.connect() as connection, connection.cursor() as cursor:
         yield cursor
+
+
+@contextlib.contextmanager
+def psycopg_with_other_rows() -> Iterator[Any]:
+    connection = psycopg.Connection.connect(row_factory=dict_row, cursor_factory=RawCursor)
+    with connection:
+        yield connection
 
 
 @contextlib.contextmanager
@@ -77,6 +87,24 @@ async def psycopg_async() -> AsyncIterator[Any]:
 async def psycopg_async_cursor() -> AsyncIterator[Any]:
     async with psycopg_async() as connection, connection.cursor() as cursor:
         yield cursor
+
+
+@contextlib.asynccontextmanager
+async def psycopg_async_with_other_rows() -> AsyncIterator[Any]:
+    async with await psycopg.AsyncConnection.connect(
+        row_factory=dict_row, cursor_factory=AsyncRawCursor
+    ) as connection:
+        yield connection
+
+
+@contextlib.asynccontextmanager
+async def asyncpg_with_codecs() -> AsyncIterator[Any]:
+    async with asyncpg_connection() as connection:
+        for name in ("json", "jsonb"):
+            await connection.set_type_codec(
+                name, encoder=json.dumps, decoder=json.loads, schema="pg_catalog"
+            )
+        yield connection
 
 
 @contextlib.asynccontextmanager
@@ -116,6 +144,7 @@ async def sqlalchemy_async_session() -> AsyncIterator[Any]:
 SYNC: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "psycopg.Connection": psycopg.connect,
     "psycopg.Cursor": psycopg_cursor,
+    "psycopg with other rows": psycopg_with_other_rows,
     "sqlalchemy.Connection": ENGINE.begin,
     "sqlalchemy.Session": sqlalchemy_session,
     "sqlalchemy.scoped_session": sqlalchemy_scoped_session,
@@ -125,7 +154,9 @@ SYNC: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 ASYNC: dict[str, Callable[[], AbstractAsyncContextManager[Any]]] = {
     "psycopg.AsyncConnection": psycopg_async,
     "psycopg.AsyncCursor": psycopg_async_cursor,
+    "psycopg async with other rows": psycopg_async_with_other_rows,
     "asyncpg.Connection": asyncpg_connection,
+    "asyncpg with codecs": asyncpg_with_codecs,
     "asyncpg.PoolConnectionProxy": asyncpg_pool,
     "sqlalchemy.AsyncConnection over psycopg": lambda: sqlalchemy_async(PSYCOPG),
     "sqlalchemy.AsyncConnection over asyncpg": lambda: sqlalchemy_async(ASYNCPG),

@@ -131,6 +131,34 @@ def test_lost_lease_cancels_the_work(
     assert not Idem(observer).is_claimed("m", destination)
 
 
+def test_renewal_survives_a_server_that_is_not_available(
+    destination: str, observer: psycopg.Connection
+) -> None:
+    failed: list[Exception] = []
+
+    async def work(opened: Any) -> None:
+        @contextlib.asynccontextmanager
+        async def source() -> AsyncIterator[Any]:
+            if expiries and len(failed) < 3:
+                try:
+                    await asyncpg.connect(host="127.0.0.1", port=1)
+                except OSError as error:
+                    failed.append(error)
+                    raise
+            async with opened.acquire() as connection, connection.transaction():
+                yield connection
+
+        expiries: list[dt.datetime] = []
+        async with await leased(source, destination, dt.timedelta(seconds=3)) as lease:
+            expiries.append(expiry_of(observer, destination))
+            while expiry_of(observer, destination) == expiries[0]:
+                await asyncio.sleep(0.01)
+            assert len(failed) == 3
+            assert not lease.is_lost
+
+    run(asyncpg_pool, work)
+
+
 def test_cancellation_is_not_hidden_by_a_lost_lease(
     destination: str, observer: psycopg.Connection
 ) -> None:

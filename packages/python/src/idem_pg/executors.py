@@ -28,9 +28,7 @@ def executor(connection: Any) -> Execute:
     """
     match kind_of(connection):
         case "psycopg.Connection" | "psycopg.Cursor":
-            return lambda sql, parameters: _rows(
-                connection.execute(_format(sql), parameters).fetchall()
-            )
+            return _psycopg(connection)
         case "sqlalchemy.Connection" | "sqlalchemy.Session":
             return lambda sql, parameters: _rows(
                 connection.execute(_text(sql), _named(parameters)).fetchall()
@@ -46,10 +44,6 @@ def async_executor(connection: Any) -> AsyncExecute:
     Raises TypeError for an object that is no connection, cursor or session of a supported driver.
     """
 
-    async def psycopg(sql: str, parameters: tuple[Any, ...]) -> Rows:
-        cursor = await connection.execute(_format(sql), parameters)
-        return _rows(await cursor.fetchall())
-
     async def asyncpg(sql: str, parameters: tuple[Any, ...]) -> Rows:
         return _rows(await connection.fetch(sql, *parameters))
 
@@ -59,7 +53,7 @@ def async_executor(connection: Any) -> AsyncExecute:
 
     match kind_of(connection):
         case "psycopg.AsyncConnection" | "psycopg.AsyncCursor":
-            return psycopg
+            return _async_psycopg(connection)
         case "asyncpg.Connection":
             return asyncpg
         case "sqlalchemy.AsyncConnection" | "sqlalchemy.AsyncSession":
@@ -134,6 +128,34 @@ def _text(sql: str) -> Any:
 
 def _named(parameters: tuple[Any, ...]) -> dict[str, Any]:
     return {f"p{number}": value for number, value in enumerate(parameters, 1)}
+
+
+def _psycopg(connection: Any) -> Execute:
+    # The user's connection can have another kind of cursors and of rows.
+    from psycopg import Cursor
+    from psycopg.rows import tuple_row
+
+    owner = getattr(connection, "connection", connection)
+
+    def execute(sql: str, parameters: tuple[Any, ...]) -> Rows:
+        with Cursor(owner, row_factory=tuple_row) as cursor:
+            return cursor.execute(_format(sql), parameters).fetchall()
+
+    return execute
+
+
+def _async_psycopg(connection: Any) -> AsyncExecute:
+    from psycopg import AsyncCursor
+    from psycopg.rows import tuple_row
+
+    owner = getattr(connection, "connection", connection)
+
+    async def execute(sql: str, parameters: tuple[Any, ...]) -> Rows:
+        async with AsyncCursor(owner, row_factory=tuple_row) as cursor:
+            await cursor.execute(_format(sql), parameters)
+            return await cursor.fetchall()
+
+    return execute
 
 
 def _rows(rows: Any) -> Rows:

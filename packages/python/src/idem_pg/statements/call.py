@@ -79,7 +79,9 @@ def _call_text(function: str, types: tuple[str | tuple[str, str], ...]) -> str:
     arguments = []
     for number, argument in enumerate(types, 1):
         name, sql_type = ("", argument) if isinstance(argument, str) else argument
-        arguments.append(f"{name and f'{name} => '}CAST(${number} AS {sql_type})")
+        # The user can have changed how a driver converts JSON, so JSON is passed as text.
+        value = f"CAST(${number} AS text)" if sql_type == "jsonb" else f"${number}"
+        arguments.append(f"{name and f'{name} => '}CAST({value} AS {sql_type})")
     return f"{function}({', '.join(arguments)})"
 
 
