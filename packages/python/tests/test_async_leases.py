@@ -159,6 +159,23 @@ def test_renewal_survives_a_server_that_is_not_available(
     run(asyncpg_pool, work)
 
 
+def test_lease_is_acquired_when_the_server_is_available_again(destination: str) -> None:
+    ports = ["1", "1"]
+
+    async def work(opened: Any) -> None:
+        @contextlib.asynccontextmanager
+        async def source() -> AsyncIterator[Any]:
+            if ports:
+                await asyncpg.connect(host="127.0.0.1", port=ports.pop())
+            async with opened.acquire() as connection, connection.transaction():
+                yield connection
+
+        assert (await leased(source, destination)).held.attempt == 1
+        assert ports == []
+
+    run(asyncpg_pool, work)
+
+
 def test_cancellation_is_not_hidden_by_a_lost_lease(
     destination: str, observer: psycopg.Connection
 ) -> None:

@@ -183,8 +183,8 @@ def test_relay_delivers_and_parks_effects(
     idem.relay_park(relay, 0, token, second.message_id, "no such exchange")
     idem.relay_ack(relay, 0, token)
     assert idem.relay_next(relay) == []
-    sql = "SELECT message_id FROM idem.parked WHERE relay = %s"
-    assert scalar(observer, sql, relay) == second.message_id
+    sql = "SELECT message_id, error FROM idem.parked WHERE relay = %s"
+    assert observer.execute(sql, [relay]).fetchone() == (second.message_id, "no such exchange")
     observer.execute("SELECT idem_drop_relay(%s)", [relay])
 
 

@@ -193,7 +193,8 @@ def translated(error: Exception) -> Exception:
     # SQLAlchemy and Django raise errors of their own, with the error of the driver inside.
     found: BaseException | None = getattr(error, "driver_exception", None) or error
     while found is not None and not isinstance(found, IdemError):
-        if isinstance(found, ConnectionError):
+        # asyncpg raises the error of the operating system if it cannot connect.
+        if isinstance(found, OSError):
             return IdemError(str(found), None, None)
         if hasattr(found, "sqlstate"):
             hint = getattr(found, "hint", None)
