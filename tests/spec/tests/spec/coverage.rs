@@ -47,6 +47,20 @@ pub async fn undocumented(session: &Session, cases: &[Case]) -> Result<BTreeSet<
     Ok(undocumented)
 }
 
+/// Returns the names in a table of a page, such as `claims/first_claim_wins`, that no case has.
+pub fn unknown_cases<'p>(page: &'p str, cases: &[Case]) -> Vec<&'p str> {
+    let quoted = page.split('`').skip(1).step_by(2);
+    let is_case = |text: &&str| {
+        let is_letter = |c: char| c == '_' || c.is_ascii_lowercase();
+        let parts: Vec<_> = text.split('/').collect();
+        parts.len() == 2 && parts.iter().all(|part| part.chars().all(is_letter))
+    };
+    quoted
+        .filter(is_case)
+        .filter(|name| !cases.iter().any(|case| case.name == *name))
+        .collect()
+}
+
 fn expected_error(step: &Step) -> Option<(&str, &str)> {
     match step {
         Step::Call(call) => call

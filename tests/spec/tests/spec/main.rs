@@ -9,10 +9,10 @@ mod untyped;
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use idem_spec::{Case, all, failures, texts};
+use idem_spec::{Case, all, directory, failures, texts};
 use idem_testkit::Database;
 
-use coverage::{uncovered, undocumented};
+use coverage::{uncovered, undocumented, unknown_cases};
 use transfer::{TokioPostgres, Transfer};
 
 /// Every case passes with literals, as psql sends them.
@@ -82,6 +82,18 @@ fn case_names_are_unique() -> Result<()> {
     let cases = all()?;
     let names: BTreeSet<_> = cases.iter().map(|case| &case.name).collect();
     assert_eq!(names.len(), cases.len(), "two cases share a name");
+    Ok(())
+}
+
+/// docs/spec.md names cases that exist, and the number of cases.
+#[test]
+fn page_of_the_specification_names_existing_cases() -> Result<()> {
+    let page = std::fs::read_to_string(directory().join("../../docs/spec.md"))?;
+    let cases = all()?;
+    assert_eq!(unknown_cases(&page, &cases), Vec::<&str>::new());
+    assert!(page.contains(&format!("`tests/spec/cases`: {} lists", cases.len())));
+    let wrong = "a row with `claims/first_claim_wins` and `claims/no_such_case`";
+    assert_eq!(unknown_cases(wrong, &cases), ["claims/no_such_case"]);
     Ok(())
 }
 
