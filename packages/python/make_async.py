@@ -41,7 +41,7 @@ IDEM = [
 # What modules have in common that open transactions.
 OPENING = [
     (r"from \.idem import", "from .async_idem import"),
-    (r"collections.abc import ", "collections.abc import Awaitable, "),
+    (r"collections.abc import ", "collections.abc import Awaitable, Coroutine, "),
     (r"\b(Lease|Query|Renewal|Transactions)\b", r"Async\1"),
     (r"\b(short_transaction|transactions)\b(?=[(,`]|$)", r"async_\1"),
     (r"(return|=) (idem\.|async_short_transaction)", r"\1 await \2"),
@@ -55,7 +55,9 @@ LEASE = [
     (r"the `with` block", "the `async with` block"),
     (r"call: Callable\[\[str\], Any\]", "call: Callable[[str], Awaitable[Any]]"),
     (r"work: Callable\[\[AsyncIdem\], Any\]", "work: Callable[[AsyncIdem], Awaitable[Any]]"),
-    (r"\bself\.(_run|_begin|_finish|_fail|_complete|_release|once)\(", r"await self.\1("),
+    (r"\bself\.(_run|_begin|_finish|_fail|_end|_complete|_release|once)\(", r"await self.\1("),
+    (r"self\._renewal\.uninterrupted", "await self._renewal.uninterrupted"),
+    (r"^( +)idem\.", r"\1await idem."),
     (r"(return|=) (call\(|on_unknown\(|AsyncIdem\(connection)", r"\1 await \2"),
     (r"__(enter|exit)__", r"__a\1__"),
 ]
@@ -68,7 +70,10 @@ TOOLS = [
     (r"def once", "def async_once"),
     (r"return (_recorded|leased\.once|function)\(", r"return await \1("),
     (r"        with leased:", "        async with leased:"),
-    (r"Callable\[P, T\]", "Callable[P, Awaitable[T]]"),
+    (r"Callable\[P, T\]", "Callable[P, Coroutine[Any, Any, T]]"),
+    (r"is_asynchronous=False", "is_asynchronous=True"),
+    (r"    _give_up\(", "    await _give_up("),
+    (r"^( +)async_short_transaction\(", r"\1await async_short_transaction("),
 ]
 
 MODULES = {"idem.py": IDEM, "lease.py": LEASE, "tools.py": TOOLS}

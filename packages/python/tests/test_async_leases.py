@@ -265,3 +265,67 @@ def test_message_is_completed_with_the_writes_of_the_user(
 
     ids = run(asyncpg_pool, work)
     assert [effect.message_id for effect in Idem(observer).effects("m", destination)] == ids
+
+
+def test_lost_connection_is_repeated_by_every_step(
+    destination: str, observer: psycopg.Connection
+) -> None:
+    """asyncpg replaces the error of a lost connection by one of the rollback."""
+    lost: list[int] = []
+
+    async def work(opened: Any) -> None:
+        @contextlib.asynccontextmanager
+        async def source() -> AsyncIterator[Any]:
+            async with opened.acquire() as connection, connection.transaction():
+                if is_working and len(lost) < 2:
+                    lost.append(await connection.fetchval("SELECT pg_backend_pid()"))
+                    observer.execute("SELECT pg_terminate_backend(%s, 60000)", [lost[-1]])
+                yield connection
+
+        is_working = False
+        async with await leased(source, destination) as lease:
+            is_working = True
+            lease.record(Effect("t", 1))
+        assert len(lost) == 2
+
+    run(asyncpg_pool, work)
+    assert len(Idem(observer).effects("m", destination)) == 1
+
+
+def test_work_that_is_cancelled_again_and_again_is_not_counted(destination: str) -> None:
+    async def work(opened: Any) -> None:
+        started = asyncio.Event()
+
+        async def attempt() -> None:
+            async with await leased(opened, destination):
+                started.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(attempt())
+        await started.wait()
+        while not task.done():
+            task.cancel()
+            await asyncio.sleep(0)
+        while not isinstance(again := await async_lease(opened, "m", destination), AsyncLease):
+            await asyncio.sleep(0.01)
+        assert again.held.attempt == 1
+
+    run(asyncpg_pool, work)
+
+
+def test_lost_lease_of_a_body_with_another_error(
+    destination: str, observer: psycopg.Connection
+) -> None:
+    async def work(opened: Any) -> None:
+        with pytest.raises(LeaseLostError):
+            async with await leased(opened, destination, SHORT) as lease:
+                steal(observer, lease.held, destination)
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError as error:
+                    raise ValueError("converted") from error
+        task = asyncio.current_task()
+        assert task is not None
+        assert getattr(task, "cancelling", lambda: 0)() == 0
+
+    run(asyncpg_pool, work)

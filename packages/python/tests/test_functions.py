@@ -52,6 +52,7 @@ def test_lease_is_completed_with_its_effects(idem: Idem, destination: str) -> No
     other = idem.acquire("m", destination)
     assert isinstance(other, InProgress)
     assert other.retry_after is not None
+    assert dt.timedelta(0) < other.retry_after <= MINUTE
     idem.extend(mine)
     ids = idem.complete(mine, Effect("t", {"n": 1}))
     assert idem.acquire("m", destination) == Duplicate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import pickle
 import uuid
 from typing import Any
 
@@ -17,10 +18,12 @@ from idem_pg import (
     Duplicate,
     Found,
     Idem,
+    IdemError,
     Lease,
     OnUnknown,
     ToolBusyError,
     ToolFailedError,
+    UnknownCall,
     UnknownResultError,
     async_once,
     idempotent,
@@ -183,8 +186,9 @@ def test_failing_tool_call_has_a_last_attempt(
     for _ in range(2):
         with pytest.raises(TimeoutError):
             charge(5, call_id="call-1")
-    with pytest.raises(ToolFailedError, match="no attempt left"):
-        charge(5, call_id="call-1")
+    for _ in range(2):
+        with pytest.raises(ToolFailedError, match="no attempt left"):
+            charge(5, call_id="call-1")
     assert len(card.requests) == 2
 
 
@@ -204,3 +208,74 @@ def test_asynchronous_tool_runs_once(destination: str) -> None:
 
     asyncio.run(main())
     assert runs == [5]
+
+
+def test_claimed_call_without_a_result_has_failed(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    observer.execute("SELECT idem_try_record('call-1', %s, '[]')", [destination])
+    card = Card()
+    for _ in range(2):
+        with pytest.raises(ToolFailedError, match="its result is not recorded"):
+            tool(pool, destination, card, OnUnknown.REPEAT)(5, call_id="call-1")
+    assert card.requests == []
+    assert Idem(observer).calls("call-1", destination) == []
+
+
+def test_missing_argument_does_not_use_up_the_id(pool: ConnectionPool, destination: str) -> None:
+    charge = tool(pool, destination, Card(), OnUnknown.FAIL)
+    with pytest.raises(TypeError, match="missing a required argument: 'cents'"):
+        charge(call_id="call-1")
+    assert charge(5, call_id="call-1") == {"charged": 5}
+
+
+def test_error_of_the_tool_counts_as_an_attempt(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    observer.execute(
+        "SELECT idem_configure_retries(%s, max_attempts => 1, base => '0')", [destination]
+    )
+    card = Card(IdemError("of the tool itself", "23000", None))
+    charge = tool(pool, destination, card, OnUnknown.REPEAT)
+    with pytest.raises(IdemError, match="of the tool itself"):
+        charge(5, call_id="call-1")
+    with pytest.raises(ToolFailedError, match="no attempt left"):
+        charge(5, call_id="call-1")
+
+
+def test_function_of_the_wrong_kind_is_rejected(pool: ConnectionPool, destination: str) -> None:
+    async def coroutine(call_id: str) -> None: ...
+
+    def plain(call_id: str, key: str = "") -> None: ...
+
+    def generator(connection: Any) -> Any:
+        yield
+
+    options: Any = {"id": "call_id", "on_unknown": OnUnknown.FAIL}
+    with pytest.raises(TypeError, match="async_once"):
+        once(pool, destination, **options)(coroutine)
+    with pytest.raises(TypeError, match="async_once"):
+        async_once(pool_function, destination, **options)(plain)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not keyword-only"):
+        once(pool, destination, key="key", **options)(plain)
+    with pytest.raises(TypeError, match="generator"):
+        idempotent(destination=destination, id=str)(generator)
+
+
+def pool_function() -> Any:
+    raise AssertionError("no connection is needed")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        IdemError("text", "22023", "hint"),
+        ToolBusyError("call-1", None),
+        UnknownResultError("charge", UnknownCall("key", 1, None)),
+    ],
+)
+def test_errors_can_be_sent_to_another_process(error: Exception) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)

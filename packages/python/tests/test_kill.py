@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import uuid
 from pathlib import Path
 
@@ -43,8 +44,13 @@ def run_and_kill(destination: str, variant: str, step: str) -> None:
         [*command, step], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as killed:
         assert killed.stdout is not None
-        assert killed.stdout.readline() == "stopped\n"
+        # If the process does not reach the step, it is killed too, and the line is empty.
+        deadline = threading.Timer(60, killed.kill)
+        deadline.start()
+        line = killed.stdout.readline()
+        deadline.cancel()
         killed.kill()
+        assert line == "stopped\n"
     subprocess.run(command, check=True, timeout=60)
 
 

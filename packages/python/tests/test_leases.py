@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import threading
 import uuid
 from typing import Any
 
@@ -21,14 +23,17 @@ from idem_pg import (
     Exhausted,
     Held,
     Idem,
+    IdemError,
     InProgress,
     Lease,
     LeaseLostError,
     LeaseNotCompletedError,
+    OnUnknown,
     lease,
 )
+from idem_pg.lease_rules import RENEWAL_THREAD
 
-SHORT = dt.timedelta(milliseconds=300)
+SHORT = dt.timedelta(seconds=2)
 
 
 @pytest.fixture
@@ -234,3 +239,87 @@ def test_engine_of_sqlalchemy_is_not_disposed(destination: str) -> None:
         pass
     with ENGINE.connect() as connection:
         assert connection.execute(sqlalchemy.text("SELECT 1")).scalar() == 1
+
+
+def test_repeated_completion_records_its_effects_once(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    with leased(pool, destination) as work:
+        work.record(Effect("recorded", 1))
+        for is_last in [False, True]:
+            with pool.connection() as connection:
+                work.complete(connection, Effect("t", 1))
+                if not is_last:
+                    connection.rollback()
+    topics = [effect.topic for effect in Idem(observer).effects("m", destination)]
+    assert topics == ["recorded", "t"]
+
+
+def test_error_in_an_open_transaction_ends_the_block(
+    pool: ConnectionPool, destination: str
+) -> None:
+    """The release would wait for the transaction of the same program."""
+    with pytest.raises(ValueError, match="broken"), psycopg.connect() as connection:
+        with leased(pool, destination) as work:
+            work.complete(connection)
+            raise ValueError("broken")
+    assert isinstance(lease(pool, "m", destination), InProgress)
+
+
+def test_effect_that_is_no_json_fails_at_once(pool: ConnectionPool, destination: str) -> None:
+    with pytest.raises(TypeError), leased(pool, destination) as work:
+        work.record(Effect("t", object()))
+        pytest.fail("the effect is accepted")
+    assert isinstance(lease(pool, "m", destination), InProgress)
+
+
+def test_effect_that_the_server_rejects_releases_the_message(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    observer.execute("SELECT idem_configure_retries(%s, base => '0')", [destination])
+    with pytest.raises(IdemError) as rejected, leased(pool, destination) as work:
+        work.record(Effect("", 1))
+    assert rejected.value.sqlstate == "22023"
+    again = leased(pool, destination)
+    assert again.held.last_error is not None
+    assert again.held.last_error.startswith("IdemError: ")
+
+
+def test_lease_is_lost_when_its_extension_hangs(destination: str) -> None:
+    end = threading.Event()
+
+    def source() -> Any:
+        if threading.current_thread().name == RENEWAL_THREAD:
+            end.wait(60)
+        return psycopg.connect()
+
+    work = leased(source, destination, dt.timedelta(milliseconds=200))
+    with contextlib.suppress(LeaseLostError), work:
+        until("the lease is lost", lambda: work.is_lost)
+        end.set()
+
+
+def test_lost_reply_to_the_begin_of_a_call_is_not_unknown(
+    destination: str, observer: psycopg.Connection
+) -> None:
+    """The step is unknown because of this process itself, so the call is made."""
+    losses = iter([True])
+    keys: list[str] = []
+
+    class Lossy:
+        def __enter__(self) -> psycopg.Connection:
+            self.connection = psycopg.connect()
+            return self.connection.__enter__()
+
+        def __exit__(self, *details: Any) -> None:
+            self.connection.__exit__(*details)
+            if is_beginning and next(losses, False):
+                raise psycopg.OperationalError("the connection is lost")
+
+    is_beginning = False
+    with leased(Lossy, destination) as work:
+        is_beginning = True
+        work.once("charge", 1, keys.append, on_unknown=OnUnknown.FAIL)
+    assert len(keys) == 1
+    (call,) = Idem(observer).calls("m", destination)
+    assert (call.state, call.attempt) == ("done", 2)

@@ -13,6 +13,7 @@ from idem_pg import (
     CallNotDoneError,
     CallRefusedError,
     Found,
+    Held,
     Idem,
     IdemError,
     Lease,
@@ -68,6 +69,15 @@ def test_recorded_result_is_returned_without_a_call(pool: ConnectionPool, destin
             work.once("charge", 2, gateway.charge, on_unknown=OnUnknown.FAIL)
         assert other.value.sqlstate == "23000"
     assert len(gateway.keys) == 1
+
+
+def test_every_attempt_returns_the_same_response(pool: ConnectionPool, destination: str) -> None:
+    work = lease(pool, "m", destination)
+    assert isinstance(work, Lease)
+    with work:
+        for _ in range(2):
+            result = work.once("s", 1, lambda _: {1: (1, 2)}, on_unknown=OnUnknown.FAIL)
+            assert result == {"1": [1, 2]}
 
 
 def test_unknown_call_is_repeated_with_the_same_key(pool: ConnectionPool, destination: str) -> None:
@@ -140,3 +150,34 @@ def test_process_without_the_lease_makes_no_call(
         Idem(observer).release(work.held)
         work.once("charge", 1, gateway.charge, on_unknown=OnUnknown.REPEAT)
     assert gateway.keys == []
+
+
+def test_long_rejection_is_recorded(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    gateway = Gateway(CallRefusedError("x" * 9000 + "\0"))
+    work = lease(pool, "m", destination)
+    assert isinstance(work, Lease)
+    with work, pytest.raises(CallRefusedError):
+        work.once("charge", 1, gateway.charge, on_unknown=OnUnknown.REPEAT)
+    (call,) = Idem(observer).calls("m", destination)
+    assert (call.state, call.error) == ("failed", "x" * 8000)
+
+
+def test_result_after_a_lost_lease_belongs_to_the_other_process(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    idem = Idem(observer)
+    work = lease(pool, "m", destination)
+    assert isinstance(work, Lease)
+
+    def refuse(_: str) -> Any:
+        idem.release(work.held)
+        other = idem.acquire("m", destination)
+        assert isinstance(other, Held)
+        idem.begin_call("m", destination, "charge", 1, token=other.token)
+        raise CallRefusedError("no such card")
+
+    with pytest.raises(LeaseLostError), work:
+        work.once("charge", 1, refuse, on_unknown=OnUnknown.REPEAT)
+    idem.finish_call("m", destination, "charge", {"receipt": 1})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import enum
 import inspect
 import subprocess
 import sys
@@ -104,6 +105,14 @@ def test_integer_is_an_id() -> None:
     assert statement.parameters == ("4711", "d")
 
 
+class Kind(str, enum.Enum):
+    FIRST = "m-1"
+
+
+def test_value_of_an_enum_is_an_id() -> None:
+    assert claims.try_claim(Kind.FIRST, "d").parameters == ("m-1", "d")
+
+
 @pytest.mark.parametrize(
     ("sqlstate", "retryable"),
     [
@@ -120,6 +129,12 @@ def test_integer_is_an_id() -> None:
 )
 def test_errors_that_can_be_retried(sqlstate: str | None, retryable: bool) -> None:
     assert IdemError("text", sqlstate, None).retryable is retryable
+
+
+def test_value_that_psycopg_cannot_send_is_no_lost_connection() -> None:
+    with psycopg.connect() as connection:
+        with pytest.raises(psycopg.DataError):
+            Idem(connection).try_claim("a\0b", "d")
 
 
 def test_text_of_an_error_can_be_stored() -> None:

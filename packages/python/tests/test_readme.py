@@ -15,6 +15,7 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 def test_examples_run(observer: psycopg.Connection, capsys: pytest.CaptureFixture[str]) -> None:
+    observer.execute("DROP TABLE IF EXISTS account, greeted")
     observer.execute("CREATE TABLE account (id int PRIMARY KEY, balance int)")
     observer.execute("CREATE TABLE greeted (id text)")
     observer.execute("INSERT INTO account VALUES (7, 1000)")

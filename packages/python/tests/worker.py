@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 
 from idem_pg import Effect, Found, Idem, Lease, OnUnknown, UnknownCall, lease
+from idem_pg.lease_rules import RENEWAL_THREAD
 
 DESTINATION, VARIANT, STOP = [*sys.argv[1:], ""][:3]
 
@@ -38,7 +40,9 @@ class Source:
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[Any]:
-        step = next(self._steps, "")
+        # The renewal opens transactions too.
+        is_renewal = threading.current_thread().name == RENEWAL_THREAD
+        step = "" if is_renewal else next(self._steps, "")
         with psycopg.connect() as connection:
             yield connection
             reach(f"before {step}")

@@ -12,10 +12,11 @@ from uuid import UUID
 
 from .async_idem import AsyncIdem
 from .async_renewal import AsyncRenewal
-from .effects import Effect, Effects
+from .effects import Effect, Effects, json_copy, text_of
 from .errors import IdemError, LeaseLostError
+from .external_calls import Begun
 from .ids import MessageId
-from .lease_rules import LOST, Completion, Ending, ending_of
+from .lease_rules import LOST, SHORT_LOCK_TIMEOUT, Completion, Ending, ending_of
 from .leases import DEFAULT_LEASE, Exhausted, Held
 from .once import (
     AsyncQuery,
@@ -23,6 +24,7 @@ from .once import (
     CallRefusedError,
     OnUnknown,
     UnknownResultError,
+    storable,
     text_of_error,
     unknown_of,
 )
@@ -61,8 +63,11 @@ class AsyncLease:
         self._renewal = AsyncRenewal(self._transactions, held)
 
     def record(self, effects: Effects) -> None:
-        """Records effects when the block completes the message."""
-        self._effects.extend([effects] if isinstance(effects, Effect) else effects)
+        """Records effects when the message is completed."""
+        added = [effects] if isinstance(effects, Effect) else list(effects)
+        # An effect that is no JSON fails here, and not at the end of the block.
+        text_of(added)
+        self._effects.extend(added)
 
     def give_back(self) -> None:
         """Releases the message at the end of the block, without counting the attempt."""
@@ -71,13 +76,14 @@ class AsyncLease:
     async def complete(self, connection: Any, effects: Effects = ()) -> list[UUID]:
         """Completes the message in the transaction of this connection, together with its writes.
 
-        Returns the message ids of the effects. Call it once, at the end, and commit.
+        Returns the message ids of the effects: those of `record`, and these. Call it at the end of
+        the transaction, and commit before the end of the block. It ends the renewal.
         """
         self._renewal.stop()
         self._completion = Completion.BY_USER
-        self.record(effects)
+        added = [effects] if isinstance(effects, Effect) else list(effects)
         try:
-            return await AsyncIdem(connection).complete(self.held, self._effects)
+            return await AsyncIdem(connection).complete(self.held, [*self._effects, *added])
         except IdemError as error:
             raise self._or_lost(error) from error
 
@@ -94,8 +100,9 @@ class AsyncLease:
         *,
         on_unknown: OnUnknown | AsyncQuery,
     ) -> Any:
-        """Makes an external call once, and returns its response, which is JSON.
+        """Makes an external call once, and returns its response.
 
+        The request and the response are JSON: a response that is none leaves the result unknown.
         `call` gets the idempotency key. If an earlier attempt began the call and its result is not
         known, `on_unknown` decides: it repeats the call, fails, or looks the result up. An error of
         `call` other than CallRefusedError and CallNotDoneError leaves the result unknown.
@@ -134,28 +141,32 @@ class AsyncLease:
             raise LeaseLostError(LOST) from error
         match ending_of(error, self._completion):
             case Ending.COMPLETE:
-                await self._complete()
+                await self._renewal.uninterrupted(self._end, None)
             case Ending.CHECK:
                 if not await self._run(self._is_claimed):
                     raise self._completion.not_committed()
             case Ending.RELEASE:
-                await self._release(error)
+                await self._renewal.uninterrupted(self._release, error)
 
-    async def _begin(self, step: str, request: Any) -> Any:
+    async def _begin(self, step: str, request: Any) -> Begun:
         held = self.held
+        seen: list[Begun] = []
 
-        async def begin(idem: AsyncIdem) -> Any:
-            return await idem.begin_call(
+        async def begin(idem: AsyncIdem) -> None:
+            begun = await idem.begin_call(
                 held.message_id, held.destination, step, request, token=held.token
             )
+            seen.append(begun)
 
         try:
-            return await self._run(begin)
+            await self._run(begin)
         except IdemError as error:
             raise self._or_lost(error) from error
+        # After a lost reply the step is unknown because of this process itself.
+        return seen[0] if seen[0].state == "new" else seen[-1]
 
     async def _finish(self, step: str, response: Any) -> Any:
-        held = self.held
+        held, response = self.held, json_copy(response)
         await self._run(
             lambda idem: idem.finish_call(held.message_id, held.destination, step, response)
         )
@@ -163,12 +174,27 @@ class AsyncLease:
 
     async def _fail(self, step: str, error: Exception) -> None:
         held, retryable = self.held, isinstance(error, CallNotDoneError)
-        text = str(error) or text_of_error(error)
-        await self._run(
-            lambda idem: idem.fail_call(
-                held.message_id, held.destination, step, text, retryable=retryable
-            )
-        )
+        text = storable(str(error)) or text_of_error(error)
+
+        async def fail(idem: AsyncIdem) -> None:
+            # The holder of the next lease may be making the call, so only the holder records.
+            await idem.extend(held)
+            await idem.fail_call(held.message_id, held.destination, step, text, retryable=retryable)
+
+        try:
+            await self._run(fail)
+        except IdemError as failed:
+            raise self._or_lost(failed) from error
+
+    async def _end(self, _: None) -> None:
+        """Completes the message, or releases it with the error of the completion."""
+        try:
+            await self._complete()
+        except Exception as error:
+            is_unavailable = isinstance(error, IdemError) and error.is_connection_lost
+            if not is_unavailable and not isinstance(error, LeaseLostError):
+                await self._release(error)
+            raise
 
     async def _complete(self) -> None:
         try:
@@ -180,8 +206,14 @@ class AsyncLease:
 
     async def _release(self, error: BaseException | None) -> None:
         reason, final = self._completion.reason(error)
+
+        async def release(idem: AsyncIdem) -> None:
+            # A transaction of the user that has called `complete` can still be open.
+            await idem.run(SHORT_LOCK_TIMEOUT)
+            await idem.release(self.held, reason, final=final)
+
         try:
-            await self._run(lambda idem: idem.release(self.held, reason, final=final))
+            await self._run(release)
         except IdemError:
             # The lease expires, and the attempt stays counted. The error of the block is more
             # useful to the caller.

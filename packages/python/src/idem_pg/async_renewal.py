@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from .async_idem import AsyncIdem
 from .errors import IdemError
-from .lease_rules import pause_of, renew_at
+from .lease_rules import RENEWAL_THREAD, pause_of, renew_at
 from .leases import Held
 from .transactions import AsyncTransactions
+
+T = TypeVar("T")
+
+_STEPS: set[asyncio.Future[Any]] = set()
+"""The event loop keeps only weak references to its tasks."""
 
 
 class AsyncRenewal:
@@ -33,7 +40,7 @@ class AsyncRenewal:
 
     def start(self) -> None:
         self._worker = asyncio.current_task()
-        self._task = asyncio.create_task(self._renew(), name="idem lease")
+        self._task = asyncio.create_task(self._renew(), name=RENEWAL_THREAD)
 
     def stop(self) -> None:
         """Stops the renewal. An extension that is under way is interrupted."""
@@ -42,14 +49,24 @@ class AsyncRenewal:
             self._task.cancel()
 
     def is_cause_of(self, error: BaseException | None) -> bool:
-        """Returns whether this renewal has cancelled the worker with this error."""
-        if not (self._has_cancelled and isinstance(error, asyncio.CancelledError)):
+        """Returns whether this renewal has ended the block with this error."""
+        if not self._has_cancelled:
             return False
+        self._has_cancelled = False
         task = asyncio.current_task()
         # Python 3.10 does not count the cancellations of a task.
-        if task is not None and hasattr(task, "uncancel"):
-            return bool(task.uncancel() == 0)
-        return True
+        others = task.uncancel() if task is not None and hasattr(task, "uncancel") else 0
+        return error is not None and others == 0
+
+    async def uninterrupted(self, work: Callable[[T], Awaitable[None]], argument: T) -> None:
+        """Runs a step of the end of the block in a task of its own.
+
+        The step continues if this task is cancelled, also again and again as anyio does.
+        """
+        step = asyncio.ensure_future(work(argument))
+        _STEPS.add(step)
+        step.add_done_callback(_STEPS.discard)
+        await asyncio.shield(step)
 
     async def _renew(self) -> None:
         duration = self._held.duration.total_seconds()

@@ -8,17 +8,17 @@ id, and returns the recorded result to every repeated call."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from .async_idem import AsyncIdem
 from .async_lease import AsyncLease, async_lease
 from .errors import IdemError
-from .leases import DEFAULT_LEASE
+from .leases import DEFAULT_LEASE, Exhausted
 from .once import AsyncQuery, CallRefusedError, OnUnknown, UnknownResultError
 from .outcomes import Duplicate
-from .tool_rules import STEP, Tool, ToolCall, mismatch, not_leased
+from .tool_rules import STEP, Tool, ToolCall, mismatch, not_leased, not_recorded
 from .transactions import AsyncTransactions, async_short_transaction, async_transactions
 
 P = ParamSpec("P")
@@ -34,7 +34,7 @@ def async_once(
     key: str | None = None,
     ignore: Collection[str] = (),
     lease_for: timedelta = DEFAULT_LEASE,
-) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
+) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
     """Makes each call of a function once.
 
     - `source` opens transactions: see `async_transactions`.
@@ -51,8 +51,10 @@ def async_once(
     """
     opened = async_transactions(source)
 
-    def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-        tool = Tool(function, id, key, ignore)
+    def decorate(
+        function: Callable[P, Coroutine[Any, Any, T]],
+    ) -> Callable[P, Coroutine[Any, Any, T]]:
+        tool = Tool(function, id, key, ignore, is_asynchronous=True)
 
         @functools.wraps(function)
         async def called(*args: P.args, **options: P.kwargs) -> Any:
@@ -61,10 +63,17 @@ def async_once(
             if isinstance(leased, Duplicate):
                 return await _recorded(opened, destination, call)
             if not isinstance(leased, AsyncLease):
+                if isinstance(leased, Exhausted):
+                    await _give_up(opened, leased)
                 raise not_leased(call, leased)
+            failures: list[Exception] = []
 
             async def run(key: str) -> Any:
-                return await function(*args, **tool.with_key(options, key))
+                try:
+                    return await function(*args, **tool.with_key(options, key))
+                except Exception as error:
+                    failures.append(error)
+                    raise
 
             async with leased:
                 try:
@@ -77,6 +86,8 @@ def async_once(
                     leased.give_back()
                     raise
                 except IdemError as error:
+                    if error in failures:
+                        raise
                     leased.give_back()
                     raise mismatch(call, error) from error
             raise refused
@@ -87,16 +98,30 @@ def async_once(
     return decorate
 
 
+async def _give_up(opened: AsyncTransactions, exhausted: Exhausted) -> None:
+    """Releases the lease of a call without attempts. Otherwise it would seem to be in progress."""
+    reason = exhausted.held.last_error or "no attempt is left"
+    await async_short_transaction(
+        opened, lambda idem: idem.release(exhausted.held, reason, final=True)
+    )
+
+
 async def _recorded(opened: AsyncTransactions, destination: str, call: ToolCall) -> Any:
     """Returns the result that an earlier call has recorded."""
 
-    async def begin(idem: AsyncIdem) -> Any:
+    async def find(idem: AsyncIdem) -> Any:
+        known = await idem.calls(call.message_id, destination)
+        if not any(entry.step == STEP for entry in known):
+            raise not_recorded(call)
+        # Compares the arguments. The step has begun already, so this writes nothing.
         return await idem.begin_call(call.message_id, destination, STEP, call.request)
 
     try:
-        begun = await async_short_transaction(opened, begin)
+        begun = await async_short_transaction(opened, find)
     except IdemError as error:
         raise mismatch(call, error) from error
     if begun.state == "failed":
         raise CallRefusedError(begun.error)
+    if begun.state != "done":
+        raise not_recorded(call)
     return begun.response

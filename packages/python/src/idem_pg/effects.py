@@ -69,6 +69,11 @@ def object_of(headers: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if headers is None else dict(headers)
 
 
+def json_copy(value: Any) -> Any:
+    """Returns a value as JSON returns it: a tuple becomes a list, a key becomes a text."""
+    return json.loads(json_text(value))
+
+
 def text_of(effects: Effects) -> str:
     """Returns the effects as the text of a JSON array."""
     if isinstance(effects, Effect):

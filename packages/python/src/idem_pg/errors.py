@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 _CONFLICTS = frozenset({"40001", "40P01", "55P03"})
 _CONNECTION_LOST = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "53300"})
 
@@ -18,6 +20,9 @@ class IdemError(Exception):
         """Five characters, or None if the connection was lost."""
         self.hint = hint
         """What to do, as a sentence."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.sqlstate, self.hint)
 
     @property
     def is_connection_lost(self) -> bool:

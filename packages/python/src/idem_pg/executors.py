@@ -45,7 +45,12 @@ def async_executor(connection: Any) -> AsyncExecute:
     """
 
     async def asyncpg(sql: str, parameters: tuple[Any, ...]) -> Rows:
-        return _rows(await connection.fetch(sql, *parameters))
+        try:
+            return _rows(await connection.fetch(sql, *parameters))
+        except Exception as error:
+            if not hasattr(error, "sqlstate") and _is_closed(connection):
+                raise IdemError(str(error), None, None) from error
+            raise
 
     async def sqlalchemy(sql: str, parameters: tuple[Any, ...]) -> Rows:
         result = await connection.execute(_text(sql), _named(parameters))
@@ -158,6 +163,15 @@ def _async_psycopg(connection: Any) -> AsyncExecute:
     return execute
 
 
+def _is_closed(connection: Any) -> bool:
+    """Returns whether a connection of asyncpg is lost. Its errors do not always tell."""
+    try:
+        return bool(connection.is_closed())
+    except Exception:
+        # The pool has taken the connection back.
+        return True
+
+
 def _rows(rows: Any) -> Rows:
     """Returns the rows of a driver, with a type."""
     fetched: Rows = rows
@@ -197,6 +211,8 @@ def translated(error: Exception) -> Exception:
         if isinstance(found, OSError):
             return IdemError(str(found), None, None)
         if hasattr(found, "sqlstate"):
+            if found.sqlstate is None and not _is_lost(found):
+                return error
             hint = getattr(found, "hint", None)
             diagnostics = getattr(found, "diag", None)
             if diagnostics is not None:
@@ -204,3 +220,13 @@ def translated(error: Exception) -> Exception:
             return IdemError(str(found), found.sqlstate, hint)
         found = found.__cause__
     return error
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Returns whether an error of psycopg without a SQLSTATE is a lost connection.
+
+    Other such errors are those of values that psycopg cannot send, or of a pool.
+    """
+    return type(error).__module__.partition(".")[0] == "psycopg" and any(
+        base.__name__ in ("OperationalError", "InterfaceError") for base in type(error).__mro__
+    )

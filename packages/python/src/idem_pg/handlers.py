@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from .async_idem import AsyncIdem
@@ -34,8 +34,8 @@ class idempotent:  # noqa: N801
 
     @overload
     def __call__(
-        self, handler: Callable[Concatenate[C, P], Awaitable[T]]
-    ) -> Callable[Concatenate[C, P], Awaitable[T | Duplicate]]: ...
+        self, handler: Callable[Concatenate[C, P], Coroutine[Any, Any, T]]
+    ) -> Callable[Concatenate[C, P], Coroutine[Any, Any, T | Duplicate]]: ...
 
     @overload
     def __call__(
@@ -43,6 +43,8 @@ class idempotent:  # noqa: N801
     ) -> Callable[Concatenate[C, P], T | Duplicate]: ...
 
     def __call__(self, handler: Any) -> Any:
+        if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+            raise TypeError("a generator would run after the claim: use a function")
         if inspect.iscoroutinefunction(handler):
             return self._asynchronous(handler)
         return self._synchronous(handler)

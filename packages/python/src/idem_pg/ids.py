@@ -12,4 +12,5 @@ def id_text(message_id: MessageId) -> str:
     """Returns an id as text. Raises TypeError for a value that is no id, for example None."""
     if isinstance(message_id, bool) or not isinstance(message_id, (str, UUID, int)):
         raise TypeError(f"a message id is a str, a UUID or an int, not {message_id!r}")
-    return str(message_id)
+    # str() of an enum is the name of its member.
+    return str.__str__(message_id) if isinstance(message_id, str) else str(message_id)

@@ -11,11 +11,12 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID
 
-from .effects import Effect, Effects
+from .effects import Effect, Effects, json_copy, text_of
 from .errors import IdemError, LeaseLostError
+from .external_calls import Begun
 from .idem import Idem
 from .ids import MessageId
-from .lease_rules import LOST, Completion, Ending, ending_of
+from .lease_rules import LOST, SHORT_LOCK_TIMEOUT, Completion, Ending, ending_of
 from .leases import DEFAULT_LEASE, Exhausted, Held
 from .once import (
     CallNotDoneError,
@@ -23,6 +24,7 @@ from .once import (
     OnUnknown,
     Query,
     UnknownResultError,
+    storable,
     text_of_error,
     unknown_of,
 )
@@ -62,8 +64,11 @@ class Lease:
         self._renewal = Renewal(self._transactions, held)
 
     def record(self, effects: Effects) -> None:
-        """Records effects when the block completes the message."""
-        self._effects.extend([effects] if isinstance(effects, Effect) else effects)
+        """Records effects when the message is completed."""
+        added = [effects] if isinstance(effects, Effect) else list(effects)
+        # An effect that is no JSON fails here, and not at the end of the block.
+        text_of(added)
+        self._effects.extend(added)
 
     def give_back(self) -> None:
         """Releases the message at the end of the block, without counting the attempt."""
@@ -72,13 +77,14 @@ class Lease:
     def complete(self, connection: Any, effects: Effects = ()) -> list[UUID]:
         """Completes the message in the transaction of this connection, together with its writes.
 
-        Returns the message ids of the effects. Call it once, at the end, and commit.
+        Returns the message ids of the effects: those of `record`, and these. Call it at the end of
+        the transaction, and commit before the end of the block. It ends the renewal.
         """
         self._renewal.stop()
         self._completion = Completion.BY_USER
-        self.record(effects)
+        added = [effects] if isinstance(effects, Effect) else list(effects)
         try:
-            return Idem(connection).complete(self.held, self._effects)
+            return Idem(connection).complete(self.held, [*self._effects, *added])
         except IdemError as error:
             raise self._or_lost(error) from error
 
@@ -95,8 +101,9 @@ class Lease:
         *,
         on_unknown: OnUnknown | Query,
     ) -> Any:
-        """Makes an external call once, and returns its response, which is JSON.
+        """Makes an external call once, and returns its response.
 
+        The request and the response are JSON: a response that is none leaves the result unknown.
         `call` gets the idempotency key. If an earlier attempt began the call and its result is not
         known, `on_unknown` decides: it repeats the call, fails, or looks the result up. An error of
         `call` other than CallRefusedError and CallNotDoneError leaves the result unknown.
@@ -135,39 +142,58 @@ class Lease:
             raise LeaseLostError(LOST) from error
         match ending_of(error, self._completion):
             case Ending.COMPLETE:
-                self._complete()
+                self._renewal.uninterrupted(self._end, None)
             case Ending.CHECK:
                 if not self._run(self._is_claimed):
                     raise self._completion.not_committed()
             case Ending.RELEASE:
-                self._release(error)
+                self._renewal.uninterrupted(self._release, error)
 
-    def _begin(self, step: str, request: Any) -> Any:
+    def _begin(self, step: str, request: Any) -> Begun:
         held = self.held
+        seen: list[Begun] = []
 
-        def begin(idem: Idem) -> Any:
-            return idem.begin_call(
+        def begin(idem: Idem) -> None:
+            begun = idem.begin_call(
                 held.message_id, held.destination, step, request, token=held.token
             )
+            seen.append(begun)
 
         try:
-            return self._run(begin)
+            self._run(begin)
         except IdemError as error:
             raise self._or_lost(error) from error
+        # After a lost reply the step is unknown because of this process itself.
+        return seen[0] if seen[0].state == "new" else seen[-1]
 
     def _finish(self, step: str, response: Any) -> Any:
-        held = self.held
+        held, response = self.held, json_copy(response)
         self._run(lambda idem: idem.finish_call(held.message_id, held.destination, step, response))
         return response
 
     def _fail(self, step: str, error: Exception) -> None:
         held, retryable = self.held, isinstance(error, CallNotDoneError)
-        text = str(error) or text_of_error(error)
-        self._run(
-            lambda idem: idem.fail_call(
-                held.message_id, held.destination, step, text, retryable=retryable
-            )
-        )
+        text = storable(str(error)) or text_of_error(error)
+
+        def fail(idem: Idem) -> None:
+            # The holder of the next lease may be making the call, so only the holder records.
+            idem.extend(held)
+            idem.fail_call(held.message_id, held.destination, step, text, retryable=retryable)
+
+        try:
+            self._run(fail)
+        except IdemError as failed:
+            raise self._or_lost(failed) from error
+
+    def _end(self, _: None) -> None:
+        """Completes the message, or releases it with the error of the completion."""
+        try:
+            self._complete()
+        except Exception as error:
+            is_unavailable = isinstance(error, IdemError) and error.is_connection_lost
+            if not is_unavailable and not isinstance(error, LeaseLostError):
+                self._release(error)
+            raise
 
     def _complete(self) -> None:
         try:
@@ -179,8 +205,14 @@ class Lease:
 
     def _release(self, error: BaseException | None) -> None:
         reason, final = self._completion.reason(error)
+
+        def release(idem: Idem) -> None:
+            # A transaction of the user that has called `complete` can still be open.
+            idem.run(SHORT_LOCK_TIMEOUT)
+            idem.release(self.held, reason, final=final)
+
         try:
-            self._run(lambda idem: idem.release(self.held, reason, final=final))
+            self._run(release)
         except IdemError:
             # The lease expires, and the attempt stays counted. The error of the block is more
             # useful to the caller.

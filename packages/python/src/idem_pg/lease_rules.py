@@ -7,8 +7,18 @@ import enum
 from .errors import LeaseNotCompletedError
 from .leases import Held
 from .once import is_final, text_of_error
+from .statements import Statement
+
+RENEWAL_THREAD = "idem lease"
+"""The name of the threads that renew leases."""
 
 LOST = "the lease is lost, so another process may work on the message"
+
+
+SHORT_LOCK_TIMEOUT: Statement[None] = Statement(
+    "SELECT set_config('lock_timeout', '100ms', true)", (), lambda _: None
+)
+"""Limits how long the transaction waits for a lock."""
 
 
 class Completion(enum.Enum):

@@ -69,6 +69,9 @@ class UnknownResultError(Exception):
         self.step = step
         self.call = call
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.step, self.call)
+
 
 def is_final(error: BaseException) -> bool:
     """Returns whether every later attempt would fail with the same error."""
@@ -80,6 +83,10 @@ def unknown_of(begun: Begun) -> UnknownCall:
 
 
 def text_of_error(error: BaseException) -> str:
-    """Returns the error with its type, in at most 8,000 bytes, as idem's functions store it."""
-    text = f"{type(error).__name__}: {error}".replace("\0", "")
-    return text.encode(errors="replace")[:8000].decode(errors="ignore")
+    """Returns the error with its type, as idem's functions store it."""
+    return storable(f"{type(error).__name__}: {error}")
+
+
+def storable(text: str) -> str:
+    """Returns a text of at most 8,000 bytes that PostgreSQL can store."""
+    return text.replace("\0", "").encode(errors="replace")[:8000].decode(errors="ignore")

@@ -10,7 +10,7 @@ match idem.claim(message_id, "billing.charge"):
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Duplicate:
 class InProgress:
     """Another process holds the message, or the message waits for a retry. Try again later."""
 
-    retry_after: datetime | None = None
-    """When to try again, if it is known."""
+    retry_after: timedelta | None = None
+    """The time until another attempt is possible, if it is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from .errors import IdemError
 from .idem import Idem
-from .lease_rules import pause_of, renew_at
+from .lease_rules import RENEWAL_THREAD, pause_of, renew_at
 from .leases import Held
 from .transactions import Transactions
+
+T = TypeVar("T")
 
 
 class Renewal:
@@ -19,15 +23,16 @@ class Renewal:
         self._transactions = open_transaction
         self._held = held
         self._lost = threading.Event()
+        self._ends_at = held.asked_at + held.duration.total_seconds()
         self._stopped = threading.Event()
 
     @property
     def is_lost(self) -> bool:
         """Whether the server has rejected an extension, or the lease has expired."""
-        return self._lost.is_set()
+        return self._lost.is_set() or time.monotonic() >= self._ends_at
 
     def start(self) -> None:
-        threading.Thread(target=self._renew, name="idem lease", daemon=True).start()
+        threading.Thread(target=self._renew, name=RENEWAL_THREAD, daemon=True).start()
 
     def stop(self) -> None:
         """Stops the renewal. An extension that is under way fails if the lease ends before it."""
@@ -37,17 +42,22 @@ class Renewal:
         """Returns whether this renewal has interrupted the block. A thread interrupts nothing."""
         return False
 
+    def uninterrupted(self, work: Callable[[T], None], argument: T) -> None:
+        """Runs a step of the end of the block."""
+        work(argument)
+
     def _renew(self) -> None:
         duration = self._held.duration.total_seconds()
-        ends_at = self._held.asked_at + duration
-        while not self._stopped.wait(max(renew_at(self._held, ends_at) - time.monotonic(), 0)):
+        while not self._stopped.wait(
+            max(renew_at(self._held, self._ends_at) - time.monotonic(), 0)
+        ):
             asked_at = time.monotonic()
             if self._extended():
-                ends_at = asked_at + duration
-            elif self.is_lost or self._stopped.wait(pause_of(self._held)):
-                return
-            elif time.monotonic() >= ends_at:
+                self._ends_at = asked_at + duration
+            elif self.is_lost:
                 self._lost.set()
+                return
+            elif self._stopped.wait(pause_of(self._held)):
                 return
 
     def _extended(self) -> bool:

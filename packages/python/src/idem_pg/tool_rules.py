@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import timedelta
 from typing import Any
 
 from .errors import IdemError
@@ -18,11 +18,15 @@ STEP = "tool"
 
 
 class ToolBusyError(Exception):
-    """Another process runs the tool for the same id. Call it again later with the same id."""
+    """The call is in progress in another process, or waits for a retry. Repeat it later."""
 
-    def __init__(self, message_id: MessageId, retry_after: datetime | None) -> None:
+    def __init__(self, message_id: MessageId, retry_after: timedelta | None) -> None:
         super().__init__(f"the call {str(message_id)!r} is in progress")
+        self.message_id = message_id
         self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message_id, self.retry_after)
 
 
 class ToolFailedError(Exception):
@@ -41,8 +45,16 @@ class Tool:
     """The signature of a tool, and which of its parameters are not a part of the request."""
 
     def __init__(
-        self, function: Callable[..., Any], id: str, key: str | None, ignore: Collection[str]
+        self,
+        function: Callable[..., Any],
+        id: str,
+        key: str | None,
+        ignore: Collection[str],
+        *,
+        is_asynchronous: bool,
     ) -> None:
+        if inspect.iscoroutinefunction(function) != is_asynchronous:
+            raise TypeError(f"{function.__qualname__}: use async_once for coroutine functions only")
         whole = _signature_of(function)
         self._id = id
         self._key = key
@@ -50,23 +62,25 @@ class Tool:
         for name in self._ignore | {key or id}:
             if name not in whole.parameters:
                 raise TypeError(f"{function.__qualname__} has no parameter {name!r}")
+        if key is not None and whole.parameters[key].kind is not inspect.Parameter.KEYWORD_ONLY:
+            raise TypeError(f"the parameter {key!r} of {function.__qualname__} is not keyword-only")
         # The caller does not pass the key, and a model does not see it.
         seen = [parameter for name, parameter in whole.parameters.items() if name != key]
         self.signature = whole.replace(parameters=seen)
 
     def bind(self, args: tuple[Any, ...], options: dict[str, Any]) -> ToolCall:
         """Returns the call with these arguments. Raises TypeError if the arguments do not fit."""
-        bound = self.signature.bind_partial(*args, **options)
-        bound.apply_defaults()
-        if self._id not in bound.arguments or bound.arguments[self._id] is None:
+        if self.signature.bind_partial(*args, **options).arguments.get(self._id) is None:
             raise TypeError(f"a call of a tool needs its id as the argument {self._id!r}")
+        bound = self.signature.bind(*args, **options)
+        bound.apply_defaults()
         request = {
             name: value for name, value in bound.arguments.items() if name not in self._ignore
         }
         return ToolCall(bound.arguments[self._id], request)
 
     def with_key(self, options: dict[str, Any], key: str) -> dict[str, Any]:
-        """Returns the arguments by name with the idempotency key, if the function wants it."""
+        """Returns the arguments by name, with the idempotency key if it has a parameter."""
         return options if self._key is None else options | {self._key: key}
 
 
@@ -76,6 +90,12 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(function, eval_str=True)
     except NameError:
         return inspect.signature(function)
+
+
+def not_recorded(call: ToolCall) -> Exception:
+    """Returns the error of a call that was claimed without a result."""
+    text = f"the call {str(call.message_id)!r} was processed, and its result is not recorded"
+    return ToolFailedError(text)
 
 
 def not_leased(call: ToolCall, other: Exhausted | Duplicate | InProgress | Dead) -> Exception:

@@ -16,10 +16,10 @@ from typing import Any, ParamSpec, TypeVar
 from .errors import IdemError
 from .idem import Idem
 from .lease import Lease, lease
-from .leases import DEFAULT_LEASE
+from .leases import DEFAULT_LEASE, Exhausted
 from .once import CallRefusedError, OnUnknown, Query, UnknownResultError
 from .outcomes import Duplicate
-from .tool_rules import STEP, Tool, ToolCall, mismatch, not_leased
+from .tool_rules import STEP, Tool, ToolCall, mismatch, not_leased, not_recorded
 from .transactions import Transactions, short_transaction, transactions
 
 P = ParamSpec("P")
@@ -53,7 +53,7 @@ def once(
     opened = transactions(source)
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        tool = Tool(function, id, key, ignore)
+        tool = Tool(function, id, key, ignore, is_asynchronous=False)
 
         @functools.wraps(function)
         def called(*args: P.args, **options: P.kwargs) -> Any:
@@ -62,10 +62,17 @@ def once(
             if isinstance(leased, Duplicate):
                 return _recorded(opened, destination, call)
             if not isinstance(leased, Lease):
+                if isinstance(leased, Exhausted):
+                    _give_up(opened, leased)
                 raise not_leased(call, leased)
+            failures: list[Exception] = []
 
             def run(key: str) -> Any:
-                return function(*args, **tool.with_key(options, key))
+                try:
+                    return function(*args, **tool.with_key(options, key))
+                except Exception as error:
+                    failures.append(error)
+                    raise
 
             with leased:
                 try:
@@ -78,6 +85,8 @@ def once(
                     leased.give_back()
                     raise
                 except IdemError as error:
+                    if error in failures:
+                        raise
                     leased.give_back()
                     raise mismatch(call, error) from error
             raise refused
@@ -88,16 +97,28 @@ def once(
     return decorate
 
 
+def _give_up(opened: Transactions, exhausted: Exhausted) -> None:
+    """Releases the lease of a call without attempts. Otherwise it would seem to be in progress."""
+    reason = exhausted.held.last_error or "no attempt is left"
+    short_transaction(opened, lambda idem: idem.release(exhausted.held, reason, final=True))
+
+
 def _recorded(opened: Transactions, destination: str, call: ToolCall) -> Any:
     """Returns the result that an earlier call has recorded."""
 
-    def begin(idem: Idem) -> Any:
+    def find(idem: Idem) -> Any:
+        known = idem.calls(call.message_id, destination)
+        if not any(entry.step == STEP for entry in known):
+            raise not_recorded(call)
+        # Compares the arguments. The step has begun already, so this writes nothing.
         return idem.begin_call(call.message_id, destination, STEP, call.request)
 
     try:
-        begun = short_transaction(opened, begin)
+        begun = short_transaction(opened, find)
     except IdemError as error:
         raise mismatch(call, error) from error
     if begun.state == "failed":
         raise CallRefusedError(begun.error)
+    if begun.state != "done":
+        raise not_recorded(call)
     return begun.response

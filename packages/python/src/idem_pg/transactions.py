@@ -19,6 +19,7 @@ from .async_idem import AsyncIdem
 from .errors import IdemError
 from .executors import kind_of, translated, type_name
 from .idem import Idem
+from .lease_rules import RENEWAL_THREAD
 
 T = TypeVar("T")
 Transactions = Callable[[], AbstractContextManager[Any]]
@@ -74,11 +75,17 @@ def short_transaction(open_transaction: Transactions, work: Callable[[Idem], T])
     `work` must be safe to repeat, because a commit can have succeeded although its reply was lost.
     """
     for delay in _delays():
+        failed: IdemError | None = None
         try:
             with open_transaction() as connection:
-                return work(Idem(connection))
+                try:
+                    return work(Idem(connection))
+                except IdemError as error:
+                    failed = error
+                    raise
         except Exception as error:
-            found = translated(error)
+            # The rollback over a lost connection fails too. The first error tells more.
+            found = failed or translated(error)
             if not _is_retried(found, delay):
                 raise found from error
         time.sleep(delay)
@@ -93,11 +100,17 @@ async def async_short_transaction(
     `work` must be safe to repeat, because a commit can have succeeded although its reply was lost.
     """
     for delay in _delays():
+        failed: IdemError | None = None
         try:
             async with open_transaction() as connection:
-                return await work(AsyncIdem(connection))
+                try:
+                    return await work(AsyncIdem(connection))
+                except IdemError as error:
+                    failed = error
+                    raise
         except Exception as error:
-            found = translated(error)
+            # The rollback over a lost connection fails too. The first error tells more.
+            found = failed or translated(error)
             if not _is_retried(found, delay):
                 raise found from error
         await asyncio.sleep(delay)
@@ -117,10 +130,6 @@ def _is_retried(error: Exception, delay: float) -> bool:
 
 
 def _of_django(alias: str) -> Transactions:
-    # Each thread has a connection of its own. Django closes that of the thread that handles
-    # requests; the connection of another thread would stay open.
-    owner = threading.get_ident()
-
     @contextlib.contextmanager
     def opened() -> Iterator[Any]:
         from django.db import connections, transaction
@@ -130,7 +139,9 @@ def _of_django(alias: str) -> Transactions:
             with transaction.atomic(using=alias, durable=True):
                 yield connection
         finally:
-            if threading.get_ident() != owner:
+            # Each thread has a connection of its own, and Django closes that of a thread that
+            # handles requests only.
+            if threading.current_thread().name == RENEWAL_THREAD:
                 connection.close()
 
     return opened
