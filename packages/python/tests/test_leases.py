@@ -234,6 +234,20 @@ def test_commit_is_repeated_after_its_reply_was_lost(
     assert len(Idem(observer).effects("m", destination)) == 1
 
 
+def test_value_that_cannot_be_sent_fails_at_once(pool: ConnectionPool, destination: str) -> None:
+    """The error is raised unchanged by two layers, so it must not become its own cause."""
+    with pytest.raises(psycopg.DataError) as wrong:
+        lease(pool, "a\0b", destination)
+    assert wrong.value.__cause__ is not wrong.value
+
+
+def test_error_of_the_block_is_not_hidden_by_a_release_that_fails(destination: str) -> None:
+    with ConnectionPool(min_size=0, max_size=1, timeout=0.1) as pool:
+        work = leased(pool, destination)
+        with pytest.raises(ValueError, match="broken"), pool.connection(), work:
+            raise ValueError("broken")
+
+
 def test_engine_of_sqlalchemy_is_not_disposed(destination: str) -> None:
     with leased(ENGINE, destination):
         pass

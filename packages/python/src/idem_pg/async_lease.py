@@ -214,7 +214,7 @@ class AsyncLease:
 
         try:
             await self._run(release)
-        except IdemError:
+        except Exception:
             # The lease expires, and the attempt stays counted. The error of the block is more
             # useful to the caller.
             return

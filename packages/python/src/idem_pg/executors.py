@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from .errors import IdemError
 from .statements import Rows, Statement
@@ -48,7 +48,7 @@ def async_executor(connection: Any) -> AsyncExecute:
         try:
             return _rows(await connection.fetch(sql, *parameters))
         except Exception as error:
-            if not hasattr(error, "sqlstate") and _is_closed(connection):
+            if is_error_of_closed(error, connection):
                 raise IdemError(str(error), None, None) from error
             raise
 
@@ -189,7 +189,7 @@ def run(execute: Execute, statement: Statement[T]) -> T:
     try:
         rows = execute(statement.sql, statement.parameters)
     except Exception as error:
-        raise translated(error) from error
+        raise_caused(translated(error), error)
     return statement.decode(rows)
 
 
@@ -198,8 +198,21 @@ async def run_async(execute: AsyncExecute, statement: Statement[T]) -> T:
     try:
         rows = await execute(statement.sql, statement.parameters)
     except Exception as error:
-        raise translated(error) from error
+        raise_caused(translated(error), error)
     return statement.decode(rows)
+
+
+def raise_caused(error: Exception, cause: Exception) -> NoReturn:
+    """Raises an error with its cause. An error that is its own cause would never end a search."""
+    if error is cause:
+        raise error
+    raise error from cause
+
+
+def is_error_of_closed(error: Exception, connection: Any) -> bool:
+    """Returns whether an error of asyncpg without a SQLSTATE comes from a lost connection."""
+    is_of_asyncpg = type(error).__module__.partition(".")[0] == "asyncpg"
+    return is_of_asyncpg and not hasattr(error, "sqlstate") and _is_closed(connection)
 
 
 def translated(error: Exception) -> Exception:

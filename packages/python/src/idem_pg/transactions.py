@@ -17,7 +17,13 @@ from typing import Any, TypeVar
 
 from .async_idem import AsyncIdem
 from .errors import IdemError
-from .executors import kind_of, translated, type_name
+from .executors import (
+    is_error_of_closed,
+    kind_of,
+    raise_caused,
+    translated,
+    type_name,
+)
 from .idem import Idem
 from .lease_rules import RENEWAL_THREAD
 
@@ -87,7 +93,7 @@ def short_transaction(open_transaction: Transactions, work: Callable[[Idem], T])
             # The rollback over a lost connection fails too. The first error tells more.
             found = failed or translated(error)
             if not _is_retried(found, delay):
-                raise found from error
+                raise_caused(found, error)
         time.sleep(delay)
     raise AssertionError("the last delay ends the loop")
 
@@ -112,7 +118,7 @@ async def async_short_transaction(
             # The rollback over a lost connection fails too. The first error tells more.
             found = failed or translated(error)
             if not _is_retried(found, delay):
-                raise found from error
+                raise_caused(found, error)
         await asyncio.sleep(delay)
     raise AssertionError("the last delay ends the loop")
 
@@ -150,8 +156,14 @@ def _of_django(alias: str) -> Transactions:
 def _of_asyncpg(pool: Any) -> AsyncTransactions:
     @contextlib.asynccontextmanager
     async def opened() -> AsyncIterator[Any]:
-        async with pool.acquire() as connection, connection.transaction():
-            yield connection
+        async with pool.acquire() as connection:
+            try:
+                async with connection.transaction():
+                    yield connection
+            except Exception as error:
+                if is_error_of_closed(error, connection):
+                    raise IdemError(str(error), None, None) from error
+                raise
 
     return opened
 
