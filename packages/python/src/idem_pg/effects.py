@@ -58,12 +58,12 @@ def is_bytes(payload: Any) -> bool:
 
 
 def json_text(value: Any) -> str:
-    """Returns a value as JSON. Raises ValueError for NaN and infinity, which are no JSON."""
+    """Returns a value as JSON. Raises ValueError for NaN and infinity, which are not JSON."""
     return json.dumps(value, allow_nan=False)
 
 
 def object_of(headers: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Returns headers as a JSON object. Raises TypeError if they are none."""
+    """Returns headers as a JSON object. Raises TypeError if they are not a mapping."""
     if headers is not None and not isinstance(headers, Mapping):
         raise TypeError(f"headers are a mapping, not {headers!r}")
     return None if headers is None else dict(headers)

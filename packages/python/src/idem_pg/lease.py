@@ -66,7 +66,7 @@ class Lease:
     def record(self, effects: Effects) -> None:
         """Records effects when the message is completed."""
         added = [effects] if isinstance(effects, Effect) else list(effects)
-        # An effect that is no JSON fails here, and not at the end of the block.
+        # An effect that is not JSON fails here, and not at the end of the block.
         text_of(added)
         self._effects.extend(added)
 
@@ -103,7 +103,7 @@ class Lease:
     ) -> Any:
         """Makes an external call once, and returns its response.
 
-        The request and the response are JSON: a response that is none leaves the result unknown.
+        The request and the response are JSON. If the response is not, the result is unknown.
         `call` gets the idempotency key. If an earlier attempt began the call and its result is not
         known, `on_unknown` decides: it repeats the call, fails, or looks the result up. An error of
         `call` other than CallRefusedError and CallNotDoneError leaves the result unknown.
