@@ -4,7 +4,7 @@ use std::{future::Future, sync::Arc};
 
 use backon::Retryable;
 use deadpool_postgres::Pool;
-use idem_client::pipeline::{Pipelined, fire_and_forget, pipeline_commit};
+use idem_client::pipeline::{Pipelined, fire_and_forget, pipeline_commit, rollback_without_wait};
 use tokio_postgres::{Client, error::SqlState};
 
 use crate::{
@@ -71,11 +71,43 @@ impl ShortTransaction {
             } else {
                 fire_and_forget(self.client(), BEGIN);
             }
-            let mut sent = Vec::with_capacity(calls.len());
-            for call in calls {
-                sent.push(Pipelined::new(call).await);
+            Ok::<_, Error>(pipeline_commit(self.client(), send(calls).await).await?)
+        })
+        .await
+    }
+
+    /// Runs one or several requests in one transaction, in this order, and waits for their results.
+    /// [`commit`](Self::commit) commits them. After an error the transaction is rolled back.
+    ///
+    /// So the results are known also if the result of COMMIT is not. This costs a round trip more
+    /// than [`run_all`](Self::run_all).
+    pub async fn run_before_commit<'c, T, F>(
+        &'c self,
+        calls: impl IntoIterator<Item = F>,
+    ) -> Result<Vec<T>, Error>
+    where
+        F: Future<Output = Result<T, idem_client::Error>> + Send + 'c,
+    {
+        let calls: Vec<_> = calls.into_iter().collect();
+        let results = within(STATEMENT, async {
+            self.begin().await?;
+            let mut results = Vec::with_capacity(calls.len());
+            for sent in send(calls).await {
+                results.push(sent.answer().await?);
             }
-            Ok::<_, Error>(pipeline_commit(self.client(), sent).await?)
+            Ok::<_, Error>(results)
+        });
+        results
+            .await
+            .inspect_err(|_| rollback_without_wait(self.client()))
+    }
+
+    /// Commits the requests of [`run_before_commit`](Self::run_before_commit). The errors are those
+    /// of [`run`](Self::run).
+    pub async fn commit(&self) -> Result<(), Error> {
+        let commit = self.client().batch_execute("COMMIT");
+        within(STATEMENT, async {
+            Ok::<_, Error>(commit.await.map_err(idem_client::Error::of_commit)?)
         })
         .await
     }
@@ -96,6 +128,15 @@ impl ShortTransaction {
     pub fn end<T>(self, answer: Result<T, Error>) -> Result<T, Error> {
         self.checkout.end(answer)
     }
+}
+
+/// Sends requests without waiting for their results.
+async fn send<'c, T>(calls: Vec<impl Future<Output = T> + Send + 'c>) -> Vec<Pipelined<'c, T>> {
+    let mut sent = Vec::with_capacity(calls.len());
+    for call in calls {
+        sent.push(Pipelined::new(call).await);
+    }
+    sent
 }
 
 /// Repeats a short transaction after a lost conflict or connection, also if the result of the

@@ -3,41 +3,34 @@
 use std::future::Future;
 
 use deadpool_postgres::Pool;
-use futures_util::{FutureExt, TryFutureExt};
-use idem_client::journal::{Begun, CallState, begin_call, fail_call, finish_call};
-use idem_client::{Destination, ErrorKind, MessageId, lease::Held};
+use idem_client::{
+    Destination, MessageId,
+    journal::{Begun, CallState},
+    lease::Held,
+};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{CallError, CallFailed, OnUnknown, UnknownCall};
-use crate::{
-    Error,
-    error::causes,
-    policy::Retry,
-    short_transaction::{ShortTransaction, again},
-};
+use super::{CallError, CallFailed, OnUnknown, UnknownCall, entries::Entries};
+use crate::{Error, error::causes};
 
 /// The journal of one message, for the external calls of its handler. Cheap to clone.
 ///
 /// For a leased message each external call is begun under the lease, which is extended at the same
 /// time. So a process that has lost the lease, for example because it was paused, makes no more
-/// calls. The result of a call that was made is recorded even after the lease is lost.
+/// calls. The response of a call is recorded even after the lease is lost. A failure is recorded
+/// under the lease only: the next holder of the lease may already be making the same call.
 #[derive(Clone, Debug)]
 pub struct Calls {
-    pool: Pool,
-    id: MessageId,
-    destination: Destination,
-    held: Option<Held>,
+    entries: Entries,
 }
 
 impl Calls {
     /// Creates the journal of a leased message, on connections of `pool`.
     pub fn of(held: &Held, pool: &Pool) -> Self {
+        let entries = Entries::new(pool, held.id(), held.destination());
         Self {
-            pool: pool.clone(),
-            id: held.id().clone(),
-            destination: held.destination().clone(),
-            held: Some(held.clone()),
+            entries: entries.under(held),
         }
     }
 
@@ -45,10 +38,7 @@ impl Calls {
     /// the message.
     pub fn new(pool: &Pool, id: &MessageId, destination: &Destination) -> Self {
         Self {
-            pool: pool.clone(),
-            id: id.clone(),
-            destination: destination.clone(),
-            held: None,
+            entries: Entries::new(pool, id, destination),
         }
     }
 
@@ -95,6 +85,7 @@ impl Calls {
         E: Into<CallError>,
     {
         let begun = self
+            .entries
             .begin(step, request)
             .await
             .map_err(|error| journal(step, error))?;
@@ -136,8 +127,8 @@ impl Calls {
     {
         tracing::info!(
             step,
-            destination = %self.destination,
-            message_id = %self.id,
+            destination = %self.entries.destination(),
+            message_id = %self.entries.id(),
             attempt = begun.attempt,
             ?on_unknown,
             "an earlier attempt began an external call, and its result is not known"
@@ -164,65 +155,12 @@ impl Calls {
         }
     }
 
-    // Access to the journal. A write can be repeated after a lost reply, because it writes the same
-    // values again.
-
-    async fn begin(&self, step: &str, request: &(impl Serialize + ?Sized)) -> Result<Begun, Error> {
-        let request = serde_json::to_value(request).map_err(Error::Encode)?;
-        again(Retry::default(), || async {
-            let on = ShortTransaction::new(&self.pool).await?;
-            let begin = begin_call(
-                on.client(),
-                &self.id,
-                &self.destination,
-                step,
-                Some(&request),
-            )
-            .map_ok(Some);
-            // Use a `Vec`: with a chain of two iterators, the future of a generic caller would not
-            // be `Send`.
-            let mut calls = Vec::with_capacity(2);
-            if let Some(held) = &self.held {
-                calls.push(
-                    held.extend(on.client(), held.lease())
-                        .map_ok(|()| None)
-                        .boxed(),
-                );
-            }
-            calls.push(begin.boxed());
-            let begun = on.run_all(calls).await;
-            on.end(begun)?
-                .pop()
-                .flatten()
-                .ok_or_else(|| Error::Unexpected("no row for a journal entry".into()))
-        })
-        .await
-        // Only the extension of the lease returns `NotClaimed`, so this error means that the lease
-        // is lost.
-        .map_err(|error| match error.kind() {
-            ErrorKind::NotClaimed if self.held.is_some() => Error::LeaseLost,
-            _ => error,
-        })
-    }
-
+    /// Records the response. Returns it for the handler.
     async fn finish<T: Serialize>(&self, step: &str, response: T) -> Result<T, CallFailed> {
-        let body =
-            serde_json::to_value(&response).map_err(|error| journal(step, Error::Encode(error)))?;
-        let finished = again(Retry::default(), || async {
-            let on = ShortTransaction::new(&self.pool).await?;
-            let finished = on
-                .run(finish_call(
-                    on.client(),
-                    &self.id,
-                    &self.destination,
-                    step,
-                    Some(&body),
-                ))
-                .await;
-            on.end(finished)
-        });
-        finished.await.map_err(|error| journal(step, error))?;
-        Ok(response)
+        match self.entries.finish(step, &response).await {
+            Ok(()) => Ok(response),
+            Err(error) => Err(journal(step, error)),
+        }
     }
 
     /// Records a failure. Returns the error for the handler.
@@ -232,20 +170,7 @@ impl Calls {
             CallError::NotDone(error) => (causes(&**error), true),
             CallError::Uncertain(_) => return failure(step, error),
         };
-        let recorded = again(Retry::default(), || async {
-            let on = ShortTransaction::new(&self.pool).await?;
-            let failed = fail_call(
-                on.client(),
-                &self.id,
-                &self.destination,
-                step,
-                &text,
-                is_retryable,
-            );
-            let failed = on.run(failed).await;
-            on.end(failed)
-        });
-        match recorded.await {
+        match self.entries.fail(step, &text, is_retryable).await {
             Ok(()) => failure(step, error),
             Err(error) => journal(step, error),
         }

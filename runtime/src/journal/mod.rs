@@ -33,6 +33,7 @@
 //! The journal of a message is kept as long as its claim.
 
 mod calls;
+mod entries;
 mod error;
 mod unknown;
 

@@ -10,17 +10,16 @@ use std::{
 
 use idem_client::{
     ErrorKind, MessageId,
-    journal::{CallState, calls},
+    journal::{CallState, begin_call, calls},
 };
 use idem_runtime::{
-    Error, HandlerError, Idem, Message, Processed,
+    HandlerError, Idem, Message, Processed,
     journal::{CallError, CallFailed, Calls},
     lease::LeaseContext,
 };
-use idem_testkit::proxy::{Cut, Proxy};
 use serde_json::{Value, json};
 
-use crate::fixtures::{Fixture, LONG, destination, fact, id, is_new, message};
+use crate::fixtures::{Fixture, destination, fact, id, is_new, message};
 
 /// An external system that counts its calls.
 #[derive(Default)]
@@ -55,6 +54,20 @@ pub async fn state(fixture: &Fixture, message: &Message, step: &str) -> Option<C
     all.iter()
         .find(|call| call.step == step)
         .map(|call| call.state)
+}
+
+/// Begins the step `charge` in another process, and commits.
+pub async fn begin(fixture: &Fixture, message: &Message, expected: CallState) {
+    let (id, destination, request) = (id(message), destination(), json!(5));
+    let begun = begin_call(
+        &fixture.observer,
+        &id,
+        &destination,
+        "charge",
+        Some(&request),
+    )
+    .await;
+    assert_eq!(begun.unwrap().state, expected);
 }
 
 #[tokio::test]
@@ -253,117 +266,6 @@ async fn rejected_call_makes_a_dead_letter() {
         matches!(&buried, Processed::Buried { reason } if reason.contains("no such card")),
         "{buried:?}"
     );
-}
-
-#[track_caller]
-fn assert_lease_lost(failed: &CallFailed) {
-    assert!(
-        matches!(
-            failed,
-            CallFailed::Journal {
-                error: Error::LeaseLost,
-                ..
-            }
-        ),
-        "{failed:?}"
-    );
-}
-
-#[tokio::test]
-async fn lost_lease_prevents_the_call() {
-    let fixture = Fixture::new().await;
-    let message = message();
-    let lost = fixture.acquired(&message, LONG).await;
-    fixture.expire(&message).await;
-    let held = fixture.acquired_next(&message).await;
-    let gateway = Gateway::default();
-    let late = Calls::of(&lost, &fixture.pool)
-        .once("charge", &5, |key| gateway.ask(key))
-        .await
-        .unwrap_err();
-    assert_lease_lost(&late);
-    assert_eq!(
-        (gateway.asked(), state(&fixture, &message, "charge").await),
-        (0, None)
-    );
-    let response = Calls::of(&held, &fixture.pool)
-        .once("charge", &5, |key| gateway.ask(key))
-        .await;
-    assert_eq!(response.unwrap(), 1);
-}
-
-/// Goal: the extension of the lease and the journal entry commit together, also if the server
-/// cancels the BEGIN in front of them. Without a lease there is no entry. Invariant: I2.
-#[tokio::test]
-async fn i2_cancelled_begin_leaves_no_entry_without_a_lease() {
-    let fixture = Fixture::new().await;
-    let message = message();
-    let lost = fixture.acquired(&message, LONG).await;
-    fixture.expire(&message).await;
-    let _held = fixture.acquired_next(&message).await;
-    let proxy = Proxy::to(&fixture.database).await;
-    let pool = proxy.pool(1);
-    drop(pool.get().await.unwrap());
-    proxy.cancel_begin_once();
-    let gateway = Gateway::default();
-    let late = Calls::of(&lost, &pool)
-        .once("charge", &5, |key| gateway.ask(key))
-        .await
-        .unwrap_err();
-    assert!(proxy.has_cancelled());
-    assert_lease_lost(&late);
-    // A connection executes its requests in order. So when this request has ended, all requests of
-    // the call have been executed.
-    pool.get().await.unwrap().batch_execute("").await.unwrap();
-    assert_eq!(
-        (gateway.asked(), state(&fixture, &message, "charge").await),
-        (0, None)
-    );
-}
-
-/// Goal: a response is recorded also if it arrives after the lease was lost, because the call has
-/// been made.
-#[tokio::test]
-async fn response_is_recorded_after_the_lease_is_lost() {
-    let fixture = Fixture::new().await;
-    let message = message();
-    let held = fixture.acquired(&message, LONG).await;
-    let response = Calls::of(&held, &fixture.pool)
-        .once("charge", &5, async |_| {
-            fixture.expire(&message).await;
-            let _next = fixture.acquired_next(&message).await;
-            Ok::<_, CallError>(7)
-        })
-        .await;
-    assert_eq!(response.unwrap(), 7);
-    assert_eq!(
-        state(&fixture, &message, "charge").await,
-        Some(CallState::Done)
-    );
-}
-
-#[tokio::test]
-async fn response_is_recorded_once_after_an_ambiguous_commit() {
-    let fixture = Fixture::new().await;
-    for cut in [Cut::BeforeCommit, Cut::AfterCommit] {
-        let proxy = Proxy::to(&fixture.database).await;
-        let message = message();
-        let gateway = Gateway::default();
-        let journal = Calls::new(&proxy.pool(1), &id(&message), &destination());
-        let response = journal
-            .once("charge", &5, async |key| {
-                proxy.cut_once(cut);
-                gateway.ask(key).await
-            })
-            .await;
-        assert!(proxy.was_cut());
-        assert_eq!(response.unwrap(), 1);
-        assert_eq!(
-            state(&fixture, &message, "charge").await,
-            Some(CallState::Done)
-        );
-        assert_eq!(gateway.asked(), 1);
-    }
 }
 
 #[tokio::test]
