@@ -13,7 +13,7 @@ import pytest
 
 from idem_pg import Idem
 
-WORKER = Path(__file__).with_name("worker.py")
+WORKERS = ["worker.py", "async_worker.py"]
 
 STEPS = [
     "before acquire",
@@ -29,6 +29,11 @@ STEPS = [
 ]
 
 
+@pytest.fixture(params=WORKERS)
+def program(request: pytest.FixtureRequest) -> str:
+    return str(Path(__file__).with_name(request.param))
+
+
 @pytest.fixture
 def destination(observer: psycopg.Connection) -> str:
     observer.execute("CREATE TABLE IF NOT EXISTS request (destination text, key text)")
@@ -37,9 +42,9 @@ def destination(observer: psycopg.Connection) -> str:
     return name
 
 
-def run_and_kill(destination: str, variant: str, step: str) -> None:
+def run_and_kill(program: str, destination: str, variant: str, step: str) -> None:
     """Kills a process at a step with SIGKILL, and runs another one to its end."""
-    command = [sys.executable, str(WORKER), destination, variant]
+    command = [sys.executable, program, destination, variant]
     with subprocess.Popen(
         [*command, step], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as killed:
@@ -61,9 +66,9 @@ def requests_of(observer: psycopg.Connection, destination: str) -> list[str]:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_request_that_is_looked_up_is_made_once(
-    step: str, destination: str, observer: psycopg.Connection
+    step: str, program: str, destination: str, observer: psycopg.Connection
 ) -> None:
-    run_and_kill(destination, "look", step)
+    run_and_kill(program, destination, "look", step)
     requests = requests_of(observer, destination)
     assert len(requests) == 1
     (effect,) = Idem(observer).effects("m", destination)
@@ -72,17 +77,17 @@ def test_request_that_is_looked_up_is_made_once(
 
 @pytest.mark.parametrize("step", ["after request", "before finish"])
 def test_repeated_request_has_the_same_key(
-    step: str, destination: str, observer: psycopg.Connection
+    step: str, program: str, destination: str, observer: psycopg.Connection
 ) -> None:
-    run_and_kill(destination, "repeat", step)
+    run_and_kill(program, destination, "repeat", step)
     first, second = requests_of(observer, destination)
     assert first == second
     assert len(Idem(observer).effects("m", destination)) == 1
 
 
 def test_request_without_the_journal_is_made_twice(
-    destination: str, observer: psycopg.Connection
+    program: str, destination: str, observer: psycopg.Connection
 ) -> None:
     """The broken variant that these tests find."""
-    run_and_kill(destination, "careless", "after request")
+    run_and_kill(program, destination, "careless", "after request")
     assert len(requests_of(observer, destination)) == 2

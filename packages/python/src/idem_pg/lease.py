@@ -164,7 +164,8 @@ class Lease:
         except IdemError as error:
             raise self._or_lost(error) from error
         # After a lost reply the step is unknown because of this process itself.
-        return seen[0] if seen[0].state == "new" else seen[-1]
+        is_own = seen[0].state == "new" and seen[-1].state == "unknown"
+        return seen[0] if is_own else seen[-1]
 
     def _finish(self, step: str, response: Any) -> Any:
         held, response = self.held, json_copy(response)

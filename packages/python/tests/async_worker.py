@@ -1,0 +1,70 @@
+"""The program of worker.py with asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import psycopg
+import worker
+from worker import DESTINATION, STEPS, VARIANT, reach
+
+from idem_pg import AsyncIdem, AsyncLease, Effect, Found, OnUnknown, UnknownCall, async_lease
+
+
+def is_renewal() -> bool:
+    task = asyncio.current_task()
+    # Python 3.11 extends the lease in a task of its own, whose name is not that of the renewal.
+    name = getattr(task.get_coro(), "__qualname__", "") if task is not None else ""
+    return name.startswith("AsyncRenewal.")
+
+
+class Source:
+    """Opens transactions, and can stop before and after each commit."""
+
+    def __init__(self) -> None:
+        self._steps = iter(STEPS)
+
+    @contextlib.asynccontextmanager
+    async def __call__(self) -> AsyncIterator[Any]:
+        step = "" if is_renewal() else next(self._steps, "")
+        async with await psycopg.AsyncConnection.connect() as connection:
+            yield connection
+            reach(f"before {step}")
+        reach(f"after {step}")
+
+
+async def request(key: str) -> dict[str, str]:
+    return worker.request(key)
+
+
+async def look(call: UnknownCall) -> Found | None:
+    return worker.look(call)
+
+
+async def work(held: AsyncLease) -> None:
+    variants: dict[str, Callable[[], Awaitable[Any]]] = {
+        "look": lambda: held.once("charge", 1, request, on_unknown=look),
+        "repeat": lambda: held.once("charge", 1, request, on_unknown=OnUnknown.REPEAT),
+        "careless": lambda: request("no key"),
+    }
+    held.record(Effect("charged", await variants[VARIANT]()))
+
+
+async def main() -> None:
+    while True:
+        found = await async_lease(Source(), "m", DESTINATION, dt.timedelta(milliseconds=500))
+        if isinstance(found, AsyncLease):
+            async with found:
+                await work(found)
+            return
+        async with await psycopg.AsyncConnection.connect() as connection:
+            if await AsyncIdem(connection).is_claimed("m", DESTINATION):
+                return
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
