@@ -3,10 +3,10 @@
 
 use std::{cmp::Reverse, str::FromStr, time::Duration};
 
-use tokio_postgres::{Client, Row, types::Type};
+use tokio_postgres::{Client, types::Type};
 use tracing::Instrument;
 
-use crate::{Destination, Error, Executor, MessageId, span};
+use crate::{Destination, Error, Executor, MessageId, Row, span};
 
 /// Forgets the claim of a message, so that the message can be processed again.
 ///
@@ -27,7 +27,7 @@ pub async fn forget(
         )
         .instrument(span::of_message("forget", id, destination))
         .await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }
 
 /// Writes the recorded effects of a message to the outbox again, with the same message ids. Returns
@@ -44,7 +44,7 @@ pub async fn replay_effects(
         )
         .instrument(span::of_message("replay_effects", id, destination))
         .await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }
 
 /// Sets the retention of a destination: its claims are found for at least this long.
@@ -128,7 +128,7 @@ pub async fn remove_destination(
 ) -> Result<bool, Error> {
     let sql = "SELECT idem_remove_destination($1)";
     let row = executor.fetch_one(sql, &[destination.parameter()]).await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }
 
 /// The purpose of a database role.

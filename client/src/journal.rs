@@ -11,10 +11,10 @@ use std::str::FromStr;
 
 use serde_json::Value;
 use time::OffsetDateTime;
-use tokio_postgres::{Row, types::Type};
+use tokio_postgres::types::Type;
 use tracing::Instrument;
 
-use crate::{Destination, Error, Executor, MessageId, escape, span};
+use crate::{Destination, Error, Executor, MessageId, Row, escape, span};
 
 /// The state of an external call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -26,6 +26,7 @@ pub mod preflight;
 mod recorded;
 pub mod redacted;
 pub mod relay;
+mod row;
 pub mod span;
 pub mod sql;
 #[cfg(feature = "test-util")]
@@ -38,11 +39,12 @@ pub use claim::{
 pub use commit::commit;
 pub use destination::Destination;
 pub use effect::Effect;
-pub use error::{Error, ErrorKind};
+pub use error::{DriverError, Error, ErrorKind};
 pub use executor::{Executor, OpenTransaction};
 pub use id::MessageId;
 pub use outbox::send;
 pub use outcome::Claim;
 pub use recorded::{RecordedEffect, effects};
+pub use row::{Column, Row};
 
 pub use tokio_postgres;

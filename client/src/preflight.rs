@@ -5,9 +5,9 @@
 //! Without this check a missing function is noticed only when it is first used: a consumer without
 //! `idem_reject` works until the first message fails.
 
-use tokio_postgres::{Row, error::SqlState, types::Type};
+use tokio_postgres::{error::SqlState, types::Type};
 
-use crate::{Error, Executor, admin::RoleKind};
+use crate::{Error, Executor, Row, admin::RoleKind};
 
 pub use crate::error::NotReady;
 

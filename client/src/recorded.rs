@@ -4,11 +4,10 @@ use std::fmt;
 
 use serde_json::Value;
 use time::OffsetDateTime;
-use tokio_postgres::Row;
 use tracing::Instrument;
 use uuid::Uuid;
 
-use crate::{Destination, Error, Executor, MessageId, redacted::Length, span};
+use crate::{Destination, Error, Executor, MessageId, Row, redacted::Length, span};
 
 /// An effect as it was recorded. Every reader gets the same bytes as long as the claim is retained.
 #[derive(Clone, PartialEq)]

@@ -87,6 +87,7 @@ fn files() -> Result<Vec<PathBuf>> {
         root.join("integrations/kafka/README.md"),
         root.join("integrations/nats/README.md"),
         root.join("integrations/rabbitmq/README.md"),
+        root.join("integrations/sqlx/README.md"),
         root.join("relay/README.md"),
     ];
     for entry in fs::read_dir(root.join("docs"))? {

@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::step;
 
 /// The crates that are published, each after the crates that it depends on.
-const PUBLISHED: [&str; 8] = [
+const PUBLISHED: [&str; 9] = [
     "idem-core",
     "idem-client",
     "idem-runtime",
@@ -21,6 +21,7 @@ const PUBLISHED: [&str; 8] = [
     "idem-kafka",
     "idem-nats",
     "idem-rabbitmq",
+    "idem-sqlx",
     "idem-relay",
 ];
 

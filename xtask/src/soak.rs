@@ -20,7 +20,7 @@ use crate::build::{self, Variant};
 use crate::context::Context;
 
 /// The packages with the tests that can be soaked.
-const PACKAGES: [&str; 18] = [
+const PACKAGES: [&str; 19] = [
     "idem-bench",
     "idem-chaos",
     "idem-demo",
@@ -36,6 +36,7 @@ const PACKAGES: [&str; 18] = [
     "idem-nats",
     "idem-rabbitmq",
     "idem-runtime",
+    "idem-sqlx",
     "idem-relay",
     "idem-cluster",
     "idem-brokers",

@@ -57,10 +57,7 @@ impl ErrorKind {
 
     /// Returns the kind of a server error that is not inside a driver error.
     pub fn of_server(answer: &DbError) -> Self {
-        match ends_session(answer) {
-            true => Self::ConnectionLost,
-            false => kind_of(answer.code()),
-        }
+        kind_of_server(answer.code(), is_fatal(answer))
     }
 
     /// Returns the name of this kind for logs and labels of metrics, such as `connection_lost`.
@@ -93,6 +90,14 @@ impl ErrorKind {
     }
 }
 
+/// Returns the kind of an error that the server has returned.
+pub(super) fn kind_of_server(state: &SqlState, is_fatal: bool) -> ErrorKind {
+    match ends_session(state, is_fatal) {
+        true => ErrorKind::ConnectionLost,
+        false => kind_of(state),
+    }
+}
+
 fn kind_of(state: &SqlState) -> ErrorKind {
     match state.code() {
         "40001" | "40P01" | "55P03" => ErrorKind::Conflict,
@@ -110,7 +115,7 @@ fn kind_of(state: &SqlState) -> ErrorKind {
 
 fn is_connection_loss(error: &tokio_postgres::Error) -> bool {
     match error.as_db_error() {
-        Some(answer) => ends_session(answer),
+        Some(answer) => ends_session(answer.code(), is_fatal(answer)),
         None => {
             error.is_closed()
                 || error
@@ -128,14 +133,14 @@ fn is_connection_error(error: &io::Error) -> bool {
     error.kind() != io::ErrorKind::InvalidInput
 }
 
-fn ends_session(answer: &DbError) -> bool {
-    is_fatal(answer)
+fn ends_session(state: &SqlState, is_fatal: bool) -> bool {
+    is_fatal
         && matches!(
-            answer.code().code(),
+            state.code(),
             // 25P03 and 57P05 are the time limits of the server for idle sessions.
             "57P01" | "57P02" | "57P03" | "57P05" | "25P03"
         )
-        || answer.code().code().starts_with("08")
+        || state.code().starts_with("08")
 }
 
 /// Returns whether the error ends the connection, as FATAL and PANIC do. After such an error the

@@ -1,5 +1,6 @@
 //! Errors, and whether a retry can succeed.
 
+mod driver;
 mod kind;
 mod not_ready;
 
@@ -10,6 +11,7 @@ use tokio_postgres::error::SqlState;
 use self::kind::is_fatal;
 use crate::redacted::{describe, without_value};
 
+pub use driver::DriverError;
 pub use kind::ErrorKind;
 pub use not_ready::NotReady;
 
@@ -27,6 +29,10 @@ pub enum Error {
     /// [`Error::kind`].
     #[error("{}", describe(.0))]
     Database(#[source] tokio_postgres::Error),
+    /// Another driver than `tokio-postgres` returned this error. Its kind can be
+    /// [`ErrorKind::AmbiguousCommit`].
+    #[error(transparent)]
+    Driver(Box<DriverError>),
     /// The connection was lost during COMMIT. The transaction may or may not have committed.
     ///
     /// **Do not acknowledge the message.** Let it be redelivered: the next claim then returns
@@ -68,6 +74,7 @@ impl Error {
             Self::NotReady(lacks) => lacks.kind(),
             Self::Unexpected(_) => ErrorKind::Other,
             Self::Database(error) => ErrorKind::of(error),
+            Self::Driver(error) => error.kind(),
         }
     }
 
@@ -84,6 +91,7 @@ impl Error {
         match self {
             Self::Database(error) | Self::SettingsChanged(error) => error.code(),
             Self::AmbiguousCommit(error) => error.code(),
+            Self::Driver(error) => error.sqlstate(),
             Self::NotReady(lacks) => Some(lacks.sqlstate()),
             _ => None,
         }
@@ -123,5 +131,11 @@ impl Error {
 impl From<tokio_postgres::Error> for Error {
     fn from(error: tokio_postgres::Error) -> Self {
         Self::Database(error)
+    }
+}
+
+impl From<DriverError> for Error {
+    fn from(error: DriverError) -> Self {
+        Self::Driver(Box::new(error))
     }
 }

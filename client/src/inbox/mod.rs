@@ -47,7 +47,7 @@ pub async fn receive(
         )
         .instrument(span::of_message("receive", id, destination))
         .await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }
 
 /// Stores several messages in one statement: all of them or none. Returns one result for each
@@ -95,7 +95,7 @@ pub async fn receive_batch(
         )
         .instrument(span::of_batch("receive", destination, letters.len()))
         .await?;
-    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+    rows.iter().map(|row| row.try_get(0)).collect()
 }
 
 /// Leases the next messages of a destination that are due.
@@ -156,5 +156,5 @@ pub async fn next_wait(
             &[destination.parameter(), (&timeout_ms, Type::INT4)],
         )
         .await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }

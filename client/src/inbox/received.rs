@@ -5,9 +5,8 @@ use std::fmt;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
-use tokio_postgres::Row;
 
-use crate::{Error, MessageId, redacted::Length};
+use crate::{Error, MessageId, Row, redacted::Length};
 
 /// A message of the durable inbox, under a lease.
 #[derive(Clone, PartialEq)]

@@ -211,7 +211,7 @@ impl Held {
             )
             .instrument(span::of_message("complete", self.id(), self.destination()))
             .await?;
-        Ok(row.try_get(0)?)
+        row.try_get(0)
     }
 
     /// Releases the message without a failure. The attempt does not count, and the message can be

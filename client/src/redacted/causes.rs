@@ -2,7 +2,7 @@
 
 use std::{error::Error, sync::Arc};
 
-use tokio_postgres::error::DbError;
+use tokio_postgres::error::{DbError, SqlState};
 
 use super::{quoted_without_value, without_value};
 
@@ -17,11 +17,13 @@ pub fn describe(error: &tokio_postgres::Error) -> String {
 
 /// Returns the message and the hint of the server, without the detail, which can contain a row.
 fn describe_server(error: &DbError) -> String {
-    let hint = error
-        .hint()
-        .map(|hint| format!(" ({hint})"))
-        .unwrap_or_default();
-    format!("{}: {}{hint}", error.code().code(), error.message())
+    server_text(error.code(), error.message(), error.hint())
+}
+
+/// Returns the text of an error of the server.
+pub(crate) fn server_text(state: &SqlState, message: &str, hint: Option<&str>) -> String {
+    let hint = hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
+    format!("{}: {message}{hint}", state.code())
 }
 
 /// Describes an error of PostgreSQL or of serde, including its causes. The text of such an error

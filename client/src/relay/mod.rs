@@ -29,7 +29,7 @@ pub async fn partitions(executor: &impl Executor, relay: &str) -> Result<i32, Er
     let row = executor
         .fetch_one("SELECT idem_relay_partitions($1)", &[(&relay, Type::TEXT)])
         .await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }
 
 /// Leases the next effects of a partition.
@@ -98,7 +98,7 @@ pub async fn extend(
             ],
         )
         .await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }
 
 /// Acknowledges the batch of this token: all its effects are published, and the cursor moves past
@@ -163,7 +163,7 @@ pub async fn unpark(
             &[(&relay, Type::TEXT), (&message_id, Type::UUID)],
         )
         .await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }
 
 /// Returns parked effects to their relay: the oldest effects with an error that matches the LIKE
@@ -198,7 +198,7 @@ pub async fn discard(
             &[(&relay, Type::TEXT), (&message_id, Type::UUID)],
         )
         .await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }
 
 /// Deletes parked effects, selected as by [`unpark_all`]. Returns the number of effects.
@@ -235,7 +235,7 @@ async fn of_parked(
             ],
         )
         .await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }
 
 /// Waits until new effects are committed: effects that were not committed at the last wait of this
@@ -249,7 +249,7 @@ pub async fn wait(executor: &impl Executor, timeout: Duration) -> Result<bool, E
     let row = executor
         .fetch_one("SELECT idem_relay_wait($1)", &[(&timeout_ms, Type::INT4)])
         .await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }
 
 /// Creates a relay with 1 to 256 partitions. It reads the effects that are recorded from now on.
@@ -289,7 +289,7 @@ pub async fn repair_relays(executor: &impl Executor) -> Result<i64, Error> {
     let row = executor
         .fetch_one("SELECT idem_repair_relays()", &[])
         .await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }
 
 /// Hands over the next effects of a relay in one transaction. The effects with a topic in `topics`
@@ -321,5 +321,5 @@ pub async fn hand_over(
             ],
         )
         .await?;
-    Ok(row.try_get(0)?)
+    row.try_get(0)
 }

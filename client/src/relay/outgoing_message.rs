@@ -5,10 +5,9 @@ use std::fmt;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
-use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::{Error, redacted::Length};
+use crate::{Error, Row, redacted::Length};
 
 /// An effect that is to be published.
 #[derive(Clone, PartialEq)]

@@ -290,8 +290,9 @@ impl Session {
             .query(&request)
             .instrument(request.span.clone())
             .await?;
+        let rows = rows.into_iter().map(idem_client::Row::from);
         let effects: Result<_, idem_client::Error> =
-            rows.iter().map(RecordedEffect::try_from).collect();
+            rows.map(|row| RecordedEffect::try_from(&row)).collect();
         Ok(effects?)
     }
 

@@ -13,7 +13,7 @@ use crate::{
 /// Goal: a failure that was recorded under the lease is recorded once, also if its commit is
 /// ambiguous.
 #[tokio::test]
-async fn failure_is_recorded_under_the_lease_after_an_ambiguous_commit() {
+async fn failure_is_recorded_once_after_an_ambiguous_commit() {
     let fixture = Fixture::new().await;
     for cut in [Cut::BeforeCommit, Cut::AfterCommit] {
         let proxy = Proxy::to(&fixture.database).await;

@@ -37,7 +37,7 @@ fn server(name: &str) -> Cluster {
 /// The packages that `cargo xtask test` tests together (`LIVE` in `xtask/src/test/parts.rs`). A
 /// build of other packages would use other features of their dependencies and would compile them
 /// again.
-const PACKAGES: [&str; 16] = [
+const PACKAGES: [&str; 17] = [
     "idem-bench",
     "idem-chaos",
     "idem-client",
@@ -51,6 +51,7 @@ const PACKAGES: [&str; 16] = [
     "idem-rabbitmq",
     "idem-runtime",
     "idem-spec",
+    "idem-sqlx",
     "idem-stories",
     "idem-stress",
     "idem-tests",

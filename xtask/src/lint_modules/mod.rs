@@ -27,7 +27,7 @@ use resolve::uses;
 use source::Crate;
 
 /// The directories of the checked crates: all published crates and the extension.
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 10] = [
     "extension/core",
     "extension",
     "client",
@@ -36,6 +36,7 @@ const CRATES: [&str; 9] = [
     "integrations/kafka",
     "integrations/nats",
     "integrations/rabbitmq",
+    "integrations/sqlx",
     "relay",
 ];
 

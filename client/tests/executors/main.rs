@@ -1,6 +1,8 @@
 //! Tests of every implementation of `Executor` on a real server: the connections and transactions
 //! of tokio-postgres, deadpool-postgres and bb8-postgres, and types of an application.
 
+mod rules;
+
 use std::{
     sync::{
         Arc,
@@ -13,7 +15,7 @@ use bb8_postgres::{PostgresConnectionManager, bb8};
 use futures_util::future::join;
 use idem_client::OpenTransaction;
 use idem_client::{
-    Claim, ClaimOptions, Destination, Effect, Error, Executor, MessageId, claim, effects,
+    Claim, ClaimOptions, Destination, Effect, Error, Executor, MessageId, Row, claim, effects,
     is_claimed,
     lease::{Lease, acquire},
     send,
@@ -23,7 +25,7 @@ use idem_client::{
 use idem_testkit::Database;
 use serde_json::json;
 use tokio_postgres::{
-    Client, NoTls, Row,
+    Client, NoTls,
     types::{ToSql, Type},
 };
 use uuid::Uuid;
@@ -52,7 +54,7 @@ impl<E: Executor> Executor for Counted<E> {
         &self,
         sql: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+    ) -> Result<Vec<Row>, Error> {
         self.statements.fetch_add(1, Ordering::SeqCst);
         self.inner.fetch_all(sql, parameters).await
     }

@@ -1,0 +1,167 @@
+//! Errors: their SQLSTATE, hint and kind, and what they leave.
+
+use idem_client::test_util::{Crash, CrashProxy};
+use idem_client::{Error, ErrorKind, admin, inbox, try_claim};
+use idem_sqlx::{SqlxConnection, SqlxTransaction, commit, translated};
+
+use crate::fixtures::{Fixture, claims, destination, id, pool};
+
+#[tokio::test]
+async fn error_of_the_server_has_its_sqlstate_and_hint() {
+    let fixture = Fixture::new().await;
+    let mut connection = fixture.pool.acquire().await.unwrap();
+    let idem = SqlxConnection::new(&mut connection);
+    let retention = std::time::Duration::ZERO;
+    let error = admin::set_retention(&idem, admin::Ring::Short, retention).await;
+    let error = error.unwrap_err();
+    let direct = admin::set_retention(&fixture.observer, admin::Ring::Short, retention).await;
+    let direct = direct.unwrap_err();
+    assert_eq!(error.sqlstate(), direct.sqlstate());
+    assert_eq!(error.kind(), direct.kind());
+    assert_eq!(error.to_string(), direct.to_string());
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    // The connection is usable.
+    assert!(admin::health(&idem).await.is_ok());
+}
+
+/// Goal: a lost conflict can be repeated, and each kind is that of the driver of the client.
+#[tokio::test]
+async fn conflict_is_retryable() {
+    let fixture = Fixture::new().await;
+    let mut tx = fixture.pool.begin().await.unwrap();
+    sqlx::query("LOCK TABLE work")
+        .execute(&mut *tx)
+        .await
+        .unwrap();
+    let mut other = fixture.pool.begin().await.unwrap();
+    let error = sqlx::query("LOCK TABLE work NOWAIT")
+        .execute(&mut *other)
+        .await;
+    let error = translated(error.unwrap_err());
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    assert!(error.is_retryable());
+}
+
+#[tokio::test]
+async fn ended_session_is_a_lost_connection() {
+    let fixture = Fixture::new().await;
+    let (id, to) = (id("m"), destination());
+    let mut tx = fixture.pool.begin().await.unwrap();
+    let (pid,): (i32,) = sqlx::query_as("SELECT pg_backend_pid()")
+        .fetch_one(&mut *tx)
+        .await
+        .unwrap();
+    let end = "SELECT pg_terminate_backend($1, 60000)";
+    fixture.observer.query_one(end, &[&pid]).await.unwrap();
+    let idem = SqlxTransaction::new(&mut tx);
+    for _ in 0..2 {
+        let error = try_claim(&idem, &id, &to).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionLost, "{error:?}");
+    }
+    drop(tx);
+    assert!(!fixture.is_claimed(&id).await);
+}
+
+/// Goal: after a COMMIT whose reply is lost, the message is not acknowledged, and the next claim
+/// returns whether the transaction committed. Invariant: I2.
+#[tokio::test]
+async fn lost_reply_to_commit_is_ambiguous() {
+    let fixture = Fixture::new().await;
+    let server = fixture.database.direct_url().parse().unwrap();
+    for (crash, is_committed) in [(Crash::BeforeCommit, false), (Crash::AfterCommit, true)] {
+        let id = id(&format!("{crash:?}"));
+        let proxy = CrashProxy::start(&server).await.unwrap();
+        let pool = pool(&proxy.config()).await;
+        let mut tx = pool.begin().await.unwrap();
+        assert!(claims(&mut tx, &id).await.unwrap());
+        proxy.crash_once(crash);
+        let error = commit(tx).await.unwrap_err();
+        assert_eq!(proxy.crashes(), 1);
+        assert_eq!(error.kind(), ErrorKind::AmbiguousCommit, "{error:?}");
+        assert_eq!(fixture.is_claimed(&id).await, is_committed);
+    }
+}
+
+/// Goal: a handler that ignores the error of a statement is not acknowledged. The commit of sqlx
+/// itself reports success.
+#[tokio::test]
+async fn commit_fails_after_a_failed_statement() {
+    let fixture = Fixture::new().await;
+    let id = id("m");
+    for is_checked in [true, false] {
+        let mut tx = fixture.pool.begin().await.unwrap();
+        assert!(claims(&mut tx, &id).await.unwrap());
+        sqlx::query("SELECT 1 / 0")
+            .execute(&mut *tx)
+            .await
+            .unwrap_err();
+        if is_checked {
+            let error = commit(tx).await.unwrap_err();
+            assert_eq!(error.sqlstate().map(|state| state.code()), Some("25P02"));
+        } else {
+            tx.commit().await.unwrap();
+        }
+        assert!(!fixture.is_claimed(&id).await);
+    }
+}
+
+#[tokio::test]
+async fn commit_fails_after_a_rollback_of_the_handler() {
+    let fixture = Fixture::new().await;
+    let mut tx = fixture.pool.begin().await.unwrap();
+    assert!(claims(&mut tx, &id("m")).await.unwrap());
+    sqlx::query("ROLLBACK").execute(&mut *tx).await.unwrap();
+    let error = commit(tx).await.unwrap_err();
+    assert!(matches!(error, Error::TransactionEnded), "{error:?}");
+    assert!(!fixture.is_claimed(&id("m")).await);
+}
+
+/// Goal: a claim outside of a transaction is rejected by the server, if the compiler did not see it.
+#[tokio::test]
+async fn lone_claim_is_rejected() {
+    let fixture = Fixture::new().await;
+    let mut tx = fixture.pool.begin().await.unwrap();
+    sqlx::query("COMMIT").execute(&mut *tx).await.unwrap();
+    let error = claims(&mut tx, &id("m")).await.unwrap_err();
+    assert_eq!(
+        error.sqlstate().map(|state| state.code()),
+        Some("25P01"),
+        "{error}"
+    );
+    assert!(!fixture.is_claimed(&id("m")).await);
+}
+
+/// Goal: a result that the client does not expect is an error, and not a wrong value.
+#[tokio::test]
+async fn column_of_another_type_is_an_error() {
+    use idem_client::Executor;
+
+    let fixture = Fixture::new().await;
+    let mut connection = fixture.pool.acquire().await.unwrap();
+    let idem = SqlxConnection::new(&mut connection);
+    let row = idem
+        .fetch_one("SELECT 1 AS n, NULL::text", &[])
+        .await
+        .unwrap();
+    assert_eq!(row.try_get::<_, i32>("n").unwrap(), 1);
+    assert_eq!(row.try_get::<_, Option<String>>(1).unwrap(), None);
+    for error in [
+        row.try_get::<_, i64>("n").unwrap_err(),
+        row.try_get::<_, String>(1).unwrap_err(),
+        row.try_get::<_, i32>("m").unwrap_err(),
+        row.try_get::<_, i32>(2).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::Unexpected(_)), "{error:?}");
+    }
+    assert!(
+        inbox::next(
+            &idem,
+            &destination(),
+            1,
+            1,
+            std::time::Duration::from_secs(1)
+        )
+        .await
+        .is_ok()
+    );
+}
