@@ -39,6 +39,17 @@ def test_both_classes_have_the_same_methods() -> None:
     assert methods(Idem) == methods(AsyncIdem)
 
 
+def test_import_needs_no_other_package() -> None:
+    code = """if True:
+        import sys
+        import idem_pg, idem_pg.http
+        roots = {name.partition(".")[0] for name in sys.modules}
+        found = roots & {"asyncpg", "django", "psycopg", "sqlalchemy", "starlette"}
+        assert not found, found
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_every_name_of_the_package_exists() -> None:
     assert sorted(idem_pg.__all__) == idem_pg.__all__
     for name in idem_pg.__all__:

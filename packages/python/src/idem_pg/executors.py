@@ -163,7 +163,7 @@ def _async_psycopg(connection: Any) -> AsyncExecute:
     return execute
 
 
-def _is_closed(connection: Any) -> bool:
+def is_closed(connection: Any) -> bool:
     """Returns whether a connection of asyncpg is lost. Its errors do not always tell."""
     try:
         return bool(connection.is_closed())
@@ -212,7 +212,7 @@ def raise_caused(error: Exception, cause: Exception) -> NoReturn:
 def is_error_of_closed(error: Exception, connection: Any) -> bool:
     """Returns whether an error of asyncpg without a SQLSTATE comes from a lost connection."""
     is_of_asyncpg = type(error).__module__.partition(".")[0] == "asyncpg"
-    return is_of_asyncpg and not hasattr(error, "sqlstate") and _is_closed(connection)
+    return is_of_asyncpg and not hasattr(error, "sqlstate") and is_closed(connection)
 
 
 def translated(error: Exception) -> Exception:

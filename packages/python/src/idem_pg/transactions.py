@@ -1,6 +1,6 @@
 """Transactions of their own, for leases and external calls, which commit before the work goes on.
 
-These are the only places where idem opens connections and commits. The user passes a pool, an
+Only these and the middlewares of HTTP open connections and commit. The user passes a pool, an
 engine, or a function that returns a context manager.
 """
 
@@ -80,7 +80,7 @@ def short_transaction(open_transaction: Transactions, work: Callable[[Idem], T])
 
     `work` must be safe to repeat, because a commit can have succeeded although its reply was lost.
     """
-    for delay in _delays():
+    for delay in retry_delays():
         failed: IdemError | None = None
         try:
             with open_transaction() as connection:
@@ -105,7 +105,7 @@ async def async_short_transaction(
 
     `work` must be safe to repeat, because a commit can have succeeded although its reply was lost.
     """
-    for delay in _delays():
+    for delay in retry_delays():
         failed: IdemError | None = None
         try:
             async with open_transaction() as connection:
@@ -123,7 +123,7 @@ async def async_short_transaction(
     raise AssertionError("the last delay ends the loop")
 
 
-def _delays() -> Iterator[float]:
+def retry_delays() -> Iterator[float]:
     """Returns the delay after each attempt, with jitter. 0 follows the last attempt."""
     for attempt in range(ATTEMPTS - 1):
         delay = min(_FIRST_DELAY * 2**attempt, _LONGEST_DELAY)

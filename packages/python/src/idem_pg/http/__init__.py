@@ -1,0 +1,21 @@
+"""Middleware that makes each HTTP request with an `Idempotency-Key` take effect once.
+
+This package contains the ASGI middleware. `idem_pg.http.django` contains that of Django.
+"""
+
+from .asgi import IdempotencyMiddleware, keep_writes, request_lease, request_transaction
+from .leased import RequestLease
+from .request_transaction import RequestTransaction
+from .running import RunningRequests
+from .scope import Scope
+
+__all__ = [
+    "IdempotencyMiddleware",
+    "RequestLease",
+    "RequestTransaction",
+    "RunningRequests",
+    "Scope",
+    "keep_writes",
+    "request_lease",
+    "request_transaction",
+]

@@ -1,0 +1,234 @@
+"""An ASGI middleware that makes each request with an `Idempotency-Key` take effect once.
+
+    app.add_middleware(
+        IdempotencyMiddleware,
+        source=pool,
+        destination="shop.place-order",
+        scope=Scope.by(lambda request: request.headers.get("x-account")),
+    )
+
+    @app.post("/orders")
+    async def place(request: Request) -> Response:
+        connection = request_transaction(request).connection
+        await connection.execute("INSERT INTO orders (item) VALUES ($1)", item)
+        return Response(status_code=201)
+
+A response that the crate `idem-http` has recorded is replayed, and the reverse. docs/http.md says
+what differs from that crate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from typing import Any, Literal
+
+from ..leases import DEFAULT_LEASE
+from ..transactions import async_transactions
+from .application import (
+    App,
+    ApplicationRun,
+    DisconnectedError,
+    HttpScope,
+    Receive,
+    Response,
+    Send,
+)
+from .fingerprint import fingerprint_of
+from .identity import Identity
+from .in_transaction import TransactionAttempt
+from .leased import LeaseAttempt, RequestLease
+from .options import MEBIBYTE, Options, all_but_cookies, all_statuses
+from .problem import Kind, Problem, log
+from .request_head import RequestHead
+from .request_transaction import RequestTransaction
+from .responses import response_of_problem
+from .running import RunningRequests
+from .scope import Scope
+
+
+class IdempotencyMiddleware:
+    """Makes each request with an `Idempotency-Key` take effect once. See docs/http.md.
+
+    `source` opens transactions: see `async_transactions`. With mode "transaction" the handler works
+    in the transaction that claims the request and records the response. With mode "lease" the
+    request is leased, for work that cannot share a transaction; `lease` is the duration, and
+    `running` counts the requests that are being processed.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        source: Any,
+        destination: str,
+        scope: Scope,
+        *,
+        mode: Literal["transaction", "lease"] = "transaction",
+        methods: Collection[str] = ("POST", "PATCH"),
+        required: bool = True,
+        request_limit: int = MEBIBYTE,
+        response_limit: int = MEBIBYTE,
+        keep_statuses: Callable[[int], bool] = all_statuses,
+        keep_headers: Callable[[str], bool] = all_but_cookies,
+        retry_after: timedelta = timedelta(seconds=1),
+        lease: timedelta = DEFAULT_LEASE,
+        running: RunningRequests | None = None,
+    ) -> None:
+        if mode not in ("transaction", "lease"):
+            raise ValueError('mode must be "transaction" or "lease"')
+        self.app = app
+        self.running = running or RunningRequests()
+        self._is_leased = mode == "lease"
+        self._open = async_transactions(source)
+        self._options = Options(
+            destination=destination,
+            scope=scope,
+            methods=methods,
+            required=required,
+            request_limit=request_limit,
+            response_limit=response_limit,
+            keep_statuses=keep_statuses,
+            keep_headers=keep_headers,
+            retry_after=retry_after,
+            lease=lease,
+        )
+
+    async def __call__(self, scope: HttpScope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        head = RequestHead(scope)
+        try:
+            message_id = self._options.message_id(head.method, head.keys, head)
+            if message_id is not None:
+                await self._protected(message_id, head, receive, send)
+                return
+        except Problem as problem:
+            await response_of_problem(problem, self._options).send_to(send)
+            return
+        await self.app(scope, receive, send)
+
+    async def _protected(
+        self, message_id: str, head: RequestHead, receive: Receive, send: Send
+    ) -> None:
+        body = await self._read(head, receive)
+        fingerprint = fingerprint_of(head.method, head.path_and_query, body)
+        identity = Identity(message_id, self._options.destination, fingerprint)
+        run = ApplicationRun(self.app, _inner_scope(head), body, self._limit_of)
+        try:
+            response = await self._attempted(identity, run, receive)
+        except DisconnectedError:
+            return
+        except Exception:
+            await run.stop()
+            raise
+        try:
+            await response.send_to(send)
+        finally:
+            # The request has taken effect, also if the client does not get the response.
+            await run.finish()
+
+    async def _attempted(
+        self, identity: Identity, run: ApplicationRun, receive: Receive
+    ) -> Response:
+        """Processes the request in a task of its own, which no cancellation of this one stops."""
+        kind = LeaseAttempt if self._is_leased else TransactionAttempt
+        attempt = kind(self._options, self._open, identity, run)
+        task = asyncio.create_task(attempt.response(), name="idem http request")
+        if self._is_leased:
+            self.running.add(task)
+        watch = asyncio.create_task(self._watch(run, receive), name="idem http disconnect")
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            await self._abandon(task, run)
+            raise
+        finally:
+            watch.cancel()
+        return task.result()
+
+    async def _abandon(self, task: asyncio.Task[Response], run: ApplicationRun) -> None:
+        """Ends a request that the server has cancelled. A commit that has begun continues."""
+        task.add_done_callback(lambda task: _end_abandoned(task, run))
+        if not self._is_leased:
+            run.disconnect()
+            await asyncio.wait([task])
+
+    async def _watch(self, run: ApplicationRun, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        # Work under a lease continues: work that is interrupted in the middle helps no client.
+        if not self._is_leased:
+            run.disconnect()
+
+    async def _read(self, head: RequestHead, receive: Receive) -> bytes:
+        self._options.check_request_size(head.content_length)
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise Problem(Kind.UNREADABLE_REQUEST)
+            body += message.get("body", b"")
+            self._options.check_request_size(len(body))
+            if not message.get("more_body", False):
+                return bytes(body)
+
+    def _limit_of(self, status: int) -> int | None:
+        """Returns the limit of a response. A response that is not recorded has none."""
+        return self._options.response_limit if self._options.keeps(status) else None
+
+
+def request_transaction(request: Any) -> RequestTransaction:
+    """Returns the transaction of a protected request.
+
+    `request` is a request of Starlette or FastAPI, or an ASGI scope. Raises LookupError if the
+    request is not protected.
+    """
+    found = _found(request)
+    if isinstance(found, RequestTransaction):
+        return found
+    raise LookupError("the request has no transaction of an IdempotencyMiddleware")
+
+
+def request_lease(request: Any) -> RequestLease:
+    """Returns the lease of a protected request. Raises LookupError if it has none."""
+    found = _found(request)
+    if isinstance(found, RequestLease):
+        return found
+    raise LookupError("the request has no lease of an IdempotencyMiddleware")
+
+
+def keep_writes(request: Any) -> None:
+    """Commits the writes of the handler also with a status of 4xx."""
+    request_transaction(request).keep_writes()
+
+
+def _found(request: Any) -> Any:
+    scope = request if isinstance(request, dict) else request.scope
+    return scope.get("idem")
+
+
+def _inner_scope(head: RequestHead) -> HttpScope:
+    """Returns the scope of the handler, without extensions of responses that are not recorded."""
+    extensions = head.scope.get("extensions") or {}
+    kept = {
+        name: value for name, value in extensions.items() if not name.startswith("http.response.")
+    }
+    return {**head.scope, "extensions": kept}
+
+
+_ENDING: set[asyncio.Task[None]] = set()
+"""The event loop keeps only weak references to its tasks."""
+
+
+def _end_abandoned(task: asyncio.Task[Response], run: ApplicationRun) -> None:
+    """Ends the application of a request whose server has cancelled it."""
+    if task.cancelled() or task.exception() is not None:
+        log.debug("a request that the server has cancelled has no response")
+        end = run.stop()
+    else:
+        end = run.finish()
+    ending = asyncio.create_task(end, name="idem http end")
+    _ENDING.add(ending)
+    ending.add_done_callback(_ENDING.discard)

@@ -1,0 +1,137 @@
+"""Processes a request in the transaction that claims it."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import Any
+
+from ..async_idem import AsyncIdem
+from ..executors import raise_caused
+from ..outcomes import Claimed, InProgress, Mismatch, Outcome
+from ..transactions import AsyncTransactions
+from . import statements
+from .application import ApplicationRun, Response
+from .identity import Identity
+from .journal import find, replay_of
+from .options import Options, keeps_writes
+from .problem import Kind, Problem, log, problem_of
+from .recorded import Recorded
+from .request_transaction import RequestTransaction, Savepoint, abandon, has_ended, is_closed
+from .responses import recorded_of
+from .retry import async_retried
+
+
+class RollBackError(Exception):
+    """Ends the block of a transaction, so that it is rolled back."""
+
+
+class TransactionAttempt:
+    """Claims a request, runs its handler, records the response, and commits."""
+
+    def __init__(
+        self,
+        options: Options,
+        open_transaction: AsyncTransactions,
+        identity: Identity,
+        run: ApplicationRun,
+    ) -> None:
+        self._options = options
+        self._open = open_transaction
+        self._identity = identity
+        self._run = run
+
+    async def response(self) -> Response:
+        """Returns the response after the commit. Raises Problem or the error of the handler."""
+        try:
+            stack, connection, outcome = await async_retried(self._begin)
+        except Exception as error:
+            raise_caused(problem_of(error), error)
+        if not isinstance(outcome, Claimed):
+            await _roll_back(stack, connection)
+            return await self._not_claimed(outcome)
+        transaction = RequestTransaction(connection)
+        try:
+            savepoint, response = await self._handled(connection, transaction)
+        except BaseException:
+            await _roll_back(stack, connection)
+            raise
+        if not self._options.keeps(response.status):
+            await _roll_back(stack, connection)
+            return response
+        keeps = keeps_writes(response.status, is_requested=transaction.keeps_writes)
+        try:
+            await (savepoint.keep() if keeps else savepoint.undo())
+            recorded = recorded_of(self._options, self._identity, response)
+            await self._record(AsyncIdem(connection), recorded)
+        except Exception as error:
+            is_lost = is_closed(connection)
+            await _roll_back(stack, connection)
+            problem = problem_of(error)
+            raise_caused(Problem(Kind.UNAVAILABLE) if is_lost else problem, error)
+        try:
+            await stack.aclose()
+        except Exception as error:
+            raise_caused(problem_of(error, is_committing=True), error)
+        return response
+
+    async def _begin(self) -> tuple[AsyncExitStack, Any, Outcome]:
+        """Begins a transaction with the claim. The caller ends it with the stack."""
+        identity = self._identity
+        claim = statements.claim_and_forbid_commit(
+            identity.message_id, identity.destination, identity.fingerprint
+        )
+        async with AsyncExitStack() as stack:
+            connection = await stack.enter_async_context(self._open())
+            outcome = await AsyncIdem(connection).run(claim)
+            return stack.pop_all(), connection, outcome
+        raise AssertionError("the context manager has swallowed an exception")
+
+    async def _handled(
+        self, connection: Any, transaction: RequestTransaction
+    ) -> tuple[Savepoint, Response]:
+        savepoint = Savepoint(connection)
+        try:
+            await savepoint.begin()
+        except Exception as error:
+            raise_caused(problem_of(error), error)
+        self._run.scope["idem"] = transaction
+        try:
+            return savepoint, await self._run.response()
+        finally:
+            transaction.end()
+
+    async def _record(self, idem: AsyncIdem, recorded: Recorded) -> None:
+        identity = self._identity
+        # Wait for the reply: outside of the transaction, the functions of the journal would commit
+        # by themselves.
+        await idem.run(statements.ALLOW_COMMIT)
+        begin = statements.begin_record(
+            identity.message_id, identity.destination, identity.fingerprint
+        )
+        await idem.run(begin)
+        finish = statements.finish_record(identity.message_id, identity.destination, recorded)
+        await idem.run(finish)
+
+    async def _not_claimed(self, outcome: Outcome) -> Response:
+        match outcome:
+            case InProgress():
+                raise Problem(Kind.IN_PROGRESS)
+            case Mismatch():
+                raise Problem(Kind.MISMATCH)
+        # In a transaction of its own: a snapshot that is older than the record does not see it.
+        found = await find(self._open, self._identity)
+        return replay_of(found, self._identity)
+
+
+async def _roll_back(stack: AsyncExitStack, connection: Any) -> None:
+    """Rolls back. An error is only logged, because the server rejects a COMMIT until then."""
+    error = RollBackError()
+    if has_ended(connection):
+        await abandon(connection)
+    try:
+        await stack.__aexit__(RollBackError, error, None)
+    except RollBackError:
+        pass
+    except Exception as failed:
+        log.debug("cannot roll back, so the server does it: %s", failed)
+        await abandon(connection)

@@ -1,0 +1,88 @@
+"""The options of a middleware, and the rules that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from ..leases import DEFAULT_LEASE
+from .key import key_of
+from .problem import Kind, Problem
+from .scope import Scope
+
+SHORTEST_LEASE, LONGEST_LEASE = timedelta(milliseconds=100), timedelta(days=1)
+MEBIBYTE = 1 << 20
+
+
+def all_statuses(_status: int) -> bool:
+    return True
+
+
+def all_but_cookies(name: str) -> bool:
+    """A cookie may identify a session, so a replayed response contains no cookie."""
+    return name != "set-cookie"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a middleware protects, and what it records."""
+
+    destination: str
+    scope: Scope
+    methods: Collection[str] = ("POST", "PATCH")
+    required: bool = True
+    request_limit: int = MEBIBYTE
+    """The largest body of a protected request, in bytes."""
+    response_limit: int = MEBIBYTE
+    """The largest body of a recorded response, in bytes."""
+    keep_statuses: Callable[[int], bool] = all_statuses
+    keep_headers: Callable[[str], bool] = all_but_cookies
+    """Gets the name of the header in lower case."""
+    retry_after: timedelta = timedelta(seconds=1)
+    lease: timedelta = DEFAULT_LEASE
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.scope, Scope):
+            raise TypeError("scope must be Scope.by(...) or Scope.single_tenant()")
+        if not isinstance(self.destination, str) or not self.destination:
+            raise ValueError("destination must be a text that is not empty")
+        if isinstance(self.methods, str):
+            raise TypeError("methods must be a collection of names, not one text")
+        if not SHORTEST_LEASE <= self.lease <= LONGEST_LEASE:
+            raise ValueError("lease must be between 100 milliseconds and one day")
+
+    def message_id(self, method: str, keys: Sequence[str], request: Any) -> str | None:
+        """Returns the message id of a request, or None if it is not protected.
+
+        `keys` are the values of its headers `Idempotency-Key`. `request` is passed to the scope.
+        """
+        if method not in self.methods:
+            return None
+        key = key_of(keys)
+        if key is not None:
+            return self.scope.id_of(request, key)
+        if self.required:
+            raise Problem(Kind.MISSING_KEY)
+        return None
+
+    def check_request_size(self, size: int) -> None:
+        if size > self.request_limit:
+            limit = self.request_limit
+            raise Problem(
+                Kind.REQUEST_TOO_LARGE,
+                f"the body of a request with an Idempotency-Key must not exceed {limit} bytes",
+            )
+
+    def keeps(self, status: int) -> bool:
+        """Returns whether a response with this status is recorded.
+
+        Statuses after which another attempt may succeed are never recorded.
+        """
+        return 200 <= status < 500 and status not in (409, 429) and self.keep_statuses(status)
+
+
+def keeps_writes(status: int, *, is_requested: bool) -> bool:
+    """Returns whether the writes of a handler are committed together with its response."""
+    return is_requested or not 400 <= status < 500

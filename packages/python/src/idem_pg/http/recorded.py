@@ -1,0 +1,95 @@
+"""A response as it is stored in the journal. The crate `idem-http` uses the same form."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .problem import Kind, Problem, log
+
+REPLAYED = "idempotency-replayed"
+"""The header that is `true` in a replayed response."""
+
+Headers = list[tuple[str, str]]
+
+_OF_THE_CONNECTION = frozenset(
+    {
+        "connection",
+        "content-length",
+        "date",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Headers that belong to one connection or one moment. They are never recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A recorded response, with the fingerprint of its request in hexadecimal digits."""
+
+    fingerprint: str
+    status: int
+    headers: Headers
+    """In their order, one entry for each value. Each character of a value is one byte."""
+    body: bytes
+
+    @classmethod
+    def of(
+        cls,
+        fingerprint: bytes,
+        status: int,
+        headers: Iterable[tuple[str, str]],
+        is_kept: Callable[[str], bool],
+        body: bytes,
+    ) -> Recorded:
+        lower = [(name.lower(), value) for name, value in headers]
+        dropped = _OF_THE_CONNECTION | _named_by_connection(lower)
+        kept = [(name, value) for name, value in lower if name not in dropped and is_kept(name)]
+        return cls(fingerprint.hex(), status, kept, body)
+
+    @classmethod
+    def from_json(cls, value: Any) -> Recorded:
+        """Reads the value of the journal. Raises Problem if it is no recorded response."""
+        try:
+            headers = [(str(name), str(text)) for name, text in value["headers"]]
+            body = base64.b64decode(value["body_base64"], validate=True)
+            return cls(str(value["fingerprint"]), int(value["status"]), headers, body)
+        except (TypeError, KeyError, ValueError, binascii.Error) as error:
+            log.warning("the journal has an unreadable recorded response: %r", error)
+            raise Problem(Kind.FAILED) from error
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "fingerprint": self.fingerprint,
+            "status": self.status,
+            "headers": [list(header) for header in self.headers],
+            "body_base64": base64.b64encode(self.body).decode(),
+        }
+
+    def replayed_headers(self) -> Headers:
+        """Returns the headers of the replayed response."""
+        return [*self.headers, (REPLAYED, "true")]
+
+
+def _named_by_connection(headers: Headers) -> set[str]:
+    values = [value for name, value in headers if name == "connection"]
+    return {name.strip().lower() for value in values for name in value.split(",")}
+
+
+def replay(found: Recorded | None, fingerprint: bytes) -> Recorded:
+    """Returns the recorded response for a request with a key that was used before."""
+    if found is None:
+        raise Problem(Kind.NOT_RECORDED)
+    if found.fingerprint != fingerprint.hex():
+        raise Problem(Kind.MISMATCH)
+    return found

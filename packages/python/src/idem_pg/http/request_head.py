@@ -1,0 +1,50 @@
+"""The head of an ASGI request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from .application import HttpScope
+from .key import HEADER
+
+_UNQUOTED = "/!$&'()*+,;=:@~%"
+
+
+class RequestHead:
+    """A request without its body: what the function of `Scope.by` gets."""
+
+    def __init__(self, scope: HttpScope) -> None:
+        self.scope: Mapping[str, Any] = scope
+        """The ASGI scope: for example `scope["user"]` of an authenticating middleware."""
+        self.method: str = scope["method"]
+        self._fields = [
+            (bytes(name).decode("latin-1").lower(), bytes(value).decode("latin-1"))
+            for name, value in scope["headers"]
+        ]
+        self.headers: Mapping[str, str] = self._joined()
+        """The headers, with names in lower case. Values of one name are joined with a comma."""
+
+    @property
+    def keys(self) -> list[str]:
+        """The values of the headers `Idempotency-Key`."""
+        return [value for name, value in self._fields if name == HEADER]
+
+    @property
+    def path_and_query(self) -> bytes:
+        """The path and the query as the client has sent them."""
+        path = self.scope.get("raw_path") or quote(self.scope["path"], safe=_UNQUOTED).encode()
+        query = self.scope.get("query_string", b"")
+        return bytes(path + b"?" + query if query else path)
+
+    @property
+    def content_length(self) -> int:
+        text = self.headers.get("content-length", "0")
+        return int(text) if text.isdecimal() else 0
+
+    def _joined(self) -> Mapping[str, str]:
+        joined: dict[str, str] = {}
+        for name, value in self._fields:
+            joined[name] = f"{joined[name]},{value}" if name in joined else value
+        return joined

@@ -1,0 +1,102 @@
+"""The transaction of a protected request, as its handler sees it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from .. import executors
+from ..executors import kind_of
+from . import statements
+
+
+class RequestTransaction:
+    """The transaction that claims the request and records its response."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._has_ended = False
+        self.keeps_writes = False
+
+    @property
+    def connection(self) -> Any:
+        """The connection or session of the transaction.
+
+        Raises RuntimeError after the response: the transaction has ended, and another request may
+        use the connection.
+        """
+        if self._has_ended:
+            raise RuntimeError("the transaction of this request has ended")
+        return self._connection
+
+    def keep_writes(self) -> None:
+        """Commits the writes of the handler also with a status of 4xx."""
+        self.keeps_writes = True
+
+    def end(self) -> None:
+        self._has_ended = True
+
+
+class Savepoint:
+    """The savepoint after the claim and before the handler."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._session = connection if kind_of(connection) == "sqlalchemy.AsyncSession" else None
+        self._nested: Any = None
+
+    async def begin(self) -> None:
+        # A session must know the savepoint: it then flushes before the release, forgets unwritten
+        # objects at the rollback, and survives a failed flush.
+        if self._session is not None:
+            self._nested = await self._session.begin_nested()
+        else:
+            await _execute(self._connection, statements.SET_SAVEPOINT)
+
+    async def keep(self) -> None:
+        if self._nested is not None:
+            await self._nested.commit()
+        else:
+            await _execute(self._connection, statements.KEEP_WRITES)
+
+    async def undo(self) -> None:
+        if self._nested is not None:
+            await self._nested.rollback()
+        else:
+            await _execute(self._connection, statements.UNDO_WRITES)
+
+
+async def _execute(connection: Any, sql: str) -> None:
+    """Executes a statement that returns no rows."""
+    if kind_of(connection) == "sqlalchemy.AsyncConnection":
+        from sqlalchemy import text
+
+        await connection.execute(text(sql))
+    else:
+        await connection.execute(sql)
+
+
+def is_closed(connection: Any) -> bool:
+    """Returns whether a connection of asyncpg is lost. Its errors do not always tell."""
+    return kind_of(connection) == "asyncpg.Connection" and executors.is_closed(connection)
+
+
+def has_ended(connection: Any) -> bool:
+    """Returns whether the transaction has ended for SQLAlchemy, because the handler ended it.
+
+    The server has rejected the COMMIT, so there the transaction is open. SQLAlchemy would return
+    the connection to its pool in this state.
+    """
+    match kind_of(connection):
+        case "sqlalchemy.AsyncConnection":
+            return not connection.in_transaction()
+        case "sqlalchemy.AsyncSession":
+            return not (connection.in_transaction() and connection.is_active)
+    return False
+
+
+async def abandon(connection: Any) -> None:
+    """Closes a connection of SQLAlchemy that cannot be rolled back, so that no pool gets it."""
+    if kind_of(connection) in ("sqlalchemy.AsyncConnection", "sqlalchemy.AsyncSession"):
+        with contextlib.suppress(Exception):
+            await connection.invalidate()

@@ -1,0 +1,249 @@
+"""The Django service of the tests. Run as a program, it serves until it is killed.
+
+The handler has the same headers as that of http_app.py, and some of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import socketserver
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+import django
+from django.conf import settings
+from django.core.handlers.wsgi import WSGIHandler
+from django.db import DatabaseError, connections, transaction
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.test.utils import override_settings
+from django.urls import path
+from http_config import Config, State, config_of, listen
+
+from idem_pg.http import Scope
+
+
+def _configure() -> None:
+    """Configures Django. In the process of the tests, `connections.py` does this."""
+    settings.configure(
+        DATABASES={
+            "default": {
+                "ENGINE": "django.db.backends.postgresql",
+                "HOST": os.environ["PGHOST"],
+                "NAME": os.environ["PGDATABASE"],
+            }
+        },
+        LOGGING_CONFIG=None,
+        USE_TZ=True,
+    )
+    django.setup()
+
+
+if __name__ == "__main__":
+    _configure()
+else:
+    import connections as _configured  # noqa: F401
+
+from idem_pg.http.django import (  # noqa: E402
+    IdempotencyMiddleware,
+    keep_writes,
+    request_transaction,
+)
+
+
+class Middleware(IdempotencyMiddleware):
+    """The middleware with a class attribute. The other options are in the setting IDEM_HTTP."""
+
+    methods = ("POST", "PATCH")
+
+
+class Service:
+    """The views, as a module of URLs."""
+
+    def __init__(self, config: Config, state: State) -> None:
+        self.config = config
+        self.state = state
+        self.urlpatterns = [path("orders", self.handle), path("others", self.handle)]
+
+    def handle(self, request: HttpRequest) -> HttpResponse:
+        self.state.running += 1
+        try:
+            return self._work(request)
+        finally:
+            self.state.running -= 1
+
+    def _work(self, request: HttpRequest) -> HttpResponse:
+        self.state.runs += 1
+        run = self.state.runs
+        headers = request.headers
+        body = request.body.decode()
+        for _ in range(2):
+            self._execute(f"INSERT INTO {self.config.table} VALUES (%s)", [body])
+        if "x-lock" in headers:
+            self._execute("SELECT pg_advisory_xact_lock(%s)", [int(headers["x-lock"])])
+        if "x-hold" in headers:
+            self.state.holding += 1
+            self.state.gate.acquire()
+            self.state.holding -= 1
+        self._fail(headers)
+        if "x-end" in headers:
+            for statement in headers["x-end"].split(";"):
+                try:
+                    self._execute(statement, [])
+                except DatabaseError as error:
+                    if "x-ignore-end" not in headers:
+                        return HttpResponse(str(error), status=500)
+        if "x-raise" in headers:
+            raise ValueError("the view fails")
+        if "x-not-found" in headers:
+            raise Http404
+        if "x-hook" in headers:
+            transaction.on_commit(_raise, using=self.config.name)
+        if "x-keep-writes" in headers:
+            keep_writes(request)
+        if request.method in self.config.methods and "idempotency-key" in headers:
+            assert request_transaction(request).connection.in_atomic_block
+        return _response(headers, f"run {run}, {body}", run)
+
+    def _fail(self, headers: Any) -> None:
+        using = self.config.name
+        if "x-fail" in headers:
+            with contextlib.suppress(DatabaseError):
+                self._execute("SELECT 1 / 0", [])
+        if "x-fail-nested" in headers:
+            with contextlib.suppress(DatabaseError), transaction.atomic(using, savepoint=False):
+                self._execute("SELECT 1 / 0", [])
+        if "x-set-rollback" in headers:
+            transaction.set_rollback(True, using=using)
+
+    def _execute(self, sql: str, parameters: list[Any]) -> None:
+        with connections[self.config.name].cursor() as cursor:
+            cursor.execute(sql, parameters or None)
+
+
+def _raise() -> None:
+    raise ValueError("the function of on_commit fails")
+
+
+def _response(headers: Any, text: str, run: int) -> Any:
+    status = int(headers.get("x-status", "201"))
+    text += "x" * int(headers.get("x-size", "0"))
+    response = (
+        StreamingHttpResponse(_pieces(text), status=status)
+        if "x-stream" in headers
+        else HttpResponse(text, status=status)
+    )
+    response["x-run"] = str(run)
+    response["x-other"] = "kept"
+    response["content-type"] = "text/plain"
+    response.set_cookie("session", "secret")
+    return response
+
+
+def _pieces(text: str) -> Iterator[bytes]:
+    for start in range(0, len(text), 100):
+        yield text[start : start + 100].encode()
+
+
+class PauseBeforeResponse:
+    """Waits forever before the first byte of a response to a request with the header x-pause."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    def __call__(self, environ: Any, start_response: Any) -> Any:
+        response = self.app(environ, start_response)
+        if "HTTP_X_PAUSE" in environ:
+            threading.Event().wait()
+        return response
+
+
+class Server(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    address_family = socket.AF_INET
+
+
+class QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Logs nothing."""
+
+
+def _options(config: Config) -> dict[str, Any]:
+    scope = Scope.single_tenant()
+    if config.by_tenant:
+        scope = Scope.by(lambda request: request.headers.get("x-tenant"))
+    options: dict[str, Any] = {
+        "DESTINATION": config.destination,
+        "SCOPE": scope,
+        "USING": config.name,
+        "METHODS": config.methods,
+        "RESPONSE_LIMIT": config.response_limit,
+        "REQUEST_LIMIT": config.request_limit,
+        "REQUIRED": config.required,
+    }
+    if config.kept_statuses is not None:
+        options["KEEP_STATUSES"] = config.kept_statuses.__contains__
+    if config.kept_headers is not None:
+        options["KEEP_HEADERS"] = config.kept_headers.__contains__
+    return options
+
+
+@contextlib.contextmanager
+def _database(config: Config) -> Iterator[None]:
+    """Adds the alias of this service. A service in another process is only configured once."""
+    databases: dict[str, Any] = connections.databases
+    databases[config.name] = {
+        **databases["default"],
+        "HOST": config.host,
+        "PORT": str(config.port),
+        "USER": config.user,
+        "NAME": config.database,
+        "OPTIONS": {"application_name": config.name},
+    }
+    try:
+        yield
+    finally:
+        del databases[config.name]
+
+
+def serve(config: Config, state: State, listener: socket.socket) -> None:
+    """Serves until `state.ended` is set. A process has at most one such service at a time."""
+    logging.getLogger("django.request").setLevel(logging.CRITICAL)
+    middleware = "Middleware" if config.methods == Config.methods else "IdempotencyMiddleware"
+    with (
+        _database(config),
+        override_settings(
+            ALLOWED_HOSTS=["*"],
+            IDEM_HTTP=_options(config),
+            MIDDLEWARE=[f"{__name__}.{middleware}"],
+            ROOT_URLCONF=Service(config, state),
+        ),
+        Server(listener.getsockname(), QuietHandler, bind_and_activate=False) as server,
+    ):
+        server.socket.close()
+        server.socket = listener
+        server.server_name, server.server_port = listener.getsockname()
+        server.setup_environ()
+        server.set_app(PauseBeforeResponse(WSGIHandler()))
+        serving = threading.Thread(target=server.serve_forever, args=(0.005,))
+        serving.start()
+        state.is_serving.set()
+        while not state.ended.is_set():
+            serving.join(0.005)
+        server.shutdown()
+
+
+def main() -> None:
+    listener = listen()
+    print(listener.getsockname()[1], flush=True)
+    config = config_of(sys.argv[1])
+    serve(config, State(), listener)
+
+
+if __name__ == "__main__":
+    main()

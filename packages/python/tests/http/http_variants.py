@@ -1,0 +1,67 @@
+"""The transaction of a request, and broken variants of it, which the tests must find."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any
+
+from idem_pg import AsyncIdem, Claimed, Outcome
+from idem_pg.http import statements
+from idem_pg.http.application import Response
+from idem_pg.http.in_transaction import TransactionAttempt
+from idem_pg.http.recorded import Recorded
+
+
+class WithoutClaim(TransactionAttempt):
+    """Neither claims the request nor records its response."""
+
+    async def _begin(self) -> tuple[AsyncExitStack, Any, Outcome]:
+        stack = AsyncExitStack()
+        return stack, await stack.enter_async_context(self._open()), Claimed()
+
+    async def _record(self, idem: AsyncIdem, recorded: Recorded) -> None:
+        """Records nothing."""
+
+
+class RespondsFirst(TransactionAttempt):
+    """Sends the response before its commit."""
+
+    async def response(self) -> Response:
+        self._early: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        late = self._late = asyncio.create_task(super().response())
+        await asyncio.wait([self._early, late], return_when=asyncio.FIRST_COMPLETED)
+        return self._early.result() if self._early.done() else late.result()
+
+    async def _handled(self, *args: Any) -> Any:
+        handled = await super()._handled(*args)
+        self._early.set_result(handled[1])
+        return handled
+
+
+class RecordsApart(TransactionAttempt):
+    """Records the response in a transaction of its own, after the commit of the writes."""
+
+    _recorded: Recorded | None = None
+
+    async def response(self) -> Response:
+        response = await super().response()
+        if self._recorded is not None:
+            request = self._identity.message_id, self._identity.destination
+            begin = statements.begin_record(*request, self._identity.fingerprint)
+            async with self._open() as connection:
+                await AsyncIdem(connection).run(begin)
+                await AsyncIdem(connection).run(statements.finish_record(*request, self._recorded))
+        return response
+
+    async def _record(self, idem: AsyncIdem, recorded: Recorded) -> None:
+        self._recorded = recorded
+        await idem.run(statements.ALLOW_COMMIT)
+
+
+VARIANTS: dict[str, type[TransactionAttempt]] = {
+    "sound": TransactionAttempt,
+    "without claim": WithoutClaim,
+    "responds first": RespondsFirst,
+    "records apart": RecordsApart,
+}

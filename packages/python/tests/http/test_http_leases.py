@@ -1,0 +1,155 @@
+"""The mode with a lease: behaviour that differs from the mode with a transaction."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from conftest import until
+from http_fixtures import DRIVERS, Fixture, ask, disconnecting, run, service
+
+from idem_pg import Held, Idem
+
+HELD = ask("k").with_header("x-hold")
+
+
+def acquired(fixture: Fixture, lease: timedelta) -> Held:
+    """Leases the request with key "k", as another process does."""
+    idem = Idem(fixture.database.connection)
+    held = idem.acquire("all:k", fixture.database.destination, lease)
+    assert isinstance(held, Held)
+    return held
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_leased_request_is_recorded_after_a_disconnect(driver: str) -> None:
+    with service(mode="lease", driver=driver) as fixture:
+        with disconnecting(fixture.port, HELD):
+            fixture.until_holding(1)
+        fixture.send(ask("k")).assert_problem(409, "in-progress")
+        fixture.release()
+        until("the response is recorded", lambda: fixture.claims() == 1)
+        again = fixture.send(ask("k"))
+        assert again.is_replayed
+        assert (fixture.runs, fixture.work("k")) == (1, 2)
+
+
+def test_shutdown_waits_until_leased_requests_are_recorded() -> None:
+    with service(mode="lease") as fixture:
+        with disconnecting(fixture.port, HELD):
+            fixture.until_holding(1)
+        assert fixture.state.requests.count == 1
+
+        def left(grace: timedelta) -> int:
+            return run(fixture.state.requests.ended(grace))
+
+        assert left(timedelta(milliseconds=100)) == 1
+        fixture.release()
+        assert left(timedelta(seconds=30)) == 0
+        assert (fixture.claims(), fixture.work("k")) == (1, 2)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_leased_request_survives_the_loss_of_all_connections(driver: str) -> None:
+    with service(mode="lease", driver=driver) as fixture:
+        first = fixture.start(HELD.with_header("x-status", "404"))
+        fixture.until_holding(1)
+        fixture.database.until_quiet()
+        assert fixture.database.sessions("state = 'idle in transaction'") == 0
+        assert fixture.database.terminate() > 0
+        until("no session is left", lambda: fixture.database.sessions("true") == 0)
+        fixture.release()
+        first.result().assert_run(404, 1)
+        fixture.send(ask("k")).assert_replay_of(first.result())
+
+
+def test_lease_is_renewed_while_the_handler_runs() -> None:
+    with service(mode="lease", lease_ms=600) as fixture:
+        first = fixture.start(HELD)
+        fixture.until_holding(1)
+        sql = (
+            "SELECT coalesce(extract(epoch FROM max(until)), 0)::float8 FROM idem.leases "
+            f"WHERE destination = '{fixture.database.destination}'"
+        )
+        first_end = fixture.database.value(sql)
+        until("the lease is renewed", lambda: fixture.database.value(sql) > first_end + 0.5)
+        fixture.send(ask("k")).assert_problem(409, "in-progress")
+        fixture.release()
+        first.result().assert_run(201, 1)
+        assert fixture.runs == 1
+
+
+def expire(fixture: Fixture) -> None:
+    """Ends the lease of the request with key "k"."""
+    for table in ("pending_0", "pending_1"):
+        fixture.database.execute(
+            f"UPDATE idem.{table} SET due_at = clock_timestamp() - interval '1 second' "
+            "WHERE destination = (SELECT id FROM idem.destination WHERE name = "
+            f"'{fixture.database.destination}')"
+        )
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_lost_lease_returns_the_response_of_the_other_process(driver: str) -> None:
+    with service(mode="lease", driver=driver) as fixture:
+        first = fixture.start(HELD)
+        fixture.until_holding(1)
+        expire(fixture)
+        other = fixture.send(ask("k").with_header("x-size", "7"))
+        other.assert_run(201, 2)
+        fixture.release()
+        for response in (first.result(), fixture.send(ask("k"))):
+            response.assert_replay_of(other)
+        assert fixture.claims() == 1
+
+
+def test_handler_that_loses_its_lease_is_stopped() -> None:
+    with service(mode="lease", lease_ms=600) as fixture:
+        first = fixture.start(HELD)
+        fixture.until_holding(1)
+        expire(fixture)
+        other = fixture.start(HELD)
+        fixture.until_holding(2)
+        first.result().assert_problem(503, "in-doubt")
+        fixture.until_holding(1)
+        fixture.release()
+        other.result().assert_run(201, 2)
+        assert (fixture.work("k"), fixture.claims()) == (2, 1)
+
+
+def test_request_of_a_crashed_process_runs_after_its_lease() -> None:
+    with service(mode="lease") as fixture:
+        acquired(fixture, timedelta(milliseconds=500))
+        fixture.send(ask("k")).assert_problem(409, "in-progress")
+        fixture.send_until_settled(ask("k")).assert_run(201, 1)
+
+
+def test_request_without_remaining_attempts_is_not_run() -> None:
+    with service(mode="lease") as fixture:
+        destination = fixture.database.destination
+        fixture.database.execute(
+            f"SELECT idem_configure_retries('{destination}', max_attempts => 1)"
+        )
+        acquired(fixture, timedelta(milliseconds=1))
+        for _ in range(2):
+            fixture.send_until_settled(ask("k")).assert_problem(500, "exhausted")
+        assert (fixture.runs, fixture.claims()) == (0, 0)
+
+
+def test_external_call_is_not_repeated_after_a_failed_request() -> None:
+    with service(mode="lease") as fixture:
+        charge = ask("k").with_header("x-charge")
+        fixture.send(charge.with_header("x-status", "500")).assert_run(500, 1)
+        done = fixture.send(charge)
+        done.assert_run(201, 2)
+        fixture.send(charge).assert_replay_of(done)
+        assert fixture.state.charges == 1
+
+
+def test_key_is_bound_to_its_request_when_the_handler_begins() -> None:
+    with service(mode="lease") as fixture:
+        fixture.send(ask("k").with_header("x-status", "500")).assert_run(500, 1)
+        for _ in range(2):
+            other = fixture.send(ask("k").to(body=b"another body"))
+            other.assert_problem(422, "mismatch")
+        fixture.send(ask("k")).assert_run(201, 2)
