@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use idem_brokers::RabbitMq;
 use idem_cluster::workspace_root;
 use idem_drivers::install;
 use idem_testkit::Database;
@@ -31,13 +32,69 @@ async fn tests_of_the_python_package_pass() -> Result<()> {
     run(pytest.args(["--quiet", "--color=no"]))
 }
 
-/// The programs in `recipes`, which need further packages.
+/// The tests of the recipes that consume from RabbitMQ.
+const WITH_RABBITMQ: [&str; 3] = [
+    "recipes/test_aio_pika.py",
+    "recipes/test_celery.py",
+    "recipes/test_dramatiq.py",
+];
+
+/// The test of the recipe that consumes from Kafka.
+const WITH_KAFKA: &str = "recipes/test_confluent_kafka.py";
+
+/// Returns the command that tests recipes, which need further packages.
+fn recipes(db: &Database) -> Result<Command> {
+    let mut pytest = on(db, install::python_recipes()?);
+    pytest.args(["-m", "pytest", "--quiet", "--color=no"]);
+    Ok(pytest)
+}
+
+/// The programs in `recipes` that are no consumers.
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test packages"]
 async fn recipes_of_python_run() -> Result<()> {
     let db = Database::with_idem("packages_recipes").await?;
-    let mut pytest = on(&db, install::python_recipes()?);
-    run(pytest.args(["-m", "pytest", "recipes", "--quiet", "--color=no"]))
+    let mut pytest = recipes(&db)?;
+    for consumer in WITH_RABBITMQ.iter().chain([&WITH_KAFKA]) {
+        pytest.arg(format!("--ignore={consumer}"));
+    }
+    run(pytest.arg("recipes"))
+}
+
+/// Each consumer is killed before a commit and before an acknowledgement. Each message takes effect
+/// once. The same consumers without claims charge payments again.
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test packages"]
+async fn rabbitmq_recipes_of_python_run() -> Result<()> {
+    let db = Database::with_idem("packages_recipes_rabbitmq").await?;
+    let broker = RabbitMq::start()?;
+    let mut pytest = recipes(&db)?;
+    pytest.envs(environment_of_control(&broker)?);
+    run(pytest.env("AMQP_URL", broker.url()).args(WITH_RABBITMQ))
+}
+
+/// As with RabbitMQ. The test starts the mock cluster of librdkafka itself.
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test packages"]
+async fn kafka_recipe_of_python_runs() -> Result<()> {
+    let db = Database::with_idem("packages_recipes_kafka").await?;
+    run(recipes(&db)?.arg(WITH_KAFKA))
+}
+
+/// Returns the environment in which `rabbitmqctl` finds this server. The folder with the cookie is
+/// not passed as `HOME`, because other programs use `HOME` too.
+fn environment_of_control(broker: &RabbitMq) -> Result<Vec<(&'static str, String)>> {
+    let values = broker.control(&[
+        "eval",
+        r#"[os:getenv(N) || N <- ["HOME", "RABBITMQ_NODENAME", "ERL_EPMD_PORT"]]."#,
+    ])?;
+    let [home, node, epmd]: [String; 3] = serde_json::from_str(&values)?;
+    Ok(vec![
+        ("RABBITMQ_HOME", home),
+        ("RABBITMQ_NODENAME", node),
+        ("ERL_EPMD_PORT", epmd),
+        ("RABBITMQ_CONF_ENV_FILE", "/dev/null".to_owned()),
+    ])
 }
 
 #[test]

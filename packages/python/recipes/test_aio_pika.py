@@ -1,0 +1,72 @@
+"""The consumer of `aio_pika_consumer.py`, with RabbitMQ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import pytest
+import rabbitmq
+from aio_pika_consumer import QUEUE
+from harness import (
+    WITHOUT_CLAIMS,
+    Database,
+    Payment,
+    assert_broken,
+    consume_and_kill,
+    starter,
+    until,
+)
+
+COMMAND = ["aio_pika_consumer.py"]
+
+
+@pytest.fixture(autouse=True)
+def queue() -> None:
+    rabbitmq.declare(QUEUE)
+    rabbitmq.purge(QUEUE)
+
+
+def publish(payments: Iterable[Payment]) -> None:
+    rabbitmq.publish(QUEUE, [(payment.message_id, payment.body) for payment in payments])
+
+
+def is_drained() -> bool:
+    return rabbitmq.count(QUEUE) == 0
+
+
+def test_killed_consumer_pays_once(database: Database) -> None:
+    consume_and_kill(database, publish, starter(database, COMMAND, {}), is_drained)
+    database.assert_paid_once()
+
+
+def test_consumer_without_claims_pays_again(database: Database) -> None:
+    """The broken variant that the test above finds."""
+    consume_and_kill(database, publish, starter(database, COMMAND, WITHOUT_CLAIMS), is_drained)
+    assert_broken(database)
+
+
+def test_malformed_messages_become_dead_letters(database: Database) -> None:
+    first, second, third = database.payments[:3]
+    other = json.dumps({"no payment": second.message_id}).encode()
+    no_json = third.message_id.encode()
+    rabbitmq.publish(
+        QUEUE, [(None, first.unique_body), (second.message_id, other), (third.message_id, no_json)]
+    )
+    with starter(database, COMMAND, {})():
+        until("every message is acknowledged", is_drained)
+    for body in (first.unique_body, other, no_json):
+        assert database.dead_letters(body) == 1
+    assert database.charges() == {0: len(database.payments)}
+
+
+def test_failed_payment_ends_the_process(database: Database) -> None:
+    database.fail_twice()
+    publish(database.payments[:1])
+    start = starter(database, COMMAND, {})
+    for _ in range(2):
+        with start() as consumer:
+            consumer.wait_for_error()
+    with start():
+        until("every message is acknowledged", is_drained)
+    assert database.charges() == {0: len(database.payments) - 1, 1: 1}

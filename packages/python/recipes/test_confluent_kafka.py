@@ -1,0 +1,110 @@
+"""The consumer of `confluent_kafka_consumer.py`, with the mock cluster of librdkafka."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from harness import (
+    PAUSE,
+    WITHOUT_CLAIMS,
+    Database,
+    Payment,
+    assert_broken,
+    consume_and_kill,
+    starter,
+    until,
+)
+
+COMMAND = ["confluent_kafka_consumer.py"]
+TOPIC, GROUP = "payments", "billing"
+
+
+class Kafka:
+    """A cluster in this process. The producer owns it."""
+
+    def __init__(self) -> None:
+        self._producer = Producer({"test.mock.num.brokers": 1, "log_level": 0})
+        brokers = self._producer.list_topics(timeout=60).brokers.values()
+        self.brokers = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
+        settings = {"bootstrap.servers": self.brokers, "group.id": GROUP, "log_level": 0}
+        self._observer = Consumer(settings)
+
+    def publish(self, payments: Iterable[Payment]) -> None:
+        self.produce((payment.message_id, payment.body) for payment in payments)
+
+    def produce(self, messages: Iterable[tuple[str | None, bytes]]) -> None:
+        for message_id, body in messages:
+            headers = {} if message_id is None else {"message-id": message_id}
+            self._producer.produce(TOPIC, body, key=str(uuid.uuid4()), headers=headers)
+        assert self._producer.flush(60) == 0
+
+    def is_drained(self) -> bool:
+        """Returns whether the group has committed the end of each partition."""
+        partitions = self._producer.list_topics(TOPIC, timeout=60).topics[TOPIC].partitions
+        topic = [TopicPartition(TOPIC, partition) for partition in partitions]
+        return all(self._lag(committed) == 0 for committed in self._observer.committed(topic))
+
+    def _lag(self, committed: TopicPartition) -> int:
+        low, high = self._observer.get_watermark_offsets(committed, timeout=60)
+        return high - max(low, committed.offset)
+
+    def close(self) -> None:
+        self._observer.close()
+
+
+@pytest.fixture
+def kafka() -> Iterator[Kafka]:
+    cluster = Kafka()
+    yield cluster
+    cluster.close()
+
+
+def environment(kafka: Kafka) -> dict[str, str]:
+    return {"KAFKA_BROKERS": kafka.brokers, "SESSION_TIMEOUT_MS": "4000"}
+
+
+def test_killed_consumer_pays_once(database: Database, kafka: Kafka) -> None:
+    start = starter(database, COMMAND, environment(kafka))
+    consume_and_kill(database, kafka.publish, start, kafka.is_drained)
+    database.assert_paid_once()
+
+
+def test_consumer_without_claims_pays_again(database: Database, kafka: Kafka) -> None:
+    """The broken variant that the test above finds."""
+    start = starter(database, COMMAND, environment(kafka) | WITHOUT_CLAIMS)
+    consume_and_kill(database, kafka.publish, start, kafka.is_drained)
+    assert_broken(database)
+
+
+def test_message_without_id_is_claimed_by_position(database: Database, kafka: Kafka) -> None:
+    kafka.produce((None, payment.body) for payment in database.payments)
+    start = starter(database, COMMAND, environment(kafka))
+    with start() as consumer, database.paused():
+        database.until_waiting(consumer, PAUSE)
+    with start():
+        until("every offset is committed", kafka.is_drained)
+    assert database.charges() == {1: len(database.payments)}
+
+
+def test_malformed_message_becomes_a_dead_letter(database: Database, kafka: Kafka) -> None:
+    payment = database.payments[0]
+    malformed = payment.message_id.encode()
+    kafka.produce([(payment.message_id, malformed)])
+    with starter(database, COMMAND, environment(kafka))():
+        until("every offset is committed", kafka.is_drained)
+    assert database.dead_letters(malformed) == 1
+
+
+def test_failed_payment_ends_the_process(database: Database, kafka: Kafka) -> None:
+    database.fail_twice()
+    kafka.publish(database.payments[:1])
+    start = starter(database, COMMAND, environment(kafka))
+    for _ in range(2):
+        with start() as consumer:
+            consumer.wait_for_error()
+    with start():
+        until("every offset is committed", kafka.is_drained)
+    assert database.charges() == {0: len(database.payments) - 1, 1: 1}
