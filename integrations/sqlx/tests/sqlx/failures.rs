@@ -116,7 +116,7 @@ async fn commit_fails_after_a_rollback_of_the_handler() {
     assert!(!fixture.is_claimed(&id("m")).await);
 }
 
-/// Goal: a claim outside of a transaction is rejected by the server, if the compiler did not see it.
+/// Goal: the server rejects a claim outside of a transaction that the compiler did not detect.
 #[tokio::test]
 async fn lone_claim_is_rejected() {
     let fixture = Fixture::new().await;
