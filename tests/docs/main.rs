@@ -86,6 +86,7 @@ fn files() -> Result<Vec<PathBuf>> {
         root.join("integrations/http/README.md"),
         root.join("integrations/kafka/README.md"),
         root.join("integrations/nats/README.md"),
+        root.join("integrations/postgres/README.md"),
         root.join("integrations/rabbitmq/README.md"),
         root.join("integrations/sqlx/README.md"),
         root.join("relay/README.md"),

@@ -13,13 +13,14 @@ use crate::context::Context;
 use crate::step;
 
 /// The crates that are published, each after the crates that it depends on.
-const PUBLISHED: [&str; 9] = [
+const PUBLISHED: [&str; 10] = [
     "idem-core",
     "idem-client",
     "idem-runtime",
     "idem-http",
     "idem-kafka",
     "idem-nats",
+    "idem-postgres",
     "idem-rabbitmq",
     "idem-sqlx",
     "idem-relay",

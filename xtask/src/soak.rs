@@ -20,7 +20,7 @@ use crate::build::{self, Variant};
 use crate::context::Context;
 
 /// The packages with the tests that can be soaked.
-const PACKAGES: [&str; 19] = [
+const PACKAGES: [&str; 20] = [
     "idem-bench",
     "idem-chaos",
     "idem-demo",
@@ -34,6 +34,7 @@ const PACKAGES: [&str; 19] = [
     "idem-integration-tests",
     "idem-kafka",
     "idem-nats",
+    "idem-postgres",
     "idem-rabbitmq",
     "idem-runtime",
     "idem-sqlx",

@@ -37,7 +37,7 @@ fn server(name: &str) -> Cluster {
 /// The packages that `cargo xtask test` tests together (`LIVE` in `xtask/src/test/parts.rs`). A
 /// build of other packages would use other features of their dependencies and would compile them
 /// again.
-const PACKAGES: [&str; 17] = [
+const PACKAGES: [&str; 18] = [
     "idem-bench",
     "idem-chaos",
     "idem-client",
@@ -48,6 +48,7 @@ const PACKAGES: [&str; 17] = [
     "idem-integration-tests",
     "idem-kafka",
     "idem-nats",
+    "idem-postgres",
     "idem-rabbitmq",
     "idem-runtime",
     "idem-spec",

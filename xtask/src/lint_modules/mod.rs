@@ -27,7 +27,7 @@ use resolve::uses;
 use source::Crate;
 
 /// The directories of the checked crates: all published crates and the extension.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 11] = [
     "extension/core",
     "extension",
     "client",
@@ -35,6 +35,7 @@ const CRATES: [&str; 10] = [
     "integrations/http",
     "integrations/kafka",
     "integrations/nats",
+    "integrations/postgres",
     "integrations/rabbitmq",
     "integrations/sqlx",
     "relay",

@@ -61,6 +61,7 @@ pub const LIVE: &[&str] = &[
     "idem-integration-tests",
     "idem-kafka",
     "idem-nats",
+    "idem-postgres",
     "idem-rabbitmq",
     "idem-runtime",
     "idem-spec",
@@ -73,6 +74,7 @@ pub const LIVE: &[&str] = &[
 /// The test binaries of the client, the runtime and the integrations.
 pub const CLIENT_TESTS: &[&str] = &[
     "admin",
+    "blocking",
     "brokers",
     "calls",
     "consumer",

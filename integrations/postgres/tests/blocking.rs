@@ -1,0 +1,157 @@
+//! Tests of the functions of the client without async, on a real server.
+
+use std::time::Duration;
+
+use idem_client::lease::{Lease, acquire};
+use idem_client::test_util::{Crash, CrashProxy};
+use idem_client::{Claim, Destination, Effect, Error, ErrorKind, MessageId, effects, try_claim};
+use idem_postgres::{PostgresConnection, PostgresTransaction, commit, wait};
+use idem_testkit::Database;
+use postgres::{Client, Config, NoTls};
+use serde_json::json;
+use tokio::runtime::Runtime;
+
+fn destination() -> Destination {
+    Destination::new("postgres.tests").unwrap()
+}
+
+fn id(text: &str) -> MessageId {
+    MessageId::text(text).unwrap()
+}
+
+fn fact() -> Effect {
+    Effect::json("postgres.facts", &json!({"n": 1})).unwrap()
+}
+
+fn connect(config: &str) -> Client {
+    config.parse::<Config>().unwrap().connect(NoTls).unwrap()
+}
+
+fn is_claimed(observer: &mut Client, id: &MessageId) -> bool {
+    let observer = PostgresConnection::new(observer);
+    wait(idem_client::is_claimed(&observer, id, &destination())).unwrap()
+}
+
+/// Goal: the claim, the work and the effects commit or roll back together. Invariants: I1, I2.
+#[test]
+fn claim_commits_with_the_work() {
+    let database = Database::create();
+    let mut client = connect(&database.url());
+    let mut observer = connect(&database.url());
+    client.batch_execute("CREATE TABLE work (id text)").unwrap();
+    let (id, to) = (id("m"), destination());
+    for end in ["roll back", "commit", "duplicate"] {
+        let mut tx = client.transaction().unwrap();
+        let idem = PostgresTransaction::new(&mut tx);
+        let claim = wait(try_claim(&idem, &id, &to)).unwrap();
+        assert_eq!(claim.is_duplicate(), end == "duplicate");
+        if let Claim::New(claim) = claim {
+            let work = "INSERT INTO work VALUES ('m')";
+            idem.transaction().unwrap().execute(work, &[]).unwrap();
+            let ids = wait(claim.record_effects(&[fact(), fact()])).unwrap();
+            assert_eq!(ids.len(), 2);
+        }
+        match end {
+            "roll back" => tx.rollback().unwrap(),
+            _ => commit(tx).unwrap(),
+        }
+        let committed = end != "roll back";
+        assert_eq!(is_claimed(&mut observer, &id), committed, "{end}");
+        let work = observer
+            .query_one("SELECT count(*) FROM work", &[])
+            .unwrap();
+        assert_eq!(work.get::<_, i64>(0), i64::from(committed), "{end}");
+        let recorded = wait(effects(&PostgresConnection::new(&mut observer), &id, &to)).unwrap();
+        assert_eq!(recorded.len(), 2 * usize::from(committed), "{end}");
+    }
+}
+
+#[test]
+fn lease_is_completed_on_a_connection() {
+    let database = Database::create();
+    let mut client = connect(&database.url());
+    let (id, to) = (id("m"), destination());
+    let idem = PostgresConnection::new(&mut client);
+    let minute = Duration::from_secs(60);
+    let Lease::Acquired(held) = wait(acquire(&idem, &id, &to, minute)).unwrap() else {
+        panic!("the message is new");
+    };
+    assert_eq!(wait(held.complete(&idem, &[fact()])).unwrap().len(), 1);
+    assert!(matches!(
+        wait(acquire(&idem, &id, &to, minute)).unwrap(),
+        Lease::Duplicate
+    ));
+    let text = idem.client().unwrap().query_one("SELECT 'usable'", &[]);
+    assert_eq!(text.unwrap().get::<_, &str>(0), "usable");
+}
+
+#[test]
+fn borrowed_transaction_fails_instead_of_waiting() {
+    let database = Database::create();
+    let mut client = connect(&database.url());
+    let mut tx = client.transaction().unwrap();
+    let (id, to) = (id("m"), destination());
+    let idem = PostgresTransaction::new(&mut tx);
+    let borrowed = idem.transaction().unwrap();
+    let error = wait(try_claim(&idem, &id, &to)).unwrap_err();
+    assert!(
+        matches!(&error, Error::Invalid(text) if text.contains("is borrowed")),
+        "{error:?}"
+    );
+    assert!(idem.transaction().is_err());
+    drop(borrowed);
+    assert!(wait(try_claim(&idem, &id, &to)).unwrap().is_new());
+}
+
+/// Goal: a handler that ignores the error of a statement, or that executes ROLLBACK, is not
+/// acknowledged. The commit of the driver itself reports success.
+#[test]
+fn commit_fails_without_an_open_transaction() {
+    let database = Database::create();
+    let mut client = connect(&database.url());
+    for (statement, state) in [("SELECT 1 / 0", Some("25P02")), ("ROLLBACK", None)] {
+        let mut tx = client.transaction().unwrap();
+        let idem = PostgresTransaction::new(&mut tx);
+        assert!(
+            wait(try_claim(&idem, &id("m"), &destination()))
+                .unwrap()
+                .is_new()
+        );
+        // The division fails, and the handler ignores it.
+        let _ = tx.batch_execute(statement);
+        let error = commit(tx).unwrap_err();
+        match state {
+            Some(state) => assert_eq!(error.sqlstate().map(|found| found.code()), Some(state)),
+            None => assert!(matches!(error, Error::TransactionEnded), "{error:?}"),
+        }
+        assert!(!is_claimed(&mut client, &id("m")), "{statement}");
+    }
+}
+
+/// Goal: after a COMMIT whose reply is lost, the next claim returns whether the transaction
+/// committed. Invariant: I2.
+#[test]
+fn lost_reply_to_commit_is_ambiguous() {
+    let database = Database::create();
+    let server = database.direct_url().parse().unwrap();
+    let mut observer = connect(&database.url());
+    // The proxy needs a runtime. The driver must be used outside of it.
+    let runtime = Runtime::new().unwrap();
+    for (crash, is_committed) in [(Crash::BeforeCommit, false), (Crash::AfterCommit, true)] {
+        let id = id(&format!("{crash:?}"));
+        let proxy = runtime.block_on(CrashProxy::start(&server)).unwrap();
+        let mut client = connect(&proxy.connection_string());
+        let mut tx = client.transaction().unwrap();
+        let idem = PostgresTransaction::new(&mut tx);
+        assert!(
+            wait(try_claim(&idem, &id, &destination()))
+                .unwrap()
+                .is_new()
+        );
+        proxy.crash_once(crash);
+        let error = commit(tx).unwrap_err();
+        assert_eq!(proxy.crashes(), 1);
+        assert_eq!(error.kind(), ErrorKind::AmbiguousCommit, "{error:?}");
+        assert_eq!(is_claimed(&mut observer, &id), is_committed);
+    }
+}
