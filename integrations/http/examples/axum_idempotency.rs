@@ -5,7 +5,7 @@
 //! Start it with the connection string of a database that has the extension:
 //!
 //! ```sh
-//! cargo run -p idem-client --features http --example axum_idempotency -- \
+//! cargo run -p idem-http --features axum --example axum_idempotency -- \
 //!     "host=/run/postgresql user=postgres"
 //! ```
 //!
@@ -15,18 +15,17 @@
 //! curl -i -H 'idempotency-key: "4711"' -H 'x-account: 7' -d 'boots' http://127.0.0.1:PORT/orders
 //! ```
 
-use std::{env, sync::Arc, time::Duration};
+use std::{env, time::Duration};
 
 use axum::{
-    Extension, Router,
+    Router,
     http::{StatusCode, request::Parts},
     response::{IntoResponse, Response},
     routing::post,
 };
 use deadpool_postgres::{Config, Runtime};
 use idem_client::{Destination, Effect, send};
-use idem_http::{IdempotencyLayer, RequestTx, Scope};
-use idem_runtime::lease::LeaseContext;
+use idem_http::{IdempotencyLayer, InTransaction, Scope, UnderLease};
 use tokio::{net::TcpListener, signal::unix::SignalKind};
 use tokio_postgres::NoTls;
 use uuid::Uuid;
@@ -48,7 +47,7 @@ impl IntoResponse for Failure {
 
 /// Places an order. The order, its message and the response commit together.
 async fn place(
-    Extension(tx): Extension<RequestTx>,
+    InTransaction(tx): InTransaction,
     item: String,
 ) -> Result<(StatusCode, String), Failure> {
     if item.is_empty() {
@@ -57,7 +56,6 @@ async fn place(
             "the order contains no item".into(),
         ));
     }
-    let tx = tx.take()?;
     let order = Uuid::new_v4();
     tx.execute(
         "INSERT INTO orders (id, item) VALUES ($1, $2)",
@@ -74,7 +72,7 @@ async fn place(
 
 /// Charges a payment. The gateway executes one charge, because each attempt has the same key.
 async fn pay(
-    Extension(work): Extension<Arc<LeaseContext>>,
+    UnderLease(work): UnderLease,
     amount: String,
 ) -> Result<(StatusCode, String), Failure> {
     let cents: i64 = amount.parse()?;

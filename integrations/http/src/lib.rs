@@ -37,12 +37,17 @@
 //!
 //! [With a lease](IdempotencyLayer::lease) the handler can make external calls. Its response is
 //! recorded when the handler has finished.
+//!
+//! With the feature `axum` the extractors `InTransaction` and `UnderLease` give a handler its
+//! transaction or its lease. A request without one gets status 500.
 
 // A panic would end the consumer of a user. Tests may panic.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod body;
 mod extensions;
+#[cfg(feature = "axum")]
+mod extractors;
 mod fingerprint;
 mod journal;
 mod key;
@@ -59,6 +64,8 @@ mod transaction;
 
 pub use body::{Body, BodyError};
 pub use extensions::{KeepWrites, RequestTx};
+#[cfg(feature = "axum")]
+pub use extractors::{InTransaction, NotProtected, UnderLease};
 pub use layer::IdempotencyLayer;
 pub use recorded::REPLAYED;
 pub use running::RunningRequests;

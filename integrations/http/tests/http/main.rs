@@ -2,6 +2,7 @@
 //! a real database server. They cover each response and each failure in both modes.
 
 mod cancel;
+mod extractors;
 mod failures;
 mod fixtures;
 mod keys;
