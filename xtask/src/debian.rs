@@ -66,19 +66,28 @@ const PACKAGES: [(&str, &str); 19] = [
 
 /// The languages whose drivers `cargo xtask test drivers` executes, besides those of the set-up.
 #[rustfmt::skip]
-const LANGUAGES: [(&str, &str); 12] = [
+const LANGUAGES: [(&str, &str); 21] = [
     ("perl", "the modules of Perl for JSON and base64"),
     ("libdbd-pg-perl", "DBD::Pg, a driver for Perl"),
+    ("libanyevent-rabbitmq-perl", "the broker's client for the consumer in Perl"),
     ("ruby", "Ruby"),
     ("ruby-pg", "pg, a driver for Ruby"),
+    ("ruby-bunny", "the broker's client for the consumer in Ruby"),
     ("php-cli", "PHP"),
     ("php-pgsql", "PDO, a driver for PHP"),
+    ("php-amqplib", "the broker's client for the consumer in PHP"),
     ("golang-go", "Go"),
     ("golang-github-jackc-pgx-v4-dev", "pgx, a driver for Go"),
+    ("golang-github-rabbitmq-amqp091-go-dev", "the broker's client for the consumer in Go"),
     ("default-jdk-headless", "Java"),
     ("libpostgresql-jdbc-java", "pgJDBC, a driver for Java"),
     ("libjackson2-databind-java", "JSON in Java"),
+    ("librabbitmq-client-java", "the broker's client for the consumer in Java"),
+    ("libspring-jdbc-java", "Spring: JdbcTemplate and its transactions"),
+    ("libspring-aop-java", "Spring: the proxies of @Transactional"),
+    ("libaopalliance-java", "the interfaces of these proxies"),
     ("libjansson-dev", "JSON in C"),
+    ("librabbitmq-dev", "the broker's client for the consumer in C"),
 ];
 
 /// Since version 18, Debian's server has JIT compilation only with this package. A test needs JIT

@@ -1,5 +1,6 @@
 // Executes statements with a driver of Go: `main pgx` or `main database_sql`, which is database/sql
-// over pgx. Reads requests from the standard input and writes replies to the standard output, as
+// over pgx. A further argument is a connection string: `statement_cache_mode=describe`. Reads
+// requests from the standard input and writes replies to the standard output, as
 // tests/drivers/README.md describes.
 package main
 
@@ -10,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"strings"
 
 	"github.com/jackc/pgconn"
 	"github.com/jackc/pgtype"
@@ -58,6 +60,9 @@ func main() {
 		check(replies.Encode(reply(sessions[request.Session], request)))
 	}
 }
+
+// connString returns what the environment does not define.
+func connString() string { return strings.Join(os.Args[2:], " ") }
 
 func check(err error) {
 	if err != nil {
@@ -119,7 +124,7 @@ func argument(text json.RawMessage) any {
 type pgxSession struct{ *pgx.Conn }
 
 func openPgx() (session, error) {
-	conn, err := pgx.Connect(background, "")
+	conn, err := pgx.Connect(background, connString())
 	return pgxSession{conn}, err
 }
 
@@ -157,7 +162,7 @@ type databaseSQL struct {
 }
 
 func openDatabaseSQL() (session, error) {
-	db, err := sql.Open("pgx", "")
+	db, err := sql.Open("pgx", connString())
 	if err != nil {
 		return nil, err
 	}

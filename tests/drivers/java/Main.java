@@ -1,5 +1,6 @@
-// Executes statements with pgJDBC. Reads requests from the standard input and writes replies to the
-// standard output, as tests/drivers/README.md describes.
+// Executes statements with a driver of Java: `Main pgjdbc` or `Main spring`, which is Spring over
+// pgJDBC. A further argument is a property of pgJDBC: `prepareThreshold=0`. Reads requests from the
+// standard input and writes replies to the standard output, as tests/drivers/README.md describes.
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -8,6 +9,7 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.io.OutputStream;
+import java.io.UncheckedIOException;
 import java.net.InetAddress;
 import java.net.Socket;
 import java.net.SocketAddress;
@@ -40,10 +42,39 @@ public final class Main {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final Pattern PARAMETER = Pattern.compile("\\$(\\d+)");
 
-    private final Map<String, Connection> sessions = new HashMap<>();
+    /** A session in autocommit mode. */
+    interface Session {
+        List<List<Object>> execute(String sql, JsonNode arguments) throws Exception;
+
+        void close() throws Exception;
+    }
+
+    interface Driver {
+        /** Returns a session on this connection, which the session closes. */
+        Session open(Connection connection);
+    }
+
+    private static final Map<String, Driver> DRIVERS =
+            Map.of("pgjdbc", PgjdbcSession::new, "spring", SpringSession::new);
+
+    private final Map<String, Session> sessions = new HashMap<>();
+    private final Driver driver;
+    private final Properties properties = new Properties();
+
+    private Main(String[] arguments) {
+        driver = DRIVERS.get(arguments[0]);
+        properties.setProperty("user", System.getenv("PGUSER"));
+        // A string has no declared type then, so it can be an argument for jsonb, uuid, interval…
+        properties.setProperty("stringtype", "unspecified");
+        properties.setProperty("socketFactory", UnixSockets.class.getName());
+        for (int n = 1; n < arguments.length; n++) {
+            String[] property = arguments[n].split("=", 2);
+            properties.setProperty(property[0], property[1]);
+        }
+    }
 
     public static void main(String[] arguments) throws Exception {
-        Main main = new Main();
+        Main main = new Main(arguments);
         InputStreamReader input = new InputStreamReader(System.in, StandardCharsets.UTF_8);
         BufferedReader requests = new BufferedReader(input);
         for (String line = requests.readLine(); line != null; line = requests.readLine()) {
@@ -55,14 +86,14 @@ public final class Main {
         }
     }
 
-    private Map<String, ?> reply(JsonNode request) throws SQLException, IOException {
+    private Map<String, ?> reply(JsonNode request) throws Exception {
         String name = request.get("session").textValue();
         if (!sessions.containsKey(name)) {
-            sessions.put(name, connect());
+            sessions.put(name, driver.open(connect()));
         }
         try {
             String sql = request.get("sql").textValue();
-            return Map.of("rows", execute(sessions.get(name), sql, request.get("arguments")));
+            return Map.of("rows", sessions.get(name).execute(sql, request.get("arguments")));
         } catch (PSQLException error) {
             ServerErrorMessage server = error.getServerErrorMessage();
             if (server == null) {
@@ -76,26 +107,36 @@ public final class Main {
         }
     }
 
-    private Map<String, ?> close() throws SQLException {
-        for (Connection session : sessions.values()) {
+    private Map<String, ?> close() throws Exception {
+        for (Session session : sessions.values()) {
             session.close();
         }
         sessions.clear();
         return Map.of();
     }
 
-    private static Connection connect() throws SQLException {
-        Properties properties = new Properties();
-        properties.setProperty("user", System.getenv("PGUSER"));
-        // A string has no declared type then, so it can be an argument for jsonb, uuid, interval…
-        properties.setProperty("stringtype", "unspecified");
-        properties.setProperty("socketFactory", UnixSockets.class.getName());
+    private Connection connect() throws SQLException {
         String url = "jdbc:postgresql:" + System.getenv("PGDATABASE");
         return DriverManager.getConnection(url, properties);
     }
 
-    private static List<List<Object>> execute(Connection session, String sql, JsonNode arguments)
-            throws SQLException, IOException {
+    private record PgjdbcSession(Connection connection) implements Session {
+        @Override
+        public List<List<Object>> execute(String sql, JsonNode arguments) throws Exception {
+            try (PreparedStatement statement = prepare(connection, sql, arguments)) {
+                return results(statement);
+            }
+        }
+
+        @Override
+        public void close() throws SQLException {
+            connection.close();
+        }
+    }
+
+    /** Returns the statement with its arguments. */
+    static PreparedStatement prepare(Connection connection, String sql, JsonNode arguments)
+            throws SQLException {
         List<JsonNode> inOrder = new ArrayList<>();
         String jdbc = sql;
         if (!arguments.isEmpty()) {
@@ -106,11 +147,23 @@ public final class Main {
                 return "?";
             });
         }
-        try (PreparedStatement statement = session.prepareStatement(jdbc)) {
+        PreparedStatement statement = connection.prepareStatement(jdbc);
+        try {
             for (int n = 0; n < inOrder.size(); n++) {
                 bind(statement, n + 1, inOrder.get(n));
             }
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+        return statement;
+    }
+
+    /** Executes the statement, and returns its rows as they are written in a reply. */
+    static List<List<Object>> results(PreparedStatement statement) throws SQLException {
+        try {
             return statement.execute() ? rows(statement.getResultSet()) : List.of();
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
         }
     }
 

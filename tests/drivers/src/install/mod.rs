@@ -1,6 +1,6 @@
 //! Installs the drivers under `target/drivers`, in the versions that the lock files define.
 
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -12,9 +12,12 @@ mod native;
 mod node;
 mod python;
 
-pub use consumer::{node_consumer, python_consumer};
+pub use consumer::{
+    c_consumer, go_consumer, java_consumer, node_consumer, perl_consumer, php_consumer,
+    python_consumer, ruby_consumer,
+};
 pub use native::{c, go, java, perl, php, ruby};
-pub use node::{node, node_orm};
+pub use node::{node, node_orm, node_package, node_package_orms};
 pub use python::{
     new_environment, python, python_orm, python_package, python_package_driver, python_recipes,
 };
@@ -70,12 +73,39 @@ fn target(language: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// The folders that the tools of Node.js write. They are not copied.
+const WRITTEN: [&str; 4] = ["node_modules", "build", "dist", "generated"];
+
+fn is_written(entry: &DirEntry) -> bool {
+    WRITTEN.iter().any(|name| entry.file_name() == *name)
+}
+
+/// Removes the files of a copy that its source does not have.
+fn remove_missing(source: &Path, copy: &Path) -> Result<()> {
+    for entry in fs::read_dir(copy)? {
+        let entry = entry?;
+        let (from, to) = (source.join(entry.file_name()), entry.path());
+        let is_folder = entry.file_type()?.is_dir();
+        match (from.exists(), is_folder) {
+            _ if is_written(&entry) => {}
+            (true, true) => remove_missing(&from, &to)?,
+            (true, false) => {}
+            (false, true) => fs::remove_dir_all(to)?,
+            (false, false) => fs::remove_file(to)?,
+        }
+    }
+    Ok(())
+}
+
 /// Copies the files of a folder that have changed, and those of its folders. A file is replaced at
 /// once, because a program can be reading it.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
+        if is_written(&entry) {
+            continue;
+        }
         let target = to.join(entry.file_name());
         let kind = entry.file_type()?;
         if kind.is_dir() {

@@ -1,12 +1,14 @@
 //! The drivers of Node.js.
 
+use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
+use idem_cluster::workspace_root;
 
-use super::{alone, copy, once, python, run, source, target};
+use super::{alone, copy, once, python, remove_missing, run, source, target};
 
 /// Returns the command that executes a driver of Node.js.
 ///
@@ -33,6 +35,56 @@ pub fn node_orm(orm: &str) -> Result<Command> {
         prisma.env("PRISMA_SCHEMA_ENGINE_BINARY", environment.join("bin/node"));
         run(prisma.env("CHECKPOINT_DISABLE", "1").current_dir(folder))
     })
+}
+
+/// Returns the command that executes Node.js in a copy of the package `idem-pg`, with everything
+/// that its tests need.
+///
+/// # Errors
+/// Fails when the packages cannot be installed.
+pub fn node_package() -> Result<Command> {
+    package("node-package", &[""])
+}
+
+/// Returns the command that executes Node.js in another copy of the package, with Prisma and
+/// TypeORM, which are large.
+///
+/// # Errors
+/// Fails when the packages cannot be installed.
+pub fn node_package_orms() -> Result<Command> {
+    package("node-package-orms", &["", "tests/orms"])
+}
+
+/// Returns the command that executes Node.js in a copy of the package. `locks` are the folders of
+/// the lock files to install.
+fn package(folder: &str, locks: &[&str]) -> Result<Command> {
+    let environment = python::environment()?;
+    let folder = target(folder)?;
+    {
+        let _alone = alone()?;
+        let package = workspace_root().join("packages/node");
+        copy(&package, &folder)?;
+        for sources in ["scripts", "src", "tests"] {
+            remove_missing(&package.join(sources), &folder.join(sources))?;
+        }
+        let files = locks
+            .iter()
+            .map(|lock| fs::read(package.join(lock).join("package-lock.json")));
+        let packages = files.collect::<Result<Vec<_>, _>>()?.concat();
+        once(&folder, &packages, || {
+            locks
+                .iter()
+                .try_for_each(|lock| ci(&folder.join(lock), &environment, &[]))
+        })?;
+    }
+    let mut command = Command::new(environment.join("bin/node"));
+    command.current_dir(folder);
+    // The scripts of the package start npm.
+    let mut path = vec![environment.join("bin")];
+    path.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
+    command.env("PATH", env::join_paths(path)?);
+    command.env("npm_config_cache", target("cache/npm")?);
+    Ok(command)
 }
 
 /// Returns the command for a driver in a folder of `target/drivers`. `install` gets this folder and

@@ -1,18 +1,23 @@
-//! The consumers of docs/languages.md: the tests execute the code of the page.
+//! The consumers of docs/consumer-programs.md: the tests execute the code of the page.
 
 use std::fs;
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitStatus};
 
 use anyhow::{Context, Result, ensure};
 use idem_brokers::RabbitMq;
 use idem_cluster::workspace_root;
 use idem_drivers::install;
 use idem_testkit::{Database, Session, until};
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
+use lapin::options::{
+    BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueuePurgeOptions,
+};
 use lapin::types::{FieldTable, ShortString};
-use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Queue};
+
+use crate::link::{Link, Server};
 
 const QUEUE: &str = "payments";
+const AMOUNT: i64 = 100;
 
 /// A consumer that is killed when the value is dropped.
 struct Consumer(Child);
@@ -25,11 +30,14 @@ impl Drop for Consumer {
     }
 }
 
-/// Everything that a consumer needs.
+/// Everything that a consumer needs. A consumer reaches the database and the broker over proxies:
+/// pgJDBC does not connect to Unix sockets.
 struct Fixture {
     db: Database,
     session: Session,
     broker: RabbitMq,
+    to_db: Link,
+    to_broker: Link,
     _connection: Connection,
     channel: Channel,
 }
@@ -55,52 +63,104 @@ impl Fixture {
         channel
             .confirm_select(ConfirmSelectOptions::default())
             .await?;
-        let durable = QueueDeclareOptions {
-            durable: true,
-            ..QueueDeclareOptions::default()
-        };
-        channel
-            .queue_declare(QUEUE.into(), durable, FieldTable::default())
-            .await?;
-        Ok(Self {
+        let socket = db.cluster().socket_dir().join(".s.PGSQL.5432");
+        let fixture = Self {
+            to_db: Link::to(Server::Socket(socket)).await?,
+            to_broker: Link::to(Server::Port(broker.port())).await?,
             db,
             session,
             broker,
             _connection: connection,
             channel,
-        })
+        };
+        fixture.queue().await?;
+        Ok(fixture)
     }
 
-    /// Publishes payments of 100 with these message ids.
+    /// Returns the state of the queue. Its messages are those that are not delivered.
+    async fn queue(&self) -> Result<Queue> {
+        let durable = QueueDeclareOptions {
+            durable: true,
+            ..QueueDeclareOptions::default()
+        };
+        let declared = self
+            .channel
+            .queue_declare(QUEUE.into(), durable, FieldTable::default());
+        Ok(declared.await?)
+    }
+
+    /// Publishes payments with these message ids.
     async fn publish(&self, ids: &[&str]) -> Result<()> {
         for id in ids {
-            let properties = BasicProperties::default()
-                .with_message_id(ShortString::from(*id))
-                .with_delivery_mode(2);
-            let published = self.channel.basic_publish(
-                "".into(),
-                QUEUE.into(),
-                BasicPublishOptions::default(),
-                br#"{"account": 7, "amount": 100}"#,
-                properties,
-            );
-            let confirmed = published.await?.await?;
-            ensure!(confirmed.is_ack(), "{confirmed:?}");
+            let properties = BasicProperties::default().with_message_id(ShortString::from(*id));
+            self.publish_with(properties).await?;
         }
         Ok(())
     }
 
-    fn consume(&self, mut command: Command) -> Result<Consumer> {
+    async fn publish_with(&self, properties: BasicProperties) -> Result<()> {
+        let payment = format!(r#"{{"account": 7, "amount": {AMOUNT}}}"#);
+        let published = self.channel.basic_publish(
+            "".into(),
+            QUEUE.into(),
+            BasicPublishOptions::default(),
+            payment.as_bytes(),
+            properties.with_delivery_mode(2),
+        );
+        let confirmed = published.await?.await?;
+        ensure!(confirmed.is_ack(), "{confirmed:?}");
+        Ok(())
+    }
+
+    /// Starts a consumer, and waits until it consumes.
+    async fn consume(&self, mut command: Command) -> Result<Consumer> {
         self.db.cluster().set_server_of(&mut command);
+        let broker = format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.to_broker.port());
         let started = command
+            .env("PGHOST", "127.0.0.1")
+            .env("PGPORT", self.to_db.port().to_string())
             .env("PGDATABASE", self.db.name())
-            .env("AMQP_URL", self.broker.url())
-            .spawn()?;
-        Ok(Consumer(started))
+            .env("AMQP_URL", broker)
+            .spawn()
+            .with_context(|| format!("cannot run {command:?}"))?;
+        let mut consumer = Consumer(started);
+        until("the consumer consumes", async || {
+            let ended = consumer.0.try_wait()?;
+            ensure!(ended.is_none(), "the consumer has ended: {ended:?}");
+            Ok(self.queue().await?.consumer_count() == 1)
+        })
+        .await?;
+        Ok(consumer)
+    }
+
+    /// Kills a consumer, and waits until the broker has its messages again.
+    async fn kill(&self, consumer: Consumer) -> Result<()> {
+        drop(consumer);
+        until("the broker has no consumer", async || {
+            Ok::<_, anyhow::Error>(self.queue().await?.consumer_count() == 0)
+        })
+        .await
+    }
+
+    /// Waits until a consumer has ended by itself, and until the broker has its messages again.
+    async fn until_ended(&self, mut consumer: Consumer) -> Result<ExitStatus> {
+        let mut ended = None;
+        until("the consumer ends", async || {
+            ended = consumer.0.try_wait()?;
+            Ok::<_, anyhow::Error>(ended.is_some())
+        })
+        .await?;
+        self.kill(consumer).await?;
+        ended.context("the consumer has not ended")
     }
 
     /// Waits until no message is in the queue, and none is delivered without acknowledgement.
     async fn until_acknowledged(&self) -> Result<()> {
+        // This check is cheap, and `rabbitmqctl` starts a runtime of Erlang.
+        until("every message is delivered", async || {
+            Ok::<_, anyhow::Error>(self.queue().await?.message_count() == 0)
+        })
+        .await?;
         until("every message is acknowledged", async || {
             let queues = ["list_queues", "--silent", "--no-table-headers", "messages"];
             Ok(self.broker.control(&queues)?.trim() == "0")
@@ -108,14 +168,16 @@ impl Fixture {
         .await
     }
 
-    async fn paid(&self) -> Result<String> {
-        self.session.text("SELECT paid FROM account").await
+    /// Returns the number of payments.
+    async fn payments(&self) -> Result<i64> {
+        let paid = self.session.text("SELECT paid FROM account").await?;
+        Ok(paid.parse::<i64>()? / AMOUNT)
     }
 
     /// Returns the messages with one receipt.
     async fn receipts(&self) -> Result<String> {
         let sql = "SELECT string_agg(id, ' ' ORDER BY id)
-                     FROM unnest('{p1,p2,p3,p4}'::text[]) id
+                     FROM unnest('{p1,p2,p3,p4,p5,p6}'::text[]) id
                     WHERE (SELECT count(*) FROM idem_effects(id, 'billing.charge')) = 1";
         self.session.text(sql).await
     }
@@ -132,61 +194,254 @@ impl Fixture {
     }
 }
 
-/// Each message takes effect once: duplicates are ignored, and a message is not lost when its
-/// consumer is killed before the commit. The same code without idem pays duplicates twice.
-async fn pays_once(
-    name: &str,
-    language: &str,
-    command: impl Fn(&str) -> Result<Command>,
-) -> Result<()> {
-    let code = code(language)?;
-    let fixture = Fixture::start(name).await?;
-    fixture.publish(&["p1", "p2", "p1"]).await?;
-    let consumer = fixture.consume(command(&code)?)?;
-    fixture.until_acknowledged().await?;
-    assert_eq!(fixture.paid().await?, "200");
-
-    let holder = fixture.db.connect().await?;
-    holder
-        .run("BEGIN; UPDATE account SET paid = paid WHERE id = 7")
-        .await?;
-    fixture.publish(&["p3", "p2"]).await?;
-    fixture.until_waiting().await?;
-    drop(consumer);
-    holder.run("ROLLBACK").await?;
-    let consumer = fixture.consume(command(&code)?)?;
-    fixture.until_acknowledged().await?;
-    assert_eq!(fixture.paid().await?, "300");
-    assert_eq!(fixture.receipts().await?, "p1 p2 p3");
-
-    drop(consumer);
-    let broken = code
-        .replace("idem_try_claim", "always_new")
-        .replace("idem_record_effects", "record_nothing");
-    ensure!(broken != code, "the code does not call idem");
-    let _consumer = fixture.consume(command(&broken)?)?;
-    fixture.publish(&["p4", "p4"]).await?;
-    fixture.until_acknowledged().await?;
-    assert_eq!(fixture.paid().await?, "500", "without idem");
-    Ok(())
+/// A language with a consumer in the page.
+struct Language {
+    /// Its name in the page.
+    name: &'static str,
+    command: fn(&str) -> Result<Command>,
+    /// A part of the code, and a part that makes the broker acknowledge each message when it
+    /// delivers it.
+    acknowledged_early: (&'static str, &'static str),
 }
 
-/// Returns the code of docs/languages.md in this language.
-fn code(language: &str) -> Result<String> {
-    let page = fs::read_to_string(workspace_root().join("docs/languages.md"))?;
-    let (_, code) = page
-        .split_once(&format!("\n```{language}\n"))
-        .with_context(|| format!("docs/languages.md has no code in {language}"))?;
-    let (code, _) = code.split_once("\n```\n").context("the code has no end")?;
-    Ok(format!("{code}\n"))
+impl Language {
+    /// Returns the code of the page.
+    fn code(&self) -> Result<String> {
+        let page = fs::read_to_string(workspace_root().join("docs/consumer-programs.md"))?;
+        let (_, code) = page
+            .split_once(&format!("\n```{}\n", self.name))
+            .with_context(|| format!("docs/consumer-programs.md has no code in {}", self.name))?;
+        let (code, _) = code.split_once("\n```\n").context("the code has no end")?;
+        Ok(format!("{code}\n"))
+    }
+
+    /// Returns the code without idem.
+    fn without_idem(&self) -> Result<String> {
+        let code = self.code()?;
+        ensure!(code.contains("idem_try_claim") && code.contains("idem_record_effects"));
+        Ok(code
+            .replace("idem_try_claim", "always_new")
+            .replace("idem_record_effects", "record_nothing"))
+    }
+
+    /// Returns the code with an acknowledgement before the commit.
+    fn acknowledged_early(&self) -> Result<String> {
+        let (part, replacement) = self.acknowledged_early;
+        let code = self.code()?;
+        ensure!(
+            code.matches(part).count() == 1,
+            "the code has not one {part}"
+        );
+        Ok(code.replace(part, replacement))
+    }
+}
+
+/// The consumer of one language, with variants that are wrong.
+struct Trial {
+    fixture: Fixture,
+    language: Language,
+}
+
+impl Trial {
+    async fn consume(&self, code: &str) -> Result<Consumer> {
+        self.fixture.consume((self.language.command)(code)?).await
+    }
+
+    /// Lets a consumer process the messages that the broker has.
+    async fn process(&self, code: &str) -> Result<()> {
+        if self.fixture.queue().await?.message_count() == 0 {
+            return Ok(());
+        }
+        let consumer = self.consume(code).await?;
+        self.fixture.until_acknowledged().await?;
+        self.fixture.kill(consumer).await
+    }
+
+    /// Kills the consumer after it has claimed this message and before its commit. Returns the
+    /// number of payments after the next consumer has processed the queue.
+    async fn kill_before_commit(&self, code: &str, id: &str) -> Result<i64> {
+        let fixture = &self.fixture;
+        let before = fixture.payments().await?;
+        let holder = fixture.db.connect().await?;
+        holder
+            .run("BEGIN; UPDATE account SET paid = paid WHERE id = 7")
+            .await?;
+        let consumer = self.consume(code).await?;
+        fixture.publish(&[id]).await?;
+        fixture.until_waiting().await?;
+        fixture.kill(consumer).await?;
+        holder.run("ROLLBACK").await?;
+        self.process(code).await?;
+        Ok(fixture.payments().await? - before)
+    }
+
+    /// Kills the consumer after the commit of this message. The broker does not get the
+    /// acknowledgement. Returns the number of payments after the next consumer has processed the
+    /// queue.
+    async fn kill_after_commit(&self, code: &str, id: &str) -> Result<i64> {
+        let fixture = &self.fixture;
+        let before = fixture.payments().await?;
+        let consumer = self.consume(code).await?;
+        fixture.to_broker.mute();
+        fixture.publish(&[id]).await?;
+        until("the message is paid", async || {
+            Ok::<_, anyhow::Error>(fixture.payments().await? == before + 1)
+        })
+        .await?;
+        fixture.kill(consumer).await?;
+        let redelivered = fixture.queue().await?.message_count();
+        ensure!(redelivered == 1, "the broker has {redelivered} messages");
+        self.process(code).await?;
+        Ok(fixture.payments().await? - before)
+    }
+
+    /// Publishes a message without an id. Returns how the consumer ended.
+    async fn fail_without_id(&self, code: &str) -> Result<ExitStatus> {
+        let fixture = &self.fixture;
+        let consumer = self.consume(code).await?;
+        fixture.publish_with(BasicProperties::default()).await?;
+        let ended = fixture.until_ended(consumer).await?;
+        let redelivered = fixture.queue().await?.message_count();
+        ensure!(redelivered == 1, "the broker has {redelivered} messages");
+        let purged = fixture
+            .channel
+            .queue_purge(QUEUE.into(), QueuePurgeOptions::default());
+        purged.await?;
+        Ok(ended)
+    }
+
+    /// Closes the connection to the broker, and waits until the consumer has ended.
+    async fn lose_broker(&self, code: &str) -> Result<()> {
+        let consumer = self.consume(code).await?;
+        self.fixture.to_broker.cut();
+        self.fixture.until_ended(consumer).await?;
+        Ok(())
+    }
+}
+
+/// Each message takes effect once: duplicates are ignored, and a message is neither lost nor paid
+/// twice when its consumer is killed before or after the commit. A message without an id is not
+/// lost, and a consumer that loses its broker ends. The same code without idem pays twice, and the same code with an early acknowledgement
+/// loses a message.
+async fn pays_once(name: &str, language: Language) -> Result<()> {
+    let code = language.code()?;
+    let fixture = Fixture::start(name).await?;
+    let trial = Trial { fixture, language };
+    trial.fixture.publish(&["p1", "p2", "p1"]).await?;
+    trial.process(&code).await?;
+    assert_eq!(trial.fixture.payments().await?, 2);
+    assert_eq!(trial.kill_before_commit(&code, "p3").await?, 1);
+    assert_eq!(trial.kill_after_commit(&code, "p4").await?, 1);
+    assert_eq!(trial.fixture.receipts().await?, "p1 p2 p3 p4");
+    let ended = trial.fail_without_id(&code).await?;
+    assert!(!ended.success(), "{ended}");
+    trial.lose_broker(&code).await?;
+    assert_eq!(trial.fixture.payments().await?, 4);
+
+    let code = trial.language.without_idem()?;
+    assert_eq!(trial.kill_after_commit(&code, "p5").await?, 2);
+    let code = trial.language.acknowledged_early()?;
+    assert_eq!(trial.kill_before_commit(&code, "p6").await?, 0);
+    Ok(())
 }
 
 #[tokio::test]
 async fn python_consumer_pays_once() -> Result<()> {
-    pays_once("python_consumer", "python", install::python_consumer).await
+    let python = Language {
+        name: "python",
+        command: install::python_consumer,
+        acknowledged_early: (
+            r#"channel.consume("payments")"#,
+            r#"channel.consume("payments", auto_ack=True)"#,
+        ),
+    };
+    pays_once("python_consumer", python).await
 }
 
 #[tokio::test]
 async fn node_consumer_pays_once() -> Result<()> {
-    pays_once("node_consumer", "js", install::node_consumer).await
+    let node = Language {
+        name: "js",
+        command: install::node_consumer,
+        acknowledged_early: (
+            "  channel.ack(message); // After the commit.\n});",
+            "}, { noAck: true });",
+        ),
+    };
+    pays_once("node_consumer", node).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn go_consumer_pays_once() -> Result<()> {
+    let go = Language {
+        name: "go",
+        command: install::go_consumer,
+        acknowledged_early: (
+            r#"Consume("payments", "", false,"#,
+            r#"Consume("payments", "", true,"#,
+        ),
+    };
+    pays_once("go_consumer", go).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn java_consumer_pays_once() -> Result<()> {
+    let java = Language {
+        name: "java",
+        command: install::java_consumer,
+        acknowledged_early: (
+            r#"basicConsume("payments", false,"#,
+            r#"basicConsume("payments", true,"#,
+        ),
+    };
+    pays_once("java_consumer", java).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn php_consumer_pays_once() -> Result<()> {
+    let php = Language {
+        name: "php",
+        command: install::php_consumer,
+        acknowledged_early: (
+            "basic_consume('payments', callback:",
+            "basic_consume('payments', no_ack: true, callback:",
+        ),
+    };
+    pays_once("php_consumer", php).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn ruby_consumer_pays_once() -> Result<()> {
+    let ruby = Language {
+        name: "ruby",
+        command: |code| Ok(install::ruby_consumer(code)),
+        acknowledged_early: ("manual_ack: true", "manual_ack: false"),
+    };
+    pays_once("ruby_consumer", ruby).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn c_consumer_pays_once() -> Result<()> {
+    let c = Language {
+        name: "c",
+        command: install::c_consumer,
+        acknowledged_early: ("amqp_empty_bytes, 0, 0, 0,", "amqp_empty_bytes, 0, 1, 0,"),
+    };
+    pays_once("c_consumer", c).await
+}
+
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn perl_consumer_pays_once() -> Result<()> {
+    let perl = Language {
+        name: "perl",
+        command: |code| Ok(install::perl_consumer(code)),
+        acknowledged_early: ("no_ack => 0", "no_ack => 1"),
+    };
+    pays_once("perl_consumer", perl).await
 }

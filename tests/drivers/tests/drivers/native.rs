@@ -4,10 +4,10 @@ use anyhow::Result;
 use idem_drivers::{Program, install};
 use idem_testkit::Database;
 
-use crate::pass;
+use crate::{Known, pass};
 
 /// pgx converts the elements to the type of the parameter, and finds the error itself.
-const PGX: (&str, &str) = (
+pub const PGX: Known<'static> = (
     "batches/text_that_is_no_uuid_fails_the_uuid_batch",
     "cannot parse UUID m-1",
 );
@@ -52,7 +52,15 @@ async fn database_sql_passes_the_cases() -> Result<()> {
 #[ignore = "runs with: cargo xtask test drivers"]
 async fn pgjdbc_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_pgjdbc").await?;
-    pass(&mut Program::start(install::java()?, &db)?, &[]).await
+    pass(&mut Program::start(install::java("pgjdbc")?, &db)?, &[]).await
+}
+
+/// A plain transaction is `@Transactional`, and one with an option is a `TransactionTemplate`.
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test drivers"]
+async fn spring_passes_the_cases() -> Result<()> {
+    let db = Database::with_idem("drivers_spring").await?;
+    pass(&mut Program::start(install::java("spring")?, &db)?, &[]).await
 }
 
 #[tokio::test]

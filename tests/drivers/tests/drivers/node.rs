@@ -4,7 +4,16 @@ use anyhow::Result;
 use idem_drivers::{Program, install};
 use idem_testkit::Database;
 
-use crate::pass;
+use crate::{Known, pass};
+
+/// postgres.js writes each argument for a JSON parameter as JSON, and null as NULL.
+pub const POSTGRES_JS: [Known<'static>; 2] = [
+    (
+        "effects/effects_that_are_no_objects_fail",
+        "effects must not be null",
+    ),
+    ("sends/text_that_is_no_json_fails", "expected error 22P02"),
+];
 
 #[tokio::test]
 async fn node_postgres_passes_the_cases() -> Result<()> {
@@ -16,15 +25,8 @@ async fn node_postgres_passes_the_cases() -> Result<()> {
 #[ignore = "runs with: cargo xtask test drivers"]
 async fn postgres_js_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_postgres_js").await?;
-    let known = [
-        (
-            "effects/effects_that_are_no_objects_fail",
-            "effects must not be null",
-        ),
-        ("sends/text_that_is_no_json_fails", "expected error 22P02"),
-    ];
     let mut driver = Program::start(install::node("postgres")?, &db)?;
-    pass(&mut driver, &known).await
+    pass(&mut driver, &POSTGRES_JS).await
 }
 
 #[tokio::test]

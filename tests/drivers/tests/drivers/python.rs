@@ -8,7 +8,7 @@ use idem_testkit::Database;
 use crate::{Known, pass};
 
 /// asyncpg does not send a value that has not the type of the parameter.
-const ASYNCPG: [Known<'_>; 1] = [(
+pub const ASYNCPG: [Known<'static>; 1] = [(
     "batches/text_that_is_no_uuid_fails_the_uuid_batch",
     "invalid UUID 'm-1'",
 )];
