@@ -1,6 +1,7 @@
 //! The packages for other languages: their own tests, their types and their format, and the first
 //! minutes of a new user.
 
+mod node;
 mod python;
 
 use std::process::Command;

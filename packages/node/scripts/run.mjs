@@ -1,0 +1,14 @@
+// Starts programs.
+
+import { spawnSync } from "node:child_process";
+import { execPath, exit } from "node:process";
+
+/** Executes Node.js, and exits if it fails. */
+export function node(parameters, options = {}) {
+  const { status } = spawnSync(execPath, parameters, { stdio: "inherit", ...options });
+  if (status !== 0) exit(status ?? 1);
+}
+
+export function tsc(project) {
+  node(["node_modules/typescript/bin/tsc", "-p", project]);
+}

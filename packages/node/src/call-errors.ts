@@ -1,0 +1,51 @@
+/** The errors of external calls: what a call throws, and what `once` throws. */
+
+/** A call throws this error if the external system rejected it permanently. */
+export class CallRefused extends Error {
+  override name = "CallRefused";
+}
+
+/** A call throws this error if it certainly had no effect, for example as nothing was sent. */
+export class CallNotDone extends Error {
+  override name = "CallNotDone";
+}
+
+/**
+ * Why there is no result of a call.
+ *
+ * - `refused`: the external system rejected the call permanently, now or in an earlier attempt.
+ * - `not_done`: the call failed and certainly had no effect.
+ * - `uncertain`: the call failed, and it is not known whether it had an effect.
+ * - `unknown`: an earlier attempt began the call, its result is not known, and `onUnknown` is
+ *   `fail`.
+ */
+export type CallFailure = "refused" | "not_done" | "uncertain" | "unknown";
+
+/** The error of `once`. `cause` is the error of the call. */
+export class CallFailedError extends Error {
+  override name = "CallFailedError";
+  readonly failure: CallFailure;
+  readonly step: string;
+
+  constructor(step: string, failure: CallFailure, message: string, cause?: unknown) {
+    super(message, { cause });
+    this.step = step;
+    this.failure = failure;
+  }
+
+  /** Whether every later attempt would fail with the same error. */
+  get terminal(): boolean {
+    return this.failure === "refused" || this.failure === "unknown";
+  }
+}
+
+/** Returns the message of an error with those of its causes. */
+export function describe(error: unknown): string {
+  const messages: string[] = [];
+  let current = error;
+  while (current instanceof Error && messages.length < 8) {
+    messages.push(current.message);
+    current = current.cause;
+  }
+  return messages.length === 0 ? String(error) : messages.join(": ");
+}

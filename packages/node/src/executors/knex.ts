@@ -1,0 +1,36 @@
+/** Knex: the `trx` of a transaction. */
+
+import type { Parameter, Row } from "../statements/statement.js";
+import { hasMethods, member, type Library } from "./execute.js";
+
+/** The `trx` that `knex.transaction` passes or returns. `isCompleted` excludes `knex`. */
+export interface KnexTransaction {
+  // eslint-disable-next-line @typescript-eslint/no-explicit-any
+  raw(sql: string, bindings: any): PromiseLike<unknown>;
+  isCompleted(): boolean;
+}
+
+export const knex: Library = {
+  executeOn(candidate) {
+    if (!isTransaction(candidate)) return undefined;
+    return async (text, values) => {
+      const { sql, bindings } = withQuestionMarks(text, values);
+      return ((await candidate.raw(sql, bindings)) as { rows: Row[] }).rows;
+    };
+  },
+  isPool: (candidate) => hasMethods(candidate, "raw", "transaction") && !isTransaction(candidate),
+};
+
+function isTransaction(candidate: object): candidate is KnexTransaction {
+  return hasMethods(candidate, "raw", "isCompleted") && member(candidate, "isTransaction") === true;
+}
+
+/** Returns the statement with ? for $1, and the values in the order of the placeholders. */
+function withQuestionMarks(text: string, values: readonly Parameter[]) {
+  const bindings: Parameter[] = [];
+  const sql = text.replace(/\$(\d+)/g, (_, number: string) => {
+    bindings.push(values[Number(number) - 1] ?? null);
+    return "?";
+  });
+  return { sql, bindings };
+}

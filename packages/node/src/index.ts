@@ -1,0 +1,43 @@
+/** idem for Node.js: process each message once, in the transaction that you have. */
+
+export { CallFailedError, CallNotDone, CallRefused, type CallFailure } from "./call-errors.js";
+export type { CallContext, Found, OnceOptions, OnUnknown, UnknownCall } from "./calls.js";
+export type { DeadLetters } from "./dead-letters.js";
+export { RecordedEffect, type Effect, type Effects, type OutgoingMessage } from "./effects.js";
+export {
+  CommitUnknownError,
+  IdemError,
+  LeaseLostError,
+  UnexpectedResultError,
+  type IdemErrorOptions,
+} from "./errors.js";
+export type { DrizzleTransaction } from "./executors/drizzle.js";
+export type { Executor } from "./executors/index.js";
+export type { KnexTransaction } from "./executors/knex.js";
+export type { KyselyTransaction } from "./executors/kysely.js";
+export type { PostgresTransaction } from "./executors/postgres.js";
+export type { PrismaTransaction } from "./executors/prisma.js";
+export type { QueryExecutor } from "./executors/query.js";
+export type { TypeOrmManager } from "./executors/typeorm.js";
+export { idem, type Idem } from "./idem.js";
+export type { Inbox } from "./inbox.js";
+export { InboxMessage, type NextOptions, type ReceivedMessage } from "./inbox-message.js";
+export type { FailCallOptions, Journal } from "./journal.js";
+export type { JsonObject } from "./json.js";
+export { lease, type Lease, type LeaseRequest, type NotLeased } from "./lease.js";
+export type { Letter, RejectedLetter } from "./letter.js";
+export type { MessageId } from "./message-id.js";
+export type { ClaimOutcome, Held, LeaseOutcome, LeaseToken } from "./outcomes.js";
+export type { Payload } from "./payload.js";
+export { process, type Handler, type Processed } from "./process.js";
+export type { ProcessMessage, ProcessOptions } from "./process.js";
+export type { Relay } from "./relay.js";
+export { RelayMessage } from "./relay-message.js";
+export type { ClaimOptions } from "./statements/claims.js";
+export type { Selection } from "./statements/dead-letters.js";
+export type { BeginCallOptions, BegunCall, CallState } from "./statements/journal.js";
+export type { JournalEntry, Step } from "./statements/journal.js";
+export type { LeaseOptions, ReleaseOptions } from "./statements/leases.js";
+export type { HandOverOptions, RelayNextOptions } from "./statements/relays.js";
+export { transactions, type TransactionOptions, type Transactions } from "./transactions/index.js";
+export type { ClientOf, Isolation, PgPool, Pool, PostgresSql } from "./transactions/pool.js";

@@ -1,0 +1,34 @@
+import { textOfJson } from "./json.js";
+
+/** A payload: bytes, or any value that `JSON.stringify` accepts. */
+export type Payload = unknown;
+
+/** Returns whether the payload is passed as bytes and not as JSON. */
+export function isBytes(payload: Payload): payload is Uint8Array {
+  return payload instanceof Uint8Array;
+}
+
+/** Returns the payload as bytes: JSON as its UTF-8 text. */
+export function bytesOf(payload: Payload): Uint8Array {
+  return isBytes(payload) ? payload : Buffer.from(textOfJson(payload));
+}
+
+/** The content of a stored message. */
+export class Content {
+  /** The bytes of the payload. A JSON payload is its UTF-8 text. */
+  readonly payload: Uint8Array;
+
+  constructor(payload: Uint8Array) {
+    this.payload = payload;
+  }
+
+  /** Returns the payload as text. */
+  text(): string {
+    return new TextDecoder("utf-8", { fatal: true }).decode(this.payload);
+  }
+
+  /** Returns the payload as JSON. */
+  json(): unknown {
+    return JSON.parse(this.text());
+  }
+}

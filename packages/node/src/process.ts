@@ -1,0 +1,114 @@
+/** Processes a message in a transaction of its own. */
+
+import { pauseMs, sleep } from "./backoff.js";
+import { serverError } from "./driver-error.js";
+import type { Effects } from "./effects.js";
+import { idem } from "./idem.js";
+import type { MessageId } from "./message-id.js";
+import type { ClaimOutcome } from "./outcomes.js";
+import { claimAndForbidCommit, tryClaimAndForbidCommit } from "./statements/claims.js";
+import type { ClaimOptions } from "./statements/claims.js";
+import { recordAndAllowCommit } from "./statements/effects.js";
+import type { Statement } from "./statements/statement.js";
+import { transactorOf } from "./transactions/index.js";
+import type { Beginning, Client, ClientOf, Ending, Isolation, Pool } from "./transactions/pool.js";
+
+/** The message to process, and how its claim is made. */
+export interface ProcessMessage extends ClaimOptions {
+  readonly id: MessageId;
+  readonly destination: string;
+}
+
+export interface ProcessOptions {
+  /** Rolls back when it aborts before COMMIT. The handler must end by itself. */
+  readonly signal?: AbortSignal | undefined;
+  /** How often the transaction is repeated after 40001 or 40P01. 0 by default. */
+  readonly retries?: number | undefined;
+  /** The default of the role or the database by default. */
+  readonly isolation?: Isolation | undefined;
+}
+
+/** The result of `process`. Acknowledge the message after `processed` and `duplicate`. */
+export type Processed =
+  | { readonly outcome: "processed"; readonly messageIds: string[] }
+  | Exclude<ClaimOutcome, { outcome: "claimed" }>;
+
+/** Does the work of a message in its transaction, and returns the effects to record. */
+export type Handler<C> = (client: C) => Promise<Effects | undefined> | Promise<void>;
+
+const CONFLICTS: ReadonlySet<string | undefined> = new Set(["40001", "40P01"]);
+
+/**
+ * Claims a message, executes the handler, records the effects that the handler returns, and
+ * commits, all in one transaction. The handler is not executed for a duplicate. The handler cannot
+ * commit: its COMMIT fails with 2D000.
+ *
+ * ```ts
+ * const message = { id, destination: "billing.charge" };
+ * const { outcome } = await process(pool, message, async (client) => {
+ *   await client.query("UPDATE account SET paid = true WHERE id = $1", [account]);
+ *   return { topic: "receipts", payload: { account } };
+ * });
+ * ```
+ *
+ * An error of the handler rolls back and is thrown as it is. If the connection is lost during
+ * COMMIT, this function fails with a `CommitUnknownError`.
+ *
+ * @param pool a `Pool` of node-postgres or the `sql` of postgres.js.
+ */
+export async function process<P extends Pool>(
+  pool: P,
+  message: ProcessMessage,
+  handler: Handler<ClientOf<P>>,
+  options: ProcessOptions = {},
+): Promise<Processed> {
+  const transactor = transactorOf(pool);
+  const beginning: Beginning<ClaimOutcome | boolean> = {
+    first: claimStatement(message),
+    isolation: options.isolation ?? "default",
+  };
+  for (let attempt = 1; ; attempt += 1) {
+    options.signal?.throwIfAborted();
+    try {
+      return await transactor.transact(beginning, (client, claimed) =>
+        work(message, claimed, client, handler, options.signal),
+      );
+    } catch (error) {
+      const isConflict = CONFLICTS.has(serverError(error)?.sqlstate);
+      if (!isConflict || attempt > (options.retries ?? 0)) throw error;
+    }
+    await sleep(pauseMs(attempt));
+  }
+}
+
+/** A claim without options is cheaper, because it returns only whether it has succeeded. */
+function claimStatement(message: ProcessMessage): Statement<ClaimOutcome | boolean> {
+  const { id, destination, wait, fingerprint, sentAt } = message;
+  const hasOptions = wait !== undefined || fingerprint !== undefined || sentAt !== undefined;
+  return hasOptions
+    ? claimAndForbidCommit(id, destination, { wait, fingerprint, sentAt })
+    : tryClaimAndForbidCommit(id, destination);
+}
+
+async function work<C>(
+  message: ProcessMessage,
+  claimed: ClaimOutcome | boolean,
+  client: C,
+  handler: Handler<C>,
+  signal: AbortSignal | undefined,
+): Promise<Ending<Processed>> {
+  if (claimed !== true) {
+    const on = idem(client as Client);
+    const claim = claimed === false ? await on.claim(message.id, message.destination) : claimed;
+    if (claim.outcome !== "claimed") return { commit: false, value: claim };
+  }
+  signal?.throwIfAborted();
+  const effects = (await handler(client)) ?? [];
+  signal?.throwIfAborted();
+  const last = recordAndAllowCommit(message.id, message.destination, effects);
+  return { commit: true, last: { ...last, decode: (rows) => processed(last.decode(rows)) } };
+}
+
+function processed(messageIds: string[]): Processed {
+  return { outcome: "processed", messageIds };
+}

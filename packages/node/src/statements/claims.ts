@@ -1,0 +1,92 @@
+/** The statements of claims. */
+
+import { UnexpectedResultError } from "../errors.js";
+import { textOfId, type MessageId } from "../message-id.js";
+import type { ClaimOutcome } from "../outcomes.js";
+import { boolean, booleans, nothing, nullable, text, time } from "./columns.js";
+import { FunctionCall, type Statement, type Values } from "./statement.js";
+
+export interface ClaimOptions {
+  /** Whether to wait for a concurrent claimer. True by default. */
+  readonly wait?: boolean | undefined;
+  /** 1 to 64 bytes, for example a hash of the payload. */
+  readonly fingerprint?: Uint8Array | undefined;
+  /** When the message was sent. */
+  readonly sentAt?: Date | undefined;
+}
+
+const OUTCOME = text("outcome");
+const HANDLED_AT = nullable(time("handled_at"));
+
+const FORBIDDEN = nothing("idem_forbid_commit()");
+
+export function claim(
+  id: MessageId,
+  destination: string,
+  options: ClaimOptions,
+): Statement<ClaimOutcome> {
+  return claimCall(id, destination, options).row([OUTCOME, HANDLED_AT], claimOutcome);
+}
+
+/** Also forbids COMMIT until `idem_allow_commit`, so that only the caller can commit. */
+export function claimAndForbidCommit(
+  id: MessageId,
+  destination: string,
+  options: ClaimOptions,
+): Statement<ClaimOutcome> {
+  return claimCall(id, destination, options).row([OUTCOME, HANDLED_AT, FORBIDDEN], claimOutcome);
+}
+
+/** The same without options. It costs less, and does not return when the message was handled. */
+export function tryClaimAndForbidCommit(id: MessageId, destination: string): Statement<boolean> {
+  return new FunctionCall("idem_try_claim")
+    .id(id)
+    .text(destination)
+    .valueAnd(boolean, FORBIDDEN);
+}
+
+function claimCall(id: MessageId, destination: string, options: ClaimOptions): FunctionCall {
+  return new FunctionCall("idem_claim")
+    .id(id)
+    .text(destination)
+    .option("wait", "boolean", options.wait)
+    .option("fingerprint", "bytes", options.fingerprint)
+    .option("sent_at", "time", options.sentAt);
+}
+
+function claimOutcome(row: Values): ClaimOutcome {
+  const outcome = row.get(OUTCOME);
+  switch (outcome) {
+    case "claimed":
+    case "in_progress":
+    case "expired":
+      return { outcome };
+    case "duplicate":
+    case "mismatch":
+      return { outcome, handledAt: row.get(HANDLED_AT) };
+    default:
+      throw new UnexpectedResultError(`a claim returned the outcome ${outcome}`);
+  }
+}
+
+export function tryClaim(id: MessageId, destination: string): Statement<boolean> {
+  return new FunctionCall("idem_try_claim").id(id).text(destination).value(boolean);
+}
+
+export function tryClaimBatch(
+  ids: readonly MessageId[],
+  destination: string,
+): Statement<boolean[]> {
+  return new FunctionCall("idem_try_claim_batch")
+    .texts(ids.map(textOfId))
+    .text(destination)
+    .value(booleans);
+}
+
+export function isClaimed(id: MessageId, destination: string): Statement<boolean> {
+  return new FunctionCall("idem_is_claimed").id(id).text(destination).value(boolean);
+}
+
+export function forget(id: MessageId, destination: string): Statement<boolean> {
+  return new FunctionCall("idem_forget").id(id).text(destination).value(boolean);
+}

@@ -1,0 +1,104 @@
+/** The statements of leases. */
+
+import { textOfEffects, type Effects } from "../effects.js";
+import { UnexpectedResultError } from "../errors.js";
+import type { Letter } from "../letter.js";
+import type { MessageId } from "../message-id.js";
+import type { LeaseOutcome, LeaseToken } from "../outcomes.js";
+import { bytesOf } from "../payload.js";
+import { bigint, integer, milliseconds, nothing, nullable, text, uuids } from "./columns.js";
+import { FunctionCall, type Statement, type Values } from "./statement.js";
+
+export interface LeaseOptions {
+  /** The duration of the lease: 1 millisecond to 1 day. 30 seconds by default. */
+  readonly leaseMs?: number | undefined;
+}
+
+export interface ReleaseOptions {
+  /** Why the attempt failed. Without an error the attempt does not count. */
+  readonly error?: string | undefined;
+  /** Whether the message must not be retried. Needs `error`. */
+  readonly final?: boolean | undefined;
+}
+
+const OUTCOME = text("outcome");
+const TOKEN = nullable(bigint("token"));
+const ATTEMPT = nullable(integer("attempt"));
+const RETRY_AFTER = nullable(milliseconds("retry_after"));
+const LAST_ERROR = nullable(text("last_error"));
+
+export function acquire(
+  id: MessageId,
+  destination: string,
+  options: LeaseOptions,
+): Statement<LeaseOutcome> {
+  return new FunctionCall("idem_acquire")
+    .id(id)
+    .text(destination)
+    .option("lease", "milliseconds", options.leaseMs)
+    .row([OUTCOME, TOKEN, ATTEMPT, RETRY_AFTER, LAST_ERROR], (row) =>
+      leaseOutcome(id, destination, row),
+    );
+}
+
+function leaseOutcome(id: MessageId, destination: string, row: Values): LeaseOutcome {
+  const outcome = row.get(OUTCOME);
+  switch (outcome) {
+    case "acquired":
+    case "exhausted": {
+      const token = row.get(TOKEN);
+      const attempt = row.get(ATTEMPT);
+      if (token === null || attempt === null) {
+        throw new UnexpectedResultError(`the outcome ${outcome} has no token or attempt`);
+      }
+      return { outcome, id, destination, token, attempt, lastError: row.get(LAST_ERROR) };
+    }
+    case "duplicate":
+    case "dead":
+      return { outcome };
+    case "in_progress":
+      return { outcome, retryAfterMs: row.get(RETRY_AFTER) };
+    default:
+      throw new UnexpectedResultError(`a lease returned the outcome ${outcome}`);
+  }
+}
+
+/** Limits how long the transaction waits for a lock. */
+export const SHORT_LOCK_TIMEOUT: Statement<undefined> = {
+  text: "SELECT set_config('lock_timeout', '100ms', true)",
+  values: [],
+  decode: () => undefined,
+};
+
+function withToken(name: string, lease: LeaseToken): FunctionCall {
+  return new FunctionCall(name).id(lease.id).text(lease.destination).bigint(lease.token);
+}
+
+export function extend(lease: LeaseToken, options: LeaseOptions): Statement<undefined> {
+  return withToken("idem_extend", lease)
+    .option("lease", "milliseconds", options.leaseMs)
+    .value(nothing);
+}
+
+export function complete(lease: LeaseToken, effects: Effects): Statement<string[]> {
+  return withToken("idem_complete", lease).jsonText(textOfEffects(effects)).value(uuids);
+}
+
+/** Returns the time until the next attempt in milliseconds, or null if there is none. */
+export function release(lease: LeaseToken, options: ReleaseOptions): Statement<number | null> {
+  return withToken("idem_release", lease)
+    .option("error", "text", options.error)
+    .option("final", "boolean", options.final)
+    .value((sql) => nullable(milliseconds(sql)));
+}
+
+export function bury(lease: LeaseToken, letter: Letter): Statement<undefined> {
+  return withToken("idem_bury", lease)
+    .bytes(bytesOf(letter.payload))
+    .text(letter.error)
+    .option("headers", "json", letter.headers)
+    .option("key", "text", letter.key)
+    .option("type", "text", letter.type)
+    .option("content_type", "text", letter.contentType)
+    .value(nothing);
+}

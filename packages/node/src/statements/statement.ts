@@ -1,0 +1,198 @@
+/**
+ * A statement without a driver: its text with the parameters $1, $2…, and what its rows mean.
+ *
+ * Parameters are texts, bytes and null, each with a cast. Columns are texts, bytes, booleans and
+ * null, and arrays of UUIDs and booleans. So the settings of a driver for JSON, times and bigint
+ * make no difference. Columns are named c1, c2…, which no driver changes to camel case.
+ */
+
+import { UnexpectedResultError } from "../errors.js";
+import { textOfId, type MessageId } from "../message-id.js";
+import { textOfJson } from "../json.js";
+import type { Column } from "./columns.js";
+
+/** A value of a parameter. */
+export type Parameter = string | Uint8Array | null;
+
+/** A row as a driver returns it. */
+export type Row = Readonly<Record<string, unknown>>;
+
+export interface Statement<T> {
+  readonly text: string;
+  readonly values: readonly Parameter[];
+  readonly decode: (rows: readonly Row[]) => T;
+}
+
+/** A call of a function. An argument that is undefined is left out, so that its default applies. */
+export class FunctionCall {
+  readonly #name: string;
+  readonly #arguments: string[] = [];
+  readonly #values: Parameter[] = [];
+
+  constructor(name: string) {
+    this.#name = name;
+  }
+
+  id(value: MessageId): this {
+    return this.#add("text", textOfId(value));
+  }
+
+  idOrNull(value: MessageId | null): this {
+    return this.#add("text", value === null ? null : textOfId(value));
+  }
+
+  uuid(value: string): this {
+    return this.#add("uuid", value);
+  }
+
+  text(value: string): this {
+    return this.#add("text", value);
+  }
+
+  bytes(value: Uint8Array): this {
+    return this.#add("bytea", value);
+  }
+
+  integer(value: number): this {
+    return this.#add("integer", String(value));
+  }
+
+  bigint(value: bigint): this {
+    return this.#add("bigint", value.toString());
+  }
+
+  json(value: unknown): this {
+    return this.jsonText(textOfJson(value));
+  }
+
+  jsonText(value: string): this {
+    return this.#add("jsonb", value);
+  }
+
+  texts(values: readonly string[]): this {
+    return this.#add("text[]", arrayLiteral(values));
+  }
+
+  interval(milliseconds: number): this {
+    return this.#add("interval", intervalText(milliseconds));
+  }
+
+  /** Adds an argument by its name, unless the value is undefined. */
+  option<T extends keyof OptionTypes>(
+    name: string,
+    type: T,
+    value: OptionTypes[T] | undefined,
+  ): this {
+    if (value === undefined) return this;
+    const { sql, encode } = ENCODINGS[type];
+    return this.#add(sql, encode(value), `${name} => `);
+  }
+
+  /** Returns the statement that reads the columns of the function's rows. */
+  rows<T>(columns: readonly Column<unknown>[], decode: (row: Values) => T): Statement<T[]> {
+    const list = columns.map((column, n) => `${column.sql} AS c${String(n + 1)}`).join(", ");
+    return {
+      text: `SELECT ${list} FROM ${this.#call()}`,
+      values: this.#values,
+      decode: (rows) => rows.map((row) => decode(new Values(row, columns))),
+    };
+  }
+
+  /** Returns the statement that reads the columns of the function's only row. */
+  row<T>(columns: readonly Column<unknown>[], decode: (row: Values) => T): Statement<T> {
+    const all = this.rows(columns, decode);
+    return { ...all, decode: (rows) => only(all.decode(rows)) };
+  }
+
+  /** Returns the statement that reads the value of the function, and executes another function. */
+  valueAnd<T>(column: (sql: string) => Column<T>, other: Column<unknown>): Statement<T> {
+    const statement = this.value(column);
+    return { ...statement, text: `${statement.text}, ${other.sql} AS c2` };
+  }
+
+  /** Returns the statement that reads the value of the function. */
+  value<T>(column: (sql: string) => Column<T>): Statement<T> {
+    const result = column(this.#call());
+    return {
+      text: `SELECT ${result.sql} AS c1`,
+      values: this.#values,
+      decode: (rows) => only(rows.map((row) => result.decode(row["c1"]))),
+    };
+  }
+
+  #call(): string {
+    return `${this.#name}(${this.#arguments.join(", ")})`;
+  }
+
+  #add(type: string, value: Parameter, name = ""): this {
+    this.#values.push(value);
+    const parameter = `$${String(this.#values.length)}`;
+    // postgres.js encodes a value for a parameter of type jsonb, and asks the server for the types.
+    const isDirect = type === "text" || type === "bytea";
+    const typed = isDirect ? parameter : `CAST(${parameter} AS text)`;
+    this.#arguments.push(`${name}CAST(${typed} AS ${type})`);
+    return this;
+  }
+}
+
+/** The values of a row, by the position of the column. */
+export class Values {
+  readonly #row: Row;
+  readonly #columns: readonly Column<unknown>[];
+
+  constructor(row: Row, columns: readonly Column<unknown>[]) {
+    this.#row = row;
+    this.#columns = columns;
+  }
+
+  /** Returns the value of the column. */
+  get<T>(column: Column<T>): T {
+    const position = this.#columns.indexOf(column) + 1;
+    if (position === 0) throw new UnexpectedResultError(`no column ${column.sql} in the statement`);
+    return column.decode(this.#row[`c${String(position)}`]);
+  }
+}
+
+/** The types of optional arguments. */
+interface OptionTypes {
+  text: string;
+  bytes: Uint8Array;
+  boolean: boolean;
+  integer: number;
+  bigint: bigint;
+  json: unknown;
+  time: Date;
+  milliseconds: number;
+  uuid: string;
+}
+
+interface Encoding<T> {
+  readonly sql: string;
+  readonly encode: (value: T) => Parameter;
+}
+
+const ENCODINGS: { readonly [T in keyof OptionTypes]: Encoding<OptionTypes[T]> } = {
+  text: { sql: "text", encode: (value) => value },
+  bytes: { sql: "bytea", encode: (value) => value },
+  boolean: { sql: "boolean", encode: String },
+  integer: { sql: "integer", encode: String },
+  bigint: { sql: "bigint", encode: String },
+  json: { sql: "jsonb", encode: textOfJson },
+  time: { sql: "timestamptz", encode: (value) => value.toISOString() },
+  milliseconds: { sql: "interval", encode: intervalText },
+  uuid: { sql: "uuid", encode: (value) => value },
+};
+
+function intervalText(milliseconds: number): string {
+  return `${String(milliseconds)} milliseconds`;
+}
+
+/** Returns an array as the text that PostgreSQL reads. */
+function arrayLiteral(values: readonly string[]): string {
+  return `{${values.map((value) => `"${value.replace(/[\\"]/g, "\\$&")}"`).join(",")}}`;
+}
+
+function only<T>(values: readonly T[]): T {
+  if (values.length === 1) return values[0] as T;
+  throw new UnexpectedResultError(`expected one row, got ${String(values.length)}`);
+}

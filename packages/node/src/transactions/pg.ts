@@ -1,0 +1,127 @@
+/** Transactions of node-postgres. */
+
+import { commitError, idemError, IdemError } from "../errors.js";
+import type { Parameter, Row, Statement } from "../statements/statement.js";
+import { beginText, type Beginning, type Ending, type Isolation, type Transactor } from "./pool.js";
+
+/** What this package needs of a `PoolClient`. */
+export interface PgClient {
+  query(text: string, values?: unknown[]): Promise<PgResult | PgResult[]>;
+  release(error?: Error | boolean): void;
+  escapeLiteral(text: string): string;
+  on(event: "error", listener: (error: Error) => void): unknown;
+  off(event: "error", listener: (error: Error) => void): unknown;
+}
+
+interface PgResult {
+  readonly command: string;
+  readonly rows: Row[];
+}
+
+export class PgTransactor<C extends PgClient> implements Transactor<C> {
+  readonly #connect: () => Promise<C>;
+
+  constructor(connect: () => Promise<C>) {
+    this.#connect = connect;
+  }
+
+  transact<F, T>(
+    beginning: Beginning<F>,
+    work: (client: C, first: F) => Promise<Ending<T>>,
+  ): Promise<T> {
+    return this.#on(async (client) => {
+      const first = await beginWith(client, beginning);
+      const ending = await work(client, first);
+      if (ending.commit) return ending.last.decode(await commit(client, ending.last));
+      // A connection that is lost now has nothing to commit. The pool removes it.
+      await rollback(client).catch(ignore);
+      return ending.value;
+    });
+  }
+
+  run<T>(work: (client: C) => Promise<T>, isolation: Isolation = "read committed"): Promise<T> {
+    return this.#on(async (client) => {
+      await client.query(beginText(isolation)).catch(rethrow);
+      const value = await work(client);
+      await commit(client);
+      return value;
+    });
+  }
+
+  /** Executes `work` on a connection. After an error the connection is rolled back, or closed. */
+  async #on<T>(work: (client: C) => Promise<T>): Promise<T> {
+    const client = await this.#connect().catch(rethrow);
+    // Without a listener, a connection that is lost between two statements ends the process. The
+    // next statement fails, so the error is not ignored.
+    client.on("error", ignore);
+    let broken = false;
+    try {
+      return await work(client);
+    } catch (error) {
+      broken = await rollback(client).then(
+        () => false,
+        () => true,
+      );
+      throw error;
+    } finally {
+      client.off("error", ignore);
+      client.release(broken);
+    }
+  }
+}
+
+/**
+ * BEGIN and the first statement are one simple query: they share a round trip, and the statement is
+ * not executed if BEGIN fails.
+ */
+async function beginWith<F>(client: PgClient, beginning: Beginning<F>): Promise<F> {
+  const text = `${beginText(beginning.isolation)}; ${withLiterals(beginning.first, client)}`;
+  const results = await client.query(text).catch(rethrow);
+  return beginning.first.decode(Array.isArray(results) ? (results.at(-1)?.rows ?? []) : []);
+}
+
+/**
+ * Executes a statement and COMMIT, and returns the rows of the statement. COMMIT is not executed if
+ * the statement fails. A COMMIT of a failed transaction rolls back, and reports this by its command
+ * tag only.
+ */
+async function commit(client: PgClient, last?: Statement<unknown>): Promise<Row[]> {
+  const text = last === undefined ? "COMMIT" : `${withLiterals(last, client)}; COMMIT`;
+  const replies = await client.query(text).catch((error: unknown) => {
+    throw commitError(error);
+  });
+  const results = Array.isArray(replies) ? replies : [replies];
+  if (results.at(-1)?.command === "COMMIT") return results[0]?.rows ?? [];
+  throw new IdemError("the transaction was rolled back, because one of its statements failed", {
+    sqlstate: "25P02",
+  });
+}
+
+async function rollback(client: PgClient): Promise<void> {
+  await client.query("ROLLBACK");
+}
+
+/** Returns the text of a statement with its parameters as literals. */
+function withLiterals(statement: Statement<unknown>, client: PgClient): string {
+  return statement.text.replace(/\$(\d+)/g, (_, number: string) =>
+    literal(statement.values[Number(number) - 1] ?? null, client),
+  );
+}
+
+function literal(value: Parameter, client: PgClient): string {
+  if (value === null) return "NULL";
+  if (typeof value === "string") {
+    // The server reads a statement only up to a zero byte.
+    if (value.includes("\0")) throw new RangeError("a text must not contain a zero byte");
+    return client.escapeLiteral(value);
+  }
+  return client.escapeLiteral(`\\x${Buffer.from(value).toString("hex")}`);
+}
+
+function rethrow(error: unknown): never {
+  throw idemError(error);
+}
+
+function ignore(): void {
+  // The callers say why.
+}

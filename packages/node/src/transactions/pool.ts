@@ -1,0 +1,73 @@
+/** Pools, and what a transaction on one of their connections is. */
+
+import type { Executor } from "../executors/index.js";
+import type { Statement } from "../statements/statement.js";
+
+/** A `Pool` of node-postgres. */
+export interface PgPool {
+  // eslint-disable-next-line @typescript-eslint/no-explicit-any
+  connect: any;
+  readonly totalCount: number;
+}
+
+/** The `sql` of postgres.js that has the connections. */
+export interface PostgresSql {
+  // eslint-disable-next-line @typescript-eslint/no-explicit-any
+  begin: any;
+  // eslint-disable-next-line @typescript-eslint/no-explicit-any
+  unsafe: any;
+  // eslint-disable-next-line @typescript-eslint/no-explicit-any
+  reserve: any;
+}
+
+/** A pool whose transactions this package can begin and commit. */
+export type Pool = PgPool | PostgresSql;
+
+/** The connection of a transaction: a `PoolClient`, or the `TransactionSql` of postgres.js. */
+export type ClientOf<P extends Pool> = P extends {
+  // eslint-disable-next-line @typescript-eslint/no-explicit-any
+  connect: { (): Promise<infer C>; (callback: any): any };
+}
+  ? C
+  : // eslint-disable-next-line @typescript-eslint/no-explicit-any
+    P extends { begin: (options: string, work: (sql: infer S) => any) => any }
+    ? S
+    : never;
+
+/** How a transaction begins. */
+export interface Beginning<F> {
+  /** Returns from `BEGIN` with the result of this statement. */
+  readonly first: Statement<F>;
+  readonly isolation: Isolation;
+}
+
+/** `default` is the default of the role or the database. */
+export type Isolation = "default" | "read committed" | "repeatable read" | "serializable";
+
+/** How a transaction ends: with ROLLBACK, or with this statement and COMMIT in one round trip. */
+export type Ending<T> =
+  | { readonly commit: false; readonly value: T }
+  | { readonly commit: true; readonly last: Statement<T> };
+
+/** Begins and ends transactions on connections of a pool. */
+export interface Transactor<C> {
+  /**
+   * Executes `work` in a transaction, and ends it as `work` returns. An error of `work` rolls back.
+   * Returns the value of the ending or the result of its statement. Fails with a
+   * `CommitUnknownError` if the connection is lost during COMMIT.
+   */
+  transact<F, T>(
+    beginning: Beginning<F>,
+    work: (client: C, first: F) => Promise<Ending<T>>,
+  ): Promise<T>;
+  /** Executes `work` in a READ COMMITTED transaction, and commits it. */
+  run<T>(work: (client: C) => Promise<T>, isolation?: Isolation): Promise<T>;
+}
+
+/** The connection of a transaction as the functions of idem take it. */
+export type Client = Executor;
+
+/** Returns the statement that begins a transaction. */
+export function beginText(isolation: Isolation): string {
+  return isolation === "default" ? "BEGIN" : `BEGIN ISOLATION LEVEL ${isolation.toUpperCase()}`;
+}

@@ -1,0 +1,107 @@
+/** Transactions of postgres.js. */
+
+import { serverError } from "../driver-error.js";
+import { commitError, idemError } from "../errors.js";
+import { PREPARED } from "../executors/postgres.js";
+import type { Row, Statement } from "../statements/statement.js";
+import type { Beginning, Ending, Isolation, Transactor } from "./pool.js";
+import { Fence, type PostgresClient } from "./postgres-fence.js";
+
+export type { PostgresClient };
+
+/** What this package needs of the `sql` of postgres.js. */
+export interface PostgresBegin<C> {
+  begin<T>(options: string, work: (client: C) => Promise<T>): Promise<T>;
+}
+
+/** Makes postgres.js roll back, which it does only after an error. */
+class RollbackRequested extends Error {}
+
+/** With COMMIT, the value can arrive after COMMIT has been sent. */
+interface Ended<T> {
+  readonly commit: boolean;
+  readonly value: T | Promise<T>;
+}
+
+/** How the work of a transaction has ended. */
+interface Progress<T> {
+  ending?: Ended<T>;
+  failure?: { readonly error: unknown };
+}
+
+export class PostgresTransactor<C extends PostgresClient> implements Transactor<C> {
+  readonly #sql: PostgresBegin<C>;
+
+  constructor(sql: PostgresBegin<C>) {
+    this.#sql = sql;
+  }
+
+  transact<F, T>(
+    beginning: Beginning<F>,
+    work: (client: C, first: F) => Promise<Ending<T>>,
+  ): Promise<T> {
+    return this.#begin(beginning.isolation, async (client) => {
+      const ending = await work(client, await execute(client, beginning.first));
+      if (!ending.commit) return ending;
+      // postgres.js sends COMMIT without waiting for the result.
+      const value = execute(client, ending.last);
+      value.catch(() => undefined);
+      return { commit: true, value };
+    });
+  }
+
+  run<T>(work: (client: C) => Promise<T>, isolation: Isolation = "read committed"): Promise<T> {
+    return this.#begin(isolation, async (client) => ({ commit: true, value: await work(client) }));
+  }
+
+  async #begin<T>(isolation: Isolation, work: (client: C) => Promise<Ended<T>>): Promise<T> {
+    const fence = new Fence();
+    const progress: Progress<T> = {};
+    const options = isolation === "default" ? "" : `isolation level ${isolation}`;
+    try {
+      const ended = await this.#sql.begin(options, (client) =>
+        worked(progress, () => fence.unlessEnded(() => work(fence.around(client)))),
+      );
+      return await ended.value;
+    } catch (error) {
+      return await endingOf(progress, error);
+    } finally {
+      fence.end();
+    }
+  }
+}
+
+async function worked<T>(
+  progress: Progress<T>,
+  work: () => Promise<Ended<T>>,
+): Promise<Ended<T>> {
+  try {
+    progress.ending = await work();
+  } catch (error) {
+    progress.failure = { error };
+    throw error;
+  }
+  if (!progress.ending.commit) throw new RollbackRequested();
+  return progress.ending;
+}
+
+/** Returns the result of a transaction that has failed with this error. */
+function endingOf<T>({ ending, failure }: Progress<T>, error: unknown): T | Promise<T> {
+  if (failure !== undefined) {
+    // The error of a ROLLBACK on a lost connection is less useful than that of the work.
+    throw serverError(error)?.severity === "ERROR" ? error : failure.error;
+  }
+  // The connection was lost before COMMIT.
+  if (ending === undefined) throw idemError(error);
+  if (!ending.commit) return ending.value;
+  // COMMIT has failed, or an earlier statement whose error the callback has ignored.
+  throw commitError(error);
+}
+
+async function execute<T>(client: PostgresClient, statement: Statement<T>): Promise<T> {
+  const sent = client.unsafe(statement.text, [...statement.values], PREPARED);
+  const rows = await sent.then(undefined, (error: unknown) => {
+    throw idemError(error);
+  });
+  return statement.decode(rows as Row[]);
+}

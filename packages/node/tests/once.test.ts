@@ -1,0 +1,234 @@
+/** External calls of leased messages. */
+
+import assert from "node:assert/strict";
+import { randomUUID } from "node:crypto";
+import { once as event } from "node:events";
+import { describe, test } from "node:test";
+
+import { CallFailedError, CallNotDone, CallRefused } from "../src/index.js";
+import { lease, LeaseLostError, transactions, type OnUnknown, type Pool } from "../src/index.js";
+import { POOLS } from "./pools.js";
+import { start } from "./programs.js";
+import { startProxy } from "./proxy.js";
+import { query } from "./server.js";
+
+async function acquired(pool: Pool, id: string, destination: string, leaseMs = 30_000) {
+  const endsAt = performance.now() + 20_000;
+  for (;;) {
+    const held = await lease(pool, { id, destination, leaseMs });
+    if (held.outcome === "acquired") return held;
+    assert.ok(performance.now() < endsAt, "the message stays leased");
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+}
+
+function notCalled(): Promise<never> {
+  return Promise.reject(new Error("the call was made"));
+}
+
+async function stateOf(id: string, destination: string, step = "charge"): Promise<unknown> {
+  const rows = await query(
+    "SELECT state::text, response FROM idem_calls($1, $2) WHERE step = $3",
+    [id, destination, step],
+  );
+  return rows[0];
+}
+
+for (const [name, open] of Object.entries(POOLS)) {
+  describe(`external calls with ${name}`, { concurrency: false }, () => {
+    const { pool, close } = open();
+    const destination = `once-${name}-${randomUUID()}`;
+    const request = { cents: 500 };
+
+    test("recorded result is returned without a call", async () => {
+      const held = await acquired(pool, "m-1", destination);
+      const at = new Date("2026-01-02T03:04:05Z");
+      const call = () => Promise.resolve({ receipt: "r-1", at, none: undefined });
+      const first = await held.once<unknown>("charge", request, call, { onUnknown: "fail" });
+      const expected = { receipt: "r-1", at: "2026-01-02T03:04:05.000Z" };
+      assert.deepEqual(first, expected);
+      assert.deepEqual(await stateOf("m-1", destination), ["done", expected]);
+      await held.release();
+      const later = await acquired(pool, "m-1", destination);
+      const again = await later.once<unknown>("charge", request, notCalled, { onUnknown: "fail" });
+      assert.deepEqual(again, expected);
+      await assert.rejects(later.once("charge", { cents: 1 }, notCalled, { onUnknown: "fail" }), {
+        sqlstate: "23000",
+      });
+      const silent = () => Promise.resolve<unknown>(undefined);
+      const nothing = await later.once("mail", null, silent, { onUnknown: "fail" });
+      assert.equal(nothing, null);
+      await later.complete();
+    });
+
+    /** Kills a process in the middle of its call. Returns the key that the call got. */
+    async function killedDuringCall(id: string): Promise<string> {
+      const program = await start("call", name, id, destination);
+      await program.kill();
+      const [key = "", token] = program.line.split(" ");
+      assert.match(key, /^[0-9a-f-]{36}$/);
+      // The next attempt does not wait until the lease expires.
+      await query("SELECT idem_release($1, $2, $3)", [id, destination, token]);
+      return key;
+    }
+
+    test("killed call is unknown and fails", async () => {
+      await killedDuringCall("m-2");
+      const held = await acquired(pool, "m-2", destination);
+      const failed = held.once("charge", request, notCalled, { onUnknown: "fail" });
+      await assert.rejects(failed, (error) => {
+        assert.ok(error instanceof CallFailedError, String(error));
+        assert.deepEqual([error.failure, error.terminal, error.step], ["unknown", true, "charge"]);
+        return true;
+      });
+      assert.deepEqual(await stateOf("m-2", destination), ["unknown", null]);
+    });
+
+    test("killed call is repeated with its key", async () => {
+      const key = await killedDuringCall("m-3");
+      const held = await acquired(pool, "m-3", destination);
+      const call = (context: { idempotencyKey: string; attempt: number }) =>
+        Promise.resolve([context.idempotencyKey, context.attempt]);
+      const result = await held.once("charge", request, call, { onUnknown: "repeat" });
+      assert.deepEqual(result, [key, 2]);
+      assert.deepEqual(await stateOf("m-3", destination), ["done", [key, 2]]);
+    });
+
+    test("killed call is found by a query", async () => {
+      const key = await killedDuringCall("m-4");
+      const held = await acquired(pool, "m-4", destination);
+      const onUnknown: OnUnknown<string> = (call) => {
+        assert.equal(call.idempotencyKey, key);
+        assert.ok(call.begunAt instanceof Date);
+        return Promise.resolve({ found: "r-4" });
+      };
+      const result = await held.once("charge", request, notCalled, { onUnknown });
+      assert.equal(result, "r-4");
+      assert.deepEqual(await stateOf("m-4", destination), ["done", "r-4"]);
+    });
+
+    test("killed call that is not found is made", async () => {
+      await killedDuringCall("m-5");
+      const held = await acquired(pool, "m-5", destination);
+      const onUnknown: OnUnknown<string> = () => Promise.resolve(null);
+      const call = () => Promise.resolve("r-5");
+      assert.equal(await held.once("charge", request, call, { onUnknown }), "r-5");
+    });
+
+    test("query that fails leaves the call unknown", async () => {
+      await killedDuringCall("m-6");
+      const held = await acquired(pool, "m-6", destination);
+      const onUnknown: OnUnknown<string> = () => Promise.reject(new Error("no reply"));
+      const failed = held.once("charge", request, notCalled, { onUnknown });
+      await assert.rejects(failed, { name: "CallFailedError", failure: "uncertain" });
+      assert.deepEqual(await stateOf("m-6", destination), ["unknown", null]);
+    });
+
+    test("error of the call decides about the next attempt", async () => {
+      const held = await acquired(pool, "m-7", destination);
+      const options = { onUnknown: "fail" } as const;
+      const attempt = (error: Error) =>
+        held.once<never>("charge", request, () => Promise.reject(error), options);
+      const cause = new Error("connection refused");
+      await assert.rejects(attempt(new CallNotDone("nothing was sent", { cause })), {
+        failure: "not_done",
+        terminal: false,
+      });
+      const [[error] = []] = await query("SELECT error FROM idem_calls($1, $2)", [
+        "m-7",
+        destination,
+      ]);
+      assert.equal(error, "nothing was sent: connection refused");
+      // The next attempt makes the call as if for the first time.
+      await assert.rejects(attempt(new CallRefused("declined")), {
+        failure: "refused",
+        terminal: true,
+      });
+      await assert.rejects(held.once("charge", request, notCalled, options), {
+        failure: "refused",
+        message: 'the external system rejected step "charge": declined',
+      });
+      const uncertain = held.once<never>("mail", 1, () => Promise.reject(cause), options);
+      await assert.rejects(uncertain, { failure: "uncertain", terminal: false, cause });
+      assert.deepEqual(await stateOf("m-7", destination, "mail"), ["unknown", null]);
+    });
+
+    test("lost reply to the start of a call makes the call", async (t) => {
+      const proxy = await startProxy();
+      const through = open(proxy.settings);
+      t.after(async () => {
+        await through.close();
+        await proxy.close();
+      });
+      const held = await acquired(through.pool, "m-10", destination);
+      proxy.loseNextCommit();
+      const call = () => Promise.resolve("r-10");
+      assert.equal(await held.once("charge", request, call, { onUnknown: "fail" }), "r-10");
+      assert.equal(proxy.lost(), 1);
+      assert.deepEqual(await stateOf("m-10", destination), ["done", "r-10"]);
+    });
+
+    test("failure is recorded by the holder of the lease only", async () => {
+      const held = await acquired(pool, "m-11", destination);
+      const refused = new CallRefused("declined");
+      const failed = held.once<never>(
+        "charge",
+        request,
+        async () => {
+          const lease = ["m-11", destination, String(held.token)];
+          await query("SELECT idem_release($1, $2, $3)", lease);
+          const next = await acquired(pool, "m-11", destination);
+          const begun = ["m-11", destination, JSON.stringify(request), String(next.token)];
+          await query("SELECT idem_begin_call($1, $2, 'charge', $3, token => $4)", begun);
+          throw refused;
+        },
+        { onUnknown: "fail" },
+      );
+      await assert.rejects(failed, { name: "LeaseLostError", cause: refused });
+      assert.deepEqual(await stateOf("m-11", destination), ["unknown", null]);
+    });
+
+    test("long error of a call is cut", async () => {
+      const held = await acquired(pool, "m-12", destination);
+      const call = () => Promise.reject(new CallRefused(`x\0${"é".repeat(9000)}`));
+      await assert.rejects(held.once("charge", request, call, { onUnknown: "fail" }), {
+        failure: "refused",
+      });
+      const text = "SELECT error FROM idem_calls($1, $2)";
+      assert.deepEqual(await query(text, ["m-12", destination]), [[`x${"é".repeat(3999)}`]]);
+      await held.release({ error: `${"é".repeat(9000)}\0` });
+      const later = await acquired(pool, "m-12", destination);
+      assert.match(later.lastError ?? "", /^é+$/);
+      await later.complete();
+    });
+
+    test("lost lease makes no call", async () => {
+      const held = await acquired(pool, "m-8", destination);
+      await query("SELECT idem_release($1, $2, $3)", ["m-8", destination, String(held.token)]);
+      const failed = held.once("charge", request, notCalled, { onUnknown: "repeat" });
+      await assert.rejects(failed, LeaseLostError);
+      assert.equal(await stateOf("m-8", destination), undefined);
+      await held.dispose();
+
+      const short = await acquired(pool, "m-8", destination, 300);
+      const aborted = event(short.signal, "abort");
+      await query("SELECT idem_release($1, $2, $3)", ["m-8", destination, String(short.token)]);
+      await aborted;
+      const late = short.once("charge", request, notCalled, { onUnknown: "repeat" });
+      await assert.rejects(late, LeaseLostError);
+    });
+
+    test("lease that was not renewed begins no call", async () => {
+      const single = open({ max: 1 });
+      const held = await acquired(single.pool, "m-9", destination, 300);
+      // The only connection is in use until the lease has ended.
+      await transactions(single.pool)(() => event(held.signal, "abort"));
+      const failed = held.once("charge", request, notCalled, { onUnknown: "repeat" });
+      await assert.rejects(failed, LeaseLostError);
+      assert.equal(await stateOf("m-9", destination), undefined);
+      await single.close();
+    });
+
+    test("close", close);
+  });
+}

@@ -1,0 +1,246 @@
+/** `process` and `transactions`, which own the transaction. */
+
+import assert from "node:assert/strict";
+import { randomUUID } from "node:crypto";
+import { describe, test } from "node:test";
+
+import { CommitUnknownError, idem, IdemError, process, transactions } from "../src/index.js";
+import { asExecutor, execute, POOLS } from "./pools.js";
+import { start } from "./programs.js";
+import { startProxy } from "./proxy.js";
+import { isClaimed, query } from "./server.js";
+
+await query("CREATE TABLE IF NOT EXISTS work (destination text, note text)");
+
+const WORK = "INSERT INTO work VALUES ($1, $2)";
+
+async function written(destination: string, note: string): Promise<unknown> {
+  const [[count] = []] = await query(
+    "SELECT count(*)::int FROM work WHERE destination = $1 AND note = $2",
+    [destination, note],
+  );
+  return count;
+}
+
+for (const [name, open] of Object.entries(POOLS)) {
+  describe(`process with ${name}`, { concurrency: false }, () => {
+    const { pool, close } = open();
+    const destination = `process-${name}-${randomUUID()}`;
+
+    test("message is processed once", async () => {
+      const id = "m-1 $1 '\\";
+      const handler = async (client: unknown) => {
+        await execute(client, WORK, [destination, "once"]);
+        return [{ topic: "receipts", payload: { a: 1 } }];
+      };
+      const fingerprint = Buffer.from([0, 1, 2]);
+      const first = await process(pool, { id, destination, fingerprint }, handler);
+      assert.ok(first.outcome === "processed");
+      const rows = await query("SELECT message_id::text FROM idem_effects($1, $2)", [
+        id,
+        destination,
+      ]);
+      assert.deepEqual(rows, [first.messageIds]);
+      const second = await process(pool, { id, destination, fingerprint }, handler);
+      assert.ok(second.outcome === "duplicate");
+      assert.ok(second.handledAt instanceof Date);
+      const another = { id, destination, fingerprint: Buffer.from([3]) };
+      const other = await process(pool, another, handler);
+      assert.equal(other.outcome, "mismatch");
+      assert.equal(await written(destination, "once"), 1);
+    });
+
+    test("concurrent duplicates are processed once", async () => {
+      const message = { id: "m-2", destination };
+      const outcomes = await Promise.all(
+        Array.from({ length: 8 }, () =>
+          process(pool, message, async (client) => {
+            await execute(client, WORK, [destination, "concurrent"]);
+          }),
+        ),
+      );
+      const processed = outcomes.filter(({ outcome }) => outcome === "processed");
+      assert.equal(processed.length, 1);
+      assert.equal(await written(destination, "concurrent"), 1);
+    });
+
+    test("error of the handler rolls back", async () => {
+      const failure = new Error("the work failed");
+      const failed = process(pool, { id: "m-3", destination }, async (client) => {
+        await execute(client, WORK, [destination, "failed"]);
+        throw failure;
+      });
+      await assert.rejects(failed, (error) => error === failure);
+      assert.equal(await isClaimed("m-3", destination), false);
+      assert.equal(await written(destination, "failed"), 0);
+    });
+
+    test("error that the handler ignores rolls back", async () => {
+      const failed = process(pool, { id: "m-4", destination }, async (client) => {
+        await execute(client, "SELECT 1/0").catch(() => undefined);
+      });
+      await assert.rejects(failed, (error) => {
+        assert.ok(error instanceof IdemError && !(error instanceof CommitUnknownError));
+        return true;
+      });
+      assert.equal(await isClaimed("m-4", destination), false);
+    });
+
+    test("effect that is rejected rolls back", async () => {
+      const failed = process(pool, { id: "m-12", destination }, async (client) => {
+        await execute(client, WORK, [destination, "rejected"]);
+        return { topic: "", payload: 1 };
+      });
+      await assert.rejects(failed, { name: "IdemError", sqlstate: "22023" });
+      assert.equal(await isClaimed("m-12", destination), false);
+      assert.equal(await written(destination, "rejected"), 0);
+    });
+
+    test("handler cannot commit", async () => {
+      const failed = process(pool, { id: "m-5", destination }, async (client) => {
+        await execute(client, "COMMIT");
+      });
+      await assert.rejects(failed, { code: "2D000" });
+      assert.equal(await isClaimed("m-5", destination), false);
+    });
+
+    test("handler that rolls back does not commit", async () => {
+      const failed = process(pool, { id: "m-6", destination }, async (client) => {
+        await execute(client, "ROLLBACK");
+      });
+      await assert.rejects(failed, { name: "IdemError", sqlstate: "25P01" });
+      assert.equal(await isClaimed("m-6", destination), false);
+    });
+
+    test("killed process commits nothing", async () => {
+      const program = await start("work", name, "m-7", destination);
+      assert.equal(program.line, "written");
+      const blocked = await process(pool, { id: "m-7", destination, wait: false }, async () => {
+        await Promise.reject(new Error("the handler was executed"));
+      });
+      assert.equal(blocked.outcome, "in_progress");
+      await program.kill();
+      const after = await process(pool, { id: "m-7", destination }, async (client) => {
+        await execute(client, WORK, [destination, "after"]);
+      });
+      assert.equal(after.outcome, "processed");
+      assert.deepEqual(
+        [await written(destination, "killed"), await written(destination, "after")],
+        [0, 1],
+      );
+    });
+
+    test("lost reply to COMMIT is an error of its own", async (t) => {
+      const proxy = await startProxy();
+      const through = open(proxy.settings);
+      t.after(async () => {
+        await through.close();
+        await proxy.close();
+      });
+      const message = { id: "m-8", destination };
+      const handler = async (client: unknown) => {
+        await execute(client, WORK, [destination, "lost"]);
+      };
+      proxy.loseNextCommit();
+      await assert.rejects(process(through.pool, message, handler), (error) => {
+        assert.ok(error instanceof CommitUnknownError, String(error));
+        assert.equal(error.retryable, true);
+        assert.ok(error.cause instanceof Error);
+        return true;
+      });
+      assert.equal(proxy.lost(), 1);
+      const again = await process(through.pool, message, handler);
+      assert.ok(again.outcome === "duplicate");
+      assert.ok(again.handledAt instanceof Date);
+      assert.equal(await written(destination, "lost"), 1);
+    });
+
+    test("conflicts are retried only when requested", async () => {
+      const raise = (state: string) => `DO $$ BEGIN RAISE 'no' USING ERRCODE = '${state}'; END $$`;
+      let attempts = 0;
+      const failing = (state: string, failures: number) => async (client: unknown) => {
+        attempts += 1;
+        if (attempts <= failures) await execute(client, raise(state));
+        await execute(client, WORK, [destination, state]);
+      };
+      const run = (id: string, state: string, failures: number, retries?: number) => {
+        attempts = 0;
+        return process(pool, { id, destination }, failing(state, failures), { retries });
+      };
+      assert.equal((await run("r-1", "40001", 2, 2)).outcome, "processed");
+      assert.equal(attempts, 3);
+      assert.equal(await written(destination, "40001"), 1);
+      assert.equal((await run("r-2", "40P01", 1, 1)).outcome, "processed");
+      await assert.rejects(run("r-3", "40001", 2, 1), { code: "40001" });
+      assert.equal(attempts, 2);
+      await assert.rejects(run("r-4", "40001", 1), { code: "40001" });
+      assert.equal(attempts, 1);
+      await assert.rejects(run("r-5", "23505", 1, 5), { code: "23505" });
+      assert.equal(attempts, 1);
+    });
+
+    test("aborted signal rolls back", async () => {
+      const controller = new AbortController();
+      const { signal } = controller;
+      const options = { signal };
+      const failed = process(
+        pool,
+        { id: "m-9", destination },
+        async (client) => {
+          await execute(client, WORK, [destination, "aborted"]);
+          controller.abort(new Error("shutdown"));
+        },
+        options,
+      );
+      await assert.rejects(failed, { message: "shutdown" });
+      assert.equal(await isClaimed("m-9", destination), false);
+      await assert.rejects(
+        process(pool, { id: "m-9", destination }, () => Promise.resolve(), options),
+        { message: "shutdown" },
+      );
+    });
+
+    test("lost connection of a handler is an error", async () => {
+      const failed = process(pool, { id: "m-10", destination }, async (client) => {
+        const [row] = await execute(client, "SELECT pg_backend_pid() AS pid");
+        const { pid } = row as { pid: number };
+        await query("SELECT pg_terminate_backend($1, 20000)", [pid]);
+        await execute(client, "SELECT 1");
+      });
+      await assert.rejects(failed);
+      const again = await process(pool, { id: "m-10", destination }, () => Promise.resolve());
+      assert.equal(again.outcome, "processed");
+    });
+
+    test("error of a lost connection is that of the statement", async () => {
+      const failed = process(pool, { id: "m-11", destination }, async (client) => {
+        await execute(client, "SELECT pg_terminate_backend(pg_backend_pid())");
+      });
+      await assert.rejects(failed, name === "pg" ? { code: "57P01" } : { name: "IdemError" });
+    });
+
+    test("transaction of its own commits or rolls back", async () => {
+      const run = transactions(pool);
+      const claimed = await run((client) => idem(asExecutor(client)).tryClaim("t-1", destination));
+      assert.equal(claimed, true);
+      assert.equal(await isClaimed("t-1", destination), true);
+      const failure = new Error("no");
+      await assert.rejects(
+        run(async (client) => {
+          await idem(asExecutor(client)).tryClaim("t-2", destination);
+          throw failure;
+        }),
+        failure,
+      );
+      assert.equal(await isClaimed("t-2", destination), false);
+      const ignored = run((client) => execute(client, "SELECT 1/0").catch(() => undefined));
+      await assert.rejects(ignored, IdemError);
+      const level = await run((client) => execute(client, "SHOW transaction_isolation"), {
+        isolation: "serializable",
+      });
+      assert.deepEqual(Object.values(level[0] as object), ["serializable"]);
+    });
+
+    test("close", close);
+  });
+}

@@ -1,0 +1,231 @@
+/** The method for each function of SQL. */
+
+import type { Idem } from "../../src/index.js";
+import * as read from "./arguments.js";
+import type { Reader } from "./arguments.js";
+
+/** The arguments of a function, by name. */
+type Arguments = Readonly<Record<string, unknown>>;
+
+export interface Method {
+  /** The parameters of the function in SQL, in order. */
+  readonly parameters: readonly string[];
+  /** Reads the arguments, and returns the request. Throws `NoMethod` before anything is sent. */
+  readonly prepare: (values: Arguments) => (on: Idem) => Promise<unknown>;
+}
+
+function method<R extends Readonly<Record<string, Reader<unknown>>>>(
+  readers: R,
+  call: (on: Idem, values: { [N in keyof R]: ReturnType<R[N]> }) => Promise<unknown>,
+): Method {
+  return {
+    parameters: Object.keys(readers),
+    prepare(values) {
+      const entries = Object.entries(readers).map(([name, reader]) => [name, reader(values[name])]);
+      const converted = Object.fromEntries(entries) as { [N in keyof R]: ReturnType<R[N]> };
+      return (on) => call(on, converted);
+    },
+  };
+}
+
+const message = { id: read.id, destination: read.string };
+const leased = { ...message, token: read.token };
+const step = { ...message, step: read.string };
+const content = {
+  headers: read.omittable(read.object),
+  key: read.omittable(read.string),
+  type: read.omittable(read.string),
+  content_type: read.omittable(read.string),
+};
+const selection = {
+  error_like: read.optional(read.string),
+  max_messages: read.optional(read.number),
+};
+const partition = { relay: read.string, partition: read.optional(read.number) };
+const claim = {
+  ...message,
+  wait: read.optional(read.boolean),
+  fingerprint: read.omittable(read.bytes),
+  sent_at: read.omittable(read.time),
+};
+const received = {
+  headers: content.headers,
+  key: content.key,
+  deliver_after: read.omittable(read.time),
+  type: content.type,
+  content_type: content.content_type,
+};
+const sent = {
+  key: content.key,
+  type: content.type,
+  headers: content.headers,
+  message_id: read.omittable(read.string),
+  content_type: content.content_type,
+};
+
+export const METHODS: Readonly<Record<string, Method>> = {
+  idem_claim: method(claim, (on, v) =>
+    on.claim(v.id, v.destination, {
+      wait: v.wait,
+      fingerprint: v.fingerprint,
+      sentAt: v.sent_at,
+    }),
+  ),
+  idem_try_claim: method(message, (on, v) => on.tryClaim(v.id, v.destination)),
+  idem_try_claim_batch: method({ ids: read.strings, destination: read.string }, (on, v) =>
+    on.tryClaimBatch(v.ids, v.destination),
+  ),
+  idem_is_claimed: method(message, (on, v) => on.isClaimed(v.id, v.destination)),
+  idem_forget: method(message, (on, v) => on.forget(v.id, v.destination)),
+  idem_try_record: method({ ...message, effects: read.effects }, (on, v) =>
+    on.tryRecord(v.id, v.destination, v.effects),
+  ),
+  idem_record_effects: method({ ...message, effects: read.effects }, (on, v) =>
+    on.record(v.id, v.destination, v.effects),
+  ),
+  idem_effects: method(message, (on, v) => on.effects(v.id, v.destination)),
+  idem_replay_effects: method(message, (on, v) => on.replayEffects(v.id, v.destination)),
+  idem_send: method({ topic: read.string, payload: read.json, ...sent }, (on, v) =>
+    on.send({ ...v, messageId: v.message_id, contentType: v.content_type }),
+  ),
+  idem_send_bytes: method({ topic: read.string, payload: read.bytes, ...sent }, (on, v) =>
+    on.send({ ...v, messageId: v.message_id, contentType: v.content_type }),
+  ),
+  idem_acquire: method({ ...message, lease: read.optional(read.interval) }, (on, v) =>
+    on.acquire(v.id, v.destination, { leaseMs: v.lease }),
+  ),
+  idem_extend: method({ ...leased, lease: read.optional(read.interval) }, (on, v) =>
+    on.extend(v, { leaseMs: v.lease }),
+  ),
+  idem_complete: method({ ...leased, effects: read.optional(read.effects) }, (on, v) =>
+    on.complete(v, v.effects),
+  ),
+  idem_release: method(
+    { ...leased, error: read.omittable(read.string), final: read.optional(read.boolean) },
+    (on, v) => on.release(v, v),
+  ),
+  idem_bury: method(
+    { ...leased, payload: read.bytes, error: read.string, ...content },
+    (on, v) => on.bury(v, { ...v, contentType: v.content_type }),
+  ),
+  idem_reject: method(
+    {
+      id: read.nullable(read.id),
+      destination: read.string,
+      payload: read.bytes,
+      error: read.string,
+      ...content,
+      source: read.omittable(read.string),
+    },
+    (on, v) => on.deadLetters.reject(v.id, v.destination, { ...v, contentType: v.content_type }),
+  ),
+  idem_receive: method({ ...message, payload: read.json, ...received }, (on, v) =>
+    on.inbox.receive({ ...v, deliverAfter: v.deliver_after, contentType: v.content_type }),
+  ),
+  idem_receive_bytes: method({ ...message, payload: read.bytes, ...received }, (on, v) =>
+    on.inbox.receive({ ...v, deliverAfter: v.deliver_after, contentType: v.content_type }),
+  ),
+  idem_next: method(
+    {
+      destination: read.string,
+      max_messages: read.optional(read.number),
+      lease: read.optional(read.interval),
+      max_bytes: read.optional(read.number),
+    },
+    (on, v) =>
+      on.inbox.next(v.destination, {
+        maxMessages: v.max_messages,
+        leaseMs: v.lease,
+        maxBytes: v.max_bytes,
+      }),
+  ),
+  idem_next_wait: method(
+    { destination: read.string, timeout_ms: read.optional(read.number) },
+    (on, v) => on.inbox.wait(v.destination, v.timeout_ms),
+  ),
+  idem_requeue: method(message, (on, v) => on.deadLetters.requeue(v.id, v.destination)),
+  idem_discard: method(message, (on, v) => on.deadLetters.discard(v.id, v.destination)),
+  idem_forward: method({ ...message, topic: read.string }, (on, v) =>
+    on.deadLetters.forward(v.id, v.destination, v.topic),
+  ),
+  idem_requeue_all: method({ destination: read.string, ...selection }, (on, v) =>
+    on.deadLetters.requeueAll(v.destination, selected(v)),
+  ),
+  idem_discard_all: method({ destination: read.string, ...selection }, (on, v) =>
+    on.deadLetters.discardAll(v.destination, selected(v)),
+  ),
+  idem_forward_all: method(
+    { destination: read.string, topic: read.string, ...selection },
+    (on, v) => on.deadLetters.forwardAll(v.destination, v.topic, selected(v)),
+  ),
+  idem_begin_call: method(
+    { ...step, request: read.omittable(read.json), token: read.omittable(read.token) },
+    (on, v) => on.journal.beginCall(v, { request: v.request, token: v.token }),
+  ),
+  idem_finish_call: method({ ...step, response: read.omittable(read.json) }, (on, v) =>
+    on.journal.finishCall(v, v.response),
+  ),
+  idem_fail_call: method(
+    { ...step, error: read.string, retryable: read.optional(read.boolean) },
+    (on, v) => on.journal.failCall(v, v.error, { retryable: v.retryable ?? true }),
+  ),
+  idem_calls: method(message, (on, v) => on.journal.calls(v.id, v.destination)),
+  idem_relay_next: method(
+    {
+      ...partition,
+      max_effects: read.optional(read.number),
+      lease: read.optional(read.interval),
+      max_bytes: read.optional(read.number),
+    },
+    (on, v) =>
+      on.relay(v.relay, v.partition).next({
+        maxEffects: v.max_effects,
+        leaseMs: v.lease,
+        maxBytes: v.max_bytes,
+      }),
+  ),
+  idem_relay_ack: method({ ...partition, token: read.token }, (on, v) =>
+    on.relay(v.relay, v.partition).ack(v.token),
+  ),
+  idem_relay_park: method(
+    { ...partition, token: read.token, message_id: read.string, error: read.string },
+    (on, v) => on.relay(v.relay, v.partition).park(v.token, v.message_id, v.error),
+  ),
+  idem_relay_extend: method(
+    { ...partition, token: read.token, lease: read.optional(read.interval) },
+    (on, v) => on.relay(v.relay, v.partition).extend(v.token, { leaseMs: v.lease }),
+  ),
+  idem_relay_wait: method({ timeout_ms: read.optional(read.number) }, (on, v) =>
+    on.relay().wait(v.timeout_ms),
+  ),
+  idem_relay_partitions: method({ relay: read.string }, (on, v) =>
+    on.relay(v.relay).partitions(),
+  ),
+  idem_relay_unpark: method({ relay: read.string, message_id: read.string }, (on, v) =>
+    on.relay(v.relay).unpark(v.message_id),
+  ),
+  idem_relay_discard: method({ relay: read.string, message_id: read.string }, (on, v) =>
+    on.relay(v.relay).discard(v.message_id),
+  ),
+  idem_hand_over: method(
+    {
+      relay: read.string,
+      topics: read.strings,
+      partition: read.optional(read.number),
+      max_effects: read.optional(read.number),
+      max_bytes: read.optional(read.number),
+    },
+    (on, v) =>
+      on.relay(v.relay, v.partition).handOver(v.topics, {
+        maxEffects: v.max_effects,
+        maxBytes: v.max_bytes,
+      }),
+  ),
+};
+
+function selected(values: {
+  error_like: string | undefined;
+  max_messages: number | undefined;
+}): { errorLike: string | undefined; maxMessages: number | undefined } {
+  return { errorLike: values.error_like, maxMessages: values.max_messages };
+}

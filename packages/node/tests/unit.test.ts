@@ -1,0 +1,209 @@
+/** Rules that need no server. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { idem, IdemError, LeaseLostError, process, transactions } from "../src/index.js";
+import type { Executor, Pool } from "../src/index.js";
+import { storable } from "../src/errors.js";
+import { Renewal } from "../src/renewal.js";
+
+/** An executor that records statements, and returns one row or fails. */
+function fake(result: unknown): { executor: Executor; sent: unknown[][] } {
+  const sent: unknown[][] = [];
+  const executor = {
+    query(text: string, values: unknown[]) {
+      sent.push([text, values]);
+      if (result instanceof Error) return Promise.reject(result);
+      return Promise.resolve({ rows: [{ c1: result }] });
+    },
+  };
+  return { executor, sent };
+}
+
+test("ids are sent as text", async () => {
+  const { executor, sent } = fake(true);
+  for (const id of ["m", 12, 9007199254740993n]) await idem(executor).tryClaim(id, "d");
+  assert.deepEqual(
+    sent.map(([, values]) => (values as unknown[])[0]),
+    ["m", "12", "9007199254740993"],
+  );
+});
+
+test("id that is no safe integer is an error", async () => {
+  const { executor, sent } = fake(true);
+  for (const id of [1.5, NaN, 2 ** 53]) {
+    await assert.rejects(idem(executor).tryClaim(id, "d"), RangeError);
+  }
+  for (const id of [null, undefined, {}]) {
+    await assert.rejects(idem(executor).tryClaim(id as string, "d"), TypeError);
+  }
+  assert.equal(sent.length, 0);
+});
+
+test("payload without JSON is an error", async () => {
+  const { executor, sent } = fake("id");
+  await assert.rejects(idem(executor).send({ topic: "t", payload: undefined }), TypeError);
+  const effect = { topic: "t", payload: () => 1 };
+  await assert.rejects(idem(executor).record("m", "d", effect), TypeError);
+  assert.equal(sent.length, 0);
+});
+
+test("stored text of an error is cut between characters", () => {
+  assert.equal(storable("a\0b"), "ab");
+  assert.equal(storable("x".repeat(8001)), "x".repeat(8000));
+  assert.equal(storable(`${"x".repeat(7999)}é`), "x".repeat(7999));
+  assert.equal(storable(`${"x".repeat(7997)}😀`), "x".repeat(7997));
+  assert.equal(storable(`${"x".repeat(7996)}😀`), `${"x".repeat(7996)}😀`);
+});
+
+test("error of the connection has no SQLSTATE and is retryable", async () => {
+  const broken = Object.assign(new Error("write EPIPE"), { code: "EPIPE" });
+  const cyclic = new Error("outer", { cause: broken });
+  broken.cause = cyclic;
+  await assert.rejects(idem(fake(cyclic).executor).tryClaim("m", "d"), (error) => {
+    assert.ok(error instanceof IdemError);
+    assert.deepEqual([error.sqlstate, error.hint, error.retryable], [undefined, undefined, true]);
+    assert.equal(error.cause, cyclic);
+    return true;
+  });
+});
+
+test("fault of the program is not retryable", async () => {
+  const failed = idem(fake(new TypeError("not a function")).executor).tryClaim("m", "d");
+  await assert.rejects(failed, { name: "IdemError", retryable: false });
+});
+
+test("conflicts and lost servers are retryable", async () => {
+  const states = { "40001": true, "40P01": true, "55P03": true, "57P01": true, "08006": true };
+  for (const [code, retryable] of Object.entries({ ...states, "22023": false, "55000": false })) {
+    const error = Object.assign(new Error("no"), { code, severity: "ERROR", hint: "A hint." });
+    const failed = idem(fake(error).executor).tryClaim("m", "d");
+    await assert.rejects(failed, { sqlstate: code, hint: "A hint.", retryable });
+  }
+});
+
+test("result of another version is an error", async () => {
+  const failed = idem(fake("delayed").executor).claim("m", "d");
+  await assert.rejects(failed, { name: "UnexpectedResultError" });
+});
+
+test("object that executes nothing is a TypeError", () => {
+  for (const executor of [{}, [], () => undefined, null, undefined, "postgresql://localhost"]) {
+    assert.throws(() => idem(executor as Executor), TypeError);
+  }
+});
+
+test("zero byte in a literal is an error", async () => {
+  const texts: string[] = [];
+  const client = {
+    query(text: string) {
+      texts.push(text);
+      return Promise.resolve({ command: "ROLLBACK", rows: [] });
+    },
+    escapeLiteral: (text: string) => `'${text}'`,
+    on: () => undefined,
+    off: () => undefined,
+    release: () => undefined,
+  };
+  const pool = { totalCount: 1, query: () => undefined, connect: () => Promise.resolve(client) };
+  const failed = process(pool as Pool, { id: "m\0", destination: "d" }, () => Promise.resolve());
+  await assert.rejects(failed, RangeError);
+  assert.deepEqual(texts, ["ROLLBACK"]);
+});
+
+test("connection that cannot roll back is closed", async () => {
+  const released: unknown[] = [];
+  const client = {
+    query: (text: string) =>
+      text === "ROLLBACK"
+        ? Promise.reject(new Error("the connection is lost"))
+        : Promise.resolve({ command: "BEGIN", rows: [] }),
+    escapeLiteral: (text: string) => text,
+    on: () => undefined,
+    off: () => undefined,
+    release: (error: unknown) => released.push(error),
+  };
+  const pool = { totalCount: 1, query: () => undefined, connect: () => Promise.resolve(client) };
+  const failure = new Error("the work failed");
+  const failed = transactions(pool as Pool)(() => Promise.reject(failure));
+  await assert.rejects(failed, failure);
+  assert.deepEqual(released, [true]);
+});
+
+/** A renewal whose extensions the test ends. */
+function renewal(leaseMs: number) {
+  const extensions: PromiseWithResolversOf<undefined>[] = [];
+  const waiting: (() => void)[] = [];
+  const renewed = new Renewal({
+    leaseMs,
+    askedAtMs: performance.now(),
+    extend: () => {
+      const extension = withResolvers<undefined>();
+      extensions.push(extension);
+      waiting.shift()?.();
+      return extension.promise;
+    },
+  });
+  return {
+    renewed,
+    /** Returns the next extension. */
+    next: async () => {
+      if (extensions.length === 0) await new Promise<void>((resolve) => waiting.push(resolve));
+      const extension = extensions.shift();
+      assert.ok(extension !== undefined);
+      return extension;
+    },
+  };
+}
+
+interface PromiseWithResolversOf<T> {
+  readonly promise: Promise<T>;
+  readonly resolve: (value: T) => void;
+  readonly reject: (error: Error) => void;
+}
+
+function withResolvers<T>(): PromiseWithResolversOf<T> {
+  let resolve: ((value: T) => void) | undefined;
+  let reject: ((error: Error) => void) | undefined;
+  const promise = new Promise<T>((resolved, rejected) => {
+    resolve = resolved;
+    reject = rejected;
+  });
+  assert.ok(resolve !== undefined && reject !== undefined);
+  return { promise, resolve, reject };
+}
+
+/** The timer of a renewal does not keep the process alive. */
+async function alive<T>(work: Promise<T>): Promise<T> {
+  const timer = setInterval(() => undefined, 1000);
+  return work.finally(() => {
+    clearInterval(timer);
+  });
+}
+
+test("extension that fails after a stop does not abort", async () => {
+  const { renewed, next } = renewal(150);
+  const extension = await alive(next());
+  renewed.stop();
+  extension.reject(new LeaseLostError("the message was completed", {}));
+  await new Promise((resolve) => setImmediate(resolve));
+  assert.equal(renewed.signal.aborted, false);
+});
+
+test("renewal continues after a resumption", async () => {
+  const { renewed, next } = renewal(150);
+  (await alive(next())).resolve(undefined);
+  renewed.stop();
+  renewed.resume();
+  const extension = await alive(next());
+  const reason = new LeaseLostError("the lease is lost", {});
+  const aborted = new Promise<void>((resolve) => {
+    renewed.signal.addEventListener("abort", () => {
+      resolve();
+    });
+  });
+  extension.reject(reason);
+  await aborted;
+  assert.equal(renewed.signal.reason, reason);
+});

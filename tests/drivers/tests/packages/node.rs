@@ -1,0 +1,47 @@
+//! `packages/node`.
+
+use std::process::Command;
+
+use anyhow::Result;
+use idem_cluster::workspace_root;
+use idem_drivers::install;
+use idem_testkit::Database;
+
+use crate::run;
+
+fn on(db: &Database, mut command: Command) -> Command {
+    db.cluster().set_server_of(&mut command);
+    command.env("PGDATABASE", db.name()).env("PGPORT", "5432");
+    command
+}
+
+/// The tests of the package, which execute the specification cases too. They are compiled first, so
+/// the sources, the tests and the tests of types have no error of type.
+#[tokio::test]
+async fn tests_of_the_node_package_pass() -> Result<()> {
+    let db = Database::with_idem("packages_node").await?;
+    let mut node = on(&db, install::node_package()?);
+    node.env("IDEM_CASES", workspace_root().join("tests/spec/cases"));
+    run(node.arg("scripts/test.mjs"))
+}
+
+/// The tests of the package with Prisma and TypeORM, and their types.
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test packages"]
+async fn tests_with_the_large_orms_of_node_pass() -> Result<()> {
+    let db = Database::with_idem("packages_node_orms").await?;
+    run(on(&db, install::node_package_orms()?).arg("scripts/test-orms.mjs"))
+}
+
+#[test]
+fn node_package_is_linted() -> Result<()> {
+    run(install::node_package()?.args(["node_modules/eslint/bin/eslint.js", "."]))
+}
+
+/// A new user installs the archive into an empty folder, and runs the first example of the README:
+/// the duplicate changes nothing. All examples compile.
+#[tokio::test]
+async fn new_user_runs_the_first_example_in_node() -> Result<()> {
+    let db = Database::with_idem("packages_node_user").await?;
+    run(on(&db, install::node_package()?).arg("scripts/check-package.mjs"))
+}
