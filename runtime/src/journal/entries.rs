@@ -48,7 +48,8 @@ impl Entries {
         }
     }
 
-    /// Proves the lease in each transaction that must not follow its loss.
+    /// Returns a journal that extends the lease in [`begin`](Self::begin) and [`fail`](Self::fail).
+    /// Both fail after the lease is lost.
     pub fn under(self, held: &Held) -> Self {
         Self {
             held: Some(held.clone()),
@@ -68,8 +69,8 @@ impl Entries {
     ///
     /// After a lost reply to COMMIT the transaction is repeated. The step is then unknown because
     /// of the first try, which has made no call. So if the first try found a new step, the step is
-    /// still new. The first try waits for this result before COMMIT is sent, because both replies
-    /// could be lost together.
+    /// still new. The first try waits for this result before it sends COMMIT. Otherwise the replies
+    /// to `idem_begin_call` and to COMMIT could be lost together.
     pub async fn begin(
         &self,
         step: &str,
@@ -102,9 +103,7 @@ impl Entries {
         });
         let begun = begun.await.map_err(|error| or_lost(error, &is_lost))?;
         match first.into_inner() {
-            Some(first) if first.state == CallState::New && begun.state == CallState::Unknown => {
-                Ok(first)
-            }
+            Some(first) if is_unknown_because_of(&first, &begun) => Ok(first),
             _ => Ok(begun),
         }
     }
@@ -167,6 +166,15 @@ impl Entries {
         requests.push(request);
         requests
     }
+}
+
+/// Returns whether a step is unknown because of the first try, which found a new step. `begun_at` is
+/// the time of the attempt that made the step unknown. If the first try was rolled back, it is the
+/// time of an attempt of another process.
+fn is_unknown_because_of(first: &Begun, begun: &Begun) -> bool {
+    first.state == CallState::New
+        && begun.state == CallState::Unknown
+        && first.begun_at == begun.begun_at
 }
 
 fn or_lost(error: Error, is_lost: &AtomicBool) -> Error {

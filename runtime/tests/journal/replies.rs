@@ -1,12 +1,16 @@
 //! The reply to a COMMIT of the journal is lost.
 
+use std::sync::Arc;
+
+use deadpool_postgres::Hook;
 use idem_client::journal::CallState;
 use idem_runtime::journal::{CallError, CallFailed, Calls, OnUnknown};
 use idem_testkit::proxy::{Cut, Proxy};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use crate::{
-    fixtures::{Fixture, LONG, destination, id, message},
+    fixtures::{Fixture, LONG, destination, id, message, until},
     once::{Gateway, begin, state},
 };
 
@@ -66,6 +70,40 @@ async fn new_call_is_made_after_an_ambiguous_commit_of_its_begin() {
             );
         }
     }
+}
+
+/// Goal: if the first try is rolled back and another process begins the step, the step is unknown:
+/// the other process may be making the call. Without a lease nothing else prevents two calls.
+#[tokio::test]
+async fn call_of_a_rival_after_a_rollback_is_unknown() {
+    let fixture = Fixture::new().await;
+    let proxy = Proxy::to(&fixture.database).await;
+    let message = message();
+    let gateway = Gateway::default();
+    // The second connection waits until the rival has begun.
+    let connections = Arc::new(Semaphore::new(1));
+    let wait = Arc::clone(&connections);
+    let pool = proxy.pool_builder().max_size(1);
+    let pool = pool.post_create(Hook::async_fn(move |_, _| {
+        let wait = Arc::clone(&wait);
+        Box::pin(async move {
+            wait.acquire().await.unwrap().forget();
+            Ok(())
+        })
+    }));
+    proxy.cut_once(Cut::BeforeCommit);
+    let calls = Calls::new(&pool.build().unwrap(), &id(&message), &destination());
+    let once = calls.once_or("charge", &5, OnUnknown::Fail, |key| gateway.ask(key));
+    let (result, ()) = tokio::join!(once, async {
+        until("the connection is lost", async || proxy.was_cut()).await;
+        begin(&fixture, &message, CallState::New).await;
+        connections.add_permits(1);
+    });
+    assert!(
+        matches!(result, Err(CallFailed::Unknown { .. })),
+        "{result:?}"
+    );
+    assert_eq!(gateway.asked(), 0);
 }
 
 /// Goal: a step that another attempt has begun stays unknown if the reply to COMMIT is lost.
