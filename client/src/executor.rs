@@ -56,8 +56,9 @@ pub trait Executor: Sync {
     /// - `parameters`: each value and its type, as for
     ///   [`Client::query_typed`](tokio_postgres::Client::query_typed).
     ///
-    /// The first poll of the future sends the statement. All statements are executed in the order
-    /// of their first polls, on one connection. So statements can be sent together.
+    /// All statements are executed in the order of the first polls of their futures, on one
+    /// connection. With `tokio-postgres` the first poll also sends the statement, so several
+    /// statements can share a round trip.
     ///
     /// Returns the error of the driver, which contains the SQLSTATE: for another driver than
     /// `tokio-postgres`, a [`DriverError`](crate::DriverError).

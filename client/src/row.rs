@@ -8,7 +8,7 @@ use tokio_postgres::{
     types::{FromSql, Type},
 };
 
-use crate::Error;
+use crate::{Error, redacted::without_value};
 
 /// A row that an [`Executor`](crate::Executor) returns.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ enum Content {
 pub struct Column {
     /// The name.
     pub name: String,
-    /// The type. Its OID decides.
+    /// The type. For a built-in type, that of [`Type::from_oid`].
     pub type_: Type,
     /// The value in the binary format of PostgreSQL, or `None` for NULL.
     pub value: Option<Bytes>,
@@ -59,7 +59,7 @@ impl Row {
             return Err(unexpected(&format!("has the type {}", column.type_)));
         }
         T::from_sql_nullable(&column.type_, column.value.as_deref())
-            .map_err(|error| unexpected(&format!("cannot be read: {error}")))
+            .map_err(|error| unexpected(&format!("cannot be read: {}", without_value(&error))))
     }
 }
 

@@ -3,7 +3,7 @@
 use tokio_postgres::error::SqlState;
 
 use super::{ErrorKind, kind::kind_of_server};
-use crate::redacted::server_text;
+use crate::redacted::{causes, server_text};
 
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
@@ -40,17 +40,15 @@ impl DriverError {
         }
     }
 
-    /// Creates the error of the driver itself. `is_lost`: the connection is lost.
-    pub fn of_driver(is_lost: bool, source: impl Into<Cause>) -> Self {
+    /// Creates the error of the driver itself, for example
+    /// [`ErrorKind::ConnectionLost`] or [`ErrorKind::Other`].
+    pub fn of_driver(kind: ErrorKind, source: impl Into<Cause>) -> Self {
         let source = source.into();
         Self {
-            kind: match is_lost {
-                true => ErrorKind::ConnectionLost,
-                false => ErrorKind::Other,
-            },
+            kind,
             state: None,
             is_rejection: false,
-            text: source.to_string(),
+            text: causes(&*source, |_| false),
             source,
         }
     }

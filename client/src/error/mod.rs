@@ -31,8 +31,8 @@ pub enum Error {
     Database(#[source] tokio_postgres::Error),
     /// Another driver than `tokio-postgres` returned this error. Its kind can be
     /// [`ErrorKind::AmbiguousCommit`].
-    #[error(transparent)]
-    Driver(Box<DriverError>),
+    #[error("{0}")]
+    Driver(#[source] Box<DriverError>),
     /// The connection was lost during COMMIT. The transaction may or may not have committed.
     ///
     /// **Do not acknowledge the message.** Let it be redelivered: the next claim then returns

@@ -5,6 +5,7 @@ use std::{error::Error, sync::Arc};
 use tokio_postgres::error::{DbError, SqlState};
 
 use super::{quoted_without_value, without_value};
+use crate::DriverError;
 
 /// Describes a driver error with its cause, in one line. The text of the error itself is only "db
 /// error", or omits why a connection failed.
@@ -38,11 +39,17 @@ fn describe_known(error: &(dyn Error + 'static)) -> Option<String> {
         .or(shared)
         .and_then(tokio_postgres::Error::as_db_error)
         .or_else(|| error.downcast_ref());
-    server.map(describe_server).or_else(|| {
-        error
-            .downcast_ref::<serde_json::Error>()
-            .map(|error| without_value(error))
-    })
+    let boxed = error.downcast_ref::<Box<DriverError>>();
+    let other = boxed.map(|boxed| &**boxed).or(error.downcast_ref());
+    let of_other_driver = || other.map(DriverError::to_string);
+    server
+        .map(describe_server)
+        .or_else(of_other_driver)
+        .or_else(|| {
+            error
+                .downcast_ref::<serde_json::Error>()
+                .map(|error| without_value(error))
+        })
 }
 
 /// Returns the text of an error, without a value of the payload that it quotes. Every text is

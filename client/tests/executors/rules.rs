@@ -1,4 +1,5 @@
-//! The rules that every [`Executor`] follows, shown with one that has no server.
+//! The methods that every [`Executor`] has, and the rule on which pipelining depends, with an
+//! executor that has no server.
 
 use std::sync::{Arc, Mutex};
 

@@ -5,6 +5,8 @@ use postgres::Transaction;
 
 /// Commits a transaction. The error distinguishes a certain rollback from an unknown result.
 ///
+/// Pass the outermost transaction: a nested one is a savepoint, and its commit commits nothing.
+///
 /// Acknowledge the message only after `Ok`. [`Error::AmbiguousCommit`] means that the connection
 /// was lost during COMMIT. The message must then be redelivered.
 ///

@@ -4,7 +4,7 @@ use std::ops::DerefMut;
 use std::sync::{Mutex, TryLockError};
 
 use idem_client::tokio_postgres::types::{ToSql, Type};
-use idem_client::{Error, Executor, OpenTransaction, Row};
+use idem_client::{DriverError, Error, ErrorKind, Executor, OpenTransaction, Row};
 use postgres::{Client, Transaction};
 
 /// Locks a connection. Fails if it is borrowed, because a wait for the same thread would not end.
@@ -13,9 +13,10 @@ fn lock<T>(mutex: &Mutex<T>) -> Result<impl DerefMut<Target = T>, Error> {
         Ok(connection) => Ok(connection),
         // A panic in a statement of the application has not changed what the lock protects.
         Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => Err(Error::Invalid(
-            "the connection is borrowed: drop the borrowed value before this call".into(),
-        )),
+        Err(TryLockError::WouldBlock) => {
+            let text = "the connection is in use: drop the borrowed value before this call";
+            Err(DriverError::of_driver(ErrorKind::Other, text).into())
+        }
     }
 }
 

@@ -9,6 +9,8 @@ const NO_ACTIVE_TRANSACTION: &str = "25P01";
 
 /// Commits a transaction. The error distinguishes a certain rollback from an unknown result.
 ///
+/// Pass the outermost transaction: a nested one is a savepoint, and its commit commits nothing.
+///
 /// Acknowledge the message only after `Ok`. With the kind
 /// [`AmbiguousCommit`](idem_client::ErrorKind::AmbiguousCommit), the connection was lost during
 /// COMMIT, and the message must be redelivered.

@@ -4,46 +4,46 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use idem_client::tokio_postgres::types::{ToSql, Type};
-use idem_client::{Error, Executor, OpenTransaction, Row};
+use idem_client::{DriverError, Error, ErrorKind, Executor, OpenTransaction, Row};
 use sqlx::{AssertSqlSafe, PgConnection, Postgres, Transaction};
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::binary::{arguments, row, with_types};
 use crate::error::translated;
 
-/// A connection that the functions of the client and the application use in turn.
-struct Shared<'c> {
-    connection: Mutex<&'c mut PgConnection>,
+/// A connection that the functions of the client and the application use in turn. `C` dereferences
+/// to it.
+struct Shared<C> {
+    connection: Mutex<C>,
     is_borrowed: AtomicBool,
+    is_prepared: bool,
 }
 
-impl<'c> Shared<'c> {
-    fn new(connection: &'c mut PgConnection) -> Self {
+impl<C: DerefMut<Target = T>, T> Shared<C> {
+    fn new(connection: C) -> Self {
         Self {
             connection: Mutex::new(connection),
             is_borrowed: AtomicBool::new(false),
+            is_prepared: true,
         }
     }
 
-    async fn borrow(&self) -> Borrowed<'_, 'c> {
-        let connection = self.connection.lock().await;
+    /// Fails instead of waiting: the caller itself may have borrowed the connection.
+    fn borrow(&self) -> Result<Borrowed<'_, C>, Error> {
+        let connection = self.connection.try_lock().map_err(|_| in_use())?;
         self.is_borrowed.store(true, Ordering::Release);
-        Borrowed {
+        Ok(Borrowed {
             is_borrowed: &self.is_borrowed,
             connection,
-        }
+        })
     }
 
     /// Waits for other functions of the client. Fails while the application has borrowed the
     /// connection, because it may be the caller, and would then wait for itself.
-    async fn lock(&self) -> Result<MutexGuard<'_, &'c mut PgConnection>, Error> {
+    async fn lock(&self) -> Result<MutexGuard<'_, C>, Error> {
         match self.connection.try_lock() {
             Ok(connection) => Ok(connection),
-            Err(_) if self.is_borrowed.load(Ordering::Acquire) => Err(Error::Invalid(
-                "the connection is borrowed: drop the value that `connection` returned before \
-                 this call"
-                    .into(),
-            )),
+            Err(_) if self.is_borrowed.load(Ordering::Acquire) => Err(in_use()),
             Err(_) => Ok(self.connection.lock().await),
         }
     }
@@ -52,40 +52,48 @@ impl<'c> Shared<'c> {
         &self,
         sql: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
+        connection_of: impl Fn(&mut T) -> &mut PgConnection,
     ) -> Result<Vec<Row>, Error> {
         let arguments = arguments(parameters)?;
         let mut connection = self.lock().await?;
-        let sql = with_types(sql, parameters);
-        let rows = sqlx::query_with(AssertSqlSafe(sql), arguments)
-            .fetch_all(&mut **connection)
+        let rows = sqlx::query_with(AssertSqlSafe(with_types(sql, parameters)), arguments)
+            .persistent(self.is_prepared)
+            .fetch_all(connection_of(&mut connection))
             .await
             .map_err(translated)?;
         rows.iter().map(row).collect()
     }
 }
 
-/// The connection, for a statement of the application. Drop it before the next function of the
-/// client is called.
-pub struct Borrowed<'g, 'c> {
-    is_borrowed: &'g AtomicBool,
-    connection: MutexGuard<'g, &'c mut PgConnection>,
+/// Returns an error that a retry may solve: two futures can use one transaction at the same time.
+fn in_use() -> Error {
+    let text = "the connection is in use: drop the value that `connection` or `transaction` \
+                returned before the next call, and keep the rows of a statement in a variable";
+    DriverError::of_driver(ErrorKind::Other, text).into()
 }
 
-impl Deref for Borrowed<'_, '_> {
-    type Target = PgConnection;
+/// The connection or the transaction, for a statement of the application. Drop it before the next
+/// function of the client is called.
+pub struct Borrowed<'g, C> {
+    is_borrowed: &'g AtomicBool,
+    connection: MutexGuard<'g, C>,
+}
 
-    fn deref(&self) -> &PgConnection {
+impl<C: Deref> Deref for Borrowed<'_, C> {
+    type Target = C::Target;
+
+    fn deref(&self) -> &C::Target {
         &self.connection
     }
 }
 
-impl DerefMut for Borrowed<'_, '_> {
-    fn deref_mut(&mut self) -> &mut PgConnection {
+impl<C: DerefMut> DerefMut for Borrowed<'_, C> {
+    fn deref_mut(&mut self) -> &mut C::Target {
         &mut self.connection
     }
 }
 
-impl Drop for Borrowed<'_, '_> {
+impl<C> Drop for Borrowed<'_, C> {
     fn drop(&mut self) {
         self.is_borrowed.store(false, Ordering::Release);
     }
@@ -93,17 +101,20 @@ impl Drop for Borrowed<'_, '_> {
 
 /// A connection of sqlx for the functions of the client that need no transaction, such as
 /// [`lease::acquire`](idem_client::lease::acquire). Outside of a transaction each call commits.
-pub struct SqlxConnection<'c>(Shared<'c>);
+pub struct SqlxConnection<'c>(Shared<&'c mut PgConnection>);
 
 impl<'c> SqlxConnection<'c> {
-    /// Uses a connection: a `PoolConnection` dereferences to it (`&mut *connection`).
+    /// Uses a connection: a `PoolConnection` dereferences to it (`&mut connection`).
     pub fn new(connection: &'c mut PgConnection) -> Self {
         Self(Shared::new(connection))
     }
 
-    /// Borrows the connection for a statement of the application: `&mut *idem.connection().await`.
-    pub async fn connection(&self) -> Borrowed<'_, 'c> {
-        self.0.borrow().await
+    /// Borrows the connection for a statement of the application: `&mut *idem.connection()?`.
+    ///
+    /// Fails if the connection is in use. In `for row in ….fetch_all(&mut *idem.connection()?).await?`
+    /// it is borrowed until the end of the loop.
+    pub fn connection(&self) -> Result<Borrowed<'_, &'c mut PgConnection>, Error> {
+        self.0.borrow()
     }
 }
 
@@ -113,7 +124,9 @@ impl Executor for SqlxConnection<'_> {
         sql: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<Row>, Error> {
-        self.0.fetch_all(sql, parameters).await
+        self.0
+            .fetch_all(sql, parameters, |connection| connection)
+            .await
     }
 }
 
@@ -150,28 +163,43 @@ impl Executor for SqlxConnection<'_> {
 /// idem_sqlx::commit(tx).await?;
 /// # Ok(()) }
 /// ```
-pub struct SqlxTransaction<'c>(Shared<'c>);
+pub struct SqlxTransaction<'c, 't>(Shared<&'c mut Transaction<'t, Postgres>>);
 
-impl<'c> SqlxTransaction<'c> {
+impl<'c, 't> SqlxTransaction<'c, 't> {
     /// Uses an open transaction.
-    pub fn new(tx: &'c mut Transaction<'_, Postgres>) -> Self {
+    pub fn new(tx: &'c mut Transaction<'t, Postgres>) -> Self {
         Self(Shared::new(tx))
     }
 
-    /// Borrows the connection for a statement of the application: `&mut *idem.connection().await`.
-    pub async fn connection(&self) -> Borrowed<'_, 'c> {
-        self.0.borrow().await
+    /// Does not prepare the statements of idem, for PgBouncer in transaction mode without
+    /// `max_prepared_statements`. Each function then needs a round trip more.
+    #[must_use]
+    pub fn unprepared(self) -> Self {
+        Self(Shared {
+            is_prepared: false,
+            ..self.0
+        })
+    }
+
+    /// Borrows the transaction for a function of the application, or for a statement:
+    /// `&mut **idem.transaction()?`.
+    ///
+    /// Fails if the transaction is in use. In
+    /// `for row in ….fetch_all(&mut **idem.transaction()?).await?` it is borrowed until the end of
+    /// the loop.
+    pub fn transaction(&self) -> Result<Borrowed<'_, &'c mut Transaction<'t, Postgres>>, Error> {
+        self.0.borrow()
     }
 }
 
-impl Executor for SqlxTransaction<'_> {
+impl Executor for SqlxTransaction<'_, '_> {
     async fn fetch_all(
         &self,
         sql: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<Row>, Error> {
-        self.0.fetch_all(sql, parameters).await
+        self.0.fetch_all(sql, parameters, |tx| &mut **tx).await
     }
 }
 
-impl OpenTransaction for SqlxTransaction<'_> {}
+impl OpenTransaction for SqlxTransaction<'_, '_> {}

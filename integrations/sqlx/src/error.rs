@@ -1,6 +1,6 @@
 //! Translates the errors of sqlx.
 
-use idem_client::{DriverError, Error};
+use idem_client::{DriverError, Error, ErrorKind};
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
 /// Returns an error of sqlx as an error of the client, with its kind: whether the transaction can
@@ -17,11 +17,14 @@ pub(crate) fn driver_error(error: sqlx::Error) -> DriverError {
         .as_database_error()
         .and_then(|error| error.try_downcast_ref::<PgDatabaseError>());
     let Some(server) = server else {
-        let is_lost = matches!(
-            error,
-            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::WorkerCrashed
-        );
-        return DriverError::of_driver(is_lost, error);
+        let kind = match error {
+            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::WorkerCrashed => {
+                ErrorKind::ConnectionLost
+            }
+            sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => ErrorKind::PoolExhausted,
+            _ => ErrorKind::Other,
+        };
+        return DriverError::of_driver(kind, error);
     };
     let is_fatal = matches!(server.severity(), PgSeverity::Fatal | PgSeverity::Panic);
     let (state, message) = (server.code().to_owned(), server.message().to_owned());

@@ -33,6 +33,7 @@ impl Error {
             Self::NotReady(lacks) => lacks.kind(),
             Self::Unexpected(_) => ErrorKind::Other,
             Self::Database(error) => ErrorKind::of(error),
+            Self::Driver(error) => error.kind(),
         }
     }
 

@@ -36,6 +36,10 @@ pub enum Error {
     /// [`Error::kind`].
     #[error("{}", describe(.0))]
     Database(#[source] tokio_postgres::Error),
+    /// Another driver than `tokio-postgres` returned this error to a function of the client that
+    /// the handler called.
+    #[error("{0}")]
+    Driver(#[source] Box<idem_client::DriverError>),
     /// The connection was lost during COMMIT. The transaction may or may not have committed.
     ///
     /// **Do not acknowledge the message.** Let it be redelivered: the next claim then returns
@@ -123,6 +127,7 @@ impl Error {
         match self {
             Self::Database(error) | Self::SettingsChanged(error) => error.code(),
             Self::AmbiguousCommit(error) => error.code(),
+            Self::Driver(error) => error.sqlstate(),
             Self::NotReady(lacks) => Some(lacks.sqlstate()),
             _ => None,
         }
@@ -137,6 +142,7 @@ impl From<idem_client::Error> for Error {
             Call::Encode(error) => Self::Encode(error),
             Call::Database(error) => Self::Database(error),
             Call::AmbiguousCommit(error) => Self::AmbiguousCommit(error),
+            Call::Driver(error) => Self::Driver(error),
             Call::TransactionEnded => Self::TransactionEnded,
             Call::SettingsChanged(error) => Self::SettingsChanged(error),
             Call::NotReady(lacks) => Self::NotReady(lacks),

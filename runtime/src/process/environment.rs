@@ -2,10 +2,10 @@
 //!
 //! `docs/consumer-runtime.md` has the same list as a table.
 
-use std::error::Error as StdError;
+use std::{error::Error as StdError, iter::successors};
 
 use deadpool_postgres::PoolError;
-use idem_client::ErrorKind;
+use idem_client::{DriverError, ErrorKind};
 use tokio_postgres::error::Severity;
 
 use crate::{Error, HandlerError};
@@ -21,6 +21,9 @@ pub(crate) fn caused_by_environment(error: &Error) -> bool {
         Error::Policy(_) => true,
         Error::Database(cause) => {
             ErrorKind::of(cause) == ErrorKind::ConnectionLost || is_listed(cause)
+        }
+        Error::Driver(error) => {
+            error.kind() == ErrorKind::ConnectionLost || is_listed_of_driver(error)
         }
         _ => false,
     }
@@ -48,6 +51,7 @@ fn is_listed(error: &(dyn StdError + 'static)) -> bool {
         }
         match error.downcast_ref::<Error>() {
             Some(Error::Database(cause)) => return is_listed(cause),
+            Some(Error::Driver(error)) => return is_listed_of_driver(error),
             Some(error) => return caused_by_environment(error),
             None => {}
         }
@@ -72,7 +76,7 @@ fn is_listed(error: &(dyn StdError + 'static)) -> bool {
                 _ => is_listed_state(server.code().code()),
             };
         }
-        if driver.is_some_and(is_unreachable) {
+        if driver.is_some_and(|driver| has_unreachable_cause(driver)) {
             return true;
         }
         cause = error.source();
@@ -85,20 +89,32 @@ fn is_listed_call(error: &idem_client::Error) -> bool {
     use idem_client::Error as Call;
     match error {
         Call::Database(cause) => is_listed(cause),
+        Call::Driver(error) => is_listed_of_driver(error),
         Call::AmbiguousCommit(_) | Call::NotReady(_) => true,
         _ => false,
     }
 }
 
+/// Like [`is_listed`], for an error of another driver than `tokio-postgres`. A lost session is not
+/// on the list, unless the server could not be reached at all.
+fn is_listed_of_driver(error: &DriverError) -> bool {
+    match error.kind() {
+        ErrorKind::AmbiguousCommit | ErrorKind::PoolExhausted => true,
+        ErrorKind::ConnectionLost => has_unreachable_cause(error),
+        _ => error
+            .sqlstate()
+            .is_some_and(|state| is_listed_state(state.code())),
+    }
+}
+
 /// Returns whether a server could not be reached at all, for example a second database of the
 /// handler. A connection that is lost after it was established fails with other errors.
-fn is_unreachable(error: &tokio_postgres::Error) -> bool {
+fn has_unreachable_cause(error: &(dyn StdError + 'static)) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, NotFound};
 
     // A Unix socket that does not exist fails with `NotFound`.
-    let cause = error
-        .source()
-        .and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    let mut causes = successors(error.source(), |cause| (*cause).source());
+    let cause = causes.find_map(|cause| cause.downcast_ref::<std::io::Error>());
     cause.is_some_and(|cause| {
         matches!(
             cause.kind(),
@@ -210,5 +226,48 @@ mod tests {
         ] {
             assert!(caused_by_environment(&Error::Handler(error)), "{name}");
         }
+    }
+
+    /// Goal: an error of sqlx, or of another driver, is classified like the same error of
+    /// `tokio-postgres`.
+    #[test]
+    fn error_of_another_driver_is_classified() {
+        use std::io;
+
+        let of_server = |state| DriverError::of_server(state, "", None, false, "source");
+        let lost = |cause: io::ErrorKind| {
+            DriverError::of_driver(ErrorKind::ConnectionLost, io::Error::from(cause))
+        };
+        for (error, kind, is_listed) in [
+            (of_server("53300"), ErrorKind::PoolExhausted, true),
+            (of_server("42501"), ErrorKind::NotGranted, true),
+            (of_server("40001"), ErrorKind::Conflict, false),
+            (of_server("23505"), ErrorKind::Other, false),
+            (
+                lost(io::ErrorKind::UnexpectedEof),
+                ErrorKind::ConnectionLost,
+                false,
+            ),
+            (
+                lost(io::ErrorKind::ConnectionRefused),
+                ErrorKind::ConnectionLost,
+                true,
+            ),
+            (
+                lost(io::ErrorKind::UnexpectedEof).of_commit(),
+                ErrorKind::AmbiguousCommit,
+                true,
+            ),
+        ] {
+            let error = HandlerError::from(idem_client::Error::from(error));
+            assert_eq!(error.database_kind(), Some(kind));
+            assert_eq!(
+                caused_by_environment(&Error::Handler(error)),
+                is_listed,
+                "{kind:?}"
+            );
+        }
+        let lost = idem_client::Error::from(lost(io::ErrorKind::UnexpectedEof));
+        assert!(caused_by_environment(&Error::from(lost)));
     }
 }

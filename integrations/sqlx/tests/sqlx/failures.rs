@@ -1,8 +1,14 @@
 //! Errors: their SQLSTATE, hint and kind, and what they leave.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
+use idem_client::redacted::causes;
 use idem_client::test_util::{Crash, CrashProxy};
-use idem_client::{Error, ErrorKind, admin, inbox, try_claim};
+use idem_client::{Error, ErrorKind, Executor, admin, inbox, try_claim};
 use idem_sqlx::{SqlxConnection, SqlxTransaction, commit, translated};
+
+use tokio_postgres::types::Json;
 
 use crate::fixtures::{Fixture, claims, destination, id, pool};
 
@@ -11,7 +17,7 @@ async fn error_of_the_server_has_its_sqlstate_and_hint() {
     let fixture = Fixture::new().await;
     let mut connection = fixture.pool.acquire().await.unwrap();
     let idem = SqlxConnection::new(&mut connection);
-    let retention = std::time::Duration::ZERO;
+    let retention = Duration::ZERO;
     let error = admin::set_retention(&idem, admin::Ring::Short, retention).await;
     let error = error.unwrap_err();
     let direct = admin::set_retention(&fixture.observer, admin::Ring::Short, retention).await;
@@ -40,6 +46,39 @@ async fn conflict_is_retryable() {
     let error = translated(error.unwrap_err());
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
     assert!(error.is_retryable());
+}
+
+/// Goal: a pool without a free connection is an error of the environment.
+#[tokio::test]
+async fn exhausted_pool_is_retryable() {
+    let fixture = Fixture::new().await;
+    let options = fixture.pool.options().clone().max_connections(1);
+    let options = options.acquire_timeout(Duration::from_millis(50));
+    let pool = options.connect_lazy_with((*fixture.pool.connect_options()).clone());
+    let _only = pool.acquire().await.unwrap();
+    let error = translated(pool.acquire().await.unwrap_err());
+    assert_eq!(error.kind(), ErrorKind::PoolExhausted, "{error}");
+    assert!(error.is_retryable());
+}
+
+/// Goal: the text of an error names its cause once, and quotes no value of a payload.
+#[tokio::test]
+async fn text_of_an_error_quotes_no_value() {
+    let fixture = Fixture::new().await;
+    let mut tx = fixture.pool.begin().await.unwrap();
+    let idem = SqlxTransaction::new(&mut tx);
+    let row = idem
+        .fetch_one(r#"SELECT '{"card": "4111-secret"}'::jsonb"#, &[])
+        .await
+        .unwrap();
+    let error = row.try_get::<_, Json<HashMap<String, i32>>>(0).unwrap_err();
+    let text = causes(&error, |_| false);
+    assert!(
+        text.contains("invalid type") && !text.contains("secret"),
+        "{text}"
+    );
+    let error = idem.fetch_one("SELECT 1 / 0", &[]).await.unwrap_err();
+    assert_eq!(causes(&error, |_| false), "22012: division by zero");
 }
 
 #[tokio::test]
@@ -134,8 +173,6 @@ async fn lone_claim_is_rejected() {
 /// Goal: a result that the client does not expect is an error, and not a wrong value.
 #[tokio::test]
 async fn column_of_another_type_is_an_error() {
-    use idem_client::Executor;
-
     let fixture = Fixture::new().await;
     let mut connection = fixture.pool.acquire().await.unwrap();
     let idem = SqlxConnection::new(&mut connection);
@@ -154,14 +191,8 @@ async fn column_of_another_type_is_an_error() {
         assert!(matches!(error, Error::Unexpected(_)), "{error:?}");
     }
     assert!(
-        inbox::next(
-            &idem,
-            &destination(),
-            1,
-            1,
-            std::time::Duration::from_secs(1)
-        )
-        .await
-        .is_ok()
+        inbox::next(&idem, &destination(), 1, 1, Duration::from_secs(1))
+            .await
+            .is_ok()
     );
 }

@@ -1,10 +1,11 @@
 //! Claims in transactions of sqlx.
 
-use idem_client::{Claim, Error, effects, try_claim};
+use idem_client::{Claim, ErrorKind, effects, try_claim};
 use idem_sqlx::{SqlxTransaction, commit};
+use sqlx::{Acquire, Postgres, Transaction};
 use uuid::Uuid;
 
-use crate::fixtures::{Fixture, claims, destination, fact, id};
+use crate::fixtures::{Fixture, claims, destination, fact, id, pool};
 
 /// Goal: the claim, the work and the effects commit or roll back together. Invariants: I1, I2.
 #[tokio::test]
@@ -19,7 +20,7 @@ async fn claim_commits_with_the_work() {
         if let Claim::New(claim) = claim {
             sqlx::query("INSERT INTO work VALUES ($1)")
                 .bind(id.to_string())
-                .execute(&mut *idem.connection().await)
+                .execute(&mut **idem.transaction().unwrap())
                 .await
                 .unwrap();
             let ids = claim.record_effects(&[fact(), fact()]).await.unwrap();
@@ -37,7 +38,7 @@ async fn claim_commits_with_the_work() {
     }
 }
 
-/// Goal: a dropped transaction claims nothing, also if a claim was dropped before it ended.
+/// Goal: a transaction that is dropped after its claim claims nothing.
 #[tokio::test]
 async fn dropped_transaction_claims_nothing() {
     let fixture = Fixture::new().await;
@@ -71,18 +72,118 @@ async fn text_and_uuid_use_statements_of_their_own() {
     assert!(!claims(&mut tx, &id(&uuid.to_string())).await.unwrap());
 }
 
+/// Goal: a call fails while the application has borrowed the transaction, and does not wait for its
+/// own caller. Another message can be processed then, so the error is not one of the message.
 #[tokio::test]
-async fn borrowed_connection_fails_instead_of_waiting() {
+async fn borrowed_transaction_fails_instead_of_waiting() {
     let fixture = Fixture::new().await;
     let (id, to) = (id("m"), destination());
     let mut tx = fixture.pool.begin().await.unwrap();
     let idem = SqlxTransaction::new(&mut tx);
-    let borrowed = idem.connection().await;
-    let error = try_claim(&idem, &id, &to).await.unwrap_err();
-    assert!(
-        matches!(&error, Error::Invalid(text) if text.contains("is borrowed")),
-        "{error:?}"
-    );
+    let borrowed = idem.transaction().unwrap();
+    for error in [
+        try_claim(&idem, &id, &to).await.map(drop).unwrap_err(),
+        idem.transaction().map(drop).unwrap_err(),
+    ] {
+        assert!(error.to_string().contains("is in use"), "{error:?}");
+        assert_eq!(error.kind(), ErrorKind::Other);
+    }
     drop(borrowed);
     assert!(try_claim(&idem, &id, &to).await.unwrap().is_new());
+}
+
+/// Goal: a function of the application that takes the transaction runs while the claim exists, in a
+/// task that another thread may continue.
+#[tokio::test]
+async fn function_of_the_application_gets_the_transaction() {
+    async fn save(tx: &mut Transaction<'_, Postgres>) -> Result<(), sqlx::Error> {
+        let mut savepoint = tx.begin().await?;
+        let insert = sqlx::query("INSERT INTO work VALUES ('m')");
+        insert.execute(&mut *savepoint).await?;
+        savepoint.commit().await
+    }
+
+    let fixture = Fixture::new().await;
+    let pool = fixture.pool.clone();
+    let handler = tokio::spawn(async move {
+        let mut tx = pool.begin().await.unwrap();
+        let idem = SqlxTransaction::new(&mut tx);
+        let claim = try_claim(&idem, &id("m"), &destination()).await.unwrap();
+        let claim = claim.into_new().unwrap();
+        save(&mut idem.transaction().unwrap()).await.unwrap();
+        claim.record_effects(&[fact()]).await.unwrap();
+        commit(tx).await.unwrap();
+    });
+    handler.await.unwrap();
+    assert!(fixture.is_claimed(&id("m")).await);
+    assert_eq!(fixture.work(&id("m")).await, 1);
+}
+
+/// Goal: two functions of the client on one transaction wait for each other.
+#[tokio::test]
+async fn concurrent_functions_take_turns() {
+    let fixture = Fixture::new().await;
+    let to = destination();
+    let mut tx = fixture.pool.begin().await.unwrap();
+    let idem = SqlxTransaction::new(&mut tx);
+    let (a, b) = (id("a"), id("b"));
+    let (first, second) = tokio::join!(try_claim(&idem, &a, &to), try_claim(&idem, &b, &to));
+    assert!(first.unwrap().is_new() && second.unwrap().is_new());
+    commit(tx).await.unwrap();
+    assert!(fixture.is_claimed(&a).await && fixture.is_claimed(&b).await);
+}
+
+/// Goal: a claim whose future is dropped while it waits claims nothing after the rollback, and the
+/// connection can be used again.
+#[tokio::test]
+async fn dropped_claim_claims_nothing() {
+    let fixture = Fixture::new().await;
+    let mut holder = fixture.pool.begin().await.unwrap();
+    assert!(claims(&mut holder, &id("m")).await.unwrap());
+    let mut tx = fixture.pool.begin().await.unwrap();
+    let (pid,): (i32,) = sqlx::query_as("SELECT pg_backend_pid()")
+        .fetch_one(&mut *tx)
+        .await
+        .unwrap();
+    let m = id("m");
+    tokio::select! {
+        claimed = claims(&mut tx, &m) => panic!("the claim waits: {claimed:?}"),
+        blocked = fixture.database.until_blocked(pid) => blocked.unwrap(),
+    }
+    holder.rollback().await.unwrap();
+    tx.rollback().await.unwrap();
+    assert!(!fixture.is_claimed(&m).await);
+    let mut tx = fixture.pool.begin().await.unwrap();
+    assert!(claims(&mut tx, &m).await.unwrap());
+}
+
+/// Goal: with unprepared statements, two clients share one connection of a PgBouncer that does not
+/// know prepared statements. The prepared ones fail there.
+#[tokio::test]
+async fn unprepared_statements_work_behind_pgbouncer() {
+    let fixture = Fixture::new().await;
+    let pooler = fixture.database.small_pooler(1);
+    let url = pooler.connection_string_to(fixture.database.name());
+    let clients = [
+        pool(&url.parse().unwrap()).await,
+        pool(&url.parse().unwrap()).await,
+    ];
+    for (prepare, expected) in [(false, None), (true, Some("42P05"))] {
+        let mut state = None;
+        for (number, client) in clients.iter().enumerate() {
+            let mut tx = client.begin().await.unwrap();
+            let idem = SqlxTransaction::new(&mut tx);
+            let idem = if prepare { idem } else { idem.unprepared() };
+            let id = id(&format!("{prepare} {number}"));
+            match try_claim(&idem, &id, &destination()).await {
+                Ok(claim) => assert!(claim.is_new()),
+                Err(error) => state = error.sqlstate().map(|state| state.code().to_owned()),
+            }
+            if state.is_none() {
+                commit(tx).await.unwrap();
+                assert!(fixture.is_claimed(&id).await);
+            }
+        }
+        assert_eq!(state.as_deref(), expected);
+    }
 }
