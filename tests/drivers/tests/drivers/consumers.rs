@@ -1,6 +1,7 @@
 //! The consumers of docs/consumer-programs.md: the tests execute the code of the page.
 
-use std::fs;
+use std::fs::{self, File};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 
 use anyhow::{Context, Result, ensure};
@@ -40,6 +41,8 @@ struct Fixture {
     to_broker: Link,
     _connection: Connection,
     channel: Channel,
+    /// What the consumers write. Some of them must fail, so this is not shown if the test passes.
+    output: PathBuf,
 }
 
 impl Fixture {
@@ -63,6 +66,8 @@ impl Fixture {
         channel
             .confirm_select(ConfirmSelectOptions::default())
             .await?;
+        let output = workspace_root().join(format!("target/drivers/{name}.log"));
+        File::create(&output)?;
         let socket = db.cluster().socket_dir().join(".s.PGSQL.5432");
         let fixture = Self {
             to_db: Link::to(Server::Socket(socket)).await?,
@@ -72,6 +77,7 @@ impl Fixture {
             broker,
             _connection: connection,
             channel,
+            output,
         };
         fixture.queue().await?;
         Ok(fixture)
@@ -121,6 +127,8 @@ impl Fixture {
             .env("PGPORT", self.to_db.port().to_string())
             .env("PGDATABASE", self.db.name())
             .env("AMQP_URL", broker)
+            .stdout(self.output()?)
+            .stderr(self.output()?)
             .spawn()
             .with_context(|| format!("cannot run {command:?}"))?;
         let mut consumer = Consumer(started);
@@ -131,6 +139,10 @@ impl Fixture {
         })
         .await?;
         Ok(consumer)
+    }
+
+    fn output(&self) -> Result<File> {
+        Ok(File::options().append(true).open(&self.output)?)
     }
 
     /// Kills a consumer, and waits until the broker has its messages again.
@@ -321,12 +333,17 @@ impl Trial {
 
 /// Each message takes effect once: duplicates are ignored, and a message is neither lost nor paid
 /// twice when its consumer is killed before or after the commit. A message without an id is not
-/// lost, and a consumer that loses its broker ends. The same code without idem pays twice, and the same code with an early acknowledgement
-/// loses a message.
+/// lost, and a consumer that loses its broker ends. The same code without idem pays twice, and the
+/// same code with an early acknowledgement loses a message.
 async fn pays_once(name: &str, language: Language) -> Result<()> {
-    let code = language.code()?;
     let fixture = Fixture::start(name).await?;
-    let trial = Trial { fixture, language };
+    let output = fixture.output.clone();
+    let paid = try_all(&Trial { fixture, language }).await;
+    paid.with_context(|| fs::read_to_string(output).unwrap_or_default())
+}
+
+async fn try_all(trial: &Trial) -> Result<()> {
+    let code = trial.language.code()?;
     trial.fixture.publish(&["p1", "p2", "p1"]).await?;
     trial.process(&code).await?;
     assert_eq!(trial.fixture.payments().await?, 2);
