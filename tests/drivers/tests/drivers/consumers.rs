@@ -99,13 +99,13 @@ impl Fixture {
     async fn publish(&self, ids: &[&str]) -> Result<()> {
         for id in ids {
             let properties = BasicProperties::default().with_message_id(ShortString::from(*id));
-            self.publish_with(properties).await?;
+            self.publish_with(properties, 7).await?;
         }
         Ok(())
     }
 
-    async fn publish_with(&self, properties: BasicProperties) -> Result<()> {
-        let payment = format!(r#"{{"account": 7, "amount": {AMOUNT}}}"#);
+    async fn publish_with(&self, properties: BasicProperties, account: i64) -> Result<()> {
+        let payment = format!(r#"{{"account": {account}, "amount": {AMOUNT}}}"#);
         let published = self.channel.basic_publish(
             "".into(),
             QUEUE.into(),
@@ -307,33 +307,40 @@ impl Trial {
         Ok(fixture.payments().await? - before)
     }
 
-    /// Publishes a message without an id. Returns how the consumer ended.
-    async fn fail_without_id(&self, code: &str) -> Result<ExitStatus> {
+    /// Publishes a payment with which the consumer must fail. The broker keeps the message.
+    async fn fail_with(&self, code: &str, id: Option<&str>, account: i64) -> Result<()> {
         let fixture = &self.fixture;
         let consumer = self.consume(code).await?;
-        fixture.publish_with(BasicProperties::default()).await?;
+        let properties = BasicProperties::default();
+        let properties = match id {
+            Some(id) => properties.with_message_id(ShortString::from(id)),
+            None => properties,
+        };
+        fixture.publish_with(properties, account).await?;
         let ended = fixture.until_ended(consumer).await?;
+        ensure!(!ended.success(), "the consumer ended with {ended}");
         let redelivered = fixture.queue().await?.message_count();
         ensure!(redelivered == 1, "the broker has {redelivered} messages");
         let purged = fixture
             .channel
             .queue_purge(QUEUE.into(), QueuePurgeOptions::default());
         purged.await?;
-        Ok(ended)
+        Ok(())
     }
 
-    /// Closes the connection to the broker, and waits until the consumer has ended.
+    /// Closes the connection to the broker, and waits until the consumer has ended with an error.
     async fn lose_broker(&self, code: &str) -> Result<()> {
         let consumer = self.consume(code).await?;
         self.fixture.to_broker.cut();
-        self.fixture.until_ended(consumer).await?;
+        let ended = self.fixture.until_ended(consumer).await?;
+        ensure!(!ended.success(), "the consumer ended with {ended}");
         Ok(())
     }
 }
 
 /// Each message takes effect once: duplicates are ignored, and a message is neither lost nor paid
-/// twice when its consumer is killed before or after the commit. A message without an id is not
-/// lost, and a consumer that loses its broker ends. The same code without idem pays twice, and the
+/// twice when its consumer is killed before or after the commit. A message without an id or without
+/// an account is not lost, and a consumer that loses its broker ends. The same code without idem pays twice, and the
 /// same code with an early acknowledgement loses a message.
 async fn pays_once(name: &str, language: Language) -> Result<()> {
     let fixture = Fixture::start(name).await?;
@@ -350,8 +357,8 @@ async fn try_all(trial: &Trial) -> Result<()> {
     assert_eq!(trial.kill_before_commit(&code, "p3").await?, 1);
     assert_eq!(trial.kill_after_commit(&code, "p4").await?, 1);
     assert_eq!(trial.fixture.receipts().await?, "p1 p2 p3 p4");
-    let ended = trial.fail_without_id(&code).await?;
-    assert!(!ended.success(), "{ended}");
+    trial.fail_with(&code, None, 7).await?;
+    trial.fail_with(&code, Some("p7"), 8).await?;
     trial.lose_broker(&code).await?;
     assert_eq!(trial.fixture.payments().await?, 4);
 
