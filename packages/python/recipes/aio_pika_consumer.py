@@ -3,6 +3,9 @@
 `AMQP_URL=amqp://… python aio_pika_consumer.py` consumes the queue `payments`. PGHOST, PGDATABASE
 and so on name the database. The process ends after an error, for example a lost connection.
 Start it again then: RabbitMQ delivers the messages that are not acknowledged again.
+
+aio-pika cannot read a message whose id is not UTF-8, and closes the connection. Then the process
+ends at each start, until another program removes this message from the queue.
 """
 
 from __future__ import annotations
@@ -23,41 +26,58 @@ DESTINATION = "billing.charge"
 WORKERS = 8
 
 
+class InvalidPaymentError(Exception):
+    """The payment cannot be charged, and another attempt would fail too."""
+
+
+def id_of(message: AbstractIncomingMessage) -> str:
+    """Returns the message id. AMQP limits it to 255 bytes, and PostgreSQL stores no NUL."""
+    if not message.message_id or "\0" in message.message_id:
+        raise InvalidPaymentError("the message has no valid id")
+    return message.message_id
+
+
 def payment_of(body: bytes) -> tuple[int, int]:
-    """Returns the account and the amount. Raises ValueError if the message is malformed."""
+    """Returns the account and the amount."""
     try:
         payment = json.loads(body)
-        return int(payment["account"]), int(payment["cents"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"not a payment: {error!r}") from error
+        account, cents = payment["account"], payment["cents"]
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
+        raise InvalidPaymentError(f"not a payment: {error}") from error
+    # A bool is an int too, and a larger int does not fit into the column.
+    if not (type(account) is type(cents) is int and 0 <= account < 2**31 and 0 < cents < 2**31):
+        raise InvalidPaymentError("account or cents is not an integer, or is out of range")
+    return account, cents
+
+
+async def charge(connection: AsyncConnection, message_id: str, account: int, cents: int) -> None:
+    update = await connection.execute(
+        "UPDATE account SET balance = balance - %s WHERE id = %s", [cents, account]
+    )
+    if update.rowcount != 1:
+        raise InvalidPaymentError(f"account {account} does not exist")
+    receipt = Effect("receipts", {"account": account, "cents": cents})
+    await AsyncIdem(connection).record(message_id, DESTINATION, receipt)
 
 
 async def handle(connection: AsyncConnection, message: AbstractIncomingMessage) -> None:
-    """Charges the payment in the transaction of the connection."""
+    """Charges the payment in one transaction, or stores the message as a dead letter."""
     idem = AsyncIdem(connection)
+    message_id = None
     try:
+        message_id = id_of(message)
         account, cents = payment_of(message.body)
-        if not message.message_id:
-            raise ValueError("the message has no id")
-    except ValueError as error:
-        # Every delivery would fail again, so the message becomes a dead letter in the database.
-        await idem.reject(
-            message.message_id or None, DESTINATION, message.body, str(error), source=QUEUE
-        )
-        return
-    if not await idem.try_claim(message.message_id, DESTINATION):
-        return  # A duplicate.
-    await connection.execute(
-        "UPDATE account SET balance = balance - %s WHERE id = %s", [cents, account]
-    )
-    receipt = Effect("receipts", {"account": account, "cents": cents})
-    await idem.record(message.message_id, DESTINATION, receipt)
+        async with connection.transaction():  # An error rolls back the claim too.
+            if await idem.try_claim(message_id, DESTINATION):  # Otherwise it is a duplicate.
+                await charge(connection, message_id, account, cents)
+    except InvalidPaymentError as error:
+        await idem.reject(message_id, DESTINATION, message.body, str(error), source=QUEUE)
 
 
 async def work(queue: AbstractQueue, pool: AsyncConnectionPool) -> None:
     async with queue.iterator() as messages:
         async for message in messages:
-            async with pool.connection() as connection:  # One transaction.
+            async with pool.connection() as connection:  # Commits at its end.
                 await handle(connection, message)
             await message.ack()  # After the commit.
     raise ConnectionError("the connection to RabbitMQ is lost")

@@ -8,6 +8,7 @@ passes the id of the payment: `charge.apply_async([7, 500], task_id="payment-471
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -25,7 +26,18 @@ logger = get_logger(__name__)
 
 
 class RejectingConsumer(Consumer):
-    """Rejects a message that it cannot decode. The consumer of Celery acknowledges it."""
+    """Rejects a message that is no task. The consumer of Celery acknowledges it, or ends."""
+
+    def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Message], None]:
+        handle = super().create_task_handler(*args, **options)
+
+        def handle_or_reject(message: Message) -> None:
+            try:
+                handle(message)
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                self.on_decode_error(message, error)
+
+        return handle_or_reject
 
     def on_decode_error(self, message: Message, exc: Exception) -> None:
         logger.error("cannot decode a message: %r", exc)
@@ -64,17 +76,43 @@ def declare_dead_letters(**_: Any) -> None:
         Queue(DEAD_LETTERS, routing_key=DEAD_LETTERS)(broker.default_channel).declare()
 
 
+class InvalidPaymentError(Exception):
+    """The payment cannot be charged, and another attempt would fail too."""
+
+
+def check(payment_id: Any, account: Any, cents: Any) -> None:
+    """Checks the arguments, which a producer of another language can send with other types."""
+    # 256 characters have at most 1,024 bytes. PostgreSQL stores no NUL, which is not printable.
+    if not (type(payment_id) is str and payment_id.isprintable() and 0 < len(payment_id) <= 256):
+        raise InvalidPaymentError("the payment has no valid id")
+    # A bool is an int too, and a larger int does not fit into the column.
+    if not (type(account) is type(cents) is int and 0 <= account < 2**31 and 0 < cents < 2**31):
+        raise InvalidPaymentError("account or cents is not an integer, or is out of range")
+
+
 @idempotent(destination=DESTINATION, id=lambda task, *_: task.request.id)
 def charge_once(connection: psycopg.Connection, task: Task, account: int, cents: int) -> None:
     """Charges the payment in the transaction of the connection. Does nothing for a duplicate."""
-    connection.execute("UPDATE account SET balance = balance - %s WHERE id = %s", [cents, account])
+    update = connection.execute(
+        "UPDATE account SET balance = balance - %s WHERE id = %s", [cents, account]
+    )
+    if update.rowcount != 1:
+        raise InvalidPaymentError(f"account {account} does not exist")
     # Not `apply_async`, which would send a message although the transaction fails.
     receipt = Effect("receipts", {"account": account, "cents": cents})
     Idem(connection).record(task.request.id, DESTINATION, receipt)
 
 
-# A retry has the same id. After the last retry, the message becomes a dead letter.
-@app.task(bind=True, autoretry_for=(Exception,), retry_backoff=True, max_retries=5)
+# A retry has the same id. After the last retry, the message becomes a dead letter. An invalid
+# payment becomes one at once.
+@app.task(
+    bind=True,
+    autoretry_for=(Exception,),
+    dont_autoretry_for=(InvalidPaymentError,),
+    retry_backoff=True,
+    max_retries=5,
+)
 def charge(task: Task, account: int, cents: int) -> None:
+    check(task.request.id, account, cents)
     with psycopg.connect() as connection:  # One transaction.
         charge_once(connection, task, account, cents)

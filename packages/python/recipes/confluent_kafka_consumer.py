@@ -29,43 +29,67 @@ SETTINGS = {
 }
 
 
-def id_of(message: Message) -> str:
-    """Returns the id in the headers, else the position and the time of the message.
+class InvalidPaymentError(Exception):
+    """The payment cannot be charged, and another attempt would fail too."""
 
-    A message that its producer sends twice has two positions, so only an id finds this duplicate.
-    The time is needed because a topic that is created again repeats its positions.
-    """
-    for name, value in message.headers() or []:
-        if name == "message-id" and value:
-            return value.decode()
+
+def position_of(message: Message) -> str:
+    """Returns the position and the time. A topic that is created again repeats its positions."""
     _, time = message.timestamp()
     return f"{message.topic()}/{message.partition()}/{message.offset()}/{time}"
 
 
-def payment_of(body: bytes | None) -> tuple[int, int]:
-    """Returns the account and the amount. Raises ValueError if the message is malformed."""
+def id_of(message: Message) -> str | None:
+    """Returns the id in the headers, if there is one."""
+    for name, value in message.headers() or []:
+        if name == "message-id" and value:
+            # The limit is that of idem, and PostgreSQL stores no NUL.
+            if len(value) > 1024 or b"\0" in value:
+                raise InvalidPaymentError("the message id is too long or contains a NUL")
+            try:
+                return value.decode()
+            except UnicodeDecodeError as error:
+                raise InvalidPaymentError("the message id is not UTF-8") from error
+    return None
+
+
+def payment_of(body: bytes) -> tuple[int, int]:
+    """Returns the account and the amount."""
     try:
-        payment = json.loads(body or b"")
-        return int(payment["account"]), int(payment["cents"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"not a payment: {error!r}") from error
+        payment = json.loads(body)
+        account, cents = payment["account"], payment["cents"]
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
+        raise InvalidPaymentError(f"not a payment: {error}") from error
+    # A bool is an int too, and a larger int does not fit into the column.
+    if not (type(account) is type(cents) is int and 0 <= account < 2**31 and 0 < cents < 2**31):
+        raise InvalidPaymentError("account or cents is not an integer, or is out of range")
+    return account, cents
+
+
+def charge(connection: psycopg.Connection, message_id: str, account: int, cents: int) -> None:
+    update = connection.execute(
+        "UPDATE account SET balance = balance - %s WHERE id = %s", [cents, account]
+    )
+    if update.rowcount != 1:
+        raise InvalidPaymentError(f"account {account} does not exist")
+    receipt = Effect("receipts", {"account": account, "cents": cents})
+    Idem(connection).record(message_id, DESTINATION, receipt)
 
 
 def handle(connection: psycopg.Connection, message: Message) -> None:
-    """Charges the payment in the transaction of the connection."""
+    """Charges the payment in one transaction, or stores the message as a dead letter."""
     idem = Idem(connection)
-    message_id = id_of(message)
-    body = message.value()
+    # A message that its producer sends twice has two positions. Only an id finds this duplicate.
+    message_id = position_of(message)
+    body = message.value() or b""
     try:
+        message_id = id_of(message) or message_id
         account, cents = payment_of(body)
-    except ValueError as error:
-        # Every delivery would fail again, so the message becomes a dead letter in the database.
-        idem.reject(message_id, DESTINATION, body or b"", str(error), source=TOPIC)
-        return
-    if not idem.try_claim(message_id, DESTINATION):
-        return  # A duplicate.
-    connection.execute("UPDATE account SET balance = balance - %s WHERE id = %s", [cents, account])
-    idem.record(message_id, DESTINATION, Effect("receipts", {"account": account, "cents": cents}))
+        with connection.transaction():  # An error rolls back the claim too.
+            if idem.try_claim(message_id, DESTINATION):  # Otherwise it is a duplicate.
+                charge(connection, message_id, account, cents)
+    except InvalidPaymentError as error:
+        idem.reject(message_id, DESTINATION, body, str(error), source=TOPIC)
 
 
 def consume(consumer: Consumer, connection: psycopg.Connection) -> None:
@@ -76,7 +100,7 @@ def consume(consumer: Consumer, connection: psycopg.Connection) -> None:
             if error := message.error():
                 raise KafkaException(error)
             handle(connection, message)
-            connection.commit()
+            connection.commit()  # The dead letter.
         if messages:
             consumer.commit(asynchronous=False)  # The offsets, after the transactions.
 

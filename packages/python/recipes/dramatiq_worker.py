@@ -34,18 +34,37 @@ class Broker(RabbitmqBroker):
 dramatiq.set_broker(Broker(url=os.environ["AMQP_URL"], confirm_delivery=True))
 
 
+class InvalidPaymentError(Exception):
+    """The payment cannot be charged, and another attempt would fail too."""
+
+
+def check(payment_id: Any, account: Any, cents: Any) -> None:
+    """Checks the arguments, which a producer of another language can send with other types."""
+    # 256 characters have at most 1,024 bytes. PostgreSQL stores no NUL, which is not printable.
+    if not (type(payment_id) is str and payment_id.isprintable() and 0 < len(payment_id) <= 256):
+        raise InvalidPaymentError("the payment has no valid id")
+    # A bool is an int too, and a larger int does not fit into the column.
+    if not (type(account) is type(cents) is int and 0 <= account < 2**31 and 0 < cents < 2**31):
+        raise InvalidPaymentError("account or cents is not an integer, or is out of range")
+
+
 @idempotent(destination=DESTINATION, id=lambda payment_id, *_: payment_id)
 def charge_once(connection: psycopg.Connection, payment_id: str, account: int, cents: int) -> None:
     """Charges the payment in the transaction of the connection. Does nothing for a duplicate."""
-    connection.execute("UPDATE account SET balance = balance - %s WHERE id = %s", [cents, account])
+    update = connection.execute(
+        "UPDATE account SET balance = balance - %s WHERE id = %s", [cents, account]
+    )
+    if update.rowcount != 1:
+        raise InvalidPaymentError(f"account {account} does not exist")
     # Not `send`, which would send a message although the transaction fails.
     receipt = Effect("receipts", {"account": account, "cents": cents})
     Idem(connection).record(payment_id, DESTINATION, receipt)
 
 
-# After the last retry, the message becomes a dead letter. A message with wrong arguments becomes
-# one at once. Dramatiq acknowledges a message when the actor has returned.
-@dramatiq.actor(queue_name=QUEUE, max_retries=5, min_backoff=1000, throws=(TypeError, ValueError))
+# After the last retry, the message becomes a dead letter. An invalid payment becomes one at once.
+# Dramatiq acknowledges a message when the actor has returned.
+@dramatiq.actor(queue_name=QUEUE, max_retries=5, min_backoff=1000, throws=InvalidPaymentError)
 def charge(payment_id: str, account: int, cents: int) -> None:
+    check(payment_id, account, cents)
     with psycopg.connect() as connection:  # One transaction.
         charge_once(connection, payment_id, account, cents)

@@ -32,6 +32,37 @@ PAYMENTS, CENTS = 50, 100
 HELD = range(20, 30)
 """The accounts that are locked, in the middle. There are more of them than workers."""
 
+INVALID = [
+    (1.9, CENTS),
+    (True, CENTS),
+    ("1", CENTS),
+    (None, CENTS),
+    (10**20, CENTS),
+    (-1, CENTS),
+    (float("inf"), CENTS),
+    (1, 0.5),
+    (1, 0),
+    (1, -5),
+    (1, True),
+    (1, 2**31),
+]
+"""Accounts and amounts that are no payments."""
+
+UNKNOWN_ACCOUNT = 2**31 - 1
+
+MALFORMED = [
+    b"",
+    b"\xff",
+    b"no JSON",
+    b"[]",
+    b"null",
+    b'{"account": 1}',
+    b'{"account": 1, "cents": 1e999}',
+    b"[" * 100_000,
+    b'{"account": 1, "cents": ' + b"1" * 5000 + b"}",
+]
+"""Bodies that are no payments."""
+
 WITHOUT_CLAIMS = {"PGOPTIONS": "-c search_path=without_claims,public"}
 """The environment of a broken variant: each claim succeeds, and effects are not recorded."""
 
@@ -50,7 +81,7 @@ FAILURES = """
 SCHEMA = """
     DROP TABLE IF EXISTS account;
     DROP SCHEMA IF EXISTS without_claims CASCADE;
-    CREATE TABLE account (id int PRIMARY KEY, message_id text, balance int NOT NULL DEFAULT 0);
+    CREATE TABLE account (id int PRIMARY KEY, message_id text, balance bigint NOT NULL DEFAULT 0);
     CREATE SCHEMA without_claims;
     CREATE FUNCTION without_claims.idem_try_claim(text, text) RETURNS boolean
         LANGUAGE sql AS 'SELECT true';
@@ -70,8 +101,8 @@ def until(what: str, is_reached: Callable[[], bool]) -> None:
 @dataclass(frozen=True)
 class Payment:
     message_id: str
-    account: int
-    cents: int = CENTS
+    account: Any
+    cents: Any = CENTS
 
     @property
     def body(self) -> bytes:
@@ -82,6 +113,18 @@ class Payment:
         """The body of a payment, which is different in each test."""
         body = {"account": self.account, "cents": self.cents, "note": self.message_id}
         return json.dumps(body).encode()
+
+
+def invalid_payments() -> list[Payment]:
+    """Returns payments that become dead letters, each with an id of its own."""
+    invalid = [*INVALID, (UNKNOWN_ACCOUNT, CENTS)]
+    return [Payment(str(uuid.uuid4()), account, cents) for account, cents in invalid]
+
+
+def malformed_messages() -> list[tuple[str, bytes]]:
+    """Returns ids and bodies that become dead letters, also those of the invalid payments."""
+    invalid = [(payment.message_id, payment.body) for payment in invalid_payments()]
+    return [*((str(uuid.uuid4()), body) for body in MALFORMED), *invalid]
 
 
 class Database:
@@ -118,6 +161,13 @@ class Database:
 
     def attempts(self) -> int:
         return int(self.one("SELECT last_value FROM attempt"))
+
+    def is_dead_letter(self, message_id: str) -> bool:
+        sql = "SELECT count(*) FROM idem.dead_letters WHERE destination = %s AND id = %s"
+        return bool(self.one(sql, self._destination, message_id))
+
+    def is_claimed(self, message_id: str) -> bool:
+        return bool(self.one("SELECT idem_is_claimed(%s, %s)", message_id, self._destination))
 
     def dead_letters(self, payload: bytes) -> int:
         sql = "SELECT count(*) FROM idem.dead_letters WHERE destination = %s AND payload = %s"
@@ -165,7 +215,8 @@ class Consumer:
         self._database = database
         path = [str(RECIPES / "pause"), str(RECIPES), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
-            # The consumer ends also if the test is killed.
+            # This process ends also if the test is killed. The processes that it forks do not
+            # inherit this setting.
             ["setpriv", "--pdeathsig", "KILL", sys.executable, *command],
             cwd=RECIPES,
             env=os.environ

@@ -25,13 +25,21 @@ def purge(queue: str) -> None:
         channel.queue_purge(queue)
 
 
-def publish(queue: str, messages: Iterable[tuple[str | None, bytes]]) -> None:
+def publish(
+    queue: str,
+    messages: Iterable[tuple[str | None, bytes]],
+    headers: dict[str, str] | None = None,
+) -> None:
     """Publishes persistent messages of JSON, each with a message id or without one."""
     with _channel() as channel:
         channel.confirm_delivery()
         for message_id, body in messages:
             properties = pika.BasicProperties(
-                message_id=message_id, delivery_mode=2, content_type="application/json"
+                message_id=message_id,
+                delivery_mode=2,
+                content_type="application/json",
+                content_encoding="utf-8",
+                headers=headers,
             )
             channel.basic_publish("", queue, body, properties, mandatory=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import uuid
 from collections.abc import Iterable
 
 import pytest
@@ -14,6 +14,7 @@ from harness import (
     Payment,
     assert_broken,
     consume_and_kill,
+    malformed_messages,
     starter,
     until,
 )
@@ -47,17 +48,19 @@ def test_consumer_without_claims_pays_again(database: Database) -> None:
 
 
 def test_malformed_messages_become_dead_letters(database: Database) -> None:
-    first, second, third = database.payments[:3]
-    other = json.dumps({"no payment": second.message_id}).encode()
-    no_json = third.message_id.encode()
-    rabbitmq.publish(
-        QUEUE, [(None, first.unique_body), (second.message_id, other), (third.message_id, no_json)]
-    )
+    """No message stops the consumer: a valid payment follows each malformed one."""
+    malformed, payments = malformed_messages(), database.payments
+    without_id = [(None, payments[0].unique_body), (f"\0{uuid.uuid4()}", payments[1].unique_body)]
+    for message in without_id + malformed:
+        rabbitmq.publish(QUEUE, [message])
+    publish(payments)
     with starter(database, COMMAND, {})():
         until("every message is acknowledged", is_drained)
-    for body in (first.unique_body, other, no_json):
+    for _, body in without_id:
         assert database.dead_letters(body) == 1
-    assert database.charges() == {0: len(database.payments)}
+    for message_id, _ in malformed:
+        assert database.is_dead_letter(message_id)
+    database.assert_paid_once()
 
 
 def test_failed_payment_ends_the_process(database: Database) -> None:

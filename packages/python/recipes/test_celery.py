@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -10,11 +11,13 @@ import rabbitmq
 from celery_worker import DEAD_LETTERS, QUEUE, charge
 from harness import (
     CHARGE,
+    MALFORMED,
     WITHOUT_CLAIMS,
     Database,
     Payment,
     assert_broken,
     consume_and_kill,
+    invalid_payments,
     starter,
     until,
 )
@@ -88,6 +91,20 @@ def test_task_without_further_retries_becomes_a_dead_letter(
     assert database.charges() == {0: len(database.payments)}
 
 
+def test_invalid_payments_become_dead_letters(
+    database: Database, dead_letters: Callable[[], int]
+) -> None:
+    invalid = invalid_payments()
+    publish(invalid)
+    charge.apply_async([1, 100], task_id="NUL\0")
+    publish(database.payments)
+    with starter(database, COMMAND, {})():
+        until("every message is acknowledged", is_drained)
+    assert dead_letters() == len(invalid) + 1
+    assert not any(database.is_claimed(payment.message_id) for payment in invalid)
+    database.assert_paid_once()
+
+
 def test_messages_that_are_no_tasks_become_dead_letters(
     database: Database, dead_letters: Callable[[], int]
 ) -> None:
@@ -95,5 +112,10 @@ def test_messages_that_are_no_tasks_become_dead_letters(
     with starter(database, COMMAND, {})():
         until("the worker has declared its queue", lambda: rabbitmq.exists(QUEUE))
         rabbitmq.publish(QUEUE, [(None, no_task), ("m-1", b"no JSON")])
-        until("two dead letters", lambda: dead_letters() == 2)
+        task = {"task": charge.name, "id": str(uuid.uuid4()), "lang": "py"}
+        bodies = [*MALFORMED, b"[1, 2, 3]", b"[[], {}, 3]"]
+        rabbitmq.publish(QUEUE, [(None, body) for body in bodies], task)
+        rabbitmq.publish(QUEUE, [(None, b"[[1, 100], {}, {}]")], {"task": charge.name})
+        charge.app.send_task(charge.name, [1], retries=charge.max_retries)  # Without an amount.
+        until("all are dead letters", lambda: dead_letters() == 4 + len(bodies))
     assert database.charges() == {0: len(database.payments)}

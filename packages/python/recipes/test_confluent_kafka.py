@@ -14,6 +14,7 @@ from harness import (
     Payment,
     assert_broken,
     consume_and_kill,
+    malformed_messages,
     starter,
     until,
 )
@@ -35,7 +36,7 @@ class Kafka:
     def publish(self, payments: Iterable[Payment]) -> None:
         self.produce((payment.message_id, payment.body) for payment in payments)
 
-    def produce(self, messages: Iterable[tuple[str | None, bytes]]) -> None:
+    def produce(self, messages: Iterable[tuple[str | bytes | None, bytes]]) -> None:
         for message_id, body in messages:
             headers = {} if message_id is None else {"message-id": message_id}
             self._producer.produce(TOPIC, body, key=str(uuid.uuid4()), headers=headers)
@@ -89,13 +90,21 @@ def test_message_without_id_is_claimed_by_position(database: Database, kafka: Ka
     assert database.charges() == {1: len(database.payments)}
 
 
-def test_malformed_message_becomes_a_dead_letter(database: Database, kafka: Kafka) -> None:
-    payment = database.payments[0]
-    malformed = payment.message_id.encode()
-    kafka.produce([(payment.message_id, malformed)])
+def test_malformed_messages_become_dead_letters(database: Database, kafka: Kafka) -> None:
+    """No message stops the consumer, and the valid payments are charged."""
+    malformed, payments = malformed_messages(), database.payments
+    ids = [b"\xff", b"NUL\0", b"x" * 1025]
+    bodies = [payment.unique_body for payment in payments]
+    invalid_ids = list(zip(ids, bodies, strict=False))
+    kafka.produce(invalid_ids + malformed)
+    kafka.publish(payments)
     with starter(database, COMMAND, environment(kafka))():
         until("every offset is committed", kafka.is_drained)
-    assert database.dead_letters(malformed) == 1
+    for _, body in invalid_ids:
+        assert database.dead_letters(body) == 1
+    for message_id, _ in malformed:
+        assert database.is_dead_letter(message_id)
+    database.assert_paid_once()
 
 
 def test_failed_payment_ends_the_process(database: Database, kafka: Kafka) -> None:

@@ -9,11 +9,13 @@ import rabbitmq
 from dramatiq.common import dq_name, xq_name
 from dramatiq_worker import QUEUE, charge
 from harness import (
+    MALFORMED,
     WITHOUT_CLAIMS,
     Database,
     Payment,
     assert_broken,
     consume_and_kill,
+    invalid_payments,
     starter,
     until,
 )
@@ -68,14 +70,35 @@ def test_message_without_further_retries_becomes_a_dead_letter(database: Databas
     assert database.charges() == {0: len(database.payments)}
 
 
-def test_messages_without_id_become_dead_letters(database: Database) -> None:
+def test_invalid_payments_become_dead_letters_at_once(database: Database) -> None:
     # The arguments of the queue are those without a time to live, or this fails.
     rabbitmq.declare(xq_name(QUEUE))
     before = rabbitmq.count(xq_name(QUEUE))
-    charge.send(None, 1, 100)
-    charge.send_with_options(args=(1, 100))
-    rabbitmq.publish(QUEUE, [(None, b"no JSON")])
+    invalid = invalid_payments()
+    arguments = [(payment.message_id, payment.account, payment.cents) for payment in invalid]
+    arguments += [(other, 1, 100) for other in (None, 7, "", "NUL\0", "\ud800", "x" * 257)]
+    for args in arguments:
+        # A retry would wait until after the deadline.
+        charge.send_with_options(args=args, min_backoff=600_000)
+    rabbitmq.publish(QUEUE, [(None, body) for body in MALFORMED])
+    publish(database.payments)
     with starter(database, COMMAND, {})():
-        until("three dead letters", lambda: rabbitmq.count(xq_name(QUEUE)) == before + 3)
-    assert is_drained()
-    assert database.charges() == {0: len(database.payments)}
+        until("every message is acknowledged", is_drained)
+    assert rabbitmq.count(xq_name(QUEUE)) == before + len(arguments) + len(MALFORMED)
+    assert not any(database.is_claimed(payment.message_id) for payment in invalid)
+    database.assert_paid_once()
+
+
+def test_error_of_another_type_is_retried(database: Database) -> None:
+    """A TypeError or ValueError of a library must not skip the retries."""
+    charge.send_with_options(args=(1, 100))
+    with starter(database, COMMAND, {})():
+        until("a retry", lambda: rabbitmq.count(dq_name(QUEUE)) == 1)
+
+
+def test_message_with_a_missing_argument_becomes_a_dead_letter(database: Database) -> None:
+    rabbitmq.declare(xq_name(QUEUE))
+    before = rabbitmq.count(xq_name(QUEUE))
+    charge.send_with_options(args=(1, 100), retries=5)
+    with starter(database, COMMAND, {})():
+        until("a dead letter", lambda: rabbitmq.count(xq_name(QUEUE)) == before + 1)
