@@ -29,6 +29,7 @@ from idem_pg import (
     LeaseLostError,
     LeaseNotCompletedError,
     OnUnknown,
+    UnknownResultError,
     lease,
 )
 from idem_pg.lease_rules import RENEWAL_THREAD
@@ -311,6 +312,35 @@ def test_lease_is_lost_when_its_extension_hangs(destination: str) -> None:
     with contextlib.suppress(LeaseLostError), work:
         until("the lease is lost", lambda: work.is_lost)
         end.set()
+
+
+def test_begin_of_another_process_after_a_lost_reply_is_unknown(
+    destination: str, observer: psycopg.Connection
+) -> None:
+    """Goal: the call of the other process is not repeated. The own entry was rolled back."""
+    losses = iter([True])
+    keys: list[str] = []
+
+    class Lossy:
+        def __enter__(self) -> psycopg.Connection:
+            self.connection = psycopg.connect()
+            return self.connection.__enter__()
+
+        def __exit__(self, *details: Any) -> None:
+            if is_beginning and next(losses, False):
+                self.connection.rollback()
+                self.connection.close()
+                Idem(observer).begin_call("m", destination, "charge", 1)
+                raise psycopg.OperationalError("the connection is lost")
+            self.connection.__exit__(*details)
+
+    is_beginning = False
+    with contextlib.suppress(UnknownResultError), leased(Lossy, destination) as work:
+        is_beginning = True
+        work.once("charge", 1, keys.append, on_unknown=OnUnknown.FAIL)
+    assert keys == []
+    (call,) = Idem(observer).calls("m", destination)
+    assert (call.state, call.attempt) == ("unknown", 2)
 
 
 def test_lost_reply_to_the_begin_of_a_call_is_not_unknown(

@@ -163,7 +163,12 @@ class AsyncLease:
         except IdemError as error:
             raise self._or_lost(error) from error
         # After a lost reply the step is unknown because of this process itself.
-        is_own = seen[0].state == "new" and seen[-1].state == "unknown"
+        # `begun_at` differs if its entry was rolled back, and another process has begun the step.
+        is_own = (
+            seen[0].state == "new"
+            and seen[-1].state == "unknown"
+            and seen[0].begun_at == seen[-1].begun_at
+        )
         return seen[0] if is_own else seen[-1]
 
     async def _finish(self, step: str, response: Any) -> Any:

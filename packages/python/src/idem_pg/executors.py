@@ -225,13 +225,16 @@ def translated(error: Exception) -> Exception:
             return IdemError(str(found), None, None)
         if hasattr(found, "sqlstate"):
             if found.sqlstate is None and not _is_lost(found):
-                return error
+                break
             hint = getattr(found, "hint", None)
             diagnostics = getattr(found, "diag", None)
             if diagnostics is not None:
                 hint = diagnostics.message_hint
             return IdemError(str(found), found.sqlstate, hint)
-        found = found.__cause__
+        found = found.__cause__ or getattr(found, "orig", None)
+    if getattr(error, "connection_invalidated", False):
+        # SQLAlchemy has seen that the connection is lost.
+        return IdemError(str(error), None, None)
     return error
 
 

@@ -61,7 +61,7 @@ def async_transactions(source: Any) -> AsyncTransactions:
     `source` is a Pool of asyncpg, an AsyncConnectionPool of psycopg, an AsyncEngine or
     async_sessionmaker of SQLAlchemy, or a function. The function returns an asynchronous context
     manager, which yields a connection or session, commits at its normal end and rolls back after an
-    exception.
+    exception. A function that does not commit is not detected.
     """
     match kind_of(source):
         case "psycopg.AsyncPool":

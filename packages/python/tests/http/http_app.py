@@ -80,6 +80,7 @@ def _psycopg_pool(config: Config) -> Any:
             "dbname": config.database,
             "sslmode": "disable",
             "application_name": config.name,
+            "autocommit": config.autocommit,
         },
         min_size=0,
         max_size=config.pool_size,
@@ -100,7 +101,8 @@ async def _of_sqlalchemy(config: Config) -> AsyncIterator[Any]:
     )
     name = {"application_name": config.name}
     arguments: dict[str, Any] = {"server_settings": name} if library == "asyncpg" else {**name}
-    engine = create_async_engine(url, connect_args=arguments, pool_size=config.pool_size)
+    options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"} if config.autocommit else {}
+    engine = create_async_engine(url, connect_args=arguments, pool_size=config.pool_size, **options)
     try:
         yield async_sessionmaker(engine) if "session" in config.driver else engine
     finally:
@@ -239,7 +241,10 @@ class Service:
         background = BackgroundTask(self._after) if "x-background" in headers else None
         if "x-stream" in headers:
             return StreamingResponse(_pieces(text), status, sent, background=background)
-        return Response(text, status, sent, background=background)
+        response = Response(text, status, sent, background=background)
+        if "x-bad-header" in headers:
+            response.raw_headers.append((b"x-bad", b"1\r\nset-cookie: a=b"))
+        return response
 
     async def _after(self) -> None:
         self.state.background += 1

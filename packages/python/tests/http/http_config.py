@@ -37,6 +37,10 @@ class Config:
     kept_headers: tuple[str, ...] | None = None
     pool_size: int = 8
     pool_timeout_s: float = 2.0
+    autocommit: bool = False
+    """Whether the pool or engine commits each statement."""
+    manual_commit: bool = False
+    """Whether the connection of Django is not in autocommit mode."""
     variant: str = "sound"
     """The transaction of a request: see http_variants.py."""
 

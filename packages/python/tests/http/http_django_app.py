@@ -12,7 +12,7 @@ import socket
 import socketserver
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -133,11 +133,13 @@ def _raise() -> None:
 def _response(headers: Any, text: str, run: int) -> Any:
     status = int(headers.get("x-status", "201"))
     text += "x" * int(headers.get("x-size", "0"))
-    response = (
-        StreamingHttpResponse(_pieces(text), status=status)
-        if "x-stream" in headers
-        else HttpResponse(text, status=status)
-    )
+    response: Any = HttpResponse(text, status=status)
+    if "x-stream" in headers:
+        response = StreamingHttpResponse(_pieces(text), status=status)
+    elif "x-stream-async" in headers:
+        response = StreamingHttpResponse(_async_pieces(text), status=status)
+    elif "x-stream-fails" in headers:
+        response = StreamingHttpResponse(_failing_pieces(), status=status)
     response["x-run"] = str(run)
     response["x-other"] = "kept"
     response["content-type"] = "text/plain"
@@ -148,6 +150,16 @@ def _response(headers: Any, text: str, run: int) -> Any:
 def _pieces(text: str) -> Iterator[bytes]:
     for start in range(0, len(text), 100):
         yield text[start : start + 100].encode()
+
+
+async def _async_pieces(text: str) -> AsyncIterator[bytes]:
+    for piece in _pieces(text):
+        yield piece
+
+
+def _failing_pieces() -> Iterator[bytes]:
+    yield b"first"
+    raise OSError("the storage fails")
 
 
 class PauseBeforeResponse:
@@ -202,6 +214,7 @@ def _database(config: Config) -> Iterator[None]:
         "HOST": config.host,
         "PORT": str(config.port),
         "USER": config.user,
+        "AUTOCOMMIT": not config.manual_commit,
         "NAME": config.database,
         "OPTIONS": {"application_name": config.name},
     }

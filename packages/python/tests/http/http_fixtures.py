@@ -10,6 +10,7 @@ import functools
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -132,9 +133,12 @@ def exchange(port: int, request: Ask) -> Answer:
 
 
 async def call(
-    app: Any, request: Ask, *, is_complete: bool = True, is_connected: bool = True
+    app: Any, request: Ask, *, is_complete: bool = True, is_connected: bool = True, **changes: Any
 ) -> list[Message]:
-    """Calls an application with a request. Returns what the application sends."""
+    """Calls an application with a request. Returns what the application sends.
+
+    `changes` are keys of the ASGI scope.
+    """
     path, _, query = request.path.partition("?")
     scope = {
         "type": "http",
@@ -143,6 +147,7 @@ async def call(
         "raw_path": path.encode(),
         "query_string": query.encode(),
         "headers": [(name.encode(), value.encode()) for name, value in request.headers],
+        **changes,
     }
     received = [{"type": "http.request", "body": request.body, "more_body": not is_complete}]
     sent: list[Message] = []
@@ -392,8 +397,15 @@ def database() -> Iterator[Database]:
     found = Database()
     try:
         yield found
+        until("no task is left", lambda: run(task_names()) == [])
     finally:
         found.close()
+
+
+async def task_names() -> list[str]:
+    """Returns the names of the tasks of the middleware."""
+    names = [task.get_name() for task in asyncio.all_tasks()]
+    return [name for name in names if name.startswith("idem http")]
 
 
 @contextlib.contextmanager
@@ -418,13 +430,23 @@ class Process:
     def __init__(self, config: Config) -> None:
         name = "http_django_app.py" if config.driver == "django" else "http_app.py"
         program = Path(__file__).with_name(name)
+        command = [sys.executable, str(program), json.dumps(dataclasses.asdict(config))]
+        # Ends with the tests, also if they are killed.
+        with_parent = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         self._process = subprocess.Popen(
-            [sys.executable, str(program), json.dumps(dataclasses.asdict(config))],
-            stdout=subprocess.PIPE,
-            text=True,
+            [*with_parent, *command], stdout=subprocess.PIPE, text=True
         )
+
+    @functools.cached_property
+    def port(self) -> int:
+        """The port, when the process listens. A process that says nothing is killed."""
         assert self._process.stdout is not None
-        self.port = int(self._process.stdout.readline())
+        timer = threading.Timer(DEADLINE_S, self._process.kill)
+        timer.start()
+        try:
+            return int(self._process.stdout.readline())
+        finally:
+            timer.cancel()
 
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
@@ -437,6 +459,7 @@ class Process:
 def process(config: Config) -> Iterator[Process]:
     found = Process(config)
     try:
+        assert found.port
         yield found
     finally:
         found.kill()

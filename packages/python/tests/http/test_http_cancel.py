@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from conftest import until
 from http_app import build
-from http_fixtures import MODES, Ask, Fixture, ask, call, run, service, start_task
+from http_fixtures import MODES, Ask, Fixture, Message, ask, call, run, service, start_task
+
+from idem_pg.http import IdempotencyMiddleware, Scope
 
 HELD = ask("k").with_header("x-hold")
 
@@ -49,6 +51,98 @@ def test_cancelled_handler_is_rolled_back() -> None:
         fixture.database.until_quiet()
         fixture.database.assert_untouched()
         fixture.send(ask("k")).assert_run(201, 2)
+
+
+async def ended_by_cancel(fixture: Fixture, request: Ask) -> bool:
+    """Cancels a request that holds no connection yet. Returns whether its task ends soon."""
+    task = asyncio.create_task(call(app_of(fixture), request))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=2)
+    return task in done
+
+
+def test_cancelled_request_does_not_wait_for_a_connection() -> None:
+    with service(pool_size=1) as fixture:
+        first = fixture.start(HELD)
+        fixture.until_holding(1)
+        assert run(ended_by_cancel(fixture, ask("other")))
+        fixture.release()
+        first.result().assert_run(201, 1)
+        fixture.send(ask("other")).assert_run(201, 2)
+
+
+def middleware_over(fixture: Fixture, inner: Any) -> IdempotencyMiddleware:
+    return IdempotencyMiddleware(
+        inner, fixture.state.source, fixture.config.destination, Scope.single_tenant()
+    )
+
+
+async def has_ended_before_its_request(fixture: Fixture) -> bool:
+    """Cancels a request. Returns whether its handler ended before it."""
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def slow_to_end(*_: Any) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _step in range(100):
+                await asyncio.sleep(0)
+            ended.set()
+
+    task = asyncio.create_task(call(middleware_over(fixture, slow_to_end), ask("k")))
+    await began.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    return ended.is_set()
+
+
+def test_cancelled_request_ends_after_its_handler() -> None:
+    with service() as fixture:
+        assert run(has_ended_before_its_request(fixture))
+
+
+def test_body_that_is_returned_again_is_read_once() -> None:
+    """Goal: a middleware that returns the body again and again does not block the event loop."""
+    with service() as fixture:
+        app, reads = app_of(fixture), 0
+
+        async def receive() -> Message:
+            nonlocal reads
+            reads += 1
+            if reads > 100:
+                await asyncio.Event().wait()
+            return {"type": "http.request", "body": b"k", "more_body": False}
+
+        async def wrapped(scope: Any, _receive: Any, send: Any) -> None:
+            await app(scope, receive, send)
+
+        assert run(call(wrapped, ask("k")))[0]["status"] == 201
+        assert reads == 2
+
+
+def test_handler_sees_no_extension_that_bypasses_the_record() -> None:
+    with service() as fixture:
+        seen: list[Any] = []
+
+        async def inner(scope: Any, _receive: Any, send: Any) -> None:
+            seen.append(scope["extensions"])
+            await send({"type": "http.response.start", "status": 201, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+        extensions: dict[str, Any] = {"http.response.pathsend": {}, "tls": {}}
+        sent = run(call(middleware_over(fixture, inner), ask("k"), extensions=extensions))
+        assert sent[0]["status"] == 201
+        assert seen == [{"tls": {}}]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_content_length_with_too_many_digits_gets_400(mode: str) -> None:
+    with service(mode=mode) as fixture:
+        request = ask("k").with_header("content-length", "9" * 5000)
+        assert run(call(app_of(fixture), request))[0]["status"] == 400
+        assert fixture.runs == 0
 
 
 def test_cancelled_commit_continues() -> None:

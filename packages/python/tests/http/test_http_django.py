@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import http.client
+import json
 import socket
 
+import http_django_app
 import pytest
 from conftest import until
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
+from django.test import RequestFactory
 from django.test.utils import override_settings
 from http_fixtures import ask, disconnecting, service
 
 from idem_pg.http import Scope
-from idem_pg.http.django import IdempotencyMiddleware, request_transaction
+from idem_pg.http.django import (
+    IdempotencyMiddleware,
+    _path_and_query,
+    request_transaction,
+)
 
 
 @pytest.mark.parametrize("failure", ["x-fail", "x-fail-nested", "x-set-rollback"])
@@ -22,6 +29,86 @@ def test_success_without_a_sound_transaction_is_rejected(failure: str) -> None:
         fixture.send(ask("k").with_header(failure)).assert_problem(500, "failed")
         fixture.database.assert_untouched()
         fixture.send(ask("k")).assert_run(201, 2)
+
+
+def test_stream_that_fails_is_rolled_back() -> None:
+    """Goal: the client gets no success for writes that are rolled back."""
+    with service(driver="django") as fixture:
+        request = ask("k").with_header("x-stream-fails")
+        fixture.send(request).assert_problem(500, "failed")
+        fixture.database.assert_untouched()
+        fixture.send(ask("k")).assert_run(201, 2)
+
+
+def test_asynchronous_stream_is_recorded() -> None:
+    with service(driver="django") as fixture:
+        first = fixture.send(ask("k").with_header("x-stream-async").with_header("x-size", "300"))
+        first.assert_run(201, 1)
+        assert first.body == b"run 1, k" + b"x" * 300
+        fixture.send(ask("k")).assert_replay_of(first)
+        assert fixture.work("k") == 2
+
+
+def test_keep_headers_that_fails_is_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_name: str) -> bool:
+        raise KeyError("keep_headers")
+
+    options = http_django_app._options
+    changed = {"KEEP_HEADERS": fails}
+    monkeypatch.setattr(http_django_app, "_options", lambda config: options(config) | changed)
+    with service(driver="django") as fixture:
+        fixture.send(ask("k")).assert_problem(500, "failed")
+        fixture.database.assert_untouched()
+
+
+def test_connection_without_autocommit_is_rejected() -> None:
+    with service(driver="django", manual_commit=True) as fixture:
+        fixture.send(ask("k")).assert_problem(500, "failed")
+        assert fixture.runs == 0
+        fixture.database.until_quiet()
+        fixture.database.assert_untouched()
+
+
+@pytest.mark.parametrize(
+    ("raw", "path"),
+    [
+        ("/orders?a=%20b&c", b"/orders?a=%20b&c"),
+        ("//tenant/orders", b"//tenant/orders"),
+        ("//[x/orders", b"//[x/orders"),
+        ("/to/http://other/orders", b"/to/http://other/orders"),
+        ("http://shop/orders?a", b"/orders?a"),
+        ("http://shop//orders", b"//orders"),
+        ("/orders?", b"/orders"),
+    ],
+)
+def test_path_is_that_of_the_request_line(raw: str, path: bytes) -> None:
+    request = HttpRequest()
+    request.META["RAW_URI"] = raw
+    assert _path_and_query(request) == path
+
+
+class Keys(IdempotencyMiddleware):
+    destination = "d"
+    scope = Scope.single_tenant()
+
+
+def problem_of_post(headers: dict[str, str], *, reads_body: bool) -> tuple[int, str]:
+    """Returns the status and the detail for a request that reaches no view."""
+    request = RequestFactory().post("/", {"a": "b"}, HTTP_IDEMPOTENCY_KEY="k", **headers)
+    if reads_body:
+        assert request.POST["a"] == "b"
+    response = Keys(lambda _: None)(request)
+    return response.status_code, json.loads(response.content)["detail"]
+
+
+def test_body_that_was_read_before_fails_with_a_reason() -> None:
+    status, detail = problem_of_post({}, reads_body=True)
+    assert status == 500
+    assert "has read the body" in detail
+
+
+def test_content_length_with_too_many_digits_gets_400() -> None:
+    assert problem_of_post({"CONTENT_LENGTH": "9" * 5000}, reads_body=False)[0] == 400
 
 
 def test_client_error_after_a_nested_failure_is_recorded() -> None:

@@ -16,6 +16,7 @@ from http_fixtures import (
     DRIVERS,
     KINDS,
     MODES,
+    OTHER_DRIVERS,
     Answer,
     Fixture,
     ask,
@@ -27,8 +28,9 @@ from http_fixtures import (
 )
 from http_proxy import Cut, proxy
 
-in_transaction = pytest.mark.parametrize("driver", [*DRIVERS, "django"])
-of_asgi = pytest.mark.parametrize("driver", DRIVERS)
+ASGI_DRIVERS = sorted({*DRIVERS, *OTHER_DRIVERS})
+in_transaction = pytest.mark.parametrize("driver", [*ASGI_DRIVERS, "django"])
+of_asgi = pytest.mark.parametrize("driver", ASGI_DRIVERS)
 HELD = ask("k").with_header("x-hold")
 
 
@@ -93,6 +95,20 @@ def test_request_fails_when_its_connection_is_terminated(driver: str) -> None:
         killed.result().assert_problem(503, "unavailable")
         fixture.database.assert_untouched()
         fixture.send(ask("k")).assert_run(201, 2)
+
+
+@of_asgi
+def test_handler_that_ignores_a_lost_connection_gets_503(driver: str) -> None:
+    """Goal: the later errors of a driver do not tell that the connection is lost."""
+    with service(driver=driver) as fixture:
+        request = HELD.with_header("x-end", "SELECT 1;SELECT 1").with_header("x-ignore-end")
+        killed = fixture.start(request)
+        fixture.until_holding(1)
+        assert fixture.database.terminate("state = 'idle in transaction'") == 1
+        fixture.database.until_quiet()
+        fixture.release()
+        killed.result().assert_problem(503, "unavailable")
+        fixture.database.assert_untouched()
 
 
 @of_asgi

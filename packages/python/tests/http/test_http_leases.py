@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from conftest import until
-from http_fixtures import DRIVERS, Fixture, ask, disconnecting, run, service
+from http_app import build
+from http_fixtures import DRIVERS, Fixture, ask, call, disconnecting, run, service
 
-from idem_pg import Held, Idem
+from idem_pg import AsyncLease, Held, Idem
 
 HELD = ask("k").with_header("x-hold")
 
@@ -153,3 +157,46 @@ def test_key_is_bound_to_its_request_when_the_handler_begins() -> None:
             other = fixture.send(ask("k").to(body=b"another body"))
             other.assert_problem(422, "mismatch")
         fixture.send(ask("k")).assert_run(201, 2)
+
+
+def test_completed_request_keeps_its_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a check that fails after the commit does not hide the response."""
+
+    async def fails(*_: Any) -> bool:
+        raise ValueError("the check fails")
+
+    with service(mode="lease") as fixture:
+        with monkeypatch.context() as patched:
+            patched.setattr(AsyncLease, "_is_claimed", fails)
+            first = fixture.send(ask("k"))
+        first.assert_run(201, 1)
+        fixture.send(ask("k")).assert_replay_of(first)
+
+
+class NotCommittedError(Exception):
+    """Rolls a transaction back."""
+
+
+def test_source_that_does_not_commit_the_completion_gets_503() -> None:
+    """Goal: no success without a record."""
+    with service(mode="lease") as fixture:
+        pool = fixture.state.source
+
+        @contextlib.asynccontextmanager
+        async def source() -> AsyncIterator[Any]:
+            with contextlib.suppress(NotCommittedError):
+                async with pool.acquire() as connection, connection.transaction():
+                    yield connection
+                    if await connection.fetchval(COMPLETED, fixture.config.destination):
+                        raise NotCommittedError
+
+        fixture.state.source = source
+        app = build(fixture.config, fixture.state)
+        fixture.state.source = pool
+        start, body = run(call(app, ask("k")))
+        assert start["status"] == 503
+        assert b"urn:idem:in-doubt" in body["body"]
+        assert fixture.claims() == 0
+
+
+COMPLETED = "SELECT EXISTS (SELECT FROM idem.inbox WHERE destination = $1)"

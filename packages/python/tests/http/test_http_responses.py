@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from conftest import until
-from http_fixtures import DRIVERS, KINDS, MODES, OTHER_DRIVERS, Ask, Fixture, ask, service
+from http_app import build
+from http_fixtures import (
+    DRIVERS,
+    KINDS,
+    MODES,
+    OTHER_DRIVERS,
+    Ask,
+    Fixture,
+    ask,
+    call,
+    run,
+    service,
+    task_names,
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_transient_failure_is_not_recorded_and_runs_again(kind: str) -> None:
     with service(**KINDS[kind]) as fixture:
-        run = 0
+        runs = 0
         for status in (500, 502, 503, 504, 409, 429):
             for _ in range(2):
-                run += 1
+                runs += 1
                 failed = ask("k").with_header("x-status", str(status))
-                fixture.send(failed).assert_run(status, run)
+                fixture.send(failed).assert_run(status, runs)
                 assert fixture.claims() == 0
         if kind != "lease":
             fixture.database.assert_untouched()
         done = fixture.send(ask("k"))
-        done.assert_run(201, run + 1)
+        done.assert_run(201, runs + 1)
         fixture.send(ask("k").with_header("x-status", "500")).assert_replay_of(done)
 
 
@@ -28,10 +43,10 @@ def test_transient_failure_is_not_recorded_and_runs_again(kind: str) -> None:
 def test_success_redirection_and_client_error_are_recorded(kind: str) -> None:
     with service(**KINDS[kind]) as fixture:
         statuses = [200, 201, 202, 303, 308, 400, 402, 404, 422]
-        for run, status in enumerate(statuses, 1):
+        for number, status in enumerate(statuses, 1):
             key = f"status-{status}"
             first = fixture.send(ask(key).with_header("x-status", str(status)))
-            first.assert_run(status, run)
+            first.assert_run(status, number)
             fixture.send(ask(key)).assert_replay_of(first)
         assert (fixture.runs, fixture.claims()) == (9, 9)
 
@@ -39,9 +54,9 @@ def test_success_redirection_and_client_error_are_recorded(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_keep_statuses_selects_the_recorded_statuses(kind: str) -> None:
     with service(**KINDS[kind], kept_statuses=(201, 500)) as fixture:
-        for run, status in enumerate([404, 500, 404], 1):
+        for number, status in enumerate([404, 500, 404], 1):
             failed = ask("k").with_header("x-status", str(status))
-            fixture.send(failed).assert_run(status, run)
+            fixture.send(failed).assert_run(status, number)
         assert fixture.claims() == 0
         done = fixture.send(ask("k"))
         fixture.send(ask("k")).assert_replay_of(done)
@@ -80,6 +95,7 @@ def test_keep_headers_selects_the_recorded_headers(kind: str) -> None:
         assert '"connection"' not in fixture.database.recorded()
 
 
+OF_SQLALCHEMY = [driver for driver in OTHER_DRIVERS if "+" in driver]
 IN_TRANSACTION = ["asyncpg", *OTHER_DRIVERS, "django"]
 
 
@@ -154,6 +170,42 @@ def assert_nothing_is_committed(fixture: Fixture, end: str) -> None:
         assert fixture.work(key) == 2
 
 
+@pytest.mark.parametrize("driver", OF_SQLALCHEMY)
+@pytest.mark.parametrize("end", ["method commit;method rollback", "method commit;method close"])
+def test_rejected_commit_leaves_no_transaction_in_the_pool(driver: str, end: str) -> None:
+    """Goal: the next user of the connection does not get the failed transaction."""
+    with service(driver=driver, pool_size=1) as fixture:
+        fixture.send(ending("k", end, "201")).assert_problem(500, "failed")
+        fixture.database.until_quiet()
+        fixture.send(ask("k")).assert_run(201, 2)
+        fixture.send(ending("transient", end, "503")).assert_run(503, 3)
+        fixture.send(ask("transient")).assert_run(201, 4)
+        assert (fixture.work("k"), fixture.claims()) == (2, 2)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("driver", ["psycopg", *OF_SQLALCHEMY])
+def test_source_in_autocommit_mode_is_rejected(mode: str, driver: str) -> None:
+    """Goal: the claim and the record are never two commits."""
+    with service(mode=mode, driver=driver, autocommit=True) as fixture:
+        fixture.send(ask("k")).assert_problem(500, "failed")
+        assert fixture.runs == 0
+        fixture.database.assert_untouched()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_header_that_cannot_be_sent_is_not_recorded(mode: str) -> None:
+    with service(mode=mode) as fixture:
+        app = build(fixture.config, fixture.state)
+        start, body = run(call(app, ask("k").with_header("x-bad-header")))
+        problem = (503, "in-doubt") if mode == "lease" else (500, "failed")
+        assert (start["status"], json.loads(body["body"])["type"]) == (
+            problem[0],
+            f"urn:idem:{problem[1]}",
+        )
+        assert fixture.claims() == 0
+
+
 @pytest.mark.parametrize("driver", IN_TRANSACTION)
 def test_commit_of_the_handler_is_rejected_by_the_server(driver: str) -> None:
     with service(driver=driver) as fixture:
@@ -178,8 +230,10 @@ def test_background_task_runs_after_a_commit_only(mode: str) -> None:
         request = ask("k").with_header("x-background")
         large = fixture.send(request.with_header("x-size", "2000"))
         large.assert_problem(500, "response-too-large")
+        fixture.send(request.with_header("x-status", "503")).assert_run(503, 2)
+        until("the application has ended", lambda: run(task_names()) == [])
         assert fixture.state.background == 0
-        fixture.send(request).assert_run(201, 2)
+        fixture.send(request).assert_run(201, 3)
         until("the background task has run", lambda: fixture.state.background == 1)
         fixture.send(request)
         assert fixture.state.background == 1

@@ -7,11 +7,14 @@ from datetime import timedelta
 
 import pytest
 
+from idem_pg import IdemError
+from idem_pg.http import retry
 from idem_pg.http.fingerprint import fingerprint_of
 from idem_pg.http.key import key_of
 from idem_pg.http.options import Options
-from idem_pg.http.problem import Kind, Problem, whole_seconds
+from idem_pg.http.problem import Kind, Problem, problem_of, whole_seconds
 from idem_pg.http.recorded import Recorded, replay
+from idem_pg.http.request_head import RequestHead
 from idem_pg.http.scope import Scope
 
 BAD_KEYS = [
@@ -97,7 +100,7 @@ def test_fingerprint_covers_method_path_query_and_body() -> None:
 def test_id_has_the_form_of_the_rust_layer() -> None:
     assert Scope.single_tenant().id_of(None, "k") == "all:k"
     assert Scope.by(lambda _: "é:").id_of(None, "k") == "by:3:é::k"
-    callers: list[str | None] = [None, "a\0b", "\ud800"]
+    callers: list[str | None] = [None, "", "a\0b", "\ud800"]
     for caller in callers:
         with pytest.raises(Problem) as caught:
             Scope.by({None: caller}.get).id_of(None, "k")
@@ -148,6 +151,54 @@ def test_unreadable_record_is_a_failure(stored: object) -> None:
     with pytest.raises(Problem) as caught:
         Recorded.from_json(stored)
     assert caught.value.kind is Kind.FAILED
+
+
+@pytest.mark.parametrize("text", ["a\r\nb", "a\nb", "a\0", "\u0100"])
+@pytest.mark.parametrize("is_name", [False, True])
+def test_header_that_cannot_be_sent_is_a_failure(text: str, is_name: bool) -> None:
+    header = (text, "1") if is_name else ("x-a", text)
+    with pytest.raises(Problem) as caught:
+        Recorded.of(b"", 201, [header], lambda _: True, b"")
+    assert caught.value.kind is Kind.FAILED
+    stored = {"fingerprint": "", "status": 201, "headers": [header], "body_base64": ""}
+    with pytest.raises(Problem) as caught:
+        Recorded.from_json(stored)
+    assert caught.value.kind is Kind.FAILED
+
+
+def test_path_without_its_raw_form_is_quoted() -> None:
+    paths = ["/a b", "/a%20b"]
+    heads = [RequestHead({"method": "POST", "headers": [], "path": path}) for path in paths]
+    assert [head.path_and_query for head in heads] == [b"/a%20b", b"/a%2520b"]
+
+
+def test_read_only_server_is_unavailable() -> None:
+    """After a switchover, an old primary is read-only until the clients use the new one."""
+    assert problem_of(IdemError("read-only", "25006", None)).kind is Kind.UNAVAILABLE
+    assert problem_of(IdemError("other", "25001", None)).kind is Kind.FAILED
+
+
+def test_problem_after_leased_work_is_in_doubt() -> None:
+    kinds = [Kind.UNAVAILABLE, Kind.FAILED, Kind.MISMATCH]
+    after = [Problem(kind).after_work().kind for kind in kinds]
+    assert after == [Kind.IN_DOUBT, Kind.IN_DOUBT, Kind.MISMATCH]
+
+
+def test_retries_end_after_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = 0
+
+    def attempt() -> None:
+        nonlocal attempts
+        attempts += 1
+        raise IdemError("lost", None, None)
+
+    for window, expected in ((30.0, 3), (0.0, 1)):
+        monkeypatch.setattr(retry, "RETRY_FOR_S", window)
+        monkeypatch.setattr(retry, "retry_delays", lambda: iter([0.001, 0.001, 0.0]))
+        attempts = 0
+        with pytest.raises(IdemError):
+            retry.retried(attempt)
+        assert attempts == expected
 
 
 def test_retry_after_is_in_whole_seconds() -> None:

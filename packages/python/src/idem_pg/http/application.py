@@ -41,8 +41,8 @@ class ResponseTooLargeError(Exception):
 class ApplicationRun:
     """Runs the application in a task, and collects its response.
 
-    The application continues after its response only when the response was sent. What it does then
-    (background tasks) happens after the commit.
+    The application continues after its response only when the response was recorded and sent. What
+    it does then (background tasks) happens after the commit.
     """
 
     def __init__(
@@ -53,6 +53,8 @@ class ApplicationRun:
         limit_of: Callable[[int], int | None],
     ) -> None:
         self.scope = scope
+        self.is_recorded = False
+        """Whether the response is recorded, so that the application continues after it."""
         self._app = app
         self._request_body: bytes | None = body
         self._limit_of = limit_of
@@ -88,6 +90,10 @@ class ApplicationRun:
             raise Problem(Kind.FAILED, "the application has returned no complete response")
         await self.stop()
         raise DisconnectedError
+
+    async def end(self) -> None:
+        """Lets the application continue if its response is recorded. Else stops it."""
+        await (self.finish() if self.is_recorded else self.stop())
 
     async def finish(self) -> None:
         """Lets the application continue after its response was sent, and waits for its end."""

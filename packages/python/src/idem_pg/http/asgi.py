@@ -4,7 +4,7 @@
         IdempotencyMiddleware,
         source=pool,
         destination="shop.place-order",
-        scope=Scope.by(lambda request: request.headers.get("x-account")),
+        scope=Scope.by(lambda request: request.scope["user"].username),
     )
 
     @app.post("/orders")
@@ -51,10 +51,11 @@ from .scope import Scope
 class IdempotencyMiddleware:
     """Makes each request with an `Idempotency-Key` take effect once. See docs/http.md.
 
-    `source` opens transactions: see `async_transactions`. With mode "transaction" the handler works
-    in the transaction that claims the request and records the response. With mode "lease" the
-    request is leased, for work that cannot share a transaction; `lease` is the duration, and
-    `running` counts the requests that are being processed.
+    `source` opens transactions: see `async_transactions`. A source that is a function must commit
+    at the end of its block. With mode "transaction" the handler works in the transaction that
+    claims the request and records the response. With mode "lease" the request is leased, for work
+    that cannot share a transaction; `lease` is the duration, and `running` counts the requests that
+    are being processed.
     """
 
     def __init__(
@@ -126,13 +127,14 @@ class IdempotencyMiddleware:
         try:
             await response.send_to(send)
         finally:
-            # The request has taken effect, also if the client does not get the response.
-            await run.finish()
+            # A recorded request has taken effect, also if the client does not get the response.
+            await run.end()
 
     async def _attempted(
         self, identity: Identity, run: ApplicationRun, receive: Receive
     ) -> Response:
         """Processes the request in a task of its own, which no cancellation of this one stops."""
+        kind: type[LeaseAttempt | TransactionAttempt]
         kind = LeaseAttempt if self._is_leased else TransactionAttempt
         attempt = kind(self._options, self._open, identity, run)
         task = asyncio.create_task(attempt.response(), name="idem http request")
@@ -142,24 +144,31 @@ class IdempotencyMiddleware:
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
-            await self._abandon(task, run)
+            await self._abandon(task, attempt, run)
             raise
         finally:
             watch.cancel()
         return task.result()
 
-    async def _abandon(self, task: asyncio.Task[Response], run: ApplicationRun) -> None:
+    async def _abandon(
+        self,
+        task: asyncio.Task[Response],
+        attempt: LeaseAttempt | TransactionAttempt,
+        run: ApplicationRun,
+    ) -> None:
         """Ends a request that the server has cancelled. A commit that has begun continues."""
         task.add_done_callback(lambda task: _end_abandoned(task, run))
-        if not self._is_leased:
+        if isinstance(attempt, TransactionAttempt):
             run.disconnect()
+            if not attempt.has_begun:
+                task.cancel()
             await asyncio.wait([task])
 
     async def _watch(self, run: ApplicationRun, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        # A middleware in between can return the body again and again, so this reads once.
+        message = await receive()
         # Work under a lease continues: work that is interrupted in the middle helps no client.
-        if not self._is_leased:
+        if message["type"] == "http.disconnect" and not self._is_leased:
             run.disconnect()
 
     async def _read(self, head: RequestHead, receive: Receive) -> bytes:
@@ -226,9 +235,6 @@ def _end_abandoned(task: asyncio.Task[Response], run: ApplicationRun) -> None:
     """Ends the application of a request whose server has cancelled it."""
     if task.cancelled() or task.exception() is not None:
         log.debug("a request that the server has cancelled has no response")
-        end = run.stop()
-    else:
-        end = run.finish()
-    ending = asyncio.create_task(end, name="idem http end")
+    ending = asyncio.create_task(run.end(), name="idem http end")
     _ENDING.add(ending)
     ending.add_done_callback(_ENDING.discard)

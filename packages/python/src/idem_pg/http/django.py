@@ -15,17 +15,19 @@ docs/http.md says what differs from the crate `idem-http`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import fields
 from typing import Any, ClassVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
+from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured, RequestDataTooBig
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
-from django.http.request import UnreadablePostError
+from django.http.request import RawPostDataException, UnreadablePostError
 from django.utils.module_loading import import_string
 
 from ..executors import raise_caused
@@ -33,15 +35,15 @@ from ..idem import Idem
 from ..outcomes import Claimed, InProgress, Mismatch, Outcome
 from ..transactions import short_transaction, transactions
 from . import statements
-from .fingerprint import fingerprint_of
+from .fingerprint import UNQUOTED, fingerprint_of
 from .identity import Identity
-from .options import Options, keeps_writes
+from .options import Options, content_length_of, keeps_writes
 from .problem import Kind, Problem, log, problem_of
 from .recorded import Headers, Recorded, replay
 from .retry import retried
 from .scope import Scope
 
-_UNQUOTED = "/!$&'()*+,;=:@~"
+_AUTHORITY = re.compile(r"[^/?]*://[^/?]*")
 
 
 class RequestTransaction:
@@ -111,8 +113,7 @@ class IdempotencyMiddleware:
         return import_string(value) if is_path else value
 
     def _body(self, request: HttpRequest) -> bytes:
-        text = request.META.get("CONTENT_LENGTH") or "0"
-        length = int(text) if text.isdecimal() else 0
+        length = content_length_of(request.META.get("CONTENT_LENGTH") or "0")
         self._options.check_request_size(length)
         try:
             body: bytes = request.body
@@ -120,6 +121,11 @@ class IdempotencyMiddleware:
             raise Problem(Kind.REQUEST_TOO_LARGE) from error
         except UnreadablePostError as error:
             raise Problem(Kind.UNREADABLE_REQUEST) from error
+        except RawPostDataException as error:
+            log.exception("a middleware above IdempotencyMiddleware reads request.POST")
+            raise Problem(
+                Kind.FAILED, "the service has read the body before it looked at the key"
+            ) from error
         if len(body) < length:
             raise Problem(Kind.UNREADABLE_REQUEST)
         self._options.check_request_size(len(body))
@@ -168,9 +174,13 @@ class Attempt:
         claim = statements.claim_and_forbid_commit(
             identity.message_id, identity.destination, identity.fingerprint
         )
+        connection = connections[self._using]
+        if not connection.in_atomic_block and not connection.get_autocommit():
+            # The end of `atomic` would not commit.
+            raise ImproperlyConfigured(f"the connection {self._using!r} is not in autocommit mode")
         with ExitStack() as stack:
             stack.enter_context(transaction.atomic(using=self._using, durable=True))
-            outcome = Idem(connections[self._using]).run(claim)
+            outcome = Idem(connection).run(claim)
             return stack.pop_all(), outcome
         raise AssertionError("atomic has swallowed an exception")
 
@@ -181,11 +191,12 @@ class Attempt:
         connection = connections[self._using]
         shared = RequestTransaction(connection)
         request.idem = shared
-        response, recorded = None, None
+        response, recorded, is_kept = None, None, True
         try:
             with transaction.atomic(using=self._using):
                 response = self._get_response(request)
-                if self._options.keeps(response.status_code):
+                is_kept = self._options.keeps(response.status_code)
+                if is_kept:
                     recorded = self._recorded(response)
                     keeps = keeps_writes(response.status_code, is_requested=shared.keeps_writes)
                     if keeps and connection.needs_rollback:
@@ -200,6 +211,9 @@ class Attempt:
                 raise
             if recorded is not None:
                 raise_caused(problem_of(error), error)
+            if is_kept:
+                log.exception("the response of a request with an idempotency key has failed")
+                raise Problem(Kind.FAILED) from error
         return response, recorded
 
     def _recorded(self, response: Any) -> Recorded:
@@ -220,9 +234,20 @@ class Attempt:
 
     def _collected(self, response: Any) -> bytes:
         body = bytearray()
-        for chunk in response.streaming_content:
-            body += chunk
+
+        def add(chunk: bytes) -> None:
+            body.extend(chunk)
             self._check_response_size(len(body))
+
+        async def add_all() -> None:
+            async for chunk in response.streaming_content:
+                add(chunk)
+
+        if response.is_async:
+            async_to_sync(add_all)()
+        else:
+            for chunk in response.streaming_content:
+                add(chunk)
         return bytes(body)
 
     def _check_response_size(self, size: int) -> None:
@@ -310,10 +335,11 @@ def _path_and_query(request: HttpRequest) -> bytes:
     """Returns the path and the query as the client has sent them, if the server knows them."""
     raw = request.META.get("RAW_URI") or request.META.get("REQUEST_URI")
     if raw:
-        parts = urlsplit(raw)
-        path, query = parts.path, parts.query
+        # A path can begin with two slashes, so only the absolute form has an authority.
+        target = raw if raw.startswith("/") else _AUTHORITY.sub("", raw, count=1)
+        path, _, query = target.partition("?")
     else:
-        path = quote(request.path, safe=_UNQUOTED)
+        path = quote(request.path, safe=UNQUOTED)
         query = request.META.get("QUERY_STRING", "")
     return (f"{path}?{query}" if query else path).encode("latin-1", "replace")
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
+UNQUOTED = "/!$&'()*+,;=:@~"
+"""The characters of a path that are not quoted, if the server does not pass the path as sent."""
+
 
 def fingerprint_of(method: str, path_and_query: bytes, body: bytes) -> bytes:
     """Returns SHA-256 over the method, the path with its query as it was sent, and the body."""

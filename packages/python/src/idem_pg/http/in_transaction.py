@@ -16,7 +16,15 @@ from .journal import find, replay_of
 from .options import Options, keeps_writes
 from .problem import Kind, Problem, log, problem_of
 from .recorded import Recorded
-from .request_transaction import RequestTransaction, Savepoint, abandon, has_ended, is_closed
+from .request_transaction import (
+    RequestTransaction,
+    Savepoint,
+    abandon,
+    base_of,
+    has_ended,
+    is_closed,
+    is_invalidated,
+)
 from .responses import recorded_of
 from .retry import async_retried
 
@@ -39,6 +47,9 @@ class TransactionAttempt:
         self._open = open_transaction
         self._identity = identity
         self._run = run
+        self._base: Any = None
+        self.has_begun = False
+        """Whether the request is claimed. Until then its task can be cancelled."""
 
     async def response(self) -> Response:
         """Returns the response after the commit. Raises Problem or the error of the handler."""
@@ -46,6 +57,7 @@ class TransactionAttempt:
             stack, connection, outcome = await async_retried(self._begin)
         except Exception as error:
             raise_caused(problem_of(error), error)
+        self.has_begun = isinstance(outcome, Claimed)
         if not isinstance(outcome, Claimed):
             await _roll_back(stack, connection)
             return await self._not_claimed(outcome)
@@ -64,7 +76,7 @@ class TransactionAttempt:
             recorded = recorded_of(self._options, self._identity, response)
             await self._record(AsyncIdem(connection), recorded)
         except Exception as error:
-            is_lost = is_closed(connection)
+            is_lost = is_closed(connection) or is_invalidated(self._base)
             await _roll_back(stack, connection)
             problem = problem_of(error)
             raise_caused(Problem(Kind.UNAVAILABLE) if is_lost else problem, error)
@@ -72,6 +84,7 @@ class TransactionAttempt:
             await stack.aclose()
         except Exception as error:
             raise_caused(problem_of(error, is_committing=True), error)
+        self._run.is_recorded = True
         return response
 
     async def _begin(self) -> tuple[AsyncExitStack, Any, Outcome]:
@@ -83,6 +96,7 @@ class TransactionAttempt:
         async with AsyncExitStack() as stack:
             connection = await stack.enter_async_context(self._open())
             outcome = await AsyncIdem(connection).run(claim)
+            self._base = await base_of(connection)
             return stack.pop_all(), connection, outcome
         raise AssertionError("the context manager has swallowed an exception")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..async_idem import AsyncIdem
 from ..async_lease import AsyncLease, async_lease
-from ..errors import IdemError, LeaseLostError
+from ..errors import IdemError, LeaseLostError, LeaseNotCompletedError
 from ..executors import raise_caused
 from ..leases import Exhausted
 from ..once import AsyncQuery, OnUnknown
@@ -86,6 +86,9 @@ class LeaseAttempt:
                     lease.give_back()
         except LeaseLostError:
             return await self._after_loss(response)
+        except LeaseNotCompletedError as error:
+            log.exception("the source of IdempotencyMiddleware has not committed a completion")
+            raise Problem(Kind.IN_DOUBT) from error
         except Exception as error:
             if self._is_completed and response is not None:
                 # The last check of the lease has failed. The completion has committed before it.
@@ -120,8 +123,15 @@ class LeaseAttempt:
         begin = statements.begin_record(
             identity.message_id, identity.destination, identity.fingerprint
         )
+
+        async def bind(idem: AsyncIdem) -> None:
+            # Fails in autocommit mode, in which the completion and the record would be two commits.
+            await idem.run(statements.FORBID_COMMIT)
+            await idem.run(begin)
+            await idem.run(statements.ALLOW_COMMIT)
+
         try:
-            await async_short_transaction(self._open, lambda idem: idem.run(begin))
+            await async_short_transaction(self._open, bind)
         except Exception as error:
             lease.give_back()
             if isinstance(error, IdemError) and error.sqlstate == "23000":
@@ -141,10 +151,10 @@ class LeaseAttempt:
     async def _complete(self, lease: AsyncLease, response: Response) -> None:
         """Records the response and completes the lease, in one transaction."""
         identity = self._identity
-        recorded = self._recorded = recorded_of(self._options, identity, response)
-        finish = statements.finish_record(identity.message_id, identity.destination, recorded)
 
         async def complete() -> None:
+            recorded = self._recorded = recorded_of(self._options, identity, response)
+            finish = statements.finish_record(identity.message_id, identity.destination, recorded)
             async with self._open() as connection:
                 await lease.complete(connection)
                 await AsyncIdem(connection).run(finish)
@@ -155,7 +165,7 @@ class LeaseAttempt:
             raise
         except Exception as error:
             raise_caused(problem_of(error).after_work(), error)
-        self._is_completed = True
+        self._is_completed = self._run.is_recorded = True
 
     async def _after_loss(self, response: Response | None) -> Response:
         """Returns the response after another process, or a commit without a reply, has won."""
@@ -169,5 +179,6 @@ class LeaseAttempt:
         if found is None:
             raise Problem(Kind.IN_DOUBT)
         if found == self._recorded:
+            self._run.is_recorded = True
             return response
         return replay_of(found, self._identity)

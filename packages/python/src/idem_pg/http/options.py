@@ -14,6 +14,7 @@ from .scope import Scope
 
 SHORTEST_LEASE, LONGEST_LEASE = timedelta(milliseconds=100), timedelta(days=1)
 MEBIBYTE = 1 << 20
+LONGEST_LENGTH_DIGITS = 19
 
 
 def all_statuses(_status: int) -> bool:
@@ -81,6 +82,15 @@ class Options:
         Statuses after which another attempt may succeed are never recorded.
         """
         return 200 <= status < 500 and status not in (409, 429) and self.keep_statuses(status)
+
+
+def content_length_of(text: str) -> int:
+    """Returns the value of a header Content-Length, or 0 if it is not a number."""
+    if not text.isdecimal():
+        return 0
+    if len(text) > LONGEST_LENGTH_DIGITS:
+        raise Problem(Kind.UNREADABLE_REQUEST, "the header Content-Length has too many digits")
+    return int(text)
 
 
 def keeps_writes(status: int, *, is_requested: bool) -> bool:

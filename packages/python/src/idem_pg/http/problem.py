@@ -95,7 +95,8 @@ class Problem(Exception):  # noqa: N818
 
         The handler may have had an effect outside of the database.
         """
-        return Problem(Kind.IN_DOUBT) if self.kind is Kind.UNAVAILABLE else self
+        is_unknown = self.kind in (Kind.UNAVAILABLE, Kind.FAILED)
+        return Problem(Kind.IN_DOUBT) if is_unknown else self
 
     def headers(self, retry_after: timedelta) -> list[tuple[str, str]]:
         headers = [("content-type", "application/problem+json")]

@@ -55,6 +55,10 @@ class Recorded:
         lower = [(name.lower(), value) for name, value in headers]
         dropped = _OF_THE_CONNECTION | _named_by_connection(lower)
         kept = [(name, value) for name, value in lower if name not in dropped and is_kept(name)]
+        for name, value in kept:
+            if not _is_sendable(name + value):
+                log.warning("the header %r of a response cannot be recorded", name)
+                raise Problem(Kind.FAILED)
         return cls(fingerprint.hex(), status, kept, body)
 
     @classmethod
@@ -62,6 +66,8 @@ class Recorded:
         """Reads the value of the journal. Raises Problem if it is no recorded response."""
         try:
             headers = [(str(name), str(text)) for name, text in value["headers"]]
+            if not all(_is_sendable(name + text) for name, text in headers):
+                raise ValueError("a header that cannot be sent")
             body = base64.b64decode(value["body_base64"], validate=True)
             return cls(str(value["fingerprint"]), int(value["status"]), headers, body)
         except (TypeError, KeyError, ValueError, binascii.Error) as error:
@@ -79,6 +85,11 @@ class Recorded:
     def replayed_headers(self) -> Headers:
         """Returns the headers of the replayed response."""
         return [*self.headers, (REPLAYED, "true")]
+
+
+def _is_sendable(text: str) -> bool:
+    """Returns whether a header can contain this text. Each character is one byte."""
+    return not any(character in "\r\n\0" or character > "\xff" for character in text)
 
 
 def _named_by_connection(headers: Headers) -> set[str]:

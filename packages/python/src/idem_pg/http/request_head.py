@@ -7,9 +7,9 @@ from typing import Any
 from urllib.parse import quote
 
 from .application import HttpScope
+from .fingerprint import UNQUOTED
 from .key import HEADER
-
-_UNQUOTED = "/!$&'()*+,;=:@~%"
+from .options import content_length_of
 
 
 class RequestHead:
@@ -34,14 +34,13 @@ class RequestHead:
     @property
     def path_and_query(self) -> bytes:
         """The path and the query as the client has sent them."""
-        path = self.scope.get("raw_path") or quote(self.scope["path"], safe=_UNQUOTED).encode()
+        path = self.scope.get("raw_path") or quote(self.scope["path"], safe=UNQUOTED).encode()
         query = self.scope.get("query_string", b"")
         return bytes(path + b"?" + query if query else path)
 
     @property
     def content_length(self) -> int:
-        text = self.headers.get("content-length", "0")
-        return int(text) if text.isdecimal() else 0
+        return content_length_of(self.headers.get("content-length", "0"))
 
     def _joined(self) -> Mapping[str, str]:
         joined: dict[str, str] = {}

@@ -81,6 +81,48 @@ def is_closed(connection: Any) -> bool:
     return kind_of(connection) == "asyncpg.Connection" and executors.is_closed(connection)
 
 
+async def base_of(connection: Any) -> Any:
+    """Returns the connection of SQLAlchemy under a connection or session, or None.
+
+    Its pool then drops connections that come back in a transaction.
+    """
+    match kind_of(connection):
+        case "sqlalchemy.AsyncConnection":
+            base = connection
+        case "sqlalchemy.AsyncSession":
+            base = await connection.connection()
+        case _:
+            return None
+    from sqlalchemy import event
+
+    pool = base.engine.pool
+    if not event.contains(pool, "checkin", _drop_if_in_transaction):
+        event.listen(pool, "checkin", _drop_if_in_transaction)
+    return base
+
+
+def is_invalidated(base: Any) -> bool:
+    """Returns whether a connection of SQLAlchemy is lost. Later errors do not tell."""
+    return base is not None and bool(base.invalidated)
+
+
+def _drop_if_in_transaction(dbapi_connection: Any, record: Any) -> None:
+    """Closes a connection that comes back to its pool in a transaction.
+
+    After a COMMIT that the server has rejected, SQLAlchemy takes the transaction for ended, and
+    does not roll it back.
+    """
+    driver: Any = getattr(dbapi_connection, "driver_connection", None)
+    if hasattr(driver, "is_in_transaction"):
+        # A closed connection of asyncpg is in no transaction.
+        is_in_transaction = driver.is_in_transaction()
+    else:
+        status = getattr(getattr(driver, "info", None), "transaction_status", None)
+        is_in_transaction = getattr(status, "name", None) in ("INTRANS", "INERROR")
+    if is_in_transaction:
+        record.invalidate()
+
+
 def has_ended(connection: Any) -> bool:
     """Returns whether the transaction has ended for SQLAlchemy, because the handler ended it.
 

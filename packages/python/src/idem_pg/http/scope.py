@@ -26,8 +26,8 @@ class Scope:
         """Gives each caller its own keys.
 
         `caller` gets the request and returns the name of a tenant, an account or a user. If it
-        returns None, the request gets status 403. Derive the name from authenticated data: a client
-        that can name another caller can read the recorded responses of that caller.
+        returns None or "", the request gets status 403. Derive the name from authenticated data: a
+        client that can name another caller can read the recorded responses of that caller.
         """
         if not callable(caller):
             raise TypeError("Scope.by needs a function that returns the name of the caller")
@@ -60,7 +60,7 @@ class Scope:
         if self._caller is None:
             return "all:"
         caller = self._caller(request)
-        if caller is None or not _is_storable(caller):
+        if caller in (None, "") or not _is_storable(caller):
             raise Problem(Kind.UNKNOWN_CALLER)
         # The length distinguishes caller "a" with key "b:c" from caller "a:b" with key "c".
         return f"by:{len(caller.encode())}:{caller}:"

@@ -25,6 +25,7 @@ SET_SAVEPOINT = f"SAVEPOINT {SAVEPOINT}"
 UNDO_WRITES = f"ROLLBACK TO SAVEPOINT {SAVEPOINT}"
 KEEP_WRITES = f"RELEASE SAVEPOINT {SAVEPOINT}"
 
+FORBID_COMMIT: Statement[None] = Call("idem_forbid_commit").nothing()
 ALLOW_COMMIT: Statement[None] = Call("idem_allow_commit").nothing()
 
 
