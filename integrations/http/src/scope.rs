@@ -15,7 +15,7 @@ type Caller = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 
 impl Scope {
     /// Gives each caller its own keys. `caller` returns the name of a tenant, an account or a user.
-    /// If it returns `None`, the request gets status 403.
+    /// If it returns `None` or an empty name, the request gets status 403.
     ///
     /// Derive the caller from authenticated data. A client that can name another caller can read
     /// the recorded responses of that caller.
@@ -36,7 +36,8 @@ impl Scope {
         let Some(caller) = &self.0 else {
             return Ok(format!("all:{key}"));
         };
-        let caller = caller(parts).ok_or(Problem::UnknownCaller)?;
+        let caller = caller(parts).filter(|caller| !caller.is_empty());
+        let caller = caller.ok_or(Problem::UnknownCaller)?;
         // The length distinguishes caller "a" with key "b:c" from caller "a:b" with key "c".
         Ok(format!("by:{}:{caller}:{key}", caller.len()))
     }

@@ -143,6 +143,9 @@ async fn each_caller_has_its_own_keys() {
             .send(&ask("k"))
             .await
             .assert_problem(403, "unknown-caller");
+        // Otherwise all callers without a name would get each other's responses.
+        let unnamed = fixture.send(&ask("k").with("x-tenant", "")).await;
+        unnamed.assert_problem(403, "unknown-caller");
         assert_eq!((fixture.runs(), fixture.claims().await), (4, 4), "{mode:?}");
     }
 }
