@@ -6,7 +6,7 @@ const ATTEMPTS = 6;
 const FIRST_PAUSE_MS = 50;
 
 /** Repeats `work` while it fails with a retryable error, at most six times. */
-export async function again<T>(work: (attempt: number) => Promise<T>): Promise<T> {
+export async function retry<T>(work: (attempt: number) => Promise<T>): Promise<T> {
   for (let attempt = 1; ; attempt += 1) {
     try {
       return await work(attempt);

@@ -1,12 +1,13 @@
 /** Makes external calls once, and records their results. */
 
-import { again } from "./backoff.js";
+import { retry } from "./backoff.js";
 import { CallFailedError, CallNotDone, CallRefused, describe } from "./call-errors.js";
 import type { CallFailure } from "./call-errors.js";
-import { LeaseLostError, storable } from "./errors.js";
+import { IdemError, LeaseLostError, storable } from "./errors.js";
 import { idem, type Idem } from "./idem.js";
 import { textOfJson } from "./json.js";
 import type { MessageId } from "./message-id.js";
+import type { Renewal } from "./renewal.js";
 import type { BegunCall, Step } from "./statements/journal.js";
 import type { Client, Transactor } from "./transactions/pool.js";
 
@@ -32,7 +33,7 @@ export interface UnknownCall extends CallContext {
  * - `repeat`: make the call again with the same key.
  * - `fail`: make no call, and fail with a `CallFailedError` whose failure is `unknown`.
  * - a function: query the external system. `{ found }` is recorded as the result. With null the
- *   call is made.
+ *   call is made. After any error of the function the result is still not known.
  */
 export type OnUnknown<T> = "repeat" | "fail" | ((call: UnknownCall) => Promise<Found<T> | null>);
 
@@ -50,17 +51,20 @@ export interface CallOwner {
   readonly destination: string;
   readonly token: bigint;
   readonly leaseMs: number;
-  readonly signal: AbortSignal;
 }
 
 /** The external calls of a leased message. */
 export class ExternalCalls<C extends Client> {
   readonly #transactor: Transactor<C>;
   readonly #owner: CallOwner;
+  readonly #renewal: Renewal;
+  /** The names of the steps that this process executes now. */
+  readonly #inProgress = new Set<string>();
 
-  constructor(transactor: Transactor<C>, owner: CallOwner) {
+  constructor(transactor: Transactor<C>, owner: CallOwner, renewal: Renewal) {
     this.#transactor = transactor;
     this.#owner = owner;
+    this.#renewal = renewal;
   }
 
   /** See `once` of `Lease`. */
@@ -70,9 +74,24 @@ export class ExternalCalls<C extends Client> {
     call: (context: CallContext) => Promise<T>,
     options: OnceOptions<T>,
   ): Promise<T> {
-    const { id, destination, signal } = this.#owner;
+    this.#renewal.throwIfLost();
+    if (this.#inProgress.has(name)) throw inProgress(name);
+    this.#inProgress.add(name);
+    try {
+      return await this.#execute(name, request, call, options);
+    } finally {
+      this.#inProgress.delete(name);
+    }
+  }
+
+  async #execute<T>(
+    name: string,
+    request: unknown,
+    call: (context: CallContext) => Promise<T>,
+    options: OnceOptions<T>,
+  ): Promise<T> {
+    const { id, destination } = this.#owner;
     const step: Step = { id, destination, step: name };
-    signal.throwIfAborted();
     const begun = await this.#begin(step, request);
     switch (begun.state) {
       case "done":
@@ -88,11 +107,15 @@ export class ExternalCalls<C extends Client> {
         break;
     }
     // A process that was paused since the step began makes no call.
-    signal.throwIfAborted();
-    return this.#made(step, () => call(contextOf(begun, signal)));
+    this.#renewal.throwIfLost();
+    return this.#made(step, () => call(this.#contextOf(begun)));
   }
 
-  /** Begins the call. After a lost reply it is unknown because of this process itself. */
+  /**
+   * Begins the call. After a lost reply to COMMIT the transaction is repeated, and the step is
+   * unknown because of the first try, which has made no call. So the step is still new. But if the
+   * first try was rolled back, the step can be unknown because of another process.
+   */
   async #begin(step: Step, request: unknown): Promise<BegunCall> {
     const { token } = this.#owner;
     let first: BegunCall | undefined;
@@ -101,7 +124,7 @@ export class ExternalCalls<C extends Client> {
       first ??= begun;
       return begun;
     });
-    return first?.state === "new" ? first : last;
+    return first !== undefined && isUnknownBecauseOf(first, last) ? first : last;
   }
 
   /** Finds out the result of an earlier attempt. Returns null if the call is to be made. */
@@ -119,23 +142,32 @@ export class ExternalCalls<C extends Client> {
           "had an effect",
       );
     }
-    const context = { ...contextOf(begun, this.#owner.signal), begunAt: begun.begunAt };
-    const found = await this.#reported(step, () => onUnknown(context));
+    const found = await this.#query(step, begun, onUnknown);
     return found === null ? null : { found: await this.#finish(step, found.found) };
   }
 
-  /** Makes the call and records its result. */
-  async #made<T>(step: Step, call: () => Promise<T>): Promise<T> {
-    return this.#finish(step, await this.#reported(step, call));
+  /** Queries the external system. An error of the query does not show the result of the call. */
+  async #query<T>(
+    { step }: Step,
+    begun: BegunCall,
+    onUnknown: (call: UnknownCall) => Promise<Found<T> | null>,
+  ): Promise<Found<T> | null> {
+    try {
+      return await onUnknown({ ...this.#contextOf(begun), begunAt: begun.begunAt });
+    } catch (error) {
+      throw failed(step, "uncertain", error);
+    }
   }
 
-  /** Executes a request, and records its error. */
-  async #reported<T>(step: Step, request: () => Promise<T>): Promise<T> {
+  /** Makes the call, and records its result or its error. */
+  async #made<T>(step: Step, call: () => Promise<T>): Promise<T> {
+    let response: T;
     try {
-      return await request();
+      response = await call();
     } catch (error) {
       throw await this.#fail(step, error);
     }
+    return this.#finish(step, response);
   }
 
   /** Returns the result as later attempts get it: through JSON. */
@@ -148,14 +180,12 @@ export class ExternalCalls<C extends Client> {
 
   async #fail(step: Step, error: unknown): Promise<CallFailedError> {
     const failure = failureOf(error);
-    const why = storable(describe(error));
-    if (failure !== "uncertain") await this.#recordFailure(step, why, failure, error);
-    return new CallFailedError(step.step, failure, MESSAGES[failure](step.step, why), error);
+    if (failure !== "uncertain") await this.#recordFailure(step, failure, error);
+    return failed(step.step, failure, error);
   }
 
   async #recordFailure(
     step: Step,
-    why: string,
     failure: "refused" | "not_done",
     cause: unknown,
   ): Promise<void> {
@@ -164,7 +194,7 @@ export class ExternalCalls<C extends Client> {
       await this.#write(async (on) => {
         // The holder of the next lease may be making the call, so only the holder records.
         await on.extend(owner, { leaseMs: owner.leaseMs });
-        await on.journal.failCall(step, why, { retryable: failure === "not_done" });
+        await on.journal.failCall(step, whyOf(cause), { retryable: failure === "not_done" });
       });
     } catch (error) {
       if (!(error instanceof LeaseLostError)) throw error;
@@ -175,17 +205,47 @@ export class ExternalCalls<C extends Client> {
 
   /** A write can be repeated after a lost reply, because it writes the same values again. */
   #write<T>(work: (on: Idem) => Promise<T>): Promise<T> {
-    return again(() => this.#transactor.run((client) => work(idem(client))));
+    return retry(() => this.#transactor.run((client) => work(idem(client))));
+  }
+
+  #contextOf(begun: BegunCall): CallContext {
+    const { signal } = this.#renewal;
+    return { idempotencyKey: begun.idempotencyKey, attempt: begun.attempt, signal };
   }
 }
 
-function contextOf(begun: BegunCall, signal: AbortSignal): CallContext {
-  return { idempotencyKey: begun.idempotencyKey, attempt: begun.attempt, signal };
+/** Returns whether the step is unknown because the first try committed, and its reply was lost. */
+function isUnknownBecauseOf(first: BegunCall, begun: BegunCall): boolean {
+  return (
+    first.state === "new" &&
+    begun.state === "unknown" &&
+    first.begunAt?.getTime() === begun.begunAt?.getTime()
+  );
+}
+
+function inProgress(step: string): IdemError {
+  return new IdemError(`step "${step}" is in progress under this lease`, {
+    hint: "Wait for the first call of once, or use another name for the step.",
+    retryable: false,
+  });
 }
 
 function failureOf(error: unknown): Exclude<CallFailure, "unknown"> {
   if (error instanceof CallRefused) return "refused";
   return error instanceof CallNotDone ? "not_done" : "uncertain";
+}
+
+/** Returns the error of `once` after this error of a call or of a query. */
+function failed(
+  step: string,
+  failure: Exclude<CallFailure, "unknown">,
+  error: unknown,
+): CallFailedError {
+  return new CallFailedError(step, failure, MESSAGES[failure](step, whyOf(error)), error);
+}
+
+function whyOf(error: unknown): string {
+  return storable(describe(error));
 }
 
 const MESSAGES = {

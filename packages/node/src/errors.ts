@@ -43,8 +43,9 @@ export class LeaseLostError extends IdemError {
 }
 
 /**
- * The connection was lost during COMMIT, so the transaction may or may not have committed. Do not
- * acknowledge the message: when it is delivered again, its claim shows whether it was committed.
+ * The reply to COMMIT is missing: the connection was lost, or the driver stopped waiting. So the
+ * transaction may or may not have committed. Do not acknowledge the message: when it is delivered
+ * again, its claim shows whether it was committed.
  */
 export class CommitUnknownError extends IdemError {
   override name = "CommitUnknownError";
@@ -75,7 +76,7 @@ export function leaseError(error: unknown): IdemError {
 export function commitError(error: unknown): IdemError {
   if (serverError(error)?.severity === "ERROR") return idemError(error);
   return new CommitUnknownError(
-    "the connection was lost during COMMIT: the transaction may or may not have committed",
+    "the reply to COMMIT is missing: the transaction may or may not have committed",
     { sqlstate: serverError(error)?.sqlstate, retryable: true, cause: error },
   );
 }

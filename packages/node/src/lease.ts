@@ -1,10 +1,10 @@
 /** Leases that are renewed in the background. */
 
-import { again } from "./backoff.js";
+import { retry } from "./backoff.js";
 import { ExternalCalls, type CallContext, type OnceOptions } from "./calls.js";
 import { asyncDispose } from "./dispose.js";
 import type { Effects } from "./effects.js";
-import { CommitUnknownError, IdemError, LeaseLostError, storable } from "./errors.js";
+import { CommitUnknownError, IdemError, leaseError, LeaseLostError, storable } from "./errors.js";
 import { executeOn } from "./executors/index.js";
 import { idem, type Idem } from "./idem.js";
 import type { Letter } from "./letter.js";
@@ -12,7 +12,9 @@ import type { MessageId } from "./message-id.js";
 import type { Held, LeaseOutcome } from "./outcomes.js";
 import { Renewal } from "./renewal.js";
 import { runOn } from "./run.js";
-import { SHORT_LOCK_TIMEOUT, type ReleaseOptions } from "./statements/leases.js";
+import { FORBID_COMMIT } from "./statements/commit.js";
+import { completeAndAllowCommit, SHORT_LOCK_TIMEOUT } from "./statements/leases.js";
+import type { ReleaseOptions } from "./statements/leases.js";
 import { transactorOf } from "./transactions/index.js";
 import type { Client, ClientOf, Pool, Transactor } from "./transactions/pool.js";
 
@@ -100,7 +102,7 @@ export class Lease<C extends Client> implements Held, Disposable {
       ...timing,
       extend: () => this.#run((on) => on.extend(this, { leaseMs })),
     });
-    this.#calls = new ExternalCalls(transactor, this);
+    this.#calls = new ExternalCalls(transactor, this, this.#renewal);
   }
 
   /** Aborts when the lease is lost or may be lost: another process may work on the message. */
@@ -115,7 +117,8 @@ export class Lease<C extends Client> implements Held, Disposable {
    * Fails before the call if the lease is lost. Fails with a `CallFailedError` if there is no
    * result. A call that throws `CallRefused` is never made again. After `CallNotDone` the next
    * attempt makes it as if for the first time. After any other error the next attempt decides with
-   * `onUnknown` what to do.
+   * `onUnknown` what to do. Fails with an `IdemError` while the same step is in progress under this
+   * lease.
    *
    * @param step the name of the call, 1 to 255 bytes. It is unique in the message.
    * @param request the content of the call. It must be the same at every attempt.
@@ -135,7 +138,7 @@ export class Lease<C extends Client> implements Held, Disposable {
    * After an error the lease is still renewed.
    *
    * If the reply to a completion without a function was lost, the completion is sent again. With a
-   * function this fails with a `CommitUnknownError`.
+   * function this fails with a `CommitUnknownError`. The function cannot commit or roll back.
    */
   async complete(
     effects: Effects | ((client: C) => Promise<Effects | undefined>) = [],
@@ -164,7 +167,8 @@ export class Lease<C extends Client> implements Held, Disposable {
 
   /**
    * Stops the renewal. A message that is not completed, released or buried is released with an
-   * error, so its attempt counts. If that fails, the lease expires.
+   * error, so its attempt counts. If that fails or no connection is free until the lease ends, the
+   * lease expires.
    */
   async dispose(): Promise<void> {
     this.#renewal.stop();
@@ -176,9 +180,9 @@ export class Lease<C extends Client> implements Held, Disposable {
       await runOn(executeOn(client))(SHORT_LOCK_TIMEOUT);
       await idem(client).release(this, { error });
     });
-    await released.catch((failed: unknown) => {
-      if (!(failed instanceof IdemError)) throw failed;
-    });
+    // The caller may hold the only connection of the pool.
+    const failed = await this.#renewal.beforeTheEnd(released);
+    if (failed instanceof Error && !(failed instanceof IdemError)) throw failed;
   }
 
   [asyncDispose](): Promise<void> {
@@ -186,16 +190,22 @@ export class Lease<C extends Client> implements Held, Disposable {
   }
 
   #completeWith(work: (client: C) => Promise<Effects | undefined>): Promise<string[]> {
-    return this.#transactor.run(async (client) => {
+    const beginning = { first: FORBID_COMMIT, isolation: "read committed" } as const;
+    let isWorkDone = false;
+    const completed = this.#transactor.transact(beginning, async (client) => {
       const effects = (await work(client)) ?? [];
+      isWorkDone = true;
       this.#renewal.stop();
-      return idem(client).complete(this, effects);
+      return { commit: true, last: completeAndAllowCommit(this, effects) };
+    });
+    return completed.catch((error: unknown) => {
+      throw isWorkDone ? leaseError(error) : error;
     });
   }
 
   async #completeAgain(effects: Effects): Promise<string[]> {
     let isUnknown = false;
-    return again(() =>
+    return retry(() =>
       this.#run((on) => on.complete(this, effects)).catch(async (error: unknown) => {
         // The completion whose reply was lost has ended the lease.
         if (isUnknown && error instanceof LeaseLostError) return this.#completed(error);

@@ -51,8 +51,8 @@ const CONFLICTS: ReadonlySet<string | undefined> = new Set(["40001", "40P01"]);
  * });
  * ```
  *
- * An error of the handler rolls back and is thrown as it is. If the connection is lost during
- * COMMIT, this function fails with a `CommitUnknownError`.
+ * An error of the handler rolls back and is thrown as it is. If the reply to COMMIT is missing,
+ * this function fails with a `CommitUnknownError`.
  *
  * @param pool a `Pool` of node-postgres or the `sql` of postgres.js.
  */

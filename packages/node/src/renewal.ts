@@ -33,6 +33,18 @@ export class Renewal {
     return this.#lost.signal;
   }
 
+  /**
+   * Throws a `LeaseLostError` if the lease is lost. Also aborts after the end of the lease, because
+   * in a process that was paused a reply can be handled before the timer that aborts.
+   */
+  throwIfLost(): void {
+    if (!this.signal.aborted && performance.now() >= this.#endsAtMs) {
+      this.stop();
+      this.#lost.abort(expired());
+    }
+    this.signal.throwIfAborted();
+  }
+
   stop(): void {
     this.#stops += 1;
     clearTimeout(this.#timer);
@@ -65,7 +77,7 @@ export class Renewal {
     const pauseMs = Math.max(1, this.#options.leaseMs / 20);
     while (!isStopped()) {
       const askedAtMs = performance.now();
-      const result = await this.#beforeTheEnd(this.#options.extend());
+      const result = await this.beforeTheEnd(this.#options.extend());
       if (result === undefined) {
         this.#endsAtMs = askedAtMs + this.#options.leaseMs;
         return undefined;
@@ -77,11 +89,11 @@ export class Renewal {
   }
 
   /** Returns the error of an attempt, or a `LeaseLostError` when the lease ends before it. */
-  async #beforeTheEnd(attempt: Promise<void>): Promise<unknown> {
+  async beforeTheEnd(attempt: Promise<void>): Promise<unknown> {
     let timer: NodeJS.Timeout | undefined;
-    const expired = new Promise<LeaseLostError>((resolve) => {
+    const end = new Promise<LeaseLostError>((resolve) => {
       const expire = () => {
-        resolve(new LeaseLostError("the lease ended before it was renewed", { retryable: true }));
+        resolve(expired());
       };
       timer = setTimeout(expire, Math.max(0, this.#endsAtMs - performance.now()));
       timer.unref();
@@ -91,11 +103,15 @@ export class Renewal {
       (error: unknown) => error ?? new Error("the attempt failed"),
     );
     try {
-      return await Promise.race([outcome, expired]);
+      return await Promise.race([outcome, end]);
     } finally {
       clearTimeout(timer);
     }
   }
+}
+
+function expired(): LeaseLostError {
+  return new LeaseLostError("the lease ended before it was renewed", { retryable: true });
 }
 
 /** Does not keep the process alive, as the timer of the next renewal. */

@@ -150,6 +150,21 @@ for (const [name, open] of Object.entries(POOLS)) {
       assert.deepEqual(rows, [[1]]);
     });
 
+    test("completion whose work has ended its transaction is an error", async () => {
+      const held = await acquired(pool, "m-20", destination);
+      const completed = (statement: string) =>
+        held.complete(async (client) => {
+          await execute(client, statement);
+          return { topic: "t", payload: 1 };
+        });
+      await assert.rejects(completed("COMMIT"), { code: "2D000" });
+      await assert.rejects(completed("ROLLBACK"), { name: "IdemError", sqlstate: "25P01" });
+      await assert.rejects(completed("ROLLBACK AND CHAIN"), { sqlstate: "25P01" });
+      assert.equal(await isClaimed("m-20", destination), false);
+      await held.complete();
+      assert.equal(await isClaimed("m-20", destination), true);
+    });
+
     test("lease is renewed after a completion that failed", async () => {
       const held = await acquired(pool, "m-10", destination, 1000);
       const failed = held.complete({ topic: "", payload: 1 });
@@ -223,6 +238,19 @@ for (const [name, open] of Object.entries(POOLS)) {
         assert.ok(performance.now() - start < 10_000);
       });
       assert.equal(await isClaimed("m-12", destination), true);
+    });
+
+    test("end of a lease does not wait for a connection", { timeout: 10_000 }, async () => {
+      const single = open({ max: 1 });
+      const held = await acquired(single.pool, "m-13", destination, 300);
+      await transactions(single.pool)(async () => {
+        // This transaction has the only connection of the pool.
+        await held.dispose();
+      });
+      await single.close();
+      const next = await acquired(pool, "m-13", destination);
+      assert.equal(next.attempt, 2);
+      await next.complete();
     });
 
     test("connection is no pool", async () => {

@@ -7,6 +7,11 @@ import { describe, test } from "node:test";
 
 import { CallFailedError, CallNotDone, CallRefused } from "../src/index.js";
 import { lease, LeaseLostError, transactions, type OnUnknown, type Pool } from "../src/index.js";
+import { ExternalCalls, type CallOwner } from "../src/calls.js";
+import { CommitUnknownError } from "../src/errors.js";
+import { Renewal } from "../src/renewal.js";
+import { transactorOf } from "../src/transactions/index.js";
+import type { Client, Transactor } from "../src/transactions/pool.js";
 import { POOLS } from "./pools.js";
 import { start } from "./programs.js";
 import { startProxy } from "./proxy.js";
@@ -24,6 +29,20 @@ async function acquired(pool: Pool, id: string, destination: string, leaseMs = 3
 
 function notCalled(): Promise<never> {
   return Promise.reject(new Error("the call was made"));
+}
+
+type Run = Transactor<Client>["run"];
+
+/** Returns the calls of a lease whose transactions `run` executes. The lease is not renewed. */
+function callsOf(pool: Pool, held: CallOwner, leaseMs: number, run: (on: Run) => Run) {
+  const transactor = transactorOf(pool) as Transactor<Client>;
+  const around: Transactor<Client> = {
+    transact: (beginning, work) => transactor.transact(beginning, work),
+    run: run((work, isolation) => transactor.run(work, isolation)),
+  };
+  const extend = () => new Promise<void>(() => undefined);
+  const renewal = new Renewal({ leaseMs, askedAtMs: performance.now(), extend });
+  return { calls: new ExternalCalls(around, held, renewal), renewal };
 }
 
 async function stateOf(id: string, destination: string, step = "charge"): Promise<unknown> {
@@ -118,10 +137,14 @@ for (const [name, open] of Object.entries(POOLS)) {
     test("query that fails leaves the call unknown", async () => {
       await killedDuringCall("m-6");
       const held = await acquired(pool, "m-6", destination);
-      const onUnknown: OnUnknown<string> = () => Promise.reject(new Error("no reply"));
-      const failed = held.once("charge", request, notCalled, { onUnknown });
-      await assert.rejects(failed, { name: "CallFailedError", failure: "uncertain" });
-      assert.deepEqual(await stateOf("m-6", destination), ["unknown", null]);
+      // Also an error of a call says nothing about the call if the query throws it.
+      const causes = [new Error("no reply"), new CallRefused("403"), new CallNotDone("not sent")];
+      for (const cause of causes) {
+        const onUnknown: OnUnknown<string> = () => Promise.reject(cause);
+        const failed = held.once("charge", request, notCalled, { onUnknown });
+        await assert.rejects(failed, { name: "CallFailedError", failure: "uncertain", cause });
+        assert.deepEqual(await stateOf("m-6", destination), ["unknown", null]);
+      }
     });
 
     test("error of the call decides about the next attempt", async () => {
@@ -166,6 +189,70 @@ for (const [name, open] of Object.entries(POOLS)) {
       assert.equal(await held.once("charge", request, call, { onUnknown: "fail" }), "r-10");
       assert.equal(proxy.lost(), 1);
       assert.deepEqual(await stateOf("m-10", destination), ["done", "r-10"]);
+    });
+
+    test("start that was rolled back is not new", async () => {
+      const held = await acquired(pool, "m-13", destination);
+      let tries = 0;
+      const { calls, renewal } = callsOf(pool, held, 30_000, (run) => async (work) => {
+        tries += 1;
+        if (tries > 1) return run(work);
+        const rollback = new Error("the server rolls back");
+        const rolledBack = run(async (client) => {
+          await work(client);
+          throw rollback;
+        });
+        await assert.rejects(rolledBack, rollback);
+        // Another process begins the step before the retry.
+        const begun = ["m-13", destination, JSON.stringify(request)];
+        await query("SELECT idem_begin_call($1, $2, 'charge', $3)", begun);
+        throw new CommitUnknownError("the reply was lost", { retryable: true });
+      });
+      const failed = calls.once("charge", request, notCalled, { onUnknown: "fail" });
+      await assert.rejects(failed, { name: "CallFailedError", failure: "unknown" });
+      assert.equal(tries, 2);
+      renewal.stop();
+    });
+
+    test("process paused until the lease ended makes no call", async () => {
+      const leaseMs = 500;
+      const held = await acquired(pool, "m-14", destination);
+      const { calls, renewal } = callsOf(pool, held, leaseMs, (run) => async (work) => {
+        const result = await run(work);
+        // The process executes nothing, also no timer, until the lease has ended.
+        const resumesAt = performance.now() + leaseMs;
+        while (performance.now() < resumesAt);
+        return result;
+      });
+      const failed = calls.once("charge", request, notCalled, { onUnknown: "repeat" });
+      await assert.rejects(failed, LeaseLostError);
+      assert.ok(renewal.signal.reason instanceof LeaseLostError);
+      assert.deepEqual(await stateOf("m-14", destination), ["unknown", null]);
+    });
+
+    test("step in progress is not executed a second time", async () => {
+      const held = await acquired(pool, "m-15", destination);
+      const options = { onUnknown: "repeat" } as const;
+      let made = 0;
+      let end: (() => void) | undefined;
+      const ended = new Promise<void>((resolve) => (end = resolve));
+      const call = async () => {
+        made += 1;
+        await ended;
+        return "r-15";
+      };
+      const first = held.once("charge", request, call, options);
+      await assert.rejects(held.once("charge", request, notCalled, options), {
+        name: "IdemError",
+        message: 'step "charge" is in progress under this lease',
+        retryable: false,
+      });
+      // Another step is independent.
+      assert.equal(await held.once("mail", 1, () => Promise.resolve("m"), options), "m");
+      end?.();
+      assert.equal(await first, "r-15");
+      assert.equal(await held.once("charge", request, notCalled, options), "r-15");
+      assert.equal(made, 1);
     });
 
     test("failure is recorded by the holder of the lease only", async () => {

@@ -2,7 +2,10 @@
 
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
+import { EventEmitter, once } from "node:events";
 import { describe, test } from "node:test";
+
+import pg from "pg";
 
 import { CommitUnknownError, idem, IdemError, process, transactions } from "../src/index.js";
 import { asExecutor, execute, POOLS } from "./pools.js";
@@ -21,6 +24,29 @@ async function written(destination: string, note: string): Promise<unknown> {
   );
   return count;
 }
+
+test("client of a handler cannot be released", async (t) => {
+  const pool = new pg.Pool({ max: 1 });
+  t.after(() => pool.end());
+  const destination = `process-release-${randomUUID()}`;
+  const failed = process(pool, { id: "m-1", destination }, (client) => {
+    client.release();
+    return Promise.resolve();
+  });
+  await assert.rejects(failed, { name: "IdemError", message: /^release\(\)/ });
+  assert.equal(await isClaimed("m-1", destination), false);
+  assert.equal(pool.idleCount, 1);
+});
+
+test("transaction of its own needs no privilege of a consumer", async () => {
+  const role = `test_${randomUUID().replaceAll("-", "")}`;
+  await query(`CREATE ROLE ${role} LOGIN`);
+  const pool = new pg.Pool({ max: 1, user: role });
+  const rows = await transactions(pool)((client) => execute(client, "SELECT current_user AS u"));
+  assert.deepEqual(rows, [{ u: role }]);
+  await pool.end();
+  await query(`DROP ROLE ${role}`);
+});
 
 for (const [name, open] of Object.entries(POOLS)) {
   describe(`process with ${name}`, { concurrency: false }, () => {
@@ -112,6 +138,46 @@ for (const [name, open] of Object.entries(POOLS)) {
       assert.equal(await isClaimed("m-6", destination), false);
     });
 
+    test("handler that rolls back records no effect", async () => {
+      for (const statement of ["ROLLBACK", "ROLLBACK AND CHAIN", "SELECT 1; ROLLBACK"]) {
+        const failed = process(pool, { id: "m-13", destination }, async (client) => {
+          await execute(client, statement);
+          return { topic: "receipts", payload: 1 };
+        });
+        await assert.rejects(failed, { name: "IdemError" });
+        assert.equal(await isClaimed("m-13", destination), false);
+      }
+      const after = await process(pool, { id: "m-13", destination }, () => Promise.resolve());
+      assert.equal(after.outcome, "processed");
+    });
+
+    test("branch that goes on after the end writes nothing", async () => {
+      const single = open({ max: 1 });
+      const events = new EventEmitter();
+      const failure = new Error("the other branch failed");
+      const failed = process(single.pool, { id: "m-14", destination }, async (client) => {
+        const late = async () => {
+          await once(events, "send");
+          await Promise.resolve()
+            .then(() => execute(client, WORK, [destination, "late"]))
+            .catch((error: unknown) => events.emit("failed", error));
+        };
+        await Promise.all([late(), Promise.reject(failure)]);
+      });
+      await assert.rejects(failed, failure);
+      // The only connection of the pool is in the transaction of another message.
+      await process(single.pool, { id: "m-15", destination }, async (client) => {
+        const ended = once(events, "failed") as Promise<unknown[]>;
+        events.emit("send");
+        const [error] = await ended;
+        assert.match(String(error), /the transaction has ended/);
+        await execute(client, WORK, [destination, "other"]);
+      });
+      assert.equal(await written(destination, "late"), 0);
+      assert.equal(await written(destination, "other"), 1);
+      await single.close();
+    });
+
     test("killed process commits nothing", async () => {
       const program = await start("work", name, "m-7", destination);
       assert.equal(program.line, "written");
@@ -146,6 +212,7 @@ for (const [name, open] of Object.entries(POOLS)) {
         assert.ok(error instanceof CommitUnknownError, String(error));
         assert.equal(error.retryable, true);
         assert.ok(error.cause instanceof Error);
+        assert.match(error.message, /^the reply to COMMIT is missing/);
         return true;
       });
       assert.equal(proxy.lost(), 1);
@@ -207,7 +274,11 @@ for (const [name, open] of Object.entries(POOLS)) {
         await query("SELECT pg_terminate_backend($1, 20000)", [pid]);
         await execute(client, "SELECT 1");
       });
-      await assert.rejects(failed);
+      await assert.rejects(failed, (error) => {
+        assert.match(String(error), /terminat|not queryable|CONNECTION_CLOSED/);
+        return !(error instanceof CommitUnknownError);
+      });
+      assert.equal(await isClaimed("m-10", destination), false);
       const again = await process(pool, { id: "m-10", destination }, () => Promise.resolve());
       assert.equal(again.outcome, "processed");
     });
@@ -239,6 +310,40 @@ for (const [name, open] of Object.entries(POOLS)) {
         isolation: "serializable",
       });
       assert.deepEqual(Object.values(level[0] as object), ["serializable"]);
+    });
+
+    test("transaction of its own that has ended is an error", async () => {
+      const run = transactions(pool);
+      const ends = ["ROLLBACK", "COMMIT", "ROLLBACK; BEGIN", "COMMIT AND CHAIN"];
+      for (const [n, statement] of ends.entries()) {
+        const ended = run(async (client) => {
+          await idem(asExecutor(client)).tryClaim(`t-3-${String(n)}`, destination);
+          await execute(client, statement);
+        });
+        await assert.rejects(ended, { name: "IdemError", sqlstate: "25P01" }, statement);
+      }
+      assert.equal(await isClaimed("t-3-0", destination), false);
+      assert.equal(await run(() => Promise.resolve("still works")), "still works");
+    });
+
+    test("failed statement that is not awaited is an error", async () => {
+      const failed = transactions(pool)(async (client) => {
+        await idem(asExecutor(client)).tryClaim("t-4", destination);
+        execute(client, "SELECT 1/0").catch(() => undefined);
+      });
+      await assert.rejects(failed, IdemError);
+      assert.equal(await isClaimed("t-4", destination), false);
+    });
+
+    test("savepoint of the work does not end its transaction", async () => {
+      await transactions(pool)(async (client) => {
+        await execute(client, "SAVEPOINT a");
+        await execute(client, WORK, [destination, "undone"]);
+        await execute(client, "ROLLBACK TO SAVEPOINT a");
+        await execute(client, WORK, [destination, "kept"]);
+      });
+      assert.equal(await written(destination, "undone"), 0);
+      assert.equal(await written(destination, "kept"), 1);
     });
 
     test("close", close);

@@ -1,6 +1,7 @@
 /** The server of the tests, which PGHOST, PGPORT, PGUSER and PGDATABASE define. */
 
 import { randomUUID } from "node:crypto";
+import { after } from "node:test";
 
 import pg from "pg";
 
@@ -16,10 +17,15 @@ export async function query(text: string, values: unknown[] = []): Promise<unkno
   }
 }
 
-/** Creates another database with the extension, and returns its name. */
+/** Creates another database with the extension for a file of tests, and returns its name. */
 export async function createDatabase(): Promise<string> {
   const database = `test_${randomUUID().replaceAll("-", "")}`;
+  const { PGDATABASE: first } = process.env;
   await query(`CREATE DATABASE ${database}`);
+  after(async () => {
+    process.env["PGDATABASE"] = first ?? "postgres";
+    await query(`DROP DATABASE ${database} WITH (FORCE)`);
+  });
   const client = new pg.Client({ database });
   await client.connect();
   await client.query("CREATE EXTENSION idem");

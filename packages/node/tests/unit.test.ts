@@ -3,6 +3,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import pg from "pg";
+
 import { idem, IdemError, LeaseLostError, process, transactions } from "../src/index.js";
 import type { Executor, Pool } from "../src/index.js";
 import { storable } from "../src/errors.js";
@@ -94,6 +96,19 @@ test("object that executes nothing is a TypeError", () => {
   }
 });
 
+test("object that connects must be a connection", async () => {
+  const { executor, sent } = fake(true);
+  const connect = () => Promise.resolve();
+  assert.throws(() => idem({ ...executor, connect } as unknown as Executor), {
+    name: "TypeError",
+    message: /not a pool/,
+  });
+  assert.equal(sent.length, 0);
+  const pooled = { ...executor, connect, release: () => undefined };
+  assert.equal(await idem(pooled).tryClaim("m", "d"), true);
+  idem(new pg.Client());
+});
+
 test("zero byte in a literal is an error", async () => {
   const texts: string[] = [];
   const client = {
@@ -181,6 +196,19 @@ async function alive<T>(work: Promise<T>): Promise<T> {
     clearInterval(timer);
   });
 }
+
+test("lease that has ended aborts before its timer", () => {
+  const extend = () => Promise.resolve();
+  const held = new Renewal({ leaseMs: 1000, askedAtMs: performance.now(), extend });
+  held.throwIfLost();
+  assert.equal(held.signal.aborted, false);
+  held.stop();
+  const ended = new Renewal({ leaseMs: 1000, askedAtMs: performance.now() - 1000, extend });
+  assert.throws(() => {
+    ended.throwIfLost();
+  }, LeaseLostError);
+  assert.ok(ended.signal.reason instanceof LeaseLostError);
+});
 
 test("extension that fails after a stop does not abort", async () => {
   const { renewed, next } = renewal(150);

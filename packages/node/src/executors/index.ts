@@ -9,7 +9,7 @@ import { prisma, type PrismaTransaction } from "./prisma.js";
 import { query, type QueryExecutor } from "./query.js";
 import { typeorm, type TypeOrmManager } from "./typeorm.js";
 
-/** What executes a statement in the transaction of the user. A pool is none. */
+/** What executes statements in the transaction of the user. A pool is not an executor. */
 export type Executor =
   | QueryExecutor
   | PostgresTransaction

@@ -3,13 +3,14 @@
 import type { Row } from "../statements/statement.js";
 import { hasMethods, member, type Library } from "./execute.js";
 
+/** The connection of a transaction, as node-postgres has it: a `Client` or a `PoolClient`. */
+export type QueryExecutor = Connection & (Connected | PoolClient | Client);
+
 /**
- * The connection of a transaction, as node-postgres has it: a `Client` or a `PoolClient`.
- *
  * The members of type `never` exclude a `Pool`, which has `query` too, and the objects of other
  * libraries.
  */
-export interface QueryExecutor {
+interface Connection {
   query(text: string, values: unknown[]): Promise<{ rows: unknown[] }>;
   /** Excludes `Pool` of node-postgres. */
   readonly totalCount?: never;
@@ -19,16 +20,34 @@ export interface QueryExecutor {
   readonly $client?: never;
 }
 
+/** Excludes an object that connects, such as a wrapper of a pool. */
+interface Connected {
+  readonly connect?: never;
+}
+
+/** A connection that connects, and is given back to its pool. */
+interface PoolClient {
+  // eslint-disable-next-line @typescript-eslint/no-explicit-any
+  release(...parameters: any[]): unknown;
+}
+
+/** A connection that connects, and has no pool. Only connections have parsers of types. */
+interface Client {
+  // eslint-disable-next-line @typescript-eslint/no-explicit-any
+  getTypeParser(...parameters: any[]): unknown;
+}
+
 export const query: Library = {
   executeOn(candidate) {
     if (!isQueryExecutor(candidate)) return undefined;
     return async (text, values) => (await candidate.query(text, [...values])).rows as Row[];
   },
-  // A pool of node-postgres or one with the same interface, for example of Neon.
+  // A pool of node-postgres, one with the same interface, for example of Neon, or a wrapper of one.
   isPool: (candidate) =>
     hasMethods(candidate, "query", "connect") &&
     (typeof member(candidate, "totalCount") === "number" ||
-      typeof member(candidate, "idleCount") === "number"),
+      typeof member(candidate, "idleCount") === "number" ||
+      !(hasMethods(candidate, "release") || hasMethods(candidate, "getTypeParser"))),
 };
 
 function isQueryExecutor(candidate: object): candidate is QueryExecutor {

@@ -3,7 +3,8 @@
 import { UnexpectedResultError } from "../errors.js";
 import { textOfId, type MessageId } from "../message-id.js";
 import type { ClaimOutcome } from "../outcomes.js";
-import { boolean, booleans, nothing, nullable, text, time } from "./columns.js";
+import { boolean, booleans, nullable, text, time } from "./columns.js";
+import { FORBIDDEN } from "./commit.js";
 import { FunctionCall, type Statement, type Values } from "./statement.js";
 
 export interface ClaimOptions {
@@ -17,8 +18,6 @@ export interface ClaimOptions {
 
 const OUTCOME = text("outcome");
 const HANDLED_AT = nullable(time("handled_at"));
-
-const FORBIDDEN = nothing("idem_forbid_commit()");
 
 export function claim(
   id: MessageId,

@@ -9,8 +9,9 @@ import {
 import type { JsonObject } from "../json.js";
 import type { MessageId } from "../message-id.js";
 import { isBytes } from "../payload.js";
-import { boolean, bytes, integer, json, nothing, nullable, text, time, uuids } from "./columns.js";
+import { boolean, bytes, integer, json, nullable, text, time, uuids } from "./columns.js";
 import type { Column } from "./columns.js";
+import { ALLOWED, allowCommit } from "./commit.js";
 import { FunctionCall, type Statement } from "./statement.js";
 
 export function record(
@@ -25,8 +26,6 @@ export function record(
     .value(uuids);
 }
 
-const ALLOWED = nothing("idem_allow_commit()");
-
 /**
  * Records effects, if there are any, and allows COMMIT. One statement, so that COMMIT stays
  * forbidden if the effects are not recorded.
@@ -36,9 +35,7 @@ export function recordAndAllowCommit(
   destination: string,
   effects: Effects,
 ): Statement<string[]> {
-  if (Array.isArray(effects) && effects.length === 0) {
-    return { text: `SELECT ${ALLOWED.sql}`, values: [], decode: () => [] };
-  }
+  if (Array.isArray(effects) && effects.length === 0) return allowCommit([]);
   return new FunctionCall("idem_record_effects")
     .id(id)
     .text(destination)

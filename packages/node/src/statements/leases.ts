@@ -7,6 +7,7 @@ import type { MessageId } from "../message-id.js";
 import type { LeaseOutcome, LeaseToken } from "../outcomes.js";
 import { bytesOf } from "../payload.js";
 import { bigint, integer, milliseconds, nothing, nullable, text, uuids } from "./columns.js";
+import { ALLOWED } from "./commit.js";
 import { FunctionCall, type Statement, type Values } from "./statement.js";
 
 export interface LeaseOptions {
@@ -82,6 +83,16 @@ export function extend(lease: LeaseToken, options: LeaseOptions): Statement<unde
 
 export function complete(lease: LeaseToken, effects: Effects): Statement<string[]> {
   return withToken("idem_complete", lease).jsonText(textOfEffects(effects)).value(uuids);
+}
+
+/**
+ * Completes, and allows COMMIT. One statement, so that the message is not completed if the
+ * transaction of its work has ended.
+ */
+export function completeAndAllowCommit(lease: LeaseToken, effects: Effects): Statement<string[]> {
+  return withToken("idem_complete", lease)
+    .jsonText(textOfEffects(effects))
+    .valueAnd(uuids, ALLOWED);
 }
 
 /** Returns the time until the next attempt in milliseconds, or null if there is none. */

@@ -18,8 +18,9 @@ export type Transactions<C> = <T>(
 
 /**
  * Returns a function that executes another function in a transaction of its own: BEGIN, the
- * function, COMMIT. An error of the function rolls back. Fails with a `CommitUnknownError` if the
- * connection is lost during COMMIT.
+ * function, COMMIT. An error of the function rolls back. Fails with 25P01 if the function
+ * itself has ended the transaction, and with a `CommitUnknownError` if the reply to
+ * COMMIT is missing.
  *
  * @param pool a `Pool` of node-postgres or the `sql` of postgres.js.
  */

@@ -2,6 +2,8 @@
 
 import { commitError, idemError, IdemError } from "../errors.js";
 import type { Parameter, Row, Statement } from "../statements/statement.js";
+import { checkMark, markError, MARK_TRANSACTION } from "./mark.js";
+import { PgFence } from "./pg-fence.js";
 import { beginText, type Beginning, type Ending, type Isolation, type Transactor } from "./pool.js";
 
 /** What this package needs of a `PoolClient`. */
@@ -29,9 +31,10 @@ export class PgTransactor<C extends PgClient> implements Transactor<C> {
     beginning: Beginning<F>,
     work: (client: C, first: F) => Promise<Ending<T>>,
   ): Promise<T> {
-    return this.#on(async (client) => {
+    return this.#on(async (client, fence) => {
       const first = await beginWith(client, beginning);
-      const ending = await work(client, first);
+      const ending = await work(fence.around(client), first);
+      fence.end();
       if (ending.commit) return ending.last.decode(await commit(client, ending.last));
       // A connection that is lost now has nothing to commit. The pool removes it.
       await rollback(client).catch(ignore);
@@ -40,24 +43,28 @@ export class PgTransactor<C extends PgClient> implements Transactor<C> {
   }
 
   run<T>(work: (client: C) => Promise<T>, isolation: Isolation = "read committed"): Promise<T> {
-    return this.#on(async (client) => {
-      await client.query(beginText(isolation)).catch(rethrow);
-      const value = await work(client);
-      await commit(client);
-      return value;
+    const beginning = { first: MARK_TRANSACTION, isolation };
+    const committed = this.transact<undefined, T>(beginning, async (client) => ({
+      commit: true,
+      last: checkMark(await work(client)),
+    }));
+    return committed.catch((error: unknown) => {
+      throw markError(error);
     });
   }
 
   /** Executes `work` on a connection. After an error the connection is rolled back, or closed. */
-  async #on<T>(work: (client: C) => Promise<T>): Promise<T> {
+  async #on<T>(work: (client: C, fence: PgFence) => Promise<T>): Promise<T> {
     const client = await this.#connect().catch(rethrow);
     // Without a listener, a connection that is lost between two statements ends the process. The
     // next statement fails, so the error is not ignored.
     client.on("error", ignore);
+    const fence = new PgFence();
     let broken = false;
     try {
-      return await work(client);
+      return await work(client, fence);
     } catch (error) {
+      fence.end();
       broken = await rollback(client).then(
         () => false,
         () => true,
@@ -85,8 +92,8 @@ async function beginWith<F>(client: PgClient, beginning: Beginning<F>): Promise<
  * the statement fails. A COMMIT of a failed transaction rolls back, and reports this by its command
  * tag only.
  */
-async function commit(client: PgClient, last?: Statement<unknown>): Promise<Row[]> {
-  const text = last === undefined ? "COMMIT" : `${withLiterals(last, client)}; COMMIT`;
+async function commit(client: PgClient, last: Statement<unknown>): Promise<Row[]> {
+  const text = `${withLiterals(last, client)}; COMMIT`;
   const replies = await client.query(text).catch((error: unknown) => {
     throw commitError(error);
   });

@@ -54,13 +54,16 @@ export interface Transactor<C> {
   /**
    * Executes `work` in a transaction, and ends it as `work` returns. An error of `work` rolls back.
    * Returns the value of the ending or the result of its statement. Fails with a
-   * `CommitUnknownError` if the connection is lost during COMMIT.
+   * `CommitUnknownError` if the reply to COMMIT is missing.
    */
   transact<F, T>(
     beginning: Beginning<F>,
     work: (client: C, first: F) => Promise<Ending<T>>,
   ): Promise<T>;
-  /** Executes `work` in a READ COMMITTED transaction, and commits it. */
+  /**
+   * Executes `work` in a READ COMMITTED transaction, and commits it. Fails with 25P01 if `work` has
+   * ended the transaction.
+   */
   run<T>(work: (client: C) => Promise<T>, isolation?: Isolation): Promise<T>;
 }
 

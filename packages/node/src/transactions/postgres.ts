@@ -1,11 +1,12 @@
 /** Transactions of postgres.js. */
 
 import { serverError } from "../driver-error.js";
-import { commitError, idemError } from "../errors.js";
+import { commitError, idemError, IdemError } from "../errors.js";
 import { PREPARED } from "../executors/postgres.js";
 import type { Row, Statement } from "../statements/statement.js";
+import { checkMark, markError, MARK_TRANSACTION } from "./mark.js";
 import type { Beginning, Ending, Isolation, Transactor } from "./pool.js";
-import { Fence, type PostgresClient } from "./postgres-fence.js";
+import { allOf, Fence, type PostgresClient } from "./postgres-fence.js";
 
 export type { PostgresClient };
 
@@ -42,16 +43,19 @@ export class PostgresTransactor<C extends PostgresClient> implements Transactor<
   ): Promise<T> {
     return this.#begin(beginning.isolation, async (client) => {
       const ending = await work(client, await execute(client, beginning.first));
-      if (!ending.commit) return ending;
-      // postgres.js sends COMMIT without waiting for the result.
-      const value = execute(client, ending.last);
-      value.catch(() => undefined);
-      return { commit: true, value };
+      return ending.commit ? committing(client, ending.last) : ending;
     });
   }
 
   run<T>(work: (client: C) => Promise<T>, isolation: Isolation = "read committed"): Promise<T> {
-    return this.#begin(isolation, async (client) => ({ commit: true, value: await work(client) }));
+    const committed = this.#begin(isolation, async (client) => {
+      // Shares a round trip with the first statement of the work.
+      void sent(client, MARK_TRANSACTION);
+      return committing(client, checkMark(await allOf(work(client))));
+    });
+    return committed.catch((error: unknown) => {
+      throw markError(error);
+    });
   }
 
   async #begin<T>(isolation: Isolation, work: (client: C) => Promise<Ended<T>>): Promise<T> {
@@ -59,9 +63,10 @@ export class PostgresTransactor<C extends PostgresClient> implements Transactor<
     const progress: Progress<T> = {};
     const options = isolation === "default" ? "" : `isolation level ${isolation}`;
     try {
-      const ended = await this.#sql.begin(options, (client) =>
+      const begun = this.#sql.begin(options, (client) =>
         worked(progress, () => fence.unlessEnded(() => work(fence.around(client)))),
       );
+      const ended = await Promise.race([begun, fence.left]);
       return await ended.value;
     } catch (error) {
       return await endingOf(progress, error);
@@ -91,16 +96,28 @@ function endingOf<T>({ ending, failure }: Progress<T>, error: unknown): T | Prom
     // The error of a ROLLBACK on a lost connection is less useful than that of the work.
     throw serverError(error)?.severity === "ERROR" ? error : failure.error;
   }
-  // The connection was lost before COMMIT.
-  if (ending === undefined) throw idemError(error);
+  // The connection was lost before COMMIT, or the last statement has failed.
+  if (ending === undefined || error instanceof IdemError) throw idemError(error);
   if (!ending.commit) return ending.value;
   // COMMIT has failed, or an earlier statement whose error the callback has ignored.
   throw commitError(error);
 }
 
+/** postgres.js sends COMMIT without waiting for the result of the last statement. */
+function committing<T>(client: PostgresClient, last: Statement<T>): Ended<T> {
+  return { commit: true, value: sent(client, last) };
+}
+
+/** Sends a statement whose error is looked at later. */
+function sent<T>(client: PostgresClient, statement: Statement<T>): Promise<T> {
+  const result = execute(client, statement);
+  result.catch(() => undefined);
+  return result;
+}
+
 async function execute<T>(client: PostgresClient, statement: Statement<T>): Promise<T> {
-  const sent = client.unsafe(statement.text, [...statement.values], PREPARED);
-  const rows = await sent.then(undefined, (error: unknown) => {
+  const query = client.unsafe(statement.text, [...statement.values], PREPARED);
+  const rows = await query.then(undefined, (error: unknown) => {
     throw idemError(error);
   });
   return statement.decode(rows as Row[]);

@@ -31,7 +31,16 @@ export interface Objects {
   kyselyTrx: Transaction<Accounts>;
   controlled: ControlledTransaction<Accounts>;
   own: { query(text: string, values: unknown[]): Promise<{ rows: { n: number }[] }> };
+  ownPooled: {
+    query(text: string, values: unknown[]): Promise<{ rows: { n: number }[] }>;
+    connect(): Promise<void>;
+    release(): void;
+  };
   pool: pg.Pool;
+  wrapper: {
+    query(text: string, values: unknown[]): Promise<{ rows: unknown[] }>;
+    connect(): Promise<pg.PoolClient>;
+  };
   sql: postgres.Sql;
   db: NodePgDatabase & { $client: pg.Pool };
   dbWithoutClient: NodePgDatabase;
@@ -51,11 +60,14 @@ export function transactionsAreExecutors(o: Objects): void {
   idem(o.kyselyTrx);
   idem(o.controlled);
   idem(o.own);
+  idem(o.ownPooled);
 }
 
 export function poolsAreNoExecutors(o: Objects): void {
   // @ts-expect-error A Pool of node-postgres.
   idem(o.pool);
+  // @ts-expect-error A wrapper of a pool.
+  idem(o.wrapper);
   // @ts-expect-error The sql of postgres.js.
   idem(o.sql);
   // @ts-expect-error A db of Drizzle.

@@ -1,0 +1,64 @@
+/**
+ * Keeps the statements of a transaction of node-postgres inside of it.
+ *
+ * A handler can continue after its end: if one branch of a `Promise.all` fails, the others go on.
+ * Their connection is in the pool again, where a statement is committed alone or becomes a part of
+ * the transaction of another message.
+ */
+
+import { IdemError } from "../errors.js";
+import type { PgClient } from "./pg.js";
+
+/** Methods that take the connection away from its transaction. */
+const OWNED: ReadonlySet<string | symbol> = new Set(["release", "end"]);
+
+type Method = (...parameters: unknown[]) => unknown;
+
+/** Sends no statement after the transaction has ended. */
+export class PgFence {
+  #hasEnded = false;
+
+  end(): void {
+    this.#hasEnded = true;
+  }
+
+  /** Returns the client for the work. Its statements fail after the end. */
+  around<C extends PgClient>(client: C): C {
+    return new Proxy(client, {
+      get: (target, name) => {
+        const value: unknown = Reflect.get(target, name);
+        if (typeof value !== "function") return value;
+        if (OWNED.has(name)) return ownedMethod(String(name));
+        const method = value.bind(target) as Method;
+        return name === "query" ? this.#checked(method) : method;
+      },
+    });
+  }
+
+  #checked(query: Method): Method {
+    return (...parameters) => {
+      if (!this.#hasEnded) return query(...parameters);
+      const error = new IdemError("the transaction has ended", { retryable: false });
+      if (returnsPromise(parameters)) return Promise.reject(error);
+      throw error;
+    };
+  }
+}
+
+function ownedMethod(name: string): Method {
+  return () => {
+    throw new IdemError(`${name}() of the client of a transaction is not supported`, {
+      hint: "The client is released when the transaction has ended.",
+      retryable: false,
+    });
+  };
+}
+
+/** With a callback, and for a cursor or a stream, `query` returns no promise. */
+function returnsPromise(parameters: readonly unknown[]): boolean {
+  const [first] = parameters;
+  if (typeof first === "object" && first !== null && ("submit" in first || "callback" in first)) {
+    return false;
+  }
+  return !parameters.some((parameter) => typeof parameter === "function");
+}
