@@ -111,8 +111,9 @@ impl<'c> SqlxConnection<'c> {
 
     /// Borrows the connection for a statement of the application: `&mut *idem.connection()?`.
     ///
-    /// Fails if the connection is in use. In `for row in ….fetch_all(&mut *idem.connection()?).await?`
-    /// it is borrowed until the end of the loop.
+    /// Fails if the connection is in use. In
+    /// `for row in ….fetch_all(&mut *idem.connection()?).await?` it is borrowed until the end of the
+    /// loop.
     pub fn connection(&self) -> Result<Borrowed<'_, &'c mut PgConnection>, Error> {
         self.0.borrow()
     }

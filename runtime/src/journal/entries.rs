@@ -168,9 +168,9 @@ impl Entries {
     }
 }
 
-/// Returns whether a step is unknown because of the first try, which found a new step. `begun_at` is
-/// the time of the attempt that made the step unknown. If the first try was rolled back, it is the
-/// time of an attempt of another process.
+/// Returns whether a step is unknown because of the first try, which found a new step. `begun_at`
+/// is the time of the attempt that made the step unknown. If the first try was rolled back, it is
+/// the time of an attempt of another process.
 fn is_unknown_because_of(first: &Begun, begun: &Begun) -> bool {
     first.state == CallState::New
         && begun.state == CallState::Unknown

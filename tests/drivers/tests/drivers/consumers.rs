@@ -340,8 +340,8 @@ impl Trial {
 
 /// Each message takes effect once: duplicates are ignored, and a message is neither lost nor paid
 /// twice when its consumer is killed before or after the commit. A message without an id or without
-/// an account is not lost, and a consumer that loses its broker ends. The same code without idem pays twice, and the
-/// same code with an early acknowledgement loses a message.
+/// an account is not lost, and a consumer that loses its broker ends. The same code without idem
+/// pays twice, and the same code with an early acknowledgement loses a message.
 async fn pays_once(name: &str, language: Language) -> Result<()> {
     let fixture = Fixture::start(name).await?;
     let output = fixture.output.clone();
