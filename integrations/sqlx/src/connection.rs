@@ -111,9 +111,8 @@ impl<'c> SqlxConnection<'c> {
 
     /// Borrows the connection for a statement of the application: `&mut *idem.connection()?`.
     ///
-    /// Fails if the connection is in use. In
-    /// `for row in ….fetch_all(&mut *idem.connection()?).await?` it is borrowed until the end of the
-    /// loop.
+    /// Fails if the connection is in use. It is borrowed until the end of the loop in
+    /// `for row in ….fetch_all(&mut *idem.connection()?).await?`.
     pub fn connection(&self) -> Result<Borrowed<'_, &'c mut PgConnection>, Error> {
         self.0.borrow()
     }
