@@ -3,21 +3,20 @@
 use tokio_postgres::error::SqlState;
 
 use super::{ErrorKind, kind::kind_of_server};
-use crate::redacted::{causes, server_text};
+use crate::redacted::{Described, causes, server_text};
 
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// The error of another driver than `tokio-postgres`. An [`Executor`](crate::Executor) for such a
 /// driver creates it.
 #[derive(Debug, thiserror::Error)]
-#[error("{text}")]
+#[error("{source}")]
 pub struct DriverError {
     kind: ErrorKind,
     state: Option<SqlState>,
     /// The server has returned an ERROR, after which the transaction is certainly rolled back.
     is_rejection: bool,
-    text: String,
-    source: Cause,
+    source: Described,
 }
 
 impl DriverError {
@@ -34,9 +33,11 @@ impl DriverError {
         Self {
             kind: kind_of_server(&state, is_fatal),
             is_rejection: !is_fatal,
-            text: server_text(&state, message, hint),
+            source: Described {
+                text: server_text(&state, message, hint),
+                source: source.into(),
+            },
             state: Some(state),
-            source: source.into(),
         }
     }
 
@@ -48,8 +49,10 @@ impl DriverError {
             kind,
             state: None,
             is_rejection: false,
-            text: causes(&*source, |_| false),
-            source,
+            source: Described {
+                text: causes(&*source, |_| false),
+                source,
+            },
         }
     }
 

@@ -5,7 +5,14 @@ use std::{error::Error, sync::Arc};
 use tokio_postgres::error::{DbError, SqlState};
 
 use super::{quoted_without_value, without_value};
-use crate::DriverError;
+
+/// An error whose text describes its causes too.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub(crate) struct Described {
+    pub text: String,
+    pub source: Box<dyn Error + Send + Sync>,
+}
 
 /// Describes a driver error with its cause, in one line. The text of the error itself is only "db
 /// error", or omits why a connection failed.
@@ -39,17 +46,12 @@ fn describe_known(error: &(dyn Error + 'static)) -> Option<String> {
         .or(shared)
         .and_then(tokio_postgres::Error::as_db_error)
         .or_else(|| error.downcast_ref());
-    let boxed = error.downcast_ref::<Box<DriverError>>();
-    let other = boxed.map(|boxed| &**boxed).or(error.downcast_ref());
-    let of_other_driver = || other.map(DriverError::to_string);
-    server
-        .map(describe_server)
-        .or_else(of_other_driver)
-        .or_else(|| {
-            error
-                .downcast_ref::<serde_json::Error>()
-                .map(|error| without_value(error))
-        })
+    let described = || error.downcast_ref::<Described>().map(Described::to_string);
+    server.map(describe_server).or_else(described).or_else(|| {
+        error
+            .downcast_ref::<serde_json::Error>()
+            .map(|error| without_value(error))
+    })
 }
 
 /// Returns the text of an error, without a value of the payload that it quotes. Every text is

@@ -5,7 +5,7 @@ mod causes;
 
 use std::fmt;
 
-pub(crate) use causes::server_text;
+pub(crate) use causes::{Described, server_text};
 pub use causes::{causes, describe};
 
 /// The length of a payload in bytes, for the `Debug` of a type that contains one.
