@@ -3,9 +3,9 @@
 import { UnexpectedResultError } from "../errors.js";
 import { textOfId, type MessageId } from "../message-id.js";
 import type { ClaimOutcome } from "../outcomes.js";
-import { boolean, booleans, nullable, text, time } from "./columns.js";
+import { boolean, booleans, nullable, text, time, type Values } from "./columns.js";
 import { FORBIDDEN } from "./commit.js";
-import { FunctionCall, type Statement, type Values } from "./statement.js";
+import { FunctionCall, type Statement } from "./statement.js";
 
 export interface ClaimOptions {
   /** Whether to wait for a concurrent claimer. True by default. */
@@ -16,15 +16,14 @@ export interface ClaimOptions {
   readonly sentAt?: Date | undefined;
 }
 
-const OUTCOME = text("outcome");
-const HANDLED_AT = nullable(time("handled_at"));
+const CLAIM = { outcome: text("outcome"), handledAt: nullable(time("handled_at")) };
 
 export function claim(
   id: MessageId,
   destination: string,
   options: ClaimOptions,
 ): Statement<ClaimOutcome> {
-  return claimCall(id, destination, options).row([OUTCOME, HANDLED_AT], claimOutcome);
+  return claimCall(id, destination, options).row(CLAIM, claimOutcome);
 }
 
 /** Also forbids COMMIT until `idem_allow_commit`, so that only the caller can commit. */
@@ -33,7 +32,7 @@ export function claimAndForbidCommit(
   destination: string,
   options: ClaimOptions,
 ): Statement<ClaimOutcome> {
-  return claimCall(id, destination, options).row([OUTCOME, HANDLED_AT, FORBIDDEN], claimOutcome);
+  return claimCall(id, destination, options).row({ ...CLAIM, forbidden: FORBIDDEN }, claimOutcome);
 }
 
 /** The same without options. It costs less, and does not return when the message was handled. */
@@ -53,8 +52,7 @@ function claimCall(id: MessageId, destination: string, options: ClaimOptions): F
     .option("sent_at", "time", options.sentAt);
 }
 
-function claimOutcome(row: Values): ClaimOutcome {
-  const outcome = row.get(OUTCOME);
+function claimOutcome({ outcome, handledAt }: Values<typeof CLAIM>): ClaimOutcome {
   switch (outcome) {
     case "claimed":
     case "in_progress":
@@ -62,7 +60,7 @@ function claimOutcome(row: Values): ClaimOutcome {
       return { outcome };
     case "duplicate":
     case "mismatch":
-      return { outcome, handledAt: row.get(HANDLED_AT) };
+      return { outcome, handledAt };
     default:
       throw new UnexpectedResultError(`a claim returned the outcome ${outcome}`);
   }

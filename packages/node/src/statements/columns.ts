@@ -1,11 +1,20 @@
 /** Columns of a result: an expression that every driver returns as text or bytes, and its value. */
 
 import { UnexpectedResultError } from "../errors.js";
+import type { JsonObject } from "../json.js";
 
 export interface Column<T> {
   readonly sql: string;
   readonly decode: (value: unknown) => T;
 }
+
+/** The columns of a row, by the names of their values. */
+export type Columns = Readonly<Record<string, Column<unknown>>>;
+
+/** The values of a row with these columns. */
+export type Values<C extends Columns> = {
+  readonly [N in keyof C]: C[N] extends Column<infer T> ? T : never;
+};
 
 /** Returns the column that is null if the value is null. */
 export function nullable<T>(column: Column<T>): Column<T | null> {
@@ -34,6 +43,10 @@ export function bigint(sql: string): Column<bigint> {
 
 export function json(sql: string): Column<unknown> {
   return { sql: `CAST(${sql} AS text)`, decode: (value) => JSON.parse(textOf(value)) as unknown };
+}
+
+export function jsonObject(sql: string): Column<JsonObject> {
+  return json(sql) as Column<JsonObject>;
 }
 
 /** An array of booleans. */

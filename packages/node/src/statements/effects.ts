@@ -6,11 +6,9 @@ import {
   type Effects,
   type OutgoingMessage,
 } from "../effects.js";
-import type { JsonObject } from "../json.js";
 import type { MessageId } from "../message-id.js";
 import { isBytes } from "../payload.js";
-import { boolean, bytes, integer, json, nullable, text, time, uuids } from "./columns.js";
-import type { Column } from "./columns.js";
+import { boolean, bytes, integer, jsonObject, nullable, text, time, uuids } from "./columns.js";
 import { ALLOWED, allowCommit } from "./commit.js";
 import { FunctionCall, type Statement } from "./statement.js";
 
@@ -55,43 +53,25 @@ export function tryRecord(
     .value(boolean);
 }
 
-const MESSAGE_ID = text("message_id");
-const ORDINAL = integer("ordinal");
-const TOPIC = text("topic");
-const KEY = nullable(text("key"));
-const TYPE = nullable(text("type"));
-const PAYLOAD = bytes("payload");
-const CONTENT_TYPE = text("content_type");
-const HEADERS = nullable(json("headers") as Column<JsonObject>);
-const TRACEPARENT = nullable(text("traceparent"));
-const DELIVER_AFTER = nullable(time("deliver_after"));
-const RECORDED_AT = time("recorded_at");
+const RECORDED_EFFECT = {
+  messageId: text("message_id"),
+  ordinal: integer("ordinal"),
+  topic: text("topic"),
+  key: nullable(text("key")),
+  type: nullable(text("type")),
+  payload: bytes("payload"),
+  contentType: text("content_type"),
+  headers: nullable(jsonObject("headers")),
+  traceparent: nullable(text("traceparent")),
+  deliverAfter: nullable(time("deliver_after")),
+  recordedAt: time("recorded_at"),
+};
 
 export function effects(id: MessageId, destination: string): Statement<RecordedEffect[]> {
-  const columns = [
-    MESSAGE_ID, ORDINAL, TOPIC, KEY, TYPE, PAYLOAD, CONTENT_TYPE, HEADERS, TRACEPARENT,
-    DELIVER_AFTER, RECORDED_AT,
-  ];
   return new FunctionCall("idem_effects")
     .id(id)
     .text(destination)
-    .rows(
-      columns,
-      (row) =>
-        new RecordedEffect({
-          messageId: row.get(MESSAGE_ID),
-          ordinal: row.get(ORDINAL),
-          topic: row.get(TOPIC),
-          key: row.get(KEY),
-          type: row.get(TYPE),
-          payload: row.get(PAYLOAD),
-          contentType: row.get(CONTENT_TYPE),
-          headers: row.get(HEADERS),
-          traceparent: row.get(TRACEPARENT),
-          deliverAfter: row.get(DELIVER_AFTER),
-          recordedAt: row.get(RECORDED_AT),
-        }),
-    );
+    .rows(RECORDED_EFFECT, (row) => new RecordedEffect(row));
 }
 
 export function replayEffects(id: MessageId, destination: string): Statement<number> {

@@ -54,25 +54,23 @@ export interface JournalEntry {
   readonly error: string | null;
 }
 
-const STATE = text("state");
-const IDEMPOTENCY_KEY = text("idempotency_key");
-const RESPONSE = nullable(json("response"));
-const ATTEMPT = integer("attempt");
-const BEGUN_AT = nullable(time("begun_at"));
-const ENDED_AT = nullable(time("ended_at"));
-const ERROR = nullable(text("error"));
-const STEP = text("step");
+const CALL = {
+  state: text("state"),
+  attempt: integer("attempt"),
+  begunAt: nullable(time("begun_at")),
+  response: nullable(json("response")),
+  error: nullable(text("error")),
+};
+const BEGUN_CALL = { ...CALL, idempotencyKey: text("idempotency_key") };
+const JOURNAL_ENTRY = { ...CALL, step: text("step"), endedAt: nullable(time("ended_at")) };
 
 export function beginCall(step: Step, options: BeginCallOptions): Statement<BegunCall> {
-  const columns = [STATE, IDEMPOTENCY_KEY, RESPONSE, ATTEMPT, BEGUN_AT, ERROR];
   return ofStep("idem_begin_call", step)
     .option("request", "json", options.request)
     .option("token", "bigint", options.token)
-    .row(columns, (row) => ({
-      idempotencyKey: row.get(IDEMPOTENCY_KEY),
-      attempt: row.get(ATTEMPT),
-      begunAt: row.get(BEGUN_AT),
-      ...progress(callState(row.get(STATE)), row.get(RESPONSE), row.get(ERROR)),
+    .row(BEGUN_CALL, ({ state, response, error, ...begun }) => ({
+      ...begun,
+      ...progress(callState(state), response, error),
     }));
 }
 
@@ -100,19 +98,10 @@ export function failCall(step: Step, error: string, retryable: boolean): Stateme
 }
 
 export function calls(id: MessageId, destination: string): Statement<JournalEntry[]> {
-  const columns = [STEP, STATE, ATTEMPT, BEGUN_AT, ENDED_AT, RESPONSE, ERROR];
   return new FunctionCall("idem_calls")
     .id(id)
     .text(destination)
-    .rows(columns, (row) => ({
-      step: row.get(STEP),
-      state: callState(row.get(STATE)),
-      attempt: row.get(ATTEMPT),
-      begunAt: row.get(BEGUN_AT),
-      endedAt: row.get(ENDED_AT),
-      response: row.get(RESPONSE),
-      error: row.get(ERROR),
-    }));
+    .rows(JOURNAL_ENTRY, (row) => ({ ...row, state: callState(row.state) }));
 }
 
 function ofStep(name: string, step: Step): FunctionCall {

@@ -6,9 +6,11 @@ import type { Letter } from "../letter.js";
 import type { MessageId } from "../message-id.js";
 import type { LeaseOutcome, LeaseToken } from "../outcomes.js";
 import { bytesOf } from "../payload.js";
-import { bigint, integer, milliseconds, nothing, nullable, text, uuids } from "./columns.js";
+import {
+  bigint, integer, milliseconds, nothing, nullable, text, uuids, type Values,
+} from "./columns.js";
 import { ALLOWED } from "./commit.js";
-import { FunctionCall, type Statement, type Values } from "./statement.js";
+import { FunctionCall, type Statement } from "./statement.js";
 
 export interface LeaseOptions {
   /** The duration of the lease: 1 millisecond to 1 day. 30 seconds by default. */
@@ -22,11 +24,13 @@ export interface ReleaseOptions {
   readonly final?: boolean | undefined;
 }
 
-const OUTCOME = text("outcome");
-const TOKEN = nullable(bigint("token"));
-const ATTEMPT = nullable(integer("attempt"));
-const RETRY_AFTER = nullable(milliseconds("retry_after"));
-const LAST_ERROR = nullable(text("last_error"));
+const LEASE = {
+  outcome: text("outcome"),
+  token: nullable(bigint("token")),
+  attempt: nullable(integer("attempt")),
+  retryAfterMs: nullable(milliseconds("retry_after")),
+  lastError: nullable(text("last_error")),
+};
 
 export function acquire(
   id: MessageId,
@@ -37,28 +41,28 @@ export function acquire(
     .id(id)
     .text(destination)
     .option("lease", "milliseconds", options.leaseMs)
-    .row([OUTCOME, TOKEN, ATTEMPT, RETRY_AFTER, LAST_ERROR], (row) =>
-      leaseOutcome(id, destination, row),
-    );
+    .row(LEASE, (row) => leaseOutcome(id, destination, row));
 }
 
-function leaseOutcome(id: MessageId, destination: string, row: Values): LeaseOutcome {
-  const outcome = row.get(OUTCOME);
+function leaseOutcome(
+  id: MessageId,
+  destination: string,
+  row: Values<typeof LEASE>,
+): LeaseOutcome {
+  const { outcome, token, attempt, lastError, retryAfterMs } = row;
   switch (outcome) {
     case "acquired":
     case "exhausted": {
-      const token = row.get(TOKEN);
-      const attempt = row.get(ATTEMPT);
       if (token === null || attempt === null) {
         throw new UnexpectedResultError(`the outcome ${outcome} has no token or attempt`);
       }
-      return { outcome, id, destination, token, attempt, lastError: row.get(LAST_ERROR) };
+      return { outcome, id, destination, token, attempt, lastError };
     }
     case "duplicate":
     case "dead":
       return { outcome };
     case "in_progress":
-      return { outcome, retryAfterMs: row.get(RETRY_AFTER) };
+      return { outcome, retryAfterMs };
     default:
       throw new UnexpectedResultError(`a lease returned the outcome ${outcome}`);
   }

@@ -1,9 +1,9 @@
 /** The statements of relays. */
 
-import type { JsonObject } from "../json.js";
 import { RelayMessage } from "../relay-message.js";
-import { bigint, boolean, bytes, integer, json, nothing, nullable, text, time } from "./columns.js";
-import type { Column } from "./columns.js";
+import {
+  bigint, boolean, bytes, integer, jsonObject, nothing, nullable, text, time,
+} from "./columns.js";
 import { FunctionCall, type Statement } from "./statement.js";
 import type { LeaseOptions } from "./leases.js";
 
@@ -22,49 +22,30 @@ export interface RelayNextOptions extends LeaseOptions {
 
 export type HandOverOptions = Omit<RelayNextOptions, "leaseMs">;
 
-const TOKEN = bigint("token");
-const SEQ = bigint("seq");
-const MESSAGE_ID = text("message_id");
-const TOPIC = text("topic");
-const KEY = nullable(text("key"));
-const TYPE = nullable(text("type"));
-const PAYLOAD = bytes("payload");
-const CONTENT_TYPE = text("content_type");
-const HEADERS = nullable(json("headers") as Column<JsonObject>);
-const TRACEPARENT = nullable(text("traceparent"));
-const RECORDED_AT = time("recorded_at");
-const SOURCE_DESTINATION = nullable(text("source_destination"));
+const RELAY_MESSAGE = {
+  token: bigint("token"),
+  seq: bigint("seq"),
+  messageId: text("message_id"),
+  topic: text("topic"),
+  key: nullable(text("key")),
+  type: nullable(text("type")),
+  payload: bytes("payload"),
+  contentType: text("content_type"),
+  headers: nullable(jsonObject("headers")),
+  traceparent: nullable(text("traceparent")),
+  recordedAt: time("recorded_at"),
+  sourceDestination: nullable(text("source_destination")),
+};
 
 export function relayNext(
   from: RelayPartition,
   options: RelayNextOptions,
 ): Statement<RelayMessage[]> {
-  const columns = [
-    TOKEN, SEQ, MESSAGE_ID, TOPIC, KEY, TYPE, PAYLOAD, CONTENT_TYPE, HEADERS, TRACEPARENT,
-    RECORDED_AT, SOURCE_DESTINATION,
-  ];
   return ofPartition("idem_relay_next", from)
     .option("max_effects", "integer", options.maxEffects)
     .option("lease", "milliseconds", options.leaseMs)
     .option("max_bytes", "integer", options.maxBytes)
-    .rows(
-      columns,
-      (row) =>
-        new RelayMessage({
-          token: row.get(TOKEN),
-          seq: row.get(SEQ),
-          messageId: row.get(MESSAGE_ID),
-          topic: row.get(TOPIC),
-          key: row.get(KEY),
-          type: row.get(TYPE),
-          payload: row.get(PAYLOAD),
-          contentType: row.get(CONTENT_TYPE),
-          headers: row.get(HEADERS),
-          traceparent: row.get(TRACEPARENT),
-          recordedAt: row.get(RECORDED_AT),
-          sourceDestination: row.get(SOURCE_DESTINATION),
-        }),
-    );
+    .rows(RELAY_MESSAGE, (row) => new RelayMessage(row));
 }
 
 export function relayAck(from: RelayPartition, token: bigint): Statement<undefined> {

@@ -9,7 +9,7 @@
 import { UnexpectedResultError } from "../errors.js";
 import { textOfId, type MessageId } from "../message-id.js";
 import { textOfJson } from "../json.js";
-import type { Column } from "./columns.js";
+import type { Column, Columns, Values } from "./columns.js";
 
 /** A value of a parameter. */
 export type Parameter = string | Uint8Array | null;
@@ -88,18 +88,18 @@ export class FunctionCall {
     return this.#add(sql, encode(value), `${name} => `);
   }
 
-  /** Returns the statement that reads the columns of the function's rows. */
-  rows<T>(columns: readonly Column<unknown>[], decode: (row: Values) => T): Statement<T[]> {
-    const list = columns.map((column, n) => `${column.sql} AS c${String(n + 1)}`).join(", ");
+  /** Returns the statement that reads these columns of the function's rows. */
+  rows<C extends Columns, T>(columns: C, decode: (row: Values<C>) => T): Statement<T[]> {
+    const list = Object.values(columns).map(({ sql }, n) => `${sql} AS c${String(n + 1)}`);
     return {
-      text: `SELECT ${list} FROM ${this.#call()}`,
+      text: `SELECT ${list.join(", ")} FROM ${this.#call()}`,
       values: this.#values,
-      decode: (rows) => rows.map((row) => decode(new Values(row, columns))),
+      decode: (rows) => rows.map((row) => decode(valuesOf(row, columns))),
     };
   }
 
-  /** Returns the statement that reads the columns of the function's only row. */
-  row<T>(columns: readonly Column<unknown>[], decode: (row: Values) => T): Statement<T> {
+  /** Returns the statement that reads these columns of the function's only row. */
+  row<C extends Columns, T>(columns: C, decode: (row: Values<C>) => T): Statement<T> {
     const all = this.rows(columns, decode);
     return { ...all, decode: (rows) => only(all.decode(rows)) };
   }
@@ -135,22 +135,13 @@ export class FunctionCall {
   }
 }
 
-/** The values of a row, by the position of the column. */
-export class Values {
-  readonly #row: Row;
-  readonly #columns: readonly Column<unknown>[];
-
-  constructor(row: Row, columns: readonly Column<unknown>[]) {
-    this.#row = row;
-    this.#columns = columns;
-  }
-
-  /** Returns the value of the column. */
-  get<T>(column: Column<T>): T {
-    const position = this.#columns.indexOf(column) + 1;
-    if (position === 0) throw new UnexpectedResultError(`no column ${column.sql} in the statement`);
-    return column.decode(this.#row[`c${String(position)}`]);
-  }
+/** Returns the values of a row, whose columns are named by their position. */
+function valuesOf<C extends Columns>(row: Row, columns: C): Values<C> {
+  const values = Object.entries(columns).map(([name, column], n) => [
+    name,
+    column.decode(row[`c${String(n + 1)}`]),
+  ]);
+  return Object.fromEntries(values) as Values<C>;
 }
 
 /** The types of optional arguments. */
