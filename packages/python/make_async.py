@@ -38,13 +38,18 @@ IDEM = [
     (r"return self\.run\(", "return await self.run("),
 ]
 
-# What modules have in common that open transactions.
-OPENING = [
-    (r"from \.idem import", "from .async_idem import"),
-    (r"collections.abc import ", "collections.abc import Awaitable, Coroutine, "),
+# What modules have in common that run short transactions.
+SHORT_TRANSACTIONS = [
+    (r"from (\.+)idem import", r"from \1async_idem import"),
     (r"\b(Lease|Query|Renewal|Transactions)\b", r"Async\1"),
     (r"\b(short_transaction|transactions)\b(?=[(,`]|$)", r"async_\1"),
-    (r"(return|=) (idem\.|async_short_transaction)", r"\1 await \2"),
+    (r"((?:return|=) |^ +)(idem\.|async_short_transaction\()", r"\1await \2"),
+]
+
+# What modules have in common that get functions of the user.
+OPENING = [
+    (r"collections.abc import ", "collections.abc import Awaitable, Coroutine, "),
+    *SHORT_TRANSACTIONS,
 ]
 
 LEASE = [
@@ -57,7 +62,6 @@ LEASE = [
     (r"work: Callable\[\[AsyncIdem\], Any\]", "work: Callable[[AsyncIdem], Awaitable[Any]]"),
     (r"\bself\.(_run|_begin|_finish|_fail|_end|_complete|_release|once)\(", r"await self.\1("),
     (r"self\._renewal\.uninterrupted", "await self._renewal.uninterrupted"),
-    (r"^( +)idem\.", r"\1await idem."),
     (r"(return|=) (call\(|on_unknown\(|AsyncIdem\(connection)", r"\1 await \2"),
     (r"__(enter|exit)__", r"__a\1__"),
 ]
@@ -73,10 +77,44 @@ TOOLS = [
     (r"Callable\[P, T\]", "Callable[P, Coroutine[Any, Any, T]]"),
     (r"is_asynchronous=False", "is_asynchronous=True"),
     (r"    _give_up\(", "    await _give_up("),
-    (r"^( +)async_short_transaction\(", r"\1await async_short_transaction("),
 ]
 
-MODULES = {"idem.py": IDEM, "lease.py": LEASE, "tools.py": TOOLS}
+ATTEMPT = [
+    waiting("__init__"),
+    *SHORT_TRANSACTIONS,
+    (r"\bAttempt\b", "AsyncAttempt"),
+    (r"\bself\.(_found|_replayed)\(", r"await self.\1("),
+]
+
+LEASED = [
+    waiting("__init__|is_lost|status_of|recorded_of|response_of|note_record"),
+    (r"\bLeased?(Attempt|Handler)\b", r"Async\g<0>"),
+    *OPENING,
+    (
+        r"from \.\.lease import AsyncLease, lease",
+        "from ..async_lease import AsyncLease, async_lease",
+    ),
+    (r"from \.attempt import Attempt", "from .async_attempt import AsyncAttempt"),
+    (r"\(Attempt\[", "(AsyncAttempt["),
+    (r"= lease\(", "= await async_lease("),
+    (r"call: Callable\[\[str\], Any\]", "call: Callable[[str], Awaitable[Any]]"),
+    (r"\bretried\b", "async_retried"),
+    (r" with (acquired|self\._open\(\))", r" async with \1"),
+    (
+        r"\bself\.(_not_acquired|_bind_key|_handled|_complete|_after_loss|_found|_replayed"
+        r"|_lease\.once|_handler\.run|_handler\.stop)\(",
+        r"await self.\1(",
+    ),
+    (r"^( +)(acquired\.complete|AsyncIdem|async_retried)\(", r"\1await \2("),
+]
+
+MODULES = {
+    "idem.py": IDEM,
+    "lease.py": LEASE,
+    "tools.py": TOOLS,
+    "http/attempt.py": ATTEMPT,
+    "http/leased.py": LEASED,
+}
 
 
 def converted(name: str, text: str) -> str:
@@ -96,7 +134,7 @@ def converted(name: str, text: str) -> str:
 def main() -> None:
     for name in MODULES:
         source = PACKAGE / name
-        target = source.with_name(f"async_{name}")
+        target = source.with_name(f"async_{source.name}")
         text = converted(name, source.read_text())
         if "--check" not in sys.argv:
             target.write_text(text)

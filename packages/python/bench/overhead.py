@@ -10,26 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import statistics
-import sys
-import time
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import asyncpg
 import psycopg
 import sqlalchemy
+from measure import UPDATE, Side, compare, prepare
 
 from idem_pg import AsyncIdem, Effect, Idem
 
-ROUNDS, MESSAGES = [*map(int, sys.argv[1:]), 21, 500][:2] if len(sys.argv) > 1 else [21, 500]
-UPDATE = "UPDATE overhead SET n = n + 1"
 PAYLOAD = {"cents": 500, "currency": "EUR"}
 EFFECT = Effect("receipts", PAYLOAD)
 JSON = json.dumps([{"topic": "receipts", "payload": PAYLOAD}])
-
-Side = Callable[[], None]
 
 
 def psycopg_sides() -> tuple[Side, Side]:
@@ -111,38 +104,11 @@ def asyncpg_sides() -> tuple[Side, Side]:
     )
 
 
-def microseconds(side: Side) -> float:
-    """Returns the time per message of one run."""
-    begun = time.perf_counter()
-    for _ in range(MESSAGES):
-        side()
-    return (time.perf_counter() - begun) / MESSAGES * 1e6
-
-
 def main() -> None:
-    with psycopg.connect(autocommit=True) as connection:
-        connection.execute("DROP TABLE IF EXISTS overhead")
-        connection.execute("CREATE TABLE overhead (n int)")
-        connection.execute("INSERT INTO overhead VALUES (0)")
-        settings = connection.execute(
-            "SELECT string_agg(name || ' = ' || setting, ', ' ORDER BY name) FROM pg_settings "
-            "WHERE name IN ('server_version', 'synchronous_commit', 'fsync')"
-        ).fetchone()
-    print(f"{settings and settings[0]}; {ROUNDS} rounds of {MESSAGES} messages")
+    prepare()
     drivers = {"psycopg": psycopg_sides, "SQLAlchemy": sqlalchemy_sides, "asyncpg": asyncpg_sides}
     for name, sides in drivers.items():
-        by_hand, with_package = sides()
-        pairs = []
-        for number in range(ROUNDS + 1):
-            if number % 2:
-                pair = (microseconds(by_hand), microseconds(with_package))
-            else:
-                pair = (microseconds(with_package), microseconds(by_hand))[::-1]
-            pairs.append(pair)
-        del pairs[0]  # the first round warms up
-        hand, package = (statistics.median(times) for times in zip(*pairs, strict=True))
-        ratio = statistics.median(package / hand for hand, package in pairs)
-        print(f"{name}: by hand {hand:.0f} us, package {package:.0f} us, ratio {ratio:.3f}")
+        compare(name, *sides())
 
 
 if __name__ == "__main__":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import psycopg
 import worker
-from worker import DESTINATION, STEPS, VARIANT, reach
+from forks import Say
+from worker import STEPS, Run, reach
 
 from idem_pg import AsyncIdem, AsyncLease, Effect, Found, OnUnknown, UnknownCall, async_lease
 
@@ -51,20 +51,24 @@ async def work(held: AsyncLease) -> None:
         "repeat": lambda: held.once("charge", 1, request, on_unknown=OnUnknown.REPEAT),
         "careless": lambda: request("no key"),
     }
-    held.record(Effect("charged", await variants[VARIANT]()))
+    held.record(Effect("charged", await variants[Run.variant]()))
 
 
-async def main() -> None:
-    while True:
-        found = await async_lease(Source(), "m", DESTINATION, dt.timedelta(milliseconds=500))
-        if isinstance(found, AsyncLease):
-            async with found:
-                await work(found)
-            return
-        async with await psycopg.AsyncConnection.connect() as connection:
-            if await AsyncIdem(connection).is_claimed("m", DESTINATION):
-                return
+async def run() -> None:
+    while not await is_done():
+        await asyncio.sleep(0.01)
 
 
-if __name__ == "__main__":
-    asyncio.run(main())
+async def is_done() -> bool:
+    found = await async_lease(Source(), "m", Run.destination)
+    if isinstance(found, AsyncLease):
+        async with found:
+            await work(found)
+        return True
+    async with await psycopg.AsyncConnection.connect() as connection:
+        return await AsyncIdem(connection).is_claimed("m", Run.destination)
+
+
+def main(say: Say, destination: str, variant: str, stop: str = "") -> None:
+    Run.say, Run.destination, Run.variant, Run.stop = say, destination, variant, stop
+    asyncio.run(run())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 import uuid
@@ -25,6 +26,16 @@ def until(what: str, is_reached: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def expire_leases(connection: psycopg.Connection, destination: str) -> None:
+    """Ends the leases of a destination, as if their time had passed."""
+    for table in ("idem.pending_0", "idem.pending_1"):
+        connection.execute(
+            f"UPDATE {table} SET due_at = clock_timestamp() - interval '1 second' WHERE "
+            "destination = (SELECT id FROM idem.destination WHERE name = %s)".encode(),
+            [destination],
+        )
+
+
 @pytest.fixture
 def observer() -> Iterator[psycopg.Connection]:
     """A second connection in autocommit mode, which sees what is committed."""
@@ -36,6 +47,14 @@ def observer() -> Iterator[psycopg.Connection]:
 def pool() -> Iterator[ConnectionPool]:
     with ConnectionPool(min_size=0, max_size=4, open=True) as pool:
         yield pool
+
+
+@pytest.fixture
+def few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a short transaction fail sooner when it cannot succeed."""
+    # The package exports a function with the name of the module.
+    module = importlib.import_module("idem_pg.transactions")
+    monkeypatch.setattr(module, "ATTEMPTS", 2)
 
 
 @pytest.fixture

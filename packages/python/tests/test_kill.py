@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import threading
 import uuid
-from pathlib import Path
 
 import psycopg
 import pytest
+from conftest import DEADLINE, expire_leases
+from forks import Fork
 
 from idem_pg import Idem
 
-WORKERS = ["worker.py", "async_worker.py"]
+WORKERS = ["worker", "async_worker"]
 
 STEPS = [
     "before acquire",
@@ -31,7 +29,7 @@ STEPS = [
 
 @pytest.fixture(params=WORKERS)
 def program(request: pytest.FixtureRequest) -> str:
-    return str(Path(__file__).with_name(request.param))
+    return str(request.param)
 
 
 @pytest.fixture
@@ -42,21 +40,21 @@ def destination(observer: psycopg.Connection) -> str:
     return name
 
 
-def run_and_kill(program: str, destination: str, variant: str, step: str) -> None:
+def run_and_kill(
+    program: str, destination: str, variant: str, step: str, observer: psycopg.Connection
+) -> None:
     """Kills a process at a step with SIGKILL, and runs another one to its end."""
-    command = [sys.executable, program, destination, variant]
-    with subprocess.Popen(
-        [*command, step], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as killed:
-        assert killed.stdout is not None
-        # If the process does not reach the step, it is killed too, and the line is empty.
-        deadline = threading.Timer(60, killed.kill)
-        deadline.start()
-        line = killed.stdout.readline()
-        deadline.cancel()
+    killed = Fork(program, destination, variant, step)
+    try:
+        assert killed.line(DEADLINE) == "stopped"
+    finally:
         killed.kill()
-        assert line == "stopped\n"
-    subprocess.run(command, check=True, timeout=60)
+    expire_leases(observer, destination)
+    other = Fork(program, destination, variant)
+    try:
+        other.wait(DEADLINE)
+    finally:
+        other.kill()
 
 
 def requests_of(observer: psycopg.Connection, destination: str) -> list[str]:
@@ -68,7 +66,7 @@ def requests_of(observer: psycopg.Connection, destination: str) -> list[str]:
 def test_request_that_is_looked_up_is_made_once(
     step: str, program: str, destination: str, observer: psycopg.Connection
 ) -> None:
-    run_and_kill(program, destination, "look", step)
+    run_and_kill(program, destination, "look", step, observer)
     requests = requests_of(observer, destination)
     assert len(requests) == 1
     (effect,) = Idem(observer).effects("m", destination)
@@ -79,7 +77,7 @@ def test_request_that_is_looked_up_is_made_once(
 def test_repeated_request_has_the_same_key(
     step: str, program: str, destination: str, observer: psycopg.Connection
 ) -> None:
-    run_and_kill(program, destination, "repeat", step)
+    run_and_kill(program, destination, "repeat", step, observer)
     first, second = requests_of(observer, destination)
     assert first == second
     assert len(Idem(observer).effects("m", destination)) == 1
@@ -89,5 +87,5 @@ def test_request_without_the_journal_is_made_twice(
     program: str, destination: str, observer: psycopg.Connection
 ) -> None:
     """The broken variant that these tests find."""
-    run_and_kill(program, destination, "careless", "after request")
+    run_and_kill(program, destination, "careless", "after request", observer)
     assert len(requests_of(observer, destination)) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 import threading
 import uuid
@@ -34,7 +35,13 @@ from idem_pg import (
 )
 from idem_pg.lease_rules import RENEWAL_THREAD
 
-SHORT = dt.timedelta(seconds=2)
+SHORT = dt.timedelta(seconds=6)
+"""The duration of a lease that is renewed soon: see `renewed_soon`."""
+
+
+def renewed_soon(held: Held) -> Held:
+    """Lets the first renewal begin 0.2 seconds after the lease, and not after 2 seconds."""
+    return dataclasses.replace(held, asked_at=held.asked_at - SHORT.total_seconds() / 3 + 0.2)
 
 
 @pytest.fixture
@@ -47,7 +54,7 @@ def leased(
 ) -> Lease:
     found = lease(source, "m", destination, duration)
     assert isinstance(found, Lease), found
-    return found
+    return Lease(source, renewed_soon(found.held)) if duration == SHORT else found
 
 
 def sources() -> list[Any]:
@@ -271,7 +278,7 @@ def test_repeated_completion_records_its_effects_once(
 
 
 def test_error_in_an_open_transaction_ends_the_block(
-    pool: ConnectionPool, destination: str
+    pool: ConnectionPool, destination: str, few_attempts: None
 ) -> None:
     """The release would wait for the transaction of the same program."""
     with pytest.raises(ValueError, match="broken"), psycopg.connect() as connection:

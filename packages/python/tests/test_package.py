@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from psycopg_pool import ConnectionPool
 import idem_pg
 from idem_pg import AsyncIdem, Claimed, Effect, Expired, Idem, InProgress, statements
 from idem_pg.errors import IdemError
+from idem_pg.executors import translated
 from idem_pg.once import text_of_error
 from idem_pg.outcomes import outcome_of
 from idem_pg.statements import claims, effects
@@ -28,6 +30,13 @@ PACKAGE = Path(__file__).parents[1]
 
 def test_asynchronous_modules_are_those_without_asyncio() -> None:
     subprocess.run([sys.executable, PACKAGE / "make_async.py", "--check"], check=True)
+
+
+def test_ruff_and_mypy_check_for_the_oldest_version() -> None:
+    text = (PACKAGE / "pyproject.toml").read_text()
+    (oldest,) = re.findall(r'requires-python = ">=3\.(\d+)"', text)
+    assert f'target-version = "py3{oldest}"' in text
+    assert f'python_version = "3.{oldest}"' in text
 
 
 def test_both_classes_have_the_same_methods() -> None:
@@ -146,6 +155,23 @@ def test_value_that_psycopg_cannot_send_is_no_lost_connection() -> None:
     with psycopg.connect() as connection:
         with pytest.raises(psycopg.DataError):
             Idem(connection).try_claim("a\0b", "d")
+
+
+class ServerError(Exception):
+    def __init__(self, sqlstate: str, hint: str | None) -> None:
+        super().__init__("text")
+        self.sqlstate = sqlstate
+        if hint is not None:
+            self.hint = hint
+
+
+def test_hint_is_found_in_the_cause_of_an_error() -> None:
+    """SQLAlchemy 2.0 hides the hint of asyncpg behind an error with the SQLSTATE."""
+    error = ServerError("22023", None)
+    error.__cause__ = ServerError("22023", "Use another id.")
+    found = translated(error)
+    assert isinstance(found, IdemError)
+    assert (found.sqlstate, found.hint) == ("22023", "Use another id.")
 
 
 def test_text_of_an_error_can_be_stored() -> None:

@@ -24,7 +24,7 @@ def test_examples_run(observer: psycopg.Connection, capsys: pytest.CaptureFixtur
         "WHERE destination IN ('billing.charge', 'mail.welcome', 'tools.refund')"
     )
     examples = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
-    assert len(examples) == 7
+    assert len(examples) == 8
     names: dict[str, Any] = {}
     for example in examples:
         exec(compile(example, str(README), "exec"), names)

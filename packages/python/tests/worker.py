@@ -1,35 +1,42 @@
 """A program that works on one message under a lease. The tests kill it at any step.
 
-`python worker.py <destination> <variant> <step>` prints a line and stops when it reaches the step.
-Without a step it runs to its end. The external system is the table `request`: one row for each
+It says "stopped" and stops when it reaches a step. Without a step it runs to its end. The external
+system is the table `request`: one row for each
 request, in a transaction of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
-import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
+from forks import Say
 
 from idem_pg import Effect, Found, Idem, Lease, OnUnknown, UnknownCall, lease
 from idem_pg.lease_rules import RENEWAL_THREAD
-
-DESTINATION, VARIANT, STOP = [*sys.argv[1:], ""][:3]
 
 STEPS = ["acquire", "begin", "finish", "complete"]
 """The transactions of an attempt, in their order."""
 
 
+class Run:
+    """What this process does."""
+
+    destination: str
+    variant: str
+    stop: str
+    say: Say
+
+
 def reach(step: str) -> None:
     """Waits until this process is killed, if it stops at this step."""
-    if step == STOP:
-        print("stopped", flush=True)
-        sys.stdin.read()
+    if step == Run.stop:
+        Run.say("stopped")
+        threading.Event().wait()
 
 
 class Source:
@@ -52,7 +59,7 @@ class Source:
 def request(key: str) -> dict[str, str]:
     reach("before request")
     with psycopg.connect() as connection:
-        connection.execute("INSERT INTO request VALUES (%s, %s)", [DESTINATION, key])
+        connection.execute("INSERT INTO request VALUES (%s, %s)", [Run.destination, key])
     reach("after request")
     return {"key": key}
 
@@ -60,7 +67,7 @@ def request(key: str) -> dict[str, str]:
 def look(call: UnknownCall) -> Found | None:
     with psycopg.connect() as connection:
         row = connection.execute(
-            "SELECT key FROM request WHERE destination = %s", [DESTINATION]
+            "SELECT key FROM request WHERE destination = %s", [Run.destination]
         ).fetchone()
     return None if row is None else Found({"key": row[0]})
 
@@ -71,21 +78,21 @@ def work(held: Lease) -> None:
         "repeat": lambda: held.once("charge", 1, request, on_unknown=OnUnknown.REPEAT),
         "careless": lambda: request("no key"),
     }
-    held.record(Effect("charged", variants[VARIANT]()))
+    held.record(Effect("charged", variants[Run.variant]()))
 
 
-def main() -> None:
-    # The lease is short, so that the next process waits briefly after this one is killed.
-    while True:
-        found = lease(Source(), "m", DESTINATION, dt.timedelta(milliseconds=500))
-        if isinstance(found, Lease):
-            with found:
-                work(found)
-            return
-        with psycopg.connect() as connection:
-            if Idem(connection).is_claimed("m", DESTINATION):
-                return
+def main(say: Say, destination: str, variant: str, stop: str = "") -> None:
+    Run.say, Run.destination, Run.variant, Run.stop = say, destination, variant, stop
+    # The server may still be rolling back what the killed process has begun.
+    while not is_done():
+        time.sleep(0.01)
 
 
-if __name__ == "__main__":
-    main()
+def is_done() -> bool:
+    found = lease(Source(), "m", Run.destination)
+    if isinstance(found, Lease):
+        with found:
+            work(found)
+        return True
+    with psycopg.connect() as connection:
+        return Idem(connection).is_claimed("m", Run.destination)

@@ -226,16 +226,25 @@ def translated(error: Exception) -> Exception:
         if hasattr(found, "sqlstate"):
             if found.sqlstate is None and not _is_lost(found):
                 break
-            hint = getattr(found, "hint", None)
-            diagnostics = getattr(found, "diag", None)
-            if diagnostics is not None:
-                hint = diagnostics.message_hint
-            return IdemError(str(found), found.sqlstate, hint)
+            return IdemError(str(found), found.sqlstate, _hint_of(found))
         found = found.__cause__ or getattr(found, "orig", None)
     if getattr(error, "connection_invalidated", False):
         # SQLAlchemy has seen that the connection is lost.
         return IdemError(str(error), None, None)
     return error
+
+
+def _hint_of(error: BaseException) -> str | None:
+    """Returns the hint of an error of the server."""
+    found: BaseException | None = error
+    while found is not None:
+        diagnostics = getattr(found, "diag", None)
+        hint = getattr(diagnostics, "message_hint", None) or getattr(found, "hint", None)
+        if hint is not None:
+            return str(hint)
+        # SQLAlchemy 2.0 raises an error of its own that has the SQLSTATE of asyncpg, but no hint.
+        found = found.__cause__
+    return None
 
 
 def _is_lost(error: BaseException) -> bool:

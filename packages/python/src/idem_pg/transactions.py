@@ -142,6 +142,7 @@ def _of_django(alias: str) -> Transactions:
 
         connection = connections[alias]
         try:
+            _prepare_for_atomic(connection)
             with transaction.atomic(using=alias, durable=True):
                 yield connection
         finally:
@@ -151,6 +152,21 @@ def _of_django(alias: str) -> Transactions:
                 connection.close()
 
     return opened
+
+
+def _prepare_for_atomic(connection: Any) -> None:
+    """Fails for a connection of Django that does not commit, and drops one that is lost."""
+    if connection.in_atomic_block:
+        return
+    # A connection whose loss a statement has shown rejects all others, until Django closes it at
+    # the end of the request.
+    if getattr(connection.connection, "closed", False):
+        connection.close()
+    if not connection.get_autocommit():
+        # The end of `atomic` would not commit.
+        from django.core.exceptions import ImproperlyConfigured
+
+        raise ImproperlyConfigured(f"the connection {connection.alias!r} is not in autocommit mode")
 
 
 def _of_asyncpg(pool: Any) -> AsyncTransactions:

@@ -1,19 +1,19 @@
 """The service of the tests: an application of Starlette or FastAPI, with the middleware.
 
 Request headers control what the handler does. They are not part of the fingerprint, so the handler
-can treat a repeated request differently. Run as a program, it serves until it is killed.
+can treat a repeated request differently. In a process of its own, it serves until it is killed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import uvicorn
+from forks import Say
 from http_config import Config, State, config_of, listen
 from http_variants import VARIANTS
 from starlette.applications import Starlette
@@ -185,11 +185,10 @@ class Service:
 
     async def _work_outside(self, request: Request, body: str) -> None:
         if "x-charge" in request.headers:
-            charged = await request_lease(request).once(
-                "charge", {"body": body}, self._charge, on_unknown=OnUnknown.REPEAT
-            )
-            assert charged == "charged"
+            await self._charge_once(request, body)
         await self._hold(request)
+        if "x-charge-late" in request.headers:
+            await self._charge_once(request, body)
         # The pools can have connections that the test has terminated.
         for attempt in range(3):
             try:
@@ -201,6 +200,12 @@ class Service:
             except Exception:
                 if attempt == 2:
                     raise
+
+    async def _charge_once(self, request: Request, body: str) -> None:
+        charged = await request_lease(request).once(
+            "charge", {"body": body}, self._charge, on_unknown=OnUnknown.REPEAT
+        )
+        assert charged == "charged"
 
     async def _charge(self, _key: str) -> str:
         self.state.charges += 1
@@ -344,13 +349,9 @@ async def serve(config: Config, state: State, listener: Any) -> None:
         await state.ended.wait()
 
 
-def main() -> None:
-    config = config_of(sys.argv[1])
+def main(say: Say, config_text: str) -> None:
+    config = config_of(config_text)
     setattr(asgi, "TransactionAttempt", VARIANTS[config.variant])  # noqa: B010
     listener = listen()
-    print(listener.getsockname()[1], flush=True)
+    say(str(listener.getsockname()[1]))
     asyncio.run(serve(config, State(), listener))
-
-
-if __name__ == "__main__":
-    main()

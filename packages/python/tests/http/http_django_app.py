@@ -1,4 +1,4 @@
-"""The Django service of the tests. Run as a program, it serves until it is killed.
+"""The Django service of the tests. In a process of its own, it serves until it is killed.
 
 The handler has the same headers as that of http_app.py, and some of its own.
 """
@@ -7,51 +7,30 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 import socketserver
-import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-import django
-from django.conf import settings
+import connections as _configured  # noqa: F401
 from django.core.handlers.wsgi import WSGIHandler
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, OperationalError, connections, transaction
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test.utils import override_settings
 from django.urls import path
+from forks import Say
 from http_config import Config, State, config_of, listen
 
+from idem_pg import OnUnknown
 from idem_pg.http import Scope
-
-
-def _configure() -> None:
-    """Configures Django. In the process of the tests, `connections.py` does this."""
-    settings.configure(
-        DATABASES={
-            "default": {
-                "ENGINE": "django.db.backends.postgresql",
-                "HOST": os.environ["PGHOST"],
-                "NAME": os.environ["PGDATABASE"],
-            }
-        },
-        LOGGING_CONFIG=None,
-        USE_TZ=True,
-    )
-    django.setup()
-
-
-if __name__ == "__main__":
-    _configure()
-else:
-    import connections as _configured  # noqa: F401
-
-from idem_pg.http.django import (  # noqa: E402
+from idem_pg.http.django import (
     IdempotencyMiddleware,
     keep_writes,
+    request_lease,
     request_transaction,
 )
 
@@ -82,22 +61,14 @@ class Service:
         run = self.state.runs
         headers = request.headers
         body = request.body.decode()
-        for _ in range(2):
-            self._execute(f"INSERT INTO {self.config.table} VALUES (%s)", [body])
-        if "x-lock" in headers:
-            self._execute("SELECT pg_advisory_xact_lock(%s)", [int(headers["x-lock"])])
-        if "x-hold" in headers:
-            self.state.holding += 1
-            self.state.gate.acquire()
-            self.state.holding -= 1
+        if self.config.mode == "lease":
+            self._work_outside(request, body)
+        else:
+            self._write(headers, body)
+            self._hold(headers)
         self._fail(headers)
-        if "x-end" in headers:
-            for statement in headers["x-end"].split(";"):
-                try:
-                    self._execute(statement, [])
-                except DatabaseError as error:
-                    if "x-ignore-end" not in headers:
-                        return HttpResponse(str(error), status=500)
+        if ended := self._end(headers):
+            return HttpResponse(ended, status=500)
         if "x-raise" in headers:
             raise ValueError("the view fails")
         if "x-not-found" in headers:
@@ -106,9 +77,72 @@ class Service:
             transaction.on_commit(_raise, using=self.config.name)
         if "x-keep-writes" in headers:
             keep_writes(request)
-        if request.method in self.config.methods and "idempotency-key" in headers:
+        is_protected = request.method in self.config.methods and "idempotency-key" in headers
+        if is_protected and self.config.mode == "transaction":
             assert request_transaction(request).connection.in_atomic_block
-        return _response(headers, f"run {run}, {body}", run)
+        extra = {"x-run": str(run), "x-charges": str(self.state.charges)}
+        return _response(headers, f"run {run}, {body}", extra)
+
+    def _work_outside(self, request: HttpRequest, body: str) -> None:
+        assert not connections[self.config.name].in_atomic_block
+        headers = request.headers
+        if "x-charge" in headers:
+            self._charge_once(request, body)
+        self._hold(headers)
+        if "x-charge-late" in headers:
+            self._charge_once(request, body)
+        if "x-charge-atomic" in headers:
+            with transaction.atomic(using=self.config.name):
+                self._charge_once(request, body)
+        if "x-until-lost" in headers:
+            while not request_lease(request).is_lost:
+                time.sleep(0.005)
+        if "x-no-commit" in headers:
+            transaction.set_autocommit(False, using=self.config.name)
+        # The connection can be one that the test has terminated.
+        for attempt in range(3):
+            try:
+                with transaction.atomic(using=self.state.source or self.config.name):
+                    self._write(headers, body)
+                return
+            except OperationalError:
+                if attempt == 2:
+                    raise
+
+    def _charge_once(self, request: HttpRequest, body: str) -> None:
+        charged = request_lease(request).once(
+            "charge", {"body": body}, self._charge, on_unknown=OnUnknown.REPEAT
+        )
+        assert charged == "charged"
+
+    def _charge(self, _key: str) -> str:
+        self.state.charges += 1
+        return "charged"
+
+    def _write(self, headers: Any, body: str) -> None:
+        if "x-end" in headers and self.config.mode == "lease":
+            return
+        for _ in range(2):
+            self._execute(f"INSERT INTO {self.config.table} VALUES (%s)", [body])
+        if "x-lock" in headers:
+            self._execute("SELECT pg_advisory_xact_lock(%s)", [int(headers["x-lock"])])
+
+    def _hold(self, headers: Any) -> None:
+        if "x-hold" in headers:
+            self.state.holding += 1
+            self.state.gate.acquire()
+            self.state.holding -= 1
+
+    def _end(self, headers: Any) -> str | None:
+        """Executes the statements of x-end. Returns the error of one that fails."""
+        for statement in headers.get("x-end", "").split(";"):
+            try:
+                if statement:
+                    self._execute(statement, [])
+            except DatabaseError as error:
+                if "x-ignore-end" not in headers:
+                    return str(error)
+        return None
 
     def _fail(self, headers: Any) -> None:
         using = self.config.name
@@ -122,7 +156,7 @@ class Service:
             transaction.set_rollback(True, using=using)
 
     def _execute(self, sql: str, parameters: list[Any]) -> None:
-        with connections[self.config.name].cursor() as cursor:
+        with connections[self.state.source or self.config.name].cursor() as cursor:
             cursor.execute(sql, parameters or None)
 
 
@@ -130,7 +164,7 @@ def _raise() -> None:
     raise ValueError("the function of on_commit fails")
 
 
-def _response(headers: Any, text: str, run: int) -> Any:
+def _response(headers: Any, text: str, extra: dict[str, str]) -> Any:
     status = int(headers.get("x-status", "201"))
     text += "x" * int(headers.get("x-size", "0"))
     response: Any = HttpResponse(text, status=status)
@@ -140,7 +174,8 @@ def _response(headers: Any, text: str, run: int) -> Any:
         response = StreamingHttpResponse(_async_pieces(text), status=status)
     elif "x-stream-fails" in headers:
         response = StreamingHttpResponse(_failing_pieces(), status=status)
-    response["x-run"] = str(run)
+    for name, value in extra.items():
+        response[name] = value
     response["x-other"] = "kept"
     response["content-type"] = "text/plain"
     response.set_cookie("session", "secret")
@@ -191,6 +226,8 @@ def _options(config: Config) -> dict[str, Any]:
         scope = Scope.by(lambda request: request.headers.get("x-tenant"))
     options: dict[str, Any] = {
         "DESTINATION": config.destination,
+        "MODE": config.mode,
+        "LEASE": timedelta(milliseconds=config.lease_ms),
         "SCOPE": scope,
         "USING": config.name,
         "METHODS": config.methods,
@@ -205,23 +242,28 @@ def _options(config: Config) -> dict[str, Any]:
     return options
 
 
+def direct_alias(config: Config) -> str:
+    """Returns the alias of a connection that does not pass a proxy."""
+    return f"{config.name}-direct"
+
+
 @contextlib.contextmanager
 def _database(config: Config) -> Iterator[None]:
-    """Adds the alias of this service. A service in another process is only configured once."""
+    """Adds the aliases of this service. A service in another process is only configured once."""
     databases: dict[str, Any] = connections.databases
-    databases[config.name] = {
+    direct = {
         **databases["default"],
-        "HOST": config.host,
-        "PORT": str(config.port),
         "USER": config.user,
         "AUTOCOMMIT": not config.manual_commit,
         "NAME": config.database,
         "OPTIONS": {"application_name": config.name},
     }
+    databases[direct_alias(config)] = direct
+    databases[config.name] = {**direct, "HOST": config.host, "PORT": str(config.port)}
     try:
         yield
     finally:
-        del databases[config.name]
+        del databases[config.name], databases[direct_alias(config)]
 
 
 def serve(config: Config, state: State, listener: socket.socket) -> None:
@@ -251,12 +293,7 @@ def serve(config: Config, state: State, listener: socket.socket) -> None:
         server.shutdown()
 
 
-def main() -> None:
+def main(say: Say, config_text: str) -> None:
     listener = listen()
-    print(listener.getsockname()[1], flush=True)
-    config = config_of(sys.argv[1])
-    serve(config, State(), listener)
-
-
-if __name__ == "__main__":
-    main()
+    say(str(listener.getsockname()[1]))
+    serve(config_of(config_text), State(), listener)

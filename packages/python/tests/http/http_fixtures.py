@@ -10,22 +10,18 @@ import functools
 import http.client
 import json
 import os
-import shutil
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, TypeVar
 
 import http_django_app
 import psycopg
-from conftest import until
+from conftest import expire_leases, until
+from forks import Fork
 from http_app import serve
 from http_config import Config, State, listen
 
@@ -48,8 +44,15 @@ OTHER_DRIVERS = [
 MODES: dict[str, dict[str, Any]] = {"transaction": {}, "lease": {"mode": "lease"}}
 """The modes of the middleware of ASGI, over asyncpg."""
 
-KINDS: dict[str, dict[str, Any]] = {**MODES, "django": {"driver": "django"}}
+KINDS: dict[str, dict[str, Any]] = {
+    **MODES,
+    "django": {"driver": "django"},
+    "django lease": {"driver": "django", "mode": "lease"},
+}
 """The services for which all cases run."""
+
+TRANSACTIONS = {"transaction", "django"}
+"""The services that undo the writes of a handler that fails."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,6 +240,11 @@ class Database:
     def claims(self) -> int:
         sql = f"SELECT count(*) FROM idem.inbox WHERE destination = '{self.destination}'"
         return int(self.value(sql))
+
+    def expire_leases(self) -> None:
+        """Ends the leases of all requests."""
+        with self._lock:
+            expire_leases(self.connection, self.destination)
 
     def assert_untouched(self) -> None:
         assert (self.rows(), self.claims()) == (0, 0)
@@ -428,31 +436,16 @@ class Process:
     """A service in a process of its own."""
 
     def __init__(self, config: Config) -> None:
-        name = "http_django_app.py" if config.driver == "django" else "http_app.py"
-        program = Path(__file__).with_name(name)
-        command = [sys.executable, str(program), json.dumps(dataclasses.asdict(config))]
-        # Ends with the tests, also if they are killed.
-        with_parent = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-        self._process = subprocess.Popen(
-            [*with_parent, *command], stdout=subprocess.PIPE, text=True
-        )
+        module = "http_django_app" if config.driver == "django" else "http_app"
+        self._fork = Fork(module, json.dumps(dataclasses.asdict(config)))
 
     @functools.cached_property
     def port(self) -> int:
-        """The port, when the process listens. A process that says nothing is killed."""
-        assert self._process.stdout is not None
-        timer = threading.Timer(DEADLINE_S, self._process.kill)
-        timer.start()
-        try:
-            return int(self._process.stdout.readline())
-        finally:
-            timer.cancel()
+        """The port, when the process listens."""
+        return int(self._fork.line(DEADLINE_S))
 
     def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._fork.kill()
 
 
 @contextlib.contextmanager

@@ -47,11 +47,10 @@ class RecordsApart(TransactionAttempt):
     async def response(self) -> Response:
         response = await super().response()
         if self._recorded is not None:
-            request = self._identity.message_id, self._identity.destination
-            begin = statements.begin_record(*request, self._identity.fingerprint)
+            finish = statements.finish_record(self._identity, self._recorded)
             async with self._open() as connection:
-                await AsyncIdem(connection).run(begin)
-                await AsyncIdem(connection).run(statements.finish_record(*request, self._recorded))
+                await AsyncIdem(connection).run(statements.begin_record(self._identity))
+                await AsyncIdem(connection).run(finish)
         return response
 
     async def _record(self, idem: AsyncIdem, recorded: Recorded) -> None:

@@ -16,11 +16,8 @@ from django.test.utils import override_settings
 from http_fixtures import ask, disconnecting, service
 
 from idem_pg.http import Scope
-from idem_pg.http.django import (
-    IdempotencyMiddleware,
-    _path_and_query,
-    request_transaction,
-)
+from idem_pg.http.django import IdempotencyMiddleware, request_lease, request_transaction
+from idem_pg.http.django.requests import path_and_query_of
 
 
 @pytest.mark.parametrize("failure", ["x-fail", "x-fail-nested", "x-set-rollback"])
@@ -84,7 +81,7 @@ def test_connection_without_autocommit_is_rejected() -> None:
 def test_path_is_that_of_the_request_line(raw: str, path: bytes) -> None:
     request = HttpRequest()
     request.META["RAW_URI"] = raw
-    assert _path_and_query(request) == path
+    assert path_and_query_of(request) == path
 
 
 class Keys(IdempotencyMiddleware):
@@ -168,6 +165,7 @@ def test_body_that_ends_early_gets_400() -> None:
         ({"DESTINATION": "d"}, "set 'scope' in a subclass"),
         ({"SCOPE": Scope.single_tenant()}, "set 'destination' in a subclass"),
         ({"DESTINATION": "d", "SCOPE": object()}, "scope must be"),
+        ({"DESTINATION": "d", "SCOPE": Scope.single_tenant(), "MODE": "leased"}, "mode must be"),
     ],
 )
 def test_incomplete_setting_is_rejected(setting: dict[str, object], reason: str) -> None:
@@ -175,6 +173,8 @@ def test_incomplete_setting_is_rejected(setting: dict[str, object], reason: str)
         IdempotencyMiddleware(lambda request: None)
 
 
-def test_unprotected_request_has_no_transaction() -> None:
-    with pytest.raises(LookupError):
+def test_unprotected_request_has_no_transaction_and_no_lease() -> None:
+    with pytest.raises(LookupError, match="no transaction"):
         request_transaction(HttpRequest())
+    with pytest.raises(LookupError, match="no lease"):
+        request_lease(HttpRequest())

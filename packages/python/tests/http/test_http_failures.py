@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import socket
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -12,11 +11,13 @@ from typing import Any
 import pytest
 from conftest import until
 from http_app import opened
+from http_django_app import direct_alias
 from http_fixtures import (
     DRIVERS,
     KINDS,
     MODES,
     OTHER_DRIVERS,
+    TRANSACTIONS,
     Answer,
     Fixture,
     ask,
@@ -29,17 +30,9 @@ from http_fixtures import (
 from http_proxy import Cut, proxy
 
 ASGI_DRIVERS = sorted({*DRIVERS, *OTHER_DRIVERS})
-in_transaction = pytest.mark.parametrize("driver", [*ASGI_DRIVERS, "django"])
+of_each_driver = pytest.mark.parametrize("driver", [*ASGI_DRIVERS, "django"])
 of_asgi = pytest.mark.parametrize("driver", ASGI_DRIVERS)
 HELD = ask("k").with_header("x-hold")
-
-
-@pytest.fixture
-def few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets a request fail sooner when the database stays unreachable."""
-    # The package exports a function with the name of the module.
-    module = importlib.import_module("idem_pg.transactions")
-    monkeypatch.setattr(module, "ATTEMPTS", 2)
 
 
 @of_asgi
@@ -84,7 +77,7 @@ def test_disconnect_during_the_commit_does_not_stop_it(driver: str) -> None:
         assert (again.header("x-run"), fixture.runs, fixture.work("k")) == ("1", 1, 2)
 
 
-@in_transaction
+@of_each_driver
 def test_request_fails_when_its_connection_is_terminated(driver: str) -> None:
     with service(driver=driver) as fixture:
         killed = fixture.start(HELD)
@@ -142,13 +135,13 @@ def test_exception_leaves_no_effect(kind: str) -> None:
         raised = fixture.send(ask("k").with_header("x-raise"))
         assert (raised.status, raised.header("x-run")) == (500, None)
         until("no claim is left", lambda: fixture.claims() == 0)
-        if kind != "lease":
+        if kind in TRANSACTIONS:
             fixture.database.assert_untouched()
         # At once: the attempt does not count, so the request does not wait for a retry.
         fixture.send(ask("k")).assert_run(201, 2)
 
 
-@in_transaction
+@of_each_driver
 def test_terminated_commit_gets_503_and_a_repeated_request_runs(driver: str) -> None:
     """Goal: a commit that is interrupted is in doubt, also if it had no effect."""
     with service(driver=driver) as fixture:
@@ -163,7 +156,7 @@ def test_terminated_commit_gets_503_and_a_repeated_request_runs(driver: str) -> 
         assert (fixture.work("k"), fixture.claims()) == (2, 1)
 
 
-@in_transaction
+@of_each_driver
 def test_rejected_commit_gets_500_and_leaves_nothing(driver: str) -> None:
     """Goal: an ERROR at the commit is a certain rollback, so it is not in doubt."""
     with service(driver=driver) as fixture:
@@ -177,7 +170,7 @@ def test_rejected_commit_gets_500_and_leaves_nothing(driver: str) -> None:
         fixture.send(ask("k")).assert_run(201, 2)
 
 
-@in_transaction
+@of_each_driver
 @pytest.mark.parametrize("cut", ["before", "after"])
 def test_lost_reply_to_the_commit_gets_503(driver: str, cut: Cut) -> None:
     with proxy() as between, database() as found:
@@ -196,7 +189,7 @@ def test_lost_reply_to_the_commit_gets_503(driver: str, cut: Cut) -> None:
             assert fixture.runs == (1 if is_committed else 2)
 
 
-@of_asgi
+@of_each_driver
 @pytest.mark.parametrize("cut", ["before", "after"])
 def test_ambiguous_commit_of_a_lease_is_settled(driver: str, cut: Cut) -> None:
     """Goal: the completion is repeated, so the client gets the response of the handler."""
@@ -212,13 +205,14 @@ def test_ambiguous_commit_of_a_lease_is_settled(driver: str, cut: Cut) -> None:
                 assert (fixture.runs, fixture.claims()) == (1, 1)
 
 
+@pytest.mark.parametrize("driver", ["asyncpg", "django"])
 @pytest.mark.parametrize("cut", ["before", "after"])
 def test_finished_handler_that_cannot_be_recorded_gets_in_doubt(
-    cut: Cut, few_attempts: None
+    driver: str, cut: Cut, few_attempts: None
 ) -> None:
     """Goal: the handler may have had effects outside of the database, so nothing is denied."""
     with proxy() as between, database() as found:
-        config = found.config(mode="lease")
+        config = found.config(driver=driver, mode="lease")
         config.host, config.port = "127.0.0.1", between.port
         with service_on(found, config) as fixture, direct_writes(fixture):
             between.is_for_good = True
@@ -240,8 +234,13 @@ def held_until_cut(fixture: Fixture, between: Any, cut: Cut) -> Answer:
 @contextlib.contextmanager
 def direct_writes(fixture: Fixture) -> Iterator[None]:
     """Gives the handler a source of its own, so that its writes do not pass the proxy."""
+    source = fixture.state.source
+    if fixture.config.driver == "django":
+        fixture.state.source = direct_alias(fixture.config)
+        yield
+        return
     direct = opened(fixture.database.config(driver=fixture.config.driver))
-    source, fixture.state.source = fixture.state.source, run(direct.__aenter__())
+    fixture.state.source = run(direct.__aenter__())
     try:
         yield
     finally:

@@ -163,11 +163,29 @@ def test_response_is_sent_after_the_commit(found: Database) -> None:
             assert found.work(driver) == 2
 
 
-@pytest.mark.parametrize("step", ["call", "record", "response"])
-def test_killed_leased_request_calls_once(found: Database, step: str) -> None:
+@pytest.mark.parametrize("step", ["lease", "key", "call", "record", "response"])
+@pytest.mark.parametrize("driver", ["asyncpg", "django"])
+def test_killed_leased_request_calls_once(found: Database, driver: str, step: str) -> None:
     """Goal: the request runs again after its lease, and its external call is not repeated."""
-    config = found.config(mode="lease", lease_ms=1000)
+    config = found.config(driver=driver, mode="lease")
     request = ask("k").with_header("x-charge")
+    got = kill_leased_at(step, config, found, request)
+    assert isinstance(got, (ConnectionError, http.client.HTTPException)), got
+    is_done, is_charged = step == "response", step in ("call", "record", "response")
+    assert found.claims() == int(is_done)
+    with service_on(found, config) as restarted:
+        if step in ("key", "call", "record"):
+            restarted.send(request).assert_problem(409, "in-progress")
+            found.expire_leases()
+        again = restarted.send(request)
+        assert (again.status, again.is_replayed) == (201, is_done)
+        assert again.header("x-charges") == str(int(is_done or not is_charged))
+        restarted.send(request).assert_replay_of(again)
+        assert (found.claims(), restarted.state.charges) == (1, int(not is_charged))
+
+
+def kill_leased_at(step: str, config: Config, found: Database, request: Ask) -> Got:
+    """Kills a service at a step of its first request. Returns what the client got."""
     charged = (
         f"SELECT count(*) FROM idem_calls('all:k', '{found.destination}') "
         "WHERE step = 'charge' AND state = 'done'"
@@ -181,23 +199,22 @@ def test_killed_leased_request_calls_once(found: Database, step: str) -> None:
 
     with process(config) as service:
         match step:
+            case "lease":
+                with tables_locked("pending"):
+                    got = kill_while(service, request, found.until_waiting)
+            case "key":
+                with tables_locked("call_standard"):
+                    got = kill_while(service, request, found.until_waiting)
             case "call":
                 got = kill_while(service, request.with_header("x-hold"), has_charged)
             case "record":
                 got = kill_at_record(found, service, request)
-            case _:
+            case "response":
                 got = kill_while(service, request.with_header("x-pause"), is_claimed)
-    assert isinstance(got, (ConnectionError, http.client.HTTPException)), got
-    assert found.claims() == (0 if step != "response" else 1)
-    is_done = found.claims() == 1
-    with service_on(found, config) as restarted:
-        if not is_done:
-            restarted.send(request).assert_problem(409, "in-progress")
-        again = restarted.send_until_settled(request)
-        assert (again.status, again.is_replayed) == (201, is_done)
-        assert again.header("x-charges") == ("1" if is_done else "0")
-        restarted.send(request).assert_replay_of(again)
-        assert (found.claims(), restarted.state.charges) == (1, 0)
+            case _:
+                raise AssertionError(step)
+    until("the sessions have ended", lambda: found.sessions("true") == 0)
+    return got
 
 
 def kill_at_record(found: Database, service: Process, request: Ask) -> Got:

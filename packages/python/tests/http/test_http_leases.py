@@ -12,9 +12,11 @@ from conftest import until
 from http_app import build
 from http_fixtures import DRIVERS, Fixture, ask, call, disconnecting, run, service
 
-from idem_pg import AsyncLease, Held, Idem
+from idem_pg import AsyncLease, Held, Idem, Lease
 
 HELD = ask("k").with_header("x-hold")
+of_each_driver = pytest.mark.parametrize("driver", [*DRIVERS, "django"])
+of_each_framework = pytest.mark.parametrize("driver", ["asyncpg", "django"])
 
 
 def acquired(fixture: Fixture, lease: timedelta) -> Held:
@@ -25,7 +27,7 @@ def acquired(fixture: Fixture, lease: timedelta) -> Held:
     return held
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@of_each_driver
 def test_leased_request_is_recorded_after_a_disconnect(driver: str) -> None:
     with service(mode="lease", driver=driver) as fixture:
         with disconnecting(fixture.port, HELD):
@@ -53,7 +55,7 @@ def test_shutdown_waits_until_leased_requests_are_recorded() -> None:
         assert (fixture.claims(), fixture.work("k")) == (1, 2)
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@of_each_driver
 def test_leased_request_survives_the_loss_of_all_connections(driver: str) -> None:
     with service(mode="lease", driver=driver) as fixture:
         first = fixture.start(HELD.with_header("x-status", "404"))
@@ -67,8 +69,9 @@ def test_leased_request_survives_the_loss_of_all_connections(driver: str) -> Non
         fixture.send(ask("k")).assert_replay_of(first.result())
 
 
-def test_lease_is_renewed_while_the_handler_runs() -> None:
-    with service(mode="lease", lease_ms=600) as fixture:
+@of_each_framework
+def test_lease_is_renewed_while_the_handler_runs(driver: str) -> None:
+    with service(driver=driver, mode="lease", lease_ms=600) as fixture:
         first = fixture.start(HELD)
         fixture.until_holding(1)
         sql = (
@@ -83,22 +86,12 @@ def test_lease_is_renewed_while_the_handler_runs() -> None:
         assert fixture.runs == 1
 
 
-def expire(fixture: Fixture) -> None:
-    """Ends the lease of the request with key "k"."""
-    for table in ("pending_0", "pending_1"):
-        fixture.database.execute(
-            f"UPDATE idem.{table} SET due_at = clock_timestamp() - interval '1 second' "
-            "WHERE destination = (SELECT id FROM idem.destination WHERE name = "
-            f"'{fixture.database.destination}')"
-        )
-
-
-@pytest.mark.parametrize("driver", DRIVERS)
+@of_each_driver
 def test_lost_lease_returns_the_response_of_the_other_process(driver: str) -> None:
     with service(mode="lease", driver=driver) as fixture:
         first = fixture.start(HELD)
         fixture.until_holding(1)
-        expire(fixture)
+        fixture.database.expire_leases()
         other = fixture.send(ask("k").with_header("x-size", "7"))
         other.assert_run(201, 2)
         fixture.release()
@@ -107,11 +100,42 @@ def test_lost_lease_returns_the_response_of_the_other_process(driver: str) -> No
         assert fixture.claims() == 1
 
 
+@pytest.mark.parametrize("status", ["201", "500"])
+def test_view_without_a_lease_gets_in_doubt(status: str) -> None:
+    """Goal: a view cannot be stopped, and its response is not the result of the request."""
+    with service(driver="django", mode="lease", lease_ms=600) as fixture:
+        lost = HELD.with_header("x-until-lost").with_header("x-status", status)
+        first = fixture.start(lost)
+        fixture.until_holding(1)
+        fixture.database.expire_leases()
+        other = fixture.start(HELD)
+        fixture.until_holding(2)
+        fixture.release()
+        first.result().assert_problem(503, "in-doubt")
+        assert fixture.claims() == 0
+        fixture.release()
+        other.result().assert_run(201, 2)
+        fixture.send(ask("k")).assert_replay_of(other.result())
+
+
+@of_each_framework
+def test_rejected_external_call_gets_in_doubt(driver: str) -> None:
+    """Goal: the loss is known before the renewal notices it, and no external call is made."""
+    with service(driver=driver, mode="lease") as fixture:
+        first = fixture.start(HELD.with_header("x-charge-late"))
+        fixture.until_holding(1)
+        fixture.database.expire_leases()
+        acquired(fixture, timedelta(seconds=30))
+        fixture.release()
+        first.result().assert_problem(503, "in-doubt")
+        assert (fixture.state.charges, fixture.claims()) == (0, 0)
+
+
 def test_handler_that_loses_its_lease_is_stopped() -> None:
     with service(mode="lease", lease_ms=600) as fixture:
         first = fixture.start(HELD)
         fixture.until_holding(1)
-        expire(fixture)
+        fixture.database.expire_leases()
         other = fixture.start(HELD)
         fixture.until_holding(2)
         first.result().assert_problem(503, "in-doubt")
@@ -121,15 +145,17 @@ def test_handler_that_loses_its_lease_is_stopped() -> None:
         assert (fixture.work("k"), fixture.claims()) == (2, 1)
 
 
-def test_request_of_a_crashed_process_runs_after_its_lease() -> None:
-    with service(mode="lease") as fixture:
+@of_each_framework
+def test_request_of_a_crashed_process_runs_after_its_lease(driver: str) -> None:
+    with service(driver=driver, mode="lease") as fixture:
         acquired(fixture, timedelta(milliseconds=500))
         fixture.send(ask("k")).assert_problem(409, "in-progress")
         fixture.send_until_settled(ask("k")).assert_run(201, 1)
 
 
-def test_request_without_remaining_attempts_is_not_run() -> None:
-    with service(mode="lease") as fixture:
+@of_each_framework
+def test_request_without_remaining_attempts_is_not_run(driver: str) -> None:
+    with service(driver=driver, mode="lease") as fixture:
         destination = fixture.database.destination
         fixture.database.execute(
             f"SELECT idem_configure_retries('{destination}', max_attempts => 1)"
@@ -140,8 +166,9 @@ def test_request_without_remaining_attempts_is_not_run() -> None:
         assert (fixture.runs, fixture.claims()) == (0, 0)
 
 
-def test_external_call_is_not_repeated_after_a_failed_request() -> None:
-    with service(mode="lease") as fixture:
+@of_each_framework
+def test_external_call_is_not_repeated_after_a_failed_request(driver: str) -> None:
+    with service(driver=driver, mode="lease") as fixture:
         charge = ask("k").with_header("x-charge")
         fixture.send(charge.with_header("x-status", "500")).assert_run(500, 1)
         done = fixture.send(charge)
@@ -150,8 +177,9 @@ def test_external_call_is_not_repeated_after_a_failed_request() -> None:
         assert fixture.state.charges == 1
 
 
-def test_key_is_bound_to_its_request_when_the_handler_begins() -> None:
-    with service(mode="lease") as fixture:
+@of_each_framework
+def test_key_is_bound_to_its_request_when_the_handler_begins(driver: str) -> None:
+    with service(driver=driver, mode="lease") as fixture:
         fixture.send(ask("k").with_header("x-status", "500")).assert_run(500, 1)
         for _ in range(2):
             other = fixture.send(ask("k").to(body=b"another body"))
@@ -159,18 +187,53 @@ def test_key_is_bound_to_its_request_when_the_handler_begins() -> None:
         fixture.send(ask("k")).assert_run(201, 2)
 
 
-def test_completed_request_keeps_its_response(monkeypatch: pytest.MonkeyPatch) -> None:
+@of_each_framework
+def test_completed_request_keeps_its_response(driver: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: a check that fails after the commit does not hide the response."""
 
-    async def fails(*_: Any) -> bool:
+    def fails(*_: Any) -> bool:
         raise ValueError("the check fails")
 
-    with service(mode="lease") as fixture:
+    with service(driver=driver, mode="lease") as fixture:
         with monkeypatch.context() as patched:
-            patched.setattr(AsyncLease, "_is_claimed", fails)
+            patched.setattr(Lease if driver == "django" else AsyncLease, "_is_claimed", fails)
             first = fixture.send(ask("k"))
         first.assert_run(201, 1)
         fixture.send(ask("k")).assert_replay_of(first)
+
+
+def test_external_call_in_a_transaction_fails() -> None:
+    """Goal: the journal of a call is never rolled back, as it could be with ATOMIC_REQUESTS."""
+    with service(driver="django", mode="lease") as fixture:
+        assert fixture.send(ask("k").with_header("x-charge-atomic")).status == 500
+        assert (fixture.state.charges, fixture.claims()) == (0, 0)
+        fixture.send(ask("k").with_header("x-charge")).assert_run(201, 2)
+        assert fixture.state.charges == 1
+
+
+def test_view_that_ends_autocommit_mode_gets_in_doubt() -> None:
+    """Goal: no success without a record."""
+    with service(driver="django", mode="lease") as fixture:
+        fixture.send(ask("k").with_header("x-no-commit")).assert_problem(503, "in-doubt")
+        fixture.database.until_quiet()
+        assert (fixture.claims(), fixture.work("k")) == (0, 0)
+
+
+def test_view_that_has_lost_its_connection_is_recorded() -> None:
+    """Goal: the completion does not use a connection that a statement of the view has shown lost.
+
+    Django replaces such a connection between requests only.
+    """
+    with service(driver="django", mode="lease") as fixture:
+        request = HELD.with_header("x-end", "SELECT 1").with_header("x-ignore-end")
+        first = fixture.start(request)
+        fixture.until_holding(1)
+        fixture.database.until_quiet()
+        assert fixture.database.terminate() > 0
+        until("no session is left", lambda: fixture.database.sessions("true") == 0)
+        fixture.release()
+        first.result().assert_run(201, 1)
+        fixture.send(ask("k")).assert_replay_of(first.result())
 
 
 class NotCommittedError(Exception):

@@ -45,7 +45,7 @@ def test_response_recorded_by_rust_is_replayed(kind: str, by_tenant: bool) -> No
         assert replayed.is_replayed
         two = [value for name, value in replayed.headers if name == "x-two"]
         # A response of Django has one value for each header.
-        assert two == (["1, 2"] if kind == "django" else ["1", "2"])
+        assert two == (["1, 2"] if "django" in kind else ["1", "2"])
         assert replayed.header("x-b") == "\xfc"
         other = fixture.send(request.to(path="/orders?a=+b&c"))
         other.assert_problem(422, "mismatch")

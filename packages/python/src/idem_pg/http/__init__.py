@@ -4,7 +4,7 @@ This package contains the ASGI middleware. `idem_pg.http.django` contains that o
 """
 
 from .asgi import IdempotencyMiddleware, keep_writes, request_lease, request_transaction
-from .leased import RequestLease
+from .async_leased import RequestLease
 from .request_transaction import RequestTransaction
 from .running import RunningRequests
 from .scope import Scope

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 from ..leases import DEFAULT_LEASE
 from ..transactions import async_transactions
@@ -35,17 +35,20 @@ from .application import (
     Response,
     Send,
 )
+from .async_leased import AsyncLeaseAttempt, RequestLease
 from .fingerprint import fingerprint_of
 from .identity import Identity
 from .in_transaction import TransactionAttempt
-from .leased import LeaseAttempt, RequestLease
-from .options import MEBIBYTE, Options, all_but_cookies, all_statuses
+from .leased_application import LeasedApplication
+from .options import MEBIBYTE, Mode, Options, all_but_cookies, all_statuses
 from .problem import Kind, Problem, log
 from .request_head import RequestHead
 from .request_transaction import RequestTransaction
 from .responses import response_of_problem
 from .running import RunningRequests
 from .scope import Scope
+
+LeaseAttempt = AsyncLeaseAttempt[Response]
 
 
 class IdempotencyMiddleware:
@@ -65,7 +68,7 @@ class IdempotencyMiddleware:
         destination: str,
         scope: Scope,
         *,
-        mode: Literal["transaction", "lease"] = "transaction",
+        mode: Mode = "transaction",
         methods: Collection[str] = ("POST", "PATCH"),
         required: bool = True,
         request_limit: int = MEBIBYTE,
@@ -76,15 +79,13 @@ class IdempotencyMiddleware:
         lease: timedelta = DEFAULT_LEASE,
         running: RunningRequests | None = None,
     ) -> None:
-        if mode not in ("transaction", "lease"):
-            raise ValueError('mode must be "transaction" or "lease"')
         self.app = app
         self.running = running or RunningRequests()
-        self._is_leased = mode == "lease"
         self._open = async_transactions(source)
         self._options = Options(
             destination=destination,
             scope=scope,
+            mode=mode,
             methods=methods,
             required=required,
             request_limit=request_limit,
@@ -116,7 +117,7 @@ class IdempotencyMiddleware:
         body = await self._read(head, receive)
         fingerprint = fingerprint_of(head.method, head.path_and_query, body)
         identity = Identity(message_id, self._options.destination, fingerprint)
-        run = ApplicationRun(self.app, _inner_scope(head), body, self._limit_of)
+        run = ApplicationRun(self.app, _inner_scope(head), body, self._options.limit_of)
         try:
             response = await self._attempted(identity, run, receive)
         except DisconnectedError:
@@ -134,11 +135,15 @@ class IdempotencyMiddleware:
         self, identity: Identity, run: ApplicationRun, receive: Receive
     ) -> Response:
         """Processes the request in a task of its own, which no cancellation of this one stops."""
-        kind: type[LeaseAttempt | TransactionAttempt]
-        kind = LeaseAttempt if self._is_leased else TransactionAttempt
-        attempt = kind(self._options, self._open, identity, run)
+        options = self._options
+        attempt: LeaseAttempt | TransactionAttempt
+        if options.is_leased:
+            handler = LeasedApplication(options, identity, run)
+            attempt = AsyncLeaseAttempt(options, self._open, identity, handler)
+        else:
+            attempt = TransactionAttempt(options, self._open, identity, run)
         task = asyncio.create_task(attempt.response(), name="idem http request")
-        if self._is_leased:
+        if options.is_leased:
             self.running.add(task)
         watch = asyncio.create_task(self._watch(run, receive), name="idem http disconnect")
         try:
@@ -168,7 +173,7 @@ class IdempotencyMiddleware:
         # A middleware in between can return the body again and again, so this reads once.
         message = await receive()
         # Work under a lease continues: work that is interrupted in the middle helps no client.
-        if message["type"] == "http.disconnect" and not self._is_leased:
+        if message["type"] == "http.disconnect" and not self._options.is_leased:
             run.disconnect()
 
     async def _read(self, head: RequestHead, receive: Receive) -> bytes:
@@ -182,10 +187,6 @@ class IdempotencyMiddleware:
             self._options.check_request_size(len(body))
             if not message.get("more_body", False):
                 return bytes(body)
-
-    def _limit_of(self, status: int) -> int | None:
-        """Returns the limit of a response. A response that is not recorded has none."""
-        return self._options.response_limit if self._options.keeps(status) else None
 
 
 def request_transaction(request: Any) -> RequestTransaction:

@@ -7,15 +7,12 @@ from typing import Any
 
 from ..async_idem import AsyncIdem
 from ..executors import raise_caused
-from ..outcomes import Claimed, InProgress, Mismatch, Outcome
-from ..transactions import AsyncTransactions
+from ..outcomes import Claimed, Outcome
 from . import statements
 from .application import ApplicationRun, Response
-from .identity import Identity
-from .journal import find, replay_of
-from .options import Options, keeps_writes
+from .async_attempt import AsyncAttempt
+from .options import keeps_writes
 from .problem import Kind, Problem, log, problem_of
-from .recorded import Recorded
 from .request_transaction import (
     RequestTransaction,
     Savepoint,
@@ -25,7 +22,7 @@ from .request_transaction import (
     is_closed,
     is_invalidated,
 )
-from .responses import recorded_of
+from .responses import recorded_of, response_of
 from .retry import async_retried
 
 
@@ -33,23 +30,12 @@ class RollBackError(Exception):
     """Ends the block of a transaction, so that it is rolled back."""
 
 
-class TransactionAttempt:
+class TransactionAttempt(AsyncAttempt[ApplicationRun]):
     """Claims a request, runs its handler, records the response, and commits."""
 
-    def __init__(
-        self,
-        options: Options,
-        open_transaction: AsyncTransactions,
-        identity: Identity,
-        run: ApplicationRun,
-    ) -> None:
-        self._options = options
-        self._open = open_transaction
-        self._identity = identity
-        self._run = run
-        self._base: Any = None
-        self.has_begun = False
-        """Whether the request is claimed. Until then its task can be cancelled."""
+    _base: Any = None
+    has_begun = False
+    """Whether the request is claimed. Until then its task can be cancelled."""
 
     async def response(self) -> Response:
         """Returns the response after the commit. Raises Problem or the error of the handler."""
@@ -60,7 +46,7 @@ class TransactionAttempt:
         self.has_begun = isinstance(outcome, Claimed)
         if not isinstance(outcome, Claimed):
             await _roll_back(stack, connection)
-            return await self._not_claimed(outcome)
+            return response_of(await self._not_claimed(outcome))
         transaction = RequestTransaction(connection)
         try:
             savepoint, response = await self._handled(connection, transaction)
@@ -84,15 +70,12 @@ class TransactionAttempt:
             await stack.aclose()
         except Exception as error:
             raise_caused(problem_of(error, is_committing=True), error)
-        self._run.is_recorded = True
+        self._handler.is_recorded = True
         return response
 
     async def _begin(self) -> tuple[AsyncExitStack, Any, Outcome]:
         """Begins a transaction with the claim. The caller ends it with the stack."""
-        identity = self._identity
-        claim = statements.claim_and_forbid_commit(
-            identity.message_id, identity.destination, identity.fingerprint
-        )
+        claim = statements.claim_and_forbid_commit(self._identity)
         async with AsyncExitStack() as stack:
             connection = await stack.enter_async_context(self._open())
             outcome = await AsyncIdem(connection).run(claim)
@@ -108,33 +91,11 @@ class TransactionAttempt:
             await savepoint.begin()
         except Exception as error:
             raise_caused(problem_of(error), error)
-        self._run.scope["idem"] = transaction
+        self._handler.scope["idem"] = transaction
         try:
-            return savepoint, await self._run.response()
+            return savepoint, await self._handler.response()
         finally:
             transaction.end()
-
-    async def _record(self, idem: AsyncIdem, recorded: Recorded) -> None:
-        identity = self._identity
-        # Wait for the reply: outside of the transaction, the functions of the journal would commit
-        # by themselves.
-        await idem.run(statements.ALLOW_COMMIT)
-        begin = statements.begin_record(
-            identity.message_id, identity.destination, identity.fingerprint
-        )
-        await idem.run(begin)
-        finish = statements.finish_record(identity.message_id, identity.destination, recorded)
-        await idem.run(finish)
-
-    async def _not_claimed(self, outcome: Outcome) -> Response:
-        match outcome:
-            case InProgress():
-                raise Problem(Kind.IN_PROGRESS)
-            case Mismatch():
-                raise Problem(Kind.MISMATCH)
-        # In a transaction of its own: a snapshot that is older than the record does not see it.
-        found = await find(self._open, self._identity)
-        return replay_of(found, self._identity)
 
 
 async def _roll_back(stack: AsyncExitStack, connection: Any) -> None:

@@ -15,6 +15,7 @@ HEADER = "idempotency-key"
 LONGEST_BYTES = 255
 """The longest key: the name of the caller and the key together must fit into a message id."""
 
+_ASCII = re.compile(r"[\t -~]*")
 _STRING = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')
 _ESCAPE = re.compile(r"\\(.)")
 _PARAMETER_NAME = re.compile(r"[a-z*][a-z0-9_.*-]*")
@@ -51,7 +52,7 @@ def key_of(values: Sequence[str]) -> str | None:
 
 
 def _parse(value: str) -> str:
-    if not all(" " <= character <= "~" or character == "\t" for character in value):
+    if _ASCII.fullmatch(value) is None:
         raise _bad("it contains characters that are not ASCII")
     text = value.strip(" \t")
     key = _quoted(text) if text.startswith('"') else _bare(text)

@@ -1,91 +1,109 @@
-"""Processes a request under a lease, for work that cannot share a transaction."""
+"""Processes a request under a lease, for work that cannot share a transaction.
+
+`make_async.py` writes `async_leased.py` from this file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
-from ..async_idem import AsyncIdem
-from ..async_lease import AsyncLease, async_lease
 from ..errors import IdemError, LeaseLostError, LeaseNotCompletedError
 from ..executors import raise_caused
+from ..idem import Idem
+from ..lease import Lease, lease
+from ..lease_rules import LOST
 from ..leases import Exhausted
-from ..once import AsyncQuery, OnUnknown
+from ..once import OnUnknown, Query
 from ..outcomes import Dead, Duplicate, InProgress
-from ..transactions import AsyncTransactions, async_short_transaction
+from ..transactions import short_transaction
 from . import statements
-from .application import ApplicationRun, Response
-from .identity import Identity
-from .journal import find, replay_of
-from .options import Options
+from .attempt import Attempt
 from .problem import Kind, Problem, log, problem_of
-from .recorded import Recorded
-from .responses import recorded_of
-from .retry import async_retried
+from .recorded import Recorded, replay
+from .retry import retried
+
+R = TypeVar("R")
 
 
 class RequestLease:
     """The lease of a protected request, as its handler sees it."""
 
-    def __init__(self, lease: AsyncLease) -> None:
-        self._lease = lease
+    def __init__(self, leased: Lease) -> None:
+        self._lease = leased
+        self._was_rejected = False
 
-    async def once(
+    def once(
         self,
         step: str,
         request: Any,
-        call: Callable[[str], Awaitable[Any]],
+        call: Callable[[str], Any],
         *,
-        on_unknown: OnUnknown | AsyncQuery,
+        on_unknown: OnUnknown | Query,
     ) -> Any:
-        """Makes an external call once, and returns its response. See `AsyncLease.once`."""
-        return await self._lease.once(step, request, call, on_unknown=on_unknown)
+        """Makes an external call once, and returns its response. See `Lease.once`."""
+        try:
+            return self._lease.once(step, request, call, on_unknown=on_unknown)
+        except LeaseLostError:
+            self._was_rejected = True
+            raise
 
     @property
     def is_lost(self) -> bool:
         """Whether the lease is lost or may be lost. Stop working then."""
-        return self._lease.is_lost
+        return self._was_rejected or self._lease.is_lost
 
 
-class LeaseAttempt:
+class LeasedHandler(Protocol[R]):
+    """The handler of a request, and the conversions of its responses."""
+
+    def run(self, shared: RequestLease) -> R:
+        """Runs the handler, and returns its complete response."""
+
+    def stop(self) -> None:
+        """Stops a handler that has not ended, if that is possible."""
+
+    def status_of(self, response: R) -> int:
+        """Returns the status of a response."""
+
+    def recorded_of(self, response: R) -> Recorded:
+        """Converts a response of the handler to its record. Raises Problem."""
+
+    def response_of(self, recorded: Recorded) -> R:
+        """Converts a record to a replayed response."""
+
+    def note_record(self) -> None:
+        """Notes that the response of the handler is recorded."""
+
+
+class LeaseAttempt(Attempt[LeasedHandler[R]]):
     """Leases a request, runs its handler, and completes the lease with the record."""
 
-    def __init__(
-        self,
-        options: Options,
-        open_transaction: AsyncTransactions,
-        identity: Identity,
-        run: ApplicationRun,
-    ) -> None:
-        self._options = options
-        self._open = open_transaction
-        self._identity = identity
-        self._run = run
-        self._recorded: Recorded | None = None
-        self._is_completed = False
+    _recorded: Recorded | None = None
+    _is_completed = False
 
-    async def response(self) -> Response:
+    def response(self) -> R:
         """Returns the response after its record. Raises Problem or the error of the handler."""
         identity = self._identity
         try:
-            lease = await async_lease(
+            acquired = lease(
                 self._open, identity.message_id, identity.destination, self._options.lease
             )
         except Exception as error:
             raise_caused(problem_of(error), error)
-        if not isinstance(lease, AsyncLease):
-            return await self._not_acquired(lease)
-        response: Response | None = None
+        if not isinstance(acquired, Lease):
+            return self._not_acquired(acquired)
+        response: R | None = None
         try:
-            async with lease:
-                await self._bind_key(lease)
-                response = await self._handled(lease)
-                if self._options.keeps(response.status):
-                    await self._complete(lease, response)
+            with acquired:
+                self._bind_key(acquired)
+                response = self._handled(acquired)
+                if self._options.keeps(self._handler.status_of(response)):
+                    self._complete(acquired, response)
                 else:
-                    lease.give_back()
+                    acquired.give_back()
         except LeaseLostError:
-            return await self._after_loss(response)
+            return self._after_loss(response)
         except LeaseNotCompletedError as error:
             log.exception("the source of IdempotencyMiddleware has not committed a completion")
             raise Problem(Kind.IN_DOUBT) from error
@@ -97,88 +115,89 @@ class LeaseAttempt:
             raise
         return response
 
-    async def _not_acquired(self, acquired: Exhausted | Duplicate | InProgress | Dead) -> Response:
+    def _not_acquired(self, acquired: Exhausted | Duplicate | InProgress | Dead) -> R:
         match acquired:
             case Duplicate():
-                return replay_of(await find(self._open, self._identity), self._identity)
+                return self._handler.response_of(self._replayed())
             case InProgress():
                 raise Problem(Kind.IN_PROGRESS)
             case Exhausted(held):
                 reason = held.last_error or "the request has no attempts left"
                 try:
-                    await async_short_transaction(
+                    short_transaction(
                         self._open, lambda idem: idem.release(held, reason, final=True)
                     )
                 except Exception as error:
                     log.debug("an exhausted request stays leased until its end: %s", error)
         raise Problem(Kind.EXHAUSTED)
 
-    async def _bind_key(self, lease: AsyncLease) -> None:
+    def _bind_key(self, acquired: Lease) -> None:
         """Binds the key to this request.
 
         An attempt at another request with the key may have had an effect outside of the database,
         so the key cannot be used for this request.
         """
-        identity = self._identity
-        begin = statements.begin_record(
-            identity.message_id, identity.destination, identity.fingerprint
-        )
+        begin = statements.begin_record(self._identity)
 
-        async def bind(idem: AsyncIdem) -> None:
+        def bind(idem: Idem) -> None:
             # Fails in autocommit mode, in which the completion and the record would be two commits.
-            await idem.run(statements.FORBID_COMMIT)
-            await idem.run(begin)
-            await idem.run(statements.ALLOW_COMMIT)
+            idem.run(statements.FORBID_COMMIT)
+            idem.run(begin)
+            idem.run(statements.ALLOW_COMMIT)
 
         try:
-            await async_short_transaction(self._open, bind)
+            short_transaction(self._open, bind)
         except Exception as error:
-            lease.give_back()
+            acquired.give_back()
             if isinstance(error, IdemError) and error.sqlstate == "23000":
                 raise Problem(Kind.MISMATCH) from error
             raise_caused(problem_of(error), error)
 
-    async def _handled(self, lease: AsyncLease) -> Response:
-        self._run.scope["idem"] = RequestLease(lease)
+    def _handled(self, acquired: Lease) -> R:
+        shared = RequestLease(acquired)
         try:
-            return await self._run.response()
+            response = self._handler.run(shared)
+            is_kept = self._options.keeps(self._handler.status_of(response))
+            if shared.is_lost and not is_kept:
+                # Another process works on the request, so this failure does not tell its result.
+                raise LeaseLostError(LOST)
         except BaseException:
-            # Includes the cancellation by the renewal, when the lease is lost.
-            lease.give_back()
-            await self._run.stop()
+            # In a task, this includes its cancellation by the renewal, when the lease is lost.
+            acquired.give_back()
+            self._handler.stop()
             raise
+        return response
 
-    async def _complete(self, lease: AsyncLease, response: Response) -> None:
+    def _complete(self, acquired: Lease, response: R) -> None:
         """Records the response and completes the lease, in one transaction."""
-        identity = self._identity
 
-        async def complete() -> None:
-            recorded = self._recorded = recorded_of(self._options, identity, response)
-            finish = statements.finish_record(identity.message_id, identity.destination, recorded)
-            async with self._open() as connection:
-                await lease.complete(connection)
-                await AsyncIdem(connection).run(finish)
+        def complete() -> None:
+            recorded = self._recorded = self._handler.recorded_of(response)
+            with self._open() as connection:
+                acquired.complete(connection)
+                Idem(connection).run(statements.finish_record(self._identity, recorded))
 
         try:
-            await async_retried(complete)
+            retried(complete)
         except LeaseLostError:
             raise
         except Exception as error:
             raise_caused(problem_of(error).after_work(), error)
-        self._is_completed = self._run.is_recorded = True
+        self._is_completed = True
+        self._handler.note_record()
 
-    async def _after_loss(self, response: Response | None) -> Response:
+    def _after_loss(self, response: R | None) -> R:
         """Returns the response after another process, or a commit without a reply, has won."""
         if response is None or self._recorded is None:
-            # The handler was stopped. A repeated request shows the result.
+            # The handler has not ended, or has failed. A repeated request shows the result.
             raise Problem(Kind.IN_DOUBT)
         try:
-            found = await find(self._open, self._identity)
+            found = self._found()
         except Problem as problem:
             raise_caused(problem.after_work(), problem)
         if found is None:
             raise Problem(Kind.IN_DOUBT)
         if found == self._recorded:
-            self._run.is_recorded = True
+            self._handler.note_record()
             return response
-        return replay_of(found, self._identity)
+        return self._handler.response_of(replay(found, self._identity.fingerprint))

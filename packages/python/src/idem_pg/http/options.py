@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from ..leases import DEFAULT_LEASE
 from .key import key_of
@@ -15,6 +15,9 @@ from .scope import Scope
 SHORTEST_LEASE, LONGEST_LEASE = timedelta(milliseconds=100), timedelta(days=1)
 MEBIBYTE = 1 << 20
 LONGEST_LENGTH_DIGITS = 19
+
+Mode = Literal["transaction", "lease"]
+MODES = ("transaction", "lease")
 
 
 def all_statuses(_status: int) -> bool:
@@ -32,6 +35,7 @@ class Options:
 
     destination: str
     scope: Scope
+    mode: Mode = "transaction"
     methods: Collection[str] = ("POST", "PATCH")
     required: bool = True
     request_limit: int = MEBIBYTE
@@ -51,6 +55,8 @@ class Options:
             raise ValueError("destination must be a text that is not empty")
         if isinstance(self.methods, str):
             raise TypeError("methods must be a collection of names, not one text")
+        if self.mode not in MODES:
+            raise ValueError('mode must be "transaction" or "lease"')
         if not SHORTEST_LEASE <= self.lease <= LONGEST_LEASE:
             raise ValueError("lease must be between 100 milliseconds and one day")
 
@@ -76,12 +82,20 @@ class Options:
                 f"the body of a request with an Idempotency-Key must not exceed {limit} bytes",
             )
 
+    @property
+    def is_leased(self) -> bool:
+        return self.mode == "lease"
+
     def keeps(self, status: int) -> bool:
         """Returns whether a response with this status is recorded.
 
         Statuses after which another attempt may succeed are never recorded.
         """
         return 200 <= status < 500 and status not in (409, 429) and self.keep_statuses(status)
+
+    def limit_of(self, status: int) -> int | None:
+        """Returns the limit of a response. A response that is not recorded has none."""
+        return self.response_limit if self.keeps(status) else None
 
 
 def content_length_of(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,9 @@ _OF_THE_CONNECTION = frozenset(
     }
 )
 """Headers that belong to one connection or one moment. They are never recorded."""
+
+
+_UNSENDABLE = re.compile("[\r\n\0\u0100-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ class Recorded:
 
 def _is_sendable(text: str) -> bool:
     """Returns whether a header can contain this text. Each character is one byte."""
-    return not any(character in "\r\n\0" or character > "\xff" for character in text)
+    return _UNSENDABLE.search(text) is None
 
 
 def _named_by_connection(headers: Headers) -> set[str]:

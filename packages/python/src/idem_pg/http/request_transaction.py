@@ -56,8 +56,6 @@ class Savepoint:
     async def keep(self) -> None:
         if self._nested is not None:
             await self._nested.commit()
-        else:
-            await _execute(self._connection, statements.KEEP_WRITES)
 
     async def undo(self) -> None:
         if self._nested is not None:

@@ -69,15 +69,21 @@ class Call:
         """Returns a statement for a function that returns nothing."""
         return Statement(f"SELECT {self._text()}", tuple(self._parameters), _none)
 
-    def _text(self) -> str:
-        return _call_text(self._function, tuple(self._types))
+    def after(self, other: Call, columns: str) -> Statement[None]:
+        """Returns one statement that calls another function, reads columns, and calls this one."""
+        own, number = self._text(), len(self._parameters) + 1
+        sql = f"SELECT {columns}, {own} FROM {other._text(number)}"
+        return Statement(sql, (*self._parameters, *other._parameters), _none)
+
+    def _text(self, first: int = 1) -> str:
+        return _call_text(self._function, tuple(self._types), first)
 
 
 @functools.lru_cache(maxsize=512)
-def _call_text(function: str, types: tuple[str | tuple[str, str], ...]) -> str:
+def _call_text(function: str, types: tuple[str | tuple[str, str], ...], first: int) -> str:
     """Returns the SQL of a call. A type alone is a positional argument."""
     arguments = []
-    for number, argument in enumerate(types, 1):
+    for number, argument in enumerate(types, first):
         name, sql_type = ("", argument) if isinstance(argument, str) else argument
         # The user can have changed how a driver converts JSON, so JSON is passed as text.
         value = f"CAST(${number} AS text)" if sql_type == "jsonb" else f"${number}"

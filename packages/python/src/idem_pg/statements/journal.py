@@ -14,8 +14,7 @@ from .call import Call, Rows, Statement
 def begin_call(
     message_id: MessageId, destination: str, step: str, request: Any, token: int | None
 ) -> Statement[Begun]:
-    call = Call("idem_begin_call").id(message_id).text(destination).text(step)
-    call.json_option("request", request).option("token", "bigint", token)
+    call = _begin(message_id, destination, step, request).option("token", "bigint", token)
     columns = (
         "CAST(state AS text), CAST(idempotency_key AS text), CAST(response AS text), attempt, "
         "begun_at, error"
@@ -31,8 +30,19 @@ def begin_call(
 def finish_call(
     message_id: MessageId, destination: str, step: str, response: Any
 ) -> Statement[None]:
-    call = Call("idem_finish_call").id(message_id).text(destination).text(step)
-    return call.json_option("response", response).nothing()
+    return _finish(message_id, destination, step, response).nothing()
+
+
+def record_call(
+    message_id: MessageId, destination: str, step: str, request: Any, response: Any
+) -> Statement[None]:
+    """Begins and finishes a call, and allows COMMIT after `idem_forbid_commit`.
+
+    It is one statement, so that it has no effect outside of the transaction, where
+    `idem_allow_commit` fails and the other functions would commit by themselves.
+    """
+    finish = _finish(message_id, destination, step, response)
+    return finish.after(_begin(message_id, destination, step, request), "idem_allow_commit()")
 
 
 def fail_call(
@@ -51,6 +61,16 @@ def calls(message_id: MessageId, destination: str) -> Statement[list[ExternalCal
         return [_external_call(row) for row in rows]
 
     return Call("idem_calls").id(message_id).text(destination).returning(columns, decode)
+
+
+def _begin(message_id: MessageId, destination: str, step: str, request: Any) -> Call:
+    call = Call("idem_begin_call").id(message_id).text(destination).text(step)
+    return call.json_option("request", request)
+
+
+def _finish(message_id: MessageId, destination: str, step: str, response: Any) -> Call:
+    call = Call("idem_finish_call").id(message_id).text(destination).text(step)
+    return call.json_option("response", response)
 
 
 def _external_call(row: Sequence[Any]) -> ExternalCall:

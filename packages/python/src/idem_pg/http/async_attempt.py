@@ -1,0 +1,58 @@
+"""What the attempts at a request have in common, in a transaction and under a lease."""
+
+# make_async.py writes this file.
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from ..async_idem import AsyncIdem
+from ..executors import raise_caused
+from ..outcomes import InProgress, Mismatch, Outcome
+from ..transactions import AsyncTransactions, async_short_transaction
+from . import statements
+from .identity import Identity
+from .options import Options
+from .problem import Kind, Problem, problem_of
+from .recorded import Recorded, replay
+
+H = TypeVar("H")
+
+
+class AsyncAttempt(Generic[H]):
+    """An attempt to process a request with its handler."""
+
+    def __init__(
+        self, options: Options, open_transaction: AsyncTransactions, identity: Identity, handler: H
+    ) -> None:
+        self._options = options
+        self._open = open_transaction
+        self._identity = identity
+        self._handler = handler
+
+    async def _found(self) -> Recorded | None:
+        """Returns the recorded response, or None if there is none. Raises Problem."""
+        calls = statements.calls(self._identity)
+        try:
+            # In a transaction of its own: a snapshot that is older than the record does not see it.
+            found = await async_short_transaction(self._open, lambda idem: idem.run(calls))
+        except Exception as error:
+            raise_caused(problem_of(error), error)
+        return statements.recorded_in(found)
+
+    async def _replayed(self) -> Recorded:
+        """Returns the response to a request whose key is claimed. Raises Problem."""
+        return replay(await self._found(), self._identity.fingerprint)
+
+    async def _not_claimed(self, outcome: Outcome) -> Recorded:
+        """Returns the response to a request that this attempt has not claimed. Raises Problem."""
+        match outcome:
+            case InProgress():
+                raise Problem(Kind.IN_PROGRESS)
+            case Mismatch():
+                raise Problem(Kind.MISMATCH)
+        return await self._replayed()
+
+    async def _record(self, idem: AsyncIdem, recorded: Recorded) -> None:
+        """Records the response in the transaction that has claimed the request."""
+        await idem.run(statements.record(self._identity, recorded))
