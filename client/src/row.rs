@@ -24,7 +24,8 @@ enum Content {
 pub struct Column {
     /// The name.
     pub name: String,
-    /// The type. For a built-in type, that of [`Type::from_oid`].
+    /// The type. For a built-in type, that of [`Type::from_oid`]. For a NULL of a driver that does
+    /// not return its type, [`Type::UNKNOWN`].
     pub type_: Type,
     /// The value in the binary format of PostgreSQL, or `None` for NULL.
     pub value: Option<Bytes>,
@@ -55,7 +56,8 @@ impl Row {
         let column = index
             .find(columns)
             .ok_or_else(|| unexpected("does not exist"))?;
-        if !T::accepts(&column.type_) {
+        let is_untyped = column.value.is_none() && column.type_ == Type::UNKNOWN;
+        if !is_untyped && !T::accepts(&column.type_) {
             return Err(unexpected(&format!("has the type {}", column.type_)));
         }
         T::from_sql_nullable(&column.type_, column.value.as_deref())
@@ -84,5 +86,31 @@ impl ColumnIndex for usize {
 impl ColumnIndex for &str {
     fn find<'c>(&self, columns: &'c [Column]) -> Option<&'c Column> {
         columns.iter().find(|column| column.name == *self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(type_: Type, value: Option<&'static [u8]>) -> Row {
+        Row::from_columns(vec![Column {
+            name: "n".into(),
+            type_,
+            value: value.map(Bytes::from_static),
+        }])
+    }
+
+    /// Goal: a NULL without a type is a NULL of every type, and a value without a type is an error.
+    #[test]
+    fn null_without_a_type_is_read_as_any_type() {
+        let null = row(Type::UNKNOWN, None);
+        assert_eq!(null.try_get::<_, Option<i32>>("n").unwrap(), None);
+        assert_eq!(null.try_get::<_, Option<String>>(0).unwrap(), None);
+        null.try_get::<_, i32>("n").unwrap_err();
+        let value = row(Type::UNKNOWN, Some(&[0, 0, 0, 1]));
+        value.try_get::<_, Option<i32>>("n").unwrap_err();
+        let null = row(Type::INT8, None);
+        null.try_get::<_, Option<i32>>("n").unwrap_err();
     }
 }

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use idem_client::lease::{Lease, acquire};
 use idem_client::test_util::{Crash, CrashProxy};
-use idem_client::{Claim, Destination, Effect, Error, ErrorKind, MessageId, effects, try_claim};
+use idem_client::{
+    Claim, ClaimOptions, Destination, Effect, Error, ErrorKind, Executor, MessageId, claim,
+    effects, try_claim,
+};
 use idem_postgres::{PostgresConnection, PostgresTransaction, commit, wait};
 use idem_testkit::Database;
 use postgres::{Client, Config, NoTls};
@@ -64,6 +67,97 @@ fn claim_commits_with_the_work() {
         let recorded = wait(effects(&PostgresConnection::new(&mut observer), &id, &to)).unwrap();
         assert_eq!(recorded.len(), 2 * usize::from(committed), "{end}");
     }
+}
+
+/// Goal: a duplicate reads the effects that the first execution recorded, in its own transaction:
+/// the same ids, order and bytes. Invariant: I3.
+#[test]
+fn duplicate_reads_the_recorded_effects() {
+    let database = Database::create();
+    let mut client = connect(&database.url());
+    let (id, to) = (id("m"), destination());
+    let bytes = [vec![0, 255, 10], vec![]];
+    let facts = bytes
+        .clone()
+        .map(|bytes| Effect::bytes("postgres.bytes", bytes, "application/x-test"));
+    let mut tx = client.transaction().unwrap();
+    let idem = PostgresTransaction::new(&mut tx);
+    let claim = wait(try_claim(&idem, &id, &to)).unwrap();
+    let ids = wait(claim.into_new().unwrap().record_effects(&facts)).unwrap();
+    commit(tx).unwrap();
+    for _ in 0..2 {
+        let mut tx = client.transaction().unwrap();
+        let idem = PostgresTransaction::new(&mut tx);
+        assert!(wait(try_claim(&idem, &id, &to)).unwrap().is_duplicate());
+        let found = wait(effects(&idem, &id, &to)).unwrap();
+        let found_ids: Vec<_> = found.iter().map(|effect| effect.message_id).collect();
+        assert_eq!(found_ids, ids);
+        let payloads: Vec<_> = found.iter().map(|effect| &effect.payload).collect();
+        assert_eq!(payloads, [&bytes[0], &bytes[1]]);
+        assert!(found.iter().all(|effect| effect.key.is_none()));
+        commit(tx).unwrap();
+    }
+}
+
+/// Goal: a claim with a fingerprint has the outcomes of `tokio-postgres`. Another fingerprint is a
+/// mismatch.
+#[test]
+fn claim_has_its_outcomes() {
+    let database = Database::create();
+    let mut client = connect(&database.url());
+    let (id, to) = (id("m"), destination());
+    let options = ClaimOptions::default().fingerprint([1, 2]);
+    let mut tx = client.transaction().unwrap();
+    let idem = PostgresTransaction::new(&mut tx);
+    assert!(wait(claim(&idem, &id, &to, &options)).unwrap().is_new());
+    let mut other = connect(&database.url());
+    let mut other = other.transaction().unwrap();
+    let other_idem = PostgresTransaction::new(&mut other);
+    let busy = wait(claim(&other_idem, &id, &to, &options.clone().no_wait())).unwrap();
+    assert!(matches!(busy, Claim::InProgress), "{busy:?}");
+    commit(tx).unwrap();
+    let again = wait(claim(&other_idem, &id, &to, &options)).unwrap();
+    let has_time = |time: Option<_>| time.is_some();
+    assert!(matches!(again, Claim::Duplicate { handled_at } if has_time(handled_at)));
+    let differs = ClaimOptions::default().fingerprint([3]);
+    let mismatch = wait(claim(&other_idem, &id, &to, &differs)).unwrap();
+    assert!(matches!(mismatch, Claim::Mismatch { .. }), "{mismatch:?}");
+}
+
+/// Goal: a result that the client does not expect is an error, and not a wrong value. An error of
+/// the server has its SQLSTATE.
+#[test]
+fn unexpected_result_is_an_error() {
+    let database = Database::create();
+    let mut client = connect(&database.url());
+    let idem = PostgresConnection::new(&mut client);
+    for wrong in ["SELECT 1 WHERE false", "VALUES (1), (2)"] {
+        let error = wait(idem.fetch_one(wrong, &[])).unwrap_err();
+        assert!(matches!(error, Error::Unexpected(_)), "{error:?}");
+    }
+    let row = wait(idem.fetch_one("SELECT 1 AS n, NULL::text", &[])).unwrap();
+    assert_eq!(row.try_get::<_, i32>("n").unwrap(), 1);
+    assert_eq!(row.try_get::<_, Option<String>>(1).unwrap(), None);
+    row.try_get::<_, i64>("n").unwrap_err();
+    row.try_get::<_, String>(1).unwrap_err();
+    row.try_get::<_, i32>("m").unwrap_err();
+    row.try_get::<_, i32>(2).unwrap_err();
+    let error = wait(idem.fetch_one("SELECT 1 / 0", &[])).unwrap_err();
+    assert_eq!(error.sqlstate().map(|state| state.code()), Some("22012"));
+}
+
+/// Goal: the server rejects a claim outside of a transaction that the compiler did not detect.
+#[test]
+fn lone_claim_is_rejected() {
+    let database = Database::create();
+    let mut client = connect(&database.url());
+    let mut tx = client.transaction().unwrap();
+    tx.batch_execute("COMMIT").unwrap();
+    let idem = PostgresTransaction::new(&mut tx);
+    let error = wait(try_claim(&idem, &id("m"), &destination())).unwrap_err();
+    assert_eq!(error.sqlstate().map(|state| state.code()), Some("25P01"));
+    drop(tx);
+    assert!(!is_claimed(&mut client, &id("m")));
 }
 
 #[test]

@@ -64,7 +64,9 @@ impl Encode<'_, Postgres> for Parameter {
     }
 }
 
-/// Returns a row of sqlx as the client reads it.
+/// Returns a row of sqlx as the client reads it, for an executor over a library that uses sqlx.
+///
+/// Fails with [`Error::Unexpected`] if a value is not in the binary format.
 pub fn row(row: &PgRow) -> Result<Row, Error> {
     let columns = row.columns().iter().enumerate().map(|(number, column)| {
         let unreadable = |reason: &dyn std::fmt::Display| {

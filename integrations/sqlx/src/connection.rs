@@ -17,20 +17,23 @@ struct Shared<C> {
     connection: Mutex<C>,
     is_borrowed: AtomicBool,
     is_prepared: bool,
+    /// The method that borrows it, which is also the name of `C` in errors.
+    method: &'static str,
 }
 
 impl<C: DerefMut<Target = T>, T> Shared<C> {
-    fn new(connection: C) -> Self {
+    fn new(connection: C, method: &'static str) -> Self {
         Self {
             connection: Mutex::new(connection),
             is_borrowed: AtomicBool::new(false),
             is_prepared: true,
+            method,
         }
     }
 
     /// Fails instead of waiting: the caller itself may have borrowed the connection.
     fn borrow(&self) -> Result<Borrowed<'_, C>, Error> {
-        let connection = self.connection.try_lock().map_err(|_| in_use())?;
+        let connection = self.connection.try_lock().map_err(|_| self.in_use())?;
         self.is_borrowed.store(true, Ordering::Release);
         Ok(Borrowed {
             is_borrowed: &self.is_borrowed,
@@ -43,9 +46,19 @@ impl<C: DerefMut<Target = T>, T> Shared<C> {
     async fn lock(&self) -> Result<MutexGuard<'_, C>, Error> {
         match self.connection.try_lock() {
             Ok(connection) => Ok(connection),
-            Err(_) if self.is_borrowed.load(Ordering::Acquire) => Err(in_use()),
+            Err(_) if self.is_borrowed.load(Ordering::Acquire) => Err(self.in_use()),
             Err(_) => Ok(self.connection.lock().await),
         }
+    }
+
+    /// Returns an error that a retry may solve, because two futures can use one transaction.
+    fn in_use(&self) -> Error {
+        let name = self.method;
+        let action = match self.is_borrowed.load(Ordering::Acquire) {
+            true => format!("drop the value that `{name}` returned before this call"),
+            false => format!("await the function of the client before `{name}` is called"),
+        };
+        DriverError::of_driver(ErrorKind::Other, format!("the {name} is in use: {action}")).into()
     }
 
     async fn fetch_all(
@@ -63,13 +76,6 @@ impl<C: DerefMut<Target = T>, T> Shared<C> {
             .map_err(translated)?;
         rows.iter().map(row).collect()
     }
-}
-
-/// Returns an error that a retry may solve: two futures can use one transaction at the same time.
-fn in_use() -> Error {
-    let text = "the connection is in use: drop the value that `connection` or `transaction` \
-                returned before the next call, and keep the rows of a statement in a variable";
-    DriverError::of_driver(ErrorKind::Other, text).into()
 }
 
 /// The connection or the transaction, for a statement of the application. Drop it before the next
@@ -106,7 +112,7 @@ pub struct SqlxConnection<'c>(Shared<&'c mut PgConnection>);
 impl<'c> SqlxConnection<'c> {
     /// Uses a connection: a `PoolConnection` dereferences to it (`&mut connection`).
     pub fn new(connection: &'c mut PgConnection) -> Self {
-        Self(Shared::new(connection))
+        Self(Shared::new(connection, "connection"))
     }
 
     /// Borrows the connection for a statement of the application: `&mut *idem.connection()?`.
@@ -168,7 +174,7 @@ pub struct SqlxTransaction<'c, 't>(Shared<&'c mut Transaction<'t, Postgres>>);
 impl<'c, 't> SqlxTransaction<'c, 't> {
     /// Uses an open transaction.
     pub fn new(tx: &'c mut Transaction<'t, Postgres>) -> Self {
-        Self(Shared::new(tx))
+        Self(Shared::new(tx, "transaction"))
     }
 
     /// Does not prepare the statements of idem, for PgBouncer in transaction mode without

@@ -9,7 +9,8 @@ mod commit;
 mod connection;
 mod error;
 
+pub use binary::row;
 pub use commit::commit;
 pub use connection::{Borrowed, SqlxConnection, SqlxTransaction};
-pub use error::translated;
+pub use error::{driver_error_in, translated};
 pub use idem_client;

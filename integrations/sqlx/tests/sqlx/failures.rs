@@ -1,16 +1,18 @@
 //! Errors: their SQLSTATE, hint and kind, and what they leave.
 
 use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use idem_client::redacted::causes;
 use idem_client::test_util::{Crash, CrashProxy};
 use idem_client::{Error, ErrorKind, Executor, admin, inbox, try_claim};
-use idem_sqlx::{SqlxConnection, SqlxTransaction, commit, translated};
+use idem_sqlx::{SqlxConnection, SqlxTransaction, commit, driver_error_in, translated};
 
 use tokio_postgres::types::Json;
 
-use crate::fixtures::{Fixture, claims, destination, id, pool};
+use crate::fixtures::{Fixture, claims, destination, id, pid_of, pool};
 
 #[tokio::test]
 async fn error_of_the_server_has_its_sqlstate_and_hint() {
@@ -86,10 +88,7 @@ async fn ended_session_is_a_lost_connection() {
     let fixture = Fixture::new().await;
     let (id, to) = (id("m"), destination());
     let mut tx = fixture.pool.begin().await.unwrap();
-    let (pid,): (i32,) = sqlx::query_as("SELECT pg_backend_pid()")
-        .fetch_one(&mut *tx)
-        .await
-        .unwrap();
+    let pid = pid_of(&mut tx).await;
     let end = "SELECT pg_terminate_backend($1, 60000)";
     fixture.observer.query_one(end, &[&pid]).await.unwrap();
     let idem = SqlxTransaction::new(&mut tx);
@@ -99,6 +98,29 @@ async fn ended_session_is_a_lost_connection() {
     }
     drop(tx);
     assert!(!fixture.is_claimed(&id).await);
+}
+
+/// Goal: the error with which the server ends a session is a lost connection too.
+#[tokio::test]
+async fn session_that_ends_during_a_claim_is_lost() {
+    let fixture = Fixture::new().await;
+    let (id, to) = (id("m"), destination());
+    let mut holder = fixture.pool.begin().await.unwrap();
+    assert!(claims(&mut holder, &id).await.unwrap());
+    let mut tx = fixture.pool.begin().await.unwrap();
+    let pid = pid_of(&mut tx).await;
+    let idem = SqlxTransaction::new(&mut tx);
+    let end = async {
+        fixture.database.until_blocked(pid).await.unwrap();
+        let end = "SELECT pg_terminate_backend($1)";
+        fixture.observer.query_one(end, &[&pid]).await.unwrap();
+    };
+    let (claimed, ()) = tokio::join!(try_claim(&idem, &id, &to), end);
+    let error = claimed.unwrap_err();
+    assert_eq!(error.sqlstate().map(|state| state.code()), Some("57P01"));
+    assert_eq!(error.kind(), ErrorKind::ConnectionLost);
+    commit(holder).await.unwrap();
+    assert!(fixture.is_claimed(&id).await);
 }
 
 /// Goal: after a COMMIT whose reply is lost, the message is not acknowledged, and the next claim
@@ -170,6 +192,36 @@ async fn lone_claim_is_rejected() {
     assert!(!fixture.is_claimed(&id("m")).await);
 }
 
+/// Goal: an error of sqlx inside the error of a library has the same kind and text. The source is
+/// the error of the library.
+#[tokio::test]
+async fn error_inside_another_error_is_classified() {
+    #[derive(Debug)]
+    struct OfLibrary(Arc<sqlx::Error>);
+
+    impl fmt::Display for OfLibrary {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "library: {}", self.0)
+        }
+    }
+
+    impl std::error::Error for OfLibrary {}
+
+    let fixture = Fixture::new().await;
+    let division = sqlx::query("SELECT 1 / 0").execute(&fixture.pool).await;
+    let inner = Arc::new(division.unwrap_err());
+    let error = driver_error_in(&inner, OfLibrary(Arc::clone(&inner)));
+    assert_eq!(error.sqlstate().map(|state| state.code()), Some("22012"));
+    assert_eq!(error.to_string(), "22012: division by zero");
+    assert_eq!(error.of_commit().kind(), ErrorKind::Other);
+
+    let inner = Arc::new(sqlx::Error::WorkerCrashed);
+    let error = driver_error_in(&inner, OfLibrary(Arc::clone(&inner)));
+    assert_eq!(error.kind(), ErrorKind::ConnectionLost);
+    assert!(error.to_string().starts_with("library: "), "{error}");
+    assert_eq!(error.of_commit().kind(), ErrorKind::AmbiguousCommit);
+}
+
 /// Goal: a result that the client does not expect is an error, and not a wrong value.
 #[tokio::test]
 async fn column_of_another_type_is_an_error() {
@@ -188,6 +240,10 @@ async fn column_of_another_type_is_an_error() {
         row.try_get::<_, i32>("m").unwrap_err(),
         row.try_get::<_, i32>(2).unwrap_err(),
     ] {
+        assert!(matches!(error, Error::Unexpected(_)), "{error:?}");
+    }
+    for wrong in ["SELECT 1 WHERE false", "VALUES (1), (2)"] {
+        let error = idem.fetch_one(wrong, &[]).await.unwrap_err();
         assert!(matches!(error, Error::Unexpected(_)), "{error:?}");
     }
     assert!(

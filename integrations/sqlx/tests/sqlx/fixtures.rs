@@ -66,6 +66,12 @@ pub async fn claims(tx: &mut Transaction<'_, Postgres>, id: &MessageId) -> Resul
     Ok(claim.is_new())
 }
 
+/// Returns the process of the server that executes the transaction.
+pub async fn pid_of(tx: &mut Transaction<'_, Postgres>) -> i32 {
+    let pid = sqlx::query_scalar("SELECT pg_backend_pid()");
+    pid.fetch_one(&mut **tx).await.unwrap()
+}
+
 pub fn destination() -> Destination {
     Destination::new("sqlx.tests").unwrap()
 }

@@ -9,7 +9,7 @@ use idem_client::lease::{DeadLetterContent, Lease, acquire};
 use idem_client::preflight::consumer_preflight;
 use idem_client::{
     Claim, ClaimOptions, Effect, MessageId, admin, claim, effects, is_claimed, relay, send,
-    try_claim_batch, try_record,
+    try_claim, try_claim_batch, try_record,
 };
 use idem_sqlx::{SqlxConnection, SqlxTransaction, commit};
 use serde_json::{Value, json};
@@ -43,6 +43,39 @@ async fn effects_are_read_as_they_were_recorded() {
         recorded,
         effects(&fixture.observer, &id, &to).await.unwrap()
     );
+}
+
+/// Goal: a duplicate reads the effects that the first execution recorded, in its own transaction:
+/// the same ids, order and bytes. Invariant: I3.
+#[tokio::test]
+async fn duplicate_reads_the_recorded_effects() {
+    let fixture = Fixture::new().await;
+    let (id, to) = (id("m"), destination());
+    let bytes = [vec![0, 255, 10], vec![]];
+    let facts = bytes
+        .clone()
+        .map(|bytes| Effect::bytes("sqlx.bytes", bytes, "application/x-test"));
+    let mut tx = fixture.pool.begin().await.unwrap();
+    let idem = SqlxTransaction::new(&mut tx);
+    let claim = try_claim(&idem, &id, &to).await.unwrap();
+    let ids = claim.into_new().unwrap().record_effects(&facts).await;
+    let ids = ids.unwrap();
+    commit(tx).await.unwrap();
+    for _ in 0..2 {
+        let mut tx = fixture.pool.begin().await.unwrap();
+        let idem = SqlxTransaction::new(&mut tx);
+        let again = try_claim(&idem, &id, &to).await.unwrap();
+        assert!(again.is_duplicate());
+        let found = effects(&idem, &id, &to).await.unwrap();
+        let found_ids: Vec<_> = found.iter().map(|effect| effect.message_id).collect();
+        assert_eq!(found_ids, ids);
+        let payloads: Vec<_> = found.iter().map(|effect| &effect.payload).collect();
+        assert_eq!(payloads, [&bytes[0], &bytes[1]]);
+        let ordinals: Vec<_> = found.iter().map(|effect| effect.ordinal).collect();
+        assert_eq!(ordinals, [0, 1]);
+        assert!(found.iter().all(|effect| effect.key.is_none()));
+        commit(tx).await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -1,11 +1,13 @@
 //! Claims in transactions of sqlx.
 
-use idem_client::{Claim, ErrorKind, effects, try_claim};
-use idem_sqlx::{SqlxTransaction, commit};
+use std::pin::pin;
+
+use idem_client::{Claim, ErrorKind, effects, is_claimed, try_claim};
+use idem_sqlx::{SqlxConnection, SqlxTransaction, commit};
 use sqlx::{Acquire, Postgres, Transaction};
 use uuid::Uuid;
 
-use crate::fixtures::{Fixture, claims, destination, fact, id, pool};
+use crate::fixtures::{Fixture, claims, destination, fact, id, pid_of, pool};
 
 /// Goal: the claim, the work and the effects commit or roll back together. Invariants: I1, I2.
 #[tokio::test]
@@ -85,11 +87,58 @@ async fn borrowed_transaction_fails_instead_of_waiting() {
         try_claim(&idem, &id, &to).await.map(drop).unwrap_err(),
         idem.transaction().map(drop).unwrap_err(),
     ] {
-        assert!(error.to_string().contains("is in use"), "{error:?}");
+        let text = "the transaction is in use: drop the value that `transaction` returned before \
+                    this call";
+        assert_eq!(error.to_string(), text);
         assert_eq!(error.kind(), ErrorKind::Other);
     }
     drop(borrowed);
     assert!(try_claim(&idem, &id, &to).await.unwrap().is_new());
+}
+
+/// Goal: the same for a connection.
+#[tokio::test]
+async fn borrowed_connection_fails_instead_of_waiting() {
+    let fixture = Fixture::new().await;
+    let (id, to) = (id("m"), destination());
+    let mut connection = fixture.pool.acquire().await.unwrap();
+    let idem = SqlxConnection::new(&mut connection);
+    let borrowed = idem.connection().unwrap();
+    for error in [
+        is_claimed(&idem, &id, &to).await.unwrap_err(),
+        idem.connection().map(drop).unwrap_err(),
+    ] {
+        let text = "the connection is in use: drop the value that `connection` returned before \
+                    this call";
+        assert_eq!(error.to_string(), text);
+    }
+    drop(borrowed);
+    assert!(!is_claimed(&idem, &id, &to).await.unwrap());
+}
+
+/// Goal: the application gets no transaction while a function of the client uses it. The error says
+/// what the application can do.
+#[tokio::test]
+async fn transaction_in_use_by_a_function_is_not_borrowed() {
+    let fixture = Fixture::new().await;
+    let (id, to) = (id("m"), destination());
+    let mut holder = fixture.pool.begin().await.unwrap();
+    assert!(claims(&mut holder, &id).await.unwrap());
+    let mut tx = fixture.pool.begin().await.unwrap();
+    let pid = pid_of(&mut tx).await;
+    let idem = SqlxTransaction::new(&mut tx);
+    let mut claim = pin!(try_claim(&idem, &id, &to));
+    tokio::select! {
+        claimed = &mut claim => panic!("the claim waits: {claimed:?}"),
+        blocked = fixture.database.until_blocked(pid) => blocked.unwrap(),
+    }
+    let error = idem.transaction().map(drop).unwrap_err();
+    let text = "the transaction is in use: await the function of the client before `transaction` \
+                is called";
+    assert_eq!(error.to_string(), text);
+    holder.rollback().await.unwrap();
+    assert!(claim.await.unwrap().is_new());
+    assert!(idem.transaction().is_ok());
 }
 
 /// Goal: a function of the application that takes the transaction runs while the claim exists, in a
@@ -119,7 +168,8 @@ async fn function_of_the_application_gets_the_transaction() {
     assert_eq!(fixture.work(&id("m")).await, 1);
 }
 
-/// Goal: two functions of the client on one transaction wait for each other.
+/// Goal: two functions of the client on one transaction wait for each other, also after the
+/// application has borrowed the transaction and returned it.
 #[tokio::test]
 async fn concurrent_functions_take_turns() {
     let fixture = Fixture::new().await;
@@ -127,6 +177,7 @@ async fn concurrent_functions_take_turns() {
     let mut tx = fixture.pool.begin().await.unwrap();
     let idem = SqlxTransaction::new(&mut tx);
     let (a, b) = (id("a"), id("b"));
+    drop(idem.transaction().unwrap());
     let (first, second) = tokio::join!(try_claim(&idem, &a, &to), try_claim(&idem, &b, &to));
     assert!(first.unwrap().is_new() && second.unwrap().is_new());
     commit(tx).await.unwrap();
@@ -141,10 +192,7 @@ async fn dropped_claim_claims_nothing() {
     let mut holder = fixture.pool.begin().await.unwrap();
     assert!(claims(&mut holder, &id("m")).await.unwrap());
     let mut tx = fixture.pool.begin().await.unwrap();
-    let (pid,): (i32,) = sqlx::query_as("SELECT pg_backend_pid()")
-        .fetch_one(&mut *tx)
-        .await
-        .unwrap();
+    let pid = pid_of(&mut tx).await;
     let m = id("m");
     tokio::select! {
         claimed = claims(&mut tx, &m) => panic!("the claim waits: {claimed:?}"),
