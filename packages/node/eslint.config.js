@@ -4,12 +4,14 @@ import eslint from "@eslint/js";
 import { defineConfig } from "eslint/config";
 import tseslint from "typescript-eslint";
 
-const hasOrms = existsSync("tests/orms/node_modules");
+// The packages of these folders are installed by their own tests only.
+const FOLDERS = ["tests/orms", "recipes"];
+const installed = FOLDERS.filter((folder) => existsSync(`${folder}/node_modules`));
+const missing = FOLDERS.filter((folder) => !installed.includes(folder));
 
 export default defineConfig(
   {
-    // The packages of tests/orms are installed by its own tests only.
-    ignores: ["build/", "dist/", "**/generated/", ...(hasOrms ? [] : ["tests/orms/"])],
+    ignores: ["build/", "dist/", "**/generated/", ...missing.map((folder) => `${folder}/`)],
   },
   eslint.configs.recommended,
   {
@@ -17,14 +19,17 @@ export default defineConfig(
     extends: [tseslint.configs.strictTypeChecked, tseslint.configs.stylisticTypeChecked],
     languageOptions: {
       parserOptions: {
-        project: ["./tsconfig.tests.json", ...(hasOrms ? ["./tests/orms/tsconfig.json"] : [])],
+        project: [
+          "./tsconfig.tests.json",
+          ...installed.map((folder) => `./${folder}/tsconfig.json`),
+        ],
         tsconfigRootDir: import.meta.dirname,
       },
     },
     rules: { "max-len": ["error", { code: 100 }] },
   },
   {
-    files: ["tests/**/*.ts"],
+    files: ["tests/**/*.ts", "recipes/tests/*.ts"],
     rules: {
       // `describe` and `test` return promises that the runner awaits.
       "@typescript-eslint/no-floating-promises": "off",

@@ -14,8 +14,10 @@ import pg from "pg";
 const FILES = /^package\/(package\.json|README\.md|LICENSE-(MIT|APACHE)|dist\/(esm|cjs)\/.+)$/;
 const tsc = join(process.cwd(), "node_modules/typescript/bin/tsc");
 const readme = readFileSync("README.md", "utf8");
-const examples = [...readme.matchAll(/```ts\n(.*?)```/gs)].map(([, code]) => code);
-assert.equal(examples.length, 2);
+const all = [...readme.matchAll(/```ts\n(.*?)```/gs)].map(([, code]) => code);
+const ofHttp = all.filter((code) => code.includes("idem-pg/http"));
+const examples = all.filter((code) => !ofHttp.includes(code));
+assert.deepEqual([examples.length, ofHttp.length], [3, 3]);
 
 const folder = mkdtempSync(join(tmpdir(), "idem-pg-"));
 try {
@@ -27,13 +29,17 @@ try {
 
   writeFileSync(join(folder, "package.json"), '{"private": true, "type": "module"}\n');
   npm(folder, "install", "--silent", "--no-audit", "--offline", `./${tarball}`);
-  for (const name of ["pg", "@types"]) {
+  for (const name of ["pg", "postgres", "express", "fastify", "hono", "@types"]) {
     symlinkSync(join(process.cwd(), "node_modules", name), join(folder, "node_modules", name));
   }
   compile();
+  compileHttp();
   await execute();
-  const required = 'console.log(typeof require("idem-pg").idem)';
-  assert.equal(node("-e", required, "--input-type=commonjs").trim(), "function");
+  const required = `console.log(typeof require("idem-pg").idem);
+console.log(typeof require("idem-pg/http").expressIdempotency);`;
+  assert.equal(node("-e", required, "--input-type=commonjs").trim(), "function\nfunction");
+  const imported = 'import("idem-pg/http").then((http) => console.log(typeof http.Scope.by))';
+  assert.equal(node("-e", imported).trim(), "function");
   console.log("the package is complete");
 } finally {
   rmSync(folder, { recursive: true });
@@ -45,10 +51,30 @@ function compile() {
 declare const pool: pg.Pool;
 declare function book(key: string): Promise<string>;
 declare function findParcel(key: string): Promise<{ found: string } | null>;
+declare function sendRefund(order: string, key: string): Promise<string>;
+declare function findRefund(key: string): Promise<{ found: string } | null>;
 `;
   writeFileSync(join(folder, "first.ts"), examples[0]);
   writeFileSync(join(folder, "second.ts"), declared + examples[1]);
-  writeFileSync(join(folder, "third.cts"), 'import { idem } from "idem-pg";\nvoid idem;\n');
+  writeFileSync(join(folder, "tools.ts"), declared + examples[2]);
+  const required = `import { idem } from "idem-pg";
+import { Scope } from "idem-pg/http";
+void [idem, Scope];
+`;
+  writeFileSync(join(folder, "third.cts"), required);
+  check(["first.ts", "second.ts", "tools.ts", "third.cts"]);
+}
+
+/** The examples of HTTP compile too. The declarations of the frameworks themselves may not. */
+function compileHttp() {
+  const files = ofHttp.map((code, n) => {
+    writeFileSync(join(folder, `http${n}.ts`), code);
+    return `http${n}.ts`;
+  });
+  check(files, { skipLibCheck: true });
+}
+
+function check(files, more = {}) {
   const options = {
     strict: true,
     noEmit: true,
@@ -58,8 +84,9 @@ declare function findParcel(key: string): Promise<{ found: string } | null>;
     types: ["node"],
     exactOptionalPropertyTypes: true,
     noUncheckedIndexedAccess: true,
+    ...more,
   };
-  const settings = { compilerOptions: options, files: ["first.ts", "second.ts", "third.cts"] };
+  const settings = { compilerOptions: options, files };
   writeFileSync(join(folder, "tsconfig.json"), JSON.stringify(settings));
   execFileSync(execPath, [tsc, "-p", folder], { stdio: "inherit" });
 }

@@ -3,9 +3,9 @@
 import { spawnSync } from "node:child_process";
 import { execPath, exit } from "node:process";
 
-/** Executes Node.js, and exits if it fails. */
-export function node(parameters, options = {}) {
-  const { status } = spawnSync(execPath, parameters, { stdio: "inherit", ...options });
+/** Executes Node.js, and exits if it fails. `program` is another Node.js. */
+export function node(parameters, { program = execPath, ...options } = {}) {
+  const { status } = spawnSync(program, parameters, { stdio: "inherit", ...options });
   if (status !== 0) exit(status ?? 1);
 }
 

@@ -1,11 +1,7 @@
-// Executes the tests: test.mjs [name…]. The name of build/tests/lease.test.js is lease.
+// Executes the tests: test.mjs [name…]. The name of build/tests/lease.test.js is lease, and that of
+// build/tests/http/once.test.js is http/once.
 
-import { readdirSync } from "node:fs";
-
-import { compile, execute } from "./tests.mjs";
+import { compile, execute, namesOf, testsIn } from "./tests.mjs";
 
 compile("tsconfig.tests.json");
-const chosen = process.argv.slice(2).map((name) => `${name}.test.js`);
-const all = readdirSync("build/tests").filter((name) => name.endsWith(".test.js"));
-const files = chosen.length > 0 ? chosen : all;
-execute(files.map((name) => `build/tests/${name}`));
+execute(testsIn("build/tests", namesOf(process.argv.slice(2))));

@@ -254,6 +254,6 @@ const MESSAGES = {
   uncertain: (step: string, why: string) => `the result of step "${step}" is not known: ${why}`,
 };
 
-function refusal(step: string, why: string): string {
+export function refusal(step: string, why: string): string {
   return `the external system rejected step "${step}": ${why}`;
 }

@@ -39,5 +39,7 @@ export type { BeginCallOptions, BegunCall, CallState } from "./statements/journa
 export type { JournalEntry, Step } from "./statements/journal.js";
 export type { LeaseOptions, ReleaseOptions } from "./statements/leases.js";
 export type { HandOverOptions, RelayNextOptions } from "./statements/relays.js";
+export { ToolBusyError, ToolFailedError } from "./tool-errors.js";
+export { once, type OnceTool, type Tool, type ToolOptions } from "./tools.js";
 export { transactions, type TransactionOptions, type Transactions } from "./transactions/index.js";
 export type { ClientOf, Isolation, PgPool, Pool, PostgresSql } from "./transactions/pool.js";

@@ -17,9 +17,15 @@ type Method = (...parameters: unknown[]) => unknown;
 /** Sends no statement after the transaction has ended. */
 export class PgFence {
   #hasEnded = false;
+  #wasUsedLate = false;
 
   end(): void {
     this.#hasEnded = true;
+  }
+
+  /** Returns whether a statement was to be sent after the end. */
+  wasUsedLate(): boolean {
+    return this.#wasUsedLate;
   }
 
   /** Returns the client for the work. Its statements fail after the end. */
@@ -38,6 +44,7 @@ export class PgFence {
   #checked(query: Method): Method {
     return (...parameters) => {
       if (!this.#hasEnded) return query(...parameters);
+      this.#wasUsedLate = true;
       const error = new IdemError("the transaction has ended", { retryable: false });
       if (returnsPromise(parameters)) return Promise.reject(error);
       throw error;

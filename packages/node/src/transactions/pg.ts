@@ -4,7 +4,8 @@ import { commitError, idemError, IdemError } from "../errors.js";
 import type { Parameter, Row, Statement } from "../statements/statement.js";
 import { checkMark, markError, MARK_TRANSACTION } from "./mark.js";
 import { PgFence } from "./pg-fence.js";
-import { beginText, type Beginning, type Ending, type Isolation, type Transactor } from "./pool.js";
+import { beginText, type Beginning, type Ending, type Isolation } from "./pool.js";
+import type { Revocable, Transactor } from "./pool.js";
 
 /** What this package needs of a `PoolClient`. */
 export interface PgClient {
@@ -19,6 +20,9 @@ interface PgResult {
   readonly command: string;
   readonly rows: Row[];
 }
+
+/** A part of the work that has ended the transaction has also ended its savepoint. */
+const SAVEPOINT = "idem_pg";
 
 export class PgTransactor<C extends PgClient> implements Transactor<C> {
   readonly #connect: () => Promise<C>;
@@ -51,6 +55,23 @@ export class PgTransactor<C extends PgClient> implements Transactor<C> {
     return committed.catch((error: unknown) => {
       throw markError(error);
     });
+  }
+
+  async savepoint(client: C, part: (client: C) => Promise<boolean>): Promise<void> {
+    await client.query(`SAVEPOINT ${SAVEPOINT}`).catch(rethrow);
+    const end = (await part(client)) ? "RELEASE" : "ROLLBACK TO";
+    await client.query(`${end} SAVEPOINT ${SAVEPOINT}`).catch(rethrow);
+  }
+
+  revocable(client: C): Revocable<C> {
+    const fence = new PgFence();
+    return {
+      client: fence.around(client),
+      revoke: () => {
+        fence.end();
+      },
+      wasUsedLate: () => fence.wasUsedLate(),
+    };
   }
 
   /** Executes `work` on a connection. After an error the connection is rolled back, or closed. */

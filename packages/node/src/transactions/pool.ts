@@ -65,6 +65,22 @@ export interface Transactor<C> {
    * ended the transaction.
    */
   run<T>(work: (client: C) => Promise<T>, isolation?: Isolation): Promise<T>;
+  /**
+   * Executes a part of the work in a savepoint. Its writes are undone if it returns false, also
+   * after a statement that failed. Fails if the part has ended the transaction.
+   */
+  savepoint(client: C, part: (client: C) => Promise<boolean>): Promise<void>;
+  /** Returns a client for a part of the work, which must end before the transaction does. */
+  revocable(client: C): Revocable<C>;
+}
+
+/** A client that sends statements until it is revoked. */
+export interface Revocable<C> {
+  readonly client: C;
+  /** Sends no more statements. Those that were sent before keep their results. */
+  revoke(): void;
+  /** Returns whether a statement was to be sent after `revoke`. It was not sent. */
+  wasUsedLate(): boolean;
 }
 
 /** The connection of a transaction as the functions of idem take it. */

@@ -24,6 +24,7 @@ export interface PostgresClient {
     values: unknown[],
     options: { prepare: boolean },
   ): PromiseLike<unknown[]>;
+  savepoint<T>(name: string, work: (client: PostgresClient) => Promise<T>): Promise<T>;
 }
 
 type Work = (client: PostgresClient) => unknown;
@@ -42,6 +43,7 @@ export class Fence {
   /** The statements that have no result. */
   readonly #open = new Set<Query>();
   #hasEnded = false;
+  #wasUsedLate = false;
   #failLeft: (error: IdemError) => void = ignore;
   #failEnded: (error: IdemError) => void = ignore;
   /** Pending while the connection may be lost, because a statement failed without the server. */
@@ -53,10 +55,20 @@ export class Fence {
     for (const promise of [this.left, this.#ended]) promise.catch(ignore);
   }
 
-  end(): void {
-    if (this.#hasEnded) return;
+  /** Sends no more statements, while the transaction continues. */
+  close(): void {
     this.#hasEnded = true;
     this.#failEnded(hasEnded());
+  }
+
+  /** Returns whether a statement was to be sent after the end. */
+  wasUsedLate(): boolean {
+    return this.#wasUsedLate;
+  }
+
+  end(): void {
+    if (this.#hasEnded) return;
+    this.close();
     // postgres.js forgets the statements that wait for their turn.
     for (const query of this.#open) query.reject(hasEnded());
   }
@@ -140,6 +152,7 @@ export class Fence {
     // Without a suspicion the statement is sent at once, so that the order stays.
     if (this.#suspicion !== undefined) await this.#suspicion;
     if (this.#hasEnded) {
+      this.#wasUsedLate = true;
       query.reject(hasEnded());
       return;
     }
@@ -192,7 +205,9 @@ export class Fence {
   }
 
   #check(): void {
-    if (this.#hasEnded) throw hasEnded();
+    if (!this.#hasEnded) return;
+    this.#wasUsedLate = true;
+    throw hasEnded();
   }
 }
 

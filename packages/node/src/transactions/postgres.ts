@@ -5,7 +5,7 @@ import { commitError, idemError, IdemError } from "../errors.js";
 import { PREPARED } from "../executors/postgres.js";
 import type { Row, Statement } from "../statements/statement.js";
 import { checkMark, markError, MARK_TRANSACTION } from "./mark.js";
-import type { Beginning, Ending, Isolation, Transactor } from "./pool.js";
+import type { Beginning, Ending, Isolation, Revocable, Transactor } from "./pool.js";
 import { allOf, Fence, type PostgresClient } from "./postgres-fence.js";
 
 export type { PostgresClient };
@@ -17,6 +17,8 @@ export interface PostgresBegin<C> {
 
 /** Makes postgres.js roll back, which it does only after an error. */
 class RollbackRequested extends Error {}
+
+const CHECK: Statement<undefined> = { text: "SELECT 1", values: [], decode: () => undefined };
 
 /** With COMMIT, the value can arrive after COMMIT has been sent. */
 interface Ended<T> {
@@ -56,6 +58,30 @@ export class PostgresTransactor<C extends PostgresClient> implements Transactor<
     return committed.catch((error: unknown) => {
       throw markError(error);
     });
+  }
+
+  async savepoint(client: C, part: (client: C) => Promise<boolean>): Promise<void> {
+    // After a statement that failed, postgres.js commits only if the statement was in a savepoint
+    // of its own.
+    const ended = client.savepoint("idem_pg", async (inner) => {
+      if (!(await part(inner as C))) throw new RollbackRequested();
+      // postgres.js does not release the savepoint, so nothing else shows a failed transaction.
+      await execute(inner, CHECK);
+    });
+    await ended.catch((error: unknown) => {
+      if (!(error instanceof RollbackRequested)) throw idemError(error);
+    });
+  }
+
+  revocable(client: C): Revocable<C> {
+    const fence = new Fence();
+    return {
+      client: fence.around(client),
+      revoke: () => {
+        fence.close();
+      },
+      wasUsedLate: () => fence.wasUsedLate(),
+    };
   }
 
   async #begin<T>(isolation: Isolation, work: (client: C) => Promise<Ended<T>>): Promise<T> {

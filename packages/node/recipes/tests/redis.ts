@@ -1,0 +1,43 @@
+/** Redis with the queue of BullMQ: REDIS_URL. */
+
+import { Queue } from "bullmq";
+
+import { required } from "../environment.js";
+import type { Broker } from "./proof.js";
+
+/** The states of jobs that are not acknowledged. A job that failed is not processed again. */
+const OPEN = ["active", "delayed", "failed", "prioritized", "wait"] as const;
+
+/** Returns the queue. The id of a payment is a part of the data of its job. */
+export function bullMq(): Broker & { add(data: unknown): Promise<void> } {
+  return {
+    reset: () => withQueue((queue) => queue.obliterate({ force: true })),
+    publish: (messages) =>
+      withQueue(async (queue) => {
+        for (const { id, body } of messages) {
+          const { account, cents } = JSON.parse(Buffer.from(body).toString()) as Data;
+          await queue.add("charge", { id, account, cents });
+        }
+      }),
+    isDrained: () =>
+      withQueue(async (queue) => (await queue.getJobCountByTypes(...OPEN)) === 0),
+    add: (data) =>
+      withQueue(async (queue) => {
+        await queue.add("charge", data);
+      }),
+  };
+}
+
+interface Data {
+  readonly account: unknown;
+  readonly cents: unknown;
+}
+
+async function withQueue<T>(work: (queue: Queue) => Promise<T>): Promise<T> {
+  const queue = new Queue("payments", { connection: { url: required("REDIS_URL") } });
+  try {
+    return await work(queue);
+  } finally {
+    await queue.close();
+  }
+}

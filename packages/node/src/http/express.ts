@@ -1,0 +1,97 @@
+/**
+ * The middleware for Express 5 and 4, and for other frameworks over `node:http` whose middleware
+ * gets `(request, response, next)`.
+ */
+
+import type { IncomingMessage, ServerResponse } from "node:http";
+
+import type { Pool } from "../transactions/pool.js";
+import { idempotencyOf, type ContextOf, type Idempotency, type Protected } from "./idempotency.js";
+import { keysOf, readBody } from "./node-body.js";
+import { processRequest } from "./node-exchange.js";
+import { sendResponse } from "./node-response.js";
+import type { Mode, Options } from "./options.js";
+import { Problem } from "./problem.js";
+
+/** What the middleware needs of a request of Express. */
+export interface ExpressRequest extends IncomingMessage {
+  /** The target of the request, also in a router with a prefix. */
+  readonly originalUrl?: string;
+  get?(name: string): string | undefined;
+}
+
+type Next = (error?: unknown) => void;
+
+/** A middleware, which must be used before the parsers of bodies. */
+export type ExpressIdempotency<X> = Protected<X> &
+  ((request: ExpressRequest, response: ServerResponse, next: Next) => void);
+
+/**
+ * Returns a middleware for Express that makes each request with an `Idempotency-Key` take effect
+ * once.
+ *
+ * ```ts
+ * const once = expressIdempotency(pool, { destination: "shop.place-order", scope });
+ * app.post("/orders", once, express.json(), async (request, response) => {
+ *   const { client } = once.of(request);
+ *   await client.query("INSERT INTO orders (item) VALUES ($1)", [request.body.item]);
+ *   response.status(201).json({ item: request.body.item });
+ * });
+ * ```
+ *
+ * @param pool a `Pool` of node-postgres or the `sql` of postgres.js.
+ */
+export function expressIdempotency<P extends Pool, M extends Mode = "transaction">(
+  pool: P,
+  options: Options<ExpressRequest, M>,
+): ExpressIdempotency<ContextOf<P, M>> {
+  return expressMiddleware(idempotencyOf(pool, options));
+}
+
+/** Returns the middleware that processes requests in this way. */
+export function expressMiddleware<X>(
+  idempotency: Idempotency<ExpressRequest, X>,
+): ExpressIdempotency<X> {
+  const middleware = (request: ExpressRequest, response: ServerResponse, next: Next) => {
+    handle(idempotency, request, response, next).catch(next);
+  };
+  return Object.assign(middleware, {
+    of: (request: object) => idempotency.of(request),
+    find: (request: object) => idempotency.find(request),
+    running: idempotency.running,
+  });
+}
+
+async function handle<X>(
+  idempotency: Idempotency<ExpressRequest, X>,
+  request: ExpressRequest,
+  response: ServerResponse,
+  next: Next,
+): Promise<void> {
+  const { method = "" } = request;
+  let id;
+  let body;
+  try {
+    id = idempotency.messageIdOf(method, keysOf(request), request);
+    if (id !== null) body = await readBody(request, idempotency.rules);
+  } catch (error) {
+    if (!(error instanceof Problem)) throw error;
+    sendResponse(response, idempotency.responseOf(error));
+    return;
+  }
+  if (id === null || body === undefined) {
+    next();
+    return;
+  }
+  const target = request.originalUrl ?? request.url ?? "/";
+  await processRequest(idempotency, { id, method, target, body }, response, {
+    before: response.getHeaders(),
+    start(context) {
+      idempotency.set(request, context);
+      next();
+    },
+    respond(other) {
+      sendResponse(response, other);
+    },
+  });
+}

@@ -1,0 +1,177 @@
+/** The middleware for Hono 4, whose requests and responses are those of fetch. */
+
+import type { Pool } from "../transactions/pool.js";
+import { idempotencyOf, type ContextOf, type Idempotency, type Protected } from "./idempotency.js";
+import { HEADER } from "./key.js";
+import type { LimitOf, Mode, Options } from "./options.js";
+import { Problem } from "./problem.js";
+import { WITHOUT_BODY, type CompleteResponse } from "./recorded.js";
+
+/** What the middleware needs of a context of Hono. */
+export interface HonoContext {
+  readonly req: {
+    readonly method: string;
+    raw: Request;
+    header(name: string): string | undefined;
+  };
+  res: Response;
+}
+
+/** A middleware, which must be used before anything that reads the body. */
+export type HonoIdempotency<X> = Protected<X> &
+  ((c: HonoContext, next: () => Promise<void>) => Promise<Response | undefined>);
+
+const EMPTY = new Uint8Array();
+
+/**
+ * Returns a middleware for Hono that makes each request with an `Idempotency-Key` take effect once.
+ *
+ * ```ts
+ * const once = honoIdempotency(pool, { destination: "shop.place-order", scope });
+ * app.post("/orders", once, async (c) => {
+ *   const { item } = await c.req.json();
+ *   await once.of(c).client.query("INSERT INTO orders (item) VALUES ($1)", [item]);
+ *   return c.json({ item }, 201);
+ * });
+ * ```
+ *
+ * @param pool a `Pool` of node-postgres or the `sql` of postgres.js.
+ */
+export function honoIdempotency<P extends Pool, M extends Mode = "transaction">(
+  pool: P,
+  options: Options<HonoContext, M>,
+): HonoIdempotency<ContextOf<P, M>> {
+  const idempotency = idempotencyOf(pool, options);
+  const middleware = (c: HonoContext, next: () => Promise<void>) => handle(idempotency, c, next);
+  return Object.assign(middleware, {
+    of: (context: object) => idempotency.of(context),
+    find: (context: object) => idempotency.find(context),
+    running: idempotency.running,
+  });
+}
+
+async function handle<X>(
+  idempotency: Idempotency<HonoContext, X>,
+  c: HonoContext,
+  next: () => Promise<void>,
+): Promise<Response | undefined> {
+  const { method } = c.req;
+  const { url: target, signal: disconnected } = c.req.raw;
+  const before = new Headers(c.res.headers);
+  const key = c.req.header(HEADER);
+  let id;
+  let body;
+  try {
+    // Values of one name are joined with a comma, which is not valid in a key.
+    id = idempotency.messageIdOf(method, key === undefined ? [] : [key], c);
+    if (id !== null) body = await readBody(c, idempotency.rules);
+  } catch (error) {
+    if (!(error instanceof Problem)) throw error;
+    replace(c, before, idempotency.responseOf(error));
+    return undefined;
+  }
+  if (id === null || body === undefined) {
+    await next();
+    return undefined;
+  }
+  const result = await idempotency.result(id, { method, target }, body, {
+    disconnected,
+    async run(context, limitOf) {
+      idempotency.set(c, context);
+      await next();
+      return complete(c, before, limitOf);
+    },
+  });
+  if (result.kind === "other") replace(c, before, result.response);
+  return undefined;
+}
+
+/** Reads the body of a request, and gives it back. */
+async function readBody(
+  c: HonoContext,
+  limit: { checkRequestSize(size: number): void },
+): Promise<Uint8Array> {
+  const { raw } = c.req;
+  if (raw.bodyUsed) {
+    throw new Problem(
+      "failed",
+      "the service has read the body before it looked at the key",
+      new Error("the middleware must be used before anything that reads the body"),
+    );
+  }
+  limit.checkRequestSize(Number(raw.headers.get("content-length") ?? "0"));
+  if (raw.body === null) return EMPTY;
+  const body = await collected(
+    raw.body,
+    (size) => {
+      limit.checkRequestSize(size);
+    },
+    () => new Problem("unreadable-request"),
+  );
+  const { method, headers, signal } = raw;
+  c.req.raw = new Request(raw.url, { method, headers, signal, body });
+  return body;
+}
+
+/** Returns the response of the handler, and lets its body be sent later. */
+async function complete(
+  c: HonoContext,
+  before: Headers,
+  limitOf: LimitOf,
+): Promise<CompleteResponse> {
+  const { status, statusText, headers, body } = c.res;
+  const limit = limitOf(status);
+  // A response that is not recorded is sent as a stream.
+  if (limit === null) return { status, headers: [], body: EMPTY };
+  const own = [...headers].filter(([name, value]) => before.get(name) !== value);
+  if (body === null) return { status, headers: own, body: EMPTY };
+  const bytes = await collected(
+    body,
+    (size) => {
+      if (size > limit) throw new Problem("response-too-large");
+    },
+    (error) => new Problem("failed", undefined, error),
+  );
+  set(c, new Response(bytes, { status, statusText, headers }));
+  return { status, headers: own, body: bytes };
+}
+
+/** Reads a stream. `check` gets its size until now, and `broken` the error of the stream. */
+async function collected(
+  stream: ReadableStream<Uint8Array>,
+  check: (size: number) => void,
+  broken: (error: unknown) => Problem,
+): Promise<Uint8Array<ArrayBuffer>> {
+  const reader = stream.getReader();
+  const chunks: Uint8Array[] = [];
+  let size = 0;
+  for (;;) {
+    const { done, value } = await reader.read().catch((error: unknown) => {
+      throw broken(error);
+    });
+    if (done) return Uint8Array.from(Buffer.concat(chunks));
+    size += value.byteLength;
+    chunks.push(value);
+    try {
+      check(size);
+    } catch (error) {
+      void reader.cancel().catch(() => undefined);
+      throw error;
+    }
+  }
+}
+
+/** Sets another response, with the headers that were set before. */
+function replace(c: HonoContext, before: Headers, other: CompleteResponse): void {
+  const headers = new Headers(before);
+  for (const [name] of other.headers) headers.delete(name);
+  for (const [name, value] of other.headers) headers.append(name, value);
+  const body = WITHOUT_BODY.has(other.status) ? null : Uint8Array.from(other.body);
+  set(c, new Response(body, { status: other.status, headers }));
+}
+
+function set(c: HonoContext, response: Response): void {
+  // Hono would merge the headers of the response before into the new one.
+  (c as { res: Response | undefined }).res = undefined;
+  c.res = response;
+}

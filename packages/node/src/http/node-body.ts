@@ -1,0 +1,93 @@
+/** The head and the body of a request of `node:http`. */
+
+import type { IncomingMessage } from "node:http";
+
+import { HEADER } from "./key.js";
+import { Problem } from "./problem.js";
+
+/** The rules of a middleware that a body must obey. */
+interface Limit {
+  checkRequestSize(size: number): void;
+}
+
+const EMPTY = new Uint8Array();
+
+/** Returns the values of all headers `Idempotency-Key`. */
+export function keysOf({ rawHeaders }: IncomingMessage): string[] {
+  return rawHeaders.filter((_, n) => n % 2 === 1 && rawHeaders[n - 1]?.toLowerCase() === HEADER);
+}
+
+/**
+ * Reads the body, and gives it back to the stream, so that parsers can read it again. Throws a
+ * Problem if it is too large, ends early or was read before.
+ */
+export async function readBody(request: IncomingMessage, limit: Limit): Promise<Uint8Array> {
+  const { "content-length": length = "0", "transfer-encoding": encoding } = request.headers;
+  // Without a body the stream is left alone: a parser that finds it at its end would fail.
+  if (encoding === undefined && Number(length) === 0) return EMPTY;
+  limit.checkRequestSize(Number(length));
+  if (request.readableDidRead) {
+    throw new Problem(
+      "failed",
+      "the service has read the body before it looked at the key",
+      new Error("the middleware must be used before the parsers of bodies"),
+    );
+  }
+  const body = await new Promise<Buffer>((resolve, reject) => {
+    read(request, limit, resolve, reject);
+  });
+  // The stream notices at the end of the turn that nothing listens to `readable` any more.
+  await new Promise((resolve) => setImmediate(resolve));
+  return body;
+}
+
+function read(
+  request: IncomingMessage,
+  limit: Limit,
+  resolve: (body: Buffer) => void,
+  reject: (problem: unknown) => void,
+): void {
+  const chunks: Buffer[] = [];
+  let size = 0;
+  const settle = (settled: () => void) => {
+    request.off("readable", onReadable).off("close", onClose).off("error", onClose);
+    settled();
+  };
+  const onReadable = () => {
+    try {
+      for (let chunk = next(request); chunk !== null; chunk = next(request)) {
+        size += chunk.length;
+        chunks.push(chunk);
+        limit.checkRequestSize(size);
+      }
+    } catch (error) {
+      settle(() => {
+        // The rest is dropped, so that the connection can be used again.
+        request.resume();
+        reject(error);
+      });
+      return;
+    }
+    if (!request.complete) return;
+    settle(() => {
+      const body = Buffer.concat(chunks);
+      // In the turn in which the end was read, so before the stream emits `end`. Without a body the
+      // stream ends, so a parser must not read it.
+      if (body.length > 0) request.unshift(body);
+      else delete request.headers["transfer-encoding"];
+      resolve(body);
+    });
+  };
+  const onClose = () => {
+    settle(() => {
+      reject(new Problem("unreadable-request"));
+    });
+  };
+  request.on("readable", onReadable).on("close", onClose).on("error", onClose);
+  // The end can have arrived before.
+  onReadable();
+}
+
+function next(request: IncomingMessage): Buffer | null {
+  return request.read() as Buffer | null;
+}

@@ -1,0 +1,156 @@
+/** Tools of AI agents and other functions with an effect outside, which are called once. */
+
+import { CallFailedError } from "./call-errors.js";
+import { refusal, type CallContext, type OnUnknown } from "./calls.js";
+import { idem } from "./idem.js";
+import { lease, type Lease } from "./lease.js";
+import type { MessageId } from "./message-id.js";
+import type { BegunCall, Step } from "./statements/journal.js";
+import { mismatch, ToolBusyError, ToolFailedError } from "./tool-errors.js";
+import { transactions } from "./transactions/index.js";
+import type { Client, Pool } from "./transactions/pool.js";
+
+/** The step of the journal that has the result of a tool. */
+const STEP = "tool";
+
+/**
+ * A tool. `context` is what the framework of the agent passes to each call. `call` has the
+ * idempotency key for the external system, and a signal that aborts when the lease is lost.
+ */
+export type Tool<A, C, R> = (args: A, context: C, call: CallContext) => Promise<R>;
+
+/** A tool as the framework calls it. A context that the tool does not use can be left out. */
+export type OnceTool<A, C, R> = (
+  args: A,
+  ...context: unknown extends C ? [context?: C] : [context: C]
+) => Promise<R>;
+
+export interface ToolOptions<A, C, R> {
+  /**
+   * Returns the id of a call, for example the id that the model gave to its tool call. Calls with
+   * the same id are the same call, so it must be unique for all conversations.
+   */
+  readonly id: (args: A, context: C) => MessageId;
+  /** What to do if a process died in the middle of the call. See `OnUnknown`. */
+  readonly onUnknown: OnUnknown<R>;
+  /** Returns what must be the same at every call with the same id. The arguments by default. */
+  readonly request?: ((args: A, context: C) => unknown) | undefined;
+  /** The duration of the lease. A call can be repeated so long after its process died. */
+  readonly leaseMs?: number | undefined;
+}
+
+/** One call: its id, the rest of its content, and how it is made. */
+interface ToolCall<R> {
+  readonly id: MessageId;
+  readonly destination: string;
+  readonly request: unknown;
+  readonly make: (call: CallContext) => Promise<R>;
+}
+
+/**
+ * Makes each call of a tool once. A repeated call returns the recorded result, as JSON represents
+ * it.
+ *
+ * ```ts
+ * const refund = once(pool, "tools.refund", sendRefund, {
+ *   id: (args, context) => context.toolCallId,
+ *   onUnknown: "fail",
+ * });
+ * ```
+ *
+ * Fails with a `ToolBusyError` if the call is in progress or waits for a retry, with a
+ * `ToolFailedError` if no attempt is left or the id was used with other arguments, and with a
+ * `CallFailedError` if the tool failed, or its result is unknown.
+ *
+ * @param pool a `Pool` of node-postgres or the `sql` of postgres.js.
+ */
+export function once<A, C, R>(
+  pool: Pool,
+  destination: string,
+  tool: Tool<A, C, R>,
+  options: ToolOptions<A, C, R>,
+): OnceTool<A, C, R> {
+  const { leaseMs, onUnknown, request = (args: A) => args } = options;
+  return async (args, ...rest) => {
+    // Without a context its type is unknown, which undefined is too.
+    const context = rest[0] as C;
+    const id = options.id(args, context);
+    const make = (call: CallContext) => tool(args, context, call);
+    const call = { id, destination, request: request(args, context), make };
+    const held = await lease(pool, { id, destination, leaseMs });
+    switch (held.outcome) {
+      case "acquired":
+        return makeOnce(held, call, onUnknown);
+      case "duplicate":
+        return recorded(pool, call);
+      case "in_progress":
+        throw new ToolBusyError(id, held.retryAfterMs);
+      case "exhausted":
+        // Otherwise the call would seem to be in progress.
+        await held.release({ error: held.lastError ?? "no attempt is left", final: true });
+        throw ToolFailedError.exhausted(id);
+      case "dead":
+        throw ToolFailedError.exhausted(id);
+    }
+  };
+}
+
+/** Makes the call, or returns the result of an earlier attempt. Ends the lease. */
+async function makeOnce<R>(
+  held: Lease<Client>,
+  call: ToolCall<R>,
+  onUnknown: OnUnknown<R>,
+): Promise<R> {
+  try {
+    const result = await held.once(STEP, call.request, call.make, { onUnknown });
+    await held.complete();
+    return result;
+  } catch (error) {
+    throw await ended(held, call, error);
+  } finally {
+    // After any other error the attempt counts.
+    await held.dispose();
+  }
+}
+
+/** Ends the lease if the error does not count as an attempt. Returns the error of the call. */
+async function ended(held: Lease<Client>, { id }: ToolCall<unknown>, error: unknown) {
+  if (error instanceof CallFailedError) {
+    // The rejection is the result of the call, so the message is completed.
+    if (error.failure === "refused") await held.complete();
+    // A person records the result. Until then every call fails in this way.
+    if (error.failure === "unknown") await held.release();
+    return error;
+  }
+  const other = mismatch(id, error);
+  if (other !== undefined) await held.release();
+  return other ?? error;
+}
+
+/** Returns the result that an earlier call has recorded. */
+async function recorded<R>(pool: Pool, call: ToolCall<R>): Promise<R> {
+  const found = transactions(pool)((client) => beganBefore(client as Client, call));
+  const begun = await found.catch((error: unknown) => {
+    throw mismatch(call.id, error) ?? error;
+  });
+  switch (begun?.state) {
+    case "done":
+      return begun.response as R;
+    case "failed":
+      throw new CallFailedError(STEP, "refused", refusal(STEP, begun.error));
+    default:
+      throw ToolFailedError.notRecorded(call.id);
+  }
+}
+
+/** Compares the arguments. The step has begun already, so this writes nothing. */
+async function beganBefore(
+  client: Client,
+  { id, destination, request }: ToolCall<unknown>,
+): Promise<BegunCall | undefined> {
+  const { journal } = idem(client);
+  const calls = await journal.calls(id, destination);
+  if (!calls.some((entry) => entry.step === STEP)) return undefined;
+  const step: Step = { id, destination, step: STEP };
+  return journal.beginCall(step, { request });
+}
