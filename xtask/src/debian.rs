@@ -42,7 +42,7 @@ dpkg-query --listfiles "$@" |
 
 /// The Debian packages and the reason for each of them. NN is the major version of PostgreSQL.
 #[rustfmt::skip]
-const PACKAGES: [(&str, &str); 19] = [
+const PACKAGES: [(&str, &str); 20] = [
     ("postgresql-NN", "the server; the demo and the tests run a copy of its programs"),
     ("postgresql-server-dev-NN", "its headers, to build the extension, and its isolation tester"),
     ("libpq-dev", "the C client; a test compiles an example of the documentation with it"),
@@ -59,6 +59,7 @@ const PACKAGES: [(&str, &str); 19] = [
     ("erlang-base", "the runtime of RabbitMQ"),
     ("rabbitmq-server", "a broker that the demo and the tests start"),
     ("nats-server", "another broker that the demo and the tests start"),
+    ("redis-server", "the store of BullMQ, a queue for Node.js that the tests start"),
     ("pgbouncer", "a proxy that the tests put in front of the server"),
     ("python3-aiosmtpd", "a mail server that the tests start"),
     ("python3-venv", "installs the drivers of Python and Node.js that the tests execute"),

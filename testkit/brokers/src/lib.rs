@@ -23,6 +23,7 @@ mod nats;
 mod pgbouncer;
 mod port;
 mod rabbitmq;
+mod redis;
 mod server;
 
 pub use authority::{Authority, Certified, Validity};
@@ -30,4 +31,5 @@ pub use mail::MailSink;
 pub use nats::Nats;
 pub use pgbouncer::PgBouncer;
 pub use rabbitmq::RabbitMq;
+pub use redis::Redis;
 pub use server::Server;

@@ -11,16 +11,20 @@ mod consumer;
 mod native;
 mod node;
 mod python;
+mod rust;
 
 pub use consumer::{
     c_consumer, go_consumer, java_consumer, node_consumer, perl_consumer, php_consumer,
     python_consumer, ruby_consumer,
 };
 pub use native::{c, go, java, perl, php, ruby};
-pub use node::{node, node_orm, node_package, node_package_orms};
+pub use node::{
+    node, node_orm, node_package, node_package_orms, node_package_recipes, node_package_versions,
+};
 pub use python::{
     new_environment, python, python_orm, python_package, python_package_driver, python_recipes,
 };
+pub use rust::rust_orms;
 
 /// Returns a lock that one installation at a time holds. It is also a lock between processes.
 fn alone() -> Result<File> {

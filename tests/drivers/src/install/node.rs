@@ -55,6 +55,24 @@ pub fn node_package_orms() -> Result<Command> {
     package("node-package-orms", &["", "tests/orms"])
 }
 
+/// Returns the command that executes Node.js in another copy of the package, with the packages of
+/// its recipes.
+///
+/// # Errors
+/// Fails when the packages cannot be installed.
+pub fn node_package_recipes() -> Result<Command> {
+    package("node-package-recipes", &["", "recipes"])
+}
+
+/// Returns the command that executes Node.js in another copy of the package, with older versions of
+/// Node.js.
+///
+/// # Errors
+/// Fails when the packages cannot be installed.
+pub fn node_package_versions() -> Result<Command> {
+    package("node-package-versions", &["", "tests/versions"])
+}
+
 /// Returns the command that executes Node.js in a copy of the package. `locks` are the folders of
 /// the lock files to install.
 fn package(folder: &str, locks: &[&str]) -> Result<Command> {
@@ -64,7 +82,7 @@ fn package(folder: &str, locks: &[&str]) -> Result<Command> {
         let _alone = alone()?;
         let package = workspace_root().join("packages/node");
         copy(&package, &folder)?;
-        for sources in ["scripts", "src", "tests"] {
+        for sources in ["recipes", "scripts", "src", "tests"] {
             remove_missing(&package.join(sources), &folder.join(sources))?;
         }
         let files = locks

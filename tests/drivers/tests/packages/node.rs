@@ -3,11 +3,13 @@
 use std::process::Command;
 
 use anyhow::Result;
+use idem_brokers::{Nats, RabbitMq, Redis};
 use idem_cluster::workspace_root;
 use idem_drivers::install;
 use idem_testkit::Database;
+use rdkafka::mocking::MockCluster;
 
-use crate::run;
+use crate::{environment_of_control, run};
 
 fn on(db: &Database, mut command: Command) -> Command {
     db.cluster().set_server_of(&mut command);
@@ -31,6 +33,37 @@ async fn tests_of_the_node_package_pass() -> Result<()> {
 async fn tests_with_the_large_orms_of_node_pass() -> Result<()> {
     let db = Database::with_idem("packages_node_orms").await?;
     run(on(&db, install::node_package_orms()?).arg("scripts/test-orms.mjs"))
+}
+
+/// The tests of the package with the oldest versions of Node.js that it supports.
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test packages"]
+async fn tests_of_the_node_package_pass_with_old_versions() -> Result<()> {
+    let db = Database::with_idem("packages_node_versions").await?;
+    let mut node = on(&db, install::node_package_versions()?);
+    node.env("IDEM_CASES", workspace_root().join("tests/spec/cases"));
+    run(node.arg("scripts/test-versions.mjs"))
+}
+
+/// Each consumer is killed before a commit and before an acknowledgement. Each message takes effect
+/// once. The same consumers without claims charge payments again, and lose payments if they
+/// acknowledge before the commit.
+///
+/// The recipes run one after the other, because they are compiled in the same folder.
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test packages"]
+async fn recipes_of_node_run() -> Result<()> {
+    let db = Database::with_idem("packages_node_recipes").await?;
+    let (rabbitmq, nats, redis) = (RabbitMq::start()?, Nats::start()?, Redis::start()?);
+    let kafka = MockCluster::new(1)?;
+    kafka.create_topic("payments", 4, 1)?;
+    let mut node = on(&db, install::node_package_recipes()?);
+    node.arg("scripts/test-recipes.mjs");
+    node.envs(environment_of_control(&rabbitmq)?);
+    node.env("AMQP_URL", rabbitmq.url());
+    node.env("KAFKA_BROKERS", kafka.bootstrap_servers());
+    node.env("NATS_URL", nats.url());
+    run(node.env("REDIS_URL", redis.url()))
 }
 
 #[test]

@@ -9,7 +9,7 @@ use idem_cluster::workspace_root;
 use idem_drivers::install;
 use idem_testkit::Database;
 
-use crate::run;
+use crate::{environment_of_control, run};
 
 /// Returns the command that runs a module of Python in the folder of the package.
 fn module(name: &str) -> Result<Command> {
@@ -79,22 +79,6 @@ async fn rabbitmq_recipes_of_python_run() -> Result<()> {
 async fn kafka_recipe_of_python_runs() -> Result<()> {
     let db = Database::with_idem("packages_recipes_kafka").await?;
     run(recipes(&db)?.arg(WITH_KAFKA))
-}
-
-/// Returns the environment in which `rabbitmqctl` finds this server. The folder with the cookie is
-/// not passed as `HOME`, because other programs use `HOME` too.
-fn environment_of_control(broker: &RabbitMq) -> Result<Vec<(&'static str, String)>> {
-    let values = broker.control(&[
-        "eval",
-        r#"[os:getenv(N) || N <- ["HOME", "RABBITMQ_NODENAME", "ERL_EPMD_PORT"]]."#,
-    ])?;
-    let [home, node, epmd]: [String; 3] = serde_json::from_str(&values)?;
-    Ok(vec![
-        ("RABBITMQ_HOME", home),
-        ("RABBITMQ_NODENAME", node),
-        ("ERL_EPMD_PORT", epmd),
-        ("RABBITMQ_CONF_ENV_FILE", "/dev/null".to_owned()),
-    ])
 }
 
 #[test]

@@ -1,0 +1,1 @@
+CREATE TABLE account (id integer PRIMARY KEY, balance bigint NOT NULL);
