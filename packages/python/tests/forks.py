@@ -5,20 +5,18 @@ A fork starts in milliseconds. An interpreter takes much longer for its imports.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import importlib
 import multiprocessing
 import multiprocessing.forkserver
 import os
-import signal
 import sys
+import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 
 MODULES = ["worker", "async_worker", "http_app", "http_django_app"]
-_PR_SET_PDEATHSIG = 1
 
 Say = Callable[[str], None]
 
@@ -53,10 +51,19 @@ class Fork:
 
 
 def _run(said: Connection, module: str, arguments: tuple[str, ...]) -> None:
-    if sys.platform == "linux":
-        # The fork server ends with the tests, also if they are killed.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    threading.Thread(target=_end_with_tests, daemon=True).start()
     importlib.import_module(module).main(said.send, *arguments)
+
+
+def _end_with_tests() -> None:
+    """Ends this process when the tests have ended, also if they were killed.
+
+    The fork server ends after its last fork, because each fork keeps it alive.
+    """
+    tests = multiprocessing.parent_process()
+    if tests is not None:
+        tests.join()
+    os._exit(1)
 
 
 @functools.lru_cache

@@ -1,8 +1,7 @@
 """A program that works on one message under a lease. The tests kill it at any step.
 
 It says "stopped" and stops when it reaches a step. Without a step it runs to its end. The external
-system is the table `request`: one row for each
-request, in a transaction of its own.
+system is the table `request`: one row for each request, in a transaction of its own.
 """
 
 from __future__ import annotations

@@ -311,6 +311,21 @@ class Database:
         )
 
 
+@contextlib.contextmanager
+def tables_locked(prefix: str) -> Iterator[None]:
+    """Locks the tables of idem with this prefix, so that their next user waits."""
+    with psycopg.connect() as connection:
+        row = connection.execute(
+            "SELECT string_agg(oid::regclass::text, ', ') FROM pg_class "
+            "WHERE relnamespace = 'idem'::regnamespace AND relkind = 'r' "
+            "AND starts_with(relname, %s)",
+            [prefix],
+        ).fetchone()
+        assert row is not None
+        connection.execute(f"LOCK TABLE {row[0]} IN ACCESS EXCLUSIVE MODE".encode())
+        yield
+
+
 @functools.lru_cache
 def event_loop() -> asyncio.AbstractEventLoop:
     """Returns the event loop of all services, which runs in a thread."""

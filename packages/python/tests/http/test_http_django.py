@@ -37,8 +37,17 @@ def test_stream_that_fails_is_rolled_back() -> None:
         fixture.send(ask("k")).assert_run(201, 2)
 
 
-def test_asynchronous_stream_is_recorded() -> None:
-    with service(driver="django") as fixture:
+def test_stream_that_fails_releases_the_lease() -> None:
+    """Goal: the next request runs at once, and not after the lease."""
+    with service(driver="django", mode="lease") as fixture:
+        fixture.send(ask("k").with_header("x-stream-fails")).assert_problem(500, "failed")
+        assert fixture.claims() == 0
+        fixture.send(ask("k")).assert_run(201, 2)
+
+
+@pytest.mark.parametrize("mode", ["transaction", "lease"])
+def test_asynchronous_stream_is_recorded(mode: str) -> None:
+    with service(driver="django", mode=mode) as fixture:
         first = fixture.send(ask("k").with_header("x-stream-async").with_header("x-size", "300"))
         first.assert_run(201, 1)
         assert first.body == b"run 1, k" + b"x" * 300
@@ -58,8 +67,9 @@ def test_keep_headers_that_fails_is_rolled_back(monkeypatch: pytest.MonkeyPatch)
         fixture.database.assert_untouched()
 
 
-def test_connection_without_autocommit_is_rejected() -> None:
-    with service(driver="django", manual_commit=True) as fixture:
+@pytest.mark.parametrize("mode", ["transaction", "lease"])
+def test_connection_without_autocommit_is_rejected(mode: str) -> None:
+    with service(driver="django", mode=mode, manual_commit=True) as fixture:
         fixture.send(ask("k")).assert_problem(500, "failed")
         assert fixture.runs == 0
         fixture.database.until_quiet()

@@ -6,12 +6,10 @@ commit.
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import psycopg
 import pytest
 from conftest import until
 from http_config import Config
@@ -26,6 +24,7 @@ from http_fixtures import (
     exchange,
     process,
     service_on,
+    tables_locked,
     until_settled,
 )
 
@@ -47,21 +46,6 @@ def kill_while(service: Process, request: Ask, reaches: Callable[[], None]) -> G
         finally:
             service.kill()
         return sent.exception(DEADLINE_S) or sent.result()
-
-
-@contextlib.contextmanager
-def tables_locked(prefix: str) -> Iterator[None]:
-    """Locks the tables of idem with this prefix, so that their next user waits."""
-    with psycopg.connect() as connection:
-        row = connection.execute(
-            "SELECT string_agg(oid::regclass::text, ', ') FROM pg_class "
-            "WHERE relnamespace = 'idem'::regnamespace AND relkind = 'r' "
-            "AND starts_with(relname, %s)",
-            [prefix],
-        ).fetchone()
-        assert row is not None
-        connection.execute(f"LOCK TABLE {row[0]} IN ACCESS EXCLUSIVE MODE".encode())
-        yield
 
 
 def kill_at(step: str, config: Config, found: Database) -> Got:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from conftest import until
 from http_app import build
-from http_fixtures import DRIVERS, Fixture, ask, call, disconnecting, run, service
+from http_fixtures import DRIVERS, Fixture, ask, call, disconnecting, run, service, tables_locked
 
 from idem_pg import AsyncLease, Held, Idem, Lease
 
@@ -69,20 +69,54 @@ def test_leased_request_survives_the_loss_of_all_connections(driver: str) -> Non
         fixture.send(ask("k")).assert_replay_of(first.result())
 
 
+def until_renewed(fixture: Fixture) -> None:
+    """Waits until the lease of the only request in progress is renewed."""
+    sql = (
+        "SELECT coalesce(extract(epoch FROM max(until)), 0)::float8 FROM idem.leases "
+        f"WHERE destination = '{fixture.database.destination}'"
+    )
+    first_end = fixture.database.value(sql)
+    until("the lease is renewed", lambda: fixture.database.value(sql) > first_end + 0.5)
+
+
 @of_each_framework
 def test_lease_is_renewed_while_the_handler_runs(driver: str) -> None:
     with service(driver=driver, mode="lease", lease_ms=600) as fixture:
         first = fixture.start(HELD)
         fixture.until_holding(1)
-        sql = (
-            "SELECT coalesce(extract(epoch FROM max(until)), 0)::float8 FROM idem.leases "
-            f"WHERE destination = '{fixture.database.destination}'"
-        )
-        first_end = fixture.database.value(sql)
-        until("the lease is renewed", lambda: fixture.database.value(sql) > first_end + 0.5)
+        until_renewed(fixture)
         fixture.send(ask("k")).assert_problem(409, "in-progress")
         fixture.release()
         first.result().assert_run(201, 1)
+        assert fixture.runs == 1
+
+
+def test_renewal_closes_its_connection() -> None:
+    """Goal: a view that works for long has one connection, and not a second one for its lease."""
+    with service(driver="django", mode="lease", lease_ms=3000) as fixture:
+        first = fixture.start(HELD)
+        fixture.until_holding(1)
+        until_renewed(fixture)
+        until("only the view has a connection", lambda: fixture.database.sessions("true") == 1)
+        fixture.release()
+        first.result().assert_run(201, 1)
+
+
+@of_each_framework
+def test_leased_response_is_sent_after_its_record(driver: str) -> None:
+    """Invariant: while the record waits, the client has no response, and no other handler runs."""
+    with service(driver=driver, mode="lease") as fixture:
+        first = fixture.start(HELD)
+        fixture.until_holding(1)
+        with tables_locked("call_standard"):
+            fixture.release()
+            until("the handler has ended", lambda: fixture.state.running == 0)
+            fixture.database.until_waiting()
+            assert fixture.claims() == 0
+            fixture.send(ask("k")).assert_problem(409, "in-progress")
+            assert not first.done()
+        first.result().assert_run(201, 1)
+        fixture.send(ask("k")).assert_replay_of(first.result())
         assert fixture.runs == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ..leases import DEFAULT_LEASE
 from .key import key_of
@@ -17,7 +17,7 @@ MEBIBYTE = 1 << 20
 LONGEST_LENGTH_DIGITS = 19
 
 Mode = Literal["transaction", "lease"]
-MODES = ("transaction", "lease")
+MODES = get_args(Mode)
 
 
 def all_statuses(_status: int) -> bool:

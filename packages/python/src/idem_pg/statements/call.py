@@ -70,9 +70,10 @@ class Call:
         return Statement(f"SELECT {self._text()}", tuple(self._parameters), _none)
 
     def after(self, other: Call, columns: str) -> Statement[None]:
-        """Returns one statement that calls another function, reads columns, and calls this one."""
+        """Returns one statement that calls another function, then this one, and reads columns."""
         own, number = self._text(), len(self._parameters) + 1
-        sql = f"SELECT {columns}, {own} FROM {other._text(number)}"
+        # PostgreSQL computes the columns from left to right, for each row of FROM.
+        sql = f"SELECT {own}, {columns} FROM {other._text(number)}"
         return Statement(sql, (*self._parameters, *other._parameters), _none)
 
     def _text(self, first: int = 1) -> str:

@@ -39,7 +39,8 @@ def record_call(
     """Begins and finishes a call, and allows COMMIT after `idem_forbid_commit`.
 
     It is one statement, so that it has no effect outside of the transaction, where
-    `idem_allow_commit` fails and the other functions would commit by themselves.
+    `idem_allow_commit` fails and the other functions would commit by themselves. If the record
+    fails, COMMIT stays forbidden, because `idem_allow_commit` is the last function.
     """
     finish = _finish(message_id, destination, step, response)
     return finish.after(_begin(message_id, destination, step, request), "idem_allow_commit()")
