@@ -51,7 +51,7 @@ impl<C: DerefMut<Target = T>, T> Shared<C> {
         }
     }
 
-    /// Returns an error that a retry may solve, because two futures can use one transaction.
+    /// Returns an error that names what the caller must do before the call.
     fn in_use(&self) -> Error {
         let name = self.method;
         let action = match self.is_borrowed.load(Ordering::Acquire) {

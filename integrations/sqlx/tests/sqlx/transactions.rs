@@ -1,7 +1,9 @@
 //! Claims in transactions of sqlx.
 
 use std::pin::pin;
+use std::time::Duration;
 
+use idem_client::lease::{Lease, acquire};
 use idem_client::{Claim, ErrorKind, effects, is_claimed, try_claim};
 use idem_sqlx::{SqlxConnection, SqlxTransaction, commit};
 use sqlx::{Acquire, Postgres, Transaction};
@@ -139,6 +141,35 @@ async fn transaction_in_use_by_a_function_is_not_borrowed() {
     holder.rollback().await.unwrap();
     assert!(claim.await.unwrap().is_new());
     assert!(idem.transaction().is_ok());
+}
+
+/// A limit of sqlx 0.9, which the README names: a BEGIN whose future is dropped leaves its
+/// transaction open, so a lease is not committed. A claim is, because its COMMIT ends it.
+#[tokio::test]
+async fn abandoned_begin_leaves_a_transaction_open() {
+    let fixture = Fixture::new().await;
+    // The other connection of the pool, so that `begin` below gets this one again.
+    let _other = fixture.pool.acquire().await.unwrap();
+    let mut connection = fixture.pool.acquire().await.unwrap();
+    tokio::select! {
+        biased;
+        _ = connection.begin() => panic!("BEGIN has a reply"),
+        () = std::future::ready(()) => {}
+    }
+    let idem = SqlxConnection::new(&mut connection);
+    let minute = Duration::from_secs(60);
+    let lease = acquire(&idem, &id("leased"), &destination(), minute).await;
+    assert!(matches!(lease.unwrap(), Lease::Acquired(_)));
+    let open = "SELECT pid FROM pg_stat_activity \
+                WHERE datname = current_database() AND state = 'idle in transaction'";
+    let pids = fixture.observer.query(open, &[]).await.unwrap();
+    drop(connection);
+    let mut tx = fixture.pool.begin().await.unwrap();
+    assert_eq!(pids[0].get::<_, i32>(0), pid_of(&mut tx).await);
+    assert!(claims(&mut tx, &id("m")).await.unwrap());
+    commit(tx).await.unwrap();
+    assert!(fixture.is_claimed(&id("m")).await);
+    assert!(fixture.observer.query(open, &[]).await.unwrap().is_empty());
 }
 
 /// Goal: a function of the application that takes the transaction runs while the claim exists, in a

@@ -105,6 +105,14 @@ async fn error_has_what_diesel_returns() {
     assert_eq!((error.sqlstate(), error.is_retryable()), (None, false));
     holder.batch_execute("ROLLBACK").await.unwrap();
 
+    let end = "SELECT pg_terminate_backend(pg_backend_pid())";
+    let error = translated(holder.batch_execute(end).await.unwrap_err());
+    assert_eq!(
+        (error.sqlstate(), error.kind()),
+        (None, ErrorKind::Other),
+        "{error}"
+    );
+
     let negative = (payment::account.eq(7), payment::cents.eq(-1_i64));
     let insert = diesel::insert_into(payment::table).values(negative);
     let error = translated(insert.execute(&mut conn).await.unwrap_err());
