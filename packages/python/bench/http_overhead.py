@@ -3,8 +3,8 @@
 `python bench/http_overhead.py [rounds] [messages]` prints the same figures as `overhead.py`. Both
 sides call the application without a network. A request is a claim with its fingerprint, an update,
 a record of the response and a commit. The side by hand reads and sends the same requests and
-responses, but it has no savepoint, and it does not forbid a COMMIT of the handler. It records with
-two statements, and the middlewares with one.
+responses. It exists twice: "same SQL" executes the statements of the middleware, and "shortest SQL"
+has no savepoint, does not forbid a COMMIT of the handler, and records with two statements.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import asyncpg
 import django
@@ -36,17 +36,43 @@ from measure import UPDATE, Side, compare, prepare
 from idem_pg.http import IdempotencyMiddleware, Scope, request_transaction
 
 CLAIM = (
-    "SELECT CAST(outcome AS text), handled_at FROM idem_claim("
+    "SELECT CAST(outcome AS text), handled_at{} FROM idem_claim("
     "CAST(%s AS text), CAST(%s AS text), false, fingerprint => CAST(%s AS bytea))"
 )
-BEGIN = (
-    "SELECT CAST(state AS text) FROM idem_begin_call("
-    "CAST(%s AS text), CAST(%s AS text), CAST(%s AS text), CAST(CAST(%s AS text) AS jsonb))"
-)
-FINISH = (
-    "SELECT idem_finish_call("
-    "CAST(%s AS text), CAST(%s AS text), CAST(%s AS text), CAST(CAST(%s AS text) AS jsonb))"
-)
+_CALL = "CAST(%s AS text), CAST(%s AS text), CAST(%s AS text), CAST(CAST(%s AS text) AS jsonb)"
+BEGIN = f"SELECT CAST(state AS text) FROM idem_begin_call({_CALL})"
+FINISH = f"SELECT idem_finish_call({_CALL})"
+RECORD = f"SELECT idem_finish_call({_CALL}), idem_allow_commit() FROM idem_begin_call({_CALL})"
+
+
+class ByHand(NamedTuple):
+    """The statements of the side by hand, with the placeholders of psycopg."""
+
+    name: str
+    claim: str
+    before_handler: list[str]
+    after_handler: list[str]
+    """Only Django releases the savepoint."""
+    record: list[str]
+
+    def records(self, message_id: str, fingerprint: bytes) -> list[tuple[str, list[str]]]:
+        """Returns the statements that record the response, with their parameters."""
+        call = [message_id, DESTINATION, STEP]
+        begun, response = record_of(fingerprint)
+        parameters = {
+            BEGIN: [*call, begun],
+            FINISH: [*call, response],
+            RECORD: [*call, response, *call, begun],
+        }
+        return [(sql, parameters[sql]) for sql in self.record]
+
+
+BY_HAND = [
+    ByHand(
+        "same SQL", CLAIM.format(", idem_forbid_commit()"), ["SAVEPOINT s"], ["RELEASE s"], [RECORD]
+    ),
+    ByHand("shortest SQL", CLAIM.format(""), [], [], [BEGIN, FINISH]),
+]
 DESTINATION, STEP = "overhead.http", "http-response"
 BODY = json.dumps({"item": "book", "cents": 500}).encode()
 RESPONSE = json.dumps({"order": 4711, "state": "placed"}).encode()
@@ -129,7 +155,7 @@ async def request(app: Any) -> None:
     assert sent[0]["status"] == 201
 
 
-def compare_psycopg(loop: asyncio.AbstractEventLoop) -> None:
+def compare_psycopg(hand: ByHand, loop: asyncio.AbstractEventLoop) -> None:
     pool = psycopg_pool.AsyncConnectionPool(min_size=1, max_size=1, open=False)
     loop.run_until_complete(pool.open())
 
@@ -138,22 +164,23 @@ def compare_psycopg(loop: asyncio.AbstractEventLoop) -> None:
         fingerprint = fingerprint_of(scope["method"], scope["raw_path"], body)
         message_id = f"all:{key_of(scope)}"
         async with pool.connection() as connection:
-            cursor = await connection.execute(CLAIM, [message_id, DESTINATION, fingerprint])
+            cursor = await connection.execute(hand.claim, [message_id, DESTINATION, fingerprint])
             outcome = await cursor.fetchone()
             assert outcome is not None
             assert outcome[0] == "claimed"
-            await connection.execute(UPDATE)
-            begun, response = record_of(fingerprint)
-            await connection.execute(BEGIN, [message_id, DESTINATION, STEP, begun])
-            await connection.execute(FINISH, [message_id, DESTINATION, STEP, response])
+            for sql in [*hand.before_handler, UPDATE]:
+                await connection.execute(sql)
+            for sql, parameters in hand.records(message_id, fingerprint):
+                await connection.execute(sql, parameters)
         await respond(send)
 
-    compare_asgi("ASGI, psycopg", by_hand, pool, loop)
+    compare_asgi(f"ASGI, psycopg, {hand.name}", by_hand, pool, loop)
 
 
-def compare_asyncpg(loop: asyncio.AbstractEventLoop) -> None:
+def compare_asyncpg(hand: ByHand, loop: asyncio.AbstractEventLoop) -> None:
     pool: Any = loop.run_until_complete(_asyncpg_pool())
-    claim, begin, finish = numbered(CLAIM), numbered(BEGIN), numbered(FINISH)
+    claim = numbered(hand.claim)
+    numbers = {sql: numbered(sql) for sql in hand.record}
 
     async def by_hand(scope: Any, receive: Any, send: Any) -> None:
         body = (await receive())["body"]
@@ -162,13 +189,13 @@ def compare_asyncpg(loop: asyncio.AbstractEventLoop) -> None:
         async with pool.acquire() as connection, connection.transaction():
             outcome = await connection.fetchrow(claim, message_id, DESTINATION, fingerprint)
             assert outcome[0] == "claimed"
-            await connection.execute(UPDATE)
-            begun, response = record_of(fingerprint)
-            await connection.fetch(begin, message_id, DESTINATION, STEP, begun)
-            await connection.fetch(finish, message_id, DESTINATION, STEP, response)
+            for sql in [*hand.before_handler, UPDATE]:
+                await connection.execute(sql)
+            for sql, parameters in hand.records(message_id, fingerprint):
+                await connection.fetch(numbers[sql], *parameters)
         await respond(send)
 
-    compare_asgi("ASGI, asyncpg", by_hand, pool, loop)
+    compare_asgi(f"ASGI, asyncpg, {hand.name}", by_hand, pool, loop)
 
 
 async def _asyncpg_pool() -> Any:
@@ -182,17 +209,20 @@ class Urls:
         self.urlpatterns = [path("orders", view)]
 
 
-def by_hand_in_django(request: HttpRequest) -> HttpResponse:
-    fingerprint = fingerprint_of("POST", request.path.encode(), request.body)
-    message_id = f"all:{request.headers['idempotency-key']}"
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(CLAIM, [message_id, DESTINATION, fingerprint])
-        assert cursor.fetchone()[0] == "claimed"
-        cursor.execute(UPDATE)
-        begun, response = record_of(fingerprint)
-        cursor.execute(BEGIN, [message_id, DESTINATION, STEP, begun])
-        cursor.execute(FINISH, [message_id, DESTINATION, STEP, response])
-    return HttpResponse(RESPONSE, status=201, content_type="application/json")
+def view_by_hand(hand: ByHand) -> Callable[[HttpRequest], HttpResponse]:
+    def view(request: HttpRequest) -> HttpResponse:
+        fingerprint = fingerprint_of("POST", request.path.encode(), request.body)
+        message_id = f"all:{request.headers['idempotency-key']}"
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(hand.claim, [message_id, DESTINATION, fingerprint])
+            assert cursor.fetchone()[0] == "claimed"
+            for sql in [*hand.before_handler, UPDATE, *hand.after_handler]:
+                cursor.execute(sql)
+            for sql, parameters in hand.records(message_id, fingerprint):
+                cursor.execute(sql, parameters)
+        return HttpResponse(RESPONSE, status=201, content_type="application/json")
+
+    return view
 
 
 def view_in_django(_request: HttpRequest) -> HttpResponse:
@@ -201,7 +231,7 @@ def view_in_django(_request: HttpRequest) -> HttpResponse:
     return HttpResponse(RESPONSE, status=201, content_type="application/json")
 
 
-def compare_django() -> None:
+def compare_django(hands: list[ByHand]) -> None:
     database = {"ENGINE": "django.db.backends.postgresql", "NAME": os.environ["PGDATABASE"]}
     settings.configure(
         ALLOWED_HOSTS=["*"],
@@ -228,16 +258,18 @@ def compare_django() -> None:
         return call
 
     package = ["idem_pg.http.django.IdempotencyMiddleware"]
-    compare("Django", side(by_hand_in_django, []), side(view_in_django, package))
+    for hand in hands:
+        by_hand = side(view_by_hand(hand), [])
+        compare(f"Django, {hand.name}", by_hand, side(view_in_django, package))
     connection.close()
 
 
 def main() -> None:
     prepare()
-    for compare_driver in (compare_psycopg, compare_asyncpg):
+    for compare_driver, hand in itertools.product((compare_psycopg, compare_asyncpg), BY_HAND):
         with contextlib.closing(asyncio.new_event_loop()) as loop:
-            compare_driver(loop)
-    compare_django()
+            compare_driver(hand, loop)
+    compare_django(BY_HAND)
 
 
 if __name__ == "__main__":
