@@ -28,7 +28,8 @@ async function work(job: Job<unknown>, token?: string): Promise<void> {
     // A job has one attempt unless its producer sets more. So another attempt of a failed
     // transaction is no attempt of the job.
     console.error("the job is repeated", error);
-    await job.moveToDelayed(Date.now() + RETRY_MS, token);
+    await job.moveToDelayed(Date.now() + RETRY_MS, token).catch(report);
+    // A job that is not delayed has a lock that ends, as that of a killed process.
     throw new DelayedError();
   }
 }
@@ -45,6 +46,9 @@ const worker = new Worker(QUEUE, work, {
   // By default, a job fails without an attempt when its process was killed a second time.
   maxStalledCount: Number.MAX_SAFE_INTEGER,
 });
-worker.on("error", (error) => {
-  console.error("the worker has no connection to Redis", error);
-});
+// For example a lost connection of Redis, which is opened again. Another attempt finds the claim.
+worker.on("error", report);
+
+function report(error: unknown): void {
+  console.error("an error of the worker or of Redis", error);
+}

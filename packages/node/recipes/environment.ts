@@ -16,5 +16,10 @@ export function poolOf(max: number): pg.Pool {
   pool.on("error", (error) => {
     console.error("an idle connection was lost", error);
   });
+  // A server that stops can end a new connection before `pool.connect` returns it. Then there is no
+  // other listener, and the next statement fails.
+  pool.on("connect", (client) => {
+    client.on("error", () => undefined);
+  });
   return pool;
 }

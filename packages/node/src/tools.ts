@@ -2,7 +2,9 @@
 
 import { CallFailedError } from "./call-errors.js";
 import { refusal, type CallContext, type OnUnknown } from "./calls.js";
+import { UnexpectedResultError } from "./errors.js";
 import { idem } from "./idem.js";
+import { textOfJson } from "./json.js";
 import { lease, type Lease } from "./lease.js";
 import type { MessageId } from "./message-id.js";
 import type { BegunCall, Step } from "./statements/journal.js";
@@ -77,6 +79,8 @@ export function once<A, C, R>(
     const id = options.id(args, context);
     const make = (call: CallContext) => tool(args, context, call);
     const call = { id, destination, request: request(args, context), make };
+    // A request that is no JSON fails here, before it takes an attempt.
+    if (call.request !== undefined) textOfJson(call.request);
     const held = await lease(pool, { id, destination, leaseMs });
     switch (held.outcome) {
       case "acquired":
@@ -86,9 +90,7 @@ export function once<A, C, R>(
       case "in_progress":
         throw new ToolBusyError(id, held.retryAfterMs);
       case "exhausted":
-        // Otherwise the call would seem to be in progress.
-        await held.release({ error: held.lastError ?? "no attempt is left", final: true });
-        throw ToolFailedError.exhausted(id);
+        return withoutAttempt(pool, held, call);
       case "dead":
         throw ToolFailedError.exhausted(id);
     }
@@ -127,30 +129,62 @@ async function ended(held: Lease<Client>, { id }: ToolCall<unknown>, error: unkn
   return other ?? error;
 }
 
-/** Returns the result that an earlier call has recorded. */
-async function recorded<R>(pool: Pool, call: ToolCall<R>): Promise<R> {
-  const found = transactions(pool)((client) => beganBefore(client as Client, call));
-  const begun = await found.catch((error: unknown) => {
-    throw mismatch(call.id, error) ?? error;
-  });
-  switch (begun?.state) {
-    case "done":
-      return begun.response as R;
-    case "failed":
-      throw new CallFailedError(STEP, "refused", refusal(STEP, begun.error));
-    default:
-      throw ToolFailedError.notRecorded(call.id);
+/** Returns the result of the last attempt, if it ended between the record and the completion. */
+async function withoutAttempt<R>(
+  pool: Pool,
+  held: Lease<Client>,
+  call: ToolCall<R>,
+): Promise<R> {
+  try {
+    const found = await find(pool, call, held.token);
+    if (found === undefined) {
+      // Otherwise the call would seem to be in progress.
+      await held.release({ error: held.lastError ?? "no attempt is left", final: true });
+      throw ToolFailedError.exhausted(call.id);
+    }
+    await held.complete();
+    return resultOf(found) as R;
+  } finally {
+    // If the release fails, the lease is not renewed any more.
+    await held.dispose();
   }
 }
 
-/** Compares the arguments. The step has begun already, so this writes nothing. */
-async function beganBefore(
-  client: Client,
-  { id, destination, request }: ToolCall<unknown>,
+/** Returns the result that an earlier call has recorded. */
+async function recorded<R>(pool: Pool, call: ToolCall<R>): Promise<R> {
+  const found = await find(pool, call);
+  if (found === undefined) throw ToolFailedError.notRecorded(call.id);
+  return resultOf(found) as R;
+}
+
+function resultOf(begun: BegunCall): unknown {
+  switch (begun.state) {
+    case "done":
+      return begun.response;
+    case "failed":
+      throw new CallFailedError(STEP, "refused", refusal(STEP, begun.error));
+    default:
+      throw new UnexpectedResultError(`a call that has ended has the state ${begun.state}`);
+  }
+}
+
+/** Returns the step if it has a result. Fails if it was made with other arguments. */
+async function find(
+  pool: Pool,
+  call: ToolCall<unknown>,
+  token?: bigint,
 ): Promise<BegunCall | undefined> {
-  const { journal } = idem(client);
-  const calls = await journal.calls(id, destination);
-  if (!calls.some((entry) => entry.step === STEP)) return undefined;
+  const { id, destination, request } = call;
   const step: Step = { id, destination, step: STEP };
-  return journal.beginCall(step, { request });
+  const found = transactions(pool)(async (client) => {
+    const { journal } = idem(client as Client);
+    const entries = await journal.calls(id, destination);
+    const entry = entries.find((other) => other.step === STEP);
+    if (entry?.state !== "done" && entry?.state !== "failed") return undefined;
+    // Compares the arguments. The step has ended already, so this writes nothing.
+    return journal.beginCall(step, { request, token });
+  });
+  return found.catch((error: unknown) => {
+    throw mismatch(id, error) ?? error;
+  });
 }

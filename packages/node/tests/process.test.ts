@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import { EventEmitter, once } from "node:events";
+import { createServer, type AddressInfo } from "node:net";
 import { describe, test } from "node:test";
 
 import pg from "pg";
@@ -10,7 +11,7 @@ import pg from "pg";
 import { CommitUnknownError, idem, IdemError, process, transactions } from "../src/index.js";
 import { asExecutor, execute, POOLS } from "./pools.js";
 import { start } from "./programs.js";
-import { startProxy } from "./proxy.js";
+import { connectToServer, startProxy } from "./proxy.js";
 import { isClaimed, query } from "./server.js";
 
 await query("CREATE TABLE IF NOT EXISTS work (destination text, note text)");
@@ -46,6 +47,47 @@ test("transaction of its own needs no privilege of a consumer", async () => {
   assert.deepEqual(rows, [{ u: role }]);
   await pool.end();
   await query(`DROP ROLE ${role}`);
+});
+
+/** FATAL 57P01, as the server sends it. */
+function terminated(): Buffer {
+  const fields = ["SFATAL", "VFATAL", "C57P01", "Mterminating connection", ""];
+  const body = Buffer.from(fields.map((field) => `${field}\0`).join(""));
+  const head = Buffer.from("E\0\0\0\0");
+  head.writeInt32BE(body.length + 4, 1);
+  return Buffer.concat([head, body]);
+}
+
+/** Starts a proxy that sends an error together with the readiness of the server. */
+async function startTerminatingProxy() {
+  const server = createServer((client) => {
+    const upstream = connectToServer();
+    client.on("error", () => undefined).on("close", () => upstream.destroy());
+    client.on("data", (data) => upstream.write(data));
+    upstream.on("error", () => undefined);
+    upstream.on("data", (data) => {
+      // ReadyForQuery outside of a transaction.
+      if (data.subarray(-6).equals(Buffer.from("Z\0\0\0\x05I"))) {
+        client.end(Buffer.concat([data, terminated()]));
+      } else {
+        client.write(data);
+      }
+    });
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  return server;
+}
+
+test("connection that is terminated when it is ready is an error", async (t) => {
+  const server = await startTerminatingProxy();
+  t.after(() => server.close());
+  const { port } = server.address() as AddressInfo;
+  const pool = new pg.Pool({ host: "127.0.0.1", port });
+  t.after(() => pool.end());
+  pool.on("error", () => undefined);
+  const failed = transactions(pool)(() => Promise.resolve());
+  await assert.rejects(failed, { name: "IdemError", retryable: true });
 });
 
 for (const [name, open] of Object.entries(POOLS)) {

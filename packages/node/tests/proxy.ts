@@ -58,7 +58,8 @@ export async function startProxy(): Promise<Proxy> {
   };
 }
 
-function connectToServer(): Socket {
+/** Connects to the server of the tests. */
+export function connectToServer(): Socket {
   const { PGHOST: host = "localhost", PGPORT: port = "5432" } = process.env;
   if (host.startsWith("/")) return connect(`${host}/.s.PGSQL.${port}`);
   return connect(Number(port), host);

@@ -7,8 +7,8 @@ import { describe, test, type TestContext } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 
 import {
-  CallFailedError, CallNotDone, CallRefused, once, process, ToolBusyError, ToolFailedError,
-  type OnUnknown, type ToolOptions,
+  CallFailedError, CallNotDone, CallRefused, lease, once, process, ToolBusyError, ToolFailedError,
+  type OnUnknown, type Tool, type ToolOptions,
 } from "../src/index.js";
 import { find, refund, startGateway, type Gateway, type Refund } from "./gateway.js";
 import { POOLS } from "./pools.js";
@@ -169,6 +169,61 @@ for (const [name, open] of Object.entries(POOLS)) {
         await assert.rejects(call({ order: "o" }, { callId: "1" }), ToolFailedError);
       }
       assert.equal(calls.length, 2);
+    });
+
+    test("result that was recorded in the last attempt is returned", async () => {
+      const { call, calls, destination } = await failing();
+      await query("SELECT idem_configure_retries($1, base => '0', max_attempts => 1)", [
+        destination,
+      ]);
+      // An attempt that ends between the record and the completion.
+      const held = await lease(pool, { id: "1", destination });
+      assert.ok(held.outcome === "acquired");
+      await held.once("tool", { order: "o" }, () => Promise.resolve("done"), OPTIONS);
+      await held.release({ error: "killed" });
+      for (let n = 0; n < 2; n += 1) {
+        assert.equal(await call({ order: "o" }, { callId: "1" }), "done");
+      }
+      assert.equal(calls.length, 0);
+      assert.ok(await isClaimed("1", destination));
+    });
+
+    test("order of the members of arguments makes no difference", async () => {
+      const { calls, destination, tool } = await failing();
+      const call = once(pool, destination, tool as Tool<object, Context, unknown>, {
+        id: (_, { callId }) => callId,
+        onUnknown: "fail",
+      });
+      for (const args of [{ a: 1, b: { c: 2, d: 3 } }, { b: { d: 3, c: 2 }, a: 1 }]) {
+        await call(args, { callId: "1" });
+      }
+      assert.equal(calls.length, 1);
+    });
+
+    test("arguments that are no JSON need no attempt", async () => {
+      const { calls, destination, tool } = await failing();
+      const call = once(pool, destination, tool as Tool<object, Context, unknown>, {
+        id: (_, { callId }) => callId,
+        onUnknown: "fail",
+      });
+      await query("SELECT idem_configure_retries($1, base => '0', max_attempts => 1)", [
+        destination,
+      ]);
+      await assert.rejects(call({ cents: 1n }, { callId: "1" }), TypeError);
+      await call({ cents: 1 }, { callId: "1" });
+      assert.equal(calls.length, 1);
+    });
+
+    test("result that is no JSON is not known", async () => {
+      const destination = await newDestination();
+      let calls = 0;
+      const call = once(pool, destination, () => Promise.resolve({ cents: 1n, calls: ++calls }), {
+        id: () => "1",
+        onUnknown: "fail",
+      });
+      await assert.rejects(call({}), TypeError);
+      await assert.rejects(call({}), { failure: "unknown" });
+      assert.equal(calls, 1);
     });
 
     test("message that was processed without a call fails", async () => {

@@ -109,6 +109,14 @@ test("object that connects must be a connection", async () => {
   idem(new pg.Client());
 });
 
+/** A pool whose only connection is this client. */
+function poolOf(client: object): Pool {
+  const connect = (callback: (error: undefined, client: object) => void) => {
+    callback(undefined, client);
+  };
+  return { totalCount: 1, query: () => undefined, connect } as Pool;
+}
+
 test("zero byte in a literal is an error", async () => {
   const texts: string[] = [];
   const client = {
@@ -121,8 +129,8 @@ test("zero byte in a literal is an error", async () => {
     off: () => undefined,
     release: () => undefined,
   };
-  const pool = { totalCount: 1, query: () => undefined, connect: () => Promise.resolve(client) };
-  const failed = process(pool as Pool, { id: "m\0", destination: "d" }, () => Promise.resolve());
+  const pool = poolOf(client);
+  const failed = process(pool, { id: "m\0", destination: "d" }, () => Promise.resolve());
   await assert.rejects(failed, RangeError);
   assert.deepEqual(texts, ["ROLLBACK"]);
 });
@@ -139,9 +147,9 @@ test("connection that cannot roll back is closed", async () => {
     off: () => undefined,
     release: (error: unknown) => released.push(error),
   };
-  const pool = { totalCount: 1, query: () => undefined, connect: () => Promise.resolve(client) };
+  const pool = poolOf(client);
   const failure = new Error("the work failed");
-  const failed = transactions(pool as Pool)(() => Promise.reject(failure));
+  const failed = transactions(pool)(() => Promise.reject(failure));
   await assert.rejects(failed, failure);
   assert.deepEqual(released, [true]);
 });

@@ -3,7 +3,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { INVALID_IDS, malformed } from "./payments.js";
+import { running } from "./consumer.js";
+import { CHARGE } from "./database.js";
+import { HELD, INVALID_IDS, malformed } from "./payments.js";
 import { process, prove, withDatabase } from "./proof.js";
 import { rabbitMq } from "./rabbitmq.js";
 
@@ -11,6 +13,20 @@ const queue = rabbitMq("payments");
 const recipe = { name: "amqplib-consumer", environment: {}, endsAfterFailure: true };
 
 prove(recipe, queue);
+
+test("lost connection of RabbitMQ ends the process", () =>
+  withDatabase(queue, async (database) => {
+    const accounts = await database.lockAccounts();
+    await queue.publish(database.payments.slice(...HELD));
+    await running(database, recipe, async (consumer) => {
+      await consumer.untilWaiting(CHARGE);
+      await queue.loseConnections();
+      assert.equal(await consumer.end(), 1);
+    });
+    await accounts.release();
+    await process(database, recipe, queue, []);
+    await database.assertHeldPaidOnce();
+  }));
 
 test("malformed messages become dead letters", () =>
   withDatabase(queue, async (database) => {

@@ -7,6 +7,7 @@ import { execPath } from "node:process";
 
 import type { Database } from "./database.js";
 import { fileOf, variantOf } from "./program.js";
+import { until } from "./until.js";
 
 /** A process that is killed with SIGKILL, and gets no other signal. */
 export class Consumer {
@@ -38,8 +39,9 @@ export class Consumer {
   }
 
   /** Waits until the process ends, and returns its exit code. */
-  async end(): Promise<unknown> {
-    return (await this.#exit)[0];
+  async end(): Promise<number | null> {
+    await until("the consumer ends", () => Promise.resolve(this.#child.exitCode !== null));
+    return this.#child.exitCode;
   }
 
   async kill(): Promise<void> {

@@ -94,6 +94,12 @@ export class Database {
     assert.equal(Number(await this.one(text, DESTINATION)), PAYMENTS, "payments with one receipt");
   }
 
+  /** Only the payments of the locked accounts were charged, and each of them once. */
+  async assertHeldPaidOnce(): Promise<void> {
+    const expected = Array<number>(PAYMENTS).fill(0).fill(1, ...HELD);
+    assert.deepEqual(await this.charges(), expected);
+  }
+
   async failTwice(): Promise<void> {
     await this.#client.query(FAILURES);
   }
@@ -115,6 +121,16 @@ export class Database {
                     AND starts_with(query, $2)`;
     const isWaiting = async () => (await this.one(text, session, statement)) === true;
     await until(`the consumer waits in ${statement}`, isWaiting);
+  }
+
+  /** Ends the sessions that a process has now, as a restart of the server does. */
+  async loseConnections(session: string): Promise<void> {
+    const sessions = "SELECT array_agg(pid) FROM pg_stat_activity WHERE application_name = $1";
+    const lost = await this.one(sessions, session);
+    assert.ok(Array.isArray(lost), "the consumer has no session");
+    await this.one("SELECT count(pg_terminate_backend(pid)) FROM unnest($1::int[]) AS pid", lost);
+    const text = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY ($1::int[])";
+    await until("the connections are lost", async () => Number(await this.one(text, lost)) === 0);
   }
 
   /** Ends the sessions of a process. A server notices the end of its client late. */

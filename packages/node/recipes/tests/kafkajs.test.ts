@@ -3,9 +3,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { running } from "./consumer.js";
+import { CHARGE } from "./database.js";
 import { kafka } from "./kafka.js";
-import { INVALID_IDS, malformed } from "./payments.js";
+import { HELD, INVALID_IDS, malformed } from "./payments.js";
 import { process, prove, withDatabase } from "./proof.js";
+import { until } from "./until.js";
 
 const topic = kafka();
 const recipe = {
@@ -22,6 +25,23 @@ test("message without an id is claimed by its position", () =>
     const messages = database.payments.map(({ body }) => ({ id: null, body }));
     await process(database, recipe, topic, messages);
     assert.deepEqual([...new Set(await database.charges())], [1]);
+  }));
+
+// The first consumer does not join the group again while its handlers wait.
+test("partitions that move in the middle of payments pay once", () =>
+  withDatabase(topic, async (database) => {
+    const accounts = await database.lockAccounts();
+    await topic.publish(database.payments.slice(...HELD));
+    await running(database, recipe, async (first) => {
+      await first.untilWaiting(CHARGE);
+      await running(database, recipe, async (second) => {
+        // In the claim of a payment that the first consumer processes.
+        await second.untilWaiting("");
+        await accounts.release();
+        await until("every offset is committed", () => topic.isDrained());
+      });
+    });
+    await database.assertHeldPaidOnce();
   }));
 
 test("malformed messages become dead letters", () =>

@@ -1,6 +1,8 @@
 /** NATS: NATS_URL. */
 
-import { AckPolicy, jetstream, jetstreamManager } from "@nats-io/jetstream";
+import {
+  AckPolicy, jetstream, jetstreamManager, type ConsumerConfig,
+} from "@nats-io/jetstream";
 import { connect, headers, nanos, type NatsConnection } from "@nats-io/transport-node";
 
 import { required } from "../environment.js";
@@ -12,9 +14,30 @@ const CONSUMER = "billing";
 /** The time until the messages of a killed process are delivered again. */
 const ACK_WAIT_MS = 2000;
 
+interface NatsStream extends Broker {
+  /** Creates the consumer anew. */
+  configure(config: Partial<ConsumerConfig>): Promise<void>;
+  deleteConsumer(): Promise<void>;
+}
+
 /** Returns the stream. */
-export function nats(): Broker {
+export function nats(): NatsStream {
   return {
+    configure: (config) =>
+      withConnection(async (connection) => {
+        const { consumers } = await jetstreamManager(connection);
+        await consumers.delete(STREAM, CONSUMER);
+        await consumers.add(STREAM, {
+          durable_name: CONSUMER,
+          ack_policy: AckPolicy.Explicit,
+          ...config,
+        });
+      }),
+    deleteConsumer: () =>
+      withConnection(async (connection) => {
+        const { consumers } = await jetstreamManager(connection);
+        await consumers.delete(STREAM, CONSUMER);
+      }),
     reset: () =>
       withConnection(async (connection) => {
         const { streams, consumers } = await jetstreamManager(connection);

@@ -44,6 +44,31 @@ export function prove(recipe: Recipe, broker: Broker): void {
     assert.ok(charges.slice(...HELD).every((count) => count === 0), String(charges));
   });
 
+  on("consumers that are killed twice in a payment pay once", async (database) => {
+    const accounts = await database.lockAccounts();
+    await broker.publish(database.payments.slice(...HELD));
+    for (let kill = 1; kill <= 2; kill += 1) {
+      await running(database, recipe, (consumer) => consumer.untilWaiting(CHARGE));
+    }
+    await accounts.release();
+    await drain(database, recipe, broker);
+    await database.assertHeldPaidOnce();
+  });
+
+  on("lost connections of the database lose no message", async (database) => {
+    const accounts = await database.lockAccounts();
+    await broker.publish(database.payments.slice(...HELD));
+    await running(database, recipe, async (consumer) => {
+      await consumer.untilWaiting(CHARGE);
+      await database.loseConnections(consumer.session);
+      if (recipe.endsAfterFailure) assert.equal(await consumer.end(), 1);
+      else await consumer.untilWaiting(CHARGE);
+    });
+    await accounts.release();
+    await drain(database, recipe, broker);
+    await database.assertHeldPaidOnce();
+  });
+
   on("failed payment is charged by a later attempt", async (database) => {
     await database.failTwice();
     await broker.publish(database.payments.slice(0, 1));

@@ -12,8 +12,12 @@ import type { Broker } from "./proof.js";
 const RABBITMQCTL = "/usr/lib/rabbitmq/bin/rabbitmqctl";
 
 /** Returns the queue with this name. */
-export function rabbitMq(queue: string): Broker {
+export function rabbitMq(queue: string): Broker & { loseConnections(): Promise<void> } {
   return {
+    /** Closes all connections of the server. */
+    loseConnections: async () => {
+      await control("close_all_connections", "closed by a test");
+    },
     reset: () =>
       withChannel(async (channel) => {
         await channel.assertQueue(queue, { durable: true });
@@ -47,9 +51,14 @@ async function withChannel(work: (channel: ConfirmChannel) => Promise<void>): Pr
 
 /** Returns the number of messages in a queue, with those that are not acknowledged. */
 async function count(queue: string): Promise<number> {
-  const list = ["--quiet", "list_queues", "--no-table-headers", "name", "messages"];
-  const env = { ...process.env, HOME: required("RABBITMQ_HOME"), LC_ALL: "C.UTF-8" };
-  const { stdout } = await promisify(execFile)(RABBITMQCTL, list, { env });
-  const lines = stdout.trim().split("\n").map((line) => line.split("\t"));
+  const list = await control("list_queues", "--no-table-headers", "name", "messages");
+  const lines = list.trim().split("\n").map((line) => line.split("\t"));
   return Number(lines.find(([name]) => name === queue)?.[1]);
+}
+
+/** Executes rabbitmqctl, and returns its output. */
+async function control(...command: string[]): Promise<string> {
+  const env = { ...process.env, HOME: required("RABBITMQ_HOME"), LC_ALL: "C.UTF-8" };
+  const { stdout } = await promisify(execFile)(RABBITMQCTL, ["--quiet", ...command], { env });
+  return stdout;
 }

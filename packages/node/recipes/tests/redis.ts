@@ -1,6 +1,7 @@
 /** Redis with the queue of BullMQ: REDIS_URL. */
 
 import { Queue } from "bullmq";
+import { Redis } from "ioredis";
 
 import { required } from "../environment.js";
 import type { Broker } from "./proof.js";
@@ -8,8 +9,14 @@ import type { Broker } from "./proof.js";
 /** The states of jobs that are not acknowledged. A job that failed is not processed again. */
 const OPEN = ["active", "delayed", "failed", "prioritized", "wait"] as const;
 
+interface JobQueue extends Broker {
+  add(data: unknown): Promise<void>;
+  /** Closes all connections of the server. */
+  loseConnections(): Promise<void>;
+}
+
 /** Returns the queue. The id of a payment is a part of the data of its job. */
-export function bullMq(): Broker & { add(data: unknown): Promise<void> } {
+export function bullMq(): JobQueue {
   return {
     reset: () => withQueue((queue) => queue.obliterate({ force: true })),
     publish: (messages) =>
@@ -25,6 +32,12 @@ export function bullMq(): Broker & { add(data: unknown): Promise<void> } {
       withQueue(async (queue) => {
         await queue.add("charge", data);
       }),
+    loseConnections: async () => {
+      const redis = new Redis(required("REDIS_URL"));
+      // This connection is not closed.
+      await redis.client("KILL", "TYPE", "normal");
+      await redis.quit();
+    },
   };
 }
 

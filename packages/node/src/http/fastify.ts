@@ -1,13 +1,12 @@
 /** The plugin for Fastify 5. */
 
-import { Readable } from "node:stream";
 import type { IncomingMessage, ServerResponse } from "node:http";
 
 import type { Pool } from "../transactions/pool.js";
 import { idempotencyOf, type ContextOf, type Idempotency, type Protected } from "./idempotency.js";
-import { keysOf, readBody } from "./node-body.js";
+import { keysOf, readBody, wasReadBefore } from "./node-body.js";
 import { processRequest } from "./node-exchange.js";
-import type { HeaderValues } from "./node-response.js";
+import { sendResponse, type HeaderValues } from "./node-response.js";
 import type { Mode, Options } from "./options.js";
 import { Problem } from "./problem.js";
 import type { CompleteResponse } from "./recorded.js";
@@ -24,9 +23,7 @@ export interface FastifyRequest {
 export interface FastifyReply {
   readonly raw: ServerResponse;
   getHeaders(): HeaderValues;
-  code(status: number): unknown;
-  header(name: string, value: string | string[]): unknown;
-  send(payload?: unknown): unknown;
+  hijack(): unknown;
 }
 
 /** What the plugin needs of a server of Fastify, or of one of its scopes. */
@@ -92,6 +89,7 @@ class Hooks<X> {
     const { raw, method } = request;
     if (!rules.needsBody(method, keysOf(raw))) return payload;
     try {
+      if (payload !== raw) throw wasReadBefore();
       this.#bodies.set(request, await readBody(raw, rules));
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
@@ -109,7 +107,7 @@ class Hooks<X> {
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
       respond(reply, this.#idempotency.responseOf(error));
-      return reply;
+      return undefined;
     }
     if (id === null) return undefined;
     const body = this.#bodies.get(request) ?? new Uint8Array();
@@ -123,22 +121,22 @@ class Hooks<X> {
         },
         respond: (other) => {
           respond(reply, other);
-          resolve(reply);
+          resolve(undefined);
         },
       }).catch(reject);
     });
   };
 }
 
-function respond(reply: FastifyReply, { status, headers, body }: CompleteResponse): void {
-  reply.code(status);
-  const names = new Set(headers.map(([name]) => name));
-  for (const name of names) {
-    const values = headers.filter(([other]) => other === name).map(([, value]) => value);
-    reply.header(name, values.length === 1 ? String(values[0]) : values);
+/**
+ * Sends a response without the hooks `onSend`: a recorded response has passed them before. Fastify
+ * runs no handler after `hijack`. After `send` it does, if the hooks `onSend` are asynchronous.
+ */
+function respond(reply: FastifyReply, response: CompleteResponse): void {
+  const before = Object.entries(reply.getHeaders());
+  reply.hijack();
+  for (const [name, value] of before) {
+    if (value !== undefined) reply.raw.setHeader(name, value);
   }
-  // Fastify adds a content type to everything but a stream.
-  if (body.length === 0) reply.send();
-  else if (names.has("content-type")) reply.send(Buffer.from(body));
-  else reply.send(Readable.from([body]));
+  sendResponse(reply.raw, response);
 }

@@ -15,6 +15,9 @@ export interface HonoContext {
     header(name: string): string | undefined;
   };
   res: Response;
+  /** With the server of `@hono/node-server`, the request of `node:http`. */
+  readonly env: unknown;
+  body(data: null): Response;
 }
 
 /** A middleware, which must be used before anything that reads the body. */
@@ -22,6 +25,9 @@ export type HonoIdempotency<X> = Protected<X> &
   ((c: HonoContext, next: () => Promise<void>) => Promise<Response | undefined>);
 
 const EMPTY = new Uint8Array();
+
+/** A status that logs use for a client that has disconnected. */
+const CLOSED: CompleteResponse = { status: 499, headers: [], body: EMPTY };
 
 /**
  * Returns a middleware for Hono that makes each request with an `Idempotency-Key` take effect once.
@@ -56,8 +62,10 @@ async function handle<X>(
   next: () => Promise<void>,
 ): Promise<Response | undefined> {
   const { method } = c.req;
-  const { url: target, signal: disconnected } = c.req.raw;
-  const before = new Headers(c.res.headers);
+  const { signal: disconnected } = c.req.raw;
+  const target = targetOf(c);
+  // To read `c.res` would create it, and its headers would then replace those of the handler.
+  const before = new Headers(c.body(null).headers);
   const key = c.req.header(HEADER);
   let id;
   let body;
@@ -83,7 +91,15 @@ async function handle<X>(
     },
   });
   if (result.kind === "other") replace(c, before, result.response);
+  // Hono reports an error if there is no response, also if there is no client that could get it.
+  if (result.kind === "disconnected") replace(c, before, CLOSED);
   return undefined;
+}
+
+/** Returns the target as the client has sent it, if the server has it. Hono normalizes its URL. */
+function targetOf({ env, req }: HonoContext): string {
+  const { incoming } = (env ?? {}) as { readonly incoming?: { readonly url?: unknown } };
+  return typeof incoming?.url === "string" ? incoming.url : req.raw.url;
 }
 
 /** Reads the body of a request, and gives it back. */

@@ -10,6 +10,11 @@ interface Limit {
   checkRequestSize(size: number): void;
 }
 
+/** What differs in a request of `node:http2`. */
+interface Http2Request {
+  readonly stream: { readonly endAfterHeaders: boolean; readonly readableEnded: boolean };
+}
+
 const EMPTY = new Uint8Array();
 
 /** Returns the values of all headers `Idempotency-Key`. */
@@ -22,23 +27,41 @@ export function keysOf({ rawHeaders }: IncomingMessage): string[] {
  * Problem if it is too large, ends early or was read before.
  */
 export async function readBody(request: IncomingMessage, limit: Limit): Promise<Uint8Array> {
-  const { "content-length": length = "0", "transfer-encoding": encoding } = request.headers;
   // Without a body the stream is left alone: a parser that finds it at its end would fail.
-  if (encoding === undefined && Number(length) === 0) return EMPTY;
-  limit.checkRequestSize(Number(length));
-  if (request.readableDidRead) {
-    throw new Problem(
-      "failed",
-      "the service has read the body before it looked at the key",
-      new Error("the middleware must be used before the parsers of bodies"),
-    );
-  }
+  if (!hasBody(request)) return EMPTY;
+  limit.checkRequestSize(Number(request.headers["content-length"] ?? "0"));
+  if (request.readableDidRead) throw wasReadBefore();
   const body = await new Promise<Buffer>((resolve, reject) => {
     read(request, limit, resolve, reject);
   });
   // The stream notices at the end of the turn that nothing listens to `readable` any more.
   await new Promise((resolve) => setImmediate(resolve));
   return body;
+}
+
+function hasBody(request: IncomingMessage): boolean {
+  // A body of HTTP/2 needs neither of the headers.
+  if (isHttp2(request)) return !request.stream.endAfterHeaders;
+  const { "content-length": length = "0", "transfer-encoding": encoding } = request.headers;
+  return encoding !== undefined || Number(length) > 0;
+}
+
+/** The problem of a body that a parser, or a hook that decompresses it, has taken. */
+export function wasReadBefore(): Problem {
+  return new Problem(
+    "failed",
+    "the service has read the body before it looked at the key",
+    new Error("the middleware must be used before what reads, parses or decompresses bodies"),
+  );
+}
+
+/** Returns whether the whole body has arrived. With HTTP/2, `complete` is set after `end`. */
+function isComplete(request: IncomingMessage): boolean {
+  return isHttp2(request) ? request.stream.readableEnded : request.complete;
+}
+
+function isHttp2(request: IncomingMessage): request is IncomingMessage & Http2Request {
+  return request.httpVersionMajor > 1;
 }
 
 function read(
@@ -68,7 +91,7 @@ function read(
       });
       return;
     }
-    if (!request.complete) return;
+    if (!isComplete(request)) return;
     settle(() => {
       const body = Buffer.concat(chunks);
       // In the turn in which the end was read, so before the stream emits `end`. Without a body the

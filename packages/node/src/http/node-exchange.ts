@@ -27,20 +27,26 @@ export async function processRequest<R, X>(
   const result = await idempotency.result(id, head, body, {
     disconnected: disconnectedOf(response),
     run(context, limitOf) {
-      held = new HeldResponse(response, handler.before, limitOf);
+      held = new HeldResponse(response, handler.before, limitOf, idempotency.rules.givesUpAfterMs);
       handler.start(context);
       return held.complete;
     },
   });
-  switch (result.kind) {
-    case "handler":
-      held?.send();
-      break;
-    case "other":
-      if (held === undefined) handler.respond(result.response);
-      else held.replaceBy(result.response);
-      break;
-    case "disconnected":
-      break;
+  try {
+    if (result.kind === "handler") held?.send();
+    else if (result.kind === "other") respond(result.response, held, handler);
+  } catch (error) {
+    // The handler has run, and its framework must not respond in another way after the commit.
+    idempotency.rules.onError(error);
+    response.destroy();
   }
+}
+
+function respond<X>(
+  other: CompleteResponse,
+  held: HeldResponse | undefined,
+  handler: NodeHandler<X>,
+): void {
+  if (held === undefined) handler.respond(other);
+  else held.replaceBy(other);
 }

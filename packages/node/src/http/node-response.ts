@@ -29,6 +29,12 @@ const REPLACED = [
   "removeHeader",
   "headersSent",
   "writableEnded",
+  // Middleware that compresses responses looks at this instead of `headersSent`.
+  "_header",
+  "destroy",
+  "emit",
+  "destroyed",
+  "_closed",
 ] as const;
 
 /** Holds back what a handler writes. */
@@ -40,18 +46,27 @@ export class HeldResponse {
   readonly #limitOf: LimitOf;
   readonly #own: ReadonlyMap<string, PropertyDescriptor | undefined>;
   readonly #chunks: Buffer[] = [];
+  readonly #givesUpAfterMs: number | null;
   #size = 0;
+  #isClosed = false;
+  #timer: NodeJS.Timeout | undefined;
   #head: ResponseHead | undefined;
   #hasEnded = false;
   #resolve: (response: CompleteResponse) => void = ignore;
   #reject: (problem: Problem) => void = ignore;
 
-  /** `before` are the headers that were set before the handler. They are not recorded. */
+  /**
+   * `before` are the headers that were set before the handler. They are not recorded. With
+   * `givesUpAfterMs` the handler does not notice a disconnect. After a disconnect, a response that
+   * has begun fails if nothing is written to it for this time.
+   */
   constructor(
     response: ServerResponse,
     before: HeaderValues,
     limitOf: LimitOf,
+    givesUpAfterMs: number | null,
   ) {
+    this.#givesUpAfterMs = givesUpAfterMs;
     this.#response = response;
     this.#before = { ...before };
     this.#limitOf = limitOf;
@@ -63,6 +78,7 @@ export class HeldResponse {
       REPLACED.map((name) => [name, Object.getOwnPropertyDescriptor(response, name)]),
     );
     this.#replaceMembers();
+    if (givesUpAfterMs !== null) this.#hideDisconnect();
   }
 
   /** Sends the response of the handler. */
@@ -90,13 +106,52 @@ export class HeldResponse {
       write: { value: (...parameters: unknown[]) => this.#write(parameters) },
       end: { value: (...parameters: unknown[]) => this.#end(parameters) },
       writeHead: { value: (...parameters: unknown[]) => this.#writeHead(parameters) },
-      flushHeaders: { value: () => void this.#fixHead() },
+      flushHeaders: { value: () => void this.#begin() },
       setHeader: { value: this.#unlessFixed("setHeader") },
       appendHeader: { value: this.#unlessFixed("appendHeader") },
       removeHeader: { value: this.#unlessFixed("removeHeader") },
       headersSent: { get: () => this.#head !== undefined },
       writableEnded: { get: () => this.#hasEnded },
+      destroy: { value: this.#destroyed() },
+      _header: { get: () => (this.#head === undefined ? null : "held"), set: ignore },
     });
+  }
+
+  /** A stream that is piped to a closed response would stop, and the handler would not end it. */
+  #hideDisconnect(): void {
+    const emit = this.#response.emit.bind(this.#response) as (...given: unknown[]) => boolean;
+    const close = () => {
+      this.#isClosed = true;
+      this.#watch();
+      return true;
+    };
+    this.#define({
+      emit: { value: (...given: unknown[]) => (given[0] === "close" ? close() : emit(...given)) },
+      destroyed: { get: () => false, set: ignore },
+      _closed: { get: () => false, set: ignore },
+    });
+  }
+
+  /** Express reports nothing about a handler that fails after the beginning of its response. */
+  #watch(): void {
+    clearTimeout(this.#timer);
+    if (!this.#isClosed || this.#head === undefined || this.#hasEnded) return;
+    const fail = () => {
+      this.#fail(new Error("the response does not end, and its client has disconnected"));
+    };
+    this.#timer = setTimeout(fail, this.#givesUpAfterMs ?? 0);
+  }
+
+  #fail(cause: unknown): void {
+    this.#reject(new Problem("failed", undefined, cause));
+  }
+
+  #destroyed() {
+    const destroy = this.#response.destroy.bind(this.#response);
+    return (error?: Error) => {
+      if (!this.#hasEnded) this.#fail(error ?? new Error("the handler has destroyed its response"));
+      return destroy(error);
+    };
   }
 
   #define(members: Partial<Record<(typeof REPLACED)[number], PropertyDescriptor>>): void {
@@ -107,6 +162,8 @@ export class HeldResponse {
   }
 
   #unlessFixed(name: "setHeader" | "appendHeader" | "removeHeader") {
+    // Responses of HTTP/2 have no `appendHeader` in old versions of Node.js.
+    if (!(name in this.#response)) return undefined;
     const method = this.#response[name].bind(this.#response) as (...given: unknown[]) => unknown;
     return (...parameters: unknown[]) => {
       if (this.#head !== undefined) throw headersSent();
@@ -114,9 +171,19 @@ export class HeldResponse {
     };
   }
 
-  /** The handler can go on to write, which Node.js reports after the end as an error. */
+  /**
+   * The handler can go on to write, which Node.js reports after the end as an error. A stream that
+   * it pipes ends only if it can write all.
+   */
   #ignoreWrites(): void {
-    this.#define({ write: { value: () => false }, end: { value: () => this.#response } });
+    const ignored = (parameters: unknown[]) => {
+      const { callback } = argumentsOf(parameters);
+      if (callback !== undefined) process.nextTick(callback);
+    };
+    this.#define({
+      write: { value: (...parameters: unknown[]) => (ignored(parameters), true) },
+      end: { value: (...parameters: unknown[]) => (ignored(parameters), this.#response) },
+    });
   }
 
   #restoreMembers(): void {
@@ -124,6 +191,11 @@ export class HeldResponse {
       if (own === undefined) Reflect.deleteProperty(this.#response, name);
       else Object.defineProperty(this.#response, name, own);
     }
+    clearTimeout(this.#timer);
+    if (!this.#isClosed) return;
+    this.#isClosed = false;
+    Object.assign(this.#response, { destroyed: true, _closed: true });
+    this.#response.emit("close");
   }
 
   #write(parameters: unknown[]): boolean {
@@ -139,13 +211,15 @@ export class HeldResponse {
     if (this.#hasEnded) return this.#response;
     this.#add(chunk, encoding);
     this.#hasEnded = true;
+    this.#watch();
     if (callback !== undefined) this.#response.once("finish", callback);
-    this.#resolve({ ...this.#fixHead(), body: Buffer.concat(this.#chunks) });
+    this.#resolve({ ...this.#begin(), body: Buffer.concat(this.#chunks) });
     return this.#response;
   }
 
   #add(chunk: unknown, encoding: BufferEncoding | undefined): void {
-    const { status } = this.#fixHead();
+    const { status } = this.#begin();
+    this.#watch();
     if (chunk === undefined || chunk === null) return;
     const bytes =
       typeof chunk === "string" ? Buffer.from(chunk, encoding) : Buffer.from(chunk as Uint8Array);
@@ -162,8 +236,15 @@ export class HeldResponse {
     if (typeof second === "string") this.#response.statusMessage = second;
     const headers = typeof second === "string" ? third : (third ?? second);
     for (const [name, values] of grouped(headers)) this.#response.setHeader(name, values);
+    checkHead(this.#response);
     this.#fixHead();
     return this.#response;
+  }
+
+  /** As Node.js does, calls a `writeHead` that other middleware may have replaced. */
+  #begin(): ResponseHead {
+    if (this.#head === undefined) this.#response.writeHead(this.#response.statusCode);
+    return this.#fixHead();
   }
 
   /** From now on, the status and the headers are those of the response. */
@@ -184,7 +265,7 @@ export class HeldResponse {
 /** Sends a complete response. Headers that were set before stay, if it does not replace them. */
 export function sendResponse(response: ServerResponse, other: CompleteResponse): void {
   response.statusCode = other.status;
-  response.statusMessage = "";
+  if (hasMessage(response)) response.statusMessage = "";
   for (const [name, values] of grouped(other.headers)) response.setHeader(name, values);
   if (!WITHOUT_BODY.has(other.status)) response.setHeader("content-length", other.body.length);
   response.end(other.body);
@@ -194,10 +275,10 @@ export function sendResponse(response: ServerResponse, other: CompleteResponse):
 export function disconnectedOf(response: ServerResponse): AbortSignal {
   const controller = new AbortController();
   const check = () => {
-    if (!response.writableFinished) controller.abort();
+    controller.abort();
   };
   if (response.destroyed) check();
-  else response.once("close", check);
+  else response.once("close", check).once("finish", () => response.off("close", check));
   return controller.signal;
 }
 
@@ -233,6 +314,24 @@ function argumentsOf(parameters: unknown[]) {
     encoding: typeof encoding === "string" ? (encoding as BufferEncoding) : undefined,
     callback: callback as Callback | undefined,
   };
+}
+
+/** Throws the errors that Node.js would throw when it sends the head, which is after the commit. */
+function checkHead(response: ServerResponse): void {
+  const { statusCode } = response;
+  if (!Number.isInteger(statusCode) || statusCode < 100 || statusCode > 999) {
+    const error = new RangeError(`Invalid status code: ${String(statusCode)}`);
+    throw Object.assign(error, { code: "ERR_HTTP_INVALID_STATUS_CODE" });
+  }
+  if (hasMessage(response) && /[^\t\x20-\x7e\x80-\xff]/.test(response.statusMessage)) {
+    const error = new TypeError("Invalid character in statusMessage");
+    throw Object.assign(error, { code: "ERR_INVALID_CHAR" });
+  }
+}
+
+/** Returns whether the text of the status is set. HTTP/2 has none, and prints a warning. */
+function hasMessage(response: ServerResponse): boolean {
+  return Object.hasOwn(response, "statusMessage");
 }
 
 function isSame(value: unknown, other: unknown): boolean {

@@ -47,6 +47,8 @@ export class Rules<R> {
   readonly requestLimit: number;
   readonly retryAfterMs: number;
   readonly leaseMs: number;
+  /** How long a response may stand still after a disconnect. Null if a disconnect ends it. */
+  readonly givesUpAfterMs: number | null;
   readonly onError: (error: unknown) => void;
   /** Gets the name of a header in lower case. */
   readonly keepsHeader: (name: string) => boolean;
@@ -62,6 +64,7 @@ export class Rules<R> {
     this.requestLimit = options.requestLimit ?? MEBIBYTE;
     this.retryAfterMs = options.retryAfterMs ?? 1000;
     this.leaseMs = options.leaseMs ?? 30_000;
+    this.givesUpAfterMs = options.mode === "lease" ? this.leaseMs : null;
     this.onError = options.onError ?? print;
     this.keepsHeader = options.keepHeaders ?? allButCookies;
     this.#scope = options.scope;
@@ -127,6 +130,9 @@ function check({ destination, scope, mode, methods, leaseMs }: Options<never, Mo
   }
   if (methods !== undefined && !Array.isArray(methods)) {
     throw new TypeError("methods must be an array of names");
+  }
+  if ((methods as string[] | undefined)?.some((name) => name !== name.toUpperCase()) === true) {
+    throw new TypeError("the names of methods are in upper case");
   }
   const duration = leaseMs ?? SHORTEST_LEASE_MS;
   if (!(duration >= SHORTEST_LEASE_MS && duration <= LONGEST_LEASE_MS)) {

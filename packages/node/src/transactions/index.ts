@@ -1,7 +1,7 @@
 /** Transactions that this package begins and commits, for work that the user leaves to it. */
 
 import { member, hasMethods } from "../executors/execute.js";
-import { PgTransactor, type PgClient } from "./pg.js";
+import { PgTransactor, type PgClient, type PgPool } from "./pg.js";
 import { PostgresTransactor, type PostgresBegin, type PostgresClient } from "./postgres.js";
 import type { ClientOf, Isolation, Pool, Transactor } from "./pool.js";
 
@@ -32,9 +32,7 @@ export function transactions<P extends Pool>(pool: P): Transactions<ClientOf<P>>
 /** Returns what begins and ends the transactions of a pool. Throws a TypeError for no pool. */
 export function transactorOf<P extends Pool>(pool: P): Transactor<ClientOf<P>> {
   const candidate: unknown = pool;
-  if (isPgPool(candidate)) {
-    return asTransactor<ClientOf<P>>(new PgTransactor(() => candidate.connect()));
-  }
+  if (isPgPool(candidate)) return asTransactor<ClientOf<P>>(new PgTransactor(candidate));
   if (isPostgresSql(candidate)) return asTransactor<ClientOf<P>>(new PostgresTransactor(candidate));
   throw new TypeError(
     "a Pool of node-postgres or the sql of postgres.js is needed here, not a connection or a " +
@@ -47,7 +45,7 @@ function asTransactor<C>(transactor: unknown): Transactor<C> {
   return transactor as Transactor<C>;
 }
 
-function isPgPool(candidate: unknown): candidate is { connect(): Promise<PgClient> } {
+function isPgPool(candidate: unknown): candidate is PgPool<PgClient> {
   return (
     typeof candidate === "object" &&
     candidate !== null &&

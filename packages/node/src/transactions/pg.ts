@@ -16,6 +16,11 @@ export interface PgClient {
   off(event: "error", listener: (error: Error) => void): unknown;
 }
 
+/** What this package needs of a `Pool`. */
+export interface PgPool<C extends PgClient> {
+  connect(callback: (error: Error | undefined, client: C | undefined) => void): unknown;
+}
+
 interface PgResult {
   readonly command: string;
   readonly rows: Row[];
@@ -25,10 +30,10 @@ interface PgResult {
 const SAVEPOINT = "idem_pg";
 
 export class PgTransactor<C extends PgClient> implements Transactor<C> {
-  readonly #connect: () => Promise<C>;
+  readonly #pool: PgPool<C>;
 
-  constructor(connect: () => Promise<C>) {
-    this.#connect = connect;
+  constructor(pool: PgPool<C>) {
+    this.#pool = pool;
   }
 
   transact<F, T>(
@@ -76,10 +81,7 @@ export class PgTransactor<C extends PgClient> implements Transactor<C> {
 
   /** Executes `work` on a connection. After an error the connection is rolled back, or closed. */
   async #on<T>(work: (client: C, fence: PgFence) => Promise<T>): Promise<T> {
-    const client = await this.#connect().catch(rethrow);
-    // Without a listener, a connection that is lost between two statements ends the process. The
-    // next statement fails, so the error is not ignored.
-    client.on("error", ignore);
+    const client = await connect(this.#pool).catch(rethrow);
     const fence = new PgFence();
     let broken = false;
     try {
@@ -96,6 +98,23 @@ export class PgTransactor<C extends PgClient> implements Transactor<C> {
       client.release(broken);
     }
   }
+}
+
+/**
+ * Returns a connection that does not end the process when it is lost between two statements. The
+ * next statement fails, so the error is not ignored.
+ *
+ * The pool removes its own listener before it calls the callback. A promise would be too late: the
+ * server can report an error together with its readiness.
+ */
+function connect<C extends PgClient>(pool: PgPool<C>): Promise<C> {
+  return new Promise((resolve, reject) => {
+    pool.connect((error, client) => {
+      client?.on("error", ignore);
+      if (client !== undefined && error === undefined) resolve(client);
+      else reject(error ?? new Error("the pool returned no connection"));
+    });
+  });
 }
 
 /**

@@ -20,6 +20,12 @@ export async function openDatabase(): Promise<pg.Pool> {
   return pool;
 }
 
+/**
+ * A session waits for a lock of the test. Other waits are short: for the extension of a table to
+ * which other tests write too.
+ */
+export const WAITING = "wait_event_type = 'Lock' AND wait_event IN ('advisory', 'relation')";
+
 /** Returns a connection of its own, so that locks leave the connections of the pool free. */
 async function connect(): Promise<pg.Client> {
   const client = new pg.Client();
@@ -82,9 +88,9 @@ export class Work {
     return this.untilNoSession("state <> 'idle'");
   }
 
-  /** Waits until a session of the service waits for a lock. */
+  /** Waits until a session of the service waits for a lock of the test. */
   untilWaiting(): Promise<void> {
-    return until(async () => (await this.sessions("wait_event_type = 'Lock'")) > 0);
+    return until(async () => (await this.sessions(WAITING)) > 0);
   }
 
   /** Terminates sessions of the service. Returns their number. */

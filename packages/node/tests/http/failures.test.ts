@@ -7,7 +7,7 @@ import { describe, test } from "node:test";
 
 import { ask } from "./client.js";
 import { configOf, DRIVERS, KINDS, type Config, type Driver } from "./config.js";
-import { openDatabase, Work } from "./database.js";
+import { openDatabase, Work, WAITING } from "./database.js";
 import { Proxy, type Cut } from "./proxy.js";
 import { withService, withServiceOn, type Service } from "./service.js";
 import { until } from "./state.js";
@@ -67,7 +67,7 @@ function inTransaction(kind: string, options: Partial<Config>): void {
         await work.locked(async (unlock) => {
           await service.disconnecting(ask("k"), () => work.untilWaiting());
           (await service.send(ask("k"))).assertProblem(409, "in-progress");
-          assert.equal(await work.sessions("wait_event_type = 'Lock'"), 1);
+          assert.equal(await work.sessions(WAITING), 1);
           await unlock();
         });
         await until(async () => (await work.claims()) === 1);
@@ -129,7 +129,7 @@ function inTransaction(kind: string, options: Partial<Config>): void {
         await work.locked(async () => {
           const sent = service.send(ask("k"));
           await work.untilWaiting();
-          assert.equal(await work.terminate("wait_event_type = 'Lock'"), 1);
+          assert.equal(await work.terminate(WAITING), 1);
           (await sent).assertProblem(503, "in-doubt");
         });
         await work.assertUntouched();

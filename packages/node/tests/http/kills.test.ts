@@ -11,7 +11,7 @@ import { describe, test } from "node:test";
 import { start, type Program } from "../programs.js";
 import { Answer, ask, exchange, untilSettled, type Ask } from "./client.js";
 import { configOf, type Config } from "./config.js";
-import { openDatabase, Work } from "./database.js";
+import { openDatabase, Work, WAITING } from "./database.js";
 import { withServiceOn } from "./service.js";
 import { until } from "./state.js";
 
@@ -78,7 +78,7 @@ const STEPS: Readonly<Record<string, (process: Process, work: Work) => Promise<G
     work.locked(() =>
       process.killWhile(ask("k"), async () => {
         await work.untilWaiting();
-        assert.equal(await work.terminate("wait_event_type = 'Lock'"), 1);
+        assert.equal(await work.terminate(WAITING), 1);
         await work.untilNoSession("state <> 'idle'");
       }),
     ),
@@ -211,7 +211,7 @@ describe("killed process with a lease", { concurrency: 1 }, () => {
           await until(async () => (await work.rows()) > 0);
           await work.untilWaiting();
           await process.kill();
-          await work.terminate("wait_event_type = 'Lock'");
+          await work.terminate(WAITING);
           await work.untilNoSession();
         });
       });
@@ -221,7 +221,7 @@ describe("killed process with a lease", { concurrency: 1 }, () => {
   /** Returns the number of sessions of the handler that wait for a lock. */
   async function waitingSessions({ config, pool }: Work): Promise<number> {
     const { rows } = await pool.query(
-      "SELECT FROM pg_stat_activity WHERE application_name = $1 AND wait_event_type = 'Lock'",
+      `SELECT FROM pg_stat_activity WHERE application_name = $1 AND ${WAITING}`,
       [`${config.name} direct`],
     );
     return rows.length;

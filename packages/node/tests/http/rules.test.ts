@@ -134,6 +134,7 @@ test("middleware with invalid options is rejected", () => {
   rejected({ scope }, /destination must be/);
   rejected({ destination: "d", scope, mode: "other" }, /mode must be/);
   rejected({ destination: "d", scope, methods: "POST" }, /methods must be/);
+  rejected({ destination: "d", scope, methods: ["POST", "patch"] }, /upper case/);
   for (const leaseMs of [99, 86_400_001, NaN]) {
     rejected({ destination: "d", scope, leaseMs }, /leaseMs must be/);
   }
@@ -257,7 +258,7 @@ test("fault in the options gets 500 and is reported", async () => {
 test("handler cannot change a response that replaces its own", async (t) => {
   const server = createServer((_, response) => {
     response.setHeader("x-before", "1");
-    const held = new HeldResponse(response, response.getHeaders(), () => 10);
+    const held = new HeldResponse(response, response.getHeaders(), () => 10, null);
     held.complete.catch(() => undefined);
     response.setHeader("x-before", "2");
     response.writeHead(201, { "x-handler": "1" });
@@ -279,7 +280,7 @@ test("handler cannot change a response that replaces its own", async (t) => {
 test("handler cannot change its response after the end", async (t) => {
   let changed: unknown;
   const server = createServer((_, response) => {
-    const held = new HeldResponse(response, {}, () => 100);
+    const held = new HeldResponse(response, {}, () => 100, null);
     response.writeHead(201, ["x-two", "1", "x-two", "2"]);
     response.end("first", () => undefined);
     assert.deepEqual([response.headersSent, response.writableEnded], [true, true]);

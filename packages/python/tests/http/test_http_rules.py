@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -205,3 +206,9 @@ def test_retry_after_is_in_whole_seconds() -> None:
     assert whole_seconds(timedelta()) == 1
     assert whole_seconds(timedelta(milliseconds=1001)) == 2
     assert whole_seconds(timedelta(seconds=30)) == 30
+
+
+@pytest.mark.parametrize(("methods", "error"), [("POST", TypeError), (["post"], ValueError)])
+def test_methods_that_protect_nothing_are_errors(methods: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="methods must"):
+        Options("orders", Scope.single_tenant(), methods=methods)

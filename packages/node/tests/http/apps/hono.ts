@@ -1,7 +1,6 @@
 /** The server with Hono. */
 
 import type { Server } from "node:http";
-import { Readable } from "node:stream";
 
 import { serve, type HttpBindings } from "@hono/node-server";
 import { Hono, type Context } from "hono";
@@ -35,9 +34,16 @@ export async function start(config: Config, state: State, pool: Pool, handler: H
     const { status, headers, text, pieces, isBroken } = await handler.handle(input);
     const whole = status === 204 ? null : text;
     if (pieces === undefined) return c.newResponse(whole, status as 200, { ...headers });
-    const bytes = pieces.map((piece) => Buffer.from(piece));
-    const stream = Readable.toWeb(Readable.from(broken(bytes, isBroken)));
-    return c.newResponse(stream as ReadableStream, status as 200, { ...headers });
+    const bytes = broken(pieces.map((piece) => Buffer.from(piece)), isBroken);
+    // `Readable.toWeb` of Node.js 18 throws when its stream is destroyed.
+    const stream = new ReadableStream({
+      pull(controller) {
+        const next = bytes.next();
+        if (next.done === true) controller.close();
+        else controller.enqueue(next.value);
+      },
+    });
+    return c.newResponse(stream, status as 200, { ...headers });
   };
   for (const path of PATHS) app.all(path, respond);
   app.onError((error, c) => c.text(String(error), 500));

@@ -55,6 +55,8 @@ class Options:
             raise ValueError("destination must be a text that is not empty")
         if isinstance(self.methods, str):
             raise TypeError("methods must be a collection of names, not one text")
+        if any(method != method.upper() for method in self.methods):
+            raise ValueError("methods must have the names of methods in capitals")
         if self.mode not in MODES:
             raise ValueError('mode must be "transaction" or "lease"')
         if not SHORTEST_LEASE <= self.lease <= LONGEST_LEASE:
