@@ -117,11 +117,9 @@ BEGIN
            started[r.slices[2] + 1] = now_ran,
            -- r has the values before this UPDATE. The slice r.slices[4] becomes the oldest sealed
            -- slice. The first rotations remove slices that were never used, so every claim is still
-           -- found. A ring that got more slices by an upgrade may have removed claims after fewer
-           -- rotations, so the column is kept.
-           remembers_since = greatest(r.remembers_since,
-                                      CASE WHEN r.rotations >= cardinality(r.slices) - 2
-                                           THEN r.started[r.slices[4] + 1] END),
+           -- found.
+           remembers_since = CASE WHEN r.rotations >= cardinality(r.slices) - 2
+                                  THEN r.started[r.slices[4] + 1] END,
            rotated_at = now_ran,
            rotations = r.rotations + 1
      WHERE r.id = (rotate_slices.ring).id;

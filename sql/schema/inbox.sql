@@ -92,10 +92,6 @@ CREATE TRIGGER replace_row BEFORE INSERT ON idem.ring
     FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
 ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER replace_row;
 
-CREATE TRIGGER add_slices BEFORE INSERT ON idem.ring
-    FOR EACH ROW EXECUTE FUNCTION idem.add_slices();
-ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER add_slices;
-
 INSERT INTO idem.ring (id, name, retention, slices, opened, started)
 SELECT r.id, r.name, r.retention::interval, idem.slice_numbers(r.id), t.zeros, t.zeros
   FROM (VALUES (0::int2, 'short',    '1 hour'),

@@ -3,16 +3,12 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use idem_cluster::{Cluster, Home, Install, workspace_root};
+use idem_cluster::{Cluster, Home, Install};
 
 use super::Session;
-
-/// The released version before this one.
-pub const PREVIOUS: &str = "0.2.0";
 
 /// Creates a database with this version of the extension, and connects to it as superuser.
 ///
@@ -57,17 +53,6 @@ impl PrivateInstall {
         })
     }
 
-    /// Adds the released script of the previous version. The upgrade script is in each copy.
-    ///
-    /// # Errors
-    /// Fails when a file cannot be read or written.
-    pub fn with_previous() -> Result<Self> {
-        let copy = Self::new()?;
-        let script = workspace_root().join(format!("sql/install/idem--{PREVIOUS}.sql"));
-        copy.add(PREVIOUS, &fs::read_to_string(script)?)?;
-        Ok(copy)
-    }
-
     /// Adds a version of the extension, or replaces its script.
     ///
     /// # Errors
@@ -91,24 +76,5 @@ impl PrivateInstall {
             .setting("shared_buffers", "32MB")
             .setting("idem.databases", "none")
             .start()
-    }
-
-    /// Replaces the library of the extension, as a package manager does: running processes keep the
-    /// file that they have loaded.
-    ///
-    /// # Errors
-    /// Fails when a file cannot be read or written.
-    pub fn replace_library(&self, library: &Path) -> Result<()> {
-        let draft = self.library().with_file_name("draft");
-        fs::copy(library, &draft)?;
-        fs::set_permissions(&draft, Permissions::from_mode(0o755))?;
-        fs::rename(draft, self.library())?;
-        Ok(())
-    }
-
-    /// Returns the file of the library.
-    #[must_use]
-    pub fn library(&self) -> PathBuf {
-        self.install.library_dir().join("idem.so")
     }
 }

@@ -1,9 +1,8 @@
-//! The install scripts, which CREATE EXTENSION runs: writes the script of this version, and checks
-//! the committed scripts in `sql/install`.
+//! The install scripts, which CREATE EXTENSION runs. The build generates the script from the files
+//! of `sql/`.
 //!
-//! The script of a version that is not released follows the files of `sql/`. The script of a
-//! released version never changes, because upgrade scripts are written against it. `SHA256SUMS`
-//! lists the released scripts.
+//! Only the script of a released version is committed, in `sql/install`. It never changes, because
+//! upgrade scripts are written against it. `SHA256SUMS` lists the released scripts.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -103,32 +102,16 @@ impl Committed {
         })
     }
 
-    fn path(&self, version: &str) -> PathBuf {
-        self.directory.join(file_name(version))
-    }
-
-    /// Writes the script of a version that is not released. Returns its path.
-    pub fn write(&self, version: &str, script: &str) -> Result<PathBuf> {
-        self.check(version)?;
-        let path = self.path(version);
-        if self.released.contains_key(&file_name(version)) && read(&path)? != script {
-            bail!(
-                "version {version} is released, and the build makes another script than {}: raise \
-                 the version, and write an upgrade script (docs/versioning.md)",
-                path.display()
-            );
-        }
-        fs::write(&path, script).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(path)
-    }
-
-    /// Adds the committed script of this version, and the upgrade scripts to this version, to the
-    /// list of released scripts.
-    pub fn release(&self, version: &str) -> Result<()> {
+    /// Writes the script of this version, and adds it and the upgrade scripts to this version to the
+    /// list of released scripts. Returns its path.
+    pub fn release(&self, version: &str, script: &str) -> Result<PathBuf> {
+        self.check()?;
         let name = file_name(version);
         if self.released.contains_key(&name) {
             bail!("version {version} is already released");
         }
+        let path = self.directory.join(&name);
+        fs::write(&path, script).with_context(|| format!("cannot write {}", path.display()))?;
         let list = self.directory.join(SHA256SUMS);
         let mut text = read(&list)?;
         for name in [name].into_iter().chain(self.upgrades_to(version)?) {
@@ -138,7 +121,8 @@ impl Committed {
                 sha256(&read(&self.directory.join(&name))?)
             )?;
         }
-        fs::write(&list, text).with_context(|| format!("cannot write {}", list.display()))
+        fs::write(&list, text).with_context(|| format!("cannot write {}", list.display()))?;
+        Ok(path)
     }
 
     /// Returns the paths of the upgrade scripts to this version, relative to `sql/install`.
@@ -158,9 +142,9 @@ impl Committed {
         Ok(paths)
     }
 
-    /// Fails when a released script has changed or is missing, or when there is a script that
-    /// belongs neither to a released version nor to this version.
-    pub fn check(&self, version: &str) -> Result<()> {
+    /// Fails when a released script has changed or is missing, or when there is a script of a version
+    /// that is not released.
+    pub fn check(&self) -> Result<()> {
         for (name, sum) in &self.released {
             let path = self.directory.join(name);
             ensure!(
@@ -172,11 +156,10 @@ impl Committed {
         }
         for entry in fs::read_dir(&self.directory)? {
             let name = entry?.file_name().to_string_lossy().into_owned();
-            let is_known = self.released.contains_key(&name) || name == file_name(version);
             ensure!(
-                is_known || !name.ends_with(".sql"),
-                "sql/install/{name} is not in {SHA256SUMS} and is not the script of version \
-                 {version}: add the checksum of a released script, or remove the file"
+                self.released.contains_key(&name) || !name.ends_with(".sql"),
+                "sql/install/{name} is not in {SHA256SUMS}: add the checksum of a released \
+                 script, or remove the file"
             );
         }
         for released in self.released.keys() {
@@ -194,14 +177,15 @@ impl Committed {
         Ok(())
     }
 
-    /// Fails when the script of the build is not the committed one.
-    pub fn ensure_is_committed(&self, version: &str, script: &str) -> Result<()> {
-        self.check(version)?;
-        let path = self.path(version);
+    /// Fails when this version is released and the build makes another script.
+    pub fn ensure_fits(&self, version: &str, script: &str) -> Result<()> {
+        self.check()?;
+        let name = file_name(version);
         ensure!(
-            read(&path)? == script,
-            "the build makes another script than {}: run `cargo xtask snapshot` and commit it",
-            path.display()
+            !self.released.contains_key(&name) || read(&self.directory.join(&name))? == script,
+            "version {version} is released, and the build makes another script than \
+             sql/install/{name}: raise the version, and write an upgrade script \
+             (docs/versioning.md)"
         );
         Ok(())
     }
@@ -240,7 +224,7 @@ mod tests {
     #[test]
     fn released_scripts_are_unchanged() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        Committed::open(root).unwrap().check(VERSION).unwrap();
+        Committed::open(root).unwrap().check().unwrap();
     }
 
     /// Returns a workspace in which version 1.0.0 is released, with an upgrade from 0.9.0, and
@@ -255,31 +239,25 @@ mod tests {
         }
         fs::write(root.path().join("sql/install/SHA256SUMS"), "# Comment.\n").unwrap();
         let committed = Committed::open(root.path()).unwrap();
-        committed.write("1.0.0", "SELECT 1;\n").unwrap();
-        committed.release("1.0.0").unwrap();
-        let committed = Committed::open(root.path()).unwrap();
-        committed.write("1.1.0", "SELECT 2;\n").unwrap();
+        committed.release("1.0.0", "SELECT 1;\n").unwrap();
         root
     }
 
     #[test]
-    fn only_a_script_that_is_not_released_is_rewritten() {
+    fn released_script_is_written_once() {
         let root = workspace();
         let committed = Committed::open(root.path()).unwrap();
         assert_eq!(committed.released.len(), 2, "{:?}", committed.released);
-        committed.check("1.1.0").unwrap();
-        let path = committed.write("1.1.0", "SELECT 3;\n").unwrap();
-        assert_eq!(fs::read_to_string(path).unwrap(), "SELECT 3;\n");
-        fs::remove_file(committed.path("1.1.0")).unwrap();
-        committed.write("1.0.0", "SELECT 1;\n").unwrap();
-        let error = committed.write("1.0.0", "SELECT 3;\n").unwrap_err();
-        assert!(error.to_string().contains("raise the version"), "{error}");
-        assert_eq!(
-            fs::read_to_string(committed.path("1.0.0")).unwrap(),
-            "SELECT 1;\n"
-        );
-        let error = committed.release("1.0.0").unwrap_err();
+        committed.check().unwrap();
+        let error = committed.release("1.0.0", "SELECT 3;\n").unwrap_err();
         assert!(error.to_string().contains("already released"), "{error}");
+        let path = committed.directory.join("idem--1.0.0.sql");
+        assert_eq!(fs::read_to_string(path).unwrap(), "SELECT 1;\n");
+        let path = committed.release("1.1.0", "SELECT 2;\n").unwrap();
+        assert_eq!(fs::read_to_string(path).unwrap(), "SELECT 2;\n");
+        let committed = Committed::open(root.path()).unwrap();
+        assert_eq!(committed.released.len(), 4, "{:?}", committed.released);
+        committed.check().unwrap();
     }
 
     #[test]
@@ -323,7 +301,7 @@ mod tests {
             damage(&root.path().join("sql/install")).unwrap();
             let error = Committed::open(root.path())
                 .unwrap()
-                .check("1.1.0")
+                .check()
                 .unwrap_err()
                 .to_string();
             assert!(error.contains(expected), "{expected}: {error}");
@@ -331,17 +309,16 @@ mod tests {
     }
 
     #[test]
-    fn package_needs_the_committed_script() {
+    fn package_of_a_released_version_has_its_script() {
         let root = workspace();
         let committed = Committed::open(root.path()).unwrap();
-        committed
-            .ensure_is_committed("1.1.0", "SELECT 2;\n")
-            .unwrap();
+        committed.ensure_fits("1.0.0", "SELECT 1;\n").unwrap();
+        committed.ensure_fits("1.1.0", "SELECT 3;\n").unwrap();
         let error = committed
-            .ensure_is_committed("1.1.0", "SELECT 3;\n")
+            .ensure_fits("1.0.0", "SELECT 3;\n")
             .unwrap_err()
             .to_string();
-        assert!(error.contains("run `cargo xtask snapshot`"), "{error}");
+        assert!(error.contains("raise the version"), "{error}");
     }
 
     #[test]

@@ -15,7 +15,6 @@ mod install_script;
 mod lint_language;
 mod lint_modules;
 mod package;
-mod previous;
 mod psql;
 mod publish;
 mod server;
@@ -125,13 +124,9 @@ enum Command {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Build the extension and write its install script to sql/install, after each change of the
-    /// SQL
-    Snapshot {
-        /// Add the script to the list of released scripts: it must not change any more
-        #[arg(long)]
-        release: bool,
-    },
+    /// Build the extension, and write the install script of a release to sql/install: it must not
+    /// change any more
+    Snapshot,
 }
 
 fn main() -> ExitCode {
@@ -175,7 +170,7 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::LintLanguage => lint_language::lint(&context),
         Command::LintModules => lint_modules::lint(&context),
         Command::Publish { dry_run } => publish::publish(&context, dry_run),
-        Command::Snapshot { release } => snapshot::write(&context, release),
+        Command::Snapshot => snapshot::write(&context),
     }
 }
 

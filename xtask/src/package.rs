@@ -23,8 +23,7 @@ pub fn package(context: &Context) -> Result<()> {
 
 fn extension(context: &Context) -> Result<PathBuf> {
     build::build(context)?;
-    Committed::open(&context.root)?
-        .ensure_is_committed(VERSION, &install_script::generated(context)?)?;
+    Committed::open(&context.root)?.ensure_fits(VERSION, &install_script::generated(context)?)?;
     let pg = context.pg;
     let deb = Deb::begin(context, format!("postgresql-{pg}-idem"))?;
     let (sh, tree, stage) = (

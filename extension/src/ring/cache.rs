@@ -237,7 +237,7 @@ struct RingRow {
 /// Reads the latest committed state. With an older snapshot, claims would go into a slice that is
 /// no longer current.
 fn load(tables: &Tables) -> Result<Rings> {
-    let version = check_version()?;
+    check_version()?;
     let mut rings: [Option<RingRow>; RINGS + 1] = Default::default();
     for_each_row(tables.ring, |column| {
         let Some(id) = column(1).map(|d| d.value()).filter(|&id| id <= RINGS) else {
@@ -279,7 +279,7 @@ fn load(tables: &Tables) -> Result<Rings> {
         Ok(Ring {
             opening: row.opening,
             remembers_since: row.remembers_since,
-            filtered: (id < RINGS && version.invalidates_filters).then_some(id),
+            filtered: (id < RINGS).then_some(id),
             slices,
             calls,
         })

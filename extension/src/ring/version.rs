@@ -14,34 +14,11 @@ use pgrx::prelude::*;
 
 const LIBRARY: &str = env!("CARGO_PKG_VERSION");
 
-/// An SQL version that this library supports.
-#[derive(Clone, Copy)]
-pub struct Served {
-    version: &'static str,
-    /// Whether a row that no claim inserts invalidates the filter of its slice. Otherwise no filter
-    /// may be used.
-    pub invalidates_filters: bool,
-}
-
-/// The SQL versions that this library supports: its own version and, if possible, the previous
-/// version.
-const SERVED: &[Served] = &[
-    Served {
-        version: LIBRARY,
-        invalidates_filters: true,
-    },
-    Served {
-        version: "0.2.0",
-        invalidates_filters: false,
-    },
-];
-
-/// Returns the version that is installed in this database. Fails with 58000 unless the library
-/// supports it.
-pub fn check_version() -> errors::Result<Served> {
+/// Fails with 58000 unless the library supports the version that is installed in this database.
+pub fn check_version() -> errors::Result<()> {
     let installed = installed_version().ok_or(Error::NotInstalled)?;
-    if let Some(&served) = SERVED.iter().find(|served| served.version == installed) {
-        return Ok(served);
+    if installed == LIBRARY {
+        return Ok(());
     }
     let installed_is_older = parts(&installed) < parts(LIBRARY);
     Err(Error::VersionMismatch {

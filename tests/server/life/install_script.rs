@@ -1,99 +1,27 @@
-//! Tests of the committed install script: the build makes the same bytes, and the script creates
-//! the same objects.
+//! Compares the objects that two versions of the extension create, for tests of updates. A script
+//! with broken objects proves the comparison.
 //!
-//! The test compares the output of `pg_dump --binary-upgrade` for both scripts. pg_upgrade creates
-//! a database from this output alone, so the output has every property of every object. It also
-//! creates each member of an extension, with its membership, privileges and initial privileges.
-//! Queries of the catalogs would compare only the properties that their author knew.
-//!
-//! The comparison of the bytes shows that the committed script is the current one. The comparison
-//! of the catalogs shows that the committed script installs the extension by itself, and names the
-//! objects that differ. Blocks in the script create objects in loops, so a difference of the text
-//! does not name the objects.
-//!
-//! The script of the build and a broken script are further versions of the extension in a private
-//! copy of PostgreSQL. An upgrade from the previous version is compared with a new installation.
+//! The test compares the output of `pg_dump --binary-upgrade`. pg_upgrade creates a database from
+//! this output alone, so the output has every property of every object. It also creates each member
+//! of an extension, with its membership, privileges and initial privileges. Queries of the catalogs
+//! would compare only the properties that their author knew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
-use idem_cluster::{Cluster, Install, workspace_root};
+use anyhow::{Context, Result};
+use idem_cluster::{Cluster, Install};
 use idem_testkit::Session;
 
-use idem_testkit::private_install::{PREVIOUS, PrivateInstall, create};
+use idem_testkit::private_install::{PrivateInstall, create};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The name of the version whose script is that of the build.
-const BUILT: &str = "built";
-
-const ADVICE: &str = "run `cargo xtask snapshot` and commit sql/install";
-
-fn built_script(install: &Install) -> PathBuf {
+fn built_script(install: &Install) -> Result<String> {
     let directory = install.share_dir().join("extension");
-    directory.join(format!("idem--{VERSION}.sql"))
-}
-
-fn committed_script() -> PathBuf {
-    workspace_root().join(format!("sql/install/idem--{VERSION}.sql"))
-}
-
-fn read(path: &PathBuf) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}: {ADVICE}", path.display()))
-}
-
-/// Fails when the scripts differ. The message has the first line that differs.
-fn ensure_same_script(built: &str, committed: &str) -> Result<()> {
-    let different = built.lines().zip(committed.lines()).enumerate();
-    let mut different = different.filter(|(_, (built, committed))| built != committed);
-    let place = match different.next() {
-        Some((n, (built, committed))) => {
-            format!(
-                "line {}:\n  built:     {built}\n  committed: {committed}",
-                n + 1
-            )
-        }
-        None => "the length".to_owned(),
-    };
-    ensure!(
-        built == committed,
-        "the committed install script is not the one that the build makes: {ADVICE}.\n\
-         The first difference is {place}"
-    );
-    Ok(())
-}
-
-/// Goal: what the packages install is what is committed.
-#[test]
-fn committed_script_is_the_one_that_the_build_makes() -> Result<()> {
-    let install = Install::from_env()?;
-    ensure_same_script(&read(&built_script(&install))?, &read(&committed_script())?)
-}
-
-#[test]
-fn each_other_script_is_detected_and_the_command_named() -> Result<()> {
-    let script = read(&committed_script())?;
-    for (broken, place) in [
-        (script.replacen("SECURITY DEFINER ", "", 1), "line "),
-        (
-            script.replace("'standard', '7 days'", "'standard', '8 days'"),
-            "line ",
-        ),
-        (format!("{script}SELECT 1;\n"), "the length"),
-        (script.trim_end().to_owned(), "the length"),
-    ] {
-        let error = ensure_same_script(&script, &broken)
-            .unwrap_err()
-            .to_string();
-        ensure!(
-            error.contains("`cargo xtask snapshot`") && error.contains(&format!("is {place}")),
-            "{error}"
-        );
-    }
-    Ok(())
+    let path = directory.join(format!("idem--{VERSION}.sql"));
+    fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// All objects and initial rows of a database, each by its header. The texts contain no OIDs and
@@ -238,82 +166,6 @@ fn differences<'c>(a: &'c Catalog, b: &'c Catalog) -> Vec<&'c str> {
         .collect()
 }
 
-/// Goal: the committed script creates the objects that the script of the build creates.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn committed_script_creates_what_the_build_creates() -> Result<()> {
-    let copy = PrivateInstall::new()?;
-    copy.add(BUILT, &read(&built_script(&Install::from_env()?))?)?;
-    copy.add(VERSION, &read(&committed_script())?)?;
-    let cluster = copy.start()?;
-    let built = install(&cluster, BUILT).await?;
-    let committed = install(&cluster, VERSION).await?;
-    show_differences(("built", &built), ("committed", &committed));
-    assert_eq!(differences(&built, &committed), [""; 0], "{ADVICE}");
-    Ok(())
-}
-
-fn show_differences((a_name, a): (&str, &Catalog), (b_name, b): (&str, &Catalog)) {
-    let text = |catalog: &Catalog, header| catalog.get(header).cloned().unwrap_or_default();
-    for header in differences(a, b) {
-        let (a, b) = (text(a, header), text(b, header));
-        eprintln!("{header}\n--- {a_name}:\n{a}\n--- {b_name}:\n{b}");
-    }
-}
-
-/// Goal: an upgrade makes the objects of a new installation. Only the order of the slices differs:
-/// the added slices are the oldest.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn upgrade_makes_the_objects_of_a_new_installation() -> Result<()> {
-    let copy = PrivateInstall::with_previous()?;
-    let cluster = copy.start()?;
-    create(&cluster, "upgraded", PREVIOUS).await?;
-    let session = Session::superuser(&cluster, "upgraded").await?;
-    session.run("ALTER EXTENSION idem UPDATE").await?;
-    let mut upgraded = catalog(&cluster, "upgraded").await?;
-    let mut new = install(&cluster, VERSION).await?;
-    for catalog in [&mut upgraded, &mut new] {
-        catalog.remove("rows of idem.ring");
-    }
-    let rings = "SELECT id, name, retention, ARRAY(SELECT n FROM unnest(slices) n ORDER BY n),
-                        opened, started, rotations, rotated_at, remembers_since, opening, emptying
-                   FROM idem.ring ORDER BY id";
-    let fresh = Session::superuser(&cluster, &VERSION.replace('.', "_")).await?;
-    assert_eq!(session.text(rings).await?, fresh.text(rings).await?);
-    show_differences(("upgraded", &upgraded), ("new", &new));
-    assert_eq!(differences(&upgraded, &new), [""; 0]);
-    Ok(())
-}
-
-/// I9: default privileges that grant more do not apply to the objects that an upgrade adds.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn i9_upgrade_grants_nothing_by_default_privileges() -> Result<()> {
-    let copy = PrivateInstall::with_previous()?;
-    let cluster = copy.start()?;
-    create(&cluster, "upgraded", PREVIOUS).await?;
-    let session = Session::superuser(&cluster, "upgraded").await?;
-    session
-        .run(
-            "CREATE ROLE other;
-             ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO other;
-             ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC;
-             ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO other",
-        )
-        .await?;
-    let granted = "
-        SELECT count(*) FROM pg_depend d JOIN pg_extension x ON x.oid = d.refobjid
-          LEFT JOIN pg_proc f ON d.classid = 'pg_proc'::regclass AND f.oid = d.objid
-          LEFT JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid
-         CROSS JOIN aclexplode(CASE WHEN f.oid IS NULL THEN c.relacl
-                                    ELSE coalesce(f.proacl, acldefault('f', f.proowner)) END) a
-         WHERE x.extname = 'idem' AND d.deptype = 'e'
-           AND (a.grantee = 'other'::regrole
-                OR a.grantee = 0 AND f.proname IS DISTINCT FROM 'note_pending')";
-    assert_eq!(session.text(granted).await?, "0");
-    session.run("ALTER EXTENSION idem UPDATE").await?;
-    assert_eq!(session.text(granted).await?, "0");
-    Ok(())
-}
-
 /// A change that breaks the script.
 struct Broken {
     /// What is broken.
@@ -452,12 +304,11 @@ const BROKEN: &[Broken] = &[
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_broken_object_is_detected() -> Result<()> {
     let copy = PrivateInstall::new()?;
-    let intact = read(&committed_script())?;
+    let intact = built_script(&Install::from_env()?)?;
     let mut broken = intact.clone();
     for change in BROKEN {
         writeln!(broken, "-- {}\n{};", change.what, change.statement)?;
     }
-    copy.add(VERSION, &intact)?;
     copy.add("broken", &broken)?;
     let cluster = copy.start()?;
     let intact = install(&cluster, VERSION).await?;

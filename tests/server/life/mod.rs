@@ -11,7 +11,6 @@ mod maintenance;
 mod reinstall;
 mod standby;
 mod unloaded;
-mod upgrade;
 mod versions;
 mod worker;
 

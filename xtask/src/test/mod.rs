@@ -4,8 +4,7 @@
 //! - `cargo xtask test quick` runs the unit tests, the isolation tests, and one test for each
 //!   invariant.
 //! - `cargo xtask test everything` runs the stress tests for longer, the tests that the set of CI
-//!   ignores, the client through PgBouncer, the upgrade from the library of the previous version,
-//!   and the other Debian suites.
+//!   ignores, the client through PgBouncer, and the other Debian suites.
 //! - `cargo xtask test <part>` runs one of the [parts], with the tests that the set of CI ignores.
 //! - `cargo xtask test <text>` runs the tests with this text in their name, ignored ones too.
 
@@ -22,9 +21,9 @@ use anyhow::{Context as _, Result, ensure};
 use crate::build::{self, Variant};
 use crate::context::Context;
 use crate::suite::Suite;
-use crate::{chroot, debian, previous, step};
+use crate::{chroot, debian, step};
 use failures::Failures;
-use parts::{CI, CLIENT_TESTS, CLIENTS, DRIVERS, Features, LIVE, Part, RACES, Targets, UPGRADE};
+use parts::{CI, CLIENT_TESTS, CLIENTS, DRIVERS, Features, LIVE, Part, RACES, Targets};
 
 /// The variable that makes the tests of the client connect through PgBouncer in transaction mode.
 const THROUGH_PGBOUNCER: &str = "IDEM_TEST_PGBOUNCER";
@@ -32,9 +31,6 @@ const THROUGH_PGBOUNCER: &str = "IDEM_TEST_PGBOUNCER";
 /// The variable with the duration of the stress tests. Without it they run for 15 seconds.
 const STRESS_SECONDS: &str = "IDEM_TEST_STRESS_SECONDS";
 const LONG_STRESS_SECONDS: &str = "120";
-
-/// The variable with the path of the library of the previous version.
-const PREVIOUS_LIBRARY: &str = "IDEM_PREVIOUS_LIBRARY";
 
 /// The variable with the number of tests that run at the same time in one binary.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
@@ -92,8 +88,6 @@ struct Step {
     command: Command,
     /// The run needs the build of the extension with pause points.
     needs_pause_points: bool,
-    /// The run needs the library of the previous version.
-    needs_previous_library: bool,
 }
 
 pub fn test(context: &Context, words: Option<&str>) -> Result<()> {
@@ -107,22 +101,15 @@ pub fn test(context: &Context, words: Option<&str>) -> Result<()> {
         debian::install(context, &debian::languages())?;
     }
     build::build(context)?;
-    let mut steps_of_suite = steps(context, extent);
+    let steps_of_suite = steps(context, extent);
     if steps_of_suite.iter().any(|step| step.needs_pause_points) {
         build::build_variant(context, Variant::PausePoints)?;
-    }
-    if let Some(step) = steps_of_suite
-        .iter_mut()
-        .find(|step| step.needs_previous_library)
-    {
-        step.command
-            .env(PREVIOUS_LIBRARY, previous::library(context)?);
     }
     if let Extent::Ci = extent {
         eprintln!(
             "`cargo xtask test {EVERYTHING}` also runs: stress tests of {LONG_STRESS_SECONDS} s \
              each, the tests shown as \"ignored\", the client's tests through PgBouncer, the \
-             upgrade from the previous library, the other Debian suites. \
+             other Debian suites. \
              `cargo xtask test {QUICK}` runs a few minutes. The parts are: {}",
             parts::names().join(", ")
         );
@@ -165,8 +152,6 @@ fn steps(context: &Context, extent: Extent) -> Vec<Step> {
                     .position(|part| *part == CLIENTS)
                     .unwrap_or_default();
                 steps.insert(clients + 1, through_pgbouncer(context));
-                let server = steps.len() - 1;
-                steps.insert(server, part_step(context, extent, &UPGRADE));
             }
             steps
         }
@@ -260,7 +245,6 @@ fn cargo_test(context: &Context, part: &Part) -> Step {
         name: part.name.to_owned(),
         command,
         needs_pause_points,
-        needs_previous_library: part.targets == UPGRADE.targets,
     }
 }
 
@@ -278,7 +262,6 @@ fn in_suite(context: &Context, suite: Suite) -> Result<Step> {
         name: format!("Debian {suite}"),
         command,
         needs_pause_points: false,
-        needs_previous_library: false,
     })
 }
 
@@ -312,7 +295,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use parts::{MODEL, OTHERS, SERVER, UNITS, UPGRADE_BINARY};
+    use parts::{MODEL, OTHERS, SERVER, UNITS};
 
     /// Returns the arguments and the variables of a step in one line.
     fn line(step: &Step) -> String {
@@ -385,7 +368,7 @@ mod tests {
             assert!(LIVE.contains(&package.as_str()), "{package} is in no part");
             for name in binaries {
                 assert!(
-                    [&[RACES, SERVER, UPGRADE_BINARY], CLIENT_TESTS, OTHERS]
+                    [&[RACES, SERVER], CLIENT_TESTS, OTHERS]
                         .concat()
                         .contains(&name.as_str()),
                     "the test binary {name} is in no part"
@@ -397,7 +380,7 @@ mod tests {
     /// A name in two lists would run twice, and a name that no binary has would end cargo.
     #[test]
     fn each_name_of_a_test_binary_is_used_once() {
-        let named = [&[RACES, SERVER, UPGRADE_BINARY], CLIENT_TESTS, OTHERS].concat();
+        let named = [&[RACES, SERVER], CLIENT_TESTS, OTHERS].concat();
         let names: BTreeSet<_> = named.iter().map(|name| name.to_string()).collect();
         assert_eq!(names.len(), named.len(), "{named:?}");
         let live = packages()
@@ -427,14 +410,14 @@ mod tests {
             line.contains("IDEM_TEST_STRESS_SECONDS=120") && line.ends_with("-- --include-ignored")
         };
         let proxied = |line: &&String| line.contains("IDEM_TEST_PGBOUNCER=1");
-        assert_eq!(ci.len() + 2, everything.len(), "{everything:#?}");
+        assert_eq!(ci.len() + 1, everything.len(), "{everything:#?}");
         assert_eq!(
             ci.iter().filter(long).count() + ci.iter().filter(proxied).count(),
             0,
             "{ci:#?}"
         );
-        // The runs with tests on live servers: `OTHERS`, `RACES`, `UPGRADE` and `SERVER`.
-        assert_eq!(everything.iter().filter(long).count(), 4, "{everything:#?}");
+        // The runs with tests on live servers: `OTHERS`, `RACES` and `SERVER`.
+        assert_eq!(everything.iter().filter(long).count(), 3, "{everything:#?}");
         assert_eq!(
             everything.iter().filter(proxied).count(),
             1,
@@ -501,7 +484,6 @@ mod tests {
             name: name.to_owned(),
             command: Command::new(program),
             needs_pause_points: false,
-            needs_previous_library: false,
         };
         let mut first = step("first", "sh");
         first.command.args([

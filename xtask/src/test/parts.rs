@@ -98,7 +98,7 @@ pub const CLIENT_TESTS: &[&str] = &[
     "tls",
 ];
 
-/// The other test binaries of [`LIVE`], except [`RACES`], [`SERVER`] and [`UPGRADE_BINARY`].
+/// The other test binaries of [`LIVE`], except [`RACES`] and [`SERVER`].
 pub const OTHERS: &[&str] = &[
     "backlog",
     "campaign",
@@ -119,13 +119,6 @@ pub const OTHERS: &[&str] = &[
 
 /// The test binary with the deterministic tests of races. It needs the build with pause points.
 pub const RACES: &str = "races";
-
-/// The test binary that needs the library of the previous version.
-pub const UPGRADE_BINARY: &str = "upgrade";
-
-/// The upgrade from the library of the previous version. It is not in the set of CI, because that
-/// library takes minutes to build.
-pub const UPGRADE: Part = live("upgrade", Targets::Only(&[UPGRADE_BINARY]));
 
 /// The drivers of all languages. The set of CI ignores most of them.
 pub const DRIVERS: Part = live("drivers", Targets::Only(&["drivers"]));
@@ -178,9 +171,8 @@ pub const CI: [Part; 7] = [
 ];
 
 /// Further parts, which run only when they are selected by name. [`CI`] runs their tests in larger
-/// parts, except those of [`UPGRADE`] and most of [`DRIVERS`].
-const SINGLE: [Part; 14] = [
-    UPGRADE,
+/// parts, except most of [`DRIVERS`].
+const SINGLE: [Part; 13] = [
     package("bench", &["idem-bench"]),
     package("chaos", &["idem-chaos"]),
     package("demo", &["idem-demo"]),
