@@ -131,6 +131,27 @@ pub async fn remove_destination(
     row.try_get(0)
 }
 
+/// Ends the restore of a dump, when `pg_restore` has ended without an error. A restore in one
+/// transaction needs no such call.
+///
+/// Fails with SQLSTATE 55000 while the restore is not complete, and with 55P03 while another session
+/// writes to a table of idem.
+pub async fn finish_restore(executor: &impl Executor) -> Result<(), Error> {
+    let sql = "SELECT idem_finish_restore()";
+    executor.fetch_one(sql, &[]).await.map(drop)
+}
+
+/// Makes this database another installation, for example a clone that becomes a test system.
+/// Message ids of effects and idempotency keys that are derived from now on differ from those of
+/// the original.
+///
+/// Fails with SQLSTATE 55000 while the result of an external call is not known, and with 55P03 if
+/// transactions with claims run for more than 2 seconds.
+pub async fn new_installation(executor: &impl Executor) -> Result<(), Error> {
+    let sql = "SELECT idem_new_installation()";
+    executor.fetch_one(sql, &[]).await.map(drop)
+}
+
 /// The purpose of a database role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

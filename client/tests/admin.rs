@@ -241,6 +241,7 @@ client_functions! {
     "idem_extend" => idem_client::lease::Held, // a method of this type
     "idem_fail_call" => idem_client::journal::fail_call,
     "idem_finish_call" => idem_client::journal::finish_call,
+    "idem_finish_restore" => idem_client::admin::finish_restore,
     "idem_forbid_commit" => idem_client::begin_and_claim,
     "idem_forget" => idem_client::admin::forget,
     "idem_forward" => idem_client::deadletters::forward,
@@ -250,6 +251,7 @@ client_functions! {
     "idem_health" => idem_client::admin::health,
     "idem_is_claimed" => idem_client::is_claimed,
     "idem_maintain" => idem_client::admin::maintain,
+    "idem_new_installation" => idem_client::admin::new_installation,
     "idem_next" => idem_client::inbox::next,
     "idem_next_wait" => idem_client::inbox::next_wait,
     "idem_receive" => idem_client::inbox::receive, // the client sends every payload as bytes

@@ -27,6 +27,9 @@ pub enum Error {
         installed_is_older: bool,
         library: &'static str,
     },
+    /// 58000: the database is being restored. The SQLSTATE is not 55000, for the reason that
+    /// `VersionMismatch` states.
+    Restoring,
     /// 25P01: the transaction does nothing but the claim.
     LoneClaim { function: &'static CStr },
     /// 25P01: the function requires a transaction block.
@@ -141,6 +144,14 @@ impl From<Error> for ErrorReport {
             } else {
                 format!("Install the library of version {installed} and restart the server.")
             }),
+            Error::Restoring => report(
+                PgSqlErrorCode::ERRCODE_SYSTEM_ERROR,
+                "the database is being restored".into(),
+            )
+            .set_hint(
+                "When pg_restore has ended without an error, run SELECT idem_finish_restore(). A \
+                 restore with --single-transaction needs no such call.",
+            ),
             Error::LoneClaim { function } => report(
                 PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
                 format!("{} is alone in its transaction", function.to_string_lossy()),

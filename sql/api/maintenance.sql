@@ -36,6 +36,7 @@ DECLARE
     holders text[];
     behind  text;
 BEGIN
+    RETURN QUERY SELECT c.* FROM idem.check_restore() c;
     RETURN QUERY SELECT c.* FROM idem.check_worker() c;
     RETURN QUERY SELECT c.* FROM idem.check_clock() c;
     RETURN QUERY SELECT c.* FROM idem.check_maintenance() c;

@@ -130,10 +130,16 @@ LANGUAGE c AS 'MODULE_PATHNAME', 'invalidate_wrapper';
 COMMENT ON FUNCTION idem.invalidate(oid) IS
     'Makes every backend read this table again at its next claim.';
 
-CREATE FUNCTION idem.check_version() RETURNS void
-LANGUAGE c AS 'MODULE_PATHNAME', 'check_version_for_sql_wrapper';
-COMMENT ON FUNCTION idem.check_version() IS
-    'Errors: 58000 (the library does not support this version of the extension).';
+CREATE FUNCTION idem.check_usable() RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'check_usable_wrapper';
+COMMENT ON FUNCTION idem.check_usable() IS
+    'Errors: 58000 (the library does not support this version of the extension, or the database is '
+    'being restored).';
+
+CREATE FUNCTION idem.is_restoring() RETURNS boolean
+LANGUAGE c AS 'MODULE_PATHNAME', 'is_restoring_wrapper';
+COMMENT ON FUNCTION idem.is_restoring() IS
+    'Returns whether a restore has begun to load the state of the extension and is not finished.';
 
 CREATE FUNCTION idem.next_xid() RETURNS xid8
 LANGUAGE c AS 'MODULE_PATHNAME', 'next_xid_wrapper';

@@ -32,7 +32,9 @@ CREATE FUNCTION idem.run_step(step text, wait boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF starts_with(step, 'ring ') THEN
+    IF idem.is_restoring() THEN
+        RETURN false;
+    ELSIF starts_with(step, 'ring ') THEN
         RETURN idem.rotate(substr(step, 6), wait) IN ('opened', 'rotated', 'emptied');
     ELSIF step = 'clock' THEN
         PERFORM idem.keep_clock();
@@ -51,7 +53,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.run_step(text, boolean) IS
-    'Runs a maintenance step. Returns true if it changed something and may have more to do.';
+    'Runs a maintenance step. Returns true if it changed something and may have more to do. Does '
+    'nothing while the database is being restored.';
 
 CREATE FUNCTION idem.note_error(step text, code text, problem text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

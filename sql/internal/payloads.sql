@@ -96,7 +96,8 @@ BEGIN
         IF slice <> r.current AND sizes[slice + 1] > 0
            AND r.unused_since[slice + 1] + quiet_time <= clock_timestamp() THEN
             EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', idem.payload_table(slice));
-            IF EXISTS (SELECT FROM idem.pending p WHERE p.payload_slice = slice) THEN
+            IF EXISTS (SELECT FROM idem.pending p WHERE p.payload_slice = slice)
+               OR idem.may_be_loading(ARRAY[idem.payload_table(slice)]) THEN
                 UPDATE idem.payload_rotation x
                    SET unused_since[slice + 1] = 'infinity'
                  WHERE x.id = 1;

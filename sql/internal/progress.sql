@@ -12,7 +12,7 @@ BEGIN
     ELSIF partition IS NULL THEN
         RAISE EXCEPTION 'partition must not be null' USING ERRCODE = 'null_value_not_allowed';
     END IF;
-    PERFORM idem.check_version();
+    PERFORM idem.check_usable();
     SELECT * INTO found_relay FROM idem.relay r WHERE r.name = relay_name AND r.dropped_at IS NULL;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'relay "%" does not exist', relay_name

@@ -161,6 +161,9 @@ BEGIN
         -- read a part of the slice, and the TRUNCATE removes the rest.
         IF r.name = 'outbox' AND cardinality(idem.relays_holding(r.slices[2])) > 0 THEN
             RETURN 'blocked';
+        ELSIF idem.may_be_loading(CASE WHEN r.name = 'outbox' THEN '{}'
+                                       ELSE oldest_tables END) THEN
+            RETURN 'restoring';
         END IF;
         EXECUTE format('TRUNCATE %s', array_to_string(oldest_tables, ', '));
         UPDATE idem.ring x SET emptying = false WHERE x.id = r.id;
@@ -194,8 +197,8 @@ $$;
 COMMENT ON FUNCTION idem.rotate(text, boolean) IS
     'Does one step of the rotation of a ring, and returns it: opened, rotated or emptied. '
     'Otherwise returns why there was no step: idle (not due), waiting (for the fence), locked (a '
-    'session reads the slice, or another maintainer is running), blocked (by a relay). wait: wait '
-    'for the fence, as idem.fence does.';
+    'session reads the slice, or another maintainer is running), blocked (by a relay), restoring '
+    '(a restore may be loading the slice). wait: wait for the fence, as idem.fence does.';
 
 CREATE FUNCTION idem.lock_out_claims() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'

@@ -11,6 +11,7 @@ CREATE TABLE idem.clock (
     monotonic      interval    NOT NULL DEFAULT '0',
     jumped_at      interval,
     jumped_by      interval,
+    installation   uuid        NOT NULL,
     CONSTRAINT clock_pkey PRIMARY KEY (id),
     CONSTRAINT clock_is_one_row CHECK (id = 1)
 );
@@ -32,5 +33,5 @@ COMMENT ON COLUMN idem.clock.jumped_by IS 'The size of that jump of the wall clo
 CREATE TRIGGER replace_row BEFORE INSERT ON idem.clock
     FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
 ALTER TABLE idem.clock ENABLE ALWAYS TRIGGER replace_row;
-INSERT INTO idem.clock (id) VALUES (1);
+INSERT INTO idem.clock (installation) SELECT i.installation FROM idem.installation i;
 SELECT pg_catalog.pg_extension_config_dump('idem.clock', '');

@@ -50,6 +50,7 @@ CREATE TABLE idem.ring (
     scheduled_at    interval,
     retention       interval    NOT NULL,
     name            text        NOT NULL,
+    installation    uuid        NOT NULL,
     CONSTRAINT ring_pkey PRIMARY KEY (id),
     CONSTRAINT ring_has_each_slice_once
         CHECK (slices OPERATOR(pg_catalog.@>) idem.slice_numbers(id)
@@ -92,9 +93,11 @@ CREATE TRIGGER replace_row BEFORE INSERT ON idem.ring
     FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
 ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER replace_row;
 
-INSERT INTO idem.ring (id, name, retention, slices, opened, started)
-SELECT r.id, r.name, r.retention::interval, idem.slice_numbers(r.id), t.zeros, t.zeros
-  FROM (VALUES (0::int2, 'short',    '1 hour'),
+INSERT INTO idem.ring (id, name, retention, slices, opened, started, installation)
+SELECT r.id, r.name, r.retention::interval, idem.slice_numbers(r.id), t.zeros, t.zeros,
+       i.installation
+  FROM idem.installation i,
+       (VALUES (0::int2, 'short',    '1 hour'),
                (1::int2, 'standard', '7 days'),
                (2::int2, 'long',     '30 days'),
                (3::int2, 'outbox',   '45 days')) AS r (id, name, retention),
@@ -148,3 +151,7 @@ ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER publish;
 CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.destination
     FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
 ALTER TABLE idem.destination ENABLE ALWAYS TRIGGER publish;
+-- Functions of idem insert destinations without triggers.
+CREATE TRIGGER note_load BEFORE INSERT ON idem.destination
+    FOR EACH ROW EXECUTE FUNCTION idem.note_load();
+ALTER TABLE idem.destination ENABLE ALWAYS TRIGGER note_load;

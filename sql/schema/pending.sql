@@ -78,9 +78,10 @@ END
 $$;
 
 CREATE TABLE idem.pending_rotation (
-    id      int2   NOT NULL,
-    current int2   NOT NULL,
-    bytes   bigint NOT NULL DEFAULT 0,
+    id           int2   NOT NULL,
+    current      int2   NOT NULL,
+    bytes        bigint NOT NULL DEFAULT 0,
+    installation uuid   NOT NULL,
     CONSTRAINT pending_rotation_pkey PRIMARY KEY (id)
 );
 COMMENT ON TABLE  idem.pending_rotation IS
@@ -91,7 +92,8 @@ COMMENT ON COLUMN idem.pending_rotation.bytes IS
 CREATE TRIGGER replace_row BEFORE INSERT ON idem.pending_rotation
     FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
 ALTER TABLE idem.pending_rotation ENABLE ALWAYS TRIGGER replace_row;
-INSERT INTO idem.pending_rotation (id, current) VALUES (1, 0);
+INSERT INTO idem.pending_rotation (id, current, installation)
+SELECT 1, 0, i.installation FROM idem.installation i;
 
 DO $$
 DECLARE
@@ -127,6 +129,7 @@ CREATE TABLE idem.payload_rotation (
     look_took         interval      NOT NULL DEFAULT '0',
     moved_key         uuid,
     moved_destination int4,
+    installation      uuid          NOT NULL,
     CONSTRAINT payload_rotation_pkey PRIMARY KEY (id)
 );
 COMMENT ON TABLE  idem.payload_rotation IS
@@ -146,7 +149,8 @@ COMMENT ON COLUMN idem.payload_rotation.moved_key IS
 CREATE TRIGGER replace_row BEFORE INSERT ON idem.payload_rotation
     FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
 ALTER TABLE idem.payload_rotation ENABLE ALWAYS TRIGGER replace_row;
-INSERT INTO idem.payload_rotation (id, current) VALUES (1, 0);
+INSERT INTO idem.payload_rotation (id, current, installation)
+SELECT 1, 0, i.installation FROM idem.installation i;
 
 CREATE TABLE idem.dead_letter (
     seq          bigint      NOT NULL,

@@ -41,7 +41,8 @@ INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('admin', 'idem_rotation_blockers'), ('admin', 'idem_configure_retries'),
     ('admin', 'idem_remove_destination'), ('admin', 'idem_requeue'), ('admin', 'idem_requeue_all'),
     ('admin', 'idem_discard'), ('admin', 'idem_discard_all'), ('admin', 'idem_forward'),
-    ('admin', 'idem_forward_all');
+    ('admin', 'idem_forward_all'), ('admin', 'idem_finish_restore'),
+    ('admin', 'idem_new_installation');
 
 CREATE TABLE idem.view_of_kind (
     kind      text NOT NULL,

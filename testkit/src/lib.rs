@@ -16,6 +16,7 @@ pub mod broker;
 pub mod claimers;
 pub mod clock;
 mod database;
+mod dump;
 pub mod log;
 pub mod names;
 mod pause;
@@ -34,6 +35,7 @@ mod until;
 
 pub use broker::source_ended;
 pub use database::Database;
+pub use dump::Dump;
 pub use pause::Pause;
 pub use priority::prioritize;
 pub use seed::seed;

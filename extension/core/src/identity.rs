@@ -59,11 +59,17 @@ pub fn check_destination(name: &str) -> Result<(), Invalid> {
     check_len("the destination", name, NAME_BYTES)
 }
 
+/// The id of an installation. Two installations derive different ids for the same message, because
+/// a broker or a payment gateway can serve both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Salt(pub [u8; 16]);
+
 /// Returns the message id of an effect for which the caller gave no id. It is a UUIDv8 that depends
 /// only on the arguments.
-pub fn effect_message_id(destination: &str, key: &Key, ordinal: i32) -> Uuid {
+pub fn effect_message_id(salt: Salt, destination: &str, key: &Key, ordinal: i32) -> Uuid {
     let digest = Sha256::new()
         .chain_update(b"idem effect\0")
+        .chain_update(salt.0)
         .chain_update(destination)
         .chain_update([0])
         .chain_update(key.bytes())
@@ -75,9 +81,10 @@ pub fn effect_message_id(destination: &str, key: &Key, ordinal: i32) -> Uuid {
 /// Returns the idempotency key of an external call. It is a UUIDv8 that depends only on the
 /// arguments, so all attempts at a step of a message have the same key. `identity` is the
 /// destination, or a text that represents all destinations.
-pub fn call_key(identity: &str, key: &Key, step: &str) -> Uuid {
+pub fn call_key(salt: Salt, identity: &str, key: &Key, step: &str) -> Uuid {
     let digest = Sha256::new()
         .chain_update(b"idem call\0")
+        .chain_update(salt.0)
         .chain_update(identity)
         .chain_update([0])
         .chain_update(key.bytes())
@@ -149,24 +156,29 @@ mod tests {
         assert!(MessageId::from_text(&"x".repeat(1025)).is_err());
     }
 
+    const SALT: Salt = Salt([1; 16]);
+    const OTHER_SALT: Salt = Salt([2; 16]);
+
     #[test]
-    fn effect_id_depends_on_message_and_ordinal() {
+    fn effect_id_depends_on_message_ordinal_and_salt() {
         let key = MessageId::from_text("order-1").unwrap().key;
-        let id = effect_message_id("orders", &key, 0);
-        assert_eq!(id, effect_message_id("orders", &key, 0));
-        assert_ne!(id, effect_message_id("orders", &key, 1));
-        assert_ne!(id, effect_message_id("order", &key, 0));
+        let id = effect_message_id(SALT, "orders", &key, 0);
+        assert_eq!(id, effect_message_id(SALT, "orders", &key, 0));
+        assert_ne!(id, effect_message_id(SALT, "orders", &key, 1));
+        assert_ne!(id, effect_message_id(SALT, "order", &key, 0));
+        assert_ne!(id, effect_message_id(OTHER_SALT, "orders", &key, 0));
         assert_eq!(id.get_version_num(), 8);
     }
 
     #[test]
-    fn call_key_depends_on_message_and_step() {
+    fn call_key_depends_on_message_step_and_salt() {
         let [one, two] = ["order-1", "order-2"].map(|id| MessageId::from_text(id).unwrap().key);
-        let key = call_key("orders", &one, "charge");
-        assert_eq!(key, call_key("orders", &one, "charge"));
-        assert_ne!(key, call_key("orders", &one, "mail"));
-        assert_ne!(key, call_key("orders", &two, "charge"));
-        assert_ne!(key, call_key("order", &one, "charge"));
+        let key = call_key(SALT, "orders", &one, "charge");
+        assert_eq!(key, call_key(SALT, "orders", &one, "charge"));
+        assert_ne!(key, call_key(SALT, "orders", &one, "mail"));
+        assert_ne!(key, call_key(SALT, "orders", &two, "charge"));
+        assert_ne!(key, call_key(SALT, "order", &one, "charge"));
+        assert_ne!(key, call_key(OTHER_SALT, "orders", &one, "charge"));
         assert_eq!(key.get_version_num(), 8);
     }
 
@@ -176,8 +188,8 @@ mod tests {
     fn call_key_derivation_is_stable() {
         let key = MessageId::from_text("order-1").unwrap().key;
         assert_eq!(
-            call_key("orders", &key, "charge").to_string(),
-            "b99d2fd5-d251-8b70-a345-14ef6b41fd87"
+            call_key(SALT, "orders", &key, "charge").to_string(),
+            "887efc74-545d-8954-9663-ebee23cbec95"
         );
     }
 
@@ -185,8 +197,8 @@ mod tests {
     fn call_key_differs_from_effect_id() {
         let key = MessageId::from_text("order-1").unwrap().key;
         assert_ne!(
-            call_key("orders", &key, "\0\0\0\0"),
-            effect_message_id("orders", &key, 0)
+            call_key(SALT, "orders", &key, "\0\0\0\0"),
+            effect_message_id(SALT, "orders", &key, 0)
         );
     }
 

@@ -21,5 +21,6 @@ pub use effect::{JSON, OCTETS, traceparent};
 pub use error::{Invalid, Rejected, check_len};
 pub use failure::{Failure, is_final, is_last_failure, last_failure, note_failure};
 pub use identity::{
-    Key, MessageId, call_key, check_destination, effect_message_id, partition_hash, request_digest,
+    Key, MessageId, Salt, call_key, check_destination, effect_message_id, partition_hash,
+    request_digest,
 };

@@ -17,6 +17,7 @@ pub fn record(claimed: &Claimed, effects: &[EffectSpec]) -> Result<Vec<Uuid>> {
     }
     let identity = claimed.identity();
     let key = &identity.id.key;
+    let salt = claimed.rings().installation.salt;
     let first = next_ordinal(claimed)?;
     let source = Some(Source {
         destination: identity.destination.id,
@@ -26,7 +27,7 @@ pub fn record(claimed: &Claimed, effects: &[EffectSpec]) -> Result<Vec<Uuid>> {
     let rows = effects.iter().zip(first..).map(|(effect, ordinal)| {
         let message_id = effect
             .message_id
-            .unwrap_or_else(|| effect_message_id(identity.name, key, ordinal));
+            .unwrap_or_else(|| effect_message_id(salt, identity.name, key, ordinal));
         message_ids.push(message_id);
         Effect {
             source,

@@ -20,9 +20,10 @@ pub struct FilterState {
     pub filter: Option<Description>,
 }
 
-/// Returns the state of each slice in which a claim can be.
+/// Returns the state of each slice in which a claim can be, also while the database is being
+/// restored.
 pub fn filter_states() -> Result<Vec<FilterState>> {
-    let rings = ring::look()?;
+    let rings = ring::reread()?;
     let mut states = Vec::new();
     for (number, ring) in rings.inbox.iter().enumerate() {
         for slice in ring.probed() {

@@ -68,7 +68,12 @@ pub fn begin(call: Call, request: Option<&str>, token: Option<i64>) -> Result<Be
         ensure_holder(&call, &rings, token)?;
     }
     let identity = Identity::intern(call.id, call.destination, &rings)?;
-    let idempotency_key = call_key(identity_name(call.destination)?, &call.id.key, call.step);
+    let idempotency_key = call_key(
+        rings.installation.salt,
+        identity_name(call.destination)?,
+        &call.id.key,
+        call.step,
+    );
     let digest = request.map(request_digest);
     let digest = digest.as_ref().map(|digest| &digest[..]);
     let slices = Slices::open(&identity.destination, &rings.with_journal_slices());

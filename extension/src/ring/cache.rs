@@ -7,6 +7,7 @@
 //! and waits for them. So a claim uses the newest state of a ring or the state one step before it.
 
 use super::clock::{Clock, Ran};
+use super::installation::Installation;
 use super::interval::{interval, intervals};
 use super::version::check_version;
 use super::{RINGS, Ring, Rings, Slice, SlicesByAge};
@@ -38,6 +39,7 @@ struct Tables {
     destination: pg_sys::Oid,
     pending_rotation: pg_sys::Oid,
     payload_rotation: pg_sys::Oid,
+    loaded_table: pg_sys::Oid,
 }
 
 impl Tables {
@@ -47,6 +49,7 @@ impl Tables {
             destination: pg::relation_oid(c"destination")?,
             pending_rotation: pg::relation_oid(c"pending_rotation")?,
             payload_rotation: pg::relation_oid(c"payload_rotation")?,
+            loaded_table: pg::relation_oid(c"loaded_table")?,
         })
     }
 
@@ -56,6 +59,7 @@ impl Tables {
             self.destination,
             self.pending_rotation,
             self.payload_rotation,
+            self.loaded_table,
         ]
         .contains(&relation)
     }
@@ -116,7 +120,8 @@ impl Deref for Entered {
     }
 }
 
-/// Enters the rings: locks `idem.ring` ROW EXCLUSIVE until the end of the transaction.
+/// Enters the rings: locks `idem.ring` ROW EXCLUSIVE until the end of the transaction. Fails with
+/// 58000 while the database is being restored.
 pub fn enter() -> Result<Entered> {
     let rings = locked(pg_sys::RowExclusiveLock as pg_sys::LOCKMODE)?;
     if ENTERED_AT.replace(generation()) != generation() {
@@ -165,7 +170,7 @@ pub fn entered() -> Result<Vec<Rings>> {
 
 /// Returns the state for reading. Works on a standby. Rotations do not wait for readers, so a
 /// reader can miss a claim that is made during the read. This is safe, because such a claim counts
-/// as later than the read.
+/// as later than the read. Fails with 58000 while the database is being restored.
 pub fn look() -> Result<Rings> {
     locked(pg_sys::AccessShareLock as pg_sys::LOCKMODE)
 }
@@ -196,6 +201,14 @@ fn accept_invalidations(mode: pg_sys::LOCKMODE) {
 }
 
 fn locked(mode: pg_sys::LOCKMODE) -> Result<Rings> {
+    let rings = locked_in_any_state(mode)?;
+    match rings.installation.restoring {
+        true => Err(Error::Restoring),
+        false => Ok(rings),
+    }
+}
+
+fn locked_in_any_state(mode: pg_sys::LOCKMODE) -> Result<Rings> {
     loop {
         let tables = tables()?;
         // SAFETY: LockRelationOid accepts any OID. If the table was dropped in between, the
@@ -285,6 +298,7 @@ fn load(tables: &Tables) -> Result<Rings> {
         })
     };
     Ok(Rings {
+        installation: Installation::read()?,
         inbox: [ring(0)?, ring(1)?, ring(2)?],
         outbox: ring(3)?,
         pending: tables_of("pending")?,

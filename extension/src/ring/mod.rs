@@ -5,6 +5,7 @@ mod by_age;
 mod cache;
 mod clock;
 mod fence;
+mod installation;
 mod interval;
 mod version;
 
@@ -13,6 +14,7 @@ pub use clock::{Ran, monotonic_us, ran};
 pub use fence::{
     fence_passed, fences_pending, invalidate, not_in_the_transaction_that_published, pass_fence,
 };
+pub use installation::{Installation, ensure_restored};
 pub use interval::interval;
 pub use version::check_version;
 
@@ -85,6 +87,7 @@ impl Ring {
 /// The state of all rings at one point in time.
 #[derive(Debug, Clone, Copy)]
 pub struct Rings {
+    pub installation: Installation,
     pub inbox: [Ring; RINGS],
     pub outbox: Ring,
     /// The wall-clock time at which the clock of the rings was zero.

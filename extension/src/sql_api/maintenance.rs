@@ -91,9 +91,15 @@ fn invalidate(relation: Option<pg_sys::Oid>) -> Report<()> {
 }
 
 #[pg_extern(sql = false)]
-fn check_version_for_sql() -> Report<()> {
+fn check_usable() -> Report<()> {
     ring::check_version()?;
+    ring::ensure_restored()?;
     Ok(())
+}
+
+#[pg_extern(sql = false)]
+fn is_restoring() -> Report<bool> {
+    Ok(ring::Installation::read()?.restoring)
 }
 
 // The result is an i64, because xid8 and int8 are the same 64 bits to the function manager.

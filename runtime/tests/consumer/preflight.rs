@@ -135,6 +135,25 @@ async fn older_sql_version_is_reported_with_both_versions() {
 /// message is rejected and no attempt is used.
 #[tokio::test]
 async fn i4_version_mismatch_uses_no_attempt() {
+    let version = |version: &str| {
+        format!(
+            "UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'idem';
+             SELECT idem.invalidate('idem.ring'::regclass)"
+        )
+    };
+    uses_no_attempt(&version("9.9.9"), &version(env!("CARGO_PKG_VERSION"))).await;
+}
+
+/// I4, I12: when a restore begins while a consumer runs, no message is rejected and no attempt is
+/// used.
+#[tokio::test]
+async fn i4_restore_uses_no_attempt() {
+    let begins = "INSERT INTO idem.loaded_table VALUES ('clock', pg_current_xact_id())";
+    uses_no_attempt(begins, "DELETE FROM idem.loaded_table").await;
+}
+
+/// Runs a consumer, breaks the database and mends it again.
+async fn uses_no_attempt(breaks: &str, mends: &str) {
     let fixture = Fixture::new().await;
     let broker = Broker::with([message("first", "")]);
     let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
@@ -146,13 +165,7 @@ async fn i4_version_mismatch_uses_no_attempt() {
         broker.told().acknowledged.len() == 1
     })
     .await;
-    let version = |version: &str| {
-        format!(
-            "UPDATE pg_extension SET extversion = '{version}' WHERE extname = 'idem';
-             SELECT idem.invalidate('idem.ring'::regclass)"
-        )
-    };
-    fixture.psql(&version("9.9.9"));
+    fixture.psql(breaks);
     broker.send(message("second", ""));
     until("the claim of the second message has failed", async || {
         broker.told().released.len() + broker.told().rejected.len() > 0
@@ -161,9 +174,9 @@ async fn i4_version_mismatch_uses_no_attempt() {
     assert_eq!(
         broker.told().rejected,
         [],
-        "a message was rejected because of the versions"
+        "a message was rejected because of the database"
     );
-    fixture.psql(&version(env!("CARGO_PKG_VERSION")));
+    fixture.psql(mends);
     drop(broker.clone().closed());
     let summary = source_ended(in_time(running).await.unwrap());
     assert_eq!(

@@ -229,6 +229,8 @@ pub const READ_COMMITTED_ONLY: &[&str] = &[
     "idem_relay_ack",
     "idem_relay_park",
     "idem_repair_relays",
+    "idem_finish_restore",
+    "idem_new_installation",
     "idem_maintain",
     "idem_extend",
     "idem_release",

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use idem_cluster::{Cluster, Install, Shutdown};
-use idem_testkit::{Session, until};
+use idem_testkit::{Dump, Session, until};
 
 use super::{claim, fail, ids, next, receive};
 
@@ -118,26 +118,13 @@ async fn restored_database_continues_its_pending_messages() -> Result<()> {
     session
         .run("CREATE DATABASE original TEMPLATE template0; ")
         .await?;
-    session
-        .run("CREATE DATABASE restored TEMPLATE template0")
-        .await?;
     let original = Session::superuser(&cluster, "original").await?;
     original.run("CREATE EXTENSION idem").await?;
     let token = one_of_each(&original).await?;
     let before = original.text(STATE).await?;
-    let file = cluster.data_dir().with_file_name("original.dump");
-    let file = file.to_string_lossy();
-    cluster.run(
-        "pg_dump",
-        ["--format=custom", "--file", &*file, "original"],
-        &[],
-    )?;
-    cluster.run(
-        "pg_restore",
-        ["--exit-on-error", "--dbname", "restored", &*file],
-        &[],
-    )?;
-    let restored = Session::superuser(&cluster, "restored").await?;
+    let restored = Dump::of(&cluster, "original")?
+        .restore(&cluster, "restored")
+        .await?;
     assert_eq!(restored.text(STATE).await?, before);
     assert_continues(&restored, token).await?;
     Ok(())

@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use idem_cluster::{Cluster, Install};
 use idem_testkit::ring::{SEALED, make_due};
-use idem_testkit::{Session, until};
+use idem_testkit::{Dump, Session, until};
 
 use super::{begin, calls, finish};
 
@@ -280,22 +280,9 @@ async fn dump_keeps_every_call() -> Result<()> {
     rotate(&session, "opened").await?;
     assert_eq!(begin(&session, "two slices").await?, "new|1");
 
-    let file = cluster.data_dir().with_file_name("calls.dump");
-    let file = file.to_string_lossy();
-    cluster.run(
-        "pg_dump",
-        ["--format=custom", "--file", &*file, "journal"],
-        &[],
-    )?;
-    session
-        .run("CREATE DATABASE restored TEMPLATE template0")
+    let restored = Dump::of(&cluster, "journal")?
+        .restore(&cluster, "restored")
         .await?;
-    cluster.run(
-        "pg_restore",
-        ["--exit-on-error", "--dbname", "restored", &*file],
-        &[],
-    )?;
-    let restored = Session::superuser(&cluster, "restored").await?;
     for id in ["unknown", "done", "failed", "new", "two slices"] {
         let all = format!("SELECT * FROM idem_calls('{id}', 'orders')");
         assert_eq!(

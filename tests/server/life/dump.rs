@@ -2,9 +2,8 @@
 //! ids of the new cluster are behind those of the old cluster.
 
 use anyhow::{Result, ensure};
-use idem_cluster::Cluster;
-use idem_testkit::Session;
 use idem_testkit::ring::{make_due, rotations};
+use idem_testkit::{Dump, Session};
 
 use super::{claim, cluster, drain, effects, record};
 
@@ -32,33 +31,6 @@ async fn contents(session: &Session) -> Result<String> {
 
 const SEQUENCES: &str =
     "SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'idem' ORDER BY 1";
-
-/// Dumps a database and restores it into a new database, which can be in another cluster. Returns a
-/// session in the new database.
-async fn dump_and_restore(
-    from: &Cluster,
-    database: &str,
-    to: &Cluster,
-    restored: &str,
-) -> Result<Session> {
-    let file = from.data_dir().with_file_name(format!("{database}.dump"));
-    let file = file.to_string_lossy();
-    from.run(
-        "pg_dump",
-        ["--format=custom", "--file", &*file, database],
-        &[],
-    )?;
-    Session::superuser(to, "postgres")
-        .await?
-        .run(&format!("CREATE DATABASE {restored} TEMPLATE template0"))
-        .await?;
-    to.run(
-        "pg_restore",
-        ["--exit-on-error", "--dbname", restored, &*file],
-        &[],
-    )?;
-    Session::superuser(to, restored).await
-}
 
 /// Fills a database. Relay `mail` is behind and has leased a batch, and relay `audit` has read
 /// nothing. Each ring has a configured retention, and ring `standard` is at `step` of a rotation.
@@ -189,7 +161,9 @@ async fn dump_at(step: &str, drop_default: bool) -> Result<()> {
     }
     ensure!(recorded.iter().all(|r| !r.is_empty()));
 
-    let restored = dump_and_restore(&cluster, "original", &cluster, "restored").await?;
+    let restored = Dump::of(&cluster, "original")?
+        .restore(&cluster, "restored")
+        .await?;
     assert_eq!(
         contents(&restored).await?,
         contents(&session).await?,
@@ -239,7 +213,9 @@ async fn i9_restored_database_knows_the_kinds_of_a_role() -> Result<()> {
     session
         .run("CREATE ROLE app; SELECT idem_grant('app', 'consumer'), idem_grant('app', 'receiver')")
         .await?;
-    let restored = dump_and_restore(&cluster, "original", &cluster, "restored").await?;
+    let restored = Dump::of(&cluster, "original")?
+        .restore(&cluster, "restored")
+        .await?;
     restored
         .run("SELECT idem_revoke('app', 'consumer')")
         .await?;
@@ -281,7 +257,9 @@ async fn i4_i5_restore_into_younger_cluster_is_repaired() -> Result<()> {
     let recorded = effects(&session, "m1").await?;
 
     let young = cluster("younger")?.start()?;
-    let restored = dump_and_restore(&old, "original", &young, "restored").await?;
+    let restored = Dump::of(&old, "original")?
+        .restore(&young, "restored")
+        .await?;
     // This effect is recorded before the repair.
     assert_eq!(record(&restored, "m5").await?, "t");
 
@@ -336,7 +314,9 @@ async fn i4_restore_is_detected_after_cluster_has_caught_up() -> Result<()> {
     assert_eq!(drain(&session, "mail", 0).await?, ["m1"]);
 
     let young = cluster("behind")?.start()?;
-    let restored = dump_and_restore(&old, "original", &young, "restored").await?;
+    let restored = Dump::of(&old, "original")?
+        .restore(&young, "restored")
+        .await?;
     assert_eq!(record(&restored, "m2").await?, "t");
     Session::superuser(&young, "postgres")
         .await?

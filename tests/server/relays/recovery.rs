@@ -173,6 +173,8 @@ async fn i4_restore_keeps_cursors_and_revives_no_dropped_relay() -> Result<()> {
     let restored = Database::empty("restored").await?;
     let dump = db.cluster().run("pg_dump", [db.name()], &[])?;
     db.cluster().psql(restored.name(), &dump)?;
+    let session = restored.connect().await?;
+    session.run("SELECT idem_finish_restore()").await?;
     let relays = "SELECT relay, partition FROM idem.relays ORDER BY partition";
     assert_eq!(
         restored.connect().await?.text(relays).await?,

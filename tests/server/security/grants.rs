@@ -96,6 +96,8 @@ const KINDS: &[(&str, &[&str])] = &[
             "idem_relay_discard",
             "idem_relay_discard_all",
             "idem_repair_relays",
+            "idem_finish_restore",
+            "idem_new_installation",
             "idem_rotation_blockers",
             "idem_health",
             "idem_configure_retries",

@@ -512,6 +512,8 @@ async fn i9_monitor_and_admin_functions_look_up_no_name() -> Result<()> {
         "idem_relay_discard('default', '0192f3a4-0000-7abc-8def-0123456789ab')",
         "idem_relay_discard_all('default', 'no%')",
         "idem_repair_relays()",
+        "idem_finish_restore()",
+        "idem_new_installation()",
         "idem_health()",
         "idem_configure_retries('orders', 3, '1 second', 2, '1 minute', 0.5,
                                 ARRAY['no%'::pg_catalog.text])",

@@ -1,0 +1,86 @@
+//! The identity of the installation, and whether the database is being restored: see
+//! sql/internal/restore.sql.
+
+use crate::errors::{Error, Result};
+use crate::pg::{self, for_each_row};
+use idem_core::Salt;
+use pgrx::{FromDatum, Uuid};
+use std::ffi::CStr;
+
+/// The tables of state, each with its column `installation`, counted from 1.
+const STATE: [(&CStr, i32); 5] = [
+    (c"installation", 2),
+    (c"clock", 9),
+    (c"ring", 13),
+    (c"pending_rotation", 4),
+    (c"payload_rotation", 9),
+];
+
+/// The installation to which the state of this database belongs.
+#[derive(Debug, Clone, Copy)]
+pub struct Installation {
+    pub salt: Salt,
+    /// Whether a restore has begun to load the state and is not finished.
+    pub restoring: bool,
+}
+
+impl Installation {
+    /// Reads the latest committed state.
+    pub fn read() -> Result<Self> {
+        let (mut first, mut is_mixed) = (None, false);
+        for (name, column_number) in STATE {
+            for_each_row(table(name)?, |column| {
+                // SAFETY: the column is a uuid.
+                let id = column(column_number).and_then(|d| unsafe { Uuid::from_datum(d, false) });
+                is_mixed |= id.is_none() || first.is_some() && first != id;
+                first = first.or(id);
+            });
+        }
+        let salt = first.ok_or(Error::Corrupt("the row of idem.installation is missing"))?;
+        Ok(Installation {
+            salt: Salt(*salt.as_bytes()),
+            restoring: is_mixed || !Loads::read()?.are_complete(),
+        })
+    }
+}
+
+/// Fails with 58000 while the database is being restored.
+pub fn ensure_restored() -> Result<()> {
+    match Installation::read()?.restoring {
+        true => Err(Error::Restoring),
+        false => Ok(()),
+    }
+}
+
+/// The tables that a restore has loaded, each with its transaction: the rows of idem.loaded_table.
+struct Loads(Vec<(String, u64)>);
+
+impl Loads {
+    fn read() -> Result<Self> {
+        let mut loads = Vec::new();
+        for_each_row(table(c"loaded_table")?, |column| {
+            // SAFETY: the column is text.
+            let name = column(1).and_then(|d| unsafe { String::from_datum(d, false) });
+            let tx = column(2).map(|d| d.value() as u64);
+            loads.extend(name.zip(tx));
+        });
+        Ok(Loads(loads))
+    }
+
+    /// Returns whether one transaction has loaded all tables of state, or nothing was loaded. A
+    /// restore in several transactions does not show when its last slice is loaded.
+    fn are_complete(&self) -> bool {
+        let Some((_, first)) = self.0.first() else {
+            return true;
+        };
+        let is_loaded = |&(table, _): &(&CStr, i32)| {
+            let mut names = self.0.iter().map(|(name, _)| name.as_bytes());
+            names.any(|name| name == table.to_bytes())
+        };
+        self.0.iter().all(|(_, tx)| tx == first) && STATE.iter().all(is_loaded)
+    }
+}
+
+fn table(name: &CStr) -> Result<pgrx::pg_sys::Oid> {
+    pg::relation_oid(name).ok_or(Error::NotInstalled)
+}

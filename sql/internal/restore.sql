@@ -1,0 +1,175 @@
+-- Restores. pg_restore loads one table after the other, in any order, and the worker may run
+-- between two tables. Then the state of the rings and the slices do not belong together: the clock
+-- of the dump would make every ring of CREATE EXTENSION due, and the slices that were just loaded
+-- would be truncated.
+--
+-- The first table of state that is loaded begins the restore (idem.loaded_table). From then on
+-- maintenance does nothing, and the functions for users fail with 58000. If one transaction loads
+-- all tables of state, its commit ends the restore. Otherwise idem_finish_restore does, because the
+-- state does not show whether all slices are loaded. A database in which the rows of state belong
+-- to different installations is being restored too. extension/src/ring/installation.rs decides.
+
+-- A restore can load slices before it loads any state. Functions of idem write no claim, external
+-- call or payload before they create a destination, and the load of the destinations begins the
+-- restore. So check the destinations first.
+CREATE FUNCTION idem.may_be_loading(slices regclass[]) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    slice  regclass;
+    loaded boolean;
+BEGIN
+    IF NOT EXISTS (SELECT FROM idem.destination) THEN
+        FOREACH slice IN ARRAY slices LOOP
+            EXECUTE format('SELECT EXISTS (SELECT FROM %s)', slice) INTO loaded;
+            IF loaded THEN
+                RETURN true;
+            END IF;
+        END LOOP;
+    END IF;
+    RETURN idem.is_restoring();
+END
+$$;
+COMMENT ON FUNCTION idem.may_be_loading(regclass[]) IS
+    'Returns whether the rows of the slices may be those of a restore. The caller holds ACCESS '
+    'EXCLUSIVE on the slices and is about to truncate them.';
+
+-- A sequence is restored after the rows that have its numbers.
+CREATE FUNCTION idem.lags_behind(sequence regclass, highest bigint) RETURNS boolean
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+RETURN highest OPERATOR(pg_catalog.>) COALESCE(pg_catalog.pg_sequence_last_value(sequence), 0);
+COMMENT ON FUNCTION idem.lags_behind(regclass, bigint) IS
+    'Returns whether a sequence has not reached this number.';
+
+CREATE FUNCTION idem.missing_of_restore() RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
+AS $$
+DECLARE
+    missing text;
+    slice   regclass;
+    found   boolean;
+BEGIN
+    SELECT format('the row of state in idem.%s', s.name) INTO missing
+      FROM unnest(ARRAY['clock', 'ring', 'pending_rotation', 'payload_rotation', 'installation',
+                        'relay']) AS s (name)
+     WHERE NOT EXISTS (SELECT FROM idem.loaded_table l WHERE l.name = s.name);
+    IF missing IS NOT NULL THEN
+        RETURN missing;
+    END IF;
+    IF EXISTS (SELECT FROM idem.installation i,
+                    LATERAL (SELECT c.installation FROM idem.clock c
+                             UNION ALL SELECT r.installation FROM idem.ring r
+                             UNION ALL SELECT p.installation FROM idem.pending_rotation p
+                             UNION ALL SELECT p.installation FROM idem.payload_rotation p) s
+                WHERE s.installation <> i.installation) THEN
+        RETURN 'the state of one installation: its rows belong to different installations';
+    END IF;
+    SELECT format('the destination %s of a message', p.destination) INTO missing
+      FROM (SELECT p.destination FROM idem.pending p
+            UNION SELECT l.destination FROM idem.dead_letter l) p
+     WHERE NOT EXISTS (SELECT FROM idem.destination d WHERE d.id = p.destination) LIMIT 1;
+    IF missing IS NOT NULL THEN
+        RETURN missing;
+    END IF;
+    SELECT format('the payload of a message, with seq %s in idem.payload_%s', p.seq,
+                  p.payload_slice) INTO missing
+      FROM idem.pending p
+     WHERE p.payload_slice IS NOT NULL
+       AND NOT EXISTS (SELECT FROM idem.payload_row b
+                        WHERE b.slice = p.payload_slice AND b.seq = p.seq) LIMIT 1;
+    IF missing IS NOT NULL THEN
+        RETURN missing;
+    END IF;
+    IF NOT EXISTS (SELECT FROM idem.destination) THEN
+        FOREACH slice IN ARRAY ARRAY(SELECT t.slice FROM idem.ring r,
+                                            unnest(r.slices) n,
+                                            unnest(idem.slice_tables(r.name, n)) AS t (slice)
+                                      WHERE r.name <> 'outbox') LOOP
+            EXECUTE format('SELECT EXISTS (SELECT FROM %s)', slice) INTO found;
+            IF found THEN
+                RETURN 'the rows of idem.destination';
+            END IF;
+        END LOOP;
+    END IF;
+    SELECT format('the partitions of relay "%s"', r.name) INTO missing FROM idem.relay r
+     WHERE r.dropped_at IS NULL
+       AND r.partitions <> (SELECT count(*) FROM idem.relay_partition p WHERE p.relay = r.id)
+     LIMIT 1;
+    IF missing IS NOT NULL THEN
+        RETURN missing;
+    END IF;
+    SELECT format('the value of the sequence %s', s.name) INTO missing
+      FROM (VALUES ('idem.outbox_seq'::regclass, (SELECT max(o.seq) FROM idem.outbox_row o)),
+                   ('idem.pending_seq', (SELECT max(p.seq) FROM idem.pending p)),
+                   ('idem.lease_token_seq', (SELECT max(p.token) FROM idem.pending p)),
+                   ('idem.progress_pos_seq', (SELECT max(p.pos) FROM idem.progress p)),
+                   ('idem.relay_id_seq', (SELECT max(nullif(r.id, 1)) FROM idem.relay r)))
+           AS s (name, highest)
+     WHERE idem.lags_behind(s.name, s.highest) LIMIT 1;
+    RETURN missing;
+END
+$$;
+COMMENT ON FUNCTION idem.missing_of_restore() IS
+    'Returns what a restore has not loaded yet, as far as it can be seen; null if nothing is '
+    'missing.';
+
+CREATE FUNCTION idem.check_restore() RETURNS TABLE (check_name text, status text, detail text)
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT 'restore',
+           CASE WHEN r.is_restoring THEN 'critical' ELSE 'ok' END,
+           CASE WHEN r.is_restoring
+                THEN 'the database is being restored: functions fail and maintenance does nothing. '
+                     'When pg_restore has ended without an error: SELECT idem_finish_restore()'
+                ELSE 'no restore is in progress' END
+      FROM idem.is_restoring() AS r (is_restoring);
+$$;
+COMMENT ON FUNCTION idem.check_restore() IS 'Reports a restore that is not finished.';
+
+CREATE FUNCTION idem.open_call() RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off
+AS $$
+DECLARE
+    found_call text;
+BEGIN
+    -- kind: 0 begun, 1 finished, 2 taken back, 3 failed for good. While a ring is opening, an event
+    -- is in two slices.
+    EXECUTE format($sql$
+        SELECT format('the call "%%s" of the message with the key %%s for destination "%%s"',
+                      e.step, e.key, d.name)
+          FROM (%s) e JOIN idem.destination d ON d.id = e.destination
+         GROUP BY e.key, e.destination, d.name, e.step
+        HAVING NOT bool_or(e.kind IN (1, 3))
+           AND count(DISTINCT e.event) FILTER (WHERE e.kind = 0)
+               > count(DISTINCT e.event) FILTER (WHERE e.kind = 2)
+         LIMIT 1
+        $sql$, (SELECT string_agg(format('SELECT * FROM %s', t.slice), ' UNION ALL ')
+                  FROM idem.ring r, unnest(r.slices) n,
+                       unnest((idem.slice_tables(r.name, n))[2:]) AS t (slice)))
+       INTO found_call;
+    RETURN found_call;
+END
+$$;
+COMMENT ON FUNCTION idem.open_call() IS
+    'Describes an external call that was begun and has no known result; null if there is none. '
+    'Reads the whole journal.';
+
+CREATE FUNCTION idem.check_read_committed(function_name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean THEN
+        RAISE EXCEPTION 'cannot execute % in a read-only transaction', function_name
+            USING ERRCODE = 'read_only_sql_transaction';
+    ELSIF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted')
+    THEN
+        RAISE EXCEPTION '% needs READ COMMITTED, but this transaction is %', function_name,
+            upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'invalid_transaction_state',
+                  HINT = 'Begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED.';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem.check_read_committed(text) IS
+    'Checks that the current transaction can write and reads the latest rows. Errors: 25000 (not '
+    'READ COMMITTED), 25006 (standby or read-only transaction).';

@@ -1,0 +1,33 @@
+-- The identity of the installation, and what a restore has loaded: see sql/internal/restore.sql.
+
+CREATE TABLE idem.installation (
+    id           int2 NOT NULL DEFAULT 1,
+    installation uuid NOT NULL DEFAULT pg_catalog.gen_random_uuid(),
+    CONSTRAINT installation_pkey PRIMARY KEY (id),
+    CONSTRAINT installation_is_one_row CHECK (id = 1)
+);
+COMMENT ON TABLE  idem.installation IS
+    'The identity of this installation of the extension. A dump keeps it.';
+COMMENT ON COLUMN idem.installation.installation IS
+    'A random id. Message ids of effects and idempotency keys of external calls are derived from '
+    'it, so that they differ between installations: see idem_new_installation. The rows of '
+    'idem.clock, idem.ring, idem.pending_rotation and idem.payload_rotation contain it too.';
+CREATE TRIGGER replace_row BEFORE INSERT ON idem.installation
+    FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
+ALTER TABLE idem.installation ENABLE ALWAYS TRIGGER replace_row;
+INSERT INTO idem.installation DEFAULT VALUES;
+
+-- This table is not dumped, because it describes this database.
+CREATE TABLE idem.loaded_table (
+    name text NOT NULL,
+    tx   xid8 NOT NULL,
+    CONSTRAINT loaded_table_pkey PRIMARY KEY (name, tx)
+);
+COMMENT ON TABLE  idem.loaded_table IS
+    'The tables of state that a restore has loaded since the last idem_finish_restore.';
+COMMENT ON COLUMN idem.loaded_table.tx IS 'The transaction that loaded the table.';
+CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.loaded_table
+    FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
+ALTER TABLE idem.loaded_table ENABLE ALWAYS TRIGGER publish;
+
+SELECT pg_catalog.pg_extension_config_dump('idem.installation', '');
