@@ -4,6 +4,7 @@ use crate::shared::is_preloading;
 use idem_core::limits::TRACEPARENT_BYTES;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 use std::ffi::CString;
+use std::time::Duration;
 
 /// What identifies a message: its id and its destination, or its id alone.
 #[derive(Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
@@ -35,6 +36,11 @@ pub static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>
 pub static MAX_DEAD_LETTERS: GucSetting<i32> = GucSetting::<i32>::new(100_000);
 pub static FILTER_MEMORY_MB: GucSetting<i32> = GucSetting::<i32>::new(64);
 pub static NAPTIME_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
+
+/// Returns the time between two passes of the worker.
+pub fn naptime() -> Duration {
+    Duration::from_millis(NAPTIME_MS.get() as u64)
+}
 
 /// Returns the trace context of the transaction. A value that is too long is ignored, because it
 /// could not be recorded with an effect.
@@ -91,9 +97,7 @@ pub fn define() {
         c"idem.fence_wait",
         c"How long CALL idem_maintain() waits for running transactions before a rotation step.",
         c"In milliseconds. A step waits for transactions that held a lock of claims when the step \
-          was first checked. If they take longer, the next CALL in the same session continues the \
-          wait, and a CALL in another session starts it again. In that case the value must exceed \
-          the duration of the longest such transaction. The worker waits without this limit.",
+          was first checked. If they take longer, the next CALL or the worker continues the wait.",
         &FENCE_WAIT_MS,
         0,
         3_600_000,

@@ -4,6 +4,8 @@
 
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init, pg_sys};
+use std::mem::size_of;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// The number of databases that can have counters. Further databases have no counters.
@@ -21,7 +23,7 @@ pub struct Database {
     /// The number of committed transactions that made messages available to a destination.
     pub receipts: AtomicU64,
     /// The time of the worker's last pass on the monotonic clock, in microseconds; 0 before the
-    /// first.
+    /// first, and without the extension.
     pub last_pass: AtomicI64,
     /// Whether messages are pending (see `pending::presence`). 0, the value at server start, means
     /// that there may be some.
@@ -42,17 +44,20 @@ pub struct Waiter {
 }
 
 pub struct Shared {
+    /// A random number that is different after each start or crash of the server.
+    run: u64,
     databases: [Database; DATABASES],
     pub waiters: [Waiter; WAITERS],
 }
 
-// SAFETY: the struct has only atomics. The latches are in shared memory, so their addresses are
-// valid in every process.
+// SAFETY: the struct has only atomics, and a number that never changes. The latches are in shared
+// memory, so their addresses are valid in every process.
 unsafe impl PGRXSharedMemory for Shared {}
 
 impl Default for Shared {
     fn default() -> Self {
         Shared {
+            run: random(),
             databases: std::array::from_fn(|_| Database {
                 oid: AtomicU32::new(0),
                 counters: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -85,6 +90,20 @@ pub fn is_preloading() -> bool {
 pub fn init() {
     pg_shmem_init!(SHARED);
     PRELOADED.store(true, Ordering::Relaxed);
+}
+
+fn random() -> u64 {
+    let mut number = 0_u64;
+    // SAFETY: fills the eight bytes of the number.
+    unsafe { pg_sys::pg_strong_random((&raw mut number).cast(), size_of::<u64>()) };
+    number
+}
+
+/// Returns a number that is different after each start or crash of the server, when no transaction
+/// id of a backend has its earlier meaning. Without preloading it is different in each session.
+pub fn server_run() -> u64 {
+    static OF_SESSION: OnceLock<u64> = OnceLock::new();
+    shared().map_or_else(|| *OF_SESSION.get_or_init(random), |shared| shared.run)
 }
 
 /// Returns the shared memory if the library was preloaded.
@@ -127,27 +146,28 @@ pub fn number_of(database: pg_sys::Oid) -> Option<usize> {
         .position(|place| place.oid.load(Ordering::SeqCst) == database.to_u32())
 }
 
-fn part_of(database: pg_sys::Oid) -> Option<&'static Database> {
+/// Returns the shared state of a database that has a slot.
+pub fn of(database: pg_sys::Oid) -> Option<&'static Database> {
     shared()?.databases.get(number_of(database)?)
 }
 
 /// Returns whether a backend of the database has used idem since the server started.
 pub fn is_known(database: pg_sys::Oid) -> bool {
-    part_of(database).is_some()
+    of(database).is_some()
 }
 
 /// Returns the databases that have a slot.
-pub fn known_databases() -> Vec<pg_sys::Oid> {
-    let oids = shared().into_iter().flat_map(|shared| &shared.databases);
-    oids.map(|database| database.oid.load(Ordering::SeqCst))
-        .filter(|&oid| oid != 0)
-        .map(pg_sys::Oid::from)
-        .collect()
+pub fn databases() -> impl Iterator<Item = (pg_sys::Oid, &'static Database)> {
+    let slots = shared().into_iter().flat_map(|shared| &shared.databases);
+    slots.filter_map(|database| {
+        let oid = database.oid.load(Ordering::SeqCst);
+        (oid != 0).then_some((pg_sys::Oid::from(oid), database))
+    })
 }
 
 /// Frees the slot of a dropped database. No backend is connected to such a database.
 pub fn forget(database: pg_sys::Oid) {
-    let Some(place) = part_of(database) else {
+    let Some(place) = of(database) else {
         return;
     };
     for counter in &place.counters {

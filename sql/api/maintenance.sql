@@ -6,18 +6,23 @@ CREATE PROCEDURE idem_maintain()
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    step pg_catalog.text;
-    done boolean;
+    step   pg_catalog.text;
+    done   boolean;
+    waited boolean;
 BEGIN
     FOREACH step IN ARRAY idem.maintenance_steps() LOOP
+        waited := false;
         FOR n IN 1 .. 64 LOOP
             -- The commit must not wait for a standby, because the step holds its locks until the
             -- commit has ended. This loses nothing: a standby that has the commit of a client also
             -- has each step that the client has seen.
             SET LOCAL synchronous_commit = local;
-            done := idem.maintain_step(step, true);
+            done := idem.maintain_step(step);
             COMMIT;
-            EXIT WHEN NOT done;
+            -- The wait holds no lock of maintenance, so other maintainers do other steps.
+            waited := NOT done AND NOT waited AND idem.wait_at_fence(step);
+            COMMIT;
+            EXIT WHEN NOT done AND NOT waited;
         END LOOP;
     END LOOP;
 END
@@ -155,6 +160,4 @@ $$;
 COMMENT ON FUNCTION idem_rotation_blockers() IS
     'Returns what the rotations wait for, with the oldest transaction of each ring first: '
     'sessions, prepared transactions (with gid; xact_start is the time at which they were '
-    'prepared) and relays. blocks: the step of the rotation that waits. A transaction that began '
-    'after this step is shown when it is older than one second: a maintenance process waits for '
-    'it if it first checked the step later.';
+    'prepared) and relays. blocks: the step of the rotation that waits.';

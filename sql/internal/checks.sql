@@ -9,6 +9,7 @@ DECLARE
     worker  record;
     pause   interval;
     waited  interval;
+    late    text;
 BEGIN
     check_name := 'worker';
     SELECT * INTO worker FROM idem.worker_state();
@@ -37,6 +38,16 @@ BEGIN
         status := CASE WHEN worker.since_pass > 5 * pause THEN 'critical' ELSE 'ok' END;
         detail := format('the last pass was %s ago', worker.since_pass)
                || CASE status WHEN 'ok' THEN '' ELSE ': see the server log' END;
+    END IF;
+    SELECT string_agg(format('%I (%s)', d.datname, p.since_pass), ', ' ORDER BY p.since_pass DESC)
+      INTO late
+      FROM idem.worker_passes() p JOIN pg_database d ON d.oid = p.database
+     WHERE p.since_pass > 5 * pause AND d.datallowconn AND d.datname <> current_database();
+    IF late IS NOT NULL THEN
+        status := CASE status WHEN 'ok' THEN 'warning' ELSE status END;
+        detail := detail || format('. Other databases have had no pass for too long: %s. See '
+                                   'idem.databases, max_worker_processes and the server log',
+                                   late);
     END IF;
     RETURN NEXT;
 END
@@ -117,10 +128,8 @@ COMMENT ON FUNCTION idem.check_due_times() IS
     'Reports leases that end in more than 25 hours and messages that are due in more than 366 '
     'days.';
 
--- A fence waits for the transactions that held the lock when its maintainer first checked the step.
--- A maintainer that checks the step later reads a new list, so a transaction that began after the
--- step can be in a list too. The function shows such a transaction when it is older than one
--- second: shorter transactions delay no rotation.
+-- A fence waits for the transactions that held the lock at the first check of the step. Before this
+-- check, it would wait for each transaction that holds the lock now.
 CREATE FUNCTION idem.rotation_blockers() RETURNS TABLE (
     ring             text,
     pid              integer,
@@ -134,40 +143,36 @@ CREATE FUNCTION idem.rotation_blockers() RETURNS TABLE (
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 AS $$
     WITH step AS (
-        SELECT r.name, r.emptying, r.slices[2] AS next,
-               c.zero_at + CASE WHEN r.opening THEN r.opened[r.slices[2] + 1]
-                                ELSE r.rotated_at END AS published_at
-          FROM idem.ring r CROSS JOIN idem.clock c WHERE r.opening OR r.emptying
+        SELECT r.name, r.emptying, r.slices[2] AS next, f.lockers
+          FROM idem.ring r
+          LEFT JOIN idem.fence f
+            ON f.name = 'ring ' || r.name AND f.step = idem.published_step(r)
+           AND f.server_run = idem.server_run()
+         WHERE r.opening OR r.emptying
     ), held AS (
         SELECT l.pid, l.relation, l.mode, l.virtualtransaction FROM pg_locks l
          WHERE l.locktype = 'relation' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
            AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
     ), blocked AS (
-        SELECT s.name, h.pid, h.virtualtransaction, s.published_at,
+        SELECT s.name, h.pid, h.virtualtransaction, false AS is_maintainer,
                CASE WHEN s.emptying THEN 'the fence before the TRUNCATE'
                     ELSE 'the fence before the slices rotate' END AS blocks
           FROM step s JOIN held h ON h.relation = 'idem.ring'::regclass
            AND h.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
                           'AccessExclusiveLock')
+         WHERE s.lockers IS NULL OR h.virtualtransaction = ANY (s.lockers)
         UNION ALL
-        SELECT s.name, h.pid, h.virtualtransaction, NULL,
+        SELECT s.name, h.pid, h.virtualtransaction, false,
                format('TRUNCATE of %s', h.relation::regclass)
           FROM step s JOIN held h ON h.relation = ANY (idem.slice_tables(s.name, s.next)::oid[])
          WHERE s.emptying
         UNION ALL
-        -- A session that holds this lock stops each step of maintainers, also the first step. The
-        -- worker holds it briefly, so the session is shown after one second. CALL idem_maintain()
-        -- also holds it while it waits at a fence. A ring that has begun a step then waits for the
-        -- transactions above, and not for this session.
-        SELECT r.name, h.pid, h.virtualtransaction, '-infinity',
-               CASE WHEN m.is_at_fence THEN 'the lock of maintenance, held during a wait at a fence'
-                    ELSE 'the lock of maintenance' END
+        -- A session that holds this lock stops each step of maintainers. A maintainer holds it
+        -- briefly, so the session is shown after one second.
+        SELECT r.name, h.pid, h.virtualtransaction, true, 'the lock of maintenance'
           FROM idem.ring r JOIN held h ON h.relation = 'idem.ring'::regclass
            AND h.mode = 'ShareUpdateExclusiveLock'
-         CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM pg_stat_activity a
-                                             WHERE a.pid = h.pid
-                                               AND a.wait_event_type = 'Extension')) m (is_at_fence)
-         WHERE CASE WHEN r.opening OR r.emptying THEN NOT m.is_at_fence ELSE idem.is_due(r) END
+         WHERE r.opening OR r.emptying OR idem.is_due(r)
     )
     SELECT DISTINCT b.name, b.pid, coalesce(a.usename, p.owner), a.application_name, a.state,
            coalesce(a.xact_start, p.prepared), p.gid, b.blocks
@@ -178,8 +183,7 @@ AS $$
                  JOIN pg_locks x ON x.locktype = 'transactionid' AND x.pid IS NULL
                                 AND x.transactionid = p.transaction)
         ON b.pid IS NULL AND x.virtualtransaction = b.virtualtransaction
-     WHERE b.published_at IS NULL OR a.xact_start IS NULL
-        OR a.xact_start <= b.published_at + interval '1 second'
+     WHERE NOT b.is_maintainer OR a.xact_start IS NULL
         OR a.xact_start <= clock_timestamp() - interval '1 second'
     UNION ALL
     SELECT r.name, NULL, NULL, NULL, NULL, NULL, NULL,

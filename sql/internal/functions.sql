@@ -118,12 +118,24 @@ CREATE FUNCTION idem.monotonic() RETURNS interval
 LANGUAGE c AS 'MODULE_PATHNAME', 'monotonic_wrapper';
 COMMENT ON FUNCTION idem.monotonic() IS 'Returns the monotonic clock of the system.';
 
-CREATE FUNCTION idem.fence(step text, wait boolean) RETURNS boolean
-LANGUAGE c AS 'MODULE_PATHNAME', 'fence_wrapper';
-COMMENT ON FUNCTION idem.fence(text, boolean) IS
-    'Returns true when all transactions have ended that held a lock of claims on idem.ring at the '
-    'first check of this step. wait: wait for these transactions for some time before returning '
-    'false.';
+CREATE FUNCTION idem.lockers(relation oid) RETURNS text[]
+LANGUAGE c AS 'MODULE_PATHNAME', 'lockers_wrapper';
+COMMENT ON FUNCTION idem.lockers(oid) IS
+    'Returns the transactions that hold a lock on the relation that conflicts with SHARE, as in '
+    'pg_locks.virtualtransaction. Errors: 25001 (in a transaction that published a state), 58000.';
+
+CREATE FUNCTION idem.still_running(lockers text[], wait_ms integer) RETURNS text[]
+LANGUAGE c AS 'MODULE_PATHNAME', 'still_running_wrapper';
+COMMENT ON FUNCTION idem.still_running(text[], integer) IS
+    'Returns those of these transactions that have not ended, as soon as all have ended or the '
+    'time has passed. A prepared transaction has not ended.';
+
+CREATE FUNCTION idem.server_run() RETURNS text
+LANGUAGE c AS 'MODULE_PATHNAME', 'server_run_wrapper';
+COMMENT ON FUNCTION idem.server_run() IS
+    'Returns what is different in each database and after each start or crash of the server, so '
+    'that virtual transaction ids of another database or of an earlier start are not used. If the '
+    'library is not preloaded, the result is also different in each session.';
 
 CREATE FUNCTION idem.invalidate(relation oid) RETURNS void
 LANGUAGE c AS 'MODULE_PATHNAME', 'invalidate_wrapper';
@@ -155,3 +167,9 @@ CREATE FUNCTION idem.worker_state() RETURNS TABLE (
 )
 LANGUAGE c AS 'MODULE_PATHNAME', 'worker_state_wrapper';
 COMMENT ON FUNCTION idem.worker_state() IS 'Returns the state of the worker for idem_health.';
+
+CREATE FUNCTION idem.worker_passes() RETURNS TABLE (database oid, since_pass interval)
+LANGUAGE c AS 'MODULE_PATHNAME', 'worker_passes_wrapper';
+COMMENT ON FUNCTION idem.worker_passes() IS
+    'Returns the databases of the server in which the worker has run a pass since the server '
+    'started, and the time since the last pass.';

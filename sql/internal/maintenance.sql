@@ -28,21 +28,21 @@ COMMENT ON FUNCTION idem.build_all_filters() IS
 
 -- Each step has its own IF, so that a missing function makes only its own step fail. With one
 -- expression for all steps, every step would fail.
-CREATE FUNCTION idem.run_step(step text, wait boolean) RETURNS boolean
+CREATE FUNCTION idem.run_step(step text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF idem.is_restoring() THEN
         RETURN false;
     ELSIF starts_with(step, 'ring ') THEN
-        RETURN idem.rotate(substr(step, 6), wait) IN ('opened', 'rotated', 'emptied');
+        RETURN idem.rotate(substr(step, 6)) IN ('opened', 'rotated', 'emptied');
     ELSIF step = 'clock' THEN
         PERFORM idem.keep_clock();
         RETURN false;
     ELSIF step = 'pending messages' THEN
         RETURN idem.rotate_pending();
     ELSIF step = 'payloads' THEN
-        RETURN idem.rotate_payloads(wait => run_step.wait);
+        RETURN idem.rotate_payloads();
     ELSIF step = 'progress' THEN
         RETURN idem.rotate_progress();
     ELSIF step = 'filters' THEN
@@ -52,7 +52,7 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value', HINT = 'See idem.maintenance_steps().';
 END
 $$;
-COMMENT ON FUNCTION idem.run_step(text, boolean) IS
+COMMENT ON FUNCTION idem.run_step(text) IS
     'Runs a maintenance step. Returns true if it changed something and may have more to do. Does '
     'nothing while the database is being restored.';
 
@@ -89,7 +89,7 @@ $$;
 COMMENT ON FUNCTION idem.warn_client(text, text) IS
     'Sends a warning to the client only, because the log already has this error.';
 
-CREATE FUNCTION idem.maintain_step(step text, wait boolean) RETURNS boolean
+CREATE FUNCTION idem.maintain_step(step text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -105,7 +105,7 @@ BEGIN
                          'idem_maintain().';
     END IF;
     BEGIN
-        done := idem.run_step(step, wait);
+        done := idem.run_step(step);
     EXCEPTION WHEN OTHERS THEN
         GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, problem = MESSAGE_TEXT;
     END;
@@ -117,7 +117,7 @@ BEGIN
     RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idem.maintain_step(text, boolean) IS
+COMMENT ON FUNCTION idem.maintain_step(text) IS
     'Runs one maintenance step. Returns true if the step may have more to do: commit, and call '
     'the function again. An error of the step is reported as a warning. Error: 25000 (not READ '
     'COMMITTED).';

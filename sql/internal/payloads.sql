@@ -3,8 +3,7 @@
 -- holds payloads, these payloads are copied to the current slice.
 --
 -- Each execution of idem.rotate_payloads does at most one short step. No step waits for a lock that
--- a claimer holds. With wait, the check for unused slices waits at its fence, if no other step is
--- possible.
+-- a claimer holds.
 
 CREATE FUNCTION idem.payload_table(slice integer) RETURNS regclass
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -22,8 +21,7 @@ COMMENT ON FUNCTION idem.payload_bytes(integer) IS
 
 CREATE FUNCTION idem.rotate_payloads(
     least_bytes bigint   DEFAULT 33554432,
-    quiet_time  interval DEFAULT '10 seconds',
-    wait        boolean  DEFAULT false
+    quiet_time  interval DEFAULT '10 seconds'
 ) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET jit = off
 AS $$
@@ -61,27 +59,22 @@ BEGIN
          WHERE x.id = 1;
         RETURN true;
     END IF;
-    IF idem.look_for_unused_payloads(r, sizes, quiet_time, false)
-       OR (is_full AND idem.move_payloads(r, next)) THEN
-        RETURN true;
-    END IF;
-    RETURN wait AND idem.look_for_unused_payloads(r, sizes, quiet_time, true);
+    RETURN idem.look_for_unused_payloads(r, sizes, quiet_time)
+        OR (is_full AND idem.move_payloads(r, next));
 EXCEPTION
     WHEN lock_not_available THEN
         RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idem.rotate_payloads(bigint, interval, boolean) IS
+COMMENT ON FUNCTION idem.rotate_payloads(bigint, interval) IS
     'Maintenance step: does one step for the slices of payloads: records that a slice is unused, '
     'truncates it, copies payloads, or rotates. least_bytes: the size of the current slice from '
     'which it rotates. quiet_time: the time between the check that a slice is unused and its '
-    'TRUNCATE, and between two checks. wait: wait for the fence, as idem.fence does. Returns true '
-    'if a step was done.';
+    'TRUNCATE, and between two checks. Returns true if a step was done.';
 
 -- The TRUNCATE follows some time after the slice became unused: TRUNCATE hides rows from older
 -- snapshots, and a dump that has begun needs the time to lock the tables that it reads. The step
--- also ends if the slice is in use again, because the next check may wait at a fence, and must not
--- do so while this lock is held.
+-- also ends if the slice is in use again, because it holds the lock on the slice until its commit.
 CREATE FUNCTION idem.empty_a_payload_slice(
     r          idem.payload_rotation,
     sizes      bigint[],
@@ -125,8 +118,7 @@ COMMENT ON FUNCTION idem.empty_a_payload_slice(idem.payload_rotation, bigint[], 
 CREATE FUNCTION idem.look_for_unused_payloads(
     r          idem.payload_rotation,
     sizes      bigint[],
-    quiet_time interval,
-    wait       boolean
+    quiet_time interval
 ) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -143,10 +135,9 @@ BEGIN
                        WHERE s <> r.current AND sizes[s + 1] > 0
                          AND r.unused_since[s + 1] = 'infinity') THEN
         RETURN false;
-    ELSIF NOT idem.fence('payloads rotated ' || r.rotations, wait) THEN
+    ELSIF NOT idem.fence('payloads', 'rotated ' || r.rotations, 'idem.ring') THEN
         RETURN false;
     END IF;
-    began := clock_timestamp();  -- the wait is not part of the check
     SELECT array_agg(DISTINCT p.payload_slice) INTO in_use
       FROM idem.pending p WHERE p.payload_slice IS NOT NULL;
     SELECT array_agg(CASE WHEN s = r.current OR sizes[s + 1] = 0
@@ -162,7 +153,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.look_for_unused_payloads(
-    idem.payload_rotation, bigint[], interval, boolean
+    idem.payload_rotation, bigint[], interval
 ) IS
     'Records which slices of payloads no pending message refers to; returns whether that changed.';
 

@@ -128,7 +128,21 @@ $$;
 COMMENT ON FUNCTION idem.rotate_slices(idem.ring) IS
     'Rotates the slices of a ring: current becomes sealed, next becomes current.';
 
-CREATE FUNCTION idem.rotate(ring_name text, wait boolean) RETURNS text
+-- The time is part of the step, because the number of rotations is set back when the state of a
+-- dump is restored into this database. It is a number, because the text of an interval depends on
+-- IntervalStyle.
+CREATE FUNCTION idem.published_step(r idem.ring) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT format('%s %s %s', CASE WHEN r.emptying THEN 'rotated' ELSE 'opened' END, r.rotations,
+                  (extract(epoch FROM CASE WHEN r.emptying THEN r.rotated_at
+                                           ELSE r.opened[r.slices[2] + 1] END)
+                   * 1000000)::bigint);
+$$;
+COMMENT ON FUNCTION idem.published_step(idem.ring) IS
+    'Returns the step of a ring that is opening or emptying after which its fence was listed.';
+
+CREATE FUNCTION idem.rotate(ring_name text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms'
 AS $$
 DECLARE
@@ -143,12 +157,10 @@ BEGIN
     LOCK TABLE idem.ring IN SHARE UPDATE EXCLUSIVE MODE;
     SELECT * INTO r FROM idem.ring x WHERE x.name = ring_name;
 
-    IF r.emptying THEN
-        -- The time is part of the name, because the number of rotations is set back when the state
-        -- of a dump is restored into this database.
-        IF NOT idem.fence(format('%s emptying %s %s', r.name, r.rotations, r.rotated_at), wait) THEN
-            RETURN 'waiting';
-        END IF;
+    IF (r.opening OR r.emptying)
+       AND NOT idem.fence('ring ' || r.name, idem.published_step(r), 'idem.ring') THEN
+        RETURN 'waiting';
+    ELSIF r.emptying THEN
         oldest_tables := idem.slice_tables(r.name, r.slices[2]);
         -- If the first lock is not granted soon, give up and retry later: other sessions queue
         -- behind the request. While the step holds this lock, it waits for no other lock.
@@ -169,10 +181,6 @@ BEGIN
         UPDATE idem.ring x SET emptying = false WHERE x.id = r.id;
         RETURN 'emptied';
     ELSIF r.opening THEN
-        IF NOT idem.fence(format('%s opening %s %s', r.name, r.rotations,
-                                 r.opened[r.slices[2] + 1]), wait) THEN
-            RETURN 'waiting';
-        END IF;
         PERFORM idem.rotate_slices(r);
         RETURN 'rotated';
     ELSIF r.name = 'outbox' THEN
@@ -194,11 +202,11 @@ EXCEPTION
         RETURN 'locked';
 END
 $$;
-COMMENT ON FUNCTION idem.rotate(text, boolean) IS
+COMMENT ON FUNCTION idem.rotate(text) IS
     'Does one step of the rotation of a ring, and returns it: opened, rotated or emptied. '
     'Otherwise returns why there was no step: idle (not due), waiting (for the fence), locked (a '
     'session reads the slice, or another maintainer is running), blocked (by a relay), restoring '
-    '(a restore may be loading the slice). wait: wait for the fence, as idem.fence does.';
+    '(a restore may be loading the slice).';
 
 CREATE FUNCTION idem.lock_out_claims() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'

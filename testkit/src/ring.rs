@@ -19,14 +19,25 @@ pub async fn make_due(session: &Session, ring: &str) -> Result<()> {
         .await
 }
 
-/// Tries the next step of a rotation, without waiting at the fence. Returns the executed step.
+/// Tries the next step of a rotation. Returns the executed step.
 ///
 /// # Errors
 /// Fails when the server returns an error.
 pub async fn rotate(session: &Session, ring: &str) -> Result<String> {
-    session
-        .text(&format!("SELECT idem.rotate('{ring}', false)"))
-        .await
+    session.text(&format!("SELECT idem.rotate('{ring}')")).await
+}
+
+/// Waits until a maintenance step waits at its fence.
+///
+/// # Errors
+/// Fails when the server returns an error, or when no step waits in time.
+pub async fn until_at_fence(session: &Session, step: &str) -> Result<()> {
+    until("the step waits at its fence", async || {
+        let waits =
+            format!("SELECT count(*) FROM idem.fence WHERE name = '{step}' AND lockers <> '{{}}'");
+        Ok(session.text(&waits).await? == "1")
+    })
+    .await
 }
 
 /// Rotates a ring once, while transactions run.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use idem_cluster::{Cluster, Install, Shutdown};
 use idem_testkit::ring::{SEALED, make_due, rotate};
-use idem_testkit::{Session, until};
+use idem_testkit::{DEADLINE, Session, until};
 
 /// Starts a server without a worker, so that only the test executes the steps of a rotation.
 fn server(name: &str) -> Result<Cluster> {
@@ -237,6 +237,15 @@ async fn i1_prepared_claim_holds_back_the_fence_across_a_restart() -> Result<()>
     assert_eq!(rotate(&consumer, "standard").await?, "opened");
     assert_eq!(rotate(&consumer, "standard").await?, "waiting");
 
+    // The time of the server's start is the same after a crash of a backend.
+    cluster.crash_backend(consumer.pid().await?)?;
+    cluster.wait_until_ready(DEADLINE)?;
+    let crashed = session(&cluster, "prepared").await?;
+    assert_eq!(
+        rotate(&crashed, "standard").await?,
+        "waiting",
+        "the prepared transaction holds back the fence after a crash"
+    );
     cluster.stop(Shutdown::Immediate)?;
     cluster.start()?;
     let consumer = session(&cluster, "prepared").await?;

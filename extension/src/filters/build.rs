@@ -14,27 +14,18 @@ use super::memory::{self, Filters, filters};
 use super::slice::place_of;
 use crate::errors::Result;
 use crate::pause::is_left_out;
-use crate::pg::{
-    Lockers, Table, estimated_rows, for_each_version, is_standby, try_with_exclusive_lock,
-};
+use crate::pg::{Table, estimated_rows, for_each_version, is_standby, try_with_exclusive_lock};
 use crate::ring::{self, Ring, Slice};
 use idem_core::MessageId;
 use idem_core::filter::{Building, ClaimHash, Description, Status, Tag};
 use pgrx::pg_sys;
-use std::cell::RefCell;
-use std::collections::HashMap;
+use pgrx::prelude::*;
 
 /// The smallest number of claims for which a filter is prepared: such a filter fills one chunk.
 const LEAST_CLAIMS: u64 = 1 << 15;
 /// A filter that passes more of the claims that are not in its slice is built again, if it has more
 /// claims than it was prepared for.
 const MOST_FALSE_POSITIVES: f64 = 0.01;
-
-thread_local! {
-    /// The transactions that each filter waits for, by the number of its state. The list is read
-    /// when the filter is prepared or later, so it may contain more transactions than needed.
-    static WAITING: RefCell<HashMap<(u32, u64), Lockers>> = RefCell::default();
-}
 
 /// The columns of a slice of the inbox.
 mod column {
@@ -119,33 +110,18 @@ fn has_ended(tag: Tag, building: &Building) -> bool {
     if is_left_out("filter: wait for writers") {
         return true;
     }
-    let key = (tag.table, building.number());
-    WAITING.with_borrow_mut(|waiting| {
-        waiting.retain(|(table, number), _| *table != tag.table || *number == key.1);
-        let lockers = waiting
-            .entry(key)
-            .or_insert_with(|| Lockers::of(pg_sys::Oid::from(tag.table)));
-        let has_ended = lockers.have_ended();
-        if has_ended {
-            waiting.remove(&key);
-        }
-        has_ended
-    })
-}
-
-/// Returns whether a filter waits in this backend for transactions that were writing to its slice.
-/// The list is kept, because the next maintainer would make a new list with later transactions.
-pub fn is_waiting() -> bool {
-    WAITING.with_borrow(|waiting| waiting.values().any(|lockers| !lockers.is_empty()))
-}
-
-/// Returns whether a filter that waits can be completed. Must be called in a transaction.
-pub fn can_continue() -> bool {
-    WAITING.with_borrow_mut(|waiting| {
-        waiting
-            .values_mut()
-            .any(|lockers| !lockers.is_empty() && lockers.have_ended())
-    })
+    let passed = Spi::get_one_with_args::<bool>(
+        "SELECT idem.fence($1, $2, $3)",
+        &[
+            format!("filter of {}", tag.table).into(),
+            format!("prepared {}", building.number()).into(),
+            pg_sys::Oid::from(tag.table).into(),
+        ],
+    );
+    match passed {
+        Ok(passed) => passed.unwrap_or_default(),
+        Err(e) => pgrx::error!("idem.fence: {e}"),
+    }
 }
 
 /// Adds every row of the slice to the filter and completes it.

@@ -8,7 +8,7 @@ mod inspect;
 mod memory;
 mod slice;
 
-pub use build::{build_next, can_continue, forget, invalidate, is_waiting};
+pub use build::{build_next, forget, invalidate};
 pub use inspect::{FilterState, filter_states};
 pub use memory::init;
 pub use slice::{ClaimHashes, SliceFilter};

@@ -19,7 +19,7 @@ mod walk;
 mod writer;
 
 pub use append::Appender;
-pub use fence::{Lockers, sleep_ms};
+pub use fence::{Locker, lockers_of, sleep_ms, still_running};
 pub use find_in::{FoundIn, find_in, scan_in};
 pub use hold::Hold;
 pub use insert::{Inserted, Inserter, insert_unique};

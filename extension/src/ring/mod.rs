@@ -11,9 +11,7 @@ mod version;
 
 pub use cache::{Entered, enter, entered, generation, look, refreshed, reread, ring_table};
 pub use clock::{Ran, monotonic_us, ran};
-pub use fence::{
-    fence_passed, fences_pending, invalidate, not_in_the_transaction_that_published, pass_fence,
-};
+pub use fence::{invalidate, lockers, not_in_the_transaction_that_published};
 pub use installation::{Installation, ensure_restored};
 pub use interval::interval;
 pub use version::check_version;

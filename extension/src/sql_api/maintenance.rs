@@ -4,15 +4,17 @@
 use super::Report;
 use crate::errors::given;
 use crate::filters::{self, FilterState};
+use crate::pg::{self, Locker};
 use crate::ring::{self, monotonic_us};
 use crate::settings;
-use crate::shared::{preloaded, this_database};
+use crate::shared::{self, Database, preloaded, this_database};
 use crate::stats;
 use pgrx::datum::Interval;
 use pgrx::iter::TableIterator;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 #[pg_extern(sql = false)]
 fn ran() -> Report<Interval> {
@@ -25,8 +27,32 @@ fn monotonic() -> Interval {
 }
 
 #[pg_extern(sql = false)]
-fn fence(step: Option<&str>, wait: Option<bool>) -> Report<bool> {
-    ring::pass_fence(given(step, "step")?, given(wait, "wait")?)
+fn lockers(relation: Option<pg_sys::Oid>) -> Report<Vec<String>> {
+    let lockers = ring::lockers(given(relation, "relation")?)?;
+    Ok(lockers.iter().map(Locker::to_string).collect())
+}
+
+#[pg_extern(sql = false)]
+fn still_running(
+    lockers: Option<Vec<Option<String>>>,
+    wait_ms: Option<i32>,
+) -> Report<Vec<String>> {
+    let listed = given(lockers, "lockers")?.into_iter().flatten();
+    let listed = listed.filter_map(|locker| locker.parse().ok()).collect();
+    let wait = Duration::from_millis(given(wait_ms, "wait_ms")?.max(0) as u64);
+    let remain = pg::still_running(listed, wait);
+    Ok(remain.iter().map(Locker::to_string).collect())
+}
+
+#[pg_extern(sql = false)]
+fn server_run() -> String {
+    // SAFETY: MyDatabaseId is set once, when the backend connects.
+    let database = unsafe { pg_sys::MyDatabaseId };
+    format!(
+        "{:x}.{database}",
+        shared::server_run(),
+        database = database.to_u32()
+    )
 }
 
 #[pg_extern(sql = false)]
@@ -124,8 +150,18 @@ fn worker_state() -> TableIterator<
         name!(naptime_ms, i32),
     ),
 > {
-    let last_pass =
-        this_database().map_or(0, |database| database.last_pass.load(Ordering::Relaxed));
-    let since_pass = (last_pass != 0).then(|| Interval::from_micros(monotonic_us() - last_pass));
+    let since_pass = this_database().and_then(since_pass);
     TableIterator::once((preloaded(), since_pass, settings::NAPTIME_MS.get()))
+}
+
+#[pg_extern(sql = false)]
+fn worker_passes()
+-> TableIterator<'static, (name!(database, pg_sys::Oid), name!(since_pass, Interval))> {
+    let passes = shared::databases().map(|(oid, database)| Some((oid, since_pass(database)?)));
+    TableIterator::new(passes.flatten())
+}
+
+fn since_pass(database: &Database) -> Option<Interval> {
+    let last_pass = database.last_pass.load(Ordering::Relaxed);
+    (last_pass != 0).then(|| Interval::from_micros(monotonic_us() - last_pass))
 }

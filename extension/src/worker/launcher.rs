@@ -4,7 +4,7 @@
 use super::end_on_sigterm;
 use crate::filters;
 use crate::pg::sleep_ms;
-use crate::settings;
+use crate::settings::{self, naptime};
 use crate::shared;
 use pgrx::bgworkers::{
     BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime, DynamicBackgroundWorker,
@@ -20,11 +20,8 @@ const RESTART: Duration = Duration::from_secs(5);
 /// The least time between two passes over a database in which no backend has used idem yet. A pass
 /// finds out whether the extension has been created.
 const DISCOVERY: Duration = Duration::from_secs(60);
-/// The maximum number of maintainers that work at the same time.
-const MAX_WORKING: usize = 2;
-/// The time after which a running maintainer is assumed to wait at a fence. Such a maintainer does
-/// no work, so other databases do not wait for it.
-const PASS_TIME: Duration = Duration::from_secs(1);
+/// The least number of maintainers that may run at the same time.
+const LEAST_AT_ONCE: usize = 2;
 /// The interval, in milliseconds, at which the launcher checks whether a maintainer has ended.
 const WATCH_MS: i64 = 100;
 
@@ -57,11 +54,10 @@ impl DatabaseState {
     /// because the interval becomes shorter when a backend or a maintainer first uses idem in the
     /// database.
     fn next_pass(&self, database: pg_sys::Oid) -> Option<Instant> {
-        let naptime = Duration::from_millis(settings::NAPTIME_MS.get() as u64);
         let pause = if shared::is_known(database) {
-            naptime
+            naptime()
         } else {
-            naptime.max(DISCOVERY)
+            naptime().max(DISCOVERY)
         };
         Some(self.last_start? + pause)
     }
@@ -71,13 +67,6 @@ impl DatabaseState {
         if self.running.as_ref().is_some_and(|run| !is_running(run)) {
             self.running = None;
         }
-    }
-
-    fn is_at_work(&self) -> bool {
-        self.running.is_some()
-            && self
-                .last_start
-                .is_some_and(|start| start.elapsed() < PASS_TIME)
     }
 }
 
@@ -101,7 +90,7 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
             databases.entry(oid).or_default();
         }
         databases.values_mut().for_each(DatabaseState::forget_ended);
-        let mut running = databases
+        let running = databases
             .values()
             .filter(|database| database.running.is_some())
             .count();
@@ -109,26 +98,23 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
             // SAFETY: no handle points into the context.
             unsafe { handles.reset() };
         }
-        let mut at_work = databases
-            .values()
-            .filter(|database| database.is_at_work())
-            .count();
         let now = Instant::now();
-        for (&oid, database) in &mut databases {
-            if at_work >= MAX_WORKING
-                || running >= most_at_once()
-                || database.running.is_some()
-                || database.next_pass(oid).is_some_and(|next| next > now)
-            {
-                continue;
-            }
+        let mut due: Vec<_> = databases
+            .iter_mut()
+            .filter(|(oid, database)| {
+                database.running.is_none()
+                    && database.next_pass(**oid).is_none_or(|next| next <= now)
+            })
+            .collect();
+        // Begin with the database that has waited for the longest time, so that each gets its turn.
+        due.sort_by_key(|(_, database)| database.last_start);
+        for (&oid, database) in due.into_iter().take(most_at_once().saturating_sub(running)) {
             // SAFETY: the context lives as long as this function.
             database.running = unsafe { handles.switch_to(|_| start_maintainer(oid)) };
-            running += usize::from(database.running.is_some());
-            at_work += usize::from(database.running.is_some());
             database.last_start = Some(now);
         }
-        let nap = if running > 0 {
+        let is_running = |database: &DatabaseState| database.running.is_some();
+        let nap = if databases.values().any(is_running) {
             WATCH_MS
         } else {
             let next = databases
@@ -144,12 +130,12 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
     }
 }
 
-/// Returns the maximum number of maintainers, including maintainers that wait at a fence: half of
-/// max_worker_processes, which all background workers of the server share.
+/// Returns the maximum number of maintainers: half of max_worker_processes, which all background
+/// workers of the server share.
 fn most_at_once() -> usize {
     // SAFETY: max_worker_processes is set once, when the server starts.
     let all_workers = unsafe { pg_sys::max_worker_processes };
-    (all_workers as usize / 2).max(MAX_WORKING)
+    (all_workers as usize / 2).max(LEAST_AT_ONCE)
 }
 
 fn is_running(worker: &DynamicBackgroundWorker) -> bool {
@@ -189,7 +175,7 @@ fn served_databases() -> Vec<pg_sys::Oid> {
         .collect();
     // Read this list before the scan, so that a database that is created in between does not count
     // as dropped.
-    let mut dropped = shared::known_databases();
+    let mut dropped: Vec<_> = shared::databases().map(|(oid, _)| oid).collect();
     let mut found = Vec::new();
     // SAFETY: the scan reads a shared catalog in a transaction of its own, as the autovacuum
     // launcher does.

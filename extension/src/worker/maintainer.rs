@@ -1,11 +1,10 @@
 //! The maintainer: a process that runs the due maintenance steps of one database and then ends.
 
 use super::end_on_sigterm;
-use crate::filters;
 use crate::pg::sleep_ms;
-use crate::ring::{check_version, fence_passed, fences_pending, monotonic_us};
-use crate::settings;
-use crate::shared::this_database;
+use crate::ring::{check_version, monotonic_us};
+use crate::settings::naptime;
+use crate::shared::{self, this_database};
 use pgrx::bgworkers::{BackgroundWorker, SignalWakeFlags};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -14,8 +13,10 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The interval, in milliseconds, at which a waiting rotation checks its fence, and a waiting
-/// filter the transactions that it waits for.
+/// How long a maintainer waits at fences after its last step. Most transactions with claims are
+/// shorter. When one is longer, the next maintainer continues the wait.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The interval, in milliseconds, at which a maintainer checks the fences that it waits at.
 const FENCE_MS: i64 = 50;
 
 #[pg_guard]
@@ -23,10 +24,8 @@ const FENCE_MS: i64 = 50;
 pub extern "C-unwind" fn idem_maintainer_main(database: pg_sys::Datum) {
     end_on_sigterm();
     BackgroundWorker::attach_signal_handlers(SignalWakeFlags::SIGHUP);
-    BackgroundWorker::connect_worker_to_spi_by_oid(
-        Some(pg_sys::Oid::from(database.value() as u32)),
-        None,
-    );
+    let database = pg_sys::Oid::from(database.value() as u32);
+    BackgroundWorker::connect_worker_to_spi_by_oid(Some(database), None);
     // Override settings of the database that would change what a step sees, or whether it can
     // write.
     for (name, value) in [
@@ -46,12 +45,27 @@ pub extern "C-unwind" fn idem_maintainer_main(database: pg_sys::Datum) {
             );
         }
     }
+    let started = Instant::now();
+    let mut last_step = None;
     loop {
         match pass() {
-            Pass::NotInstalled => return,
-            Pass::Done => continue,
-            Pass::Nothing if fences_pending() || filters::is_waiting() => wait_for_transactions(),
-            Pass::Nothing => return,
+            Pass::NotInstalled => {
+                if let Some(known) = shared::of(database) {
+                    known.last_pass.store(0, Ordering::Relaxed);
+                }
+                return;
+            }
+            // Other databases wait for the place of this process. The launcher starts the next
+            // maintainer at once if no other database waits.
+            Pass::Done if started.elapsed() >= naptime() => return,
+            Pass::Done => last_step = Some(Instant::now()),
+            Pass::Nothing => {
+                let is_patient = last_step.is_some_and(|at: Instant| at.elapsed() < PATIENCE);
+                if !is_patient || !waits_at_fence() {
+                    return;
+                }
+                sleep_ms(FENCE_MS);
+            }
         }
     }
 }
@@ -64,8 +78,12 @@ enum Pass {
     Nothing,
 }
 
+fn waits_at_fence() -> bool {
+    transaction(|| Spi::get_one("SELECT idem.waits_at_fence()")).unwrap_or_default()
+}
+
 /// Runs every step once, each in its own transaction. `idem.maintain_step` stores the error of a
-/// step and does not raise it, so this process continues and keeps the fences that it waits for.
+/// step and does not raise it, so this process continues.
 fn pass() -> Pass {
     if !transaction(|| Ok(Some(version_is_served()))).unwrap_or_default() {
         return Pass::NotInstalled;
@@ -78,10 +96,7 @@ fn pass() -> Pass {
     let mut pass = Pass::Nothing;
     for step in steps {
         let run = || {
-            Spi::get_one_with_args::<bool>(
-                "SELECT idem.maintain_step($1, false)",
-                &[step.as_str().into()],
-            )
+            Spi::get_one_with_args::<bool>("SELECT idem.maintain_step($1)", &[step.as_str().into()])
         };
         match transaction(run) {
             None => return Pass::NotInstalled,
@@ -110,18 +125,6 @@ fn version_is_served() -> bool {
         ErrorReport::from(refusal).report(PgLogLevel::WARNING);
     }
     false
-}
-
-/// Waits until a fence has passed or a filter can be completed, or until the next pass is due.
-fn wait_for_transactions() {
-    let next_pass = Instant::now() + Duration::from_millis(settings::NAPTIME_MS.get() as u64);
-    loop {
-        sleep_ms(FENCE_MS);
-        let is_over = BackgroundWorker::transaction(|| fence_passed() || filters::can_continue());
-        if is_over || Instant::now() >= next_pass {
-            return;
-        }
-    }
 }
 
 /// Runs one transaction. Returns `None` if the extension does not exist or is being dropped. It

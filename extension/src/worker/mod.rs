@@ -2,9 +2,10 @@
 //!
 //! The launcher starts with the server and is not connected to a database. For each database it
 //! repeatedly starts a maintainer that connects, runs the due steps and ends: a permanent
-//! connection would block DROP DATABASE. A maintainer stays connected while steps have work, and
-//! while a rotation waits at its fence. During this wait DROP DATABASE is also blocked by the
-//! transaction that the fence waits for. Launcher and maintainers run on the primary only.
+//! connection would block DROP DATABASE. A maintainer ends when no step has work. It waits only
+//! briefly at a fence: the list of the fence is stored, so the next maintainer continues the wait,
+//! and databases with long transactions do not use up the processes of the server. Launcher and
+//! maintainers run on the primary only.
 
 mod launcher;
 mod maintainer;

@@ -342,7 +342,7 @@ async fn payload_slices_rotate_beside_an_open_receiver() -> Result<()> {
     receive(&session, "c", "").await?;
     assert_eq!(sizes(&session).await?, "1100", "the next slice is empty");
     session.run("SET statement_timeout = '5s'").await?;
-    let step = "SELECT idem.rotate_payloads(1, '0', true)";
+    let step = "SELECT idem.rotate_payloads(1, '0')";
     assert_eq!(session.text(step).await?, "t");
     let current = "SELECT current FROM idem.payload_rotation";
     assert_eq!(session.text(current).await?, "2");
@@ -368,7 +368,7 @@ async fn i11_step_ends_when_a_payload_slice_is_used_again() -> Result<()> {
         .await?;
     writer.run("BEGIN").await?;
     receive(&writer, "c", "").await?;
-    let step = "SELECT idem.rotate_payloads(1, '0', true)";
+    let step = "SELECT idem.rotate_payloads(1, '0')";
     assert_eq!(session.text(step).await?, "t");
     let unused = "SELECT unused_since[1] FROM idem.payload_rotation";
     assert_eq!(session.text(unused).await?, "infinity");

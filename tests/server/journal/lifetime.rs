@@ -27,10 +27,7 @@ async fn server(name: &str) -> Result<(Cluster, Session)> {
 }
 
 async fn rotate(session: &Session, step: &str) -> Result<()> {
-    assert_eq!(
-        session.text("SELECT idem.rotate('standard', true)").await?,
-        step
-    );
+    assert_eq!(session.text("SELECT idem.rotate('standard')").await?, step);
     Ok(())
 }
 
@@ -143,9 +140,7 @@ async fn i1_old_and_new_ring_state_do_not_both_begin_a_call() -> Result<()> {
         make_due(&session, "standard").await?;
         rotate(&session, "opened").await?;
         assert_eq!(
-            session
-                .text("SELECT idem.rotate('standard', false)")
-                .await?,
+            session.text("SELECT idem.rotate('standard')").await?,
             "waiting"
         );
         // This transaction begins after the list of the fence was made, so the rotation does not
@@ -201,7 +196,7 @@ async fn i3_events_of_a_forgotten_call_are_not_mixed_in() -> Result<()> {
     rotate(&session, "opened").await?;
     pin.run("BEGIN; SELECT idem_try_claim('pin', 'orders')")
         .await?;
-    let poll = "SELECT idem.rotate('standard', false)";
+    let poll = "SELECT idem.rotate('standard')";
     assert_eq!(session.text(poll).await?, "waiting");
     // This transaction is not in the list of the fence, so the slices rotate while it is open.
     reader

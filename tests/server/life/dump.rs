@@ -76,7 +76,7 @@ async fn fill(session: &Session, step: &str) -> Result<()> {
     );
     make_due(session, "standard").await?;
     loop {
-        if session.text("SELECT idem.rotate('standard', true)").await? == step {
+        if session.text("SELECT idem.rotate('standard')").await? == step {
             return Ok(());
         }
     }
@@ -353,15 +353,12 @@ async fn i1_dump_during_a_rotation_keeps_every_claim() -> Result<()> {
     assert_eq!(record(&session, "m1").await?, "t");
     make_due(&session, "standard").await?;
     for step in ["opened", "rotated"] {
-        assert_eq!(
-            session.text("SELECT idem.rotate('standard', true)").await?,
-            step
-        );
+        assert_eq!(session.text("SELECT idem.rotate('standard')").await?, step);
     }
     dump.run("BEGIN; LOCK TABLE idem.inbox_standard_2 IN ACCESS SHARE MODE")
         .await?;
     assert_eq!(
-        session.text("SELECT idem.rotate('standard', true)").await?,
+        session.text("SELECT idem.rotate('standard')").await?,
         "locked"
     );
     assert_eq!(
@@ -372,7 +369,7 @@ async fn i1_dump_during_a_rotation_keeps_every_claim() -> Result<()> {
     assert_eq!(claim(&session, "m2").await?, "t");
     dump.run("COMMIT").await?;
     assert_eq!(
-        session.text("SELECT idem.rotate('standard', true)").await?,
+        session.text("SELECT idem.rotate('standard')").await?,
         "emptied"
     );
     Ok(())

@@ -42,7 +42,7 @@ const BROKEN: [Broken; 4] = [
     },
     Broken {
         step: "payloads",
-        fails_with: "function idem.rotate_payloads(wait => boolean) does not exist",
+        fails_with: "function idem.rotate_payloads() does not exist",
         break_it: "ALTER FUNCTION idem.rotate_payloads RENAME TO rotated_payloads",
         mend_it: "ALTER FUNCTION idem.rotated_payloads RENAME TO rotate_payloads",
     },
@@ -343,10 +343,9 @@ async fn i11_failing_step_loses_no_fence() -> Result<()> {
     until(
         "the maintainer waits at the fence while another step fails",
         async || {
-            let maintainers = "SELECT count(*) FROM pg_stat_activity
-                            WHERE backend_type = 'idem maintainer' AND datname = 'shop'
-                            AND wait_event = 'Extension'";
-            Ok(logged(&cluster, &BROKEN[3])? >= 1 && session.text(maintainers).await? == "1")
+            let waits = "SELECT count(*) FROM idem.fence
+                          WHERE name = 'ring standard' AND lockers <> '{}'";
+            Ok(logged(&cluster, &BROKEN[3])? >= 1 && session.text(waits).await? == "1")
         },
     )
     .await?;
@@ -359,6 +358,37 @@ async fn i11_failing_step_loses_no_fence() -> Result<()> {
     )
     .await?;
     late.run("COMMIT").await
+}
+
+/// I11. Goal: a maintainer continues the wait of an earlier one, which has ended. So a transaction
+/// that began after the fence does not delay the rotation. IntervalStyle makes no difference.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i11_next_maintainer_continues_the_fence() -> Result<()> {
+    let cluster = server("next-maintainer")?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
+    let (early, late, next) = (
+        Session::superuser(&cluster, "shop").await?,
+        Session::superuser(&cluster, "shop").await?,
+        Session::superuser(&cluster, "shop").await?,
+    );
+    next.run("SET IntervalStyle = 'iso_8601'").await?;
+    let rotate = "SELECT idem.rotate('standard')";
+    assert_eq!(claim(&session, "m1").await?, "t");
+    early.run("BEGIN").await?;
+    assert_eq!(claim(&early, "early").await?, "t");
+    make_due(&session, "standard").await?;
+    assert_eq!(session.text(rotate).await?, "opened");
+    assert_eq!(session.text(rotate).await?, "waiting");
+    drop(session);
+    late.run("BEGIN").await?;
+    assert_eq!(claim(&late, "late").await?, "t");
+    assert_eq!(next.text(rotate).await?, "waiting", "early is open");
+    early.run("COMMIT").await?;
+    assert_eq!(next.text(rotate).await?, "rotated", "late began later");
+    assert_eq!(next.text(rotate).await?, "waiting", "late has entered");
+    late.run("COMMIT").await?;
+    assert_eq!(next.text(rotate).await?, "emptied");
+    Ok(())
 }
 
 /// I11. Goal: a pass without a due step takes no lock that conflicts with the lock of another
@@ -374,7 +404,7 @@ async fn i11_idle_pass_waits_for_no_lock() -> Result<()> {
         .await?;
     for ring in ["short", "standard", "long", "outbox"] {
         let step = session
-            .text(&format!("SELECT idem.rotate('{ring}', true)"))
+            .text(&format!("SELECT idem.rotate('{ring}')"))
             .await?;
         assert_eq!(
             step, "idle",
@@ -391,7 +421,7 @@ async fn i11_emptying_a_slice_waits_for_one_lock_only() -> Result<()> {
     let cluster = server("emptying")?;
     let session = Session::in_database_with_idem(&cluster, "shop").await?;
     let reader = Session::superuser(&cluster, "shop").await?;
-    let rotate = "SELECT idem.rotate('standard', false)";
+    let rotate = "SELECT idem.rotate('standard')";
     make_due(&session, "standard").await?;
     assert_eq!(session.text(rotate).await?, "opened");
     assert_eq!(session.text(rotate).await?, "rotated");

@@ -97,9 +97,7 @@ async fn i1_i3_standby_reads_and_continues_after_promotion() -> Result<()> {
     // The primary is killed during a rotation.
     make_due(&on_primary, "standard").await?;
     assert_eq!(
-        on_primary
-            .text("SELECT idem.rotate('standard', true)")
-            .await?,
+        on_primary.text("SELECT idem.rotate('standard')").await?,
         "opened"
     );
     assert_eq!(record(&on_primary, "last").await?, "t");

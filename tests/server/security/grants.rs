@@ -266,7 +266,8 @@ async fn i9_each_kind_can_execute_only_its_functions() -> Result<()> {
                     name == format!("granted_{kind}")
                         || (["monitor", "admin"].contains(&kind) && behind_views.contains(&name))
                         || (kind == "admin"
-                            && ["maintain_step", "maintenance_steps"].contains(&name))
+                            && ["maintain_step", "maintenance_steps", "wait_at_fence"]
+                                .contains(&name))
                         || name == FOR_CONSTRAINTS
                 }
                 None => api_name(&function.signature).is_some_and(|name| granted.contains(&name)),
