@@ -276,7 +276,10 @@ impl From<Error> for ErrorReport {
                      level"
                 ),
             )
-            .set_hint("Begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED."),
+            .set_hint(
+                "Begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED, or SET \
+                 default_transaction_isolation = 'read committed'.",
+            ),
             Error::Corrupt(what) => report(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED, what.into()),
         }
     }

@@ -15,6 +15,7 @@ DECLARE
     p       idem.retry_policy := idem.default_policy(0);
     pattern text;
 BEGIN
+    PERFORM idem.check_transaction('idem_configure_retries()');
     p.max_attempts := coalesce(idem_configure_retries.max_attempts, p.max_attempts);
     p.base := coalesce(idem_configure_retries.base, p.base);
     p.factor := coalesce(idem_configure_retries.factor, p.factor);
@@ -64,7 +65,8 @@ COMMENT ON FUNCTION idem_configure_retries(
     'days, default 10 minutes). jitter: the share of the back-off that is random, 0 to 1 (default '
     '0.2). final_errors: LIKE patterns (default none); a message is not retried after an error '
     'that matches one of them. An argument that is null or omitted gets its default. Errors: '
-    '22004 (null argument), 22023 (invalid argument), 25006 (standby or read-only transaction).';
+    '22004 (null argument), 22023 (invalid argument), 25000 (not READ COMMITTED), 25006 (standby or '
+    'read-only transaction).';
 
 CREATE FUNCTION idem_bury(
     id           text,
@@ -97,7 +99,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'A key has 1 to 1024 bytes, type and content_type 1 to 255.';
     END IF;
-    PERFORM idem.check_lease_transaction();
+    PERFORM idem.check_transaction('idem_bury()');
     table_number := idem.enter_pending();
     p := idem.held_pending(table_number, idem_bury.id, idem_bury.destination, idem_bury.token);
     PERFORM idem.check_letter_room(idem_bury.destination, payload);
@@ -178,7 +180,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Give the queue, subject or topic of the message, of 1 to 1024 bytes.';
     END IF;
-    PERFORM idem.check_lease_transaction();
+    PERFORM idem.check_transaction('idem_reject()');
     identity := coalesce(
         idem_reject.id,
         idem.hash_of_message(source, headers, idem_reject.key, idem_reject.type, payload)::text);
@@ -254,7 +256,7 @@ BEGIN
     -- These two calls only check the arguments. They come first, so that a wrong argument is
     -- reported at every isolation level.
     PERFORM idem.key_of(idem_requeue.id), idem.find_destination(idem_requeue.destination);
-    PERFORM idem.check_lease_transaction();
+    PERFORM idem.check_transaction('idem_requeue()');
     table_number := idem.enter_pending();
     p := idem.find_pending(table_number, idem.key_of(idem_requeue.id),
                            idem.find_destination(idem_requeue.destination));
@@ -286,7 +288,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM idem.key_of(idem_discard.id), idem.find_destination(idem_discard.destination);
-    PERFORM idem.check_lease_transaction();
+    PERFORM idem.check_transaction('idem_discard()');
     IF (idem.find_letter(idem_discard.id, idem_discard.destination, false)).key IS NULL THEN
         RETURN false;
     END IF;
@@ -385,7 +387,7 @@ BEGIN
     PERFORM idem.key_of(idem_forward.id),
             idem.find_destination(idem_forward.destination),
             idem.check_topic(idem_forward.topic);
-    PERFORM idem.check_lease_transaction(), idem.check_has_relay();
+    PERFORM idem.check_transaction('idem_forward()'), idem.check_has_relay();
     IF (idem.find_letter(idem_forward.id, idem_forward.destination, false)).key IS NULL THEN
         RETURN NULL;
     END IF;

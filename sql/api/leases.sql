@@ -63,7 +63,7 @@ DECLARE
     p            idem.pending_0;
 BEGIN
     PERFORM idem.check_lease(lease);
-    PERFORM idem.check_lease_transaction();
+    PERFORM idem.check_transaction('idem_extend()');
     table_number := idem.enter_pending();
     p := idem.held_pending(table_number, idem_extend.id, idem_extend.destination,
                            idem_extend.token);
@@ -113,7 +113,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Give the reason why the message must not be retried.';
     END IF;
-    PERFORM idem.check_lease_transaction();
+    PERFORM idem.check_transaction('idem_release()');
     table_number := idem.enter_pending();
     p := idem.held_pending(table_number, idem_release.id, idem_release.destination,
                            idem_release.token);

@@ -215,6 +215,7 @@ AS $$
 DECLARE
     this idem.relay := idem.check_relay(idem_relay_unpark.relay, 0);
 BEGIN
+    PERFORM idem.check_transaction('idem_relay_unpark()');
     IF message_id IS NULL THEN
         RAISE EXCEPTION 'message_id must not be null' USING ERRCODE = 'null_value_not_allowed';
     END IF;
@@ -230,8 +231,8 @@ END
 $$;
 COMMENT ON FUNCTION idem_relay_unpark(text, uuid) IS
     'Unparks an effect, so that its relay delivers it next. Returns false if no effect with this '
-    'message id is parked. Errors: 22004 (null argument), 42704 (no such relay), 25006 (standby '
-    'or read-only transaction).';
+    'message id is parked. Errors: 22004 (null argument), 42704 (no such relay), 25000 (not READ '
+    'COMMITTED), 25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_relay_unpark_all(
     relay       text,
@@ -253,10 +254,10 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem_relay_unpark_all(text, text, integer) IS
-    'Unparks effects, so that their relay delivers them next: the oldest ones, at most '
-    'max_effects (1 to 10,000), with an error that matches the LIKE pattern error_like. Returns '
-    'their number. Errors: 22004 (null argument), 22023 (invalid argument), 42704 (no such '
-    'relay), 25006 (standby or read-only transaction).';
+    'Unparks effects, so that their relay delivers them next: the oldest ones, at most max_effects '
+    '(1 to 10,000), with an error that matches the LIKE pattern error_like. Returns their number. '
+    'Errors: 22004 (null argument), 22023 (invalid argument), 42704 (no such relay), 25000 (not '
+    'READ COMMITTED), 25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_relay_discard(relay text, message_id uuid) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -264,6 +265,7 @@ AS $$
 DECLARE
     this idem.relay := idem.check_relay(idem_relay_discard.relay, 0);
 BEGIN
+    PERFORM idem.check_transaction('idem_relay_discard()');
     IF message_id IS NULL THEN
         RAISE EXCEPTION 'message_id must not be null' USING ERRCODE = 'null_value_not_allowed';
     END IF;
@@ -275,8 +277,8 @@ $$;
 COMMENT ON FUNCTION idem_relay_discard(text, uuid) IS
     'Deletes a parked effect, so that this relay never delivers it. Returns false if no effect '
     'with this message id is parked. An effect of a batch that is not acknowledged yet can be '
-    'delivered again. Errors: 22004 (null argument), 42704 (no such relay), 25006 (standby or '
-    'read-only transaction).';
+    'delivered again. Errors: 22004 (null argument), 42704 (no such relay), 25000 (not READ '
+    'COMMITTED), 25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_relay_discard_all(
     relay       text,
@@ -293,8 +295,8 @@ $$;
 COMMENT ON FUNCTION idem_relay_discard_all(text, text, integer) IS
     'Deletes parked effects of a relay: the oldest ones, at most max_effects (1 to 10,000), with '
     'an error that matches the LIKE pattern error_like. Returns their number. Errors: 22004 (null '
-    'argument), 22023 (invalid argument), 42704 (no such relay), 25006 (standby or read-only '
-    'transaction).';
+    'argument), 22023 (invalid argument), 42704 (no such relay), 25000 (not READ COMMITTED), 25006 '
+    '(standby or read-only transaction).';
 
 CREATE FUNCTION idem_create_relay(
     name        text,
@@ -308,6 +310,7 @@ DECLARE
     new_id integer;
     seq_now bigint;
 BEGIN
+    PERFORM idem.check_transaction('idem_create_relay()');
     IF name IS NULL OR partitions IS NULL OR from_oldest IS NULL THEN
         RAISE EXCEPTION 'name, partitions and from_oldest must not be null'
             USING ERRCODE = 'null_value_not_allowed';
@@ -338,8 +341,8 @@ COMMENT ON FUNCTION idem_create_relay(text, integer, boolean) IS
     'Creates a relay. It reads every effect that is recorded from now on or, if from_oldest is '
     'true, from the oldest effect in the outbox. name: 1 to 255 bytes. partitions (1 to 256): the '
     'effects of one key are in one partition and are delivered in order. Errors: 22004 (null '
-    'argument), 22023 (invalid argument), 42710 (the relay already exists), 25006 (standby or '
-    'read-only transaction).';
+    'argument), 22023 (invalid argument), 42710 (the relay already exists), 25000 (not READ '
+    'COMMITTED), 25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_drop_relay(name text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -347,6 +350,7 @@ AS $$
 DECLARE
     this idem.relay := idem.check_relay(idem_drop_relay.name, 0);
 BEGIN
+    PERFORM idem.check_transaction('idem_drop_relay()');
     -- The row of the relay that CREATE EXTENSION creates is kept, because a restore would create
     -- that relay again.
     IF this.id = 1 THEN
@@ -359,9 +363,9 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem_drop_relay(text) IS
-    'Drops a relay with its delayed and its parked effects. The outbox no longer keeps effects '
-    'for it. Errors: 22004 (null argument), 42704 (no such relay), 25006 (standby or read-only '
-    'transaction).';
+    'Drops a relay with its delayed and its parked effects. The outbox no longer keeps effects for '
+    'it. Errors: 22004 (null argument), 42704 (no such relay), 25000 (not READ COMMITTED), 25006 '
+    '(standby or read-only transaction).';
 
 CREATE FUNCTION idem_repair_relays() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp

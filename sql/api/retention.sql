@@ -9,6 +9,7 @@ DECLARE
     longest interval;
     number  integer;
 BEGIN
+    PERFORM idem.check_transaction('idem_configure()');
     IF destination IS NULL OR retention IS NULL THEN
         RAISE EXCEPTION 'destination and retention must not be null'
             USING ERRCODE = 'null_value_not_allowed';
@@ -46,11 +47,6 @@ BEGIN
                                 WHEN d.ring = 2 THEN idem.ran()
                                 ELSE d.left_long END
      WHERE d.id = number;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'destination "%" was created after the snapshot of this transaction',
-            destination
-            USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
-    END IF;
 END
 $$;
 COMMENT ON FUNCTION idem_configure(text, interval) IS
@@ -58,8 +54,8 @@ COMMENT ON FUNCTION idem_configure(text, interval) IS
     'the ring with the shortest retention that is long enough. Claims made before the move are '
     'still found. Waits at most 2 seconds for transactions with claims, and blocks new claims '
     'until the end of its transaction, so commit at once. Errors: 22004 (null argument), 22023 '
-    '(invalid argument), 25006 (standby or read-only transaction), 40001 (the destination was '
-    'created after the snapshot of this transaction), 55P03 (claims ran for more than 2 seconds).';
+    '(invalid argument), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
+    '55P03 (claims ran for more than 2 seconds).';
 
 CREATE FUNCTION idem_set_retention(ring text, retention interval) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -68,6 +64,7 @@ AS $$
 DECLARE
     asks record;
 BEGIN
+    PERFORM idem.check_transaction('idem_set_retention()');
     IF ring IS NULL OR retention IS NULL THEN
         RAISE EXCEPTION 'ring and retention must not be null'
             USING ERRCODE = 'null_value_not_allowed';
@@ -113,8 +110,8 @@ $$;
 COMMENT ON FUNCTION idem_set_retention(text, interval) IS
     'Sets how long a ring (short, standard or long) finds its claims at least: 100 milliseconds '
     'to 10 years. A shorter retention takes effect at the next rotation, also for existing '
-    'claims. Errors: 22004 (null argument), 22023 (invalid argument), 25006 (standby or read-only '
-    'transaction).';
+    'claims. Errors: 22004 (null argument), 22023 (invalid argument), 25000 (not READ COMMITTED), '
+    '25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_remove_destination(name text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -123,16 +120,8 @@ DECLARE
     number integer;
     used   text;
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'cannot remove a destination in a % transaction',
-            upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'invalid_transaction_state',
-                  HINT = 'Remove it in a READ COMMITTED transaction: the current rows that refer '
-                         'to it must be read.';
-    ELSIF current_setting('transaction_read_only')::boolean THEN
-        RAISE EXCEPTION 'cannot execute idem_remove_destination() in a read-only transaction'
-            USING ERRCODE = 'read_only_sql_transaction';
-    ELSIF name IS NULL THEN
+    PERFORM idem.check_transaction('idem_remove_destination()');
+    IF name IS NULL THEN
         RAISE EXCEPTION 'name must not be null' USING ERRCODE = 'null_value_not_allowed';
     ELSIF octet_length(name) NOT BETWEEN 1 AND 255 THEN
         RAISE EXCEPTION 'the destination has % bytes', octet_length(name)

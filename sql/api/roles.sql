@@ -16,8 +16,8 @@ $$;
 COMMENT ON FUNCTION idem_grant(regrole, text) IS
     'Grants a role the privileges of a kind: consumer, receiver, relay, operator, monitor or '
     'admin. These are EXECUTE on its functions and SELECT on its views; no kind has privileges on '
-    'tables. Errors: 22004 (null argument), 22023 (invalid argument), 25006 (standby or read-only '
-    'transaction), 42704 (no such role).';
+    'tables. Errors: 22004 (null argument), 22023 (invalid argument), 25000 (not READ COMMITTED), '
+    '25006 (standby or read-only transaction), 42704 (no such role).';
 
 CREATE FUNCTION idem_revoke(role regrole, kind text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -25,13 +25,6 @@ AS $$
 DECLARE
     taken record;
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'cannot revoke a kind in a % transaction',
-            upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'invalid_transaction_state',
-                  HINT = 'Revoke it in a READ COMMITTED transaction: the current kinds of the role '
-                         'must be read.';
-    END IF;
     PERFORM idem.check_grant(role, kind);
     -- If the role was not granted this kind, nothing is revoked: the role has its privileges from
     -- other kinds or from GRANT.

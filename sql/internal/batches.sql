@@ -189,7 +189,7 @@ AS $$
 DECLARE
     p idem.progress;
 BEGIN
-    PERFORM idem.check_isolation();
+    PERFORM idem.check_transaction('a function of relays');
     p := idem.progress_of(this, partition);
     IF p.leased_until > clock_timestamp() THEN
         RETURN false;

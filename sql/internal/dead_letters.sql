@@ -261,7 +261,7 @@ BEGIN
         RAISE EXCEPTION 'max_messages is %', max_messages
             USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 and 10000.';
     END IF;
-    PERFORM idem.check_lease_transaction();
+    PERFORM idem.check_transaction('a function of dead letters');
     RETURN QUERY
         SELECT l.* FROM idem.dead_letter l
          WHERE l.destination = d AND l.errors -> -1 ->> 'error' LIKE error_like

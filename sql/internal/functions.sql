@@ -153,6 +153,12 @@ LANGUAGE c AS 'MODULE_PATHNAME', 'is_restoring_wrapper';
 COMMENT ON FUNCTION idem.is_restoring() IS
     'Returns whether a restore has begun to load the state of the extension and is not finished.';
 
+CREATE FUNCTION idem.check_transaction(call text) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'check_transaction_wrapper';
+COMMENT ON FUNCTION idem.check_transaction(text) IS
+    'Checks that the transaction can write and sees the latest committed state. call: the function '
+    'that needs it. Errors: 25000 (not READ COMMITTED), 25006 (standby or read-only transaction).';
+
 CREATE FUNCTION idem.next_xid() RETURNS xid8
 LANGUAGE c AS 'MODULE_PATHNAME', 'next_xid_wrapper';
 COMMENT ON FUNCTION idem.next_xid() IS

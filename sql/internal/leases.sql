@@ -1,29 +1,6 @@
 -- What the functions of leases have in common: the pending message, the retry policy, and how a
 -- message becomes a dead letter.
 
-CREATE FUNCTION idem.check_lease_transaction() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF pg_is_in_recovery() THEN
-        RAISE EXCEPTION 'cannot use a lease during recovery'
-            USING ERRCODE = 'read_only_sql_transaction';
-    ELSIF current_setting('transaction_isolation')
-          NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'leases need READ COMMITTED, but this transaction is %',
-            upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'invalid_transaction_state',
-                  HINT = 'Begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED.';
-    ELSIF current_setting('transaction_read_only')::boolean THEN
-        RAISE EXCEPTION 'cannot use a lease in a read-only transaction'
-            USING ERRCODE = 'read_only_sql_transaction';
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION idem.check_lease_transaction() IS
-    'Checks that the current transaction can change a lease. Errors: 25000 (not READ COMMITTED), '
-    '25006 (a standby or a read-only transaction).';
-
 -- The row type of idem.pending_0 is used for both tables.
 CREATE FUNCTION idem.find_pending(
     table_number integer,

@@ -97,13 +97,7 @@ DECLARE
     code    text;
     problem text;
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'maintenance needs READ COMMITTED, but this transaction is %',
-            upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'invalid_transaction_state',
-                  HINT = 'Run SET default_transaction_isolation = ''read committed'' before CALL '
-                         'idem_maintain().';
-    END IF;
+    PERFORM idem.check_transaction('idem_maintain()');
     BEGIN
         done := idem.run_step(step);
     EXCEPTION WHEN OTHERS THEN

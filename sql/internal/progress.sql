@@ -30,34 +30,11 @@ COMMENT ON FUNCTION idem.check_relay(text, integer) IS
     'Returns the relay with this name, and checks the number of the partition. Errors: 22004, '
     '22023 (no such partition), 42704 (no such relay), 58000.';
 
-CREATE FUNCTION idem.check_isolation() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF pg_is_in_recovery() THEN
-        RAISE EXCEPTION 'cannot use a relay during recovery'
-            USING ERRCODE = 'read_only_sql_transaction';
-    ELSIF current_setting('transaction_isolation')
-          NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'relays need READ COMMITTED, but this transaction is %',
-            upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'invalid_transaction_state',
-                  HINT = 'Begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED.';
-    ELSIF current_setting('transaction_read_only')::boolean THEN
-        RAISE EXCEPTION 'cannot use a relay in a read-only transaction'
-            USING ERRCODE = 'read_only_sql_transaction';
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION idem.check_isolation() IS
-    'Checks that the current transaction can write the progress of a relay. Errors: 25000 (not '
-    'READ COMMITTED), 25006 (a standby or a read-only transaction).';
-
 CREATE FUNCTION idem.lock_partition(relay integer, partition integer) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM idem.check_isolation();
+    PERFORM idem.check_transaction('a function of relays');
     PERFORM 1 FROM idem.relay_partition p
      WHERE p.relay = lock_partition.relay AND p.partition = lock_partition.partition
        FOR NO KEY UPDATE;

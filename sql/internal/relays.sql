@@ -170,6 +170,7 @@ AS $$
 DECLARE
     this idem.relay := idem.check_relay(take_parked.relay, 0);
 BEGIN
+    PERFORM idem.check_transaction('a function of parked effects');
     PERFORM idem.check_error_like(error_like, 'error_like');
     PERFORM idem.check_max_effects(max_effects);
     RETURN QUERY
@@ -183,7 +184,7 @@ END
 $$;
 COMMENT ON FUNCTION idem.take_parked(text, text, integer) IS
     'Deletes the oldest parked effects of a relay, at most max_effects, with an error that '
-    'matches the LIKE pattern, and returns them. Errors: 22004, 22023, 42704, 25006.';
+    'matches the LIKE pattern, and returns them. Errors: 22004, 22023, 25000, 25006, 42704.';
 
 CREATE FUNCTION idem.with_trace(headers jsonb, traceparent text) RETURNS jsonb
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp

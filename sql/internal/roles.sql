@@ -79,10 +79,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    IF current_setting('transaction_read_only')::boolean THEN
-        RAISE EXCEPTION 'cannot change privileges in a read-only transaction'
-            USING ERRCODE = 'read_only_sql_transaction';
-    ELSIF role IS NULL OR kind IS NULL THEN
+    PERFORM idem.check_transaction('a function of roles');
+    IF role IS NULL OR kind IS NULL THEN
         RAISE EXCEPTION 'role and kind must not be null' USING ERRCODE = 'null_value_not_allowed';
     ELSIF NOT EXISTS (SELECT 1 FROM idem.kind_of_role k WHERE k.kind = check_grant.kind) THEN
         RAISE EXCEPTION 'there is no kind "%"', kind
@@ -99,4 +97,4 @@ END
 $$;
 COMMENT ON FUNCTION idem.check_grant(regrole, text) IS
     'Checks the arguments of idem_grant and idem_revoke, and serializes these functions. Errors: '
-    '22004, 22023, 25006, 42704.';
+    '22004, 22023, 25000, 25006, 42704.';

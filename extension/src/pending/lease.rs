@@ -4,11 +4,9 @@ use super::row::{LeaseState, State, column};
 use super::tables;
 use crate::errors::{Error, Result, invalid};
 use crate::identity::Identity;
-use crate::pg::{self, Hold, Lookup, Table, ensure_writable};
+use crate::pg::{self, Hold, Lookup, Table};
 use crate::ring::Entered;
 use pgrx::datum::Interval;
-use pgrx::pg_sys;
-use std::ffi::CStr;
 
 /// Converts a lease to microseconds. A lease lasts from 1 millisecond to 1 day. As in comparisons
 /// of intervals in SQL, a day has 24 hours and a month 30 days.
@@ -23,19 +21,6 @@ pub fn microseconds(lease: Interval) -> Result<i64> {
         );
     }
     Ok(microseconds as i64)
-}
-
-/// Fails with 25006 if the transaction cannot write, and with 25000 unless it is READ COMMITTED.
-/// The functions that call this also execute SQL, which must see the latest committed state.
-pub fn check_transaction(function: &CStr) -> Result<()> {
-    ensure_writable(function);
-    // SAFETY: reads a variable of the transaction.
-    if unsafe { pg_sys::XactIsoLevel } >= pg_sys::XACT_REPEATABLE_READ as i32 {
-        return Err(Error::NeedsReadCommitted {
-            function: function.to_string_lossy().into_owned(),
-        });
-    }
-    Ok(())
 }
 
 /// Locks the pending row of a message until the end of the transaction. Fails with 55000 unless the

@@ -35,6 +35,7 @@ pub use versions::{estimated_rows, for_each_version};
 pub use walk::{Latest, Walk, condition, null_condition};
 pub use writer::{Writer, look_again};
 
+use crate::errors::{Error, Result};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
 
@@ -54,6 +55,19 @@ pub fn ensure_writable(call: &std::ffi::CStr) {
         pg_sys::PreventCommandIfReadOnly(call.as_ptr());
         pg_sys::PreventCommandIfParallelMode(call.as_ptr());
     }
+}
+
+/// Fails with 25006 if the transaction cannot write, and with 25000 unless it is READ COMMITTED. The
+/// callers execute SQL that must see the latest committed state before they write.
+pub fn ensure_newest_state(call: &std::ffi::CStr) -> Result<()> {
+    ensure_writable(call);
+    // SAFETY: reads a variable of the transaction.
+    if unsafe { pg_sys::XactIsoLevel } >= pg_sys::XACT_REPEATABLE_READ as i32 {
+        return Err(Error::NeedsReadCommitted {
+            function: call.to_string_lossy().into_owned(),
+        });
+    }
+    Ok(())
 }
 
 /// Returns whether this server is a standby.

@@ -5,7 +5,7 @@ use crate::errors::{Error, given, invalid};
 use crate::pending::next::next;
 use crate::pending::receive::{Message, receive};
 use crate::pending::{lease, wait};
-use crate::pg::{ensure_writable, return_rows};
+use crate::pg::{ensure_newest_state, ensure_writable, return_rows};
 use crate::sql_types::JsonText;
 use crate::wake::deadline;
 use idem_core::{JSON, MessageId, OCTETS, check_destination, check_len, limits, traceparent};
@@ -141,7 +141,7 @@ fn idem_next(
     }
     let destination = given(destination, "destination")?;
     check_destination(destination).map_err(Error::from)?;
-    lease::check_transaction(c"idem_next()")?;
+    ensure_newest_state(c"idem_next()")?;
     let messages = next(
         destination,
         lease,
@@ -157,6 +157,6 @@ fn idem_next_wait(destination: Option<&str>, timeout_ms: Option<i32>) -> Report<
     let destination = given(destination, "destination")?;
     check_destination(destination).map_err(Error::from)?;
     let deadline = deadline(timeout_ms)?;
-    lease::check_transaction(c"idem_next_wait()")?;
+    ensure_newest_state(c"idem_next_wait()")?;
     Ok(wait::wait(destination, deadline)?)
 }

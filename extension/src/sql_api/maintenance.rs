@@ -13,6 +13,7 @@ use pgrx::datum::Interval;
 use pgrx::iter::TableIterator;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
+use std::ffi::CString;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -126,6 +127,12 @@ fn check_usable() -> Report<()> {
 #[pg_extern(sql = false)]
 fn is_restoring() -> Report<bool> {
     Ok(ring::Installation::read()?.restoring)
+}
+
+#[pg_extern(sql = false)]
+fn check_transaction(call: Option<&str>) -> Report<()> {
+    let call = CString::new(given(call, "call")?).unwrap_or_default();
+    Ok(pg::ensure_newest_state(&call)?)
 }
 
 // The result is an i64, because xid8 and int8 are the same 64 bits to the function manager.

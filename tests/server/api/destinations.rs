@@ -179,6 +179,45 @@ async fn i6_settings_keep_configured_retentions() -> Result<()> {
     Ok(())
 }
 
+/// I6: a change of a retention sees the destinations that were configured before it, whatever the
+/// isolation level is: at other levels than READ COMMITTED it fails. A destination never has a
+/// longer retention than its ring.
+#[tokio::test]
+async fn i6_old_snapshot_changes_no_retention() -> Result<()> {
+    let db = Database::with_idem("old_snapshot").await?;
+    let (session, other) = (db.connect().await?, db.connect().await?);
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        session
+            .run("SELECT idem_configure('orders', '1 minute')")
+            .await?;
+        for (before, change) in [
+            (
+                "idem_configure('orders', '45 minutes')",
+                "idem_set_retention('short', '10 minutes')",
+            ),
+            (
+                "idem_set_retention('short', '10 minutes')",
+                "idem_configure('orders', '45 minutes')",
+            ),
+        ] {
+            other
+                .run(&format!("BEGIN ISOLATION LEVEL {level}; SELECT 1"))
+                .await?;
+            session.run(&format!("SELECT {before}")).await?;
+            let refusal = other.refused(&format!("SELECT {change}")).await?;
+            assert_eq!(refusal.sqlstate, "25000", "{level}: {change}: {refusal:?}");
+            other.run("ROLLBACK").await?;
+            let too_long = "SELECT count(*) FROM idem.destination d JOIN idem.ring r
+                                ON r.id = d.ring WHERE d.retention > r.retention";
+            assert_eq!(session.text(too_long).await?, "0", "{level}: {change}");
+            session
+                .run("SELECT idem_configure('orders', '1 minute'), idem_set_retention('short', '1 hour')")
+                .await?;
+        }
+    }
+    Ok(())
+}
+
 /// I1: no session uses the number of a destination that a rolled back transaction created.
 #[tokio::test]
 async fn i1_rolled_back_destination_is_in_no_cache() -> Result<()> {

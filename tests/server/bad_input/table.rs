@@ -245,8 +245,18 @@ pub const READ_COMMITTED_ONLY: &[&str] = &[
     "idem_forward",
     "idem_forward_all",
     "idem_hand_over",
+    "idem_configure",
+    "idem_configure_retries",
+    "idem_set_retention",
     "idem_remove_destination",
+    "idem_grant",
     "idem_revoke",
+    "idem_create_relay",
+    "idem_drop_relay",
+    "idem_relay_unpark",
+    "idem_relay_unpark_all",
+    "idem_relay_discard",
+    "idem_relay_discard_all",
 ];
 
 /// An invalid argument and the SQLSTATE of its error.

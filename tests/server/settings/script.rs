@@ -19,9 +19,9 @@ use Needs::{Anything, NoBlock, ReadCommitted};
 #[rustfmt::skip]
 pub const SCRIPT: &[(Needs, &str)] = &[
     // Set-up.
-    (Anything, "SELECT idem_configure('orders', '3 days 04:05:06'),
+    (ReadCommitted, "SELECT idem_configure('orders', '3 days 04:05:06'),
                        idem_set_retention('short', '1 hour 0.5 seconds')"),
-    (Anything, "SELECT idem_configure_retries('orders', 2, '1 millisecond', 2, '2 milliseconds',
+    (ReadCommitted, "SELECT idem_configure_retries('orders', 2, '1 millisecond', 2, '2 milliseconds',
                     0.25, '{no such %}')"),
     (ReadCommitted, "SELECT idem_grant('postgres', 'consumer'),
                             idem_revoke('postgres', 'consumer')"),
@@ -67,7 +67,7 @@ pub const SCRIPT: &[(Needs, &str)] = &[
                   SELECT idem_send_bytes('mail', decode('005c27ff', 'hex'), 'k', 'T', '{"h": 1}',
                       '00000000-0000-0000-0000-000000000002', 'text/plain')"#),
     // Relays.
-    (Anything, "SELECT idem_create_relay('second', 2, true)"),
+    (ReadCommitted, "SELECT idem_create_relay('second', 2, true)"),
     (Anything, "SELECT idem_relay_partitions('second')"),
     (Anything, "SELECT idem_relay_wait(0) IS NOT NULL"),
     (Anything, "SELECT relay, partition, seq, message_id, topic, key,
@@ -87,14 +87,14 @@ pub const SCRIPT: &[(Needs, &str)] = &[
                   FROM idem.relays ORDER BY 1, 2"),
     (ReadCommitted, "SELECT idem_relay_unpark('default', '00000000-0000-0000-0000-000000000001')"),
     (Anything, "SELECT relay, partition, seq, topic, key, type, error FROM idem.parked"),
-    (Anything, "SELECT idem_relay_unpark_all('default', 'ref%'),
+    (ReadCommitted, "SELECT idem_relay_unpark_all('default', 'ref%'),
                        idem_relay_discard('default', '00000000-0000-0000-0000-000000000001'),
                        idem_relay_discard_all('default')"),
     (ReadCommitted, "SELECT idem_hand_over('default', '{mail}'),
                             idem_hand_over('second', '{mail}', 0),
                             idem_hand_over('second', '{mail}', 1, 2)"),
     (ReadCommitted, "SELECT idem_hand_over('second', '{}', n % 2) FROM generate_series(1, 4) n"),
-    (Anything, "SELECT idem_drop_relay('second')"),
+    (ReadCommitted, "SELECT idem_drop_relay('second')"),
     (ReadCommitted, "SELECT idem_repair_relays()"),
     // Received messages and their failures.
     (ReadCommitted, "SELECT seq > 0, id, key, type, encode(payload, 'hex'), content_type, headers,
