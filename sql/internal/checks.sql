@@ -264,9 +264,16 @@ AS $$
            CASE WHEN NOT w.uses_filters OR l.slices IS NULL THEN 'ok' ELSE 'warning' END,
            CASE WHEN NOT w.uses_filters THEN 'this server uses no filters'
                 WHEN l.slices IS NULL THEN 'every large slice has a filter'
-                ELSE format('each claim reads large slices without a filter: %s. See idem.filters',
-                            l.slices) END
+                ELSE format('each claim reads large slices without a filter: %s. '
+                            'idem.filter_memory is %s, and these databases use most of it: %s. '
+                            'See idem.filters',
+                            l.slices, current_setting('idem.filter_memory'), m.users) END
       FROM (SELECT string_agg(x.what, ', ' ORDER BY x.ring, x.what) AS slices FROM large x) l,
+           (SELECT coalesce(string_agg(format('%I (%s)', u.datname, pg_size_pretty(u.bytes)), ', '
+                                       ORDER BY u.bytes DESC), 'none') AS users
+              FROM (SELECT d.datname, x.bytes
+                      FROM idem.filter_memory() x JOIN pg_database d ON d.oid = x.database
+                     WHERE x.bytes > 0 ORDER BY x.bytes DESC LIMIT 3) u) m,
            (SELECT x.preloaded AND NOT pg_is_in_recovery()
                    AND current_setting('idem.filter_memory', true) <> '0' AS uses_filters
               FROM idem.worker_state() x) w;

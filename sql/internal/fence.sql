@@ -47,6 +47,7 @@ AS $$
 DECLARE
     listed text[];
 BEGIN
+    PERFORM idem.lift_transaction_timeout();
     SELECT f.lockers INTO listed
       FROM idem.fence f
      WHERE f.name = wait_at_fence.step AND f.lockers <> '{}'

@@ -46,6 +46,11 @@ CREATE FUNCTION idem.filter_states() RETURNS TABLE (
 LANGUAGE c AS 'MODULE_PATHNAME', 'filter_states_wrapper';
 COMMENT ON FUNCTION idem.filter_states() IS 'Returns the rows of the view idem.filters.';
 
+CREATE FUNCTION idem.filter_memory() RETURNS TABLE (database oid, bytes bigint)
+LANGUAGE c AS 'MODULE_PATHNAME', 'filter_memory_wrapper';
+COMMENT ON FUNCTION idem.filter_memory() IS
+    'Returns how much of idem.filter_memory the filters of each database use.';
+
 CREATE FUNCTION idem.build_filters(ring integer) RETURNS boolean
 LANGUAGE c AS 'MODULE_PATHNAME', 'build_filters_wrapper';
 COMMENT ON FUNCTION idem.build_filters(integer) IS

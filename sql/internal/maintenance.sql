@@ -89,6 +89,20 @@ $$;
 COMMENT ON FUNCTION idem.warn_client(text, text) IS
     'Sends a warning to the client only, because the log already has this error.';
 
+-- A step can take long, for example when it builds a filter. If the setting of a database ended it,
+-- the next pass would begin again. PostgreSQL has the setting since version 17.
+CREATE FUNCTION idem.lift_transaction_timeout() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF current_setting('transaction_timeout', true) <> '0' THEN
+        PERFORM set_config('transaction_timeout', '0', true);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem.lift_transaction_timeout() IS
+    'Lifts transaction_timeout for the current transaction.';
+
 CREATE FUNCTION idem.maintain_step(step text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -98,6 +112,7 @@ DECLARE
     problem text;
 BEGIN
     PERFORM idem.check_transaction('idem_maintain()');
+    PERFORM idem.lift_transaction_timeout();
     BEGIN
         done := idem.run_step(step);
     EXCEPTION WHEN OTHERS THEN

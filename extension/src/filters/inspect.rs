@@ -1,12 +1,13 @@
 //! Describes the filters for the view idem.filters.
 
-use super::memory::{Filters, filters};
+use super::memory::{self, Filters, filters};
 use super::slice::place_of;
 use crate::errors::Result;
 use crate::pg::is_standby;
 use crate::ring;
-use crate::shared::preloaded;
+use crate::shared::{self, preloaded};
 use idem_core::filter::{Description, Status};
+use pgrx::pg_sys;
 
 /// The filter of a slice, or the reason why it has none.
 pub struct FilterState {
@@ -48,6 +49,17 @@ pub fn filter_states() -> Result<Vec<FilterState>> {
         }
     }
     Ok(states)
+}
+
+/// Returns the memory of the filters of a database.
+pub fn bytes_of(database: pg_sys::Oid) -> u64 {
+    let found = filters().zip(shared::number_of(database));
+    found.map_or(0, |(filters, number)| {
+        memory::slots_of_database(number)
+            .filter_map(|slot| filters.arena.describe(slot))
+            .map(|filter| filter.bytes)
+            .sum()
+    })
 }
 
 const WAITS: &str = "it waits for transactions that were writing to the slice";

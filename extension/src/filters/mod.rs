@@ -9,6 +9,6 @@ mod memory;
 mod slice;
 
 pub use build::{build_next, forget, invalidate};
-pub use inspect::{FilterState, filter_states};
+pub use inspect::{FilterState, bytes_of, filter_states};
 pub use memory::init;
 pub use slice::{ClaimHashes, SliceFilter};

@@ -104,6 +104,12 @@ fn filter_states() -> Result<
 }
 
 #[pg_extern(sql = false)]
+fn filter_memory() -> TableIterator<'static, (name!(database, pg_sys::Oid), name!(bytes, i64))> {
+    let databases = shared::databases().map(|(oid, _)| oid);
+    TableIterator::new(databases.map(|oid| (oid, filters::bytes_of(oid) as i64)))
+}
+
+#[pg_extern(sql = false)]
 fn invalidate_filter(slice: Option<pg_sys::Oid>) -> bool {
     if let Some(slice) = slice {
         filters::invalidate(slice);

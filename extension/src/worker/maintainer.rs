@@ -26,17 +26,26 @@ pub extern "C-unwind" fn idem_maintainer_main(database: pg_sys::Datum) {
     BackgroundWorker::attach_signal_handlers(SignalWakeFlags::SIGHUP);
     let database = pg_sys::Oid::from(database.value() as u32);
     BackgroundWorker::connect_worker_to_spi_by_oid(Some(database), None);
-    // Override settings of the database that would change what a step sees, or whether it can
-    // write.
+    // Override settings of the database that would change what a step sees, whether it can write,
+    // and how long it may take.
     for (name, value) in [
         (c"default_transaction_isolation", c"read committed"),
         (c"default_transaction_read_only", c"off"),
         (c"search_path", c"pg_catalog"),
         // The commit of a step does not wait for a standby, as in idem_maintain.
         (c"synchronous_commit", c"local"),
+        (c"role", c"none"),
+        (c"statement_timeout", c"0"),
+        (c"lock_timeout", c"0"),
+        (c"idle_in_transaction_session_timeout", c"0"),
+        (c"idle_session_timeout", c"0"),
+        (c"transaction_timeout", c"0"),
     ] {
-        // SAFETY: the names and values are NUL-terminated and belong to built-in settings.
+        // SAFETY: the names and values are NUL-terminated. Older servers do not have all settings.
         unsafe {
+            if pg_sys::GetConfigOption(name.as_ptr(), true, false).is_null() {
+                continue;
+            }
             pg_sys::SetConfigOption(
                 name.as_ptr(),
                 value.as_ptr(),

@@ -38,6 +38,43 @@ async fn i1_claims_are_found_without_filters() -> Result<()> {
     Ok(())
 }
 
+/// I9. Goal: the databases of a server share the memory, and one database can use all of it. Health
+/// names the databases that use it, also in a database that gets none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i9_health_names_databases_that_use_the_memory() -> Result<()> {
+    let server = cluster("filters-shared")?
+        .setting("idem.filter_memory", "1")
+        .start()?;
+    let built = "SELECT NOT (SELECT bool_or(idem.build_filters(r)) FROM generate_series(0, 2) r)";
+    let mut sessions = Vec::new();
+    for (database, slices) in [("large", vec![2, 3]), ("small", vec![2])] {
+        let session = Session::in_database_with_idem(&server, database).await?;
+        ensure!(claim(&session, "m").await?);
+        for slice in slices {
+            session
+                .run(&format!(
+                    "INSERT INTO idem.inbox_standard_{slice} (key, claimed_at, destination)
+                         SELECT gen_random_uuid(), now(), 1 FROM generate_series(1, 400000);
+                     ANALYZE idem.inbox_standard_{slice}"
+                ))
+                .await?;
+        }
+        until("the filters are built", async || {
+            session.run("CALL idem_maintain()").await?;
+            Ok(session.text(built).await? == "t")
+        })
+        .await?;
+        sessions.push(session);
+    }
+    let health = "SELECT detail FROM idem_health() WHERE check_name = 'filters'";
+    let health = sessions[1].text(health).await?;
+    ensure!(
+        health.contains("idem.filter_memory is 1MB, and these databases use most of it: large ("),
+        "{health}"
+    );
+    Ok(())
+}
+
 /// I1: a slice that finds no memory has no filter. Its rows are found, and health names the reason.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_full_memory_leaves_slices_without_filters() -> Result<()> {

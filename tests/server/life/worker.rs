@@ -229,6 +229,43 @@ async fn i11_drop_extension_locks_no_table_during_a_maintenance_step() -> Result
     Ok(())
 }
 
+/// I11. Goal: limits that an administrator sets for the sessions of a database do not end the
+/// maintainer during a long step, and a role that is set for the database does not run the step.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i11_settings_of_a_database_end_no_maintainer() -> Result<()> {
+    let cluster = server("limits")?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
+    assert_eq!(claim(&session, "first").await?, "t");
+    session
+        .run("CREATE ROLE weak; ALTER DATABASE shop SET role = 'weak'")
+        .await?;
+    let limits = "SELECT name FROM pg_settings WHERE name IN
+                      ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout',
+                       'idle_session_timeout', 'transaction_timeout')";
+    for limit in session.text(limits).await?.lines() {
+        session
+            .run(&format!("ALTER DATABASE shop SET {limit} = '100ms'"))
+            .await?;
+    }
+    // Each step reads this table last, so it runs for as long as the table is locked.
+    let holder = "BEGIN; LOCK TABLE idem.maintenance_error IN ACCESS EXCLUSIVE MODE";
+    session.run(holder).await?;
+    let waits = "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+                  WHERE a.backend_type = 'idem maintainer' AND NOT l.granted
+                    AND l.relation = 'idem.maintenance_error'::regclass
+                    AND l.waitstart < clock_timestamp() - interval '1 second'";
+    until("a step waits for longer than the limits", async || {
+        Ok(session.text(waits).await? == "1")
+    })
+    .await?;
+    session.run("COMMIT").await?;
+    make_due(&session, "standard").await?;
+    until("the ring rotates", async || {
+        Ok(rotations(&session, "standard").await? == 1)
+    })
+    .await
+}
+
 /// I11. Goal: databases whose fence waits for an open claim delay no other database, however many
 /// they are. Half of `max_worker_processes` (8) maintainers run at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
