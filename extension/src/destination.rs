@@ -2,7 +2,7 @@
 //! remembered.
 
 use crate::errors::{Error, Result};
-use crate::pg::{self, Found, Lookup, Table, Writer, condition, insert_unique, look_again};
+use crate::pg::{self, Found, Lookup, Table, condition, insert_permanently, look_again};
 use crate::ring::{Entered, RINGS, Ran, Ring, Rings, generation, interval};
 use crate::settings::{MESSAGE_IDENTITY, MessageIdentity};
 use pgrx::pg_sys;
@@ -58,45 +58,42 @@ thread_local! {
     static CACHE: RefCell<(u64, HashMap<String, Destination>)> = RefCell::default();
 }
 
-/// Returns the destination with this name and creates it if it does not exist. A rollback of the
-/// transaction also rolls back the creation. Waits for a transaction that is creating it.
+/// Returns the destination with this name and creates it if it does not exist. The creation is
+/// permanent: other transactions use the destination at once, and a rollback does not undo it. So a
+/// claim never waits for the transaction of the first claim of its destination.
 pub fn intern(name: &str, _rings: &Entered) -> Result<Destination> {
-    interned(
-        name,
-        |destination| destination,
-        |writer| {
-            writer.wait();
-            None
-        },
-    )
-}
-
-/// Like [`intern`], but returns `None` if another transaction is creating the destination.
-pub fn try_intern(name: &str, _rings: &Entered) -> Result<Option<Destination>> {
-    interned(name, Some, |_| Some(None))
-}
-
-/// Finds or creates the destination and returns the result of `known` for it. Calls `written` while
-/// another transaction is creating it: a result ends the search, and `None` repeats the look-up.
-fn interned<T>(
-    name: &str,
-    known: impl Fn(Destination) -> T,
-    written: impl Fn(Writer) -> Option<T>,
-) -> Result<T> {
     let name = identity_name(name)?;
     if let Some(destination) = cached(name) {
-        return Ok(known(destination));
+        return Ok(destination);
     }
     let table = open(true)?;
     let mut lookup = Lookup::new(&table, 1);
-    look_again(|| match lookup.find(&mut name_key(name)) {
-        Found::Row => Some(Ok(known(remember(name, &lookup)))),
-        Found::InProgress(writer) => written(writer).map(Ok),
-        Found::Nothing => {
-            // A new destination is not cached, because the transaction may roll back.
-            let created = pg::with_exclusive_lock(table.oid(), || create(name, &table));
-            created.transpose().map(|created| created.map(&known))
+    look_again(|| match find_or_create(name, &table, &mut lookup) {
+        Ok(Found::Row) => Some(Ok(remember(name, &lookup))),
+        Ok(Found::Nothing) => None,
+        // An administrator is changing the row, or the table is published.
+        Ok(Found::InProgress(writer)) => {
+            writer.wait();
+            None
         }
+        Err(error) => Some(Err(error)),
+    })
+}
+
+/// Finds the destination, or creates it and returns `Nothing`.
+fn find_or_create(name: &str, table: &Table, lookup: &mut Lookup) -> Result<Found> {
+    let mut key = name_key(name);
+    if let Found::Row = lookup.find(&mut key) {
+        return Ok(Found::Row);
+    }
+    // A row is in progress for a moment while another session creates it. So look again under the
+    // lock of the creator.
+    pg::with_exclusive_lock(table.oid(), || {
+        let found = lookup.find(&mut key);
+        if found == Found::Nothing {
+            create(name, table)?;
+        }
+        Ok(found)
     })
 }
 
@@ -174,8 +171,8 @@ fn remember(name: &str, found: &Lookup) -> Destination {
     destination
 }
 
-/// Creates a destination. Returns `None` if the name is taken.
-fn create(name: &str, table: &Table) -> Result<Option<Destination>> {
+/// Creates a destination, unless the name is taken.
+fn create(name: &str, table: &Table) -> Result<()> {
     let id = unused_id()?;
     let row = [
         id.into_datum(),
@@ -186,16 +183,12 @@ fn create(name: &str, table: &Table) -> Result<Option<Destination>> {
         name.into_datum(),
         None,
     ];
-    Ok(insert_unique(table, &row).then_some(Destination {
-        id,
-        ring: STANDARD as usize,
-        left: [None; RINGS],
-    }))
+    insert_permanently(table, &row);
+    Ok(())
 }
 
 /// Returns one more than the largest id in use, including ids that running transactions have
-/// inserted. An id that was rolled back is used again. Only one transaction at a time may run this
-/// function.
+/// inserted. Only one transaction at a time may run this function.
 fn unused_id() -> Result<i32> {
     let table = Table::for_writing(destination_table()?);
     let mut last = Lookup::new(&table, 0);

@@ -19,7 +19,7 @@ pub struct Identity<'a> {
 }
 
 impl<'a> Identity<'a> {
-    /// Creates the destination if it does not exist. Waits for a transaction that is creating it.
+    /// Creates the destination if it does not exist.
     pub fn intern(id: MessageId<'a>, name: &'a str, rings: &Entered) -> Result<Self> {
         let destination = destination::intern(name, rings)?;
         Ok(Identity {
@@ -27,17 +27,6 @@ impl<'a> Identity<'a> {
             destination,
             name,
         })
-    }
-
-    /// Creates the destination if it does not exist. Returns `None` if another transaction is
-    /// creating it.
-    pub fn try_intern(id: MessageId<'a>, name: &'a str, rings: &Entered) -> Result<Option<Self>> {
-        let destination = destination::try_intern(name, rings)?;
-        Ok(destination.map(|destination| Identity {
-            id,
-            destination,
-            name,
-        }))
     }
 
     /// Returns `None` if the destination does not exist.

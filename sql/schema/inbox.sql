@@ -1,8 +1,8 @@
 -- The inbox: the claims, one row for each processed message. Claims are stored in rings of slices.
 -- A slice is emptied by TRUNCATE, never by DELETE.
 
--- The ids of destinations are not taken from a sequence, because a transaction that rolls back
--- would use up a number: see extension/src/destination.rs.
+-- The ids of destinations are not taken from a sequence, because a transaction that is retried
+-- would use up a number each time: see extension/src/destination.rs.
 CREATE TABLE idem.destination (
     id            int4        NOT NULL,
     ring          int2        NOT NULL DEFAULT 1,

@@ -113,6 +113,61 @@ async fn i4_claim_is_taken_back_behind_a_losers_index_entry() -> Result<()> {
     Ok(())
 }
 
+/// I11: a claimer that arrives while another session creates the destination waits until the
+/// destination is permanent, and not until the end of that transaction. A creator that fails before
+/// leaves no destination.
+#[tokio::test]
+async fn i11_claim_waits_for_the_creation_of_a_destination_only() -> Result<()> {
+    let db = Database::without_worker("creation").await?;
+    for (name, is_cancelled) in [("kept", false), ("cancelled", true)] {
+        let (creator, other, admin) = (
+            db.connect().await?,
+            db.connect().await?,
+            db.connect().await?,
+        );
+        let created = Pause::hold(&db, "insert: before permanent").await?;
+        creator
+            .run("SET idem.pause_at = 'insert: before permanent'; BEGIN")
+            .await?;
+        let creator_pid = creator.pid().await?;
+        let creator = Arc::new(creator);
+        let creation = tokio::spawn({
+            let creator = creator.clone();
+            async move {
+                creator
+                    .text(&format!("SELECT idem_try_claim('m1', '{name}')"))
+                    .await
+            }
+        });
+        created.until_reached(creator_pid).await?;
+        let other_pid = other.pid().await?;
+        let claim = start(
+            other,
+            format!("SELECT outcome FROM idem_claim('m2', '{name}', wait => false)"),
+        );
+        db.until_blocked(other_pid).await?;
+        if is_cancelled {
+            admin
+                .run(&format!("SELECT pg_cancel_backend({creator_pid})"))
+                .await?;
+            assert!(creation.await?.is_err());
+        }
+        created.release().await?;
+        // The transaction of the creator is still open.
+        assert_eq!(claim.await??, "claimed", "{name}");
+        creator.run("ROLLBACK").await?;
+        assert_eq!(
+            admin
+                .text(&format!(
+                    "SELECT count(*) FROM idem.destination WHERE name = '{name}'"
+                ))
+                .await?,
+            "1"
+        );
+    }
+    Ok(())
+}
+
 /// Two sessions forget the same claim. The first session deletes the claim. The second session then
 /// finds no claim and returns false.
 #[tokio::test]

@@ -102,18 +102,7 @@ pub fn claim<'a>(
     rings: &'a Entered,
     terms: Terms,
 ) -> Result<Outcome<'a>> {
-    let identity = if terms.wait {
-        Some(Identity::intern(id, name, rings)?)
-    } else {
-        Identity::try_intern(id, name, rings)?
-    };
-    match identity {
-        Some(identity) => claim_identity(identity, rings, terms),
-        None => {
-            count(Counter::InProgress);
-            Ok(Outcome::InProgress)
-        }
-    }
+    claim_identity(Identity::intern(id, name, rings)?, rings, terms)
 }
 
 /// Claims one message of a destination that exists.

@@ -45,9 +45,7 @@ const BUSY: Acquired = Acquired::InProgress { retry_after: PAUSE };
 /// leases or receives the message.
 pub fn acquire(id: MessageId, name: &str, lease: i64) -> Result<Acquired> {
     let rings = ring::enter()?;
-    let Some(identity) = Identity::try_intern(id, name, &rings)? else {
-        return Ok(BUSY);
-    };
+    let identity = Identity::intern(id, name, &rings)?;
     let inbox = Inbox::open(&identity, &rings);
     if let Some(outcome) = blocked_by_claim(inbox.look(&identity)?) {
         return Ok(outcome);

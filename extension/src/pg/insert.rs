@@ -10,15 +10,6 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 
-/// Inserts a row unless its unique key is taken, by the speculative protocol of ON CONFLICT.
-/// Returns false if another transaction inserted the key first; the caller must then look again. A
-/// conflict in another index of the table is an error.
-///
-/// `values` are all columns of the table, in order; `None` is NULL.
-pub fn insert_unique(table: &Table, values: &[Option<Datum>]) -> bool {
-    Inserter::new(table).insert(values)
-}
-
 /// The result of an insert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inserted {
@@ -74,9 +65,20 @@ impl<'t> Inserter<'t> {
         }
     }
 
+    /// Inserts a row unless its unique key is taken, by the speculative protocol of ON CONFLICT.
+    /// Returns false if another transaction inserted the key first; the caller must then look again.
+    /// A conflict in another index of the table is an error.
+    ///
+    /// `values` are all columns of the table, in order; `None` is NULL.
     pub fn insert(&mut self, values: &[Option<Datum>]) -> bool {
         let inserted = self.insert_if(values, || Ok::<_, std::convert::Infallible>(true));
         matches!(inserted, Ok(Inserted::Yes))
+    }
+
+    /// Returns the place of the row that was inserted last.
+    pub(super) fn tid(&self) -> pg_sys::ItemPointerData {
+        // SAFETY: the slot exists, because a row was inserted.
+        unsafe { (*self.slot).tts_tid }
     }
 
     /// Inserts a row whose key is probably not taken. Returns false if the key is taken.

@@ -20,6 +20,9 @@ use crate::settings::WAIT_FOR_FLUSH;
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 
+/// The flags of a row version that every snapshot sees.
+pub(super) const FROZEN: u16 = (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMIN_INVALID) as u16;
+
 /// The state of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
@@ -333,13 +336,14 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// Returns whether this transaction inserted the found row.
+    /// Returns whether this transaction inserted the found row. The xmin of a frozen row has no
+    /// meaning: it can be of an earlier epoch.
     pub fn is_mine(&self) -> bool {
-        // SAFETY: the header of a heap tuple begins with its xmin.
+        // SAFETY: the slot holds a heap tuple, whose header begins with its xmin.
         unsafe {
-            pg_sys::TransactionIdIsCurrentTransactionId(
-                (*(*self.tuple()).t_data).t_choice.t_heap.t_xmin,
-            )
+            let header = (*self.tuple()).t_data;
+            (*header).t_infomask & FROZEN != FROZEN
+                && pg_sys::TransactionIdIsCurrentTransactionId((*header).t_choice.t_heap.t_xmin)
         }
     }
 
@@ -350,7 +354,6 @@ impl<'t> Lookup<'t> {
         if !WAIT_FOR_FLUSH.get() {
             return;
         }
-        const FROZEN: u16 = (pg_sys::HEAP_XMIN_COMMITTED | pg_sys::HEAP_XMIN_INVALID) as u16;
         // SAFETY: the slot holds a heap tuple, whose header keeps xmin also when the row is frozen.
         // The server has the status of xmin, unless the row was frozen long ago: `is_recent` checks
         // this. A row that was frozen recently is checked too, because VACUUM can freeze a row
