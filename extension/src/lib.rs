@@ -11,6 +11,7 @@ mod destination;
 mod effects;
 mod errors;
 mod filters;
+mod forget;
 mod identity;
 mod inbox;
 mod journal;

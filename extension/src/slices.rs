@@ -88,6 +88,34 @@ pub fn slices_of(destination: &Destination, rings: &Rings) -> Vec<pg_sys::Oid> {
         .collect()
 }
 
+/// Deletes the rows of a message from every slice in which they can be. `delete` deletes them from
+/// one slice and returns whether there was one; its second argument is whether an earlier call has
+/// deleted one. Returns whether a row was deleted.
+pub fn delete_from_slices(
+    destination: &Destination,
+    entered: &Rings,
+    kind: impl Fn(&Rings) -> Rings,
+    mut delete: impl FnMut(pg_sys::Oid, bool) -> Result<bool>,
+) -> Result<bool> {
+    let mut any = false;
+    let mut slices = slices_of(destination, &kind(entered));
+    loop {
+        let mut is_deleted = false;
+        for &slice in &slices {
+            is_deleted |= delete(slice, any | is_deleted)?;
+        }
+        any |= is_deleted;
+        // While a ring opens, a row is in two slices. The ring may have begun to open since this
+        // transaction entered it, and a row can be written after the look into its first slice and
+        // before the look into the second one. So look again until nothing changes.
+        let latest = slices_of(destination, &kind(&ring::reread()?));
+        if !is_deleted && latest == slices {
+            return Ok(any);
+        }
+        slices = latest;
+    }
+}
+
 /// Returns every slice in which a reader can find a row of this destination: the slices of
 /// `latest`, and then the other slices of the states with which this transaction entered the rings.
 /// Within each state the newest slice of the present ring comes first, so that a reader finds the

@@ -7,7 +7,7 @@ use crate::inbox::{claimed_at, column};
 use crate::pause::pause_point;
 use crate::pg::{FoundIn, Hold, Lookup, Table, find_in, look_again};
 use crate::ring::{self, Entered, Rings};
-use crate::slices::{slices_of, slices_to_read};
+use crate::slices::{delete_from_slices, slices_of, slices_to_read};
 use idem_core::MessageId;
 use pgrx::pg_sys;
 
@@ -70,7 +70,7 @@ fn own_claim(identity: &Identity, rings: &Rings) -> Result<Option<pg_sys::Timest
 /// Deletes the claim from every slice. Returns whether there was a claim. Until it has deleted one,
 /// it waits for a claim in progress. Fails with 55000 if this transaction made the claim.
 pub fn forget(id: MessageId, name: &str) -> Result<bool> {
-    let mut rings = *ring::enter()?;
+    let rings = ring::enter()?;
     let Some(identity) = Identity::find(id, name)? else {
         return Ok(false);
     };
@@ -80,26 +80,15 @@ pub fn forget(id: MessageId, name: &str) -> Result<bool> {
     if own_claim(&identity, &rings)?.is_some() {
         return Err(Error::ForgetsOwnClaim);
     }
-    let mut forgotten = false;
-    loop {
-        let slices = slices_of(&identity.destination, &rings);
-        let mut is_deleted = false;
-        for &slice in &slices {
-            is_deleted |= forget_in(slice, &identity, forgotten | is_deleted)?;
-            if slice == identity.destination.ring(&rings).current().table {
-                pause_point("forget: after current");
-            }
+    let current = identity.destination.ring(&rings).current().table;
+    let same = |rings: &Rings| *rings;
+    delete_from_slices(&identity.destination, &rings, same, |slice, is_deleted| {
+        let forgotten = forget_in(slice, &identity, is_deleted)?;
+        if slice == current {
+            pause_point("forget: after current");
         }
-        forgotten |= is_deleted;
-        // While a ring opens, a claim is in two slices. The ring may have begun to open since this
-        // transaction entered it. And a claim can be made after the look into its first slice and
-        // before the look into the second one. So look again until nothing was deleted and the
-        // slices are the same.
-        rings = ring::reread()?;
-        if !is_deleted && slices_of(&identity.destination, &rings) == slices {
-            return Ok(forgotten);
-        }
-    }
+        Ok(forgotten)
+    })
 }
 
 /// Deletes the claim from one slice. Returns whether the slice had the claim.

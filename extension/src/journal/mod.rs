@@ -8,6 +8,7 @@
 //! therefore remembered as long as a claim.
 
 mod book;
+mod forget;
 mod inspect;
 
 use crate::destination::identity_name;
@@ -19,6 +20,7 @@ use crate::ring::{self, Entered};
 use crate::slices::Slices;
 use crate::sql_types::{JsonText, jsonb_datum};
 pub use book::CallHistory;
+pub use forget::forget;
 pub use inspect::calls_of;
 
 use book::CallJournal;

@@ -2,8 +2,9 @@
 
 use super::Report;
 use crate::claim::lone::{self, Needs};
-use crate::claim::{Outcome, Terms, claim, claim_batch, claim_of, forget};
+use crate::claim::{Outcome, Terms, claim, claim_batch, claim_of};
 use crate::errors::{Error, Result, given, invalid};
+use crate::forget::forget;
 use crate::pg::ensure_writable;
 use crate::ring;
 use crate::sql_types::CompositeDatum;

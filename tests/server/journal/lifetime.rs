@@ -175,6 +175,44 @@ async fn i1_old_and_new_ring_state_do_not_both_begin_a_call() -> Result<()> {
     Ok(())
 }
 
+/// I1, I3: a forgotten message has no external calls, also when their events are in two slices. A
+/// message without a claim keeps its calls, because it is being processed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i3_forgotten_message_forgets_its_calls() -> Result<()> {
+    let (_cluster, session) = server("forgotten").await?;
+    let forget = "SELECT idem_forget('m', 'orders')";
+    assert_eq!(begin(&session, "m").await?, "new|1");
+    assert_eq!(session.text(forget).await?, "f");
+    assert_eq!(calls(&session, "m").await?, "charge|unknown|1|NULL|NULL");
+    make_due(&session, "standard").await?;
+    rotate(&session, "opened").await?;
+    finish(&session, "m", "7").await?;
+    session
+        .run("SELECT idem_begin_call('m', 'orders', 'ship'), idem_begin_call('other', 'orders', 'a')")
+        .await?;
+    session.run("SELECT idem_try_claim('m', 'orders')").await?;
+
+    session.run(&format!("BEGIN; {forget}; ROLLBACK")).await?;
+    assert_eq!(
+        session
+            .text("SELECT step, state FROM idem_calls('m', 'orders')")
+            .await?,
+        "charge|done\nship|unknown"
+    );
+    assert_eq!(session.text(forget).await?, "t");
+    assert_eq!(calls(&session, "m").await?, "");
+    assert_eq!(
+        session
+            .text("SELECT step FROM idem_calls('other', 'orders')")
+            .await?,
+        "a"
+    );
+    assert_eq!(begin(&session, "m").await?, "new|1");
+    finish(&session, "m", "8").await?;
+    assert_eq!(calls(&session, "m").await?, "charge|done|1|8|NULL");
+    Ok(())
+}
+
 /// I3: a call is forgotten and begun again. A transaction that entered the rings before, and still
 /// reads the slice of the forgotten call, does not mix the events of both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 
-use crate::fixtures::{App, Fixture, MODES, Server, ask, layer};
+use crate::fixtures::{App, DESTINATION, Fixture, MODES, Server, ask, layer};
 
 /// Goal: a repeated request gets the recorded response, and its handler does not run again.
 #[tokio::test]
@@ -24,6 +24,41 @@ async fn repeated_request_gets_the_recorded_response() {
             (2, 1, 1)
         );
         fixture.send(&ask("another")).await.assert_run(201, 2);
+    }
+}
+
+/// I3: a request whose key was forgotten runs once more, and its new response is recorded.
+#[tokio::test]
+async fn i3_forgotten_request_runs_and_is_recorded_again() {
+    for mode in MODES {
+        let fixture = Fixture::new(mode).await;
+        fixture.send(&ask("again")).await.assert_run(201, 1);
+        let forget = format!("SELECT idem_forget('all:again', '{DESTINATION}')");
+        let forgotten = fixture.observer.query_one(&forget, &[]).await.unwrap();
+        assert!(forgotten.get::<_, bool>(0));
+        let second = fixture.send(&ask("again")).await;
+        second.assert_run(201, 2);
+        fixture.send(&ask("again")).await.assert_replay_of(&second);
+        assert_eq!((fixture.runs(), fixture.claims().await), (2, 1), "{mode:?}");
+    }
+}
+
+/// I11: parallel first requests of a new destination, each with its own key, all run at once.
+#[tokio::test]
+async fn i11_first_requests_of_a_destination_run_in_parallel() {
+    const REQUESTS: usize = 4;
+    for mode in MODES {
+        let fixture = Fixture::new(mode).await;
+        let requests = (0..REQUESTS).map(|n| ask(&n.to_string()).with("x-hold", "1"));
+        let requests: Vec<_> = requests.collect();
+        let sent = join_all(requests.iter().map(|request| fixture.send(request)));
+        let (responses, ()) = tokio::join!(sent, async {
+            fixture.until_running(REQUESTS).await;
+            fixture.app.gate.add_permits(REQUESTS);
+        });
+        for response in responses {
+            assert_eq!(response.status, 201, "{mode:?}: {response:?}");
+        }
     }
 }
 
