@@ -74,6 +74,43 @@ pub async fn configure(
     Ok(())
 }
 
+/// What makes two messages of a database the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MessageIdentity {
+    /// The id and the destination: the default.
+    IdAndDestination,
+    /// The id. The first claim of an id counts for all destinations.
+    Id,
+}
+
+impl MessageIdentity {
+    /// Returns the name of the identity.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::IdAndDestination => "id_and_destination",
+            Self::Id => "id",
+        }
+    }
+}
+
+/// Sets what makes two messages of the database the same.
+///
+/// Blocks new claims until the end of its transaction, so commit at once. Fails with SQLSTATE 55000
+/// while the database has a claim, an external call, a message or a dead letter.
+pub async fn set_message_identity(
+    executor: &impl Executor,
+    identity: MessageIdentity,
+) -> Result<(), Error> {
+    executor
+        .fetch_all(
+            "SELECT idem_set_message_identity($1)",
+            &[(&identity.as_str(), Type::TEXT)],
+        )
+        .await?;
+    Ok(())
+}
+
 /// A ring: a set of slices with one retention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

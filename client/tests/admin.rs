@@ -278,6 +278,7 @@ client_functions! {
     "idem_rotation_blockers" => idem_client::admin::rotation_blockers,
     "idem_send" => idem_client::send,
     "idem_send_bytes" => idem_client::send,
+    "idem_set_message_identity" => idem_client::admin::set_message_identity,
     "idem_set_retention" => idem_client::admin::set_retention,
     "idem_try_claim" => idem_client::try_claim,
     "idem_try_claim_batch" => idem_client::try_claim_batch,

@@ -3,8 +3,7 @@
 
 use crate::errors::{Error, Result};
 use crate::pg::{self, Found, Lookup, Table, condition, insert_permanently, look_again};
-use crate::ring::{Entered, RINGS, Ran, Ring, Rings, generation, interval};
-use crate::settings::{MESSAGE_IDENTITY, MessageIdentity};
+use crate::ring::{Entered, RINGS, Ran, Ring, Rings, generation, interval, refreshed};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::cell::RefCell;
@@ -12,7 +11,7 @@ use std::collections::HashMap;
 
 /// The ring of a destination that was never configured.
 const STANDARD: i16 = 1;
-/// The destination of all claims when `idem.message_identity = id`.
+/// The destination of all claims while the message identity is `id`.
 const EVERYWHERE: &str = "*";
 /// The maximum number of cached names. When it is reached, the backend clears its cache: the names
 /// then probably contain message ids, and most of them are not used again.
@@ -115,9 +114,10 @@ pub fn find(name: &str) -> Result<Option<Destination>> {
 /// represents all destinations.
 pub fn identity_name(name: &str) -> Result<&str> {
     idem_core::check_destination(name)?;
-    Ok(match MESSAGE_IDENTITY.get() {
-        MessageIdentity::IdAndDestination => name,
-        MessageIdentity::Id => EVERYWHERE,
+    Ok(if refreshed()?.id_is_identity {
+        EVERYWHERE
+    } else {
+        name
     })
 }
 

@@ -6,15 +6,6 @@ use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 use std::ffi::CString;
 use std::time::Duration;
 
-/// What identifies a message: its id and its destination, or its id alone.
-#[derive(Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
-pub enum MessageIdentity {
-    #[name = c"id_and_destination"]
-    IdAndDestination,
-    #[name = c"id"]
-    Id,
-}
-
 /// How a lone claim is handled (see `claim::lone`).
 #[derive(Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
 pub enum LoneClaims {
@@ -26,8 +17,6 @@ pub enum LoneClaims {
     Allow,
 }
 
-pub static MESSAGE_IDENTITY: GucSetting<MessageIdentity> =
-    GucSetting::<MessageIdentity>::new(MessageIdentity::IdAndDestination);
 pub static LONE_CLAIMS: GucSetting<LoneClaims> = GucSetting::<LoneClaims>::new(LoneClaims::Refuse);
 pub static TRACEPARENT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 pub static WAIT_FOR_FLUSH: GucSetting<bool> = GucSetting::<bool>::new(false);
@@ -54,18 +43,6 @@ pub fn traceparent() -> Option<String> {
 
 /// Defines the settings and reserves their prefix. Called once, from `_PG_init`.
 pub fn define() {
-    GucRegistry::define_enum_guc(
-        c"idem.message_identity",
-        c"What makes two messages the same: id_and_destination or id.",
-        c"With id, the first claim of an id counts for all destinations, and the retention is that \
-          of the destination \"*\". Change it only while no consumer runs: claims made under the \
-          other value are not found.",
-        &MESSAGE_IDENTITY,
-        // All sessions must have the same value: two consumers with different values would both
-        // process a message.
-        GucContext::Sighup,
-        GucFlags::default(),
-    );
     GucRegistry::define_enum_guc(
         c"idem.lone_claims",
         c"How a claim whose transaction does nothing else is handled: refuse, warn or allow.",

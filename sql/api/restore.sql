@@ -7,7 +7,7 @@ DECLARE
     loading regclass;
     missing text;
 BEGIN
-    PERFORM idem.check_read_committed('idem_finish_restore()');
+    PERFORM idem.check_transaction('idem_finish_restore()');
     BEGIN
         -- A COPY that is still running holds a lock that conflicts with these locks.
         FOR loading IN
@@ -51,7 +51,7 @@ DECLARE
     open_call text;
     new_id    uuid := gen_random_uuid();
 BEGIN
-    PERFORM idem.check_read_committed('idem_new_installation()');
+    PERFORM idem.check_transaction('idem_new_installation()');
     PERFORM idem.check_usable();
     PERFORM idem.lock_out_claims();
     open_call := idem.open_call();

@@ -113,6 +113,42 @@ COMMENT ON FUNCTION idem_set_retention(text, interval) IS
     'claims. Errors: 22004 (null argument), 22023 (invalid argument), 25000 (not READ COMMITTED), '
     '25006 (standby or read-only transaction).';
 
+CREATE FUNCTION idem_set_message_identity(identity text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    used text;
+BEGIN
+    IF identity IS NULL THEN
+        RAISE EXCEPTION 'identity must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF identity NOT IN ('id_and_destination', 'id') THEN
+        RAISE EXCEPTION 'there is no message identity "%"', identity
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'It must be id_and_destination or id.';
+    END IF;
+    PERFORM idem.check_transaction('idem_set_message_identity()');
+    PERFORM idem.lock_out_claims();
+    IF identity <> (SELECT i.message_identity FROM idem.installation i WHERE i.id = 1) THEN
+        used := idem.table_with_messages();
+    END IF;
+    IF used IS NOT NULL THEN
+        RAISE EXCEPTION 'the message identity cannot change while messages are known'
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  DETAIL = format('%s has rows. With another identity they would not be found, and '
+                                  'their messages would be processed again.', used),
+                  HINT = 'Set it before the first message.';
+    END IF;
+    UPDATE idem.installation i SET message_identity = identity WHERE i.id = 1;
+END
+$$;
+COMMENT ON FUNCTION idem_set_message_identity(text) IS
+    'Sets what makes two messages of this database the same: id_and_destination (the default), or '
+    'id. With id, the first claim of an id counts for all destinations, and the retention is that '
+    'of the destination "*". Blocks new claims until the end of its transaction, so commit at '
+    'once. Errors: 22004 (null argument), 22023 (invalid argument), 25000 (not READ COMMITTED), '
+    '25006 (standby or read-only transaction), 55000 (there are claims, external calls, messages '
+    'or dead letters), 55P03 (claims ran for more than 2 seconds).';
+
 CREATE FUNCTION idem_remove_destination(name text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$

@@ -37,6 +37,33 @@ $$;
 COMMENT ON FUNCTION idem.use_of_destination(integer) IS
     'Returns a table with a row that refers to the destination; null if there is none.';
 
+CREATE FUNCTION idem.table_with_messages() RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    place text;
+    used  boolean;
+BEGIN
+    FOR place IN
+        SELECT 'idem.' || c.relname FROM pg_class c
+         WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind = 'r'
+           AND (c.relname ~ '^(inbox|call)_' OR c.relname = 'dead_letter'
+                OR c.oid = idem.pending_table(
+                               (SELECT r.current FROM idem.pending_rotation r WHERE r.id = 1)))
+         ORDER BY c.relname
+    LOOP
+        EXECUTE format('SELECT EXISTS (SELECT FROM %s)', place) INTO used;
+        IF used THEN
+            RETURN place;
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION idem.table_with_messages() IS
+    'Returns a table that has a claim, an external call, a pending message or a dead letter; null '
+    'if there is none.';
+
 CREATE FUNCTION idem.destination_count() RETURNS bigint
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN (SELECT pg_catalog.count(*) FROM idem.destination);

@@ -153,23 +153,3 @@ $$;
 COMMENT ON FUNCTION idem.open_call() IS
     'Describes an external call that was begun and has no known result; null if there is none. '
     'Reads the whole journal.';
-
-CREATE FUNCTION idem.check_read_committed(function_name text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean THEN
-        RAISE EXCEPTION 'cannot execute % in a read-only transaction', function_name
-            USING ERRCODE = 'read_only_sql_transaction';
-    ELSIF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted')
-    THEN
-        RAISE EXCEPTION '% needs READ COMMITTED, but this transaction is %', function_name,
-            upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'invalid_transaction_state',
-                  HINT = 'Begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED.';
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION idem.check_read_committed(text) IS
-    'Checks that the current transaction can write and reads the latest rows. Errors: 25000 (not '
-    'READ COMMITTED), 25006 (standby or read-only transaction).';

@@ -1,10 +1,14 @@
--- The identity of the installation, and what a restore has loaded: see sql/internal/restore.sql.
+-- The identity of the installation, which a failover, a dump and an update keep, and what a restore
+-- has loaded: see sql/internal/restore.sql.
 
 CREATE TABLE idem.installation (
-    id           int2 NOT NULL DEFAULT 1,
-    installation uuid NOT NULL DEFAULT pg_catalog.gen_random_uuid(),
+    id               int2 NOT NULL DEFAULT 1,
+    installation     uuid NOT NULL DEFAULT pg_catalog.gen_random_uuid(),
+    message_identity text NOT NULL DEFAULT 'id_and_destination',
     CONSTRAINT installation_pkey PRIMARY KEY (id),
-    CONSTRAINT installation_is_one_row CHECK (id = 1)
+    CONSTRAINT installation_is_one_row CHECK (id = 1),
+    CONSTRAINT installation_knows_message_identity
+        CHECK (message_identity IN ('id_and_destination', 'id'))
 );
 COMMENT ON TABLE  idem.installation IS
     'The identity of this installation of the extension. A dump keeps it.';
@@ -12,10 +16,16 @@ COMMENT ON COLUMN idem.installation.installation IS
     'A random id. Message ids of effects and idempotency keys of external calls are derived from '
     'it, so that they differ between installations: see idem_new_installation. The rows of '
     'idem.clock, idem.ring, idem.pending_rotation and idem.payload_rotation contain it too.';
+COMMENT ON COLUMN idem.installation.message_identity IS
+    'What makes two messages the same. With id, all claims belong to the destination *. '
+    'idem_set_message_identity changes it.';
 CREATE TRIGGER replace_row BEFORE INSERT ON idem.installation
     FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
 ALTER TABLE idem.installation ENABLE ALWAYS TRIGGER replace_row;
 INSERT INTO idem.installation DEFAULT VALUES;
+CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.installation
+    FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
+ALTER TABLE idem.installation ENABLE ALWAYS TRIGGER publish;
 
 -- This table is not dumped, because it describes this database.
 CREATE TABLE idem.loaded_table (

@@ -39,7 +39,8 @@ INSERT INTO idem.kind_of_role (kind, may_call) VALUES
     ('admin', 'idem_relay_unpark_all'), ('admin', 'idem_relay_discard'),
     ('admin', 'idem_relay_discard_all'), ('admin', 'idem_repair_relays'), ('admin', 'idem_health'),
     ('admin', 'idem_rotation_blockers'), ('admin', 'idem_configure_retries'),
-    ('admin', 'idem_remove_destination'), ('admin', 'idem_requeue'), ('admin', 'idem_requeue_all'),
+    ('admin', 'idem_remove_destination'), ('admin', 'idem_set_message_identity'),
+    ('admin', 'idem_requeue'), ('admin', 'idem_requeue_all'),
     ('admin', 'idem_discard'), ('admin', 'idem_discard_all'), ('admin', 'idem_forward'),
     ('admin', 'idem_forward_all'), ('admin', 'idem_finish_restore'),
     ('admin', 'idem_new_installation');

@@ -36,6 +36,7 @@ thread_local! {
 #[derive(Clone, Copy)]
 struct Tables {
     ring: pg_sys::Oid,
+    installation: pg_sys::Oid,
     destination: pg_sys::Oid,
     pending_rotation: pg_sys::Oid,
     payload_rotation: pg_sys::Oid,
@@ -46,6 +47,7 @@ impl Tables {
     fn find() -> Option<Self> {
         Some(Tables {
             ring: pg::relation_oid(c"ring")?,
+            installation: pg::relation_oid(c"installation")?,
             destination: pg::relation_oid(c"destination")?,
             pending_rotation: pg::relation_oid(c"pending_rotation")?,
             payload_rotation: pg::relation_oid(c"payload_rotation")?,
@@ -56,6 +58,7 @@ impl Tables {
     fn has(&self, relation: pg_sys::Oid) -> bool {
         [
             self.ring,
+            self.installation,
             self.destination,
             self.pending_rotation,
             self.payload_rotation,
@@ -308,7 +311,19 @@ fn load(tables: &Tables) -> Result<Rings> {
         payload_current: current_of(tables.payload_rotation, "idem.payload_rotation has no row")?
             & 3,
         zero_at: Clock::read()?.zero_at,
+        id_is_identity: id_is_identity(tables.installation)?,
     })
+}
+
+/// Returns whether the id alone identifies a message.
+fn id_is_identity(installation: pg_sys::Oid) -> Result<bool> {
+    let mut identity = None;
+    for_each_row(installation, |column| {
+        // SAFETY: the column is text.
+        identity = column(3).and_then(|d| unsafe { String::from_datum(d, false) });
+    });
+    let identity = identity.ok_or(Error::Corrupt("idem.installation has no row"))?;
+    Ok(identity == "id")
 }
 
 /// Returns the number of the current table of a rotation. `rotation` is the table that stores the

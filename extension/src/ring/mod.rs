@@ -90,6 +90,8 @@ pub struct Rings {
     pub outbox: Ring,
     /// The wall-clock time at which the clock of the rings was zero.
     zero_at: pg_sys::TimestampTz,
+    /// Whether the id alone identifies a message (`idem_set_message_identity`).
+    pub id_is_identity: bool,
     /// The two tables of pending messages, and the number of the current table.
     pending: [pg_sys::Oid; 2],
     pending_current: usize,

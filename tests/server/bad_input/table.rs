@@ -83,6 +83,10 @@ pub const VALID: &[(&str, &[Argument])] = &[
         ],
     ),
     (
+        "idem_set_message_identity",
+        &[("identity", "text", "'id_and_destination'")],
+    ),
+    (
         "idem_set_retention",
         &[
             ("retention", "interval", "'2 hours'"),
@@ -541,6 +545,27 @@ pub const BAD: &[Bad] = &[
         "name",
         "text",
         "'orders'",
+        "55000",
+    ),
+    bad(
+        "idem_set_message_identity",
+        "identity",
+        "text",
+        "''",
+        "22023",
+    ),
+    bad(
+        "idem_set_message_identity",
+        "identity",
+        "text",
+        "'destination'",
+        "22023",
+    ),
+    bad(
+        "idem_set_message_identity",
+        "identity",
+        "text",
+        "'id'",
         "55000",
     ),
     bad("idem_set_retention", "ring", "text", "'outbox'", "22023"),

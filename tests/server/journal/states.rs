@@ -1,7 +1,6 @@
 //! Tests of every state of a call and of every transition between states.
 
 use anyhow::{Result, ensure};
-use idem_cluster::{Cluster, Install};
 use idem_testkit::{Database, Session};
 
 use super::{LEVELS, begin, calls, fail, finish};
@@ -453,17 +452,15 @@ async fn ended_call_is_returned_without_a_transaction_id() -> Result<()> {
     Ok(())
 }
 
-/// With `idem.message_identity = id` a message has the same identity in both destinations, so the
+/// With the message identity `id` a message has the same identity in both destinations, so the
 /// second destination must not repeat a request of the first destination.
 #[tokio::test]
 async fn message_identity_id_gives_destinations_one_journal() -> Result<()> {
-    let cluster = Cluster::builder(&Install::from_env()?)
-        .name("one_journal")
-        .setting("shared_buffers", "32MB")
-        .setting("idem.message_identity", "id")
-        .start()?;
-    let db = Database::with_idem_in(cluster.into(), "one_journal").await?;
+    let db = Database::with_idem("one_journal").await?;
     let session = db.connect().await?;
+    session
+        .run("SELECT idem_set_message_identity('id')")
+        .await?;
     let begin = async |destination: &str| {
         session
             .text(&format!(

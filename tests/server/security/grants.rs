@@ -85,6 +85,7 @@ const KINDS: &[(&str, &[&str])] = &[
             "idem_forget",
             "idem_configure",
             "idem_remove_destination",
+            "idem_set_message_identity",
             "idem_set_retention",
             "idem_grant",
             "idem_revoke",

@@ -520,6 +520,7 @@ async fn i9_monitor_and_admin_functions_look_up_no_name() -> Result<()> {
         "idem_forget('m1'::pg_catalog.text, 'orders')",
         "idem_configure('unused', '1 day')",
         "idem_remove_destination('unused')",
+        "idem_set_message_identity('id_and_destination')",
     ] {
         admin.run(&format!("SELECT public.{call}")).await?;
     }

@@ -152,6 +152,7 @@ pub const SCRIPT: &[(Needs, &str)] = &[
     // Administration.
     (ReadCommitted, "SELECT idem_configure('unused', '1 day'), idem_remove_destination('unused'),
                             idem_remove_destination('unused')"),
+    (ReadCommitted, "SELECT idem_set_message_identity('id_and_destination')"),
     (Anything, "SELECT count(*) FROM idem_rotation_blockers() WHERE ring = 'none'"),
     (NoBlock, "CALL idem_maintain()"),
     (Anything, "SELECT check_name, status FROM idem_health() WHERE check_name <> 'worker'
