@@ -39,6 +39,8 @@ pub struct DeadLetter {
     pub content_type: String,
     /// The headers.
     pub headers: Map<String, Value>,
+    /// Whether the message was processed after it became a dead letter. It can only be discarded.
+    pub processed: bool,
 }
 
 /// Omits the payload, which can contain data that must not be logged.
@@ -55,6 +57,7 @@ impl fmt::Debug for DeadLetter {
             .field("payload", &Length(self.payload.len()))
             .field("content_type", &self.content_type)
             .field("headers", &self.headers)
+            .field("processed", &self.processed)
             .finish()
     }
 }
@@ -89,6 +92,7 @@ impl TryFrom<&Row> for DeadLetter {
             payload: row.try_get("payload")?,
             content_type: row.try_get("content_type")?,
             headers: headers.map(|Json(headers)| headers).unwrap_or_default(),
+            processed: row.try_get("processed")?,
         })
     }
 }
@@ -150,7 +154,7 @@ pub async fn list(
     let rows = executor
         .fetch_all(
             "SELECT id, died_at, received_at, attempt, errors, key, type, payload, content_type, \
-             headers FROM idem.dead_letters \
+             headers, processed FROM idem.dead_letters \
              WHERE destination = $1 AND last_error LIKE $2 ORDER BY seq LIMIT $3",
             &[
                 destination.parameter(),
@@ -164,8 +168,8 @@ pub async fn list(
 
 /// Requeues a dead letter, with all its attempts available again.
 ///
-/// Returns false if there is no dead letter of this identity, or if the message was processed
-/// meanwhile.
+/// Returns false if there is no dead letter of this identity. Fails with SQLSTATE 55000 if the
+/// message was processed after it became a dead letter.
 pub async fn requeue(
     executor: &impl Executor,
     id: &MessageId,
@@ -244,7 +248,8 @@ pub async fn discard_all(
 /// The message counts as processed from now on.
 ///
 /// Returns the message id of the effect, or `None` if there is no dead letter of this identity.
-/// Consumers process the effect as a new message.
+/// Consumers process the effect as a new message. Fails with SQLSTATE 55000 if the message was
+/// processed after it became a dead letter.
 pub async fn forward(
     executor: &impl Executor,
     id: &MessageId,

@@ -250,66 +250,74 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     table_number integer;
-    p            idem.pending_0;
-    letter       idem.dead_letter;
+    held         record;
 BEGIN
     -- These two calls only check the arguments. They come first, so that a wrong argument is
     -- reported at every isolation level.
     PERFORM idem.key_of(idem_requeue.id), idem.find_destination(idem_requeue.destination);
     PERFORM idem.check_transaction('idem_requeue()');
     table_number := idem.enter_pending();
-    p := idem.find_pending(table_number, idem.key_of(idem_requeue.id),
-                           idem.find_destination(idem_requeue.destination));
-    letter := idem.find_letter(idem_requeue.id, idem_requeue.destination, true);
-    RETURN letter.key IS NOT NULL AND idem.requeue_letter(table_number, p, letter);
+    SELECT * INTO held
+      FROM idem.find_letter(table_number, idem_requeue.id, idem_requeue.destination);
+    IF (held.letter).key IS NULL THEN
+        RETURN false;
+    END IF;
+    PERFORM idem.check_live(held.p, held.letter);
+    PERFORM idem.requeue_letter(table_number, held.p, held.letter);
+    RETURN true;
 END
 $$;
 COMMENT ON FUNCTION idem_requeue(text, text) IS
     'Makes a dead letter a pending message again: it is due now, after all other messages of its '
-    'ordering key, and has all its attempts. Returns false if there is no dead letter, or if the '
-    'message was claimed meanwhile (then its dead letter is deleted). Errors: 22004 (null '
-    'argument), 22023 (invalid argument), 23000 (the hash of this id is the hash of another id), '
-    '25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 55P03 (another '
-    'transaction is claiming the message).';
+    'ordering key, and has all its attempts. Returns false if there is no dead letter. Errors: '
+    '22004 (null argument), 22023 (invalid argument), 23000 (the hash of this id is the hash of '
+    'another id), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 55000 '
+    '(the message was processed after it became a dead letter).';
 
 CREATE FUNCTION idem_requeue(id uuid, destination text) RETURNS boolean
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN @extschema@.idem_requeue(id::text, destination);
 COMMENT ON FUNCTION idem_requeue(uuid, text) IS
     'Makes a dead letter a pending message again: it is due now, after all other messages of its '
-    'ordering key, and has all its attempts. Returns false if there is no dead letter, or if the '
-    'message was claimed meanwhile (then its dead letter is deleted). Errors: 22004 (null '
-    'argument), 22023 (invalid argument), 23000 (this id is the hash of another id), 25000 (not '
-    'READ COMMITTED), 25006 (standby or read-only transaction), 55P03 (another transaction is '
-    'claiming the message).';
+    'ordering key, and has all its attempts. Returns false if there is no dead letter. Errors: '
+    '22004 (null argument), 22023 (invalid argument), 23000 (this id is the hash of another id), '
+    '25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 55000 (the message was '
+    'processed after it became a dead letter).';
 
 CREATE FUNCTION idem_discard(id text, destination text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    held record;
 BEGIN
     PERFORM idem.key_of(idem_discard.id), idem.find_destination(idem_discard.destination);
     PERFORM idem.check_transaction('idem_discard()');
-    IF (idem.find_letter(idem_discard.id, idem_discard.destination, false)).key IS NULL THEN
+    SELECT * INTO held
+      FROM idem.find_letter(idem.enter_pending(), idem_discard.id, idem_discard.destination);
+    IF (held.letter).key IS NULL THEN
         RETURN false;
     END IF;
-    RETURN ((idem.take_letter(idem_discard.id, idem_discard.destination, true)).letter).key
-           IS NOT NULL;
+    PERFORM idem.take_letter_or_fail(held.p, held.letter, idem_discard.destination);
+    RETURN true;
 END
 $$;
 COMMENT ON FUNCTION idem_discard(text, text) IS
     'Deletes a dead letter and claims its message, so that the message remains known as '
-    'processed. Returns false if there is no dead letter. Errors: 22004 (null argument), 22023 '
-    '(invalid argument), 23000 (the hash of this id is the hash of another id), 25000 (not READ '
-    'COMMITTED), 25006 (standby or read-only transaction), 55P03 (the message is leased).';
+    'processed. Claims nothing if the message was processed after it became a dead letter. '
+    'Returns false if there is no dead letter. Errors: 22004 (null argument), 22023 (invalid '
+    'argument), 23000 (the hash of this id is the hash of another id), 25000 (not READ '
+    'COMMITTED), 25006 (standby or read-only transaction), 55P03 (another transaction is claiming '
+    'the message).';
 
 CREATE FUNCTION idem_discard(id uuid, destination text) RETURNS boolean
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN @extschema@.idem_discard(id::text, destination);
 COMMENT ON FUNCTION idem_discard(uuid, text) IS
     'Deletes a dead letter and claims its message, so that the message remains known as '
-    'processed. Returns false if there is no dead letter. Errors: 22004 (null argument), 22023 '
-    '(invalid argument), 23000 (this id is the hash of another id), 25000 (not READ COMMITTED), '
-    '25006 (standby or read-only transaction), 55P03 (the message is leased).';
+    'processed. Claims nothing if the message was processed after it became a dead letter. '
+    'Returns false if there is no dead letter. Errors: 22004 (null argument), 22023 (invalid '
+    'argument), 23000 (this id is the hash of another id), 25000 (not READ COMMITTED), 25006 '
+    '(standby or read-only transaction), 55P03 (another transaction is claiming the message).';
 
 CREATE FUNCTION idem_requeue_all(
     destination  text,
@@ -326,19 +334,14 @@ DECLARE
 BEGIN
     FOR letter IN
         SELECT l.*
-          FROM idem.some_letters(idem_requeue_all.destination, error_like, max_messages) l
+          FROM idem.some_letters(idem_requeue_all.destination, error_like, max_messages, true) l
     LOOP
         table_number := coalesce(table_number, idem.enter_pending());
-        BEGIN
-            SELECT * INTO held FROM idem.lock_letter(table_number, letter);
-            IF held.is_locked AND (held.letter).errors -> -1 ->> 'error' LIKE error_like
-               AND idem.requeue_letter(table_number, held.p, held.letter) THEN
-                requeued := requeued + 1;
-            END IF;
-        EXCEPTION
-            WHEN lock_not_available THEN
-                NULL;  -- another transaction is claiming the message
-        END;
+        SELECT * INTO held FROM idem.lock_letter(table_number, letter);
+        IF (held.letter).key IS NOT NULL AND (held.p).state = 'd' THEN
+            PERFORM idem.requeue_letter(table_number, held.p, held.letter);
+            requeued := requeued + 1;
+        END IF;
     END LOOP;
     RETURN requeued;
 END
@@ -346,9 +349,10 @@ $$;
 COMMENT ON FUNCTION idem_requeue_all(text, text, integer) IS
     'Requeues dead letters of a destination, in the order of arrival and at most max_messages (1 '
     'to 10,000): those with a last error that matches the LIKE pattern error_like. Returns their '
-    'number, without messages that were claimed meanwhile. Skips a message that another '
-    'transaction holds. See idem_requeue. Errors: 22004 (null argument), 22023 (invalid '
-    'argument), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction).';
+    'number. Skips a message that was processed after it became a dead letter (the column '
+    'processed of idem.dead_letters) or that another transaction holds. See idem_requeue. Errors: '
+    '22004 (null argument), 22023 (invalid argument), 25000 (not READ COMMITTED), 25006 (standby '
+    'or read-only transaction).';
 
 CREATE FUNCTION idem_discard_all(
     destination  text,
@@ -358,15 +362,19 @@ CREATE FUNCTION idem_discard_all(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    letter    idem.dead_letter;
-    discarded integer := 0;
+    table_number integer;
+    letter       idem.dead_letter;
+    held         record;
+    discarded    integer := 0;
 BEGIN
     FOR letter IN
         SELECT l.*
-          FROM idem.some_letters(idem_discard_all.destination, error_like, max_messages) l
+          FROM idem.some_letters(idem_discard_all.destination, error_like, max_messages, false) l
     LOOP
-        IF ((idem.take_letter(coalesce(letter.id, letter.key::text), idem_discard_all.destination,
-                              false)).letter).key IS NOT NULL THEN
+        table_number := coalesce(table_number, idem.enter_pending());
+        SELECT * INTO held FROM idem.lock_letter(table_number, letter);
+        IF (held.letter).key IS NOT NULL
+           AND idem.take_letter(held.p, held.letter, idem_discard_all.destination) THEN
             discarded := discarded + 1;
         END IF;
     END LOOP;
@@ -383,15 +391,21 @@ COMMENT ON FUNCTION idem_discard_all(text, text, integer) IS
 CREATE FUNCTION idem_forward(id text, destination text, topic text) RETURNS uuid
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    held record;
 BEGIN
     PERFORM idem.key_of(idem_forward.id),
             idem.find_destination(idem_forward.destination),
             idem.check_topic(idem_forward.topic);
     PERFORM idem.check_transaction('idem_forward()'), idem.check_has_relay();
-    IF (idem.find_letter(idem_forward.id, idem_forward.destination, false)).key IS NULL THEN
+    SELECT * INTO held
+      FROM idem.find_letter(idem.enter_pending(), idem_forward.id, idem_forward.destination);
+    IF (held.letter).key IS NULL THEN
         RETURN NULL;
     END IF;
-    RETURN idem.forward_letter(idem_forward.id, idem_forward.destination, idem_forward.topic, true);
+    PERFORM idem.check_live(held.p, held.letter);
+    PERFORM idem.take_letter_or_fail(held.p, held.letter, idem_forward.destination);
+    RETURN idem.forward_letter(held.letter, idem_forward.destination, idem_forward.topic);
 END
 $$;
 COMMENT ON FUNCTION idem_forward(text, text, text) IS
@@ -399,10 +413,10 @@ COMMENT ON FUNCTION idem_forward(text, text, text) IS
     'as an effect of the message, and deletes the dead letter. The effect has the payload, key, '
     'type, content type and headers of the dead letter and a new message id, so a consumer that '
     'identifies messages by the message id processes it as a new message. Returns the message id; '
-    'null if there is no dead letter, or if its message was processed meanwhile (then the dead '
-    'letter is deleted). Errors: 22004 (null argument), 22023 (invalid argument), 23000 (the hash '
-    'of this id is the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or '
-    'read-only transaction), 55000 (there is no relay), 55P03 (the message is leased).';
+    'null if there is no dead letter. Errors: 22004 (null argument), 22023 (invalid argument), '
+    '23000 (the hash of this id is the hash of another id), 25000 (not READ COMMITTED), 25006 '
+    '(standby or read-only transaction), 55000 (there is no relay, or the message was processed '
+    'after it became a dead letter), 55P03 (another transaction is claiming the message).';
 
 CREATE FUNCTION idem_forward(id uuid, destination text, topic text) RETURNS uuid
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
@@ -412,10 +426,10 @@ COMMENT ON FUNCTION idem_forward(uuid, text, text) IS
     'as an effect of the message, and deletes the dead letter. The effect has the payload, key, '
     'type, content type and headers of the dead letter and a new message id, so a consumer that '
     'identifies messages by the message id processes it as a new message. Returns the message id; '
-    'null if there is no dead letter, or if its message was processed meanwhile (then the dead '
-    'letter is deleted). Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this id '
-    'is the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or read-only '
-    'transaction), 55000 (there is no relay), 55P03 (the message is leased).';
+    'null if there is no dead letter. Errors: 22004 (null argument), 22023 (invalid argument), '
+    '23000 (this id is the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or '
+    'read-only transaction), 55000 (there is no relay, or the message was processed after it '
+    'became a dead letter), 55P03 (another transaction is claiming the message).';
 
 CREATE FUNCTION idem_forward_all(
     destination  text,
@@ -426,16 +440,22 @@ CREATE FUNCTION idem_forward_all(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    letter    idem.dead_letter;
-    forwarded integer := 0;
+    table_number integer;
+    letter       idem.dead_letter;
+    held         record;
+    forwarded    integer := 0;
 BEGIN
     PERFORM idem.check_topic(idem_forward_all.topic), idem.check_has_relay();
     FOR letter IN
         SELECT l.*
-          FROM idem.some_letters(idem_forward_all.destination, error_like, max_messages) l
+          FROM idem.some_letters(idem_forward_all.destination, error_like, max_messages, true) l
     LOOP
-        IF idem.forward_letter(coalesce(letter.id, letter.key::text), idem_forward_all.destination,
-                               idem_forward_all.topic, false) IS NOT NULL THEN
+        table_number := coalesce(table_number, idem.enter_pending());
+        SELECT * INTO held FROM idem.lock_letter(table_number, letter);
+        IF (held.letter).key IS NOT NULL AND (held.p).state = 'd'
+           AND idem.take_letter(held.p, held.letter, idem_forward_all.destination) THEN
+            PERFORM idem.forward_letter(held.letter, idem_forward_all.destination,
+                                        idem_forward_all.topic);
             forwarded := forwarded + 1;
         END IF;
     END LOOP;
@@ -445,6 +465,7 @@ $$;
 COMMENT ON FUNCTION idem_forward_all(text, text, text, integer) IS
     'Sends dead letters of a destination to a topic, in the order of arrival and at most '
     'max_messages (1 to 10,000): those with a last error that matches the LIKE pattern '
-    'error_like. Returns their number. Skips a message that another transaction holds. See '
-    'idem_forward. Errors: 22004 (null argument), 22023 (invalid argument), 25000 (not READ '
-    'COMMITTED), 25006 (standby or read-only transaction), 55000 (there is no relay).';
+    'error_like. Returns their number. Skips a message that was processed after it became a dead '
+    'letter or that another transaction holds. See idem_forward. Errors: 22004 (null argument), '
+    '22023 (invalid argument), 25000 (not READ COMMITTED), 25006 (standby or read-only '
+    'transaction), 55000 (there is no relay).';

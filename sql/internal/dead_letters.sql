@@ -67,69 +67,54 @@ RETURN substr(
 COMMENT ON FUNCTION idem.hash_of_message(text, jsonb, text, text, bytea) IS
     'Returns the key of the dead letter of a message without an id.';
 
--- Transactions lock in this order: claim, pending row, dead letter. So two functions never deadlock
--- over one message. idem_complete is the exception: it locks the pending row first, and does not
--- wait for a claim after that. Functions for many messages skip rows that are locked.
+-- A dead letter is live while its pending row is dead. A claim deletes this row, so without it the
+-- message was processed, also when the claim is forgotten. Only a person discards the dead letter.
+-- These functions lock the pending row and then the dead letter. They do not wait for a claim while
+-- they hold these locks. Functions for many messages skip rows that are locked.
 
--- Writes the pending message first and then looks for a claim, as idem_receive does.
+CREATE FUNCTION idem.check_live(p idem.pending_0, letter idem.dead_letter) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF p.state IS DISTINCT FROM 'd' THEN
+        RAISE EXCEPTION 'message "%" was processed after it became a dead letter',
+            coalesce(letter.id, letter.key::text)
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Discard the dead letter with idem_discard.';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem.check_live(idem.pending_0, idem.dead_letter) IS
+    'Checks that the message of a dead letter was not processed. Error: 55000.';
+
+-- A claim in progress waits for the lock of the pending row, and then deletes the row.
 CREATE FUNCTION idem.requeue_letter(
     table_number integer,
     p            idem.pending_0,
     letter       idem.dead_letter
-) RETURNS boolean
+) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    payload_slice integer;
-    claim         text;
 BEGIN
-    IF p.state <> 'd' THEN
-        RETURN false;  -- the message was received again and is pending
-    END IF;
-    SELECT r.current INTO payload_slice FROM idem.payload_rotation r WHERE r.id = 1;
-    IF p.key IS NOT NULL THEN
-        PERFORM idem.delete_pending(table_number, p);
-    END IF;
+    DELETE FROM idem.dead_letter l WHERE l.key = letter.key AND l.destination = letter.destination;
+    SELECT r.current INTO p.payload_slice FROM idem.payload_rotation r WHERE r.id = 1;
     p.seq := nextval('idem.pending_seq');
     p.token := 0;
     p.due_at := clock_timestamp();
-    p.received_at := letter.received_at;
-    p.key := letter.key;
-    p.destination := letter.destination;
     p.attempt := 0;
-    p.payload_slice := payload_slice;
     p.state := 'r';
-    p.stops_claims := false;
-    p.id := letter.id;
-    p.order_key := letter.order_key;
     p.errors := '[]';
-    EXECUTE format('INSERT INTO %s SELECT ($1).*', idem.pending_table(table_number)) USING p;
-    claim := idem.claim_state(
-        coalesce(letter.id, letter.key::text),
-        (SELECT d.name FROM idem.destination d WHERE d.id = letter.destination));
-    IF claim = 'in_progress' THEN
-        RAISE EXCEPTION 'another transaction is claiming message "%"',
-            coalesce(letter.id, letter.key::text)
-            USING ERRCODE = 'lock_not_available',
-                  HINT = 'Try again when that transaction has ended.';
-    END IF;
-    DELETE FROM idem.dead_letter l WHERE l.key = letter.key AND l.destination = letter.destination;
-    IF claim = 'claimed' THEN
-        PERFORM idem.delete_pending(table_number, p);
-        RETURN false;
-    END IF;
+    PERFORM idem.write_pending(table_number, p);
     EXECUTE format('INSERT INTO %s (seq, payload, content_type, type, headers, traceparent) '
-                   'VALUES ($1, $2, $3, $4, $5, $6)', idem.payload_table(payload_slice))
+                   'VALUES ($1, $2, $3, $4, $5, $6)', idem.payload_table(p.payload_slice))
       USING p.seq, letter.payload, letter.content_type, letter.type, letter.headers,
             letter.traceparent;
     PERFORM idem.wake_consumers();
-    RETURN true;
 END
 $$;
 COMMENT ON FUNCTION idem.requeue_letter(integer, idem.pending_0, idem.dead_letter) IS
-    'Makes a dead letter a pending message that is ready. Returns false if the message was '
-    'claimed meanwhile or was received again. The caller has locked the pending message and then '
-    'the dead letter. Error: 55P03 (another transaction is claiming the message).';
+    'Makes a live dead letter a pending message that is ready. The caller has locked the pending '
+    'message and then the dead letter.';
 
 -- No process works on a message that waits for a retry, so it can be leased at once. The function
 -- skips a row that another transaction has locked, because it must not wait for a claimer that
@@ -159,100 +144,93 @@ COMMENT ON FUNCTION idem.end_back_off(text, text) IS
     'Makes a message of a broker due that waits for a retry. Returns false if there is no such '
     'message.';
 
-CREATE FUNCTION idem.delete_pending(table_number integer, p idem.pending_0) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    EXECUTE format('DELETE FROM %s x WHERE x.key = $1 AND x.destination = $2',
-                   idem.pending_table(table_number))
-      USING p.key, p.destination;
-END
-$$;
-COMMENT ON FUNCTION idem.delete_pending(integer, idem.pending_0) IS 'Deletes a pending message.';
-
 CREATE FUNCTION idem.find_letter(
-    id          text,
-    destination text,
-    for_update  boolean
-) RETURNS idem.dead_letter
+    table_number integer,
+    id           text,
+    destination  text,
+    OUT p        idem.pending_0,
+    OUT letter   idem.dead_letter
+)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     letter_key uuid := idem.key_of(find_letter.id);
     number     integer := idem.find_destination(find_letter.destination);
-    letter     idem.dead_letter;
 BEGIN
-    IF for_update THEN
-        SELECT l.* INTO letter FROM idem.dead_letter l
-         WHERE l.key = letter_key AND l.destination = number
-           FOR UPDATE;
-    ELSE
-        SELECT l.* INTO letter FROM idem.dead_letter l
-         WHERE l.key = letter_key AND l.destination = number;
-    END IF;
+    p := idem.find_pending(table_number, letter_key, number);
+    SELECT l.* INTO letter FROM idem.dead_letter l
+     WHERE l.key = letter_key AND l.destination = number
+       FOR UPDATE;
     IF letter.id <> find_letter.id THEN
         RAISE EXCEPTION 'another message id of destination "%" has the same key',
             find_letter.destination
             USING ERRCODE = 'integrity_constraint_violation',
                   HINT = format('The other id is %s.', letter.id);
     END IF;
-    RETURN letter;
 END
 $$;
-COMMENT ON FUNCTION idem.find_letter(text, text, boolean) IS
-    'Returns the dead letter of a message, locked if for_update is true; a row of nulls if there '
-    'is none. Errors: 22004, 22023, 23000.';
+COMMENT ON FUNCTION idem.find_letter(integer, text, text) IS
+    'Locks the pending message and then the dead letter of an identity, and returns them; rows of '
+    'nulls if there are none. Errors: 22004, 22023, 23000.';
 
--- While the claim waits, another session can requeue the dead letter. The message is then pending
--- again, so the claim is undone.
 CREATE FUNCTION idem.take_letter(
-    id             text,
-    destination    text,
-    wait           boolean,
-    OUT is_claimed boolean,
-    OUT letter     idem.dead_letter
-)
+    p           idem.pending_0,
+    letter      idem.dead_letter,
+    destination text
+) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     claim_outcome text;
 BEGIN
-    -- The claim is inside the block with the exception handler, so that the exception undoes it.
-    claim_outcome := (@extschema@.idem_claim(
-        take_letter.id, take_letter.destination, take_letter.wait, NULL::bytea,
-        NULL::timestamptz)).outcome;
-    is_claimed := claim_outcome = 'claimed';
-    IF claim_outcome = 'in_progress' THEN
-        RETURN;
+    IF p.state = 'd' THEN
+        claim_outcome := (@extschema@.idem_claim(
+            coalesce(letter.id, letter.key::text), take_letter.destination, false,
+            NULL::bytea, NULL::timestamptz)).outcome;
+        IF claim_outcome = 'in_progress' THEN
+            RETURN false;
+        END IF;
     END IF;
-    DELETE FROM idem.dead_letter l
-     WHERE l.key = idem.key_of(take_letter.id)
-       AND l.destination = idem.find_destination(take_letter.destination)
-    RETURNING l.* INTO letter;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'ID001';
-    END IF;
-EXCEPTION
-    WHEN SQLSTATE 'ID001' THEN
-        is_claimed := false;
-        letter := NULL;
+    DELETE FROM idem.dead_letter l WHERE l.key = letter.key AND l.destination = letter.destination;
+    RETURN true;
 END
 $$;
-COMMENT ON FUNCTION idem.take_letter(text, text, boolean) IS
-    'Claims the message of a dead letter, deletes the dead letter and returns it. is_claimed is '
-    'false if the message was processed meanwhile. The dead letter is null, and the message is '
-    'not claimed, if the dead letter no longer exists, or if another transaction holds the '
-    'message and wait is false.';
+COMMENT ON FUNCTION idem.take_letter(idem.pending_0, idem.dead_letter, text) IS
+    'Claims the message of a dead letter, unless it was processed, and deletes the dead letter. '
+    'The caller has locked the pending message and then the dead letter. Returns false and '
+    'changes nothing if another transaction is claiming the message.';
+
+CREATE FUNCTION idem.take_letter_or_fail(
+    p           idem.pending_0,
+    letter      idem.dead_letter,
+    destination text
+) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF NOT idem.take_letter(p, letter, take_letter_or_fail.destination) THEN
+        RAISE EXCEPTION 'another transaction is claiming message "%"',
+            coalesce(letter.id, letter.key::text)
+            USING ERRCODE = 'lock_not_available',
+                  HINT = 'Try again when that transaction has ended.';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem.take_letter_or_fail(idem.pending_0, idem.dead_letter, text) IS
+    'Takes a dead letter as idem.take_letter does. Error: 55P03 (another transaction is claiming '
+    'the message).';
 
 CREATE FUNCTION idem.some_letters(
     destination  text,
     error_like   text,
-    max_messages integer
+    max_messages integer,
+    only_live    boolean
 ) RETURNS SETOF idem.dead_letter
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
-    d integer := idem.find_destination(some_letters.destination);
+    d         integer := idem.find_destination(some_letters.destination);
+    processed bigint;
 BEGIN
     PERFORM idem.check_error_like(error_like, 'error_like');
     IF max_messages IS NULL THEN
@@ -262,48 +240,58 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 and 10000.';
     END IF;
     PERFORM idem.check_transaction('a function of dead letters');
+    SELECT count(*) INTO processed FROM idem.dead_letter l
+     WHERE only_live AND l.destination = d AND l.errors -> -1 ->> 'error' LIKE error_like
+       AND NOT EXISTS (SELECT FROM idem.live_letter v WHERE v.key = l.key AND v.destination = d);
+    IF processed > 0 THEN
+        RAISE NOTICE 'skips % dead letters of processed messages', processed
+            USING HINT = 'See the column processed of idem.dead_letters, and discard them.';
+    END IF;
     RETURN QUERY
         SELECT l.* FROM idem.dead_letter l
          WHERE l.destination = d AND l.errors -> -1 ->> 'error' LIKE error_like
+           AND (NOT only_live
+                OR EXISTS (SELECT FROM idem.live_letter v
+                            WHERE v.key = l.key AND v.destination = d))
          ORDER BY l.seq LIMIT max_messages;
 END
 $$;
-COMMENT ON FUNCTION idem.some_letters(text, text, integer) IS
+COMMENT ON FUNCTION idem.some_letters(text, text, integer, boolean) IS
     'Returns dead letters with a last error that matches the pattern, in the order of arrival, '
-    'without locking them. Errors: 22004, 22023, 25000, 25006.';
+    'without locking them. only_live: without those of processed messages, whose number it reports '
+    'as a notice. Errors: 22004, 22023, 25000, 25006.';
 
--- is_locked: whether this transaction has locked the pending message and the dead letter, or the
--- dead letter alone if no message is pending.
+-- A message that becomes a dead letter again has another seq, and is not the one that was seen.
 CREATE FUNCTION idem.lock_letter(
-    table_number  integer,
-    seen          idem.dead_letter,
-    OUT is_locked boolean,
-    OUT p         idem.pending_0,
-    OUT letter    idem.dead_letter
+    table_number integer,
+    seen         idem.dead_letter,
+    OUT p        idem.pending_0,
+    OUT letter   idem.dead_letter
 )
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     is_pending boolean;
 BEGIN
-    EXECUTE format('SELECT true FROM %s x WHERE x.key = $1 AND x.destination = $2',
-                   idem.pending_table(table_number))
-       INTO is_pending USING seen.key, seen.destination;
     EXECUTE format('SELECT x.* FROM %s x WHERE x.key = $1 AND x.destination = $2 '
                    'FOR UPDATE SKIP LOCKED', idem.pending_table(table_number))
        INTO p USING seen.key, seen.destination;
-    is_locked := false;
-    IF is_pending IS NULL OR p.key IS NOT NULL THEN
+    IF p.key IS NULL THEN
+        EXECUTE format('SELECT true FROM %s x WHERE x.key = $1 AND x.destination = $2',
+                       idem.pending_table(table_number))
+           INTO is_pending USING seen.key, seen.destination;
+    END IF;
+    IF is_pending IS NULL THEN
         SELECT l.* INTO letter FROM idem.dead_letter l
-         WHERE l.key = seen.key AND l.destination = seen.destination
+         WHERE l.key = seen.key AND l.destination = seen.destination AND l.seq = seen.seq
            FOR UPDATE SKIP LOCKED;
-        is_locked := FOUND;
     END IF;
 END
 $$;
 COMMENT ON FUNCTION idem.lock_letter(integer, idem.dead_letter) IS
-    'Locks the pending message and the dead letter of an identity without waiting, and returns '
-    'their current rows.';
+    'Locks the pending message and then the dead letter without waiting, and returns them. The '
+    'dead letter is null if another transaction holds one of the two or has changed the dead '
+    'letter.';
 
 CREATE FUNCTION idem.check_topic(topic text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -350,32 +338,15 @@ COMMENT ON FUNCTION idem.headers_to_forward(jsonb) IS
     'Returns the headers of a dead letter without those that describe its former delivery.';
 
 CREATE FUNCTION idem.forward_letter(
-    id          text,
+    letter      idem.dead_letter,
     destination text,
-    topic       text,
-    wait        boolean
+    topic       text
 ) RETURNS uuid
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    taken  record;
-    letter idem.dead_letter;
-BEGIN
-    SELECT t.is_claimed, t.letter INTO taken
-      FROM idem.take_letter(forward_letter.id, forward_letter.destination, forward_letter.wait) t;
-    letter := taken.letter;
-    -- If the message was processed meanwhile, its dead letter is deleted and not forwarded.
-    IF letter.key IS NULL OR NOT taken.is_claimed THEN
-        RETURN NULL;
-    END IF;
-    RETURN idem.record_letter(forward_letter.id, forward_letter.destination, forward_letter.topic,
-                              letter.payload, letter.order_key, letter.type,
-                              idem.headers_to_forward(letter.headers), letter.traceparent,
-                              letter.content_type);
-END
-$$;
-COMMENT ON FUNCTION idem.forward_letter(text, text, text, boolean) IS
-    'Claims the message of a dead letter, records the dead letter as an effect of the message and '
-    'deletes the dead letter. Returns the message id of the effect; null if the dead letter no '
-    'longer exists, if the message was processed meanwhile (then the dead letter is deleted), or '
-    'if another transaction holds the message and wait is false.';
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN idem.record_letter(coalesce((letter).id, (letter).key::text), destination, topic,
+                          (letter).payload, (letter).order_key, (letter).type,
+                          idem.headers_to_forward((letter).headers), (letter).traceparent,
+                          (letter).content_type);
+COMMENT ON FUNCTION idem.forward_letter(idem.dead_letter, text, text) IS
+    'Records a dead letter as an effect of its message, which the current transaction has '
+    'claimed, and returns the message id of the effect.';

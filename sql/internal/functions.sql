@@ -15,11 +15,6 @@ LANGUAGE c AS 'MODULE_PATHNAME', 'intern_destination_wrapper';
 COMMENT ON FUNCTION idem.intern_destination(text) IS
     'Returns the id of a destination, which is created if it is new. Errors: 22004, 22023, 25006.';
 
-CREATE FUNCTION idem.claim_state(id text, destination text) RETURNS text
-LANGUAGE c AS 'MODULE_PATHNAME', 'claim_state_wrapper';
-COMMENT ON FUNCTION idem.claim_state(text, text) IS
-    'Returns free, claimed, or in_progress if a running transaction is claiming the message.';
-
 CREATE FUNCTION idem.enter_pending() RETURNS integer
 LANGUAGE c AS 'MODULE_PATHNAME', 'enter_pending_wrapper';
 COMMENT ON FUNCTION idem.enter_pending() IS

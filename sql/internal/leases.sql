@@ -38,6 +38,7 @@ BEGIN
                due_at = p.due_at,
                attempt = p.attempt,
                payload_slice = p.payload_slice,
+               order_key = p.order_key,
                state = p.state,
                stops_claims = p.stops_claims AND p.state = 'l',
                errors = p.errors
@@ -49,6 +50,7 @@ BEGIN
                due_at = p.due_at,
                attempt = p.attempt,
                payload_slice = p.payload_slice,
+               order_key = p.order_key,
                state = p.state,
                stops_claims = p.stops_claims AND p.state = 'l',
                errors = p.errors

@@ -150,6 +150,12 @@ COMMENT ON VIEW idem.waiting_messages IS
     'The durable inbox by destination: how many messages wait, how many of these are due now or '
     'wait for a retry (resting), how many are leased, and when the oldest message was received.';
 
+CREATE VIEW idem.live_letter AS
+    SELECT p.key, p.destination FROM idem.pending p WHERE p.state = 'd';
+COMMENT ON VIEW idem.live_letter IS
+    'The identities of the dead letters whose messages were not processed. A claim deletes the '
+    'pending row.';
+
 CREATE VIEW idem.dead_letters AS
     SELECT d.name AS destination,
            COALESCE(l.id, l.key::text) AS id,
@@ -164,8 +170,11 @@ CREATE VIEW idem.dead_letters AS
            l.headers,
            l.traceparent,
            l.errors -> -1 ->> 'error'::text AS last_error,
-           l.errors
+           l.errors,
+           NOT EXISTS (SELECT FROM idem.live_letter v
+                        WHERE v.key = l.key AND v.destination = l.destination) AS processed
       FROM idem.dead_letter l JOIN idem.destination d ON d.id = l.destination;
 COMMENT ON VIEW idem.dead_letters IS
     'The dead letters: messages that have no attempt left or failed for good, with each error and '
-    'its time. See idem_requeue, idem_discard and idem_forward.';
+    'its time. processed: the message was claimed after it became a dead letter, so it can only be '
+    'discarded. See idem_requeue, idem_discard and idem_forward.';

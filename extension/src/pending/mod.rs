@@ -12,10 +12,11 @@
 //! if it had never existed, and a claim that waits for the row continues. So a lease or a receiver
 //! never waits for a claim while it holds a lock that the claim may wait for.
 //!
-//! Transactions lock in this order: claim, pending row, dead letter. `idem_complete` is the
-//! exception. It locks the pending row first, and does not wait for a claim after that. All
-//! functions use the clock of the server and the latest committed state. The functions that also
-//! execute SQL need READ COMMITTED for this; the others work at every isolation level.
+//! Transactions lock in this order: claim, pending row, dead letter. `idem_complete` and the
+//! functions for dead letters are the exceptions. They lock the pending row first, and do not wait
+//! for a claim after that. All functions use the clock of the server and the latest committed
+//! state. The functions that also execute SQL need READ COMMITTED for this; the others work at
+//! every isolation level.
 
 pub mod acquire;
 mod check;

@@ -6,8 +6,6 @@ use crate::claim::held;
 use crate::destination::{find, intern};
 use crate::effects::record;
 use crate::errors::{Result, given, invalid};
-use crate::identity::Identity;
-use crate::inbox::{Inbox, InboxState};
 use crate::pending::failures::now_unix;
 use crate::pending::{presence, tables};
 use crate::pg::ensure_writable;
@@ -37,20 +35,6 @@ fn intern_destination(name: Option<&str>) -> Report<i32> {
     let name = given(name, "destination")?;
     ensure_writable(c"idem.intern_destination()");
     Ok(intern(name, &ring::enter()?)?.id)
-}
-
-#[pg_extern(sql = false)]
-fn claim_state(id: Option<&str>, destination: Option<&str>) -> Report<&'static str> {
-    let (id, name) = (text_id(id)?, given(destination, "destination")?);
-    let rings = ring::enter()?;
-    let Some(identity) = Identity::find(id, name)? else {
-        return Ok("free");
-    };
-    Ok(match Inbox::open(&identity, &rings).look(&identity)? {
-        InboxState::Free => "free",
-        InboxState::Claimed => "claimed",
-        InboxState::InProgress(_) => "in_progress",
-    })
 }
 
 #[pg_extern(sql = false)]

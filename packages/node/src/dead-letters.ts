@@ -24,7 +24,7 @@ export class DeadLetters {
     return this.#run(statements.reject(id, destination, letter));
   }
 
-  /** Makes a dead letter due again. Returns false if there is none, or it was claimed since. */
+  /** Makes a dead letter due again. Returns false if there is none; fails if it was processed. */
   async requeue(id: MessageId, destination: string): Promise<boolean> {
     return this.#run(statements.requeue(id, destination));
   }

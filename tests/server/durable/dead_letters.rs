@@ -169,8 +169,9 @@ async fn message_handled_meanwhile_is_not_redelivered() -> Result<()> {
         claim(&session, "a").await?,
         "an operator handles the message"
     );
-    assert_eq!(session.text("SELECT idem_requeue('a', 'mail')").await?, "f");
-    assert_eq!(letters(&session).await?, "b\nc");
+    let refusal = session.refused("SELECT idem_requeue('a', 'mail')").await?;
+    assert_eq!(refusal.sqlstate, "55000", "{refusal:?}");
+    assert_eq!(letters(&session).await?, "a\nb\nc");
 
     // The claim waits for the transaction that requeues the message, and then deletes the pending
     // message.
@@ -195,13 +196,13 @@ async fn message_handled_meanwhile_is_not_redelivered() -> Result<()> {
         .await?;
     let pid = session.pid().await?;
     let requeues = tokio::spawn(async move {
-        let requeued = session.text("SELECT idem_requeue('c', 'mail')").await;
-        (session, requeued)
+        let refusal = session.refused("SELECT idem_requeue('c', 'mail')").await;
+        (session, refusal)
     });
     db.until_blocked(pid).await?;
     other.run("COMMIT").await?;
-    let (session, requeued) = requeues.await?;
-    assert_eq!(requeued?, "f");
+    let (session, refusal) = requeues.await?;
+    assert_eq!(refusal?.sqlstate, "55000");
     assert_eq!(
         ids(&next(&session, 10).await?),
         [""; 0],
@@ -223,9 +224,13 @@ async fn requeue_all_applies_error_filter_order_and_limit() -> Result<()> {
     assert!(claim(&session, "b").await?);
     assert_eq!(
         session
-            .text("SELECT idem_requeue_all('mail', 'gateway%', 2)")
+            .text("SELECT idem_requeue_all('mail', 'gateway%', 1)")
             .await?,
-        "1",
+        "1"
+    );
+    let notice = session.notices().remove(0);
+    assert_eq!(
+        notice.message, "skips 1 dead letters of processed messages",
         "b is handled already"
     );
     assert_eq!(
@@ -240,7 +245,7 @@ async fn requeue_all_applies_error_filter_order_and_limit() -> Result<()> {
             .await?,
         "0"
     );
-    assert_eq!(letters(&session).await?, "x");
+    assert_eq!(letters(&session).await?, "b\nx");
     for id in ["a", "c"] {
         assert_eq!(ids(&next(&session, 10).await?), [id]);
         assert!(claim(&session, id).await?);

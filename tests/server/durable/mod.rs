@@ -10,6 +10,7 @@ mod leases;
 mod order;
 mod payloads;
 mod poison;
+mod processed;
 mod survival;
 mod wake;
 
