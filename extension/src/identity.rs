@@ -58,14 +58,20 @@ impl<'a> Identity<'a> {
                 .column(id_column)
                 .and_then(|d| String::from_datum(d, false))
         };
-        if text.as_deref() == self.id.text {
-            return Ok(());
-        }
-        Err(Error::KeyTaken {
-            destination: self.name.to_owned(),
-            taken_by: text.map_or_else(|| "a uuid".to_owned(), |text| format!("\"{text}\"")),
-        })
+        ensure_same_id(text.as_deref(), &self.id, self.name)
     }
+}
+
+/// Fails with 23000 unless a row with the key of `id` belongs to `id`. `text` is the text id of the
+/// row, which is null for a uuid.
+pub fn ensure_same_id(text: Option<&str>, id: &MessageId, destination: &str) -> Result<()> {
+    if text == id.text {
+        return Ok(());
+    }
+    Err(Error::KeyTaken {
+        destination: destination.to_owned(),
+        taken_by: text.map_or_else(|| "a uuid".to_owned(), |text| format!("\"{text}\"")),
+    })
 }
 
 /// Returns the scan keys of an index that begins with a key (a uuid) and a destination.

@@ -161,12 +161,7 @@ BEGIN
     SELECT l.* INTO letter FROM idem.dead_letter l
      WHERE l.key = letter_key AND l.destination = number
        FOR UPDATE;
-    IF letter.id <> find_letter.id THEN
-        RAISE EXCEPTION 'another message id of destination "%" has the same key',
-            find_letter.destination
-            USING ERRCODE = 'integrity_constraint_violation',
-                  HINT = format('The other id is %s.', letter.id);
-    END IF;
+    PERFORM idem.check_same_id(letter.key, letter.id, find_letter.id, find_letter.destination);
 END
 $$;
 COMMENT ON FUNCTION idem.find_letter(integer, text, text) IS

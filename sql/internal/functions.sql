@@ -5,6 +5,14 @@ CREATE FUNCTION idem.key_of(id text) RETURNS uuid
 LANGUAGE c IMMUTABLE AS 'MODULE_PATHNAME', 'key_of_wrapper';
 COMMENT ON FUNCTION idem.key_of(text) IS 'Returns the key of a message id. Errors: 22004, 22023.';
 
+CREATE FUNCTION idem.check_same_id(
+    row_key uuid, row_id text, id text, destination text
+) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'check_same_id_wrapper';
+COMMENT ON FUNCTION idem.check_same_id(uuid, text, text, text) IS
+    'Checks that a row with the key of a message id is not one of another id. row_key: null if '
+    'there is no row. row_id: null if the row is one of a uuid. Errors: 22004, 22023, 23000.';
+
 CREATE FUNCTION idem.find_destination(name text) RETURNS integer
 LANGUAGE c AS 'MODULE_PATHNAME', 'find_destination_wrapper';
 COMMENT ON FUNCTION idem.find_destination(text) IS

@@ -79,13 +79,9 @@ BEGIN
     p := idem.find_pending(table_number, key, idem.find_destination(held_pending.destination));
     IF token IS NULL THEN
         RAISE EXCEPTION 'token must not be null' USING ERRCODE = 'null_value_not_allowed';
-    ELSIF p.id <> held_pending.id THEN
-        RAISE EXCEPTION 'another message id of destination "%" has the same key',
-            held_pending.destination
-            USING ERRCODE = 'integrity_constraint_violation',
-                  HINT = format('The other id is %s. '
-                                'Send one of the two messages with another id.', p.id);
-    ELSIF p.key IS NULL OR p.token <> held_pending.token OR p.state <> 'l' THEN
+    END IF;
+    PERFORM idem.check_same_id(p.key, p.id, held_pending.id, held_pending.destination);
+    IF p.key IS NULL OR p.token <> held_pending.token OR p.state <> 'l' THEN
         RAISE EXCEPTION 'lease token % is no longer valid for message "%" of destination "%"',
             held_pending.token, held_pending.id, held_pending.destination
             USING ERRCODE = 'object_not_in_prerequisite_state',

@@ -6,6 +6,7 @@ use crate::claim::held;
 use crate::destination::{find, intern};
 use crate::effects::record;
 use crate::errors::{Result, given, invalid};
+use crate::identity::ensure_same_id;
 use crate::pending::failures::now_unix;
 use crate::pending::{presence, tables};
 use crate::pg::ensure_writable;
@@ -21,6 +22,20 @@ use std::borrow::Cow;
 #[pg_extern(sql = false)]
 fn key_of(id: Option<&str>) -> Report<Uuid> {
     Ok(Uuid::from_bytes(*text_id(id)?.key.bytes()))
+}
+
+/// Checks a row that SQL found under the key of an id. `row_key` is null if there is no row.
+#[pg_extern(sql = false)]
+fn check_same_id(
+    row_key: Option<Uuid>,
+    row_id: Option<&str>,
+    id: Option<&str>,
+    destination: Option<&str>,
+) -> Report<()> {
+    if row_key.is_some() {
+        ensure_same_id(row_id, &text_id(id)?, given(destination, "destination")?)?;
+    }
+    Ok(())
 }
 
 #[pg_extern(sql = false)]

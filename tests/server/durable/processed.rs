@@ -177,3 +177,46 @@ async fn i4_bulk_functions_use_no_subtransactions() -> Result<()> {
     }
     Ok(())
 }
+
+/// I1: a text whose hash is the id of another message does not requeue, discard, forward, release
+/// or extend that message.
+#[tokio::test]
+async fn i1_hash_of_another_id_does_not_touch_its_message() -> Result<()> {
+    let db = Database::with_idem("same_key").await?;
+    let session = db.connect().await?;
+    for stored in ["uuid", "m"] {
+        let hash = session.text("SELECT idem.key_of('m')").await?;
+        let (id, other) = if stored == "m" {
+            ("m", hash.as_str())
+        } else {
+            (hash.as_str(), "m")
+        };
+        let acquire = format!("SELECT token FROM idem_acquire('{id}', '{stored}')");
+        let token = session.text(&acquire).await?;
+        let refused = async |call: String| -> Result<()> {
+            let refusal = session.refused(&format!("SELECT {call}")).await?;
+            assert_eq!(refusal.sqlstate, "23000", "{call}: {refusal:?}");
+            assert!(refusal.hint.contains("another id"), "{call}: {refusal:?}");
+            Ok(())
+        };
+        refused(format!("idem_extend('{other}', '{stored}', {token})")).await?;
+        refused(format!("idem_release('{other}', '{stored}', {token})")).await?;
+        refused(format!(
+            "idem_bury('{other}', '{stored}', {token}, 'x', 'boom')"
+        ))
+        .await?;
+        session
+            .run(&format!(
+                "SELECT idem_bury('{id}', '{stored}', {token}, 'x', 'boom')"
+            ))
+            .await?;
+        for function in ["requeue", "discard"] {
+            refused(format!("idem_{function}('{other}', '{stored}')")).await?;
+        }
+        refused(format!("idem_forward('{other}', '{stored}', 't')")).await?;
+        refused(format!("idem_reject('{other}', '{stored}', 'x', 'boom')")).await?;
+        let requeued = format!("SELECT idem_requeue('{id}', '{stored}')");
+        assert_eq!(session.text(&requeued).await?, "t");
+    }
+    Ok(())
+}
