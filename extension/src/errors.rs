@@ -64,6 +64,8 @@ pub enum Error {
     RequestMismatch { step: String },
     /// 25000: the function requires READ COMMITTED.
     NeedsReadCommitted { function: String },
+    /// 55000: a sequence is behind the rows that it numbers, so its next numbers are used already.
+    SequenceBehind { of: String },
     /// XX001: a row that the extension wrote does not have the expected content.
     Corrupt(&'static str),
 }
@@ -280,6 +282,15 @@ impl From<Error> for ErrorReport {
                 "Begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED, or SET \
                  default_transaction_isolation = 'read committed'.",
             ),
+            Error::SequenceBehind { of } => report(
+                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("sequence idem.{of}_seq is behind the rows that it numbers"),
+            )
+            .set_detail(
+                "Logical replication or a command has left it at an earlier value. Relays would \
+                 not deliver new effects.",
+            )
+            .set_hint("Stop producers and relays, then run SELECT idem_repair_relays()."),
             Error::Corrupt(what) => report(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED, what.into()),
         }
     }

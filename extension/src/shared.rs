@@ -28,9 +28,37 @@ pub struct Database {
     /// Whether messages are pending (see `pending::presence`). 0, the value at server start, means
     /// that there may be some.
     pub pending: AtomicU32,
+    /// The highest floor of the relays.
+    pub floor: Floor,
     /// Whether the log already has a warning that the library does not support the extension's
     /// version in this database.
     pub version_warned: AtomicBool,
+}
+
+/// The highest floor of the relays of a database (see `outbox::floor`).
+pub struct Floor {
+    /// The sequence that the floor belongs to; 0 before the first use. It is another one after the
+    /// extension was created again.
+    pub sequence: AtomicU32,
+    pub highest: AtomicI64,
+    /// Whether `highest` includes the floors from before the start of the server.
+    pub is_complete: AtomicBool,
+}
+
+impl Floor {
+    pub const fn at_start() -> Self {
+        Floor {
+            sequence: AtomicU32::new(0),
+            highest: AtomicI64::new(0),
+            is_complete: AtomicBool::new(false),
+        }
+    }
+
+    pub fn clear(&self) {
+        self.is_complete.store(false, Ordering::SeqCst);
+        self.highest.store(0, Ordering::SeqCst);
+        self.sequence.store(0, Ordering::SeqCst);
+    }
 }
 
 /// A backend that waits for events of a database.
@@ -65,6 +93,7 @@ impl Default for Shared {
                 receipts: AtomicU64::new(0),
                 last_pass: AtomicI64::new(0),
                 pending: AtomicU32::new(0),
+                floor: Floor::at_start(),
                 version_warned: AtomicBool::new(false),
             }),
             waiters: std::array::from_fn(|_| Waiter {
@@ -177,6 +206,7 @@ pub fn forget(database: pg_sys::Oid) {
     place.receipts.store(0, Ordering::SeqCst);
     place.last_pass.store(0, Ordering::SeqCst);
     place.pending.store(0, Ordering::SeqCst);
+    place.floor.clear();
     place.version_warned.store(false, Ordering::SeqCst);
     place.oid.store(0, Ordering::SeqCst);
 }

@@ -40,6 +40,7 @@ sql_files! {
     "internal_payloads" "../../sql/internal/payloads.sql",
     "internal_progress" "../../sql/internal/progress.sql",
     "internal_batches" "../../sql/internal/batches.sql",
+    "internal_sequences" "../../sql/internal/sequences.sql",
     "internal_relays" "../../sql/internal/relays.sql",
     "internal_leases" "../../sql/internal/leases.sql",
     "internal_dead_letters" "../../sql/internal/dead_letters.sql",

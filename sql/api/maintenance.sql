@@ -73,6 +73,7 @@ BEGIN
     RETURN NEXT;
 
     RETURN QUERY SELECT c.* FROM idem.check_relays() c;
+    RETURN QUERY SELECT c.* FROM idem.check_sequences() c;
     RETURN QUERY SELECT c.* FROM idem.check_due_times() c;
 
     -- the durable inbox

@@ -119,7 +119,8 @@ COMMENT ON FUNCTION idem_relay_next(text, integer, integer, interval, bigint) IS
     'to the other functions. Returns no row if there are no effects or another process holds the '
     'lease. After the lease has expired the same effects are returned again. Errors: 22004 (null '
     'argument), 22023 (invalid argument), 42704 (no such relay), 25000 (not READ COMMITTED), '
-    '25006 (standby or read-only transaction), 55000 (transaction ids went backwards).';
+    '25006 (standby or read-only transaction), 55000 (transaction ids or a sequence went '
+    'backwards).';
 
 CREATE FUNCTION idem_relay_ack(relay text, partition integer, token bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -321,12 +322,16 @@ BEGIN
         RAISE EXCEPTION 'partitions is %', partitions
             USING ERRCODE = 'invalid_parameter_value', HINT = 'It must be between 1 and 256.';
     END IF;
-    seq_now := idem.last_outbox_seq();
-    INSERT INTO idem.relay (name, partitions, start_snapshot, start_floor)
-    VALUES (idem_create_relay.name, idem_create_relay.partitions,
+    -- The progress of a dropped relay is kept for a while. It must not become that of this relay,
+    -- also if the sequence has fallen behind.
+    new_id := greatest(nextval('idem.relay_id_seq'),
+                       1 + (SELECT max(r.id) FROM idem.relay r),
+                       1 + (SELECT max(p.relay) FROM idem.progress p));
+    seq_now := idem.checked_number();
+    INSERT INTO idem.relay (id, name, partitions, start_snapshot, start_floor)
+    VALUES (new_id, idem_create_relay.name, idem_create_relay.partitions,
             CASE WHEN from_oldest THEN '1:1:' ELSE idem.full_snapshot() END,
-            CASE WHEN from_oldest THEN 0 ELSE seq_now END)
-    RETURNING id INTO new_id;
+            CASE WHEN from_oldest THEN 0 ELSE seq_now END);
     INSERT INTO idem.relay_partition (relay, partition)
     SELECT new_id, n FROM generate_series(0, idem_create_relay.partitions - 1) n;
 EXCEPTION
@@ -342,7 +347,8 @@ COMMENT ON FUNCTION idem_create_relay(text, integer, boolean) IS
     'true, from the oldest effect in the outbox. name: 1 to 255 bytes. partitions (1 to 256): the '
     'effects of one key are in one partition and are delivered in order. Errors: 22004 (null '
     'argument), 22023 (invalid argument), 42710 (the relay already exists), 25000 (not READ '
-    'COMMITTED), 25006 (standby or read-only transaction).';
+    'COMMITTED), 25006 (standby or read-only transaction), 55000 (the '
+    'sequence of the outbox went backwards).';
 
 CREATE FUNCTION idem_drop_relay(name text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -381,6 +387,7 @@ BEGIN
     PERFORM idem.lock_partition(r.relay, r.partition)
        FROM (SELECT * FROM idem.relay_partition ORDER BY relay, partition) r;
     LOCK TABLE idem.outbox_0, idem.outbox_1, idem.outbox_2, idem.outbox_3 IN EXCLUSIVE MODE;
+    PERFORM idem.raise_sequences();
     seq_now := idem.last_outbox_seq();
     snapshot_now := idem.full_snapshot();
     FOR part IN
@@ -423,11 +430,12 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem_repair_relays() IS
-    'Repairs the relays after a restore into a cluster with lower transaction ids. Stop producers '
-    'and relays before. The effects that a relay has not acknowledged become its delayed effects, '
-    'which are delivered first, and its cursor continues with the transaction ids of this '
-    'cluster. Returns the number of these effects. Errors: 25000 (not READ COMMITTED), 25006 '
-    '(standby or read-only transaction).';
+    'Repairs the relays after a restore into a cluster with lower transaction ids, and raises '
+    'sequences that are behind the rows that they number, as after logical replication. Stop '
+    'producers and relays before. The effects that a relay has not acknowledged become its '
+    'delayed effects, which are delivered first, and its cursor continues with the transaction '
+    'ids of this cluster. Returns the number of these effects. Errors: 25000 (not READ '
+    'COMMITTED), 25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_hand_over(
     relay       text,
@@ -506,4 +514,4 @@ COMMENT ON FUNCTION idem_hand_over(text, text[], integer, integer, bigint) IS
     'max_bytes: as for idem_relay_next. Returns the number of effects in the batch; 0 if there are '
     'no effects or another process holds the lease of the partition. Errors: 22004 (null '
     'argument), 22023 (invalid argument), 42704 (no such relay), 25000 (not READ COMMITTED), 25006 '
-    '(standby or read-only transaction), 55000 (transaction ids went backwards).';
+    '(standby or read-only transaction), 55000 (transaction ids or a sequence went backwards).';

@@ -21,6 +21,25 @@ COMMENT ON FUNCTION idem.last_outbox_seq() IS
     'before this function is at most the result, and each number taken after it is higher. The '
     'function reads the sequence under the lock of its page.';
 
+-- Read the floors and the rows before the sequence: they may get higher numbers afterwards.
+CREATE FUNCTION idem.checked_number() RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+AS $$
+DECLARE
+    used bigint := greatest(idem.highest_floor(), (SELECT max(o.seq) FROM idem.outbox_row o));
+    last bigint := idem.last_outbox_seq();
+BEGIN
+    IF last < used THEN
+        PERFORM idem.fail_behind('outbox');
+    END IF;
+    RETURN last;
+END
+$$;
+COMMENT ON FUNCTION idem.checked_number() IS
+    'Returns the last number of the outbox sequence. Error: 55000 (it is below the floor of a '
+    'relay or below an effect).';
+
 -- In the names of arguments and columns, _from belongs to the older snapshot and _to to the newer
 -- one. A pair of snapshots covers floor_from < seq <= ceiling_to, and floor_to is the floor of the
 -- next pair.
@@ -153,9 +172,9 @@ CREATE FUNCTION idem.open_pair(p idem.progress) RETURNS idem.progress
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    p.floor_to := idem.last_outbox_seq();
+    p.floor_to := idem.checked_number();
     p.snapshot_to := idem.full_snapshot();
-    p.ceiling_to := idem.last_outbox_seq();
+    p.ceiling_to := idem.checked_number();
     p.seq_after := 0;
     RETURN p;
 END
@@ -190,6 +209,7 @@ DECLARE
     p idem.progress;
 BEGIN
     PERFORM idem.check_transaction('a function of relays');
+    PERFORM idem.checked_number();
     p := idem.progress_of(this, partition);
     IF p.leased_until > clock_timestamp() THEN
         RETURN false;

@@ -303,3 +303,18 @@ AS $$
 $$;
 COMMENT ON FUNCTION idem.check_relays() IS
     'Reports the backlog of each relay, and whether a process runs it.';
+
+CREATE FUNCTION idem.check_sequences() RETURNS TABLE (check_name text, status text, detail text)
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT 'sequences',
+           CASE WHEN count(*) = 0 THEN 'ok' ELSE 'critical' END,
+           coalesce(string_agg(format('%s is behind: %s is in use', b.sequence, b.used), ', '
+                               ORDER BY b.sequence)
+                    || ' (logical replication, setval): stop producers and relays, then run '
+                       'SELECT @extschema@.idem_repair_relays()',
+                    'in order')
+      FROM idem.sequences_behind() b;
+$$;
+COMMENT ON FUNCTION idem.check_sequences() IS
+    'Reports sequences that are behind the rows that they number.';

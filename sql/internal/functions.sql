@@ -167,6 +167,25 @@ COMMENT ON FUNCTION idem.check_transaction(text) IS
     'Checks that the transaction can write and sees the latest committed state. call: the function '
     'that needs it. Errors: 25000 (not READ COMMITTED), 25006 (standby or read-only transaction).';
 
+CREATE FUNCTION idem.note_floor(
+    floor_from bigint, floor_to bigint, ceiling_to bigint
+) RETURNS boolean
+LANGUAGE c AS 'MODULE_PATHNAME', 'note_floor_wrapper';
+COMMENT ON FUNCTION idem.note_floor(bigint, bigint, bigint) IS
+    'Records in shared memory that a relay has these floors. Always returns true, for the CHECK '
+    'constraints of the tables.';
+
+CREATE FUNCTION idem.highest_floor() RETURNS bigint
+LANGUAGE c AS 'MODULE_PATHNAME', 'highest_floor_wrapper';
+COMMENT ON FUNCTION idem.highest_floor() IS
+    'Returns the highest floor of the relays. Each number that is taken later is above it, unless '
+    'the sequence of the outbox went backwards.';
+
+CREATE FUNCTION idem.fail_behind("of" text) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'fail_behind_wrapper';
+COMMENT ON FUNCTION idem.fail_behind(text) IS
+    'Fails with 55000: this sequence is behind the rows that it numbers.';
+
 CREATE FUNCTION idem.next_xid() RETURNS xid8
 LANGUAGE c AS 'MODULE_PATHNAME', 'next_xid_wrapper';
 COMMENT ON FUNCTION idem.next_xid() IS

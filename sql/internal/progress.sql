@@ -80,8 +80,13 @@ COMMENT ON FUNCTION idem.progress_of(idem.relay, integer) IS
 CREATE FUNCTION idem.append_progress(p idem.progress) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    before bigint := p.pos;
 BEGIN
     p.pos := nextval('idem.progress_pos_seq');
+    IF p.pos <= before THEN
+        PERFORM idem.fail_behind('progress_pos');
+    END IF;
     IF (SELECT t.current = 0 FROM idem.progress_rotation t) THEN
         INSERT INTO idem.progress_0 VALUES (p.*);
     ELSE
@@ -91,7 +96,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.append_progress(idem.progress) IS
-    'Appends a state of a partition and returns its pos, the token of a lease.';
+    'Appends a state of a partition and returns its pos, the token of a lease. Error: 55000 (the '
+    'sequence is behind).';
 
 CREATE FUNCTION idem.rotate_progress() RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms'

@@ -9,7 +9,7 @@ CREATE SEQUENCE idem.relay_id_seq AS int4 START 2;
 CREATE SEQUENCE idem.progress_pos_seq;
 
 CREATE TABLE idem.relay (
-    id              int4        NOT NULL DEFAULT pg_catalog.nextval('idem.relay_id_seq'),
+    id              int4        NOT NULL,
     partitions      int4        NOT NULL DEFAULT 1,
     start_snapshot  pg_snapshot NOT NULL,
     start_floor     bigint      NOT NULL,
@@ -19,7 +19,8 @@ CREATE TABLE idem.relay (
     restored_at_xid xid8,
     name            text        NOT NULL,
     CONSTRAINT relay_pkey PRIMARY KEY (id),
-    CONSTRAINT relay_has_partitions CHECK (partitions BETWEEN 1 AND 256)
+    CONSTRAINT relay_has_partitions CHECK (partitions BETWEEN 1 AND 256),
+    CONSTRAINT relay_floor_is_noted CHECK (idem.note_floor(start_floor, NULL, NULL))
 );
 CREATE UNIQUE INDEX relay_name_key ON idem.relay (name) WHERE dropped_at IS NULL;
 COMMENT ON TABLE  idem.relay IS
@@ -110,7 +111,9 @@ BEGIN
                 ceiling_to    bigint,
                 snapshot_from pg_snapshot NOT NULL,
                 snapshot_to   pg_snapshot,
-                CONSTRAINT progress_%1$s_pkey PRIMARY KEY (relay, partition, pos)
+                CONSTRAINT progress_%1$s_pkey PRIMARY KEY (relay, partition, pos),
+                CONSTRAINT progress_%1$s_floors_are_noted
+                    CHECK (idem.note_floor(floor_from, floor_to, ceiling_to))
             ) WITH (autovacuum_vacuum_insert_threshold = -1);
             COMMENT ON TABLE idem.progress_%1$s IS
                 'The progress of each relay. The row with the highest pos is the state of a '

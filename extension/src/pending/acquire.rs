@@ -168,7 +168,7 @@ fn next_lease(
     } else {
         state.attempt + 1
     };
-    let token = next_token()?;
+    let token = next_token()?.max(state.token + 1);
     let leased = Leased {
         token,
         due_at: now.saturating_add(lease),

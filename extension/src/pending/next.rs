@@ -171,7 +171,7 @@ fn take(
         )
     });
     let leased = Leased {
-        token,
+        token: token.max(message.state.token + 1),
         due_at,
         attempt: message.state.attempt + 1,
         errors: noted.as_deref(),

@@ -2,8 +2,9 @@
 //! (sql/internal/functions.sql).
 
 use super::Report;
-use crate::errors::given;
+use crate::errors::{Error, given};
 use crate::filters::{self, FilterState};
+use crate::outbox::floor;
 use crate::pg::{self, Locker};
 use crate::ring::{self, monotonic_us};
 use crate::settings;
@@ -54,6 +55,23 @@ fn server_run() -> String {
         shared::server_run(),
         database = database.to_u32()
     )
+}
+
+#[pg_extern(sql = false)]
+fn note_floor(from: Option<i64>, to: Option<i64>, ceiling: Option<i64>) -> Report<bool> {
+    floor::note([from, to, ceiling].into_iter().flatten().fold(0, i64::max))?;
+    Ok(true)
+}
+
+#[pg_extern(sql = false)]
+fn highest_floor() -> Report<i64> {
+    Ok(floor::highest()?)
+}
+
+#[pg_extern(sql = false)]
+fn fail_behind(of: Option<&str>) -> Report<()> {
+    let of = given(of, "of")?.to_owned();
+    Err(Error::SequenceBehind { of }.into())
 }
 
 #[pg_extern(sql = false)]

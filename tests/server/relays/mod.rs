@@ -14,5 +14,6 @@ mod progress;
 mod reader;
 mod recovery;
 mod rotation;
+mod sequences;
 mod traffic;
 mod wake;

@@ -1,5 +1,8 @@
 //! Appends rows to the outbox.
 
+pub mod floor;
+
+use self::floor::Numbers;
 use crate::errors::{Error, Result};
 use crate::pg::{self, Appender, Scratch, Table};
 use crate::ring::Ring;
@@ -40,7 +43,7 @@ pub struct Effect<'a> {
 
 /// Appends effects to the current slice, in their order.
 pub fn append<'a>(outbox: &Ring, effects: impl Iterator<Item = Effect<'a>>) -> Result<()> {
-    let sequence = pg::relation_oid(c"outbox_seq").ok_or(Error::NotInstalled)?;
+    let numbers = Numbers::new()?;
     // Assign the transaction id before the first sequence number is taken. Relays rely on this: a
     // transaction that had no id at a snapshot has only numbers above the sequence's value at that
     // snapshot.
@@ -53,7 +56,7 @@ pub fn append<'a>(outbox: &Ring, effects: impl Iterator<Item = Effect<'a>>) -> R
     for effect in effects {
         check_for_interrupts!();
         appended += 1;
-        scratch.with(|| append_effect(&mut slice, &effect, sequence, tx, inherited.as_deref()))?;
+        scratch.with(|| append_effect(&mut slice, &effect, &numbers, tx, inherited.as_deref()))?;
     }
     wake::wake_relays(appended);
     Ok(())
@@ -62,12 +65,12 @@ pub fn append<'a>(outbox: &Ring, effects: impl Iterator<Item = Effect<'a>>) -> R
 fn append_effect(
     slice: &mut Appender,
     effect: &Effect,
-    sequence: pg_sys::Oid,
+    numbers: &Numbers,
     tx: u64,
     inherited: Option<&str>,
 ) -> Result<()> {
     slice.append(&[
-        pg::next_value(sequence).into_datum(),
+        numbers.next()?.into_datum(),
         Some(pg_sys::Datum::from(tx)),
         effect.recorded_at.into_datum(),
         effect.deliver_after.and_then(IntoDatum::into_datum),
@@ -98,7 +101,7 @@ pub fn append_again(outbox: &Ring, rows: &[Vec<Option<pg_sys::Datum>>]) -> Resul
     if rows.is_empty() {
         return Ok(());
     }
-    let sequence = pg::relation_oid(c"outbox_seq").ok_or(Error::NotInstalled)?;
+    let numbers = Numbers::new()?;
     // SAFETY: GetTopFullTransactionId assigns an id to the transaction if it has none. As in
     // append, this precedes the sequence numbers.
     let tx = unsafe { pg_sys::GetTopFullTransactionId() }.value;
@@ -107,7 +110,7 @@ pub fn append_again(outbox: &Ring, rows: &[Vec<Option<pg_sys::Datum>>]) -> Resul
     for row in rows {
         check_for_interrupts!();
         let mut row = row.clone();
-        row[column::SEQ as usize - 1] = pg::next_value(sequence).into_datum();
+        row[column::SEQ as usize - 1] = numbers.next()?.into_datum();
         row[column::TX as usize - 1] = Some(pg_sys::Datum::from(tx));
         row[column::REPLAY as usize - 1] = true.into_datum();
         scratch.with(|| slice.append(&row));
