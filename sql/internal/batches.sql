@@ -199,7 +199,9 @@ COMMENT ON FUNCTION idem.close_pair(idem.progress) IS
     'Returns the progress after all effects between its two snapshots: the newer snapshot becomes '
     'the older one.';
 
--- Reads without a lock. The next check finds an effect that this check misses.
+-- Reads without a lock, and at most 1,000 effects of each kind: of new transactions and of each
+-- late one. Many effects of other partitions are work too: lease_batch moves the cursor past them,
+-- so that they are not read again. The next check finds an effect that this check misses.
 CREATE FUNCTION idem.has_work(this idem.relay, partition integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
@@ -215,9 +217,16 @@ BEGIN
         RETURN false;
     END IF;
     RETURN p.snapshot_to IS NOT NULL
-        OR EXISTS (SELECT 1 FROM idem.outbox_row o WHERE o.seq > p.floor_from)
+        OR EXISTS (SELECT 1
+                     FROM (SELECT o.partition_hash, row_number() OVER () AS n FROM (
+                               SELECT x.partition_hash FROM idem.outbox_row x
+                                WHERE x.seq > p.floor_from ORDER BY x.seq LIMIT 1000) o) e
+                    WHERE e.partition_hash % this.partitions = has_work.partition OR e.n = 1000)
         OR EXISTS (SELECT 1 FROM pg_snapshot_xip(p.snapshot_from) AS late (tx), LATERAL (
-                       SELECT 1 FROM idem.outbox_row o WHERE o.tx = late.tx LIMIT 1) o)
+                       SELECT o.partition_hash, row_number() OVER () AS n FROM (
+                           SELECT x.partition_hash FROM idem.outbox_row x
+                            WHERE x.tx = late.tx ORDER BY x.tx, x.seq LIMIT 1000) o) e
+                    WHERE e.partition_hash % this.partitions = has_work.partition OR e.n = 1000)
         OR EXISTS (SELECT 1 FROM idem.delayed d
                     WHERE d.relay = this.id AND d.partition = has_work.partition
                       AND d.due_at <= clock_timestamp());
@@ -225,7 +234,7 @@ END
 $$;
 COMMENT ON FUNCTION idem.has_work(idem.relay, integer) IS
     'Returns whether a partition needs to be locked: it is not leased, and there may be effects '
-    'for it.';
+    'for it, or many effects for other partitions.';
 
 -- Computes the bounds of the batch and does not copy its effects. The first effect is in the batch
 -- whatever its size.
@@ -291,11 +300,9 @@ BEGIN
             p := idem.close_pair(p);
             p.pos := idem.append_progress(p);
         ELSE
-            -- If a partition has no effects, nothing is written. Only a long range of sequence
-            -- numbers without effects is recorded, so that it is not scanned again.
-            IF p.ceiling_to > p.floor_from + 1000 THEN
-                PERFORM idem.append_progress(idem.close_pair(p));
-            END IF;
+            -- The effects that has_work found are not for this partition, or are acknowledged
+            -- already. Move the cursor past them, so that the next polls write nothing.
+            PERFORM idem.append_progress(idem.close_pair(p));
             RETURN NULL;
         END IF;
     END LOOP;

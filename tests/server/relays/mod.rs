@@ -6,6 +6,7 @@ mod bytes;
 mod facts;
 mod floor;
 mod hand_over;
+mod idle;
 mod late;
 mod leases;
 mod parked;
