@@ -34,13 +34,6 @@ COMMENT ON FUNCTION idem.may_be_loading(regclass[]) IS
     'Returns whether the rows of the slices may be those of a restore. The caller holds ACCESS '
     'EXCLUSIVE on the slices and is about to truncate them.';
 
--- A sequence is restored after the rows that have its numbers.
-CREATE FUNCTION idem.lags_behind(sequence regclass, highest bigint) RETURNS boolean
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-RETURN highest OPERATOR(pg_catalog.>) COALESCE(pg_catalog.pg_sequence_last_value(sequence), 0);
-COMMENT ON FUNCTION idem.lags_behind(regclass, bigint) IS
-    'Returns whether a sequence has not reached this number.';
-
 CREATE FUNCTION idem.missing_of_restore() RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -98,14 +91,8 @@ BEGIN
     IF missing IS NOT NULL THEN
         RETURN missing;
     END IF;
-    SELECT format('the value of the sequence %s', s.name) INTO missing
-      FROM (VALUES ('idem.outbox_seq'::regclass, (SELECT max(o.seq) FROM idem.outbox_row o)),
-                   ('idem.pending_seq', (SELECT max(p.seq) FROM idem.pending p)),
-                   ('idem.lease_token_seq', (SELECT max(p.token) FROM idem.pending p)),
-                   ('idem.progress_pos_seq', (SELECT max(p.pos) FROM idem.progress p)),
-                   ('idem.relay_id_seq', (SELECT max(nullif(r.id, 1)) FROM idem.relay r)))
-           AS s (name, highest)
-     WHERE idem.lags_behind(s.name, s.highest) LIMIT 1;
+    SELECT format('the value of the sequence %s', b.sequence) INTO missing
+      FROM idem.sequences_behind() b LIMIT 1;
     RETURN missing;
 END
 $$;

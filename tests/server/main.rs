@@ -14,6 +14,7 @@ mod i8_duplicate_is_free;
 mod journal;
 mod leases;
 mod life;
+mod other_hands;
 mod relays;
 mod rotation_restart;
 mod security;

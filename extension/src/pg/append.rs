@@ -1,7 +1,6 @@
 //! Appends and replaces rows with the executor's own functions, which maintain every index and
 //! check every constraint. No plan and no privileges of the caller are needed.
 
-use super::scratch::within;
 use super::{Lookup, Walk};
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
@@ -12,8 +11,6 @@ pub struct Appender {
     estate: *mut pg_sys::EState,
     target: *mut pg_sys::ResultRelInfo,
     slot: *mut pg_sys::TupleTableSlot,
-    /// The memory context that was current in `open`.
-    context: pg_sys::MemoryContext,
 }
 
 impl Appender {
@@ -22,6 +19,7 @@ impl Appender {
         // are those of apply_handle_insert_internal in logical replication.
         unsafe {
             let heap = pg_sys::table_open(table, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
+            super::triggers::ensure_only_own_triggers(heap);
             let estate = pg_sys::CreateExecutorState();
             let target =
                 pg_sys::palloc0(size_of::<pg_sys::ResultRelInfo>()).cast::<pg_sys::ResultRelInfo>();
@@ -38,7 +36,6 @@ impl Appender {
                 estate,
                 target,
                 slot,
-                context: pg_sys::CurrentMemoryContext,
             }
         }
     }
@@ -49,16 +46,7 @@ impl Appender {
         unsafe {
             super::insert::fill(self.slot, values);
             (*self.slot).tts_tableOid = (*self.heap).rd_id;
-            // An administrator may have added a trigger. PostgreSQL caches data for the trigger,
-            // which must live as long as this appender.
-            let context = if (*self.target).ri_TrigDesc.is_null() {
-                pg_sys::CurrentMemoryContext
-            } else {
-                self.context
-            };
-            within(context, || {
-                pg_sys::ExecSimpleRelationInsert(self.target, self.estate, self.slot)
-            });
+            pg_sys::ExecSimpleRelationInsert(self.target, self.estate, self.slot);
         }
     }
 
@@ -74,8 +62,8 @@ impl Appender {
 
     fn replace_row(&mut self, held: *mut pg_sys::TupleTableSlot, values: &[Option<Datum>]) {
         // SAFETY: the values match the columns, as in `append`. The row is locked, so no other
-        // transaction changes it. Only triggers that an administrator added use the EPQState (as in
-        // apply_handle_update_internal of logical replication).
+        // transaction changes it. Only triggers use the EPQState (as in apply_handle_update_internal
+        // of logical replication).
         unsafe {
             super::insert::fill(self.slot, values);
             (*self.slot).tts_tableOid = (*self.heap).rd_id;

@@ -14,6 +14,7 @@ mod scratch;
 mod settle;
 mod subtransaction;
 mod table;
+mod triggers;
 mod unbound;
 mod versions;
 mod walk;

@@ -58,7 +58,7 @@ impl Table {
         // SAFETY: table_open and index_open raise an error unless the OIDs are those of a table and
         // an index.
         unsafe {
-            let heap = pg_sys::table_open(table, lock);
+            let heap = open_heap(table, lock);
             let Some(index) = super::relation_oid(index) else {
                 pg_sys::table_close(heap, lock);
                 return None;
@@ -72,7 +72,7 @@ impl Table {
         // SAFETY: table_open and index_open raise an error unless the OIDs are those of a table and
         // an index.
         unsafe {
-            let heap = pg_sys::table_open(table, lock);
+            let heap = open_heap(table, lock);
             let index = pg_sys::index_open(primary_key(heap), lock);
             Self::opened(heap, index, lock)
         }
@@ -105,6 +105,21 @@ impl Table {
     pub fn is_empty(&self) -> bool {
         // SAFETY: heap is open.
         unsafe { has_no_page(self.heap) }
+    }
+}
+
+/// Opens a table. Raises 58000 if it is opened for writing and has a trigger of others.
+///
+/// # Safety
+/// `table` is the OID of a table; any other OID raises an error.
+unsafe fn open_heap(table: pg_sys::Oid, lock: pg_sys::LOCKMODE) -> pg_sys::Relation {
+    // SAFETY: by the contract of this function.
+    unsafe {
+        let heap = pg_sys::table_open(table, lock);
+        if lock != pg_sys::AccessShareLock as pg_sys::LOCKMODE {
+            super::triggers::ensure_only_own_triggers(heap);
+        }
+        heap
     }
 }
 

@@ -291,8 +291,9 @@ async fn i1_rolled_back_destination_keeps_its_number() -> Result<()> {
         other.text("SELECT idem_try_claim('m1', 'orders')").await?,
         "t"
     );
+    other.run("COMMIT").await?;
     other
-        .run("SELECT idem_configure('orders', '30 days'); COMMIT")
+        .run("SELECT idem_configure('orders', '30 days')")
         .await?;
     assert_eq!(
         session

@@ -105,13 +105,22 @@ async fn i3_message_ids_depend_on_destination_id_and_ordinal() -> Result<()> {
         Database::with_idem("ids_here").await?,
         Database::with_idem("ids_there").await?,
     );
-    // In the second database the destination has a different number. The message ids must not
-    // depend on this number.
-    there
-        .connect()
-        .await?
-        .run("SELECT idem_try_claim('x', 'another')")
-        .await?;
+    // The second database is a copy of the same installation. The destination has a different
+    // number in it, and the message ids must not depend on this number.
+    let copy = there.connect().await?;
+    for table in [
+        "installation",
+        "clock",
+        "pending_rotation",
+        "payload_rotation",
+        "ring",
+    ] {
+        let same = "01010101-0101-0101-0101-010101010101";
+        let sql = format!("UPDATE idem.{table} SET installation = '{same}'");
+        copy.run(&sql).await?;
+        here.connect().await?.run(&sql).await?;
+    }
+    copy.run("SELECT idem_try_claim('x', 'another')").await?;
     let ids = record(&here, "m1", "orders").await?;
     assert_eq!(
         ids,

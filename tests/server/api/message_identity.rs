@@ -4,7 +4,7 @@
 use anyhow::Result;
 use idem_cluster::{Cluster, Install};
 use idem_testkit::replica::caught_up;
-use idem_testkit::{Database, Session};
+use idem_testkit::{Database, Dump, Session};
 
 /// I1: with the identity `id` an id is claimed once for all destinations, in every session.
 #[tokio::test]
@@ -111,18 +111,7 @@ async fn i1_identity_survives_promotion_and_dump() -> Result<()> {
         .await?;
     let duplicate = "SELECT idem_try_claim('m', 'billing')";
 
-    let file = primary.data_dir().with_file_name("app.dump");
-    let file = file.to_string_lossy();
-    primary.run("pg_dump", ["--format=custom", "--file", &*file, "app"], &[])?;
-    session
-        .run("CREATE DATABASE copy TEMPLATE template0")
-        .await?;
-    primary.run(
-        "pg_restore",
-        ["--exit-on-error", "--dbname", "copy", &*file],
-        &[],
-    )?;
-    let copy = Session::superuser(&primary, "copy").await?;
+    let copy = Dump::of(&primary, "app")?.restore(&primary, "copy").await?;
     assert_eq!(copy.text(duplicate).await?, "f");
 
     let standby = primary.standby().name("identity-standby").start()?;

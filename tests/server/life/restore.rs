@@ -320,7 +320,7 @@ async fn i4_payloads_that_are_loaded_first_are_kept() -> Result<()> {
     ensure!(session.text("SELECT idem.is_restoring()").await? == "f");
     for _ in 0..4 {
         session
-            .run("SELECT idem.rotate_payloads(quiet_time => '0 seconds', wait => true)")
+            .run("SELECT idem.rotate_payloads(quiet_time => '0 seconds')")
             .await?;
     }
     let count = "SELECT count(*) FROM idem.payload_1";
@@ -331,7 +331,7 @@ async fn i4_payloads_that_are_loaded_first_are_kept() -> Result<()> {
     session
         .run("UPDATE idem.ring SET slices = '{1,2,3,4,5,6,7,0}' WHERE name = 'standard'")
         .await?;
-    let step = session.text("SELECT idem.rotate('standard', true)").await?;
+    let step = session.text("SELECT idem.rotate('standard')").await?;
     assert_eq!(step, "restoring");
     let count = "SELECT count(*) FROM idem.inbox_standard_2";
     assert_eq!(session.text(count).await?, "10");

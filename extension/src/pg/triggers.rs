@@ -1,0 +1,51 @@
+//! Triggers of others on the tables of idem. Functions of idem write these tables without the
+//! executor, so such a trigger would not fire. A tool that copies a table and follows its changes
+//! by a trigger, as pg_repack does, would lose the rows of claims.
+
+use super::{raise, relation_name};
+use pgrx::PgSqlErrorCode;
+use pgrx::pg_sys;
+use std::ffi::CStr;
+
+/// Raises 58000 if the table has an enabled trigger on its rows that does not belong to idem.
+///
+/// # Safety
+/// `heap` is an open relation that is locked for writing.
+pub(super) unsafe fn ensure_only_own_triggers(heap: pg_sys::Relation) {
+    // SAFETY: by the contract of this function. The list of triggers lives as long as the relation
+    // is locked.
+    let triggers = unsafe {
+        let Some(list) = (*heap).trigdesc.as_ref() else {
+            return;
+        };
+        std::slice::from_raw_parts(list.triggers, list.numtriggers as usize)
+    };
+    let foreign = triggers.iter().find(|trigger| is_foreign(trigger));
+    let Some(trigger) = foreign else {
+        return;
+    };
+    // SAFETY: the name is NUL-terminated, and the relation is open.
+    let (name, table) = unsafe {
+        (
+            CStr::from_ptr(trigger.tgname).to_string_lossy(),
+            relation_name((*heap).rd_id).unwrap_or_default(),
+        )
+    };
+    raise(
+        PgSqlErrorCode::ERRCODE_SYSTEM_ERROR,
+        format!("trigger \"{name}\" on table idem.{table} does not belong to idem"),
+        "Drop the trigger. Functions of idem write this table without firing it, so a tool such as \
+         pg_repack would lose rows.",
+    );
+}
+
+fn is_foreign(trigger: &pg_sys::Trigger) -> bool {
+    let rows =
+        pg_sys::TRIGGER_TYPE_INSERT | pg_sys::TRIGGER_TYPE_DELETE | pg_sys::TRIGGER_TYPE_UPDATE;
+    // SAFETY: look-ups in the system caches.
+    let is_own = || unsafe {
+        let schema = pg_sys::get_namespace_oid(c"idem".as_ptr(), true);
+        pg_sys::get_func_namespace(trigger.tgfoid) == schema
+    };
+    trigger.tgenabled as u8 != b'D' && i64::from(trigger.tgtype) & i64::from(rows) != 0 && !is_own()
+}
