@@ -47,6 +47,7 @@ BEGIN
     RETURN QUERY SELECT c.* FROM idem.check_maintenance() c;
     RETURN QUERY SELECT c.* FROM idem.check_rotation() c;
     RETURN QUERY SELECT c.* FROM idem.check_filters() c;
+    RETURN QUERY SELECT c.* FROM idem.check_waiting_claims() c;
 
     -- the outbox
     SELECT * INTO r FROM idem.ring x WHERE x.name = 'outbox';

@@ -318,3 +318,25 @@ AS $$
 $$;
 COMMENT ON FUNCTION idem.check_sequences() IS
     'Reports sequences that are behind the rows that they number.';
+
+CREATE FUNCTION idem.check_waiting_claims(longest interval DEFAULT '10 seconds')
+RETURNS TABLE (check_name text, status text, detail text)
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT 'waiting claims',
+           CASE WHEN count(*) = 0 THEN 'ok' ELSE 'warning' END,
+           CASE WHEN count(*) = 0 THEN format('no claim has waited for more than %s', longest)
+                ELSE format('%s sessions wait for another transaction for more than %s, the first '
+                            'since %s, for %s: see idem.waiting_claims',
+                            count(DISTINCT w.pid), longest, date_trunc('second', min(w.since)),
+                            (array_agg(CASE WHEN w.blocker_gid IS NULL
+                                            THEN format('pid %s (%s, %s)', w.blocked_by,
+                                                        w.blocker_application_name,
+                                                        w.blocker_state)
+                                            ELSE format('prepared transaction %L', w.blocker_gid)
+                                       END ORDER BY w.since))[1]) END
+      FROM idem.claim_waits() w
+     WHERE w.since <= clock_timestamp() - longest;
+$$;
+COMMENT ON FUNCTION idem.check_waiting_claims(interval) IS
+    'Reports claims that have waited for another transaction for longer than the interval.';

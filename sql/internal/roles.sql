@@ -63,6 +63,9 @@ AS $$
                         'slice_table(text, integer)', 'slice_tables(text, integer)']) f (behind)
      WHERE privileges_of_kind.kind IN ('monitor', 'admin')
     UNION ALL
+    SELECT 'EXECUTE', 'FUNCTION idem.claim_waits()'
+     WHERE privileges_of_kind.kind IN ('operator', 'monitor', 'admin')
+    UNION ALL
     -- idem_maintain runs with the privileges of its caller, because only such a procedure can
     -- commit.
     SELECT 'EXECUTE', 'FUNCTION idem.' || f.behind

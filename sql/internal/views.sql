@@ -144,3 +144,46 @@ BEGIN ATOMIC
      CROSS JOIN LATERAL idem.lag(p, r.partitions) w;
 END;
 COMMENT ON FUNCTION idem.relay_states() IS 'Returns the rows of the view idem.relays.';
+
+-- A transaction that has entered the rings holds a lock on idem.ring. A claim waits for the end of
+-- a transaction, and holds no lock on a row of another table meanwhile, as an UPDATE does. Locks of
+-- two transactions are read at one moment, because pg_locks is read once.
+CREATE FUNCTION idem.claim_waits() RETURNS TABLE (
+    pid                      integer,
+    usename                  name,
+    application_name         text,
+    since                    timestamptz,
+    blocked_by               integer,
+    blocker_usename          name,
+    blocker_application_name text,
+    blocker_state            text,
+    blocker_xact_start       timestamptz,
+    blocker_gid              text
+)
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH locks AS MATERIALIZED (
+        SELECT l.*, l.relation IN (SELECT c.oid FROM pg_class c
+                                    WHERE c.relnamespace = 'idem'::regnamespace) AS is_idem
+          FROM pg_locks l
+         WHERE l.database IS NULL OR l.database = (SELECT d.oid FROM pg_database d
+                                                    WHERE d.datname = current_database())
+    )
+    SELECT w.pid, a.usename, a.application_name, w.waitstart,
+           nullif(b.pid, 0), coalesce(h.usename, p.owner), h.application_name, h.state,
+           coalesce(h.xact_start, p.prepared), p.gid
+      FROM locks w
+     CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) AS b (pid)
+      JOIN pg_stat_activity a ON a.pid = w.pid
+      LEFT JOIN pg_stat_activity h ON h.pid = b.pid
+      LEFT JOIN pg_prepared_xacts p ON b.pid = 0 AND p.transaction = w.transactionid
+     WHERE NOT w.granted
+       AND (w.locktype IN ('transactionid', 'spectoken') OR w.locktype = 'tuple' AND w.is_idem)
+       AND EXISTS (SELECT FROM locks e
+                    WHERE e.pid = w.pid AND e.granted AND e.mode = 'RowExclusiveLock'
+                      AND e.relation = 'idem.ring'::regclass)
+       AND NOT EXISTS (SELECT FROM locks e
+                        WHERE e.pid = w.pid AND e.granted AND e.locktype = 'tuple'
+                          AND NOT e.is_idem);
+$$;
+COMMENT ON FUNCTION idem.claim_waits() IS 'Returns the rows of the view idem.waiting_claims.';

@@ -56,10 +56,10 @@ COMMENT ON TABLE idem.view_of_kind IS
 INSERT INTO idem.view_of_kind (kind, may_read) VALUES
     ('relay', 'parked'),
     ('operator', 'parked'), ('operator', 'leases'), ('operator', 'waiting_messages'),
-    ('operator', 'dead_letters'),
+    ('operator', 'waiting_claims'), ('operator', 'dead_letters'),
     ('monitor', 'parked'), ('monitor', 'leases'), ('monitor', 'waiting_messages'),
-    ('monitor', 'inbox'), ('monitor', 'outbox'), ('monitor', 'rings'), ('monitor', 'relays'),
+    ('monitor', 'waiting_claims'), ('monitor', 'inbox'), ('monitor', 'outbox'), ('monitor', 'rings'), ('monitor', 'relays'),
     ('monitor', 'stats'), ('monitor', 'filters'),
     ('admin', 'parked'), ('admin', 'leases'), ('admin', 'waiting_messages'),
-    ('admin', 'dead_letters'), ('admin', 'inbox'), ('admin', 'outbox'), ('admin', 'rings'),
+    ('admin', 'waiting_claims'), ('admin', 'dead_letters'), ('admin', 'inbox'), ('admin', 'outbox'), ('admin', 'rings'),
     ('admin', 'relays'), ('admin', 'stats'), ('admin', 'filters');

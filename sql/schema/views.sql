@@ -135,6 +135,14 @@ COMMENT ON VIEW idem.leases IS
     'The messages that are leased now, and until when. received: true if the message is in the '
     'durable inbox, false if it is at its broker.';
 
+CREATE VIEW idem.waiting_claims AS
+    SELECT w.* FROM idem.claim_waits() AS w;
+COMMENT ON VIEW idem.waiting_claims IS
+    'The sessions in a transaction with claims that wait for another transaction: usually for the '
+    'claim of the same message, or for its lease or its pending row. since: when the wait began. '
+    'blocked_by: the process that they wait for; null with blocker_gid for a prepared '
+    'transaction. An INSERT of the application that waits for a unique key is shown too.';
+
 CREATE VIEW idem.waiting_messages AS
     SELECT d.name AS destination,
            count(*) FILTER (WHERE NOT (p.state = 'l' AND p.due_at > clock_timestamp())) AS waiting,

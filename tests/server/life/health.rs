@@ -419,3 +419,90 @@ async fn i4_rejections_beyond_the_limit_fail_and_alarm() -> Result<()> {
     session.run(&bury).await?;
     Ok(())
 }
+
+/// I9. Goal: an operator sees which session a claim waits for, and since when. Health warns when the
+/// wait is long. A wait for a row of the application is no wait of a claim.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i9_waiting_claims_are_shown_with_their_blocker() -> Result<()> {
+    let cluster = cluster("health-waiting")?
+        .setting("max_prepared_transactions", "1")
+        .start()?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
+    session
+        .run(
+            "CREATE TABLE stock (n int); INSERT INTO stock VALUES (1);
+             CREATE ROLE operator LOGIN; SELECT idem_grant('operator', 'operator')",
+        )
+        .await?;
+    let operator = Session::connect(&cluster, "shop", "operator").await?;
+    let holder = Session::superuser(&cluster, "shop").await?;
+    holder.run("SET application_name = 'billing'").await?;
+    let seen = "SELECT pid, blocked_by, blocker_application_name, blocker_state, blocker_gid,
+                       since <= clock_timestamp() AND blocker_xact_start <= since
+                  FROM idem.waiting_claims";
+    assert_eq!(operator.text(seen).await?, "");
+    let ok = "ok|no claim has waited for more than 00:00:10";
+    assert_eq!(check(&operator, "waiting claims").await?, ok);
+
+    for (id, prepared) in [("m1", false), ("m2", true)] {
+        holder.run("BEGIN").await?;
+        assert_eq!(claim(&holder, id).await?, "t");
+        if prepared {
+            holder.run("PREPARE TRANSACTION 'held'").await?;
+        }
+        let waiter = Session::superuser(&cluster, "shop").await?;
+        let pid = waiter.pid().await?;
+        let claiming = tokio::spawn(async move {
+            waiter.run("BEGIN").await?;
+            let claimed = claim(&waiter, id).await?;
+            waiter.run("COMMIT").await?;
+            anyhow::Ok(claimed)
+        });
+        let blocker = match prepared {
+            true => "NULL|NULL|NULL|held|t".to_owned(),
+            false => format!("{}|billing|idle in transaction|NULL|t", holder.pid().await?),
+        };
+        until("the operator sees the claim that waits", async || {
+            Ok(operator.text(seen).await? == format!("{pid}|{blocker}"))
+        })
+        .await?;
+        let health = "SELECT status, detail FROM idem.check_waiting_claims('0')";
+        let health = session.text(health).await?;
+        let names = match prepared {
+            true => "for prepared transaction 'held': see idem.waiting_claims".to_owned(),
+            false => format!(
+                "for pid {} (billing, idle in transaction)",
+                holder.pid().await?
+            ),
+        };
+        ensure!(
+            health.starts_with("warning|1 sessions wait") && health.contains(&names),
+            "{health}"
+        );
+        let end = if prepared {
+            "ROLLBACK PREPARED 'held'"
+        } else {
+            "ROLLBACK"
+        };
+        holder.run(end).await?;
+        assert_eq!(claiming.await??, "t");
+    }
+
+    // Two transactions with claims that update the same row.
+    holder.run("BEGIN").await?;
+    assert_eq!(claim(&holder, "m3").await?, "t");
+    holder.run("UPDATE stock SET n = n - 1").await?;
+    let waiter = Session::superuser(&cluster, "shop").await?;
+    let pid = waiter.pid().await?;
+    waiter.run("BEGIN").await?;
+    assert_eq!(claim(&waiter, "m4").await?, "t");
+    let updating = tokio::spawn(async move { waiter.run("UPDATE stock SET n = n - 1").await });
+    let waits = format!("SELECT wait_event FROM pg_stat_activity WHERE pid = {pid}");
+    until("the UPDATE waits", async || {
+        Ok(session.text(&waits).await? == "transactionid")
+    })
+    .await?;
+    assert_eq!(operator.text(seen).await?, "");
+    holder.run("COMMIT").await?;
+    updating.await?
+}

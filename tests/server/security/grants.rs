@@ -117,7 +117,13 @@ const KINDS: &[(&str, &[&str])] = &[
 fn views(kind: &str) -> &'static [&'static str] {
     match kind {
         "relay" => &["parked"],
-        "operator" => &["leases", "waiting_messages", "dead_letters", "parked"],
+        "operator" => &[
+            "leases",
+            "waiting_claims",
+            "waiting_messages",
+            "dead_letters",
+            "parked",
+        ],
         "monitor" => &[
             "inbox",
             "outbox",
@@ -126,6 +132,7 @@ fn views(kind: &str) -> &'static [&'static str] {
             "stats",
             "filters",
             "leases",
+            "waiting_claims",
             "waiting_messages",
             "parked",
         ],
@@ -137,6 +144,7 @@ fn views(kind: &str) -> &'static [&'static str] {
             "stats",
             "filters",
             "leases",
+            "waiting_claims",
             "waiting_messages",
             "dead_letters",
             "parked",
@@ -266,6 +274,8 @@ async fn i9_each_kind_can_execute_only_its_functions() -> Result<()> {
                 Some(name) => {
                     name == format!("granted_{kind}")
                         || (["monitor", "admin"].contains(&kind) && behind_views.contains(&name))
+                        || (["operator", "monitor", "admin"].contains(&kind)
+                            && name == "claim_waits")
                         || (kind == "admin"
                             && ["maintain_step", "maintenance_steps", "wait_at_fence"]
                                 .contains(&name))

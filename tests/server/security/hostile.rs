@@ -355,7 +355,12 @@ async fn i9_lease_and_inbox_functions_look_up_no_name() -> Result<()> {
     );
 
     let operator = fixture.hostile("operator").await?;
-    for view in ["leases", "waiting_messages", "dead_letters"] {
+    for view in [
+        "leases",
+        "waiting_claims",
+        "waiting_messages",
+        "dead_letters",
+    ] {
         operator.run(&format!("SELECT * FROM idem.{view}")).await?;
     }
     for (call, result) in [
@@ -575,6 +580,7 @@ async fn i9_monitor_and_admin_functions_look_up_no_name() -> Result<()> {
             "relays",
             "stats",
             "leases",
+            "waiting_claims",
             "waiting_messages",
             "parked",
         ] {
