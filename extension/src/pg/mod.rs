@@ -125,6 +125,27 @@ pub fn try_with_exclusive_lock<T>(relation: pg_sys::Oid, work: impl FnOnce() -> 
     }
 }
 
+/// Returns whether a command holds a lock with which no session can connect to a database: DROP
+/// DATABASE, ALTER DATABASE RENAME, CREATE DATABASE TEMPLATE. Call it in a transaction.
+pub fn excludes_sessions(database: pg_sys::Oid) -> bool {
+    // SAFETY: an all-zero LOCKTAG is filled as SET_LOCKTAG_OBJECT does. The lock is the one that a
+    // session takes while it connects, and it is released at once.
+    unsafe {
+        let mut tag: pg_sys::LOCKTAG = std::mem::zeroed();
+        tag.locktag_field2 = pg_sys::DatabaseRelationId.to_u32();
+        tag.locktag_field3 = database.to_u32();
+        tag.locktag_type = pg_sys::LockTagType::LOCKTAG_OBJECT as u8;
+        tag.locktag_lockmethodid = pg_sys::DEFAULT_LOCKMETHOD as u8;
+        let mode = pg_sys::RowExclusiveLock as pg_sys::LOCKMODE;
+        let acquired = pg_sys::LockAcquire(&tag, mode, false, true)
+            != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL;
+        if acquired {
+            pg_sys::LockRelease(&tag, mode, false);
+        }
+        !acquired
+    }
+}
+
 /// Returns the OID of a relation of schema idem; `None` if it does not exist.
 pub fn relation_oid(name: &std::ffi::CStr) -> Option<pg_sys::Oid> {
     // SAFETY: these are look-ups in the system caches by NUL-terminated names.

@@ -3,7 +3,7 @@
 
 use super::end_on_sigterm;
 use crate::filters;
-use crate::pg::sleep_ms;
+use crate::pg::{excludes_sessions, sleep_ms};
 use crate::settings::{self, naptime};
 use crate::shared;
 use pgrx::bgworkers::{
@@ -90,6 +90,7 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
             databases.entry(oid).or_default();
         }
         databases.values_mut().for_each(DatabaseState::forget_ended);
+        end_in_commands_way(&mut databases);
         let running = databases
             .values()
             .filter(|database| database.running.is_some())
@@ -104,6 +105,7 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
             .filter(|(oid, database)| {
                 database.running.is_none()
                     && database.next_pass(**oid).is_none_or(|next| next <= now)
+                    && !excludes_sessions_now(**oid)
             })
             .collect();
         // Begin with the database that has waited for the longest time, so that each gets its turn.
@@ -127,6 +129,31 @@ pub extern "C-unwind" fn idem_launcher_main(_arg: pg_sys::Datum) {
             .clamp(1, 1_000)
         };
         sleep_ms(nap);
+    }
+}
+
+/// Ends the maintainers that are in the way of DROP DATABASE and other commands. These wait for at
+/// most 5 s until no session is connected, and a scan of a large slice can take longer.
+fn end_in_commands_way(databases: &mut HashMap<pg_sys::Oid, DatabaseState>) {
+    for (&oid, database) in databases {
+        if database.running.is_some() && excludes_sessions_now(oid) {
+            database
+                .running
+                .take()
+                .map(DynamicBackgroundWorker::terminate);
+        }
+    }
+}
+
+fn excludes_sessions_now(database: pg_sys::Oid) -> bool {
+    // SAFETY: the process is outside a transaction. A lock needs a transaction, which has no
+    // snapshot, because the process is not connected to a database.
+    unsafe {
+        pg_sys::SetCurrentStatementStartTimestamp();
+        pg_sys::StartTransactionCommand();
+        let excludes = excludes_sessions(database);
+        pg_sys::CommitTransactionCommand();
+        excludes
     }
 }
 

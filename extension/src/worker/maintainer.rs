@@ -66,7 +66,7 @@ pub extern "C-unwind" fn idem_maintainer_main(database: pg_sys::Datum) {
             }
             // Other databases wait for the place of this process. The launcher starts the next
             // maintainer at once if no other database waits.
-            Pass::Done if started.elapsed() >= naptime() => return,
+            Pass::Done if started.elapsed() >= naptime().max(PATIENCE) => return,
             Pass::Done => last_step = Some(Instant::now()),
             Pass::Nothing => {
                 let is_patient = last_step.is_some_and(|at: Instant| at.elapsed() < PATIENCE);

@@ -229,6 +229,44 @@ async fn i11_drop_extension_locks_no_table_during_a_maintenance_step() -> Result
     Ok(())
 }
 
+/// I11. Goal: the commands that need a database without sessions do not fail because of a maintainer
+/// in a long step, as a scan of a large slice: the maintainer ends. Another one starts later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i11_long_step_stops_no_command_on_the_database() -> Result<()> {
+    let cluster = server("commands")?;
+    let postgres = Session::superuser(&cluster, "postgres").await?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
+    assert_eq!(claim(&session, "first").await?, "t");
+    session
+        .run(
+            "ALTER FUNCTION idem.keep_clock RENAME TO keep_clock_at_once;
+             CREATE FUNCTION idem.keep_clock() RETURNS void LANGUAGE plpgsql AS
+                 $$ BEGIN PERFORM pg_sleep(3600); END $$",
+        )
+        .await?;
+    drop(session);
+    let mut database = "shop";
+    for command in [
+        "CREATE DATABASE clone TEMPLATE shop",
+        "ALTER DATABASE shop RENAME TO store",
+        "DROP DATABASE store",
+    ] {
+        until("a maintainer is in a long step", async || {
+            let steps = format!(
+                "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idem maintainer'
+                    AND datname = '{database}' AND wait_event = 'PgSleep'"
+            );
+            Ok(postgres.text(&steps).await? == "1")
+        })
+        .await?;
+        postgres.run(command).await.context(command)?;
+        if command.contains("RENAME") {
+            database = "store";
+        }
+    }
+    Ok(())
+}
+
 /// I11. Goal: limits that an administrator sets for the sessions of a database do not end the
 /// maintainer during a long step, and a role that is set for the database does not run the step.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
