@@ -56,8 +56,7 @@ BEGIN
     IF cardinality(holders) > 0 AND (r.emptying OR idem.is_due(r)) THEN
         status := 'critical';
         detail := format('the oldest slice cannot be truncated: relay %s has not acknowledged it. '
-                         'The outbox grows until the relay runs again or is dropped with '
-                         'idem_drop_relay',
+                         'The outbox grows until the relay runs again: see its checks',
                          array_to_string(holders, ', '));
     ELSIF r.emptying AND idem.ran() - r.rotated_at > '5 minutes' THEN
         status := 'warning';
@@ -109,9 +108,8 @@ BEGIN
                    WHEN behind IS NULL THEN 'warning'
                    ELSE 'critical' END;
     detail := coalesce(detail, 'none')
-           || coalesce(format('. Destination %s is near idem.max_dead_letters: above this limit '
-                              'rejected messages stay at their brokers, and consumers pause',
-                              behind), '');
+           || coalesce('. Destination ' || behind || ' is near idem.max_dead_letters: above this '
+                       'limit rejected messages stay at their brokers, and consumers pause', '');
     RETURN NEXT;
 
     -- destinations

@@ -142,7 +142,8 @@ CREATE FUNCTION idem_relay_extend(
     relay     text,
     partition integer,
     token     bigint,
-    lease     interval DEFAULT '30 seconds'
+    lease     interval DEFAULT '30 seconds',
+    waits_for text     DEFAULT NULL
 ) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -151,11 +152,13 @@ DECLARE
     p    idem.progress;
 BEGIN
     PERFORM idem.check_lease(lease);
+    PERFORM idem.check_text(waits_for, 'waits_for');
     PERFORM idem.lock_partition(this.id, partition);
     p := idem.held_batch(this, partition, token);
     -- written_at does not change, because it is the time that decided which effects of the batch
     -- are due.
     p.leased_until := clock_timestamp() + lease;
+    p.waits_for := idem_relay_extend.waits_for;
     p.pos := idem.append_progress(p);
     IF p.from_delayed THEN
         UPDATE idem.delayed d SET token = p.pos
@@ -165,12 +168,13 @@ BEGIN
     RETURN p.pos;
 END
 $$;
-COMMENT ON FUNCTION idem_relay_extend(text, integer, bigint, interval) IS
+COMMENT ON FUNCTION idem_relay_extend(text, integer, bigint, interval, text) IS
     'Extends the lease of a batch: it ends after the interval lease (1 millisecond to 1 day) from '
     'now. Returns the new token; the old one is no longer valid. With 1 millisecond the batch is '
-    'released and returned again at once. Errors: 22004 (null argument), 22023 (invalid '
-    'argument), 42704 (no such relay), 25000 (not READ COMMITTED), 25006 (standby or read-only '
-    'transaction), 55000 (stale token, or transaction ids went backwards).';
+    'released and returned again at once. waits_for (at most 8,192 bytes): what keeps the batch '
+    'from being published, for idem.relays and idem_health. Errors: 22004 (null argument), 22023 '
+    '(invalid argument), 42704 (no such relay), 25000 (not READ COMMITTED), 25006 (standby or '
+    'read-only transaction), 55000 (stale token, or transaction ids went backwards).';
 
 CREATE FUNCTION idem_relay_park(
     relay      text,
@@ -187,11 +191,8 @@ BEGIN
     IF message_id IS NULL OR error IS NULL THEN
         RAISE EXCEPTION 'message_id and error must not be null'
             USING ERRCODE = 'null_value_not_allowed';
-    ELSIF octet_length(error) > 8192 THEN
-        RAISE EXCEPTION 'error has % bytes', octet_length(error)
-            USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'It must have at most 8192 bytes: truncate it.';
     END IF;
+    PERFORM idem.check_text(error, 'error');
     PERFORM idem.lock_partition(this.id, partition);
     IF NOT idem.park(this, idem.held_batch(this, partition, token), message_id, NULL, error)
        AND NOT EXISTS (SELECT 1 FROM idem.parked_effect k
@@ -369,9 +370,10 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem_drop_relay(text) IS
-    'Drops a relay with its delayed and its parked effects. The outbox no longer keeps effects for '
-    'it. Errors: 22004 (null argument), 42704 (no such relay), 25000 (not READ COMMITTED), 25006 '
-    '(standby or read-only transaction).';
+    'Drops a relay with its delayed and its parked effects. The outbox no longer keeps effects '
+    'for it. A relay that idem_create_relay creates with from_oldest => true delivers again what '
+    'the outbox still has. Errors: 22004 (null argument), 42704 (no such relay), 25000 (not READ '
+    'COMMITTED), 25006 (standby or read-only transaction).';
 
 CREATE FUNCTION idem_repair_relays() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp

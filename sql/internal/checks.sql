@@ -288,16 +288,19 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT format('relay %s/%s', v.relay, v.partition),
            CASE WHEN v.lag_seconds > 3600 THEN 'critical'
-                WHEN v.lag_seconds > 60 OR v.parked > 0 THEN 'warning'
+                WHEN v.lag_seconds > 60 OR v.parked > 0 OR v.waits_for IS NOT NULL THEN 'warning'
                 ELSE 'ok' END,
            format('%s effects wait, the oldest for %s s; %s parked',
                   v.lag_messages, round(v.lag_seconds::numeric, 1), v.parked)
+           || coalesce('; it waits for ' || left(v.waits_for, 500), '')
            || CASE WHEN v.lag_seconds > 60
                         AND coalesce(v.leased_until, '-infinity') < clock_timestamp()
                         AND coalesce(v.last_step_at, '-infinity')
                             < clock_timestamp() - interval '1 minute'
-                   THEN format('; nothing runs it: start a process for this relay, '
-                               'or SELECT idem_drop_relay(%L)', v.relay)
+                   THEN format('; nothing runs it: start a process for this relay. If no process '
+                               'will run it again, idem_drop_relay(%L) loses its waiting, delayed '
+                               'and parked effects. idem_create_relay(%L, from_oldest => true) '
+                               'delivers again what the outbox still has', v.relay, v.relay)
                    ELSE '' END
       FROM idem.relays v ORDER BY v.relay, v.partition;
 $$;

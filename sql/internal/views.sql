@@ -118,7 +118,8 @@ CREATE FUNCTION idem.relay_states() RETURNS TABLE (
     last_step_at timestamptz,
     delayed      bigint,
     parked       bigint,
-    blocks       text[]
+    blocks       text[],
+    waits_for    text
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
 BEGIN ATOMIC
@@ -137,7 +138,8 @@ BEGIN ATOMIC
              WHERE d.relay = r.id AND d.partition = rp.partition),
            (SELECT count(*) FROM idem.parked_effect k
              WHERE k.relay = r.id AND k.partition = rp.partition),
-           ARRAY(SELECT h.slice FROM held h WHERE r.name = ANY (h.holders) ORDER BY h.slice)
+           ARRAY(SELECT h.slice FROM held h WHERE r.name = ANY (h.holders) ORDER BY h.slice),
+           p.waits_for
       FROM idem.relay_partition rp
       JOIN idem.relay r ON r.id = rp.relay AND r.dropped_at IS NULL
      CROSS JOIN LATERAL idem.progress_of(r, rp.partition) p

@@ -111,6 +111,7 @@ BEGIN
                 ceiling_to    bigint,
                 snapshot_from pg_snapshot NOT NULL,
                 snapshot_to   pg_snapshot,
+                waits_for     text,
                 CONSTRAINT progress_%1$s_pkey PRIMARY KEY (relay, partition, pos),
                 CONSTRAINT progress_%1$s_floors_are_noted
                     CHECK (idem.note_floor(floor_from, floor_to, ceiling_to))
@@ -142,6 +143,9 @@ BEGIN
                 'The older snapshot of the pair. The effects that it sees are acknowledged.';
             COMMENT ON COLUMN idem.progress_%1$s.snapshot_to IS
                 'The newer snapshot of the pair. Null: no pair is open.';
+            COMMENT ON COLUMN idem.progress_%1$s.waits_for IS
+                'What the leased batch waits for, as its process has reported: see '
+                'idem_relay_extend.';
             COMMENT ON COLUMN idem.progress_%1$s.written_at IS
                 'While a batch is leased: the time at which its effects were chosen. An effect '
                 'with a later deliver_after is not in the batch. Otherwise: the time at which the '

@@ -44,7 +44,7 @@ COMMENT ON VIEW idem.outbox IS
 
 CREATE VIEW idem.relays AS
     SELECT s.relay, s.partition, s.lag_messages, s.lag_seconds, s.leased_until, s.last_step_at,
-           s.delayed, s.parked, s.blocks
+           s.delayed, s.parked, s.blocks, s.waits_for
       FROM idem.relay_states() s;
 COMMENT ON VIEW idem.relays IS
     'The backlog of each relay, and the slices of the outbox that it keeps from being truncated.';

@@ -78,7 +78,8 @@ pub async fn next(
 /// Extends the lease of a batch: the new lease begins now and lasts for the time `lease`. Returns
 /// the new token; the old token becomes invalid.
 ///
-/// A lease of 1 ms releases the batch. Fails with
+/// A lease of 1 ms releases the batch. `waits_for` is what keeps it from being published, for the
+/// view `idem.relays` and `idem_health`. Fails with
 /// [`ErrorKind::NotClaimed`](crate::ErrorKind::NotClaimed) if the token is stale.
 pub async fn extend(
     executor: &impl Executor,
@@ -86,15 +87,17 @@ pub async fn extend(
     partition: i32,
     token: i64,
     lease: Duration,
+    waits_for: Option<&str>,
 ) -> Result<i64, Error> {
     let row = executor
         .fetch_one(
-            "SELECT idem_relay_extend($1, $2, $3, make_interval(secs => $4))",
+            "SELECT idem_relay_extend($1, $2, $3, make_interval(secs => $4), $5)",
             &[
                 (&relay, Type::TEXT),
                 (&partition, Type::INT4),
                 (&token, Type::INT8),
                 (&lease.as_secs_f64(), Type::FLOAT8),
+                (&waits_for, Type::TEXT),
             ],
         )
         .await?;

@@ -189,6 +189,20 @@ impl Outages {
         self.topics.clear();
     }
 
+    /// Returns one of the topics that the partition waits for, with its reason and the number of
+    /// its other topics.
+    pub(super) fn cause_of(&self, partition: i32) -> Option<String> {
+        let mut topics = self
+            .topics
+            .iter()
+            .filter(|(_, known)| known.partitions.contains(&partition));
+        let (topic, Topic { reason, .. }) = topics.next()?;
+        Some(match topics.count() {
+            0 => format!("topic \"{topic}\": {reason}"),
+            others => format!("topic \"{topic}\": {reason} (and {others} other topics)"),
+        })
+    }
+
     /// Returns the unavailable topics with their reasons.
     pub(super) fn topics(&self) -> impl Iterator<Item = (&str, &str)> {
         let topics = self.topics.iter();
@@ -213,6 +227,10 @@ mod tests {
             outages.topic_fails(0, "t", "no queue") && !outages.topic_fails(1, "t", "no exchange")
         );
         assert_eq!(outages.topics().collect::<Vec<_>>(), [("t", "no queue")]);
+        assert_eq!(
+            outages.cause_of(1).as_deref(),
+            Some("topic \"t\": no queue")
+        );
         assert!(!outages.topic_takes(1, "t") && outages.topic_takes(0, "t"));
         assert_eq!(outages.topics().count(), 0);
     }

@@ -285,6 +285,11 @@ impl Reporter {
         }
     }
 
+    /// Returns what the batch of the partition waits for.
+    pub(super) fn waits_for(&self) -> Option<String> {
+        self.outages().cause_of(self.partition)
+    }
+
     /// Returns whether the broker was unavailable when this partition last used it.
     pub(super) fn is_broker_away(&self) -> bool {
         self.outages().is_broker_away_for(self.partition)

@@ -65,11 +65,19 @@ impl RelayStatements {
     async fn lease_again(&self, token: i64, lease: Duration) -> Result<i64, Error> {
         let name = &self.settings.name;
         let reporter = &self.reporter;
+        let waits_for = reporter.waits_for();
+        let waits_for = waits_for.as_deref().map(truncated_reason);
         reporter.leased_step(
             async {
                 let checkout = Checkout::take(&self.pool).await?;
-                let extended =
-                    relay::extend(&**checkout.client(), name, self.partition, token, lease);
+                let extended = relay::extend(
+                    &**checkout.client(),
+                    name,
+                    self.partition,
+                    token,
+                    lease,
+                    waits_for.as_deref(),
+                );
                 let result = within(self.settings.lease, extended).await;
                 checkout.end(result)
             }

@@ -1,7 +1,13 @@
 //! I4: effects that wait for a topic are not lost, and the status shows which topics are
 //! unavailable.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use idem_client::{Effect, send};
 use idem_testkit::{Database, until};
@@ -287,5 +293,42 @@ async fn i4_topic_that_stays_unavailable_is_logged() {
     );
     broker.rule(|_| Fate::Take);
     until_acknowledged(&client, "default").await;
+    relay.stop().await;
+}
+
+/// I4. Goal: the database shows what a partition waits for, so that its health check names the
+/// cause. Effects of other topics are published meanwhile.
+#[tokio::test]
+async fn i4_relay_reports_the_topic_that_it_waits_for() {
+    let db = Database::create();
+    let client = db.client().await;
+    for topic in ["here", "nowhere"] {
+        say_to(&client, topic, topic).await;
+    }
+    let broker = Broker::default();
+    let is_absent = Arc::new(AtomicBool::new(true));
+    let absent = Arc::clone(&is_absent);
+    broker.rule(move |payload| match payload {
+        "nowhere" if absent.load(Ordering::SeqCst) => Fate::NoPlace,
+        _ => Fate::Take,
+    });
+    let relay = quick(db.pool(2), broker.clone()).lease(Duration::from_secs(1));
+    let relay = Running::start(relay);
+    let health = async |what: &str| {
+        let check = "SELECT status || '|' || detail FROM idem_health() \
+                     WHERE check_name = 'relay default/0'";
+        let check: String = client.query_one(check, &[]).await.unwrap().get(0);
+        check.contains(what)
+    };
+    until("the relay reports the topic", async || {
+        health("it waits for topic \"nowhere\": no such queue").await
+    })
+    .await;
+    assert!(health("warning|").await);
+    broker.until_taken(1).await;
+    is_absent.store(false, Ordering::SeqCst);
+    broker.until_taken(2).await;
+    until_acknowledged(&client, "default").await;
+    assert!(!health("it waits for").await);
     relay.stop().await;
 }

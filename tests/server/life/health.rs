@@ -82,8 +82,9 @@ async fn health_advises_when_nothing_runs_a_relay() -> Result<()> {
     let relay = check(&session, "relay default/0").await?;
     ensure!(
         relay.starts_with("warning|")
-            && relay.contains("nothing runs it")
-            && relay.contains("idem_drop_relay('default')"),
+            && relay.contains("nothing runs it: start a process for this relay.")
+            && relay.contains("idem_drop_relay('default') loses")
+            && relay.contains("from_oldest => true"),
         "{relay}"
     );
     let token = session
@@ -98,6 +99,27 @@ async fn health_advises_when_nothing_runs_a_relay() -> Result<()> {
         .run(&format!("SELECT idem_relay_ack('default', 0, {token})"))
         .await?;
     ensure!(check(&session, "relay default/0").await?.starts_with("ok|"));
+    Ok(())
+}
+
+/// Goal: a detail has no empty place for a name that does not exist, as "Destination  is near".
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_details_have_no_empty_names() -> Result<()> {
+    let cluster = server("health-details")?;
+    let session = Session::in_database_with_idem(&cluster, "shop").await?;
+    assert_eq!(check(&session, "dead letters").await?, "ok|none");
+    let gaps = "SELECT * FROM idem_health() WHERE detail ~ '  | [,.:;]|^$' OR detail IS NULL";
+    assert_eq!(session.text(gaps).await?, "");
+    session
+        .run("SELECT idem_reject('m', 'work', 'p', 'broken')")
+        .await?;
+    let letters = check(&session, "dead letters").await?;
+    ensure!(
+        letters.starts_with("warning|1, of destination work"),
+        "{letters}"
+    );
+    ensure!(!letters.contains("idem.max_dead_letters"), "{letters}");
+    assert_eq!(session.text(gaps).await?, "");
     Ok(())
 }
 

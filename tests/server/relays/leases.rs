@@ -373,3 +373,51 @@ async fn until_batch(reader: &Reader) -> Result<Batch> {
     .await?;
     found.context("no batch was leased")
 }
+
+/// I4. Goal: what a batch waits for is shown until the batch is acknowledged, also if another
+/// process leases the batch in between.
+#[tokio::test]
+async fn i4_what_a_batch_waits_for_is_shown() -> Result<()> {
+    let db = Database::with_idem("waits_for").await?;
+    let relay = Reader::of(&db, "default").await?;
+    let session = db.connect().await?;
+    send(&session, "waits").await?;
+    let waits_for = "SELECT waits_for FROM idem.relays";
+    let batch = relay.batch().await?;
+    let long = format!(
+        "SELECT idem_relay_extend('default', 0, {}, '1 minute', repeat('x', 8193))",
+        batch.token
+    );
+    let refused = session.refused(&long).await?;
+    assert_eq!(refused.sqlstate, "22023", "{refused:?}");
+    session
+        .run(&format!(
+            "SELECT idem_relay_extend('default', 0, {}, '1 millisecond', 'topic t: no stream')",
+            batch.token
+        ))
+        .await?;
+    assert_eq!(session.text(waits_for).await?, "topic t: no stream");
+    let mut again = None;
+    until("the lease has ended", async || {
+        again = relay.next().await?;
+        Ok(again.is_some())
+    })
+    .await?;
+    assert_eq!(session.text(waits_for).await?, "topic t: no stream");
+    let detail = session
+        .text("SELECT status, detail FROM idem_health() WHERE check_name = 'relay default/0'")
+        .await?;
+    assert!(detail.starts_with("warning|"), "{detail}");
+    assert!(
+        detail.contains("it waits for topic t: no stream"),
+        "{detail}"
+    );
+    relay.ack(again.map_or(0, |batch| batch.token)).await?;
+    assert_eq!(
+        session
+            .text("SELECT waits_for IS NULL FROM idem.relays")
+            .await?,
+        "t"
+    );
+    Ok(())
+}
