@@ -336,14 +336,21 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// Returns whether this transaction inserted the found row. The xmin of a frozen row has no
-    /// meaning: it can be of an earlier epoch.
+    /// Returns whether this transaction inserted the found row. VACUUM leaves the xmin in the header
+    /// of a row that it freezes, and after a wraparound the id can be that of this transaction.
     pub fn is_mine(&self) -> bool {
-        // SAFETY: the slot holds a heap tuple, whose header begins with its xmin.
+        let (xmin, is_frozen) = self.xmin();
+        // SAFETY: reads the state of the transaction.
+        !is_frozen && unsafe { pg_sys::TransactionIdIsCurrentTransactionId(xmin) }
+    }
+
+    /// Returns the xmin in the header of the found row, and whether the row is frozen.
+    fn xmin(&self) -> (pg_sys::TransactionId, bool) {
+        // SAFETY: the slot holds a heap tuple. Its header begins with its xmin.
         unsafe {
             let header = (*self.tuple()).t_data;
-            (*header).t_infomask & FROZEN != FROZEN
-                && pg_sys::TransactionIdIsCurrentTransactionId((*header).t_choice.t_heap.t_xmin)
+            let is_frozen = (*header).t_infomask & FROZEN == FROZEN;
+            ((*header).t_choice.t_heap.t_xmin, is_frozen)
         }
     }
 
@@ -354,17 +361,14 @@ impl<'t> Lookup<'t> {
         if !WAIT_FOR_FLUSH.get() {
             return;
         }
-        // SAFETY: the slot holds a heap tuple, whose header keeps xmin also when the row is frozen.
-        // The server has the status of xmin, unless the row was frozen long ago: `is_recent` checks
-        // this. A row that was frozen recently is checked too, because VACUUM can freeze a row
-        // before its commit is on disk.
+        let (xmin, is_frozen) = self.xmin();
+        if super::is_standby() || self.is_mine() || is_frozen && !is_recent(xmin) {
+            return;
+        }
+        // SAFETY: the server has the status of xmin, unless the row was frozen long ago: `is_recent`
+        // checks this. A row that was frozen recently is checked too, because VACUUM can freeze a
+        // row before its commit is on disk.
         unsafe {
-            let header = (*self.tuple()).t_data;
-            let xmin = (*header).t_choice.t_heap.t_xmin;
-            let is_frozen = (*header).t_infomask & FROZEN == FROZEN;
-            if super::is_standby() || self.is_mine() || is_frozen && !is_recent(xmin) {
-                return;
-            }
             let commit = pg_sys::TransactionIdGetCommitLSN(xmin);
             if commit != 0 && pg_sys::XLogNeedsFlush(commit) {
                 pg_sys::XLogFlush(commit);

@@ -409,3 +409,38 @@ async fn i3_execution_after_idem_forget_has_its_own_effects() -> Result<()> {
     assert_eq!(session.text(facts).await?, "0|kept");
     Ok(())
 }
+
+/// I2: after a wraparound of transaction ids a frozen claim can carry the id of the current
+/// transaction. It is an old claim, so no effect is recorded with it. COPY FREEZE writes such a
+/// row.
+#[tokio::test]
+async fn i2_frozen_claim_with_the_current_xid_is_not_own() -> Result<()> {
+    let db = Database::without_worker("frozen_claim").await?;
+    let session = db.connect().await?;
+    let claim = "BEGIN; SELECT idem_try_claim('0192f3a4-0000-7abc-8def-0123456789ab', 'work'); \
+                 COMMIT";
+    session.run(claim).await?;
+    let destination = session.text("SELECT id FROM idem.destination").await?;
+    let row = format!("0192f3a4-0000-7abc-8def-0123456789ab\\t2026-01-01\\t{destination}");
+    session.run("BEGIN; TRUNCATE idem.inbox_standard_0").await?;
+    session
+        .run(&format!(
+            "COPY idem.inbox_standard_0 (key, claimed_at, destination) \
+             FROM PROGRAM 'printf \"{row}\\n\"' WITH (FREEZE)"
+        ))
+        .await?;
+    let raw_xmin = "SELECT xmin = pg_current_xact_id()::xid FROM idem.inbox_standard_0";
+    assert_eq!(
+        session.text(raw_xmin).await?,
+        "t",
+        "the row has the current xid"
+    );
+    let refused = session
+        .refused(
+            "SELECT idem_record_effects('0192f3a4-0000-7abc-8def-0123456789ab', 'work', \
+                                        '{\"topic\": \"t\", \"payload\": 1}')",
+        )
+        .await?;
+    assert_eq!(refused.sqlstate, "55000", "{refused:?}");
+    Ok(())
+}
