@@ -62,6 +62,8 @@ pub enum Error {
     /// 23000: the external call was begun with another request, so its recorded response does not
     /// belong to this request.
     RequestMismatch { step: String },
+    /// 42601: a query calls a function once for each column of its result.
+    ExpandedRow { function: &'static CStr },
     /// 25000: the function requires READ COMMITTED.
     NeedsReadCommitted { function: String },
     /// 55000: a sequence is behind the rows that it numbers, so its next numbers are used already.
@@ -271,6 +273,16 @@ impl From<Error> for ErrorReport {
             .set_hint(
                 "Every attempt must send the same request. Use another step for another request.",
             ),
+            Error::ExpandedRow { function } => {
+                let function = function.to_string_lossy();
+                report(
+                    PgSqlErrorCode::ERRCODE_SYNTAX_ERROR,
+                    format!("this query calls {function} once for each column of its result"),
+                )
+                .set_hint(format!(
+                    "Write SELECT * FROM {function}(...) instead of SELECT ({function}(...)).*"
+                ))
+            }
             Error::NeedsReadCommitted { function } => report(
                 PgSqlErrorCode::ERRCODE_INVALID_TRANSACTION_STATE,
                 format!(

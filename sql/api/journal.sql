@@ -14,7 +14,8 @@ COMMENT ON FUNCTION idem_begin_call(text, text, text, jsonb, bigint) IS
     'good with this error). attempt: the number of this attempt. Waits for a concurrent caller. '
     'token: that of the lease under which the message is processed. Errors: 22004 (null '
     'argument), 22023 (invalid argument), 23000 (the step was begun with another request), 25006 '
-    '(standby or read-only transaction), 55000 (the token does not hold the lease).';
+    '(standby or read-only transaction), 42601 (SELECT (idem_begin_call(...)).*), 55000 (the token '
+    'does not hold the lease).';
 
 CREATE FUNCTION idem_begin_call(
     id uuid, destination text, step text, request jsonb DEFAULT NULL, token bigint DEFAULT NULL,
@@ -30,7 +31,8 @@ COMMENT ON FUNCTION idem_begin_call(uuid, text, text, jsonb, bigint) IS
     'good with this error). attempt: the number of this attempt. Waits for a concurrent caller. '
     'token: that of the lease under which the message is processed. Errors: 22004 (null '
     'argument), 22023 (invalid argument), 23000 (the step was begun with another request), 25006 '
-    '(standby or read-only transaction), 55000 (the token does not hold the lease).';
+    '(standby or read-only transaction), 42601 (SELECT (idem_begin_call(...)).*), 55000 (the token '
+    'does not hold the lease).';
 
 CREATE FUNCTION idem_finish_call(
     id text, destination text, step text, response jsonb DEFAULT NULL

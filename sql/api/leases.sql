@@ -12,7 +12,7 @@ COMMENT ON FUNCTION idem_acquire(text, text, interval) IS
     'too, because idem_next returns it. lease: 1 millisecond to 1 day. Never waits for another '
     'transaction that claims, leases or receives the message, at any isolation level. Errors: '
     '22004 (null argument), 22023 (invalid argument), 23000 (the hash of this id is the hash of '
-    'another id), 25006 (standby or read-only transaction).';
+    'another id), 25006 (standby or read-only transaction), 42601 (SELECT (idem_acquire(...)).*).';
 
 CREATE FUNCTION idem_acquire(
     id uuid, destination text, lease interval DEFAULT '30 seconds', OUT outcome idem_lease_outcome,
@@ -26,7 +26,7 @@ COMMENT ON FUNCTION idem_acquire(uuid, text, interval) IS
     'too, because idem_next returns it. lease: 1 millisecond to 1 day. Never waits for another '
     'transaction that claims, leases or receives the message, at any isolation level. Errors: '
     '22004 (null argument), 22023 (invalid argument), 23000 (this id is the hash of another id), '
-    '25006 (standby or read-only transaction).';
+    '25006 (standby or read-only transaction), 42601 (SELECT (idem_acquire(...)).*).';
 
 CREATE FUNCTION idem_complete(
     id text, destination text, token bigint, effects jsonb DEFAULT '[]'

@@ -1,6 +1,7 @@
 //! The functions of the journal of external calls (sql/api/journal.sql).
 
 use super::Report;
+use super::expanded::ensure_called_once;
 use crate::errors::{Result, given, invalid};
 use crate::journal::{Call, CallHistory, begin, calls_of, error, fail, finish};
 use crate::pg::{ensure_writable, return_rows};
@@ -22,6 +23,7 @@ overloads! {
         let call = call(id, destination, step)?;
         ensure_writable(c"idem_begin_call()");
         let begun = begin(call, request.as_ref().map(JsonText::as_str), token)?;
+        ensure_called_once(fcinfo, c"idem_begin_call")?;
         Ok(CompositeDatum::labelled(
             fcinfo,
             label(begun.state),

@@ -1,5 +1,6 @@
 //! The functions that lease and complete messages (sql/api/leases.sql).
 
+use super::expanded::ensure_called_once;
 use super::{Report, uuids};
 use crate::complete::complete;
 use crate::effects::parse;
@@ -22,7 +23,9 @@ overloads! {
         let destination = given(destination, "destination")?;
         let lease = lease::microseconds(given(lease, "lease")?)?;
         ensure_writable(c"idem_acquire()");
-        lease_row(acquire(id, destination, lease)?, fcinfo)
+        let acquired = acquire(id, destination, lease)?;
+        ensure_called_once(fcinfo, c"idem_acquire")?;
+        lease_row(acquired, fcinfo)
     }
 }
 

@@ -27,6 +27,7 @@ macro_rules! overloads {
 mod claim;
 mod commit;
 mod effects;
+mod expanded;
 mod inbox;
 mod internal;
 mod journal;

@@ -7,6 +7,7 @@ mod commit;
 mod counters;
 mod destinations;
 mod effects;
+mod expanded;
 mod locales;
 mod lone_claims;
 mod memory_limit;
