@@ -320,3 +320,25 @@ pub fn invalid<T>(
 ) -> Result<T> {
     Err(Error::Invalid(Invalid::new(message, hint)))
 }
+
+/// Prevents that the DETAIL of an error contains a Rust backtrace, which shows clients the paths of
+/// the build. pgrx adds a backtrace if the environment of the server asks for it.
+///
+/// The Rust library reads the environment once, when a backtrace is first captured. So capture one
+/// under another environment, which is then restored for other libraries.
+pub fn keep_backtraces_away() {
+    const VARIABLE: &str = "RUST_LIB_BACKTRACE";
+    let set = |value: Option<std::ffi::OsString>| {
+        // SAFETY: `_PG_init` runs in the only thread of the process.
+        unsafe {
+            match value {
+                Some(value) => std::env::set_var(VARIABLE, value),
+                None => std::env::remove_var(VARIABLE),
+            }
+        }
+    };
+    let before = std::env::var_os(VARIABLE);
+    set(Some("0".into()));
+    drop(std::backtrace::Backtrace::capture());
+    set(before);
+}

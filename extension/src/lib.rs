@@ -36,6 +36,7 @@ pgrx::pg_module_magic!(name, version);
 /// PostgreSQL calls this function when it loads the library.
 #[pgrx::pg_guard]
 pub extern "C-unwind" fn _PG_init() {
+    errors::keep_backtraces_away();
     settings::define();
     if shared::is_preloading() {
         shared::init();

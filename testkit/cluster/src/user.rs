@@ -118,9 +118,8 @@ impl ServerUser {
         })
     }
 
-    /// Returns a command that runs as this user. Its environment does not affect the server: with
-    /// `RUST_BACKTRACE` set the extension would put backtraces into error details, and libpq's
-    /// variables would connect a client to another server.
+    /// Returns a command that runs as this user. Its environment does not affect the server, and
+    /// libpq's variables do not connect a client to another server.
     #[must_use]
     pub fn command(self, program: &Path) -> Command {
         let mut command = Command::new(program);

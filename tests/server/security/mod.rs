@@ -1,6 +1,7 @@
 //! Tests of I9, least privilege: the privileges that `idem_grant` gives to a role are sufficient,
 //! and the role has no other privileges.
 
+mod backtraces;
 mod grants;
 mod hostile;
 mod roles_page;
