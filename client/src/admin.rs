@@ -230,8 +230,7 @@ impl RoleKind {
 pub async fn grant(executor: &impl Executor, role: &str, kind: RoleKind) -> Result<(), Error> {
     executor
         .fetch_all(
-            // The text of a regrole is parsed as SQL, which folds an unquoted name to lower case.
-            "SELECT idem_grant(quote_ident($1)::regrole, $2)",
+            "SELECT idem_grant($1, $2)",
             &[(&role, Type::TEXT), (&kind.as_str(), Type::TEXT)],
         )
         .await?;
@@ -247,7 +246,7 @@ pub async fn grant(executor: &impl Executor, role: &str, kind: RoleKind) -> Resu
 pub async fn revoke(executor: &impl Executor, role: &str, kind: RoleKind) -> Result<(), Error> {
     executor
         .fetch_all(
-            "SELECT idem_revoke(quote_ident($1)::regrole, $2)",
+            "SELECT idem_revoke($1, $2)",
             &[(&role, Type::TEXT), (&kind.as_str(), Type::TEXT)],
         )
         .await?;

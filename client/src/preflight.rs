@@ -52,7 +52,7 @@ const OLDEST_SQL: &str = "0.3.0";
 const LOOK: &str = "
     SELECT pg_catalog.current_database()::text,
            current_user::text,
-           pg_catalog.quote_literal(pg_catalog.quote_ident(current_user)),
+           pg_catalog.quote_literal(current_user),
            x.extversion,
            n.nspname::text,
            pg_catalog.quote_ident(n.nspname),
@@ -110,8 +110,8 @@ async fn preflight(
 struct Found {
     database: String,
     role: String,
-    /// The role as a literal that casts to `regrole`.
-    regrole: String,
+    /// The role as a literal of SQL.
+    role_sql: String,
     extension: Option<Extension>,
     /// Functions that are not found on the `search_path`.
     unseen: Vec<String>,
@@ -148,7 +148,7 @@ impl TryFrom<&Row> for Found {
         Ok(Self {
             database: row.try_get(0)?,
             role: row.try_get(1)?,
-            regrole: row.try_get(2)?,
+            role_sql: row.try_get(2)?,
             extension,
             unseen: row.try_get(7)?,
             refused: row.try_get(9)?,
@@ -168,7 +168,7 @@ impl Found {
         };
         let (role, kind) = (&self.role, kind.as_str());
         let grant =
-            |schema: &str| format!("SELECT {schema}idem_grant({}, '{kind}');", self.regrole);
+            |schema: &str| format!("SELECT {schema}idem_grant({}, '{kind}');", self.role_sql);
         if let Some(Extension { version, .. }) = &self.extension
             && parts(version) < parts(OLDEST_SQL)
         {

@@ -112,15 +112,7 @@ BEGIN
                        'limit rejected messages stay at their brokers, and consumers pause', '');
     RETURN NEXT;
 
-    -- destinations
-    check_name := 'destinations';
-    detail := format('%s names', idem.destination_count());
-    status := CASE WHEN idem.destination_count() > 100000 THEN 'warning' ELSE 'ok' END;
-    IF status <> 'ok' THEN
-        detail := detail || ': a destination names a consumer, not a message. Remove unused names '
-                            'with idem_remove_destination';
-    END IF;
-    RETURN NEXT;
+    RETURN QUERY SELECT c.* FROM idem.check_destinations() c;
 
     -- transaction ids
     check_name := 'transaction ids';

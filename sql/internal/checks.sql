@@ -128,6 +128,28 @@ COMMENT ON FUNCTION idem.check_due_times() IS
     'Reports leases that end in more than 25 hours and messages that are due in more than 366 '
     'days.';
 
+CREATE FUNCTION idem.check_destinations()
+RETURNS TABLE (check_name text, status text, detail text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT 'destinations',
+           CASE WHEN d.names > 100000 OR d.ids > 0 THEN 'warning' ELSE 'ok' END,
+           format('%s names', d.names)
+           || CASE WHEN d.ids > 0 THEN format(', and %s of them are UUIDs, such as %s: a program '
+                                              'passes the id as the destination', d.ids, d.example)
+                   WHEN d.names > 100000 THEN ': a destination names a consumer, not a message'
+                   ELSE '' END
+           || CASE WHEN d.names > 100000 OR d.ids > 0
+                   THEN '. Remove unused names with @extschema@.idem_remove_destination'
+                   ELSE '' END
+      FROM (SELECT count(*) AS names, count(*) FILTER (WHERE x.is_id) AS ids,
+                   min(x.name) FILTER (WHERE x.is_id) AS example
+              FROM (SELECT n.name, n.name ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' AS is_id
+                      FROM idem.destination n) x) d;
+$$;
+COMMENT ON FUNCTION idem.check_destinations() IS
+    'Reports many destinations, and destinations that are UUIDs.';
+
 -- A fence waits for the transactions that held the lock at the first check of the step. Before this
 -- check, it would wait for each transaction that holds the lock now.
 CREATE FUNCTION idem.rotation_blockers() RETURNS TABLE (

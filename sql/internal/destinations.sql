@@ -63,8 +63,3 @@ $$;
 COMMENT ON FUNCTION idem.table_with_messages() IS
     'Returns a table that has a claim, an external call, a pending message or a dead letter; null '
     'if there is none.';
-
-CREATE FUNCTION idem.destination_count() RETURNS bigint
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT pg_catalog.count(*) FROM idem.destination);
-COMMENT ON FUNCTION idem.destination_count() IS 'Returns the number of destinations.';

@@ -77,10 +77,12 @@ COMMENT ON FUNCTION idem.privileges_of_kind(text) IS
     'Returns what idem_grant grants for a kind and idem_revoke revokes: privileges, and objects '
     'as GRANT names them.';
 
-CREATE FUNCTION idem.check_grant(role regrole, kind text) RETURNS void
+CREATE FUNCTION idem.check_grant(role text, kind text) RETURNS regrole
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
+DECLARE
+    target regrole;
 BEGIN
     PERFORM idem.check_transaction('a function of roles');
     IF role IS NULL OR kind IS NULL THEN
@@ -89,15 +91,20 @@ BEGIN
         RAISE EXCEPTION 'there is no kind "%"', kind
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'The kinds are consumer, receiver, relay, operator, monitor and admin.';
-    ELSIF NOT EXISTS (SELECT 1 FROM pg_roles a WHERE a.oid = role) THEN
-        RAISE EXCEPTION 'role % does not exist', role
-            USING ERRCODE = 'undefined_object', HINT = 'Create it with CREATE ROLE.';
+    END IF;
+    SELECT a.oid INTO target FROM pg_roles a WHERE a.rolname = role;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'role "%" does not exist', role
+            USING ERRCODE = 'undefined_object',
+                  HINT = 'Create it with CREATE ROLE, or write its name as it is in pg_roles: in '
+                         'the same case and without quotes.';
     END IF;
     -- This lock serializes changes of privileges, because each change reads the kinds that the
     -- previous change left to the role.
     LOCK TABLE idem.kind_of_role IN SHARE ROW EXCLUSIVE MODE;
+    RETURN target;
 END
 $$;
-COMMENT ON FUNCTION idem.check_grant(regrole, text) IS
-    'Checks the arguments of idem_grant and idem_revoke, and serializes these functions. Errors: '
-    '22004, 22023, 25000, 25006, 42704.';
+COMMENT ON FUNCTION idem.check_grant(text, text) IS
+    'Checks the arguments of idem_grant and idem_revoke, serializes these functions, and returns '
+    'the role. Errors: 22004, 22023, 25000, 25006, 42704.';

@@ -513,7 +513,7 @@ async fn destination_is_removed_when_nothing_refers_to_it() -> Result<()> {
         other.text("SELECT idem_is_claimed('m', 'unused')").await?,
         "f"
     );
-    let names = "SELECT idem.destination_count()";
+    let names = "SELECT count(*) FROM idem.destination";
     assert_eq!(session.text(names).await?, "6");
     assert_eq!(
         session
@@ -548,5 +548,29 @@ async fn destination_is_removed_when_nothing_refers_to_it() -> Result<()> {
         )
         .await?;
     assert_eq!(session.text(health).await?, "warning");
+    Ok(())
+}
+
+/// I10: a program that passes the id as the destination and the destination as the id creates a
+/// destination for each message. Health reports the first one.
+#[tokio::test]
+async fn i10_health_reports_destinations_that_are_ids() -> Result<()> {
+    let db = Database::with_idem("swapped").await?;
+    let session = db.connect().await?;
+    let health = "SELECT status, detail FROM idem_health() WHERE check_name = 'destinations'";
+    session
+        .run("SELECT idem_try_claim('m1', 'orders of 0192f3a4-0000-7abc-8def-0123456789ab')")
+        .await?;
+    assert_eq!(session.text(health).await?, "ok|1 names");
+    session
+        .run("SELECT idem_try_claim('orders', '0192F3A4-0000-7abc-8def-0123456789ab')")
+        .await?;
+    let reported = session.text(health).await?;
+    assert!(
+        reported.starts_with(
+            "warning|2 names, and 1 of them are UUIDs, such as 0192F3A4-0000-7abc-8def-0123456789ab"
+        ),
+        "{reported}"
+    );
     Ok(())
 }

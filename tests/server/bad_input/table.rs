@@ -72,14 +72,14 @@ pub const VALID: &[(&str, &[Argument])] = &[
         "idem_grant",
         &[
             ("kind", "text", "'consumer'"),
-            ("role", "regrole", "'postgres'"),
+            ("role", "text", "'postgres'"),
         ],
     ),
     (
         "idem_revoke",
         &[
             ("kind", "text", "'consumer'"),
-            ("role", "regrole", "'postgres'"),
+            ("role", "text", "'postgres'"),
         ],
     ),
     (
@@ -601,8 +601,8 @@ pub const BAD: &[Bad] = &[
     bad(
         "idem_grant idem_revoke",
         "role",
-        "regrole",
-        "4294967290::oid",
+        "text",
+        "'no such role'",
         "42704",
     ),
 ];

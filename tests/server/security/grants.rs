@@ -570,10 +570,7 @@ async fn i9_role_name_is_not_executed_as_sql() -> Result<()> {
     session.run(&format!("CREATE ROLE {quoted}")).await?;
     for (kind, _) in KINDS {
         session
-            .execute(
-                "SELECT idem_grant(quote_ident($1)::regrole, $2)",
-                &[&name, &kind],
-            )
+            .execute("SELECT idem_grant($1, $2)", &[&name, &kind])
             .await?;
     }
     let granted = session
@@ -585,6 +582,38 @@ async fn i9_role_name_is_not_executed_as_sql() -> Result<()> {
         .await?;
     assert!(granted.get::<_, bool>(0));
     assert_eq!(session.text("SELECT count(*) FROM idem.ring").await?, "4");
+    Ok(())
+}
+
+/// I10: `idem_grant` takes the name of a role literally, so it grants nothing to another role whose
+/// name differs in case. The error says how the name is written.
+#[tokio::test]
+async fn i10_role_name_is_taken_literally() -> Result<()> {
+    let db = Database::with_idem("literal").await?;
+    let session = db.connect().await?;
+    let name = format!("App-{}", db.name());
+    session.run(&format!("CREATE ROLE \"{name}\"")).await?;
+    session
+        .run(&format!("SELECT idem_grant('{name}', 'consumer')"))
+        .await?;
+    let kinds = format!("SELECT * FROM idem.kinds_of_role('\"{name}\"')");
+    assert_eq!(session.text(&kinds).await?, "consumer");
+    for wrong in [name.to_lowercase(), format!("\"{name}\"")] {
+        for function in ["idem_grant", "idem_revoke"] {
+            let refusal = session
+                .refused(&format!("SELECT {function}('{wrong}', 'consumer')"))
+                .await?;
+            assert_eq!(refusal.sqlstate, "42704", "{refusal:?}");
+            assert!(
+                refusal.hint.contains("in the same case and without quotes"),
+                "{refusal:?}"
+            );
+        }
+    }
+    session
+        .run(&format!("SELECT idem_revoke('{name}', 'consumer')"))
+        .await?;
+    assert_eq!(session.text(&kinds).await?, "");
     Ok(())
 }
 
