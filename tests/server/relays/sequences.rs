@@ -112,6 +112,22 @@ async fn i5_first_recording_after_a_start_reads_the_floors() -> Result<()> {
     assert_refused(&session, SEND).await
 }
 
+/// I5: the floor of an extension that was dropped does not stop the next one, whose sequence begins
+/// at 1.
+#[tokio::test]
+async fn i5_new_extension_begins_without_a_floor() -> Result<()> {
+    let db = Database::with_idem("seq_new").await?;
+    let session = db.connect().await?;
+    let relay = Reader::of(&db, "default").await?;
+    deliver_some(&session, &relay).await?;
+    session
+        .run("DROP EXTENSION idem; CREATE EXTENSION idem")
+        .await?;
+    deliver_some(&session, &relay).await?;
+    assert_eq!(health(&session).await?, "ok");
+    Ok(())
+}
+
 /// I4: an effect above the sequence's value would not be in the pair of snapshots of any batch.
 #[tokio::test]
 async fn i4_effect_above_the_sequence_is_not_skipped() -> Result<()> {
