@@ -336,8 +336,8 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// Returns whether this transaction inserted the found row. VACUUM leaves the xmin in the header
-    /// of a row that it freezes, and after a wraparound the id can be that of this transaction.
+    /// Returns whether this transaction inserted the found row. VACUUM leaves the xmin in a row
+    /// that it freezes, and after a wraparound the id can be that of this transaction.
     pub fn is_mine(&self) -> bool {
         let (xmin, is_frozen) = self.xmin();
         // SAFETY: reads the state of the transaction.
@@ -365,9 +365,9 @@ impl<'t> Lookup<'t> {
         if super::is_standby() || self.is_mine() || is_frozen && !is_recent(xmin) {
             return;
         }
-        // SAFETY: the server has the status of xmin, unless the row was frozen long ago: `is_recent`
-        // checks this. A row that was frozen recently is checked too, because VACUUM can freeze a
-        // row before its commit is on disk.
+        // SAFETY: the server has the status of xmin, unless the row was frozen long ago, which
+        // `is_recent` checks. A row that was frozen recently is checked too, because VACUUM can
+        // freeze a row before its commit is on disk.
         unsafe {
             let commit = pg_sys::TransactionIdGetCommitLSN(xmin);
             if commit != 0 && pg_sys::XLogNeedsFlush(commit) {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use anyhow::Result;
-use idem_testkit::Database;
+use idem_testkit::{Database, FIX_INSTALLATION};
 use uuid::Uuid;
 
 const NOTHING: &str = "0";
@@ -108,17 +108,8 @@ async fn i3_message_ids_depend_on_destination_id_and_ordinal() -> Result<()> {
     // The second database is a copy of the same installation. The destination has a different
     // number in it, and the message ids must not depend on this number.
     let copy = there.connect().await?;
-    for table in [
-        "installation",
-        "clock",
-        "pending_rotation",
-        "payload_rotation",
-        "ring",
-    ] {
-        let same = "01010101-0101-0101-0101-010101010101";
-        let sql = format!("UPDATE idem.{table} SET installation = '{same}'");
-        copy.run(&sql).await?;
-        here.connect().await?.run(&sql).await?;
+    for session in [&copy, &here.connect().await?] {
+        session.run(FIX_INSTALLATION).await?;
     }
     copy.run("SELECT idem_try_claim('x', 'another')").await?;
     let ids = record(&here, "m1", "orders").await?;

@@ -1,7 +1,7 @@
 //! Tests of every state of a call and of every transition between states.
 
 use anyhow::{Result, ensure};
-use idem_testkit::{Database, Session};
+use idem_testkit::{Database, FIX_INSTALLATION, Session};
 
 use super::{LEVELS, begin, calls, fail, finish};
 
@@ -335,18 +335,7 @@ async fn idempotency_key_depends_on_step_and_not_on_attempt() -> Result<()> {
             ))
             .await
     };
-    for table in [
-        "installation",
-        "clock",
-        "pending_rotation",
-        "payload_rotation",
-        "ring",
-    ] {
-        let fixed = "01010101-0101-0101-0101-010101010101";
-        session
-            .run(&format!("UPDATE idem.{table} SET installation = '{fixed}'"))
-            .await?;
-    }
+    session.run(FIX_INSTALLATION).await?;
     // Every release must derive this key.
     for _attempt in 1..=2 {
         assert_eq!(

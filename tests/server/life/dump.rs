@@ -13,7 +13,8 @@ async fn contents(session: &Session) -> Result<String> {
         .text(
             "SELECT relname FROM pg_class WHERE relnamespace = 'idem'::regnamespace \
              AND relkind = 'r' \
-             AND relname NOT IN ('clock', 'progress_rotation', 'relay_partition') ORDER BY 1",
+             AND relname NOT IN ('clock', 'fence', 'progress_rotation', 'relay_partition') \
+             ORDER BY 1",
         )
         .await?;
     let mut contents = String::new();

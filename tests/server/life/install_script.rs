@@ -127,7 +127,7 @@ async fn rows(session: &Session, catalog: &mut Catalog) -> Result<()> {
         .text(
             "SELECT a.attrelid::regclass,
                     coalesce(array_agg(a.attname) FILTER (WHERE a.atttypid IN
-                        ('timestamptz'::regtype, 'xid8'::regtype)), '{}')
+                        ('timestamptz'::regtype, 'xid8'::regtype, 'uuid'::regtype)), '{}')
                FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
               WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind = 'r' AND a.attnum > 0
                 AND NOT a.attisdropped
