@@ -66,7 +66,8 @@ pub enum Error {
     ExpandedRow { function: &'static CStr },
     /// 25000: the function requires READ COMMITTED.
     NeedsReadCommitted { function: String },
-    /// 55000: a sequence is behind the rows that it numbers, so its next numbers are used already.
+    /// 58000: a sequence is behind the rows that it numbers, so its next numbers are used already.
+    /// The SQLSTATE is not 55000, for the reason that `VersionMismatch` states.
     SequenceBehind { of: String },
     /// XX001: a row that the extension wrote does not have the expected content.
     Corrupt(&'static str),
@@ -295,7 +296,7 @@ impl From<Error> for ErrorReport {
                  default_transaction_isolation = 'read committed'.",
             ),
             Error::SequenceBehind { of } => report(
-                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                PgSqlErrorCode::ERRCODE_SYSTEM_ERROR,
                 format!("sequence idem.{of}_seq is behind the rows that it numbers"),
             )
             .set_detail(

@@ -348,7 +348,7 @@ COMMENT ON FUNCTION idem_create_relay(text, integer, boolean) IS
     'true, from the oldest effect in the outbox. name: 1 to 255 bytes. partitions (1 to 256): the '
     'effects of one key are in one partition and are delivered in order. Errors: 22004 (null '
     'argument), 22023 (invalid argument), 42710 (the relay already exists), 25000 (not READ '
-    'COMMITTED), 25006 (standby or read-only transaction), 55000 (the '
+    'COMMITTED), 25006 (standby or read-only transaction), 58000 (the '
     'sequence of the outbox went backwards).';
 
 CREATE FUNCTION idem_drop_relay(name text) RETURNS void
@@ -516,4 +516,5 @@ COMMENT ON FUNCTION idem_hand_over(text, text[], integer, integer, bigint) IS
     'max_bytes: as for idem_relay_next. Returns the number of effects in the batch; 0 if there are '
     'no effects or another process holds the lease of the partition. Errors: 22004 (null '
     'argument), 22023 (invalid argument), 42704 (no such relay), 25000 (not READ COMMITTED), 25006 '
-    '(standby or read-only transaction), 55000 (transaction ids or a sequence went backwards).';
+    '(standby or read-only transaction), 55000 (transaction ids went backwards), '
+    '58000 (a sequence went backwards).';

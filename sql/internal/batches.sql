@@ -37,7 +37,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.checked_number() IS
-    'Returns the last number of the outbox sequence. Error: 55000 (it is below the floor of a '
+    'Returns the last number of the outbox sequence. Error: 58000 (it is below the floor of a '
     'relay or below an effect).';
 
 -- In the names of arguments and columns, _from belongs to the older snapshot and _to to the newer

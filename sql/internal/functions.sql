@@ -184,7 +184,7 @@ COMMENT ON FUNCTION idem.highest_floor() IS
 CREATE FUNCTION idem.fail_behind("of" text) RETURNS void
 LANGUAGE c AS 'MODULE_PATHNAME', 'fail_behind_wrapper';
 COMMENT ON FUNCTION idem.fail_behind(text) IS
-    'Fails with 55000: this sequence is behind the rows that it numbers.';
+    'Fails with 58000: this sequence is behind the rows that it numbers.';
 
 CREATE FUNCTION idem.next_xid() RETURNS xid8
 LANGUAGE c AS 'MODULE_PATHNAME', 'next_xid_wrapper';

@@ -16,10 +16,10 @@ async fn health(session: &Session) -> Result<String> {
         .await
 }
 
-/// Checks that the statement fails with 55000, and that the hint names the repair.
+/// Checks that the statement fails with 58000, and that the hint names the repair.
 async fn assert_refused(session: &Session, sql: &str) -> Result<()> {
     let refused = session.refused(sql).await?;
-    assert_eq!(refused.sqlstate, "55000", "{sql}: {refused:?}");
+    assert_eq!(refused.sqlstate, "58000", "{sql}: {refused:?}");
     assert!(refused.hint.contains("idem_repair_relays()"), "{refused:?}");
     Ok(())
 }
