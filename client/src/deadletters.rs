@@ -33,8 +33,9 @@ pub struct DeadLetter {
     pub key: Option<String>,
     /// The type of the message.
     pub message_type: Option<String>,
-    /// The payload. A JSON payload is its UTF-8 text.
-    pub payload: Vec<u8>,
+    /// The payload. A JSON payload is its UTF-8 text. `None` if the server cannot return it,
+    /// because it is larger than 256 MB.
+    pub payload: Option<Vec<u8>>,
     /// The content type of the payload.
     pub content_type: String,
     /// The headers.
@@ -54,7 +55,10 @@ impl fmt::Debug for DeadLetter {
             .field("failures", &self.failures)
             .field("key", &self.key)
             .field("message_type", &self.message_type)
-            .field("payload", &Length(self.payload.len()))
+            .field(
+                "payload",
+                &self.payload.as_ref().map(|payload| Length(payload.len())),
+            )
             .field("content_type", &self.content_type)
             .field("headers", &self.headers)
             .field("processed", &self.processed)
@@ -108,8 +112,9 @@ impl TryFrom<&Row> for DeadLetter {
 ///
 /// Fails with [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if another process holds the
 /// message or if the message is received, with SQLSTATE 53400 if the destination already has
-/// `idem.max_dead_letters` dead letters, and with 54000 if the payload is larger than 64 MiB. After
-/// an error the message must stay at its broker. The transaction must be READ COMMITTED.
+/// `idem.max_dead_letters` dead letters, and with 54000 if payload and headers are larger than
+/// `idem.max_payload`. After an error the message must stay at its broker. The transaction must be
+/// READ COMMITTED.
 pub async fn reject(
     executor: &impl Executor,
     id: Option<&MessageId>,

@@ -17,6 +17,8 @@ pub enum Error {
     OutOfMemory(OutOfMemory),
     /// 58000: the tables of the extension do not exist.
     NotInstalled,
+    /// 54000: a payload is larger than idem.max_payload.
+    PayloadTooLarge { bytes: usize, most: usize },
     /// 54000: no id is left for a new destination.
     NoDestinationLeft,
     /// 58000: the library does not support this version of the extension's SQL. The SQLSTATE is not
@@ -247,6 +249,14 @@ impl From<Error> for ErrorReport {
                 "Try again when that transaction has ended. If it commits a claim of the message, \
                  the lease is lost (55000).",
             ),
+            Error::PayloadTooLarge { bytes, most } => report(
+                PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+                format!("the payload has {bytes} bytes"),
+            )
+            .set_hint(format!(
+                "It must have at most {most} bytes. Store the content elsewhere and send a \
+                 reference to it, or raise idem.max_payload."
+            )),
             Error::KeyTaken {
                 destination,
                 taken_by,

@@ -1,7 +1,8 @@
 //! The settings, with their units and their purpose.
 
+use crate::errors::{Error, Result};
 use crate::shared::is_preloading;
-use idem_core::limits::TRACEPARENT_BYTES;
+use idem_core::limits::{LARGEST_PAYLOAD_BYTES, TRACEPARENT_BYTES};
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 use std::ffi::CString;
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub static WAIT_FOR_FLUSH: GucSetting<bool> = GucSetting::<bool>::new(false);
 pub static FENCE_WAIT_MS: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 pub static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 pub static MAX_DEAD_LETTERS: GucSetting<i32> = GucSetting::<i32>::new(100_000);
+pub static MAX_PAYLOAD_KB: GucSetting<i32> = GucSetting::<i32>::new(64 * 1024);
 pub static FILTER_MEMORY_MB: GucSetting<i32> = GucSetting::<i32>::new(64);
 pub static NAPTIME_MS: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 
@@ -39,6 +41,15 @@ pub fn traceparent() -> Option<String> {
     (1..=TRACEPARENT_BYTES)
         .contains(&inherited.len())
         .then(|| inherited.to_owned())
+}
+
+/// Fails with 54000 if a payload is larger than `idem.max_payload`.
+pub fn check_payload(bytes: usize) -> Result<()> {
+    let most = MAX_PAYLOAD_KB.get() as usize * 1024;
+    if bytes > most {
+        return Err(Error::PayloadTooLarge { bytes, most });
+    }
+    Ok(())
 }
 
 /// Defines the settings and reserves their prefix. Called once, from `_PG_init`.
@@ -111,6 +122,18 @@ pub fn define() {
         i32::MAX,
         GucContext::Sighup,
         GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"idem.max_payload",
+        c"The largest payload of a message, an effect, a dead letter or a response, in kB.",
+        c"A function that stores a larger payload fails. Messages that are stored already are \
+          returned when the value is reduced.",
+        &MAX_PAYLOAD_KB,
+        1,
+        (LARGEST_PAYLOAD_BYTES / 1024) as i32,
+        // A role must not store what its consumers cannot read.
+        GucContext::Sighup,
+        GucFlags::UNIT_KB,
     );
     // The memory is reserved when the server starts.
     if is_preloading() {

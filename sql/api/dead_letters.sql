@@ -102,7 +102,7 @@ BEGIN
     PERFORM idem.check_transaction('idem_bury()');
     table_number := idem.enter_pending();
     p := idem.held_pending(table_number, idem_bury.id, idem_bury.destination, idem_bury.token);
-    PERFORM idem.check_letter_room(idem_bury.destination, payload);
+    PERFORM idem.check_letter_room(idem_bury.destination, payload, headers);
     -- For an exhausted message the caller passes the error that idem_acquire returned, which is
     -- recorded already.
     IF NOT idem.is_last_failure(p.errors, p.attempt, idem_bury.error) THEN
@@ -121,11 +121,11 @@ END
 $$;
 COMMENT ON FUNCTION idem_bury(text, text, bigint, bytea, text, jsonb, text, text, text) IS
     'Moves a message of a broker to the dead letters. The token of idem_acquire proves the lease. '
-    'payload: at most 64 MiB. headers: a JSON object. key: the ordering key, 1 to 1,024 bytes. '
-    'type and content_type (default application/octet-stream): 1 to 255 bytes. Errors: 22004 '
-    '(null argument), 22023 (invalid argument), 23000 (the hash of this id is the hash of another '
-    'id), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 53400 '
-    '(idem.max_dead_letters), 54000 (the payload is too large), 55000 (the lease is lost).';
+    'headers: a JSON object. key: the ordering key, 1 to 1,024 bytes. type and content_type '
+    '(default application/octet-stream): 1 to 255 bytes. Errors: 22004 (null argument), 22023 '
+    '(invalid argument), 23000 (the hash of this id is the hash of another id), 25000 (not READ '
+    'COMMITTED), 25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), 54000 '
+    '(payload and headers are larger than idem.max_payload), 55000 (the lease is lost).';
 
 CREATE FUNCTION idem_bury(
     id           uuid,
@@ -143,11 +143,11 @@ RETURN @extschema@.idem_bury(id::text, destination, token, payload, error, heade
                              content_type);
 COMMENT ON FUNCTION idem_bury(uuid, text, bigint, bytea, text, jsonb, text, text, text) IS
     'Moves a message of a broker to the dead letters. The token of idem_acquire proves the lease. '
-    'payload: at most 64 MiB. headers: a JSON object. key: the ordering key, 1 to 1,024 bytes. '
-    'type and content_type (default application/octet-stream): 1 to 255 bytes. Errors: 22004 '
-    '(null argument), 22023 (invalid argument), 23000 (this id is the hash of another id), 25000 '
-    '(not READ COMMITTED), 25006 (standby or read-only transaction), 53400 '
-    '(idem.max_dead_letters), 54000 (the payload is too large), 55000 (the lease is lost).';
+    'headers: a JSON object. key: the ordering key, 1 to 1,024 bytes. type and content_type '
+    '(default application/octet-stream): 1 to 255 bytes. Errors: 22004 (null argument), 22023 '
+    '(invalid argument), 23000 (this id is the hash of another id), 25000 (not READ COMMITTED), '
+    '25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), 54000 (payload and '
+    'headers are larger than idem.max_payload), 55000 (the lease is lost).';
 
 -- The lease and the dead letter are written in one statement, so a failure counts no attempt.
 CREATE FUNCTION idem_reject(
@@ -214,11 +214,11 @@ COMMENT ON FUNCTION idem_reject(text, text, bytea, text, jsonb, text, text, text
     'retry. Acknowledge the message to its broker after the commit. Returns false if the message '
     'is a dead letter already or was processed. A message without an id (null) gets a UUID, a '
     'hash of source, headers, key, type and payload. source: the queue, subject or topic of the '
-    'message, 1 to 1,024 bytes; it is stored as the header idem-source-topic. payload: at most 64 '
-    'MiB. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (the hash of this id is '
-    'the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or read-only '
-    'transaction), 53400 (idem.max_dead_letters), 54000 (the payload is too large), 55P03 (the '
-    'message is in progress).';
+    'message, 1 to 1,024 bytes; it is stored as the header idem-source-topic. Errors: 22004 (null '
+    'argument), 22023 (invalid argument), 23000 (the hash of this id is the hash of another id), '
+    '25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 53400 '
+    '(idem.max_dead_letters), 54000 (payload and headers are larger than idem.max_payload), 55P03 '
+    '(the message is in progress).';
 
 CREATE FUNCTION idem_reject(
     id           uuid,
@@ -239,10 +239,10 @@ COMMENT ON FUNCTION idem_reject(uuid, text, bytea, text, jsonb, text, text, text
     'retry. Acknowledge the message to its broker after the commit. Returns false if the message '
     'is a dead letter already or was processed. A message without an id (null) gets a UUID, a '
     'hash of source, headers, key, type and payload. source: the queue, subject or topic of the '
-    'message, 1 to 1,024 bytes; it is stored as the header idem-source-topic. payload: at most 64 '
-    'MiB. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this id is the hash of '
-    'another id), 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 53400 '
-    '(idem.max_dead_letters), 54000 (the payload is too large), 55P03 (the message is in '
+    'message, 1 to 1,024 bytes; it is stored as the header idem-source-topic. Errors: 22004 (null '
+    'argument), 22023 (invalid argument), 23000 (this id is the hash of another id), 25000 (not '
+    'READ COMMITTED), 25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), '
+    '54000 (payload and headers are larger than idem.max_payload), 55P03 (the message is in '
     'progress).';
 
 CREATE FUNCTION idem_requeue(id text, destination text) RETURNS boolean

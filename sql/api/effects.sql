@@ -8,7 +8,8 @@ COMMENT ON FUNCTION idem_record_effects(text, text, jsonb) IS
     'payload_base64, and optionally content_type, key, type, headers, message_id and '
     'deliver_after (RFC 3339). At most 10,000 effects. Errors: 22004 (null argument), 22023 '
     '(invalid argument), 23000 (the hash of this id is the hash of another id), 25006 (standby or '
-    'read-only transaction), 55000 (no claim in this transaction).';
+    'read-only transaction), 54000 (larger than idem.max_payload), 55000 (no claim in this '
+    'transaction).';
 
 CREATE FUNCTION idem_record_effects(id uuid, destination text, effects jsonb) RETURNS uuid[]
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_record_effects_uuid_wrapper';
@@ -18,7 +19,7 @@ COMMENT ON FUNCTION idem_record_effects(uuid, text, jsonb) IS
     'payload_base64, and optionally content_type, key, type, headers, message_id and '
     'deliver_after (RFC 3339). At most 10,000 effects. Errors: 22004 (null argument), 22023 '
     '(invalid argument), 23000 (this id is the hash of another id), 25006 (standby or read-only '
-    'transaction), 55000 (no claim in this transaction).';
+    'transaction), 54000 (larger than idem.max_payload), 55000 (no claim in this transaction).';
 
 CREATE FUNCTION idem_try_record(id text, destination text, effects jsonb) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_try_record_wrapper';
@@ -26,7 +27,8 @@ COMMENT ON FUNCTION idem_try_record(text, text, jsonb) IS
     'Claims a message and records its effects, as idem_try_claim and idem_record_effects do. '
     'Returns false, and records nothing, if the message is a duplicate. Errors: 22004 (null '
     'argument), 22023 (invalid argument), 23000 (the hash of this id is the hash of another id), '
-    '25006 (standby or read-only transaction), 55P03 (the message is leased).';
+    '25006 (standby or read-only transaction), 54000 (larger than idem.max_payload), 55P03 (the '
+    'message is leased).';
 
 CREATE FUNCTION idem_try_record(id uuid, destination text, effects jsonb) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_try_record_uuid_wrapper';
@@ -34,7 +36,8 @@ COMMENT ON FUNCTION idem_try_record(uuid, text, jsonb) IS
     'Claims a message and records its effects, as idem_try_claim and idem_record_effects do. '
     'Returns false, and records nothing, if the message is a duplicate. Errors: 22004 (null '
     'argument), 22023 (invalid argument), 23000 (this id is the hash of another id), 25006 '
-    '(standby or read-only transaction), 55P03 (the message is leased).';
+    '(standby or read-only transaction), 54000 (larger than idem.max_payload), 55P03 (the message '
+    'is leased).';
 
 CREATE FUNCTION idem_effects(id text, destination text) RETURNS SETOF idem_effect
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_effects_text_wrapper';
@@ -73,7 +76,8 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_send_wrapper';
 COMMENT ON FUNCTION idem_send(text, jsonb, text, text, jsonb, uuid, text) IS
     'Sends a message with a JSON payload that does not result from another message, when the '
     'current transaction commits. Returns its message id. Errors: 22004 (null argument), 22023 '
-    '(invalid argument), 25006 (standby or read-only transaction).';
+    '(invalid argument), 25006 (standby or read-only transaction), 54000 (larger than '
+    'idem.max_payload).';
 
 CREATE FUNCTION idem_send_bytes(
     topic text, payload bytea, key text DEFAULT NULL, type text DEFAULT NULL,
@@ -83,4 +87,5 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_send_bytes_wrapp
 COMMENT ON FUNCTION idem_send_bytes(text, bytea, text, text, jsonb, uuid, text) IS
     'Sends a message with a payload of bytes that does not result from another message, when the '
     'current transaction commits. Returns its message id. Errors: 22004 (null argument), 22023 '
-    '(invalid argument), 25006 (standby or read-only transaction).';
+    '(invalid argument), 25006 (standby or read-only transaction), 54000 (larger than '
+    'idem.max_payload).';

@@ -15,7 +15,7 @@ COMMENT ON FUNCTION idem_receive(text, text, jsonb, jsonb, text, timestamptz, te
     'processed one at a time, in the order of arrival. deliver_after: idem_next does not return '
     'the message before this time, unless it was leased before. Errors: 22004 (null argument), '
     '22023 (invalid argument), 23000 (the hash of this id is the hash of another id), 25006 '
-    '(standby or read-only transaction).';
+    '(standby or read-only transaction), 54000 (larger than idem.max_payload).';
 
 CREATE FUNCTION idem_receive(
     id uuid, destination text, payload jsonb, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
@@ -32,7 +32,7 @@ COMMENT ON FUNCTION idem_receive(uuid, text, jsonb, jsonb, text, timestamptz, te
     'processed one at a time, in the order of arrival. deliver_after: idem_next does not return '
     'the message before this time, unless it was leased before. Errors: 22004 (null argument), '
     '22023 (invalid argument), 23000 (this id is the hash of another id), 25006 (standby or '
-    'read-only transaction).';
+    'read-only transaction), 54000 (larger than idem.max_payload).';
 
 CREATE FUNCTION idem_receive_bytes(
     id text, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
@@ -49,7 +49,7 @@ COMMENT ON FUNCTION idem_receive_bytes(text, text, bytea, jsonb, text, timestamp
     'processed one at a time, in the order of arrival. deliver_after: idem_next does not return '
     'the message before this time, unless it was leased before. Errors: 22004 (null argument), '
     '22023 (invalid argument), 23000 (the hash of this id is the hash of another id), 25006 '
-    '(standby or read-only transaction).';
+    '(standby or read-only transaction), 54000 (larger than idem.max_payload).';
 
 CREATE FUNCTION idem_receive_bytes(
     id uuid, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
@@ -66,7 +66,7 @@ COMMENT ON FUNCTION idem_receive_bytes(uuid, text, bytea, jsonb, text, timestamp
     'processed one at a time, in the order of arrival. deliver_after: idem_next does not return '
     'the message before this time, unless it was leased before. Errors: 22004 (null argument), '
     '22023 (invalid argument), 23000 (this id is the hash of another id), 25006 (standby or '
-    'read-only transaction).';
+    'read-only transaction), 54000 (larger than idem.max_payload).';
 
 CREATE FUNCTION idem_next(
     destination  text,

@@ -41,8 +41,8 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_finish_call_text
 COMMENT ON FUNCTION idem_finish_call(text, text, text, jsonb) IS
     'Records the response of an external call that was begun. Every later attempt gets this '
     'response. Recording the same response again changes nothing. Errors: 22004 (null argument), '
-    '22023 (invalid argument), 25006 (standby or read-only transaction), 55000 (not begun, or '
-    'ended with another result).';
+    '22023 (invalid argument), 25006 (standby or read-only transaction), 54000 (larger than '
+    'idem.max_payload), 55000 (not begun, or ended with another result).';
 
 CREATE FUNCTION idem_finish_call(
     id uuid, destination text, step text, response jsonb DEFAULT NULL
@@ -51,8 +51,8 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_finish_call_uuid
 COMMENT ON FUNCTION idem_finish_call(uuid, text, text, jsonb) IS
     'Records the response of an external call that was begun. Every later attempt gets this '
     'response. Recording the same response again changes nothing. Errors: 22004 (null argument), '
-    '22023 (invalid argument), 25006 (standby or read-only transaction), 55000 (not begun, or '
-    'ended with another result).';
+    '22023 (invalid argument), 25006 (standby or read-only transaction), 54000 (larger than '
+    'idem.max_payload), 55000 (not begun, or ended with another result).';
 
 CREATE FUNCTION idem_fail_call(
     id text, destination text, step text, error text, retryable boolean DEFAULT true

@@ -36,8 +36,9 @@ COMMENT ON FUNCTION idem_complete(text, text, bigint, jsonb) IS
     'Turns the lease that the token proves into the claim, and records the effects, in the '
     'current transaction. Returns the message ids of the effects. Errors: 22004 (null argument), '
     '22023 (invalid argument), 23000 (the hash of this id is the hash of another id), 25006 '
-    '(standby or read-only transaction), 55000 (the lease is lost; nothing is written), 55P03 (a '
-    'running transaction is claiming the message: try again).';
+    '(standby or read-only transaction), 54000 (larger than idem.max_payload), 55000 (the lease '
+    'is lost; nothing is written), 55P03 (a running transaction is claiming the message: try '
+    'again).';
 
 CREATE FUNCTION idem_complete(
     id uuid, destination text, token bigint, effects jsonb DEFAULT '[]'
@@ -47,8 +48,8 @@ COMMENT ON FUNCTION idem_complete(uuid, text, bigint, jsonb) IS
     'Turns the lease that the token proves into the claim, and records the effects, in the '
     'current transaction. Returns the message ids of the effects. Errors: 22004 (null argument), '
     '22023 (invalid argument), 23000 (this id is the hash of another id), 25006 (standby or '
-    'read-only transaction), 55000 (the lease is lost; nothing is written), 55P03 (a running '
-    'transaction is claiming the message: try again).';
+    'read-only transaction), 54000 (larger than idem.max_payload), 55000 (the lease is lost; '
+    'nothing is written), 55P03 (a running transaction is claiming the message: try again).';
 
 CREATE FUNCTION idem_extend(
     id          text,

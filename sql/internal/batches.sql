@@ -293,6 +293,9 @@ BEGIN
             p.exhausted := found_effects < max_effects AND NOT is_cut;
             p.leased_until := chosen_at + lease;
             p.pos := idem.append_progress(p);
+            IF bytes > idem.largest_payload() THEN
+                PERFORM idem.park_too_large(this, p);
+            END IF;
             RETURN p;
         ELSIF resumed THEN
             -- The last batch was full and contained all remaining effects of this pair of
@@ -340,6 +343,11 @@ BEGIN
             WINDOW in_order AS (ORDER BY n.due_at, n.seq ROWS UNBOUNDED PRECEDING)) next
      WHERE next.fits AND d.relay = this.id AND d.partition = p.partition
        AND d.due_at = next.due_at AND d.seq = next.seq;
+    IF EXISTS (SELECT FROM idem.delayed d
+                WHERE d.relay = this.id AND d.partition = p.partition AND d.token = p.pos
+                  AND d.bytes > idem.largest_payload()) THEN
+        PERFORM idem.park_too_large(this, p);
+    END IF;
     RETURN p;
 END
 $$;

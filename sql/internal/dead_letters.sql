@@ -17,7 +17,11 @@ $$;
 COMMENT ON FUNCTION idem.check_error_like(text, text) IS
     'Checks a LIKE pattern; what is its name in the error message. Errors: 22004, 22023.';
 
-CREATE FUNCTION idem.check_letter_room(destination text, payload bytea) RETURNS void
+CREATE FUNCTION idem.check_letter_room(
+    destination text,
+    payload     bytea,
+    headers     jsonb
+) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
@@ -25,12 +29,9 @@ DECLARE
     most integer := current_setting('idem.max_dead_letters')::integer;
     n    bigint;
 BEGIN
-    IF octet_length(payload) > 64 * 1024 * 1024 THEN
-        RAISE EXCEPTION 'payload has % bytes', octet_length(payload)
-            USING ERRCODE = 'program_limit_exceeded',
-                  HINT = 'The payload of a dead letter has at most 64 MiB: store the message '
-                         'elsewhere.';
-    END IF;
+    -- Brokers limit the headers of a message, and this limit is not known here.
+    PERFORM idem.check_payload(octet_length(payload)::bigint
+                               + coalesce(octet_length(headers::text), 0));
     SELECT count(*) INTO n
       FROM (SELECT FROM idem.dead_letter l WHERE l.destination = d LIMIT most) l;
     IF n >= most THEN
@@ -42,9 +43,9 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION idem.check_letter_room(text, bytea) IS
+COMMENT ON FUNCTION idem.check_letter_room(text, bytea, jsonb) IS
     'Checks that a message of a broker can become a dead letter. Errors: 53400 '
-    '(idem.max_dead_letters), 54000 (the payload is too large).';
+    '(idem.max_dead_letters), 54000 (payload and headers are larger than idem.max_payload).';
 
 -- The hash does not contain anything that differs between two deliveries of a message, so a
 -- redelivered message has the same dead letter.

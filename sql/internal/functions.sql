@@ -13,6 +13,23 @@ COMMENT ON FUNCTION idem.check_same_id(uuid, text, text, text) IS
     'Checks that a row with the key of a message id is not one of another id. row_key: null if '
     'there is no row. row_id: null if the row is one of a uuid. Errors: 22004, 22023, 23000.';
 
+CREATE FUNCTION idem.check_payload(bytes bigint) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'check_payload_wrapper';
+COMMENT ON FUNCTION idem.check_payload(bigint) IS
+    'Checks the size of a payload. Errors: 22004, 54000 (larger than idem.max_payload).';
+
+CREATE FUNCTION idem.largest_payload() RETURNS bigint
+LANGUAGE c IMMUTABLE AS 'MODULE_PATHNAME', 'largest_payload_wrapper';
+COMMENT ON FUNCTION idem.largest_payload() IS
+    'Returns the largest value of idem.max_payload, in bytes. The server can return such a '
+    'payload as text.';
+
+CREATE FUNCTION idem.too_large(bytes bigint) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN pg_catalog.format('the payload has %s bytes, which is too large to be returned', bytes);
+COMMENT ON FUNCTION idem.too_large(bigint) IS
+    'Returns the error of a message that the server cannot return.';
+
 CREATE FUNCTION idem.find_destination(name text) RETURNS integer
 LANGUAGE c AS 'MODULE_PATHNAME', 'find_destination_wrapper';
 COMMENT ON FUNCTION idem.find_destination(text) IS

@@ -163,9 +163,10 @@ $$;
 COMMENT ON FUNCTION idem.make_dead_letter(integer, idem.pending_0) IS
     'Makes a received message a dead letter.';
 
--- idem_next calls this function for messages that are due and have no attempt left, or have a final
--- error. A message can be received after its final error: the error was reported by a consumer that
--- got the message from its broker. The function skips rows that another transaction has locked.
+-- idem_next calls this function for messages that are due and have no attempt left, have a final
+-- error, or are too large to be returned. A message can be received after its final error: the
+-- error was reported by a consumer that got the message from its broker. The function skips rows
+-- that another transaction has locked.
 CREATE FUNCTION idem.make_dead_letters(
     destination  integer,
     keys         uuid[],
@@ -177,23 +178,32 @@ DECLARE
     table_number integer := idem.enter_pending();
     now_wall     timestamptz := clock_timestamp();
     p            idem.pending_0;
+    bytes        bigint;
 BEGIN
     FOR p IN EXECUTE format($sql$
         SELECT x.* FROM %s x
          WHERE x.key = ANY ($1) AND x.destination = $2 AND x.payload_slice IS NOT NULL
-           AND (x.attempt >= $3 OR x.errors @> '[{"final": true}]') AND x.due_at <= $4
+           AND x.due_at <= $3
          ORDER BY x.key FOR UPDATE SKIP LOCKED
-        $sql$, idem.pending_table(table_number)) USING keys, destination, max_attempts, now_wall
+        $sql$, idem.pending_table(table_number)) USING keys, destination, now_wall
     LOOP
         IF p.state = 'l' THEN
             p.errors := idem.note_expired_lease(p.errors, p.attempt);
+        END IF;
+        IF p.attempt < max_attempts AND NOT p.errors @> '[{"final": true}]' THEN
+            EXECUTE format('SELECT octet_length(x.payload) FROM %s x WHERE x.seq = $1',
+                           idem.payload_table(p.payload_slice))
+               INTO STRICT bytes USING p.seq;
+            CONTINUE WHEN bytes <= idem.largest_payload();
+            p.errors := idem.note_failure(p.errors, p.attempt, idem.too_large(bytes), true);
         END IF;
         PERFORM idem.make_dead_letter(table_number, p);
     END LOOP;
 END
 $$;
 COMMENT ON FUNCTION idem.make_dead_letters(integer, uuid[], integer) IS
-    'Makes dead letters of due messages that have no attempt left or have a final error.';
+    'Makes dead letters of due messages that have no attempt left, have a final error, or are too '
+    'large to be returned.';
 
 -- The message may already have a dead letter. A claim deletes the pending row and keeps the dead
 -- letter, and after the claim is forgotten the message can be received and fail again. The newer

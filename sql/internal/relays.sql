@@ -175,6 +175,35 @@ COMMENT ON FUNCTION idem.park(idem.relay, idem.progress, uuid, bigint, text) IS
     'Parks effects of the leased batch: those with this message id, or the one with this seq. '
     'Returns false if the batch has no such effect, or it is parked already.';
 
+CREATE FUNCTION idem.park_too_large(this idem.relay, p idem.progress) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET plan_cache_mode = force_generic_plan SET jit = off
+AS $$
+DECLARE
+    large record;
+BEGIN
+    FOR large IN
+        SELECT e.seq, octet_length(e.payload)::bigint AS bytes
+          FROM idem.effects_between(
+               p.seq_after, p.floor_from, p.ceiling_to, p.snapshot_from,
+               pg_snapshot_xmax(p.snapshot_from), p.snapshot_to,
+               this.partitions, p.partition, 10000) e
+         WHERE NOT p.from_delayed AND e.seq <= p.seq_through
+           AND octet_length(e.payload) > idem.largest_payload()
+        UNION ALL
+        SELECT d.seq, octet_length((d.effect).payload)::bigint
+          FROM idem.delayed d
+         WHERE p.from_delayed AND d.relay = p.relay AND d.partition = p.partition
+           AND d.token = p.pos AND octet_length((d.effect).payload) > idem.largest_payload()
+    LOOP
+        PERFORM idem.park(this, p, NULL, large.seq, idem.too_large(large.bytes));
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION idem.park_too_large(idem.relay, idem.progress) IS
+    'Parks the effects of the leased batch that are too large to be returned.';
+
 CREATE FUNCTION idem.take_parked(
     relay       text,
     error_like  text,

@@ -164,6 +164,7 @@ COMMENT ON VIEW idem.live_letter IS
     'The identities of the dead letters whose messages were not processed. A claim deletes the '
     'pending row.';
 
+-- The number is idem.largest_payload(), which readers of the view may not execute.
 CREATE VIEW idem.dead_letters AS
     SELECT d.name AS destination,
            COALESCE(l.id, l.key::text) AS id,
@@ -173,7 +174,7 @@ CREATE VIEW idem.dead_letters AS
            l.attempt,
            l.order_key AS key,
            l.type,
-           l.payload,
+           CASE WHEN pg_catalog.octet_length(l.payload) <= 268435456 THEN l.payload END AS payload,
            l.content_type,
            l.headers,
            l.traceparent,
@@ -184,5 +185,6 @@ CREATE VIEW idem.dead_letters AS
       FROM idem.dead_letter l JOIN idem.destination d ON d.id = l.destination;
 COMMENT ON VIEW idem.dead_letters IS
     'The dead letters: messages that have no attempt left or failed for good, with each error and '
-    'its time. processed: the message was claimed after it became a dead letter, so it can only be '
-    'discarded. See idem_requeue, idem_discard and idem_forward.';
+    'its time. payload: null if it is too large to be returned. processed: the message was '
+    'claimed after it became a dead letter, so it can only be discarded. See idem_requeue, '
+    'idem_discard and idem_forward.';

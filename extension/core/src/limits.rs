@@ -14,6 +14,9 @@ pub const BATCH_IDS: usize = 100_000;
 pub const EFFECTS: usize = 10_000;
 /// Maximum bytes of the effects in one function call, as JSON.
 pub const EFFECTS_BYTES: usize = 64 * 1024 * 1024;
+/// The largest value of idem.max_payload, in bytes. The server can return such a payload as text:
+/// its text form has twice as many bytes and, with the headers, fits into a row of 1 GB.
+pub const LARGEST_PAYLOAD_BYTES: usize = 256 * 1024 * 1024;
 /// Maximum bytes of the headers of a message, as JSON.
 pub const HEADERS_BYTES: usize = 1024 * 1024;
 /// Maximum bytes of a W3C traceparent (version 00 has 55).

@@ -12,12 +12,17 @@ pub use replay::replay;
 pub use send::{Sent, send};
 
 use crate::errors::Result;
+use crate::settings::check_payload;
 use crate::sql_types::JsonText;
 use idem_core::{EffectSpec, parse_effects};
 
 /// Parses the effects argument of a function.
 pub fn parse(effects: &JsonText) -> Result<Vec<EffectSpec<'_>>> {
-    Ok(parse_effects(effects.as_str(), || {
+    let effects = parse_effects(effects.as_str(), || {
         pgrx::check_for_interrupts!();
-    })?)
+    })?;
+    for effect in &effects {
+        check_payload(effect.payload.bytes().len())?;
+    }
+    Ok(effects)
 }

@@ -12,6 +12,7 @@ use crate::destination::{Destination, find};
 use crate::errors::{Error, Result};
 use crate::pg::{self, Appender, Hold, Lookup, Table, Walk, condition};
 use crate::ring;
+use idem_core::limits::LARGEST_PAYLOAD_BYTES;
 use idem_core::{Failure, last_failure, note_failure};
 use pgrx::prelude::*;
 use pgrx::{FromDatum, Uuid, pg_sys};
@@ -94,6 +95,9 @@ impl Call<'_> {
                 message.state.payload_slice.unwrap_or_default(),
                 message.state.seq,
             )?;
+            if payload.bytes() > LARGEST_PAYLOAD_BYTES {
+                return Ok(Visit::Unreturnable);
+            }
             let size = payload.size();
             if size > *bytes_left && !taken.is_empty() {
                 return Ok(Visit::TooLarge);

@@ -64,12 +64,18 @@ impl Payload<'_> {
     /// Returns the size of the payload and its headers in bytes, without reading values that are
     /// stored out of line.
     pub fn size(&self) -> usize {
-        [column::PAYLOAD, column::HEADERS]
-            .into_iter()
-            .filter_map(|number| self.row.column(number))
-            // SAFETY: both columns are of variable length.
-            .map(|value| unsafe { size_of(value) })
-            .sum()
+        self.bytes() + self.size_of(column::HEADERS)
+    }
+
+    /// Returns the size of the payload in bytes.
+    pub fn bytes(&self) -> usize {
+        self.size_of(column::PAYLOAD)
+    }
+
+    fn size_of(&self, number: i32) -> usize {
+        let value = self.row.column(number);
+        // SAFETY: the columns of payload and headers are of variable length.
+        value.map_or(0, |value| unsafe { size_of(value) })
     }
 
     /// Returns copies of payload, content type, type, headers and traceparent.

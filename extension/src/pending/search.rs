@@ -39,6 +39,8 @@ pub enum Visit {
     /// The message is larger than the number of bytes that the caller has left. The search ends,
     /// because no later message may overtake it in this function call.
     TooLarge,
+    /// The server cannot return the message, so it becomes a dead letter.
+    Unreturnable,
 }
 
 /// The reason why a search ended.
@@ -53,7 +55,7 @@ pub enum Ended {
 pub struct SearchResult {
     pub ended: Ended,
     /// The keys of the ids (not the ordering keys) of due messages that have no attempt left or a
-    /// final error.
+    /// final error, or that the server cannot return.
     pub exhausted: Vec<pgrx::Uuid>,
     /// Whether another transaction held at least one message.
     pub is_contended: bool,
@@ -185,6 +187,10 @@ impl Run<'_, '_> {
                 self.is_full = is_suspect(message);
             }
             Visit::TooLarge => self.is_full = true,
+            Visit::Unreturnable => {
+                let key = uuid(self.due.row());
+                self.note_exhausted(key);
+            }
             Visit::Held => {
                 self.result.is_contended = true;
                 if let Some(key) = &message.order_key {
@@ -208,12 +214,14 @@ impl Run<'_, '_> {
                     let key = uuid(row);
                     self.note_exhausted(key);
                 } else if self.taken == 0 || !is_suspect(&message) {
+                    let key = uuid(row);
                     match (self.visit)(&message, row)? {
                         Visit::Taken => {
                             self.taken += 1;
                             self.is_full = is_suspect(&message);
                         }
                         Visit::TooLarge => self.is_full = true,
+                        Visit::Unreturnable => self.note_exhausted(key),
                         Visit::Held => self.result.is_contended = true,
                     }
                     if self.has_enough() {

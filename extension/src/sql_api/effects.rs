@@ -7,6 +7,7 @@ use crate::errors::{Error, Result, given};
 use crate::outbox::column;
 use crate::pg::{ensure_writable, return_rows};
 use crate::ring;
+use crate::settings::check_payload;
 use crate::sql_types::JsonText;
 use idem_core::{JSON, OCTETS, check_destination, check_len, limits, traceparent};
 use pgrx::prelude::*;
@@ -157,6 +158,7 @@ fn send_message(
     }
     let headers = headers.as_ref().map(JsonText::as_str);
     let traceparent = traceparent("the message", headers)?;
+    check_payload(payload.len())?;
     ensure_writable(function);
     let message_id = message_id.map_or_else(uuid::Uuid::now_v7, |id| {
         uuid::Uuid::from_bytes(*id.as_bytes())

@@ -6,6 +6,7 @@ use crate::pending::next::next;
 use crate::pending::receive::{Message, receive};
 use crate::pending::{lease, wait};
 use crate::pg::{ensure_newest_state, ensure_writable, return_rows};
+use crate::settings::check_payload;
 use crate::sql_types::JsonText;
 use crate::wake::deadline;
 use idem_core::{JSON, MessageId, OCTETS, check_destination, check_len, limits, traceparent};
@@ -90,6 +91,7 @@ fn receive_message(
     }
     let headers = carried.headers.map(JsonText::as_str);
     let traceparent = traceparent("the message", headers).map_err(Error::from)?;
+    check_payload(carried.payload.len())?;
     let deliver_after = carried.deliver_after.map(pg_sys::TimestampTz::from);
     if deliver_after == Some(i64::MAX) {
         invalid(

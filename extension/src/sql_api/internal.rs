@@ -11,9 +11,10 @@ use crate::pending::failures::now_unix;
 use crate::pending::{presence, tables};
 use crate::pg::ensure_writable;
 use crate::ring;
+use crate::settings;
 use crate::sql_types::JsonText;
 use crate::wake;
-use idem_core::limits::MAX_ATTEMPTS;
+use idem_core::limits::{LARGEST_PAYLOAD_BYTES, MAX_ATTEMPTS};
 use idem_core::{EffectSpec, Failure, PayloadSpec, is_last_failure, memory, note_failure};
 use pgrx::Uuid;
 use pgrx::prelude::*;
@@ -36,6 +37,19 @@ fn check_same_id(
         ensure_same_id(row_id, &text_id(id)?, given(destination, "destination")?)?;
     }
     Ok(())
+}
+
+#[pg_extern(sql = false)]
+fn check_payload(bytes: Option<i64>) -> Report<()> {
+    let bytes = given(bytes, "bytes")?;
+    Ok(settings::check_payload(
+        usize::try_from(bytes).unwrap_or_default(),
+    )?)
+}
+
+#[pg_extern(sql = false)]
+fn largest_payload() -> i64 {
+    LARGEST_PAYLOAD_BYTES as i64
 }
 
 #[pg_extern(sql = false)]

@@ -5,6 +5,7 @@ use super::expanded::ensure_called_once;
 use crate::errors::{Result, given, invalid};
 use crate::journal::{Call, CallHistory, begin, calls_of, error, fail, finish};
 use crate::pg::{ensure_writable, return_rows};
+use crate::settings::check_payload;
 use crate::sql_types::{CompositeDatum, JsonText, enum_datum, result_row};
 use idem_core::{CallEvent, CallState, MessageId, limits};
 use pgrx::pg_sys;
@@ -68,6 +69,7 @@ overloads! {
         response: Option<JsonText>
     ) -> Report<()> {
         let call = call(id, destination, step)?;
+        check_payload(response.as_ref().map_or(0, |json| json.as_str().len()))?;
         ensure_writable(c"idem_finish_call()");
         Ok(finish(call, response.as_ref())?)
     }

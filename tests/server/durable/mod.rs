@@ -6,6 +6,7 @@ mod dead_letters;
 mod forward;
 mod from_broker;
 mod hand_over;
+mod large;
 mod leases;
 mod order;
 mod payloads;
