@@ -59,7 +59,8 @@ async fn i4_payload_above_the_limit_is_not_stored() -> Result<()> {
         &|n| format!("SELECT idem_reject('rj', 'd', {}, 'boom')", bytes(n)),
         &|n| {
             format!(
-                "SELECT idem_bury('b', 'd', (SELECT token FROM idem_acquire('b', 'd')), {}, 'boom')",
+                "SELECT idem_bury('b', 'd', (SELECT token FROM idem_acquire('b', 'd')), {},
+                                  'boom')",
                 bytes(n)
             )
         },
@@ -160,7 +161,8 @@ async fn i4_effect_too_large_to_return_is_parked_alone() -> Result<()> {
         .await?;
     session
         .run(&format!(
-            "UPDATE idem.outbox_0 SET payload = {} WHERE seq = (SELECT min(seq) FROM idem.outbox_0)",
+            "UPDATE idem.outbox_0 SET payload = {}
+              WHERE seq = (SELECT min(seq) FROM idem.outbox_0)",
             bytes(TOO_LARGE)
         ))
         .await?;
