@@ -8,7 +8,8 @@ use tracing::Instrument;
 
 use crate::{Destination, Error, Executor, MessageId, Row, span};
 
-/// Forgets the claim of a message and its external calls, so that the message can be processed again.
+/// Forgets the claim of a message and its external calls, so that the message can be processed
+/// again.
 ///
 /// Returns whether the message was claimed.
 ///

@@ -7,7 +7,8 @@ use crate::journal;
 use idem_core::MessageId;
 
 /// Returns whether there was a claim. Without a claim the external calls are kept, because they
-/// belong to a message that is being processed. Fails with 55000 if this transaction made the claim.
+/// belong to a message that is being processed. Fails with 55000 if this transaction made the
+/// claim.
 pub fn forget(id: MessageId, destination: &str) -> Result<bool> {
     let is_forgotten = claim::forget(id, destination)?;
     if is_forgotten {

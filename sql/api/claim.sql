@@ -110,8 +110,9 @@ COMMENT ON FUNCTION idem_forget(text, text) IS
     'Forgets a claim and the external calls of its message with their results, so that the '
     'message can be processed again: its next execution repeats the calls, with the same '
     'idempotency keys. Returns false if there is no claim. The effects stay in the outbox. '
-    'Errors: 22004 (null argument), 22023 (invalid argument), 23000 (the hash of this id is the hash of another id), 25006 (standby or '
-    'read-only transaction), 55000 (the current transaction made the claim).';
+    'Errors: 22004 (null argument), 22023 (invalid argument), 23000 (the hash of this id is the '
+    'hash of another id), 25006 (standby or read-only transaction), 55000 (the current transaction '
+    'made the claim).';
 
 CREATE FUNCTION idem_forget(id uuid, destination text) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_forget_uuid_wrapper';
@@ -119,5 +120,6 @@ COMMENT ON FUNCTION idem_forget(uuid, text) IS
     'Forgets a claim and the external calls of its message with their results, so that the '
     'message can be processed again: its next execution repeats the calls, with the same '
     'idempotency keys. Returns false if there is no claim. The effects stay in the outbox. '
-    'Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this id is the hash of another id), 25006 (standby or read-only '
-    'transaction), 55000 (the current transaction made the claim).';
+    'Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this id is the hash of '
+    'another id), 25006 (standby or read-only transaction), 55000 (the current transaction made '
+    'the claim).';

@@ -8,8 +8,8 @@ use crate::slices::delete_from_slices;
 use idem_core::MessageId;
 use pgrx::pg_sys;
 
-/// Deletes every event of the external calls of a message. Waits for transactions that are recording
-/// one.
+/// Deletes every event of the external calls of a message. Waits for transactions that are
+/// recording one.
 pub fn forget(id: MessageId, destination: &str) -> Result<()> {
     let rings = ring::enter()?;
     if let Some(identity) = Identity::find(id, destination)? {

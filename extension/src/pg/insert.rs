@@ -66,8 +66,8 @@ impl<'t> Inserter<'t> {
     }
 
     /// Inserts a row unless its unique key is taken, by the speculative protocol of ON CONFLICT.
-    /// Returns false if another transaction inserted the key first; the caller must then look again.
-    /// A conflict in another index of the table is an error.
+    /// Returns false if another transaction inserted the key first; the caller must then look
+    /// again. A conflict in another index of the table is an error.
     ///
     /// `values` are all columns of the table, in order; `None` is NULL.
     pub fn insert(&mut self, values: &[Option<Datum>]) -> bool {

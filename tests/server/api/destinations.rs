@@ -305,8 +305,8 @@ async fn i1_rolled_back_destination_keeps_its_number() -> Result<()> {
     Ok(())
 }
 
-/// I1: a crash keeps a destination that another transaction created and a committed claim uses, also
-/// when the creator never ended.
+/// I1: a crash keeps a destination that another transaction created and a committed claim uses,
+/// also when the creator never ended.
 #[tokio::test]
 async fn i1_crash_keeps_a_destination_that_a_claim_uses() -> Result<()> {
     let mut cluster = Cluster::builder(&Install::from_env()?)

@@ -34,7 +34,7 @@ async fn i10_expanded_row_of_a_function_that_writes_fails() -> Result<()> {
     assert_eq!(
         session
             .text(
-                "SELECT (SELECT count(*) FROM idem.pending_0) + (SELECT count(*) FROM idem.pending_1),
+                "SELECT (SELECT count(*) FROM idem.pending),
                         (SELECT count(*) FROM idem_calls('m', 'd'))"
             )
             .await?,

@@ -1,5 +1,5 @@
-//! Tests of `idem_set_message_identity`, which sets whether the destination is a part of the identity
-//! of a message.
+//! Tests of `idem_set_message_identity`, which sets whether the destination is a part of the
+//! identity of a message.
 
 use anyhow::Result;
 use idem_cluster::{Cluster, Install};

@@ -188,7 +188,10 @@ async fn i3_forgotten_message_forgets_its_calls() -> Result<()> {
     rotate(&session, "opened").await?;
     finish(&session, "m", "7").await?;
     session
-        .run("SELECT idem_begin_call('m', 'orders', 'ship'), idem_begin_call('other', 'orders', 'a')")
+        .run(
+            "SELECT idem_begin_call('m', 'orders', 'ship'),
+                    idem_begin_call('other', 'orders', 'a')",
+        )
         .await?;
     session.run("SELECT idem_try_claim('m', 'orders')").await?;
 
