@@ -172,8 +172,8 @@ pub async fn remove_destination(
 /// Ends the restore of a dump, when `pg_restore` has ended without an error. A restore in one
 /// transaction needs no such call.
 ///
-/// Fails with SQLSTATE 55000 while the restore is not complete, and with 55P03 while another session
-/// writes to a table of idem.
+/// Fails with SQLSTATE 55000 while the restore is not complete, and with 55P03 while another
+/// session writes to a table of idem.
 pub async fn finish_restore(executor: &impl Executor) -> Result<(), Error> {
     let sql = "SELECT idem_finish_restore()";
     executor.fetch_one(sql, &[]).await.map(drop)

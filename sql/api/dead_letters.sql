@@ -65,8 +65,8 @@ COMMENT ON FUNCTION idem_configure_retries(
     'days, default 10 minutes). jitter: the share of the back-off that is random, 0 to 1 (default '
     '0.2). final_errors: LIKE patterns (default none); a message is not retried after an error '
     'that matches one of them. An argument that is null or omitted gets its default. Errors: '
-    '22004 (null argument), 22023 (invalid argument), 25000 (not READ COMMITTED), 25006 (standby or '
-    'read-only transaction).';
+    '22004 (null argument), 22023 (invalid argument), 25000 (not READ COMMITTED), 25006 (standby '
+    'or read-only transaction).';
 
 CREATE FUNCTION idem_bury(
     id           text,

@@ -1,7 +1,8 @@
 -- The fences of maintenance. A fence is the list of the transactions that may still act on the
 -- state before a step. The next step waits until they have ended. The list is read after the step
 -- has committed, and not again while it is waited for, because a new list at each check might never
--- be empty. It is stored in a table, so a maintainer that waits can end, and the next one continues.
+-- be empty. It is stored in a table, so a maintainer that waits can end, and the next one
+-- continues.
 
 CREATE FUNCTION idem.fence(fence_name text, step text, relation regclass) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

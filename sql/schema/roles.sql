@@ -58,8 +58,10 @@ INSERT INTO idem.view_of_kind (kind, may_read) VALUES
     ('operator', 'parked'), ('operator', 'leases'), ('operator', 'waiting_messages'),
     ('operator', 'waiting_claims'), ('operator', 'dead_letters'),
     ('monitor', 'parked'), ('monitor', 'leases'), ('monitor', 'waiting_messages'),
-    ('monitor', 'waiting_claims'), ('monitor', 'inbox'), ('monitor', 'outbox'), ('monitor', 'rings'), ('monitor', 'relays'),
+    ('monitor', 'waiting_claims'), ('monitor', 'inbox'), ('monitor', 'outbox'),
+    ('monitor', 'rings'), ('monitor', 'relays'),
     ('monitor', 'stats'), ('monitor', 'filters'),
     ('admin', 'parked'), ('admin', 'leases'), ('admin', 'waiting_messages'),
-    ('admin', 'waiting_claims'), ('admin', 'dead_letters'), ('admin', 'inbox'), ('admin', 'outbox'), ('admin', 'rings'),
+    ('admin', 'waiting_claims'), ('admin', 'dead_letters'), ('admin', 'inbox'),
+    ('admin', 'outbox'), ('admin', 'rings'),
     ('admin', 'relays'), ('admin', 'stats'), ('admin', 'filters');

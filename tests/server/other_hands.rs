@@ -10,7 +10,8 @@ const WRITTEN: &[(&str, &str)] = &[
     ("inbox_standard_0", "SELECT idem_try_claim('n', 'orders')"),
     (
         "inbox_standard_0",
-        "SELECT idem_try_claim_batch(ARRAY(SELECT 'b' || n FROM generate_series(1, 20) n), 'orders')",
+        "SELECT idem_try_claim_batch(ARRAY(SELECT 'b' || n FROM generate_series(1, 20) n),
+                                     'orders')",
     ),
     ("inbox_standard_0", "SELECT idem_forget('m', 'orders')"),
     ("destination", "SELECT idem_try_claim('n', 'unknown')"),

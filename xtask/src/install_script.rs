@@ -102,8 +102,8 @@ impl Committed {
         })
     }
 
-    /// Writes the script of this version, and adds it and the upgrade scripts to this version to the
-    /// list of released scripts. Returns its path.
+    /// Writes the script of this version, and adds it and the upgrade scripts to this version to
+    /// the list of released scripts. Returns its path.
     pub fn release(&self, version: &str, script: &str) -> Result<PathBuf> {
         self.check()?;
         let name = file_name(version);
@@ -142,8 +142,8 @@ impl Committed {
         Ok(paths)
     }
 
-    /// Fails when a released script has changed or is missing, or when there is a script of a version
-    /// that is not released.
+    /// Fails when a released script has changed or is missing, or when there is a script of a
+    /// version that is not released.
     pub fn check(&self) -> Result<()> {
         for (name, sum) in &self.released {
             let path = self.directory.join(name);

@@ -26,6 +26,9 @@ impl Appender {
             // 0: the relation has no entry in a range table. An update would only read the list of
             // changed columns from that entry.
             pg_sys::InitResultRelInfo(target, heap, 0, std::ptr::null_mut(), 0);
+            // Only disabled triggers are left. PostgreSQL would queue events for them, and a
+            // function that SELECT calls has no such queue.
+            (*target).ri_TrigDesc = std::ptr::null_mut();
             pg_sys::ExecOpenIndices(target, false);
             let slot = pg_sys::MakeSingleTupleTableSlot(
                 (*heap).rd_att,
@@ -62,8 +65,8 @@ impl Appender {
 
     fn replace_row(&mut self, held: *mut pg_sys::TupleTableSlot, values: &[Option<Datum>]) {
         // SAFETY: the values match the columns, as in `append`. The row is locked, so no other
-        // transaction changes it. Only triggers use the EPQState (as in apply_handle_update_internal
-        // of logical replication).
+        // transaction changes it. Only triggers use the EPQState (as in
+        // apply_handle_update_internal of logical replication).
         unsafe {
             super::insert::fill(self.slot, values);
             (*self.slot).tts_tableOid = (*self.heap).rd_id;

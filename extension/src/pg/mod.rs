@@ -60,8 +60,8 @@ pub fn ensure_writable(call: &std::ffi::CStr) {
     }
 }
 
-/// Fails with 25006 if the transaction cannot write, and with 25000 unless it is READ COMMITTED. The
-/// callers execute SQL that must see the latest committed state before they write.
+/// Fails with 25006 if the transaction cannot write, and with 25000 unless it is READ COMMITTED.
+/// The callers execute SQL that must see the latest committed state before they write.
 pub fn ensure_newest_state(call: &std::ffi::CStr) -> Result<()> {
     ensure_writable(call);
     // SAFETY: reads a variable of the transaction.

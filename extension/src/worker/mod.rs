@@ -4,8 +4,8 @@
 //! repeatedly starts a maintainer that connects, runs the due steps and ends: a permanent
 //! connection would block DROP DATABASE. A maintainer ends when no step has work. It waits only
 //! briefly at a fence: the list of the fence is stored, so the next maintainer continues the wait,
-//! and databases with long transactions do not use up the processes of the server. The launcher ends
-//! a maintainer that is in the way of DROP DATABASE or another command that allows no session.
+//! and databases with long transactions do not use up the processes of the server. The launcher
+//! ends a maintainer that is in the way of DROP DATABASE or another command that allows no session.
 //! Launcher and maintainers run on the primary only.
 
 mod launcher;

@@ -212,7 +212,10 @@ async fn i6_old_snapshot_changes_no_retention() -> Result<()> {
                                 ON r.id = d.ring WHERE d.retention > r.retention";
             assert_eq!(session.text(too_long).await?, "0", "{level}: {change}");
             session
-                .run("SELECT idem_configure('orders', '1 minute'), idem_set_retention('short', '1 hour')")
+                .run(
+                    "SELECT idem_configure('orders', '1 minute'),
+                            idem_set_retention('short', '1 hour')",
+                )
                 .await?;
         }
     }

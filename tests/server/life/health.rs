@@ -442,8 +442,8 @@ async fn i4_rejections_beyond_the_limit_fail_and_alarm() -> Result<()> {
     Ok(())
 }
 
-/// I9. Goal: an operator sees which session a claim waits for, and since when. Health warns when the
-/// wait is long. A wait for a row of the application is no wait of a claim.
+/// I9. Goal: an operator sees which session a claim waits for, and since when. Health warns when
+/// the wait is long. A wait for a row of the application is no wait of a claim.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i9_waiting_claims_are_shown_with_their_blocker() -> Result<()> {
     let cluster = cluster("health-waiting")?

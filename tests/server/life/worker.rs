@@ -229,8 +229,9 @@ async fn i11_drop_extension_locks_no_table_during_a_maintenance_step() -> Result
     Ok(())
 }
 
-/// I11. Goal: the commands that need a database without sessions do not fail because of a maintainer
-/// in a long step, as a scan of a large slice: the maintainer ends. Another one starts later.
+/// I11. Goal: the commands that need a database without sessions do not fail because of a
+/// maintainer in a long step, as a scan of a large slice: the maintainer ends. Another one starts
+/// later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i11_long_step_stops_no_command_on_the_database() -> Result<()> {
     let cluster = server("commands")?;

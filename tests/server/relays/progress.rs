@@ -279,7 +279,7 @@ async fn append_large_snapshots(session: &Session) -> Result<()> {
                                       pg_snapshot_xmax(r.snapshot_from)::text::bigint,
                                       pg_snapshot_xmax(r.snapshot_from)::text::bigint + 999) x)
                         )::pg_snapshot AS snapshot_from,
-                        r.snapshot_to
+                        r.snapshot_to, r.waits_for
                    FROM idem.relay x, idem.progress_of(x, 0) r) p",
         )
         .await
