@@ -463,7 +463,7 @@ mod tests {
                 "{test} does not exist"
             );
         }
-        for invariant in 1..=11 {
+        for invariant in 1..=12 {
             let prefix = format!("i{invariant}_");
             assert!(
                 quick::INVARIANTS

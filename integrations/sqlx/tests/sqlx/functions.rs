@@ -159,7 +159,7 @@ async fn lease_is_completed_released_and_buried() {
         .unwrap();
     let dead = list(&idem, &to, "%", 10).await.unwrap();
     assert_eq!(dead.len(), 1);
-    assert_eq!(dead[0].payload, b"payload");
+    assert_eq!(dead[0].payload.as_deref(), Some(&b"payload"[..]));
     assert_eq!(dead, list(&fixture.observer, &to, "%", 10).await.unwrap());
 }
 
@@ -258,7 +258,7 @@ async fn relay_reads_and_acknowledges() {
         (sent, Some("k"))
     );
     assert_eq!(message.headers["h"], "v");
-    let token = relay::extend(&idem, "r", 0, batch.token, MINUTE)
+    let token = relay::extend(&idem, "r", 0, batch.token, MINUTE, None)
         .await
         .unwrap();
     relay::ack(&idem, "r", 0, token).await.unwrap();
