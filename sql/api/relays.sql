@@ -119,8 +119,8 @@ COMMENT ON FUNCTION idem_relay_next(text, integer, integer, interval, bigint) IS
     'to the other functions. Returns no row if there are no effects or another process holds the '
     'lease. After the lease has expired the same effects are returned again. Errors: 22004 (null '
     'argument), 22023 (invalid argument), 42704 (no such relay), 25000 (not READ COMMITTED), '
-    '25006 (standby or read-only transaction), 55000 (transaction ids or a sequence went '
-    'backwards).';
+    '25006 (standby or read-only transaction), 55000 (transaction ids went backwards), 58000 '
+    '(a sequence went backwards).';
 
 CREATE FUNCTION idem_relay_ack(relay text, partition integer, token bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -386,6 +386,7 @@ DECLARE
     moved        bigint := 0;
     affected     bigint;
 BEGIN
+    PERFORM idem.check_usable();
     PERFORM idem.lock_partition(r.relay, r.partition)
        FROM (SELECT * FROM idem.relay_partition ORDER BY relay, partition) r;
     LOCK TABLE idem.outbox_0, idem.outbox_1, idem.outbox_2, idem.outbox_3 IN EXCLUSIVE MODE;

@@ -8,6 +8,9 @@ DECLARE
     missing text;
 BEGIN
     PERFORM idem.check_transaction('idem_finish_restore()');
+    IF NOT EXISTS (SELECT FROM idem.loaded_table) AND NOT idem.is_restoring() THEN
+        RETURN;
+    END IF;
     BEGIN
         -- A COPY that is still running holds a lock that conflicts with these locks.
         FOR loading IN

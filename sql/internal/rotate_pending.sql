@@ -64,8 +64,10 @@ BEGIN
     next := 1 - rotation.current;
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', idem.pending_table(rotation.current));
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT', idem.pending_table(next));
-    -- Check again, because new rows may have been committed before the locks were granted.
-    IF NOT idem.pending_rows_are_few(rotation.current) THEN
+    -- Check again, because new rows may have been committed before the locks were granted, and a
+    -- restore may have replaced the row of the rotation.
+    IF NOT idem.pending_rows_are_few(rotation.current)
+       OR NOT EXISTS (SELECT FROM idem.pending_rotation r WHERE r = rotation) THEN
         RETURN false;
     END IF;
     -- The other table still has the rows from before the previous rotation, and the present table
@@ -109,7 +111,8 @@ BEGIN
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', idem.pending_table(rotation.current));
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT',
                    idem.pending_table(1 - rotation.current));
-    IF NOT idem.has_pending(rotation.current) THEN
+    IF NOT idem.has_pending(rotation.current)
+       AND EXISTS (SELECT FROM idem.pending_rotation r WHERE r = rotation) THEN
         PERFORM idem.set_pending_presence('none');
     END IF;
     RETURN false;

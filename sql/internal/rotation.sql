@@ -173,6 +173,9 @@ BEGIN
         -- read a part of the slice, and the TRUNCATE removes the rest.
         IF r.name = 'outbox' AND cardinality(idem.relays_holding(r.slices[2])) > 0 THEN
             RETURN 'blocked';
+        -- A restore may have replaced the row of the ring while this step waited for the locks.
+        ELSIF NOT EXISTS (SELECT FROM idem.ring x WHERE x = r) THEN
+            RETURN 'idle';
         ELSIF idem.may_be_loading(CASE WHEN r.name = 'outbox' THEN '{}'
                                        ELSE oldest_tables END) THEN
             RETURN 'restoring';

@@ -57,7 +57,7 @@ async fn i12_trigger_of_others_fails_and_is_named() -> Result<()> {
         ensure!(
             refusal.message.contains("repack_trigger")
                 && refusal.message.contains(table)
-                && refusal.hint.starts_with("Drop the trigger."),
+                && refusal.hint.starts_with("Drop the trigger,"),
             "{statement}: {refusal:?}"
         );
         session
@@ -68,6 +68,15 @@ async fn i12_trigger_of_others_fails_and_is_named() -> Result<()> {
             ))
             .await?;
     }
+    session
+        .run("CREATE TABLE refers (destination int4 REFERENCES idem.destination (id))")
+        .await?;
+    let refusal = session
+        .refused("SELECT idem_try_claim('n', 'unknown')")
+        .await?;
+    assert_eq!(refusal.sqlstate, "58000", "{refusal:?}");
+    ensure!(refusal.hint.contains("foreign key"), "{refusal:?}");
+    session.run("DROP TABLE refers").await?;
     let duplicate = session.text("SELECT idem_try_claim('m', 'orders')").await?;
     assert_eq!(duplicate, "f", "a duplicate writes nothing");
     Ok(())

@@ -7,21 +7,23 @@ use pgrx::PgSqlErrorCode;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
-/// Raises 58000 if the table has an enabled trigger on its rows that does not belong to idem.
+/// Raises 58000 if the table has an enabled trigger for rows that are written, and the trigger does
+/// not belong to idem.
 ///
 /// # Safety
 /// `heap` is an open relation that is locked for writing.
 pub(super) unsafe fn ensure_only_own_triggers(heap: pg_sys::Relation) {
-    // SAFETY: by the contract of this function. The list of triggers lives as long as the relation
-    // is locked.
+    // SAFETY: by the contract of this function.
+    if unsafe { (*heap).trigdesc.is_null() } {
+        return;
+    }
+    // The look-ups of `is_foreign` can replace the list of the relation, so they use a copy.
+    // SAFETY: by the contract of this function; the copy is in the current memory context.
     let triggers = unsafe {
-        let Some(list) = (*heap).trigdesc.as_ref() else {
-            return;
-        };
-        std::slice::from_raw_parts(list.triggers, list.numtriggers as usize)
+        let list = pg_sys::CopyTriggerDesc((*heap).trigdesc);
+        std::slice::from_raw_parts((*list).triggers, (*list).numtriggers as usize)
     };
-    let foreign = triggers.iter().find(|trigger| is_foreign(trigger));
-    let Some(trigger) = foreign else {
+    let Some(trigger) = triggers.iter().find(|trigger| is_foreign(trigger)) else {
         return;
     };
     // SAFETY: the name is NUL-terminated, and the relation is open.
@@ -34,8 +36,8 @@ pub(super) unsafe fn ensure_only_own_triggers(heap: pg_sys::Relation) {
     raise(
         PgSqlErrorCode::ERRCODE_SYSTEM_ERROR,
         format!("trigger \"{name}\" on table idem.{table} does not belong to idem"),
-        "Drop the trigger. Functions of idem write this table without firing it, so a tool such as \
-         pg_repack would lose rows.",
+        "Drop the trigger, or the foreign key that it belongs to. Functions of idem write this \
+         table without firing it, so a tool such as pg_repack would lose rows.",
     );
 }
 

@@ -27,6 +27,16 @@ pub struct Installation {
 impl Installation {
     /// Reads the latest committed state.
     pub fn read() -> Result<Self> {
+        let read = Self::read_once()?;
+        // Each table is read with a snapshot of its own, and a transaction that changes all of them
+        // may have committed in between.
+        if read.restoring {
+            return Self::read_once();
+        }
+        Ok(read)
+    }
+
+    fn read_once() -> Result<Self> {
         let (mut first, mut is_mixed) = (None, false);
         for (name, column_number) in STATE {
             for_each_row(table(name)?, |column| {

@@ -49,7 +49,11 @@ pub fn ensure_called_once(fcinfo: pg_sys::FunctionCallInfo, name: &'static CStr)
         forget_with(call.query);
     }
     if !is_known {
-        CALLS.with_borrow_mut(|calls| calls.push(call));
+        CALLS.with_borrow_mut(|calls| {
+            // A loop of PL/pgSQL calls the function again with each command.
+            calls.retain(|earlier| earlier.query != call.query || earlier.command == call.command);
+            calls.push(call);
+        });
     }
     Ok(())
 }

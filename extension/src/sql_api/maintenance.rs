@@ -40,7 +40,11 @@ fn still_running(
     wait_ms: Option<i32>,
 ) -> Report<Vec<String>> {
     let listed = given(lockers, "lockers")?.into_iter().flatten();
-    let listed = listed.filter_map(|locker| locker.parse().ok()).collect();
+    let listed = listed.map(|locker| {
+        let parsed = locker.parse();
+        parsed.map_err(|_| Error::Corrupt("idem.fence contains an unreadable transaction"))
+    });
+    let listed = listed.collect::<Result<_, _>>()?;
     let wait = Duration::from_millis(given(wait_ms, "wait_ms")?.max(0) as u64);
     let remain = pg::still_running(listed, wait);
     Ok(remain.iter().map(Locker::to_string).collect())

@@ -337,3 +337,19 @@ async fn i4_payloads_that_are_loaded_first_are_kept() -> Result<()> {
     assert_eq!(session.text(count).await?, "10");
     Ok(())
 }
+
+/// I12. Goal: a destination that a person has inserted by hand begins a restore, which can be
+/// finished.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i12_destination_by_hand_is_finished() -> Result<()> {
+    let server = server()?;
+    let session = Session::in_database_with_idem(&server, "by_hand").await?;
+    session
+        .run("INSERT INTO idem.destination (id, name) VALUES (7, 'orders')")
+        .await?;
+    let claim = "SELECT idem_try_claim('m', 'orders')";
+    assert_eq!(session.refused(claim).await?.sqlstate, "58000");
+    session.run("SELECT idem_finish_restore()").await?;
+    assert_eq!(session.text(claim).await?, "t");
+    Ok(())
+}
