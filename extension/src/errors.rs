@@ -291,7 +291,7 @@ impl From<Error> for ErrorReport {
                     format!("this query calls {function} once for each column of its result"),
                 )
                 .set_hint(format!(
-                    "Write SELECT * FROM {function}(...) instead of SELECT ({function}(...)).*"
+                    "Instead of SELECT ({function}(...)).*, write SELECT * FROM {function}(...)."
                 ))
             }
             Error::NeedsReadCommitted { function } => report(
