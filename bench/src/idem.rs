@@ -111,6 +111,7 @@ pub fn top_up(session: &mut Session, fill: Fill) -> Result<()> {
                        FROM generate_series(1, {missing})) new {order}"
         ))?;
     }
+    session.run("SELECT idem_finish_restore()")?;
     build_filters(session)
 }
 

@@ -31,6 +31,7 @@ sql_files! {
     "schema_journal" "../../sql/schema/journal.sql",
     "schema_relays" "../../sql/schema/relays.sql",
     "schema_maintenance" "../../sql/schema/maintenance.sql",
+    "schema_loads" "../../sql/schema/loads.sql",
     "schema_roles" "../../sql/schema/roles.sql",
     "internal_clock" "../../sql/internal/clock.sql",
     "internal_restore" "../../sql/internal/restore.sql",

@@ -167,6 +167,12 @@ LANGUAGE c AS 'MODULE_PATHNAME', 'invalidate_wrapper';
 COMMENT ON FUNCTION idem.invalidate(oid) IS
     'Makes every backend read this table again at its next claim.';
 
+CREATE FUNCTION idem.record_load(loaded oid) RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'record_load_wrapper';
+COMMENT ON FUNCTION idem.record_load(oid) IS
+    'Records at once, for every session, that this transaction inserts rows into the table. Does '
+    'nothing in functions with SECURITY DEFINER, such as those of idem, and in CREATE EXTENSION.';
+
 CREATE FUNCTION idem.check_usable() RETURNS void
 LANGUAGE c AS 'MODULE_PATHNAME', 'check_usable_wrapper';
 COMMENT ON FUNCTION idem.check_usable() IS

@@ -90,7 +90,7 @@ BEGIN
            AND r.unused_since[slice + 1] + quiet_time <= clock_timestamp() THEN
             EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', idem.payload_table(slice));
             IF EXISTS (SELECT FROM idem.pending p WHERE p.payload_slice = slice)
-               OR idem.may_be_loading(ARRAY[idem.payload_table(slice)]) THEN
+               OR idem.is_restoring() THEN
                 UPDATE idem.payload_rotation x
                    SET unused_since[slice + 1] = 'infinity'
                  WHERE x.id = 1;
@@ -162,7 +162,8 @@ COMMENT ON FUNCTION idem.look_for_unused_payloads(
 -- of that row when it reads all rows again. A step copies 500 payloads or about 1 MB, because its
 -- rows stay locked until it commits.
 CREATE FUNCTION idem.move_payloads(r idem.payload_rotation, from_slice integer) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 DECLARE
     pending regclass := idem.pending_table(idem.enter_pending());

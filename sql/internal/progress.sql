@@ -78,7 +78,7 @@ COMMENT ON FUNCTION idem.progress_of(idem.relay, integer) IS
     'Returns the newest progress of a partition, or its start if there is none.';
 
 CREATE FUNCTION idem.append_progress(p idem.progress) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     before bigint := p.pos;
@@ -100,7 +100,8 @@ COMMENT ON FUNCTION idem.append_progress(idem.progress) IS
     'sequence is behind).';
 
 CREATE FUNCTION idem.rotate_progress() RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms'
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '50ms'
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
@@ -130,6 +131,11 @@ BEGIN
     -- so the other locks are granted at once or not at all.
     LOCK TABLE idem.progress_0 IN ACCESS EXCLUSIVE MODE;
     LOCK TABLE idem.progress_1, idem.progress_rotation IN ACCESS EXCLUSIVE MODE NOWAIT;
+    -- A restore may have begun before the locks were granted. It may have loaded progress of
+    -- partitions that it has not loaded yet.
+    IF idem.is_restoring() THEN
+        RETURN false;
+    END IF;
     SELECT t.current INTO now_in FROM idem.progress_rotation t;
     kept_in := 1 - now_in;
     -- Relays wait for the locks above, so this query must be fast: it uses one index look-up for

@@ -1,53 +1,32 @@
 -- Restores. pg_restore loads one table after the other, in any order, and the worker may run
 -- between two tables. Then the state of the rings and the slices do not belong together: the clock
 -- of the dump would make every ring of CREATE EXTENSION due, and the slices that were just loaded
--- would be truncated.
+-- would be truncated. A consumer would claim with slices that are not loaded yet.
 --
--- The first table of state that is loaded begins the restore (idem.loaded_table). From then on
--- maintenance does nothing, and the functions for users fail with 58000. If one transaction loads
--- all tables of state, its commit ends the restore. Otherwise idem_finish_restore does, because the
--- state does not show whether all slices are loaded. A database in which the rows of state belong
--- to different installations is being restored too. extension/src/ring/installation.rs decides.
-
--- A restore can load slices before it loads any state. Functions of idem write no claim, external
--- call or payload before they create a destination, and the load of the destinations begins the
--- restore. So check the destinations first.
-CREATE FUNCTION idem.may_be_loading(slices regclass[]) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    slice  regclass;
-    loaded boolean;
-BEGIN
-    IF NOT EXISTS (SELECT FROM idem.destination) THEN
-        FOREACH slice IN ARRAY slices LOOP
-            EXECUTE format('SELECT EXISTS (SELECT FROM %s)', slice) INTO loaded;
-            IF loaded THEN
-                RETURN true;
-            END IF;
-        END LOOP;
-    END IF;
-    RETURN idem.is_restoring();
-END
-$$;
-COMMENT ON FUNCTION idem.may_be_loading(regclass[]) IS
-    'Returns whether the rows of the slices may be those of a restore. The caller holds ACCESS '
-    'EXCLUSIVE on the slices and is about to truncate them.';
+-- The first table that is loaded begins the restore (idem.loaded_table). From then on maintenance
+-- does nothing, and the functions for users fail with 58000. If one transaction loads all tables of
+-- state, its commit ends the restore. Otherwise idem_finish_restore does, because the state does
+-- not show whether all slices are loaded. A database in which the rows of state belong to different
+-- installations is being restored too. extension/src/ring/{installation,loads}.rs decide.
 
 CREATE FUNCTION idem.missing_of_restore() RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
 DECLARE
+    state   CONSTANT text[] := '{clock,ring,pending_rotation,payload_rotation,installation,relay}';
+    needed  text[] := state;
+    loaded  text[];
     missing text;
-    slice   regclass;
-    found   boolean;
 BEGIN
-    SELECT format('the row of state in idem.%s', s.name) INTO missing
-      FROM unnest(ARRAY['clock', 'ring', 'pending_rotation', 'payload_rotation', 'installation',
-                        'relay']) AS s (name)
-     WHERE NOT EXISTS (SELECT FROM idem.loaded_table l WHERE l.name = s.name)
-       -- A person may have inserted a destination by hand.
-       AND EXISTS (SELECT FROM idem.loaded_table l WHERE l.name <> 'destination');
+    loaded := ARRAY(SELECT l.name FROM idem.loaded_table l
+                     WHERE pg_xact_status(l.tx) IS DISTINCT FROM 'aborted');
+    IF EXISTS (SELECT FROM unnest(loaded) n WHERE n ~ '^(inbox|call|pending|dead_letter)') THEN
+        needed := needed || 'destination'::text;
+    END IF;
+    -- Rows that a person has inserted by hand into a database that is used are no restore.
+    SELECT format('the rows of idem.%s', s.name) INTO missing FROM unnest(needed) AS s (name)
+     WHERE NOT s.name = ANY (loaded)
+       AND (loaded && state OR NOT EXISTS (SELECT FROM idem.destination)) LIMIT 1;
     IF missing IS NOT NULL THEN
         RETURN missing;
     END IF;
@@ -59,13 +38,6 @@ BEGIN
                 WHERE s.installation <> i.installation) THEN
         RETURN 'the state of one installation: its rows belong to different installations';
     END IF;
-    SELECT format('the destination %s of a message', p.destination) INTO missing
-      FROM (SELECT p.destination FROM idem.pending p
-            UNION SELECT l.destination FROM idem.dead_letter l) p
-     WHERE NOT EXISTS (SELECT FROM idem.destination d WHERE d.id = p.destination) LIMIT 1;
-    IF missing IS NOT NULL THEN
-        RETURN missing;
-    END IF;
     SELECT format('the payload of a message, with seq %s in idem.payload_%s', p.seq,
                   p.payload_slice) INTO missing
       FROM idem.pending p
@@ -74,17 +46,6 @@ BEGIN
                         WHERE b.slice = p.payload_slice AND b.seq = p.seq) LIMIT 1;
     IF missing IS NOT NULL THEN
         RETURN missing;
-    END IF;
-    IF NOT EXISTS (SELECT FROM idem.destination) THEN
-        FOREACH slice IN ARRAY ARRAY(SELECT t.slice FROM idem.ring r,
-                                            unnest(r.slices) n,
-                                            unnest(idem.slice_tables(r.name, n)) AS t (slice)
-                                      WHERE r.name <> 'outbox') LOOP
-            EXECUTE format('SELECT EXISTS (SELECT FROM %s)', slice) INTO found;
-            IF found THEN
-                RETURN 'the rows of idem.destination';
-            END IF;
-        END LOOP;
     END IF;
     SELECT format('the partitions of relay "%s"', r.name) INTO missing FROM idem.relay r
      WHERE r.dropped_at IS NULL

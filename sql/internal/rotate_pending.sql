@@ -50,7 +50,8 @@ COMMENT ON FUNCTION idem.pending_rows_are_few(integer) IS
     'Returns whether the live rows of a table of pending messages are few enough for a rotation.';
 
 CREATE FUNCTION idem.rotate_pending() RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms' SET jit = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '50ms' SET jit = off
 AS $$
 DECLARE
     rotation idem.pending_rotation;
@@ -65,9 +66,8 @@ BEGIN
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', idem.pending_table(rotation.current));
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT', idem.pending_table(next));
     -- Check again, because new rows may have been committed before the locks were granted, and a
-    -- restore may have replaced the row of the rotation.
-    IF NOT idem.pending_rows_are_few(rotation.current)
-       OR NOT EXISTS (SELECT FROM idem.pending_rotation r WHERE r = rotation) THEN
+    -- restore may have begun.
+    IF NOT idem.pending_rows_are_few(rotation.current) OR idem.is_restoring() THEN
         RETURN false;
     END IF;
     -- The other table still has the rows from before the previous rotation, and the present table
@@ -111,8 +111,7 @@ BEGIN
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', idem.pending_table(rotation.current));
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT',
                    idem.pending_table(1 - rotation.current));
-    IF NOT idem.has_pending(rotation.current)
-       AND EXISTS (SELECT FROM idem.pending_rotation r WHERE r = rotation) THEN
+    IF NOT idem.has_pending(rotation.current) AND NOT idem.is_restoring() THEN
         PERFORM idem.set_pending_presence('none');
     END IF;
     RETURN false;

@@ -173,11 +173,8 @@ BEGIN
         -- read a part of the slice, and the TRUNCATE removes the rest.
         IF r.name = 'outbox' AND cardinality(idem.relays_holding(r.slices[2])) > 0 THEN
             RETURN 'blocked';
-        -- A restore may have replaced the row of the ring while this step waited for the locks.
-        ELSIF NOT EXISTS (SELECT FROM idem.ring x WHERE x = r) THEN
-            RETURN 'idle';
-        ELSIF idem.may_be_loading(CASE WHEN r.name = 'outbox' THEN '{}'
-                                       ELSE oldest_tables END) THEN
+        -- A restore may have begun while this step waited for the locks.
+        ELSIF idem.is_restoring() THEN
             RETURN 'restoring';
         END IF;
         EXECUTE format('TRUNCATE %s', array_to_string(oldest_tables, ', '));
@@ -209,7 +206,7 @@ COMMENT ON FUNCTION idem.rotate(text) IS
     'Does one step of the rotation of a ring, and returns it: opened, rotated or emptied. '
     'Otherwise returns why there was no step: idle (not due), waiting (for the fence), locked (a '
     'session reads the slice, or another maintainer is running), blocked (by a relay), restoring '
-    '(a restore may be loading the slice).';
+    '(a restore may have loaded the slice).';
 
 CREATE FUNCTION idem.lock_out_claims() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'

@@ -151,7 +151,3 @@ ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER publish;
 CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.destination
     FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
 ALTER TABLE idem.destination ENABLE ALWAYS TRIGGER publish;
--- Functions of idem insert destinations without triggers.
-CREATE TRIGGER note_load BEFORE INSERT ON idem.destination
-    FOR EACH ROW EXECUTE FUNCTION idem.note_load();
-ALTER TABLE idem.destination ENABLE ALWAYS TRIGGER note_load;

@@ -228,6 +228,8 @@ async fn i1_forget_does_not_wait_for_a_loser() -> Result<()> {
 /// built. The builder leaves out a rule. Returns the results of the claimers.
 async fn overtaken_around_a_rebuild(left_out: &str) -> Result<Vec<String>> {
     let mut race = Race::new().await?;
+    let trigger = "ALTER TABLE idem.inbox_standard_0 DISABLE TRIGGER note_load";
+    race.db.connect().await?.run(trigger).await?;
     race.add_claimer(CLAIM, "").await?;
     let copy = "INSERT INTO idem.inbox_standard_0 (key, claimed_at, destination)
                 SELECT gen_random_uuid(), now(), id FROM idem.destination LIMIT 1";

@@ -47,8 +47,7 @@ pub fn append<'a>(outbox: &Ring, effects: impl Iterator<Item = Effect<'a>>) -> R
     // Assign the transaction id before the first sequence number is taken. Relays rely on this: a
     // transaction that had no id at a snapshot has only numbers above the sequence's value at that
     // snapshot.
-    // SAFETY: GetTopFullTransactionId assigns an id to the transaction if it has none.
-    let tx = unsafe { pg_sys::GetTopFullTransactionId() }.value;
+    let tx = pg::transaction_id();
     let inherited = settings::traceparent();
     let mut slice = Appender::open(outbox.current().table);
     let scratch = Scratch::new();
@@ -102,9 +101,8 @@ pub fn append_again(outbox: &Ring, rows: &[Vec<Option<pg_sys::Datum>>]) -> Resul
         return Ok(());
     }
     let numbers = Numbers::new()?;
-    // SAFETY: GetTopFullTransactionId assigns an id to the transaction if it has none. As in
-    // append, this precedes the sequence numbers.
-    let tx = unsafe { pg_sys::GetTopFullTransactionId() }.value;
+    // As in append, this precedes the sequence numbers.
+    let tx = pg::transaction_id();
     let mut slice = Appender::open(outbox.current().table);
     let scratch = Scratch::new();
     for row in rows {

@@ -86,6 +86,36 @@ pub fn is_decoded() -> bool {
     unsafe { pg_sys::wal_level >= pg_sys::WalLevel::WAL_LEVEL_LOGICAL as i32 }
 }
 
+/// Returns whether a function with SECURITY DEFINER runs the current command.
+pub fn is_in_security_definer() -> bool {
+    let (mut user, mut context) = (pg_sys::InvalidOid, 0);
+    // SAFETY: the function fills the variables.
+    unsafe { pg_sys::GetUserIdAndSecContext(&mut user, &mut context) };
+    context & pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32 != 0
+}
+
+/// Returns whether CREATE EXTENSION or ALTER EXTENSION runs the current command.
+pub fn is_creating_extension() -> bool {
+    // SAFETY: reads a variable of the backend.
+    unsafe { pg_sys::creating_extension }
+}
+
+/// Returns the id of the transaction, which gets one if it has none.
+pub fn transaction_id() -> u64 {
+    // SAFETY: a transaction is open.
+    unsafe { pg_sys::GetTopFullTransactionId() }.value
+}
+
+/// Returns whether the transaction with this id was rolled back. Returns false if the server no
+/// longer knows.
+pub fn is_aborted(tx: u64) -> bool {
+    let tx = [Some(pg_sys::Datum::from(tx))];
+    // SAFETY: the argument of pg_xact_status is an xid8, which is passed by value, and the result
+    // is text.
+    let status: Option<String> = unsafe { pgrx::direct_function_call(pg_sys::pg_xact_status, &tx) };
+    status.as_deref() == Some("aborted")
+}
+
 /// Raises an error where no `Result` can be returned.
 fn raise(code: PgSqlErrorCode, message: String, hint: &'static str) {
     ErrorReport::new(code, message, "idem")

@@ -14,16 +14,18 @@ use std::ffi::CStr;
 /// `heap` is an open relation that is locked for writing.
 pub(super) unsafe fn ensure_only_own_triggers(heap: pg_sys::Relation) {
     // SAFETY: by the contract of this function.
-    if unsafe { (*heap).trigdesc.is_null() } {
+    let list = unsafe { (*heap).trigdesc };
+    // SAFETY: the list is that of the open relation.
+    if list.is_null() || !unsafe { triggers(list) }.iter().any(sees_rows) {
         return;
     }
     // The look-ups of `is_foreign` can replace the list of the relation, so they use a copy.
     // SAFETY: by the contract of this function; the copy is in the current memory context.
-    let triggers = unsafe {
-        let list = pg_sys::CopyTriggerDesc((*heap).trigdesc);
-        std::slice::from_raw_parts((*list).triggers, (*list).numtriggers as usize)
-    };
-    let Some(trigger) = triggers.iter().find(|trigger| is_foreign(trigger)) else {
+    let copy = unsafe { triggers(pg_sys::CopyTriggerDesc(list)) };
+    let Some(trigger) = copy
+        .iter()
+        .find(|trigger| sees_rows(trigger) && is_foreign(trigger))
+    else {
         return;
     };
     // SAFETY: the name is NUL-terminated, and the relation is open.
@@ -41,13 +43,25 @@ pub(super) unsafe fn ensure_only_own_triggers(heap: pg_sys::Relation) {
     );
 }
 
-fn is_foreign(trigger: &pg_sys::Trigger) -> bool {
-    let rows =
+unsafe fn triggers<'a>(list: *mut pg_sys::TriggerDesc) -> &'a [pg_sys::Trigger] {
+    // SAFETY: the caller has a list of triggers, and keeps it as long as it uses the result.
+    unsafe { std::slice::from_raw_parts((*list).triggers, (*list).numtriggers as usize) }
+}
+
+/// Returns whether the trigger is enabled and sees rows that are written: one by one, or as the
+/// table of all rows of a statement.
+fn sees_rows(trigger: &pg_sys::Trigger) -> bool {
+    let writes =
         pg_sys::TRIGGER_TYPE_INSERT | pg_sys::TRIGGER_TYPE_DELETE | pg_sys::TRIGGER_TYPE_UPDATE;
+    let has = |bits: u32| i64::from(trigger.tgtype) & i64::from(bits) != 0;
+    let has_table = !trigger.tgnewtable.is_null() || !trigger.tgoldtable.is_null();
+    trigger.tgenabled as u8 != b'D' && has(writes) && (has(pg_sys::TRIGGER_TYPE_ROW) || has_table)
+}
+
+fn is_foreign(trigger: &pg_sys::Trigger) -> bool {
     // SAFETY: look-ups in the system caches.
-    let is_own = || unsafe {
+    unsafe {
         let schema = pg_sys::get_namespace_oid(c"idem".as_ptr(), true);
-        pg_sys::get_func_namespace(trigger.tgfoid) == schema
-    };
-    trigger.tgenabled as u8 != b'D' && i64::from(trigger.tgtype) & i64::from(rows) != 0 && !is_own()
+        pg_sys::get_func_namespace(trigger.tgfoid) != schema
+    }
 }

@@ -235,8 +235,10 @@ fn locked_in_any_state(mode: pg_sys::LOCKMODE) -> Result<Rings> {
         let before = generation();
         let rings = load(&tables)?;
         // If an invalidation arrives while the state is loaded, `before` is outdated, and the next
-        // use loads the state again.
-        RINGS_AT.set(Some((before, rings)));
+        // use loads the state again. A load that rolls back ends a restore without an invalidation.
+        if !rings.installation.restoring {
+            RINGS_AT.set(Some((before, rings)));
+        }
         return Ok(rings);
     }
 }

@@ -53,3 +53,16 @@ pub fn invalidate(relation: pg_sys::Oid) {
         pg_sys::relation_close(rel, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
     }
 }
+
+/// Like [`invalidate`], but does not wait for the commit.
+pub fn invalidate_at_once(relation: pg_sys::Oid) {
+    let message = pg_sys::SharedInvalRelcacheMsg {
+        id: pg_sys::SHAREDINVALRELCACHE_ID as i8,
+        // SAFETY: reads a variable of the backend.
+        dbId: unsafe { pg_sys::MyDatabaseId },
+        relId: relation,
+    };
+    let message = pg_sys::SharedInvalidationMessage { rc: message };
+    // SAFETY: the function copies one message.
+    unsafe { pg_sys::SendSharedInvalidMessages(&raw const message, 1) };
+}

@@ -1,8 +1,9 @@
 //! The identity of the installation, and whether the database is being restored: see
 //! sql/internal/restore.sql.
 
+use super::loads::{Loads, table};
 use crate::errors::{Error, Result};
-use crate::pg::{self, for_each_row};
+use crate::pg::for_each_row;
 use idem_core::Salt;
 use pgrx::{FromDatum, Uuid};
 use std::ffi::CStr;
@@ -49,7 +50,7 @@ impl Installation {
         let salt = first.ok_or(Error::Corrupt("the row of idem.installation is missing"))?;
         Ok(Installation {
             salt: Salt(*salt.as_bytes()),
-            restoring: is_mixed || !Loads::read()?.are_complete(),
+            restoring: is_mixed || !Loads::read()?.are_complete(&STATE.map(|(name, _)| name)),
         })
     }
 }
@@ -60,37 +61,4 @@ pub fn ensure_restored() -> Result<()> {
         true => Err(Error::Restoring),
         false => Ok(()),
     }
-}
-
-/// The tables that a restore has loaded, each with its transaction: the rows of idem.loaded_table.
-struct Loads(Vec<(String, u64)>);
-
-impl Loads {
-    fn read() -> Result<Self> {
-        let mut loads = Vec::new();
-        for_each_row(table(c"loaded_table")?, |column| {
-            // SAFETY: the column is text.
-            let name = column(1).and_then(|d| unsafe { String::from_datum(d, false) });
-            let tx = column(2).map(|d| d.value() as u64);
-            loads.extend(name.zip(tx));
-        });
-        Ok(Loads(loads))
-    }
-
-    /// Returns whether one transaction has loaded all tables of state, or nothing was loaded. A
-    /// restore in several transactions does not show when its last slice is loaded.
-    fn are_complete(&self) -> bool {
-        let Some((_, first)) = self.0.first() else {
-            return true;
-        };
-        let is_loaded = |&(table, _): &(&CStr, i32)| {
-            let mut names = self.0.iter().map(|(name, _)| name.as_bytes());
-            names.any(|name| name == table.to_bytes())
-        };
-        self.0.iter().all(|(_, tx)| tx == first) && STATE.iter().all(is_loaded)
-    }
-}
-
-fn table(name: &CStr) -> Result<pgrx::pg_sys::Oid> {
-    pg::relation_oid(name).ok_or(Error::NotInstalled)
 }

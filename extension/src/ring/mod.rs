@@ -7,6 +7,7 @@ mod clock;
 mod fence;
 mod installation;
 mod interval;
+mod loads;
 mod version;
 
 pub use cache::{Entered, enter, entered, generation, look, refreshed, reread, ring_table};
@@ -14,6 +15,7 @@ pub use clock::{Ran, monotonic_us, ran};
 pub use fence::{invalidate, lockers, not_in_the_transaction_that_published};
 pub use installation::{Installation, ensure_restored};
 pub use interval::interval;
+pub use loads::record_load;
 pub use version::check_version;
 
 pub use by_age::{MAX_SLICES, Slice, SlicesByAge};

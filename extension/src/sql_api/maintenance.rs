@@ -146,6 +146,11 @@ fn invalidate(relation: Option<pg_sys::Oid>) -> Report<()> {
 }
 
 #[pg_extern(sql = false)]
+fn record_load(loaded: Option<pg_sys::Oid>) -> Report<()> {
+    Ok(ring::record_load(given(loaded, "loaded")?)?)
+}
+
+#[pg_extern(sql = false)]
 fn check_usable() -> Report<()> {
     ring::check_version()?;
     ring::ensure_restored()?;

@@ -50,7 +50,8 @@ async fn i1_row_that_another_command_inserts_is_found() -> Result<()> {
                 let row = "SELECT idem.key_of('old'), now(), 1, 'old'";
                 session
                     .run(&format!(
-                        "INSERT INTO {table} (key, claimed_at, destination, id) {row}"
+                        "INSERT INTO {table} (key, claimed_at, destination, id) {row};
+                         SELECT idem_finish_restore()"
                     ))
                     .await?;
             }
@@ -63,6 +64,7 @@ async fn i1_row_that_another_command_inserts_is_found() -> Result<()> {
                 .replace("{row}", ROW)
                 .replace("{file}", &file.to_string_lossy());
             db.connect().await?.run(&sql).await?;
+            session.run("SELECT idem_finish_restore()").await?;
             ensure!(status(&session, slice).await? == "none", "{what}");
             ensure!(!claim(&session, "arrived").await?, "{what}");
             build_filters(&session).await?;
@@ -93,6 +95,7 @@ async fn i1_filter_waits_for_a_row_that_will_arrive() -> Result<()> {
         .run(&format!(
             "CREATE FUNCTION wait_at_gate() RETURNS boolean LANGUAGE plpgsql AS
                  $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN true; END $$;
+             ALTER TABLE {TABLE} DISABLE TRIGGER note_load;
              ALTER TABLE {TABLE} ADD CONSTRAINT wait CHECK (wait_at_gate())"
         ))
         .await?;
@@ -122,7 +125,8 @@ async fn i1_rows_of_a_restored_dump_are_found() -> Result<()> {
         session
             .run(&format!(
                 "INSERT INTO {table} (key, claimed_at, destination, id)
-                     SELECT idem.key_of('s{slice}'), now(), 1, 's{slice}'"
+                     SELECT idem.key_of('s{slice}'), now(), 1, 's{slice}';
+                 SELECT idem_finish_restore()"
             ))
             .await?;
         let pattern = format!("--table={table}");
@@ -135,6 +139,7 @@ async fn i1_rows_of_a_restored_dump_are_found() -> Result<()> {
         build_filters(&session).await?;
         ensure!(status(&session, slice).await? == "complete");
         db.cluster().psql(db.name(), &dump)?;
+        session.run("SELECT idem_finish_restore()").await?;
         ensure!(status(&session, slice).await? == "none");
         ensure!(!claim(&session, &format!("s{slice}")).await?);
         build_filters(&session).await?;
@@ -194,6 +199,7 @@ async fn i1_rows_of_logical_replication_are_found() -> Result<()> {
             Ok(session.text(&there).await? == "1")
         })
         .await?;
+        session.run("SELECT idem_finish_restore()").await?;
         ensure!(status(&session, 2).await? == "none", "{id}");
         ensure!(!claim(&session, id).await?, "{id}");
     }

@@ -104,7 +104,8 @@ async fn health_reports_missing_filters_only_after_the_promotion() -> Result<()>
         .run(&format!(
             "INSERT INTO idem.inbox_standard_{LARGE} (key, claimed_at, destination)
                  SELECT gen_random_uuid(), now(), 1 FROM generate_series(1, 200000);
-             ANALYZE idem.inbox_standard_{LARGE}"
+             ANALYZE idem.inbox_standard_{LARGE};
+             SELECT idem_finish_restore()"
         ))
         .await?;
     build_filters(&on_primary).await?;

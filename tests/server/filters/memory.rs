@@ -55,7 +55,8 @@ async fn i9_health_names_databases_that_use_the_memory() -> Result<()> {
                 .run(&format!(
                     "INSERT INTO idem.inbox_standard_{slice} (key, claimed_at, destination)
                          SELECT gen_random_uuid(), now(), 1 FROM generate_series(1, 400000);
-                     ANALYZE idem.inbox_standard_{slice}"
+                     ANALYZE idem.inbox_standard_{slice};
+                     SELECT idem_finish_restore()"
                 ))
                 .await?;
         }
@@ -92,7 +93,8 @@ async fn i1_full_memory_leaves_slices_without_filters() -> Result<()> {
             .run(&format!(
                 "INSERT INTO idem.inbox_standard_{slice} (key, claimed_at, destination)
                      SELECT gen_random_uuid(), now(), 1 FROM generate_series(1, 400000);
-                 ANALYZE idem.inbox_standard_{slice}"
+                 ANALYZE idem.inbox_standard_{slice};
+                 SELECT idem_finish_restore()"
             ))
             .await?;
     }

@@ -98,7 +98,7 @@ async fn i1_rows_copied_into_pending_table_are_detected() -> Result<()> {
     session
         .run(
             "SET session_replication_role = replica; INSERT INTO idem.pending_0 TABLE copy; \
-             RESET session_replication_role",
+             RESET session_replication_role; SELECT idem_finish_restore()",
         )
         .await?;
     assert_eq!(session.text(PRESENCE).await?, "some");

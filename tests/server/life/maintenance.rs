@@ -103,7 +103,8 @@ async fn i11_publication_for_all_tables_stops_no_step() -> Result<()> {
     session
         .run(
             "INSERT INTO idem.progress_0 (pos, relay, partition, floor_from, snapshot_from)
-             SELECT -n, 1, 0, 0, '1:1:' FROM generate_series(1, 100000) n",
+             SELECT -n, 1, 0, 0, '1:1:' FROM generate_series(1, 100000) n;
+             SELECT idem_finish_restore()",
         )
         .await?;
     for ring in ["short", "standard", "long"] {

@@ -8,6 +8,7 @@ mod flush;
 mod health;
 mod install_script;
 mod installation;
+mod loads;
 mod maintenance;
 mod reinstall;
 mod restore;

@@ -23,7 +23,7 @@ const REMEMBERED: usize = 400;
 /// rings.
 pub const SCHEMA: &str = "
 CREATE FUNCTION import_message(attempt bigint, identity bigint) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     before timestamptz;
     slice  int2;

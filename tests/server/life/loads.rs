@@ -1,0 +1,193 @@
+//! The first tables of a restore (I1, I3, I4, I12): pg_restore loads tables in any order, and the
+//! first one may be a slice.
+
+use anyhow::{Result, ensure};
+use idem_cluster::Cluster;
+use idem_testkit::{Dump, Session};
+
+use super::restore::{assert_restoring, pick};
+
+/// Each kind of table that a dump contains, by one table of the kind.
+const FIRST: &[&str] = &[
+    "inbox_standard_0",
+    "call_standard_0",
+    "outbox_0",
+    "pending_0",
+    "payload_0",
+    "progress_0",
+    "relay_partition",
+    "delayed",
+    "parked_effect",
+    "dead_letter",
+    "retry_policy",
+    "destination",
+    "clock",
+];
+
+fn server() -> Result<Cluster> {
+    super::cluster("loads")?
+        .setting("idem.databases", "none")
+        .start()
+}
+
+/// Fills the database `original` with claims of two destinations, an effect, a received message and
+/// an external call, and with more progress than one table of progress keeps.
+async fn original(cluster: &Cluster) -> Result<Dump> {
+    let session = Session::in_database_with_idem(cluster, "original").await?;
+    session
+        .run(
+            "SELECT idem_try_claim('first', 'stock');
+             SELECT idem_try_record('m1', 'orders', '{\"topic\": \"t\", \"payload\": 1}');
+             SELECT idem_receive('received', 'mail', '1'::jsonb);
+             SELECT idem_begin_call('paid', 'orders', 'charge');
+             SELECT idem_create_relay('audit', 2);
+             INSERT INTO idem.progress_0 (pos, relay, partition, floor_from, snapshot_from)
+                 SELECT nextval('idem.progress_pos_seq'), r.id, 1, 0, '1:1:'
+                   FROM idem.relay r, generate_series(1, 90000) WHERE r.name = 'audit';
+             SELECT idem_finish_restore()",
+        )
+        .await?;
+    Dump::of(cluster, "original")
+}
+
+/// I1, I3, I4. Goal: the functions fail from the first table of a restore on, whichever it is. A
+/// consumer or a relay that runs would see an empty database otherwise.
+#[tokio::test]
+async fn i1_i4_first_table_of_a_restore_stops_the_functions() -> Result<()> {
+    let server = server()?;
+    let dump = original(&server).await?;
+    let entries = dump.entries(&server)?;
+    for table in FIRST {
+        let session = Session::in_empty_database(&server, table).await?;
+        dump.load(&server, table, &["--section=pre-data"])?;
+        let (first, _) = pick(&entries, &[table]);
+        ensure!(first.len() == 1, "{table}");
+        dump.load_entries(&server, table, &first)?;
+        assert_restoring(&session).await?;
+        // A person may insert a destination by hand, and ends this state with the function.
+        if *table != "destination" {
+            let refusal = session.refused("SELECT idem_finish_restore()").await?;
+            assert_eq!(refusal.sqlstate, "55000", "{table}: {refusal:?}");
+        }
+        let step = session.text("SELECT idem.rotate_progress()").await?;
+        ensure!(step == "f", "{table}: progress has rotated");
+        for _ in 0..3 {
+            session.run("SELECT idem.rotate_pending()").await?;
+        }
+        let presence = session.text("SELECT idem.pending_presence()").await?;
+        ensure!(presence != "none", "{table}: {presence}");
+    }
+    Ok(())
+}
+
+/// I1, I4. Goal: the functions fail while the first table is loading, before its COPY commits. They
+/// work again if nothing was loaded, because the COPY was rolled back.
+#[tokio::test]
+async fn i1_load_in_progress_stops_the_functions() -> Result<()> {
+    let server = server()?;
+    let dump = original(&server).await?;
+    let session = Session::in_empty_database(&server, "loading").await?;
+    dump.load(&server, "loading", &["--section=pre-data"])?;
+    // The session has the state of the empty database in its cache.
+    session
+        .run("SELECT idem_try_claim('before', 'orders')")
+        .await?;
+    let restore = Session::superuser(&server, "loading").await?;
+    restore
+        .run("BEGIN; INSERT INTO idem.inbox_standard_0 SELECT * FROM idem.inbox_standard_1")
+        .await?;
+    assert_restoring(&session).await?;
+    restore.run("ROLLBACK").await?;
+    let claim = "SELECT idem_try_claim('after', 'orders')";
+    assert_eq!(session.text(claim).await?, "t");
+    Ok(())
+}
+
+/// I1, I4. Goal: a consumer that runs between CREATE EXTENSION and the first table has created
+/// destinations. The load of the destinations fails then, and the restore cannot be finished.
+#[tokio::test]
+async fn i12_restore_into_a_used_database_is_not_finished() -> Result<()> {
+    let server = server()?;
+    let dump = original(&server).await?;
+    let session = Session::in_empty_database(&server, "used").await?;
+    dump.load(&server, "used", &["--section=pre-data"])?;
+    session
+        .run("BEGIN; SELECT idem_try_claim('before', 'orders'); ROLLBACK")
+        .await?;
+    let failed = server.run(
+        "pg_restore",
+        [
+            "--section=data",
+            "--dbname",
+            "used",
+            &dump.file().to_string_lossy(),
+        ],
+        &[],
+    );
+    ensure!(failed.is_err(), "the destination of the consumer conflicts");
+    assert_restoring(&session).await?;
+    let refusal = session.refused("SELECT idem_finish_restore()").await?;
+    ensure!(refusal.detail.contains("destination"), "{refusal:?}");
+    Ok(())
+}
+
+/// I1, I4. Goal: a restore in several transactions is not taken for a complete one after the first
+/// of them. pg_dump sorts tables by name, so the rings are loaded after all slices.
+#[tokio::test]
+async fn i12_part_of_a_restore_in_one_transaction_does_not_end_it() -> Result<()> {
+    let server = server()?;
+    let dump = original(&server).await?;
+    let entries = dump.entries(&server)?;
+    let data: Vec<_> = entries
+        .iter()
+        .filter(|entry| entry.contains(" TABLE DATA "))
+        .cloned()
+        .collect();
+    let ring = data.iter().position(|entry| entry.contains(" idem ring "));
+    let is_slice = |entry: &String| {
+        ["call_", "inbox_", "outbox_", "payload_", "pending_"]
+            .iter()
+            .any(|kind| entry.contains(&format!(" idem {kind}")))
+    };
+    ensure!(data.iter().rposition(is_slice) < ring, "{data:?}");
+    let session = Session::in_empty_database(&server, "parts").await?;
+    dump.load(&server, "parts", &["--section=pre-data"])?;
+    let (first, second) = data.split_at(data.len() / 2);
+    for part in [first, second] {
+        let list = dump.file().with_extension("part");
+        std::fs::write(&list, part.join("\n"))?;
+        let list = list.to_string_lossy();
+        let options = ["--single-transaction", "--use-list", &list];
+        dump.load(&server, "parts", &options)?;
+        assert_restoring(&session).await?;
+    }
+    dump.load(&server, "parts", &["--section=post-data"])?;
+    let rest: Vec<_> = entries
+        .iter()
+        .filter(|entry| entry.contains(" SEQUENCE SET "))
+        .cloned()
+        .collect();
+    dump.load_entries(&server, "parts", &rest)?;
+    session.run("SELECT idem_finish_restore()").await?;
+    let again = "SELECT idem_try_claim('first', 'stock')";
+    assert_eq!(session.text(again).await?, "f");
+    Ok(())
+}
+
+/// I12. Goal: each table that a dump contains notes its load.
+#[tokio::test]
+async fn i12_each_dumped_table_notes_its_load() -> Result<()> {
+    let server = server()?;
+    let session = Session::in_database_with_idem(&server, "triggers").await?;
+    let without = session
+        .text(
+            "SELECT count(*), count(*) FILTER (WHERE NOT EXISTS (
+                        SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgenabled = 'A'
+                           AND t.tgfoid = 'idem.note_load'::regproc))
+               FROM pg_extension e, unnest(e.extconfig) AS o (oid) JOIN pg_class c USING (oid)
+              WHERE e.extname = 'idem' AND c.relkind = 'r'",
+        )
+        .await?;
+    ensure!(without.ends_with("|0") && without != "0|0", "{without}");
+    Ok(())
+}
