@@ -126,7 +126,7 @@ pub async fn reject(
     let none: Option<&str> = None;
     let (id, error) = (
         id.map_or((&none as _, Type::TEXT), MessageId::parameter),
-        escape::truncated_reason(error),
+        escape::without_zero_bytes(error),
     );
     let row = executor
         .fetch_one(

@@ -1,5 +1,5 @@
 //! Escapes values for the few statements that are sent as simple queries, reads their replies, and
-//! truncates texts to the length that the server stores.
+//! replaces what a text cannot contain.
 
 use postgres_protocol::escape::escape_literal;
 use tokio_postgres::SimpleQueryMessage;
@@ -28,36 +28,14 @@ pub fn last_value(answers: &[SimpleQueryMessage]) -> Option<&str> {
     last?.get(0)
 }
 
-/// The longest reason or error, in bytes, that the server stores.
-const LONGEST_REASON_BYTES: usize = 8192;
-
-/// Truncates a reason or an error to what the server stores.
-pub fn truncated_reason(reason: &str) -> String {
-    // A PostgreSQL text cannot contain a zero byte.
-    let mut reason = reason.replace('\0', "\u{fffd}");
-    let mut end = reason.len().min(LONGEST_REASON_BYTES);
-    while !reason.is_char_boundary(end) {
-        end -= 1;
-    }
-    reason.truncate(end);
-    reason
+/// Returns an error as PostgreSQL can store it: a text cannot contain a zero byte.
+pub fn without_zero_bytes(error: &str) -> String {
+    error.replace('\0', "\u{fffd}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn reason_is_truncated_to_what_the_server_stores() {
-        assert_eq!(truncated_reason("no route"), "no route");
-        assert_eq!(truncated_reason("a\0b"), "a\u{fffd}b");
-        let long = "é".repeat(5000);
-        assert_eq!(truncated_reason(&long).len(), LONGEST_REASON_BYTES);
-        assert_eq!(
-            truncated_reason(&format!("x{long}")).len(),
-            LONGEST_REASON_BYTES - 1
-        );
-    }
 
     #[test]
     fn quotes_and_backslashes_are_escaped() {

@@ -177,7 +177,7 @@ pub async fn fail_call(
     error: &str,
     is_retryable: bool,
 ) -> Result<(), Error> {
-    let error = escape::truncated_reason(error);
+    let error = escape::without_zero_bytes(error);
     executor
         .fetch_one(
             "SELECT idem_fail_call($1, $2, $3, $4, $5)",

@@ -7,7 +7,7 @@
 
 pub use crate::{
     claim::RECORD_EFFECTS,
-    escape::{last_value, literal, truncated_reason},
+    escape::{last_value, literal, without_zero_bytes},
     id::IdArray,
     lease::held::COMPLETE,
     outbox::Send,

@@ -59,7 +59,7 @@ CREATE FUNCTION idem_fail_call(
 ) RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_fail_call_text_wrapper';
 COMMENT ON FUNCTION idem_fail_call(text, text, text, text, boolean) IS
-    'Records that an attempt of an external call failed. error: at most 8,192 bytes. retryable: '
+    'Records that an attempt of an external call failed. retryable: '
     'true if the attempt certainly had no effect. It is then taken back, and the call is new '
     'again unless an earlier attempt may have had its effect. false: the call failed for good and '
     'is never repeated. Errors: 22004 (null argument), 22023 (invalid argument), 25006 (standby '
@@ -70,7 +70,7 @@ CREATE FUNCTION idem_fail_call(
 ) RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_fail_call_uuid_wrapper';
 COMMENT ON FUNCTION idem_fail_call(uuid, text, text, text, boolean) IS
-    'Records that an attempt of an external call failed. error: at most 8,192 bytes. retryable: '
+    'Records that an attempt of an external call failed. retryable: '
     'true if the attempt certainly had no effect. It is then taken back, and the call is new '
     'again unless an earlier attempt may have had its effect. false: the call failed for good and '
     'is never repeated. Errors: 22004 (null argument), 22023 (invalid argument), 25006 (standby '

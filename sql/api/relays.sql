@@ -152,13 +152,12 @@ DECLARE
     p    idem.progress;
 BEGIN
     PERFORM idem.check_lease(lease);
-    PERFORM idem.check_text(waits_for, 'waits_for');
     PERFORM idem.lock_partition(this.id, partition);
     p := idem.held_batch(this, partition, token);
     -- written_at does not change, because it is the time that decided which effects of the batch
     -- are due.
     p.leased_until := clock_timestamp() + lease;
-    p.waits_for := idem_relay_extend.waits_for;
+    p.waits_for := idem.truncated_error(idem_relay_extend.waits_for);
     p.pos := idem.append_progress(p);
     IF p.from_delayed THEN
         UPDATE idem.delayed d SET token = p.pos
@@ -171,7 +170,7 @@ $$;
 COMMENT ON FUNCTION idem_relay_extend(text, integer, bigint, interval, text) IS
     'Extends the lease of a batch: it ends after the interval lease (1 millisecond to 1 day) from '
     'now. Returns the new token; the old one is no longer valid. With 1 millisecond the batch is '
-    'released and returned again at once. waits_for (at most 8,192 bytes): what keeps the batch '
+    'released and returned again at once. waits_for: what keeps the batch '
     'from being published, for idem.relays and idem_health. Errors: 22004 (null argument), 22023 '
     '(invalid argument), 42704 (no such relay), 25000 (not READ COMMITTED), 25006 (standby or '
     'read-only transaction), 55000 (stale token, or transaction ids went backwards).';
@@ -192,9 +191,9 @@ BEGIN
         RAISE EXCEPTION 'message_id and error must not be null'
             USING ERRCODE = 'null_value_not_allowed';
     END IF;
-    PERFORM idem.check_text(error, 'error');
     PERFORM idem.lock_partition(this.id, partition);
-    IF NOT idem.park(this, idem.held_batch(this, partition, token), message_id, NULL, error)
+    IF NOT idem.park(this, idem.held_batch(this, partition, token), message_id, NULL,
+                     idem.truncated_error(error))
        AND NOT EXISTS (SELECT 1 FROM idem.parked_effect k
                         WHERE k.relay = this.id
                           AND (k.effect).message_id = idem_relay_park.message_id) THEN
@@ -205,7 +204,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem_relay_park(text, integer, bigint, uuid, text) IS
-    'Parks one effect of the leased batch: stores it with its error (at most 8,192 bytes), so '
+    'Parks one effect of the leased batch: stores it with its error, so '
     'that the other effects of the partition are delivered. See the view idem.parked, '
     'idem_relay_unpark and idem_relay_discard. Errors: 22004 (null argument), 22023 (invalid '
     'argument), 42704 (no such relay), 25000 (not READ COMMITTED), 25006 (standby or read-only '
@@ -503,7 +502,7 @@ BEGIN
                     RAISE;
                 END IF;
                 refused := refused || effect.seq;
-                reasons := reasons || left(format('%s: %s', SQLSTATE, SQLERRM), 2000);
+                reasons := reasons || idem.truncated_error(format('%s: %s', SQLSTATE, SQLERRM));
                 at_most := effects;
         END;
     END LOOP;

@@ -167,6 +167,11 @@ LANGUAGE c AS 'MODULE_PATHNAME', 'invalidate_wrapper';
 COMMENT ON FUNCTION idem.invalidate(oid) IS
     'Makes every backend read this table again at its next claim.';
 
+CREATE FUNCTION idem.truncated_error(error text) RETURNS text
+LANGUAGE c IMMUTABLE AS 'MODULE_PATHNAME', 'truncated_error_wrapper';
+COMMENT ON FUNCTION idem.truncated_error(text) IS
+    'Returns the first 2,000 bytes of an error, without a part of a character: what is stored.';
+
 CREATE FUNCTION idem.record_load(loaded oid) RETURNS void
 LANGUAGE c AS 'MODULE_PATHNAME', 'record_load_wrapper';
 COMMENT ON FUNCTION idem.record_load(oid) IS

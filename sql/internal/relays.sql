@@ -16,20 +16,6 @@ $$;
 COMMENT ON FUNCTION idem.check_lease(interval) IS
     'Checks the length of a lease. Errors: 22004, 22023.';
 
-CREATE FUNCTION idem.check_text(value text, argument text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF octet_length(value) > 8192 THEN
-        RAISE EXCEPTION '% has % bytes', argument, octet_length(value)
-            USING ERRCODE = 'invalid_parameter_value',
-                  HINT = 'It must have at most 8192 bytes: truncate it.';
-    END IF;
-END
-$$;
-COMMENT ON FUNCTION idem.check_text(text, text) IS
-    'Checks the length of a text that explains a failure. Error: 22023.';
-
 CREATE FUNCTION idem.check_max_effects(max_effects integer) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

@@ -233,7 +233,7 @@ impl Held {
         error: &str,
         is_final: bool,
     ) -> Result<Option<Duration>, Error> {
-        self.end(executor, Some(escape::truncated_reason(error)), is_final)
+        self.end(executor, Some(escape::without_zero_bytes(error)), is_final)
             .await
     }
 
@@ -271,7 +271,7 @@ impl Held {
         error: &str,
         with: &DeadLetterContent,
     ) -> Result<(), Error> {
-        let (token, error) = (self.token(), escape::truncated_reason(error));
+        let (token, error) = (self.token(), escape::without_zero_bytes(error));
         executor
             .fetch_one(
                 "SELECT idem_bury($1, $2, $3, $4, $5, $6, $7, $8, $9)",

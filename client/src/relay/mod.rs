@@ -128,7 +128,7 @@ pub async fn ack(
     Ok(())
 }
 
-/// Parks one effect of a batch with the reason (at most 8,192 bytes), so that the other effects of
+/// Parks one effect of a batch with the reason, so that the other effects of
 /// the partition are delivered.
 pub async fn park(
     executor: &impl Executor,

@@ -2,7 +2,7 @@
 //! ..., "attempt": ..., "error": ...}]`, oldest first. `"final": true` marks an error that is not
 //! retried. `"lease_expired": true` marks an attempt that ended with an expired lease.
 
-use crate::limits::{FAILURE_BYTES, FAILURES};
+use crate::limits::{ERROR_BYTES, FAILURES};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -31,7 +31,7 @@ pub fn note_failure(errors: &str, at: i64, attempt: i32, failure: Failure) -> St
     let mut entry = json!({
         "at": moment.and_then(|moment| moment.format(&Rfc3339).ok()),
         "attempt": attempt,
-        "error": kept(error),
+        "error": truncated_error(error),
     });
     match failure {
         Failure::Reported { is_final: true, .. } => entry["final"] = true.into(),
@@ -53,7 +53,7 @@ pub fn last_failure(errors: &str) -> Option<String> {
 /// Returns whether the newest error belongs to this attempt and has this text.
 pub fn is_last_failure(errors: &str, attempt: i32, error: &str) -> bool {
     read(errors).pop().is_some_and(|last| {
-        last.get("error").and_then(Value::as_str) == Some(kept(error))
+        last.get("error").and_then(Value::as_str) == Some(truncated_error(error))
             && last.get("attempt").and_then(Value::as_i64) == Some(attempt.into())
     })
 }
@@ -65,9 +65,9 @@ pub fn is_final(errors: &str) -> bool {
         .any(|error| error.get("final") == Some(&Value::Bool(true)))
 }
 
-/// Returns the beginning of an error, which is the part that is stored.
-fn kept(error: &str) -> &str {
-    let end = (0..=error.len().min(FAILURE_BYTES))
+/// Returns the beginning of an error, which is the part that is stored: at most [`ERROR_BYTES`].
+pub fn truncated_error(error: &str) -> &str {
+    let end = (0..=error.len().min(ERROR_BYTES))
         .rev()
         .find(|&n| error.is_char_boundary(n))
         .unwrap_or(0);
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn last_failure_is_recognized_by_attempt_and_text() {
-        let long = "x".repeat(FAILURE_BYTES + 10);
+        let long = "x".repeat(ERROR_BYTES + 10);
         let errors = note_failure("[]", 0, 2, reported(&long));
         assert!(is_last_failure(&errors, 2, &long));
         assert!(!is_last_failure(&errors, 3, &long));
@@ -144,7 +144,7 @@ mod tests {
         }
         let read: Vec<Value> = serde_json::from_str(&errors).unwrap();
         assert_eq!((read.len(), &read[0]["attempt"]), (FAILURES, &json!(1)));
-        let long = note_failure("[]", 0, 1, reported(&"\u{e4}".repeat(FAILURE_BYTES)));
-        assert_eq!(last_failure(&long).unwrap().len(), FAILURE_BYTES);
+        let long = note_failure("[]", 0, 1, reported(&"\u{e4}".repeat(ERROR_BYTES)));
+        assert_eq!(last_failure(&long).unwrap().len(), ERROR_BYTES);
     }
 }

@@ -19,7 +19,9 @@ pub use call::{Attempts, CallEvent, CallState, error_from_json, error_to_json};
 pub use effect::{EffectSpec, PayloadSpec, parse_effects};
 pub use effect::{JSON, OCTETS, traceparent};
 pub use error::{Invalid, Rejected, check_len};
-pub use failure::{Failure, is_final, is_last_failure, last_failure, note_failure};
+pub use failure::{
+    Failure, is_final, is_last_failure, last_failure, note_failure, truncated_error,
+};
 pub use identity::{
     Key, MessageId, Salt, call_key, check_destination, effect_message_id, partition_hash,
     request_digest,

@@ -26,7 +26,5 @@ pub const MAX_ATTEMPTS: i32 = 10;
 /// Maximum number of errors that are stored with a message. When there are more, the oldest are
 /// dropped.
 pub const FAILURES: usize = 100;
-/// Maximum bytes of the error of an external call.
-pub const ERROR_BYTES: usize = 8192;
-/// Maximum bytes of an error that is stored with a pending message. A longer error is truncated.
-pub const FAILURE_BYTES: usize = 2000;
+/// Maximum bytes of an error that is stored. A longer error is truncated.
+pub const ERROR_BYTES: usize = 2000;

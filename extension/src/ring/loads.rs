@@ -29,7 +29,7 @@ impl Loads {
         Ok(Loads(loads))
     }
 
-    /// Returns whether one transaction has loaded all these tables of state, or nothing was loaded. A
+    /// Returns whether one transaction has loaded all tables of state, or nothing was loaded. A
     /// restore in several transactions does not show when its last slice is loaded. pg_dump sorts
     /// tables by name, so one transaction that has loaded the rings has loaded the slices too.
     pub fn are_complete(&self, state: &[&CStr]) -> bool {

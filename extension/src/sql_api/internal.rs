@@ -40,6 +40,11 @@ fn check_same_id(
 }
 
 #[pg_extern(sql = false)]
+fn truncated_error(error: Option<&str>) -> Option<&str> {
+    error.map(idem_core::truncated_error)
+}
+
+#[pg_extern(sql = false)]
 fn check_payload(bytes: Option<i64>) -> Report<()> {
     let bytes = given(bytes, "bytes")?;
     Ok(settings::check_payload(

@@ -84,25 +84,11 @@ overloads! {
         retryable: Option<bool>
     ) -> Report<()> {
         let call = call(id, destination, step)?;
-        let error = given(error, "error")?;
+        let error = idem_core::truncated_error(given(error, "error")?);
         let retryable = given(retryable, "retryable")?;
-        check_error(error)?;
         ensure_writable(c"idem_fail_call()");
         Ok(fail(call, error, retryable)?)
     }
-}
-
-fn check_error(error: &str) -> Result<()> {
-    if error.len() > limits::ERROR_BYTES {
-        return invalid(
-            format!("the error has {} bytes", error.len()),
-            format!(
-                "It must have at most {} bytes: truncate it.",
-                limits::ERROR_BYTES
-            ),
-        );
-    }
-    Ok(())
 }
 
 overloads! {

@@ -81,16 +81,9 @@ export function commitError(error: unknown): IdemError {
   );
 }
 
-/** The longest text of an error that is stored, in bytes. */
-const STORED_BYTES = 8000;
-
-/** Returns the text of an error as PostgreSQL can store it: cut, and without zero bytes. */
+/** Returns the text of an error as PostgreSQL can store it: without zero bytes. */
 export function storable(text: string): string {
-  const bytes = Buffer.from(text.replaceAll("\0", ""));
-  let end = Math.min(bytes.length, STORED_BYTES);
-  // A character is not cut: its bytes after the first one begin with the bits 10.
-  while (end < bytes.length && ((bytes[end] ?? 0) & 0xc0) === 0x80) end -= 1;
-  return bytes.toString("utf8", 0, end);
+  return text.replaceAll("\0", "");
 }
 
 /** Without a SQLSTATE the connection failed, unless the error shows a fault in the program. */

@@ -51,12 +51,8 @@ test("payload without JSON is an error", async () => {
   assert.equal(sent.length, 0);
 });
 
-test("stored text of an error is cut between characters", () => {
+test("stored text of an error has no zero bytes", () => {
   assert.equal(storable("a\0b"), "ab");
-  assert.equal(storable("x".repeat(8001)), "x".repeat(8000));
-  assert.equal(storable(`${"x".repeat(7999)}é`), "x".repeat(7999));
-  assert.equal(storable(`${"x".repeat(7997)}😀`), "x".repeat(7997));
-  assert.equal(storable(`${"x".repeat(7996)}😀`), `${"x".repeat(7996)}😀`);
 });
 
 test("error of the connection has no SQLSTATE and is retryable", async () => {

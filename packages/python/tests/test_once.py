@@ -161,7 +161,7 @@ def test_long_rejection_is_recorded(
     with work, pytest.raises(CallRefusedError):
         work.once("charge", 1, gateway.charge, on_unknown=OnUnknown.REPEAT)
     (call,) = Idem(observer).calls("m", destination)
-    assert (call.state, call.error) == ("failed", "x" * 8000)
+    assert (call.state, call.error) == ("failed", "x" * 2000)
 
 
 def test_result_after_a_lost_lease_belongs_to_the_other_process(

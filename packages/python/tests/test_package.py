@@ -175,7 +175,5 @@ def test_hint_is_found_in_the_cause_of_an_error() -> None:
 
 
 def test_text_of_an_error_can_be_stored() -> None:
-    text = text_of_error(ValueError("ä" * 9000 + "\0"))
-    assert text.startswith("ValueError: ä")
-    assert len(text.encode()) <= 8000
-    assert "\0" not in text
+    text = text_of_error(ValueError("ä\0\ud800"))
+    assert text == "ValueError: ä?"

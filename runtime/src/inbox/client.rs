@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use idem_client::inbox::{Received, next, next_wait};
-use idem_client::{Destination, ErrorKind, MessageId, sql::truncated_reason};
+use idem_client::{Destination, ErrorKind, MessageId, sql::without_zero_bytes};
 use tokio::time::sleep;
 use tokio_postgres::{Client, types::Type};
 
@@ -143,7 +143,7 @@ impl InboxClient {
         is_final: bool,
     ) -> Result<Option<Duration>, Error> {
         let checkout = Checkout::take(&self.pool).await?;
-        let error = error.map(truncated_reason);
+        let error = error.map(without_zero_bytes);
         let released = async {
             let release = "SELECT extract(epoch FROM \
                            idem_release($1, $2, $3, error => $4, final => $5))::float8";

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::Pool;
 use idem_client::relay::{self, Batch};
-use idem_client::sql::truncated_reason;
+use idem_client::sql::without_zero_bytes;
 use uuid::Uuid;
 
 use super::{reporter::Reporter, settings::Settings};
@@ -66,7 +66,7 @@ impl RelayStatements {
         let name = &self.settings.name;
         let reporter = &self.reporter;
         let waits_for = reporter.waits_for();
-        let waits_for = waits_for.as_deref().map(truncated_reason);
+        let waits_for = waits_for.as_deref().map(without_zero_bytes);
         reporter.leased_step(
             async {
                 let checkout = Checkout::take(&self.pool).await?;
@@ -105,7 +105,7 @@ impl RelayStatements {
         message_id: Uuid,
         reason: &str,
     ) -> Result<(), Error> {
-        let (name, reason) = (&self.settings.name, truncated_reason(reason));
+        let (name, reason) = (&self.settings.name, without_zero_bytes(reason));
         let reporter = &self.reporter;
         reporter.leased_step(
             async {

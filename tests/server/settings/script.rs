@@ -21,7 +21,7 @@ use idem_testkit::FIX_INSTALLATION;
 pub const SCRIPT: &[(Needs, &str)] = &[
     // Set-up.
     (ReadCommitted, "SELECT idem_finish_restore(), idem_new_installation()"),
-    (Anything, FIX_INSTALLATION),
+    (ReadCommitted, FIX_INSTALLATION),
     (ReadCommitted, "SELECT idem_configure('orders', '3 days 04:05:06'),
                        idem_set_retention('short', '1 hour 0.5 seconds')"),
     (ReadCommitted, "SELECT idem_configure_retries('orders', 2, '1 millisecond', 2,

@@ -88,5 +88,5 @@ def text_of_error(error: BaseException) -> str:
 
 
 def storable(text: str) -> str:
-    """Returns a text of at most 8,000 bytes that PostgreSQL can store."""
-    return text.replace("\0", "").encode(errors="replace")[:8000].decode(errors="ignore")
+    """Returns the text without what PostgreSQL cannot store."""
+    return text.replace("\0", "").encode(errors="replace").decode()
