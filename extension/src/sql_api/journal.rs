@@ -2,12 +2,12 @@
 
 use super::Report;
 use super::expanded::ensure_called_once;
-use crate::errors::{Result, given, invalid};
+use crate::errors::{Result, given};
 use crate::journal::{Call, CallHistory, begin, calls_of, error, fail, finish};
 use crate::pg::{ensure_writable, return_rows};
 use crate::settings::check_payload;
 use crate::sql_types::{CompositeDatum, JsonText, enum_datum, result_row};
-use idem_core::{CallEvent, CallState, MessageId, limits};
+use idem_core::{CallEvent, CallState, MessageId};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::ffi::CStr;
