@@ -4,9 +4,9 @@
 //! A period is a number of claims and not a time. Both sides therefore do the same work between two
 //! checkpoints, and the figures do not depend on the current speed of the machine.
 
+use crate::idem::SEALED;
 use anyhow::{Context, Result, ensure};
 use idem_cluster::{Cluster, Install};
-use idem_testkit::ring::SEALED;
 
 use super::load::{Load, Until, Work};
 use super::options::Options;

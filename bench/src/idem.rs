@@ -4,10 +4,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use idem_testkit::ring::SEALED;
 
 use super::side::DESTINATION;
 use super::wire::Session;
+
+/// The number of sealed slices of a ring in its steady state.
+pub const SEALED: usize = 6;
 
 /// The ring of a destination without configuration.
 const RING: &str = "standard";

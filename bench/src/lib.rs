@@ -7,6 +7,7 @@
 //! makes one business update.
 
 mod batch;
+#[cfg(feature = "brokers")]
 mod broker;
 mod clients;
 mod durable;
@@ -76,7 +77,9 @@ pub fn run(options: &Options) -> Result<bool> {
             Part::Effects => outbox::run(&install, options)?.into(),
             Part::Pgq => pgq::run(&install, options)?.into(),
             Part::Process => process::run(&install, options)?.into(),
+            #[cfg(feature = "brokers")]
             Part::Consumer => broker::consume(&install, options)?.into(),
+            #[cfg(feature = "brokers")]
             Part::Relay => broker::publish(&install, options)?.into(),
             Part::Inbox => durable::run(&install, options)?.into(),
             Part::InboxOpenSnapshot => durable::held::run(&install, options)?.into(),

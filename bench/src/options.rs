@@ -34,33 +34,15 @@ pub enum Part {
     /// The client's `process()`, against the same transaction without protection
     Process,
     /// The consumer runtime on RabbitMQ and NATS, against the same consumer without idem
+    #[cfg(feature = "brokers")]
     Consumer,
     /// The relay to RabbitMQ and NATS, against a publisher that reads from memory
+    #[cfg(feature = "brokers")]
     Relay,
     /// The durable inbox against graphile-worker and pg-boss (needs Node.js with npm)
     Inbox,
     /// The durable inbox with and without an old snapshot in another session
     InboxOpenSnapshot,
-}
-
-impl Part {
-    const ALL: [Self; 15] = [
-        Self::Claims,
-        Self::InServer,
-        Self::Flat,
-        Self::Pipelined,
-        Self::LongRun,
-        Self::Storage,
-        Self::Batch,
-        Self::OpenSnapshot,
-        Self::Effects,
-        Self::Pgq,
-        Self::Process,
-        Self::Consumer,
-        Self::Relay,
-        Self::Inbox,
-        Self::InboxOpenSnapshot,
-    ];
 }
 
 /// The command line.
@@ -99,7 +81,11 @@ impl Options {
             [] => self.plots.is_none() && !matches!(part, Part::LongRun | Part::Pgq),
             only => only.contains(part),
         };
-        Part::ALL.into_iter().filter(is_selected).collect()
+        Part::value_variants()
+            .iter()
+            .copied()
+            .filter(is_selected)
+            .collect()
     }
 
     pub(super) fn rounds(&self) -> usize {

@@ -4,15 +4,18 @@
 use anyhow::Result;
 
 use crate::context::Context;
-use crate::{build, step};
+use crate::{build, setup, step};
 
 pub fn bench(context: &Context, arguments: &[String]) -> Result<()> {
+    setup::setup(context)?;
     build::build(context)?;
     let mut bench = context.cargo([
         "run",
         "--release",
         "--package",
         "idem-bench",
+        "--features",
+        "brokers",
         "--bin",
         "bench",
         "--",

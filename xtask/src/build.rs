@@ -1,7 +1,7 @@
 //! Builds the extension as it is shipped or with pause points, and installs it in a private copy of
 //! PostgreSQL.
 
-use std::process::Command;
+use std::path::PathBuf;
 
 use anyhow::Result;
 use idem_cluster::Install;
@@ -44,37 +44,36 @@ pub fn build(context: &Context) -> Result<Install> {
 /// Builds and installs one of the variants. Each variant has its own copy of PostgreSQL.
 pub fn build_variant(context: &Context, variant: Variant) -> Result<Install> {
     let _alone = context.alone()?;
-    let cargo_pgrx = setup::do_what_is_missing(context, variant)?;
-    let package_dir = context.package_dir(variant);
-    // The old package is removed first, because scripts of an earlier version must not be shipped.
-    context.sh.remove_path(&package_dir)?;
-    let mut package: Command = context.sh.cmd(cargo_pgrx).into();
-    package
-        .args([
-            "pgrx",
-            "package",
-            "--package",
-            "idem",
-            "--no-default-features",
-            "--features",
-        ])
-        .arg(context.feature() + variant.feature())
-        .arg("--pg-config")
-        .arg(context.pg_config())
-        .arg("--out-dir")
-        .arg(&package_dir);
+    setup::do_what_is_missing(context, variant)?;
+    let mut build = context.cargo(["build", "--package", "idem", "--release"]);
+    build
+        .args(["--no-default-features", "--features"])
+        .arg(context.feature() + variant.feature());
     let label = match variant {
         Variant::Shipped => "building the extension",
         Variant::PausePoints => "building the extension with pause points",
     };
     step::run(
         label,
-        package,
+        build,
         "run `cargo build -p idem` to see all errors of the compiler",
     )?;
-    install_script::make_stable(context, variant)?;
-
+    let package = stage(context, variant)?;
     let install = Install::open(&context.install_root(variant), context.pg)?;
-    install.overlay(&package_dir)?;
+    install.overlay(&package)?;
     Ok(install)
+}
+
+/// Puts the files of the extension into a tree that can be copied to `/`, and returns its root.
+fn stage(context: &Context, variant: Variant) -> Result<PathBuf> {
+    let (pg, tree) = (context.pg, context.package_dir(variant));
+    // The old tree is removed first, because scripts of an earlier version must not be shipped.
+    context.sh.remove_path(&tree)?;
+    let library = tree.join(format!("usr/lib/postgresql/{pg}/lib"));
+    context.sh.create_dir(&library)?;
+    let built = context.target().join("release/libidem.so");
+    context.sh.copy_file(built, library.join("idem.so"))?;
+    let scripts = tree.join(format!("usr/share/postgresql/{pg}/extension"));
+    install_script::write(&context.root, &scripts)?;
+    Ok(tree)
 }

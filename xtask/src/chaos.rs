@@ -3,11 +3,12 @@
 use anyhow::Result;
 
 use crate::context::Context;
-use crate::{build, step};
+use crate::{build, setup, step};
 
 /// Builds the extension and the programs, and runs a campaign. Fails when the ledger, which is the
 /// report of the campaign, has an error or too few faults.
 pub fn chaos(context: &Context, minutes: u32, arguments: &[String]) -> Result<()> {
+    setup::setup(context)?;
     build::build(context)?;
     let mut programs = context.cargo([
         "build",

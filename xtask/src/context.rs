@@ -26,9 +26,6 @@ impl Context {
         let sh = Shell::new()?;
         let root = workspace_root();
         sh.change_dir(&root);
-        // The variable is set here and not only by cargo, because `cargo-pgrx` is run without
-        // cargo.
-        sh.set_var("PGRX_HOME", root.join("target/pgrx"));
         let pg = suite.postgresql(&sh)?;
         Ok(Self {
             sh,

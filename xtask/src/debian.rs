@@ -40,25 +40,31 @@ dpkg-query --listfiles "$@" |
     sed -n 's,^.*/systemd/system/\([^/@]*\.\(service\|socket\)\)$,\1,p' |
     xargs -r systemctl disable"#;
 
-/// The Debian packages and the reason for each of them. NN is the major version of PostgreSQL.
+/// The Debian packages that the extension and the demo need, with the reason for each of them. NN is
+/// the major version of PostgreSQL.
 #[rustfmt::skip]
-const PACKAGES: [(&str, &str); 20] = [
+const BUILD: [(&str, &str); 7] = [
     ("postgresql-NN", "the server; the demo and the tests run a copy of its programs"),
     ("postgresql-server-dev-NN", "its headers, to build the extension, and its isolation tester"),
-    ("libpq-dev", "the C client; a test compiles an example of the documentation with it"),
     ("gcc", "the linker, for everything that is built; compiles a clock of the tests"),
     ("libc6-dev", "the C library to link with"),
+    ("clang", "compiles the C code between Rust and the server's headers"),
+    ("libclang-dev", "reads the server's headers to make Rust bindings (bindgen)"),
+    ("ca-certificates", "lets cargo verify the servers from which it downloads"),
+];
+
+/// The packages that everything else needs: the tests, the benchmarks, the demo over brokers.
+#[rustfmt::skip]
+const TESTS: [(&str, &str); 13] = [
+    ("libpq-dev", "the C client; a test compiles an example of the documentation with it"),
     ("g++", "compiles librdkafka, the client library of Kafka"),
     ("make", "builds librdkafka"),
     ("zlib1g-dev", "the compression in librdkafka"),
-    ("clang", "compiles the C code between Rust and the server's headers"),
-    ("libclang-dev", "reads the server's headers to make Rust bindings (bindgen)"),
-    ("pkg-config", "finds libraries while cargo-pgrx is built"),
-    ("libssl-dev", "cargo-pgrx and the Kafka client link with it"),
-    ("ca-certificates", "lets cargo verify the servers from which it downloads"),
+    ("pkg-config", "finds the libraries that librdkafka links with"),
+    ("libssl-dev", "the Kafka client links with it"),
     ("erlang-base", "the runtime of RabbitMQ"),
-    ("rabbitmq-server", "a broker that the demo and the tests start"),
-    ("nats-server", "another broker that the demo and the tests start"),
+    ("rabbitmq-server", "a broker that the tests start"),
+    ("nats-server", "another broker that the tests start"),
     ("redis-server", "the store of BullMQ, a queue for Node.js that the tests start"),
     ("pgbouncer", "a proxy that the tests put in front of the server"),
     ("python3-aiosmtpd", "a mail server that the tests start"),
@@ -100,10 +106,17 @@ const JIT_IS_APART_SINCE: u16 = 18;
 /// The name of a package, and the reason for it.
 pub type Package = (String, &'static str);
 
-/// Returns the packages that a machine with this version of PostgreSQL needs.
-pub fn packages(pg: u16) -> Vec<Package> {
+/// Returns the packages that the extension and the demo need with this version of PostgreSQL.
+pub fn for_build(pg: u16) -> Vec<Package> {
+    let all = BUILD.into_iter();
+    all.map(|(name, reason)| (name.replace("NN", &pg.to_string()), reason))
+        .collect()
+}
+
+/// Returns the packages that the tests need in addition.
+pub fn for_tests(pg: u16) -> Vec<Package> {
     let jit = (pg >= JIT_IS_APART_SINCE).then_some(JIT);
-    let all = PACKAGES.into_iter().chain(jit);
+    let all = TESTS.into_iter().chain(jit);
     all.map(|(name, reason)| (name.replace("NN", &pg.to_string()), reason))
         .collect()
 }
@@ -294,7 +307,7 @@ mod tests {
     #[test]
     fn jit_is_a_separate_package_since_18() {
         let has_jit = |pg| {
-            packages(pg)
+            for_tests(pg)
                 .iter()
                 .any(|(name, _)| *name == format!("postgresql-{pg}-jit"))
         };

@@ -5,24 +5,26 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::context::Context;
-use crate::{build, server, step};
+use crate::{build, server, setup, step};
 
 /// The durability that is usual in production, because the demo measures what protection costs.
 const SETTINGS: [(&str, &str); 1] = [("fsync", "on")];
 
-/// A profile of cargo.
+/// How the programs are built.
 #[derive(Clone, Copy)]
-enum Profile {
-    Dev,
-    /// Optimized, because the demo measures its client together with the server.
-    Demo,
+enum Build {
+    /// Over real brokers.
+    Live,
+    /// Without the clients of brokers, and optimized, because the demo measures its client together
+    /// with the server.
+    Measured,
 }
 
-impl Profile {
-    fn name(self) -> &'static str {
+impl Build {
+    fn arguments(self) -> [&'static str; 2] {
         match self {
-            Self::Dev => "dev",
-            Self::Demo => "demo",
+            Self::Live => ["--features", "brokers"],
+            Self::Measured => ["--profile", "demo"],
         }
     }
 }
@@ -33,26 +35,27 @@ pub fn demo(context: &Context, broker: Option<&str>, arguments: &[String]) -> Re
         None => {
             // Build before the server starts, so that a failed build does not start a server in
             // vain.
-            compile(context, Profile::Demo, &["shooting-range"])?;
+            compile(context, Build::Measured, &["shooting-range"])?;
             let cluster = server::start(&install, "demo", "idem", &SETTINGS)?;
             let url = cluster.connection_string("idem");
-            let mut range = program(context, Profile::Demo, "shooting-range");
+            let mut range = program(context, Build::Measured, "shooting-range");
             range.args(["--database-url", &url]).args(arguments);
             step::show(range)
         }
         // The program starts its servers itself, because it crashes them.
         Some(broker) => {
-            compile(context, Profile::Dev, &["live-range", "range-worker"])?;
-            let mut range = program(context, Profile::Dev, "live-range");
+            setup::setup(context)?;
+            compile(context, Build::Live, &["live-range", "range-worker"])?;
+            let mut range = program(context, Build::Live, "live-range");
             range.args(["--broker", broker]).args(arguments);
             step::show(range)
         }
     }
 }
 
-fn compile(context: &Context, profile: Profile, programs: &[&str]) -> Result<()> {
-    let profile = profile.name();
-    let mut build = context.cargo(["build", "--profile", profile, "--package", "idem-demo"]);
+fn compile(context: &Context, how: Build, programs: &[&str]) -> Result<()> {
+    let mut build = context.cargo(["build", "--package", "idem-demo"]);
+    build.args(how.arguments());
     for program in programs {
         build.args(["--bin", program]);
     }
@@ -64,18 +67,10 @@ fn compile(context: &Context, profile: Profile, programs: &[&str]) -> Result<()>
 }
 
 /// Returns the command that runs a program of the demo. Arguments of the program can be added.
-fn program(context: &Context, profile: Profile, name: &str) -> Command {
-    context.cargo([
-        "run",
-        "--quiet",
-        "--profile",
-        profile.name(),
-        "--package",
-        "idem-demo",
-        "--bin",
-        name,
-        "--",
-    ])
+fn program(context: &Context, how: Build, name: &str) -> Command {
+    let mut run = context.cargo(["run", "--quiet", "--package", "idem-demo"]);
+    run.args(how.arguments()).args(["--bin", name, "--"]);
+    run
 }
 
 #[cfg(test)]
@@ -88,7 +83,7 @@ mod tests {
     #[test]
     fn measured_program_runs_with_the_optimized_profile() {
         let context = Context::new(Suite::Bookworm).unwrap();
-        let command = program(&context, Profile::Demo, "shooting-range");
+        let command = program(&context, Build::Measured, "shooting-range");
         let arguments: Vec<_> = command.get_args().map(|a| a.to_string_lossy()).collect();
         assert!(
             arguments

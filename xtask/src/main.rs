@@ -51,7 +51,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Install what is missing: Debian packages, cargo-pgrx, a private copy of PostgreSQL
+    /// Install what is missing: Debian packages and a private copy of PostgreSQL
     Setup,
     /// Build the extension and install it in the private copy of PostgreSQL
     Build,

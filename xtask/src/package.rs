@@ -11,7 +11,7 @@ use xshell::{Shell, cmd};
 use crate::build::{self, Variant};
 use crate::context::Context;
 use crate::install_script::{self, Committed, VERSION};
-use crate::step;
+use crate::{setup, step};
 
 pub fn package(context: &Context) -> Result<()> {
     println!("{}", context.package_dir(Variant::Shipped).display());
@@ -22,8 +22,10 @@ pub fn package(context: &Context) -> Result<()> {
 }
 
 fn extension(context: &Context) -> Result<PathBuf> {
+    setup::setup(context)?;
     build::build(context)?;
-    Committed::open(&context.root)?.ensure_fits(VERSION, &install_script::generated(context)?)?;
+    Committed::open(&context.root)?
+        .ensure_fits(VERSION, &install_script::generate(&context.root)?)?;
     let pg = context.pg;
     let deb = Deb::begin(context, format!("postgresql-{pg}-idem"))?;
     let (sh, tree, stage) = (

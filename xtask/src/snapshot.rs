@@ -2,15 +2,13 @@
 
 use anyhow::Result;
 
-use crate::build;
 use crate::context::Context;
 use crate::install_script::{self, Committed, VERSION};
 
 /// Writes the script that the build makes. From then on the script of this version cannot change.
 pub fn write(context: &Context) -> Result<()> {
-    build::build(context)?;
     let committed = Committed::open(&context.root)?;
-    let path = committed.release(VERSION, &install_script::generated(context)?)?;
+    let path = committed.release(VERSION, &install_script::generate(&context.root)?)?;
     eprintln!("wrote {}: version {VERSION} is released", path.display());
     Ok(())
 }

@@ -18,6 +18,7 @@ use xshell::cmd;
 
 use crate::build::{self, Variant};
 use crate::context::Context;
+use crate::setup;
 
 /// The packages with the tests that can be soaked.
 const PACKAGES: [&str; 20] = [
@@ -80,6 +81,7 @@ pub fn soak(context: &Context, mut names: Vec<String>, runs: u32) -> Result<()> 
     names.sort();
     names.dedup();
     let names = names.as_slice();
+    setup::setup(context)?;
     build::build(context)?;
     build::build_variant(context, Variant::PausePoints)?;
     let programs = programs(context, names)?;

@@ -30,6 +30,7 @@ pub mod fate;
 pub mod handlers;
 pub mod hazard;
 pub mod leader_board;
+#[cfg(feature = "brokers")]
 pub mod live;
 pub mod message;
 pub mod observer;

@@ -21,7 +21,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::build::{self, Variant};
 use crate::context::Context;
 use crate::suite::Suite;
-use crate::{chroot, debian, step};
+use crate::{chroot, debian, setup, step};
 use failures::Failures;
 use parts::{CI, CLIENT_TESTS, CLIENTS, DRIVERS, Features, LIVE, Part, RACES, Targets};
 
@@ -100,6 +100,7 @@ pub fn test(context: &Context, words: Option<&str>) -> Result<()> {
         let _alone = context.alone()?;
         debian::install(context, &debian::languages())?;
     }
+    setup::setup(context)?;
     build::build(context)?;
     let steps_of_suite = steps(context, extent);
     if steps_of_suite.iter().any(|step| step.needs_pause_points) {
