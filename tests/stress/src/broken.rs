@@ -27,7 +27,7 @@ $$";
 /// the snapshot of its transaction.
 const CLAIM_BY_OWN_SNAPSHOT: &str = "
 CREATE FUNCTION claim_by_own_snapshot(id text, destination text) RETURNS boolean
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     r       idem.ring;
     claim   uuid := md5(id || '/' || destination);
