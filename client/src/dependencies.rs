@@ -7,8 +7,6 @@
 //! # drop(effect);
 //! ```
 
-#[cfg(feature = "bb8")]
-pub use bb8;
 pub use bytes;
 #[cfg(feature = "deadpool")]
 pub use deadpool_postgres;

@@ -12,9 +12,9 @@ use crate::{Error, Row};
 
 /// A connection or a transaction that executes statements. The functions of this crate take it.
 ///
-/// This crate implements the trait for a client and a transaction of `tokio-postgres`, with the
-/// feature `deadpool` for those of `deadpool-postgres`, and with the feature `bb8` for a connection
-/// of `bb8-postgres`. A reference, `Box` or `Arc` of an executor is an executor too.
+/// This crate implements the trait for a client and a transaction of `tokio-postgres`, and with the
+/// feature `deadpool` for those of `deadpool-postgres`. A reference, `Box` or `Arc` of an executor
+/// is an executor too. A connection of `bb8-postgres` is passed as its client: `&*connection`.
 ///
 /// An application implements it for a type of its own with one method:
 ///
@@ -46,8 +46,8 @@ use crate::{Error, Row};
     label = "not a connection and not a transaction",
     note = "a pool is not an executor: get a connection from the pool first, and pass the \
             connection or a transaction on it",
-    note = "connections of deadpool-postgres need the feature `deadpool` of idem-client, and \
-            connections of bb8-postgres need the feature `bb8`"
+    note = "connections of deadpool-postgres need the feature `deadpool` of idem-client; pass a \
+            connection of bb8-postgres as `&*connection`"
 )]
 pub trait Executor: Sync {
     /// Executes one statement and returns its rows.
@@ -168,20 +168,6 @@ execute_with_driver! {
     deadpool_postgres::ClientWrapper;
     #[cfg(feature = "deadpool")]
     deadpool_postgres::Transaction<'_>;
-}
-
-#[cfg(feature = "bb8")]
-impl<M> Executor for bb8::PooledConnection<'_, M>
-where
-    M: bb8::ManageConnection<Connection = Client>,
-{
-    async fn fetch_all(
-        &self,
-        sql: &str,
-        parameters: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<Vec<Row>, Error> {
-        (**self).fetch_all(sql, parameters).await
-    }
 }
 
 /// Implements both traits for pointers.
