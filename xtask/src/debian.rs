@@ -40,8 +40,8 @@ dpkg-query --listfiles "$@" |
     sed -n 's,^.*/systemd/system/\([^/@]*\.\(service\|socket\)\)$,\1,p' |
     xargs -r systemctl disable"#;
 
-/// The Debian packages that the extension and the demo need, with the reason for each of them. NN is
-/// the major version of PostgreSQL.
+/// The Debian packages that the extension and the demo need, with the reason for each. NN is the
+/// major version of PostgreSQL.
 #[rustfmt::skip]
 const BUILD: [(&str, &str); 7] = [
     ("postgresql-NN", "the server; the demo and the tests run a copy of its programs"),
