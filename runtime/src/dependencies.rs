@@ -18,5 +18,4 @@ pub use time;
 pub use tokio;
 pub use tokio_postgres;
 pub use tokio_util;
-pub use tower;
 pub use uuid;

@@ -16,7 +16,6 @@ pub mod filter;
 pub mod handler;
 pub mod inbox;
 pub mod journal;
-pub mod layer;
 pub mod lease;
 mod memory;
 mod message;

@@ -103,7 +103,7 @@ impl StdError for Mark {
 #[error("{}", .0.source)]
 pub struct HandlerFailed(#[source] Mark);
 
-/// An error that no other attempt can correct, for a `tower` service whose layers box its errors.
+/// An error that no other attempt can correct, for code that boxes its errors.
 ///
 /// It becomes a [terminal](HandlerError::terminal) [`HandlerError`], which is not a
 /// [`std::error::Error`] and so cannot be boxed itself.
@@ -118,8 +118,7 @@ impl TerminalError {
     }
 }
 
-/// An [unavailable](HandlerError::unavailable) dependency, for a `tower` service whose layers box
-/// its errors.
+/// An [unavailable](HandlerError::unavailable) dependency, for code that boxes its errors.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.source)]
 pub struct UnavailableError(#[source] Mark);

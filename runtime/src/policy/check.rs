@@ -22,12 +22,10 @@ pub(super) fn check(policy: &Policy) -> Result<(), String> {
         ));
     }
     if policy.retry.max_attempts == 0 {
-        return Err("max-attempts must be at least 1".into());
+        return Err("max_attempts must be at least 1".into());
     }
     if policy.retry.base > policy.retry.cap {
-        return Err(
-            "the first delay (retry.base) is longer than the longest delay (retry.cap)".into(),
-        );
+        return Err("the base of the back-off is longer than its cap".into());
     }
     if !(SHORTEST_LEASE..=LONGEST_LEASE).contains(&policy.lease) {
         return Err(format!(
@@ -36,7 +34,7 @@ pub(super) fn check(policy: &Policy) -> Result<(), String> {
         ));
     }
     if policy.count_attempts {
-        check_leased(policy).map_err(|why| format!("count-attempts: {why}"))?;
+        check_leased(policy).map_err(|why| format!("count_attempts: {why}"))?;
     }
     check_capacity(policy.memory_capacity)?;
     policy.memory_ttl.map_or(Ok(()), check_time_to_live)?;
@@ -45,7 +43,7 @@ pub(super) fn check(policy: &Policy) -> Result<(), String> {
             (policy.style == Style::Reactive, "style reactive"),
             (
                 policy.on_duplicate == OnDuplicate::Effects,
-                "on-duplicate effects",
+                "on_duplicate effects",
             ),
             (policy.fingerprint, "fingerprint"),
             (policy.expire, "expire"),

@@ -3,7 +3,6 @@
 use std::{fmt, sync::Arc};
 
 use idem_client::MessageId;
-use serde::Deserialize;
 
 use crate::{Error, Message, policy::pointer};
 
@@ -12,11 +11,8 @@ pub type IdFunction = Arc<dyn Fn(&Message) -> Option<MessageId> + Send + Sync>;
 
 /// Where the id of a message comes from.
 ///
-/// An empty text is not an id. In a configuration file: `"message-id"`, `"correlation-id"`,
-/// `"coordinates"`, `{ header = "x-order" }`, `{ payload = "/order/id" }`, `{ composite =
-/// ["correlation-id", { header = "x-step" }] }`.
-#[derive(Clone, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// An empty text is not an id.
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum IdStrategy {
     /// The sender's message id.
@@ -46,7 +42,6 @@ pub enum IdStrategy {
     /// id.
     Composite(Vec<IdStrategy>),
     /// A function of the message.
-    #[serde(skip)]
     Function(IdFunction),
 }
 
@@ -155,8 +150,7 @@ impl fmt::Display for IdStrategy {
 }
 
 /// What to do with a message that has no id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MissingId {
     /// Reject it with [`Error::MissingId`].

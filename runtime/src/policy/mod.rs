@@ -11,7 +11,6 @@ mod table;
 use std::time::Duration;
 
 use backon::ExponentialBuilder;
-use serde::Deserialize;
 
 pub use check::{LONGEST_LEASE, SHORTEST_LEASE};
 pub use identity::{IdFunction, IdStrategy, MissingId};
@@ -88,8 +87,7 @@ impl Default for Policy {
 }
 
 /// When the claim is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Style {
     /// Before the handler: the handler does not run for a duplicate.
@@ -100,8 +98,7 @@ pub enum Style {
 }
 
 /// What to do with a duplicate, besides acknowledging it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnDuplicate {
     /// Nothing.
@@ -114,8 +111,7 @@ pub enum OnDuplicate {
 }
 
 /// Where processed messages are remembered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Store {
     /// In the database: each message takes effect exactly once.
@@ -127,8 +123,7 @@ pub enum Store {
 }
 
 /// The isolation level of the transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Isolation {
     /// The default of the session.

@@ -1,8 +1,4 @@
-//! The rules for all destinations, from code or from a file.
-
-use std::collections::BTreeMap;
-
-use serde::Deserialize;
+//! The rules for all destinations.
 
 use super::{Rule, Table, pattern::Pattern};
 use crate::Error;
@@ -26,23 +22,9 @@ use crate::Error;
 /// # Ok::<(), idem_runtime::Error>(())
 /// ```
 ///
-/// The same in a file, here in TOML. A name that ends with `*` is a prefix:
-///
-/// ```toml
-/// [default]
-/// on-duplicate = "log"
-///
-/// [destinations."orders.*"]
-/// retention = "30 days"
-///
-/// [destinations."orders.reserve"]
-/// style = "reactive"
-/// ```
-///
 /// [`IdemBuilder::build`](crate::process::IdemBuilder::build) checks the rules and rejects rules
 /// that contradict each other.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(from = "File")]
+#[derive(Clone, Debug, Default)]
 #[must_use = "policies do nothing until an `Idem` is built with them"]
 pub struct Policies {
     default: Rule,
@@ -81,32 +63,6 @@ impl Policies {
             }
         }
         Table::new(&self.default, self.rules)
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct File {
-    #[serde(default)]
-    default: Rule,
-    #[serde(default)]
-    destinations: BTreeMap<String, Rule>,
-}
-
-impl From<File> for Policies {
-    fn from(file: File) -> Self {
-        let pattern = |name: String| match name.strip_suffix('*') {
-            Some(prefix) => Pattern::Prefix(prefix.to_owned()),
-            None => Pattern::Exact(name),
-        };
-        Self {
-            default: file.default,
-            rules: file
-                .destinations
-                .into_iter()
-                .map(|(name, rule)| (pattern(name), rule))
-                .collect(),
-        }
     }
 }
 
@@ -186,91 +142,52 @@ mod tests {
     }
 
     #[test]
-    fn file_can_set_every_member() {
-        let policies: Policies = toml::from_str(
-            r#"
-            [default]
-            style = "eager"
-            id = "message-id"
-            missing-id = "reject"
-            on-duplicate = "acknowledge"
-            store = "database"
-            retention = "7 days"
-            memory-capacity = 1000
-            memory-ttl = "1h 30m"
-            wait = true
-            fingerprint = true
-            expire = true
-            isolation = "repeatable-read"
-            retry = { max-attempts = 3, base = "10ms", cap = "1s" }
-
-            [destinations."orders.*"]
-            id = { composite = ["correlation-id", {header = "x-step"}, {payload = "/order/id"}] }
-            retry.base = "20ms"
-
-            [destinations."orders.reserve"]
-            id = "coordinates"
-            missing-id = "unprotected"
-            on-duplicate = "log"
-            store = "memory"
-            fingerprint = false
-            expire = false
-            isolation = "serializable"
-            "#,
-        )
-        .unwrap();
-        let table = policies.build().unwrap();
+    fn rule_can_set_every_member() {
+        let composite = IdStrategy::Composite(vec![
+            IdStrategy::CorrelationId,
+            IdStrategy::Header("x-step".into()),
+            IdStrategy::Payload("/order/id".into()),
+        ]);
+        let table = Policies::default()
+            .default_rule(|rule| {
+                rule.retention(7 * DAY)
+                    .memory_capacity(1000)
+                    .memory_ttl(DAY)
+                    .fingerprint(true)
+                    .expire(true)
+                    .isolation(Isolation::RepeatableRead)
+                    .max_attempts(3)
+            })
+            .prefix("orders.", |rule| rule.id(composite))
+            .destination("orders.reserve", |rule| {
+                rule.id(IdStrategy::Coordinates)
+                    .missing_id(MissingId::Unprotected)
+                    .store(Store::Memory)
+                    .fingerprint(false)
+                    .expire(false)
+                    .isolation(Isolation::Serializable)
+            })
+            .build()
+            .unwrap();
         let default = of(&table, "any");
-        assert_eq!(default.retention, Some(7 * DAY));
-        assert_eq!(default.memory_ttl, Some(Duration::from_secs(5400)));
         assert_eq!(
-            (default.memory_capacity, default.isolation),
-            (1000, Isolation::RepeatableRead)
+            (default.memory_capacity, default.memory_ttl),
+            (1000, Some(DAY))
         );
-        assert!(default.wait && default.fingerprint && default.expire);
-        assert_eq!(
-            (default.retry.max_attempts, default.retry.cap),
-            (3, Duration::from_secs(1))
-        );
-
+        assert_eq!(default.isolation, Isolation::RepeatableRead);
+        assert!(default.fingerprint && default.expire);
         let orders = of(&table, "orders.ship");
-        assert!(matches!(&orders.id, IdStrategy::Composite(parts) if parts.len() == 3));
         assert_eq!(
             orders.id.to_string(),
             "the correlation id and the header x-step and /order/id of the payload"
         );
-        assert_eq!(orders.retry.base, Duration::from_millis(20));
         assert_eq!(orders.retry.max_attempts, 3);
-
         let reserve = of(&table, "orders.reserve");
         assert!(matches!(reserve.id, IdStrategy::Coordinates));
         assert_eq!(reserve.missing_id, MissingId::Unprotected);
-        assert_eq!(
-            (reserve.on_duplicate, reserve.store),
-            (OnDuplicate::Log, Store::Memory)
-        );
         assert_eq!(reserve.isolation, Isolation::Serializable);
         assert!(table.of("orders.reserve").memory.is_some());
         assert!(table.of("orders.ship").memory.is_none());
-    }
-
-    #[test]
-    fn unknown_text_in_a_file_is_named_in_the_error() {
-        for (file, what) in [
-            ("[defaults]", "defaults"),
-            ("[default]\nstile = 'eager'", "stile"),
-            ("[default]\nstyle = 'lazy'", "lazy"),
-            ("[default]\nstyle = 'check-only'", "check-only"),
-            ("[default]\nretention = '7 moons'", "7 moons"),
-            ("[default]\nretention = 7", "7"),
-            ("[default]\nid = 'function'", "function"),
-            ("[default]\nid = { heder = 'x' }", "heder"),
-            ("[default.retry]\nattempts = 3", "attempts"),
-            ("[destinations.a]\n[destinations.a]", "a"),
-        ] {
-            let error = toml::from_str::<Policies>(file).unwrap_err().to_string();
-            assert!(error.contains(what), "{file}: {error}");
-        }
     }
 
     #[test]
@@ -281,7 +198,7 @@ mod tests {
         for (policies, what) in [
             (
                 memory(|rule| rule.on_duplicate(OnDuplicate::Effects)),
-                "on-duplicate effects",
+                "on_duplicate effects",
             ),
             (memory(|rule| rule.style(Style::Reactive)), "style reactive"),
             (memory(|rule| rule.fingerprint(true)), "fingerprint"),
@@ -293,8 +210,11 @@ mod tests {
             ),
             (with(|rule| rule.memory_ttl(Duration::MAX)), "ten years"),
             (with(|rule| rule.memory_capacity(0)), "capacity of a memory"),
-            (with(|rule| rule.max_attempts(0)), "max-attempts"),
-            (with(|rule| rule.backoff(2 * DAY, DAY)), "retry.base"),
+            (with(|rule| rule.max_attempts(0)), "max_attempts"),
+            (
+                with(|rule| rule.backoff(2 * DAY, DAY)),
+                "base of the back-off",
+            ),
             (
                 with(|rule| rule.id(IdStrategy::Composite(vec![]))),
                 "no parts",
@@ -334,8 +254,6 @@ mod tests {
         assert!(
             refusal(Policies::default().destination("x".repeat(256), |rule| rule)).contains("255")
         );
-        let file: Policies = toml::from_str("[destinations.'*']").unwrap();
-        assert!(refusal(file).contains("default rule"));
     }
 
     #[test]

@@ -2,19 +2,12 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, de::Error as _};
-
 use crate::policy::{IdStrategy, Isolation, MissingId, OnDuplicate, Policy, Store, Style};
 
 /// One rule of [`Policies`](crate::Policies).
 ///
 /// A member that the rule does not set comes from the next less specific rule.
-///
-/// In a configuration file the names are those of the methods, with hyphens: `on-duplicate =
-/// "log"`. Durations are texts such as `"7 days"`, `"1h 30m"` or `"250ms"`. An unknown name is an
-/// error.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+#[derive(Clone, Debug, Default)]
 #[must_use = "a rule does nothing until it is added to the policies"]
 pub struct Rule {
     style: Option<Style>,
@@ -22,28 +15,22 @@ pub struct Rule {
     missing_id: Option<MissingId>,
     on_duplicate: Option<OnDuplicate>,
     store: Option<Store>,
-    #[serde(deserialize_with = "duration")]
     retention: Option<Duration>,
     memory_capacity: Option<u64>,
-    #[serde(deserialize_with = "duration")]
     memory_ttl: Option<Duration>,
     wait: Option<bool>,
     fingerprint: Option<bool>,
     expire: Option<bool>,
     isolation: Option<Isolation>,
-    #[serde(deserialize_with = "duration")]
     lease: Option<Duration>,
     count_attempts: Option<bool>,
     retry: RetryRule,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct RetryRule {
     max_attempts: Option<u32>,
-    #[serde(deserialize_with = "duration")]
     base: Option<Duration>,
-    #[serde(deserialize_with = "duration")]
     cap: Option<Duration>,
 }
 
@@ -144,14 +131,13 @@ impl Rule {
     }
 
     /// Sets how often a message is tried before it is returned to its broker, including the first
-    /// attempt; `retry.max-attempts` in a file.
+    /// attempt.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.retry.max_attempts = Some(attempts);
         self
     }
 
-    /// Sets the delay before the second attempt, and the longest delay; `retry.base` and
-    /// `retry.cap` in a file.
+    /// Sets the delay before the second attempt, and the longest delay.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         self.retry.base = Some(base);
         self.retry.cap = Some(cap);
@@ -189,14 +175,4 @@ impl Rule {
     pub(crate) fn has_retention(&self) -> bool {
         self.retention.is_some()
     }
-}
-
-/// Parses a text such as "7 days".
-fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    humantime::parse_duration(&text).map(Some).map_err(|error| {
-        D::Error::custom(format!(
-            "{text:?} is not a duration such as \"7 days\" or \"250ms\": {error}"
-        ))
-    })
 }

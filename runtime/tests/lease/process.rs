@@ -12,7 +12,7 @@ use std::{
 use deadpool_postgres::{Manager, Object, Pool, PoolError};
 use idem_client::{Effect, ErrorKind, deadletters::list};
 use idem_runtime::{
-    Consumer, Error, Handled, HandlerError, Idem, Message, Processed, Settlement, Tx,
+    Consumer, Error, Handled, HandlerError, Idem, Message, Policies, Processed, Settlement, Tx,
     lease::LeaseContext,
     policy::{IdStrategy, OnDuplicate, Rule, Store},
 };
@@ -396,12 +396,11 @@ async fn leased_handler_holds_no_connection() {
 #[tokio::test]
 async fn policy_sets_the_lease_and_rejects_invalid_ones() {
     let fixture = Fixture::new().await;
-    let file =
-        "[default]\nlease = '90s'\n[destinations.'lease.*']\nlease = '5m'\ncount-attempts = true";
-    let idem = Idem::builder()
-        .policies(toml::from_str(file).unwrap())
-        .build()
-        .unwrap();
+    let minutes = |n: u64| Duration::from_secs(60 * n);
+    let policies = Policies::default()
+        .default_rule(|rule| rule.lease(minutes(1)))
+        .prefix("lease.", |rule| rule.lease(minutes(5)).count_attempts(true));
+    let idem = Idem::builder().policies(policies).build().unwrap();
     let message = message();
     let processed = idem.process_leased(
         &fixture.pool,
@@ -414,15 +413,16 @@ async fn policy_sets_the_lease_and_rejects_invalid_ones() {
     );
     assert!(is_new(&processed.await));
 
-    for wrong in [
-        "lease = '1ms'",
-        "lease = '2 days'",
-        "count-attempts = true\nfingerprint = true",
-        "count-attempts = true\nstore = 'memory'",
-    ] {
-        let policies = toml::from_str(&format!("[default]\n{wrong}")).unwrap();
+    let wrong: [fn(Rule) -> Rule; 4] = [
+        |rule| rule.lease(Duration::from_millis(1)),
+        |rule| rule.lease(Duration::from_secs(2 * 86_400)),
+        |rule| rule.count_attempts(true).fingerprint(true),
+        |rule| rule.count_attempts(true).store(Store::Memory),
+    ];
+    for rule in wrong {
+        let policies = Policies::default().default_rule(rule);
         let error = Idem::builder().policies(policies).build().unwrap_err();
-        assert!(error.to_string().contains("lease"), "{wrong}: {error}");
+        assert!(error.to_string().contains("lease"), "{error}");
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{
 
 use deadpool_postgres::Pool;
 use idem_client::Effect;
-use idem_runtime::{HandlerError, Idem, Message, Policies, Processed, Tx};
+use idem_runtime::{HandlerError, Idem, Message, Policies, Processed, Tx, policy::Rule};
 use idem_testkit::Database;
 use serde_json::json;
 use tokio_postgres::{Client, types::Type};
@@ -15,7 +15,8 @@ use tokio_postgres::{Client, types::Type};
 pub struct Fixture {
     pub pool: Pool,
     pub client: Client,
-    database: Database,
+    /// Dropped last: it removes the database.
+    _database: Database,
     /// The number of handler runs.
     pub calls: Arc<AtomicU32>,
 }
@@ -31,13 +32,9 @@ impl Fixture {
         Self {
             pool: database.pool(8),
             client,
-            database,
+            _database: database,
             calls: Arc::default(),
         }
-    }
-
-    pub fn pool_of(&self, size: usize) -> Pool {
-        self.database.pool(size)
     }
 
     pub async fn process(
@@ -104,8 +101,12 @@ pub async fn note(tx: Tx, message: Message) -> Result<Vec<Effect>, HandlerError>
     )?])
 }
 
-pub fn idem(policies: &str) -> Idem {
-    let policies: Policies = toml::from_str(policies).unwrap();
+/// Returns an `Idem` with this rule for all destinations.
+pub fn idem(rule: impl FnOnce(Rule) -> Rule) -> Idem {
+    with(Policies::default().default_rule(rule))
+}
+
+pub fn with(policies: Policies) -> Idem {
     Idem::builder().policies(policies).build().unwrap()
 }
 

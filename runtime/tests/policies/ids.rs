@@ -1,7 +1,10 @@
 //! Tests of id strategies, which determine the id of a claim from the message.
 
 use idem_client::{ErrorKind, MessageId};
-use idem_runtime::{Error, Idem, Message, Policies, Settlement, policy::IdStrategy};
+use idem_runtime::{
+    Error, Idem, Message, Policies, Settlement,
+    policy::{IdStrategy, MissingId},
+};
 use uuid::Uuid;
 
 use crate::fixtures::{Fixture, idem, is_duplicate, is_new, message};
@@ -9,7 +12,7 @@ use crate::fixtures::{Fixture, idem, is_duplicate, is_new, message};
 #[tokio::test]
 async fn messages_with_equal_business_ids_are_duplicates() {
     let fixture = Fixture::new().await;
-    let idem = idem("[destinations.orders]\nid = { payload = '/order/id' }");
+    let idem = idem(|rule| rule.id(IdStrategy::Payload("/order/id".into())));
     let first = Message::new("orders", r#"{"order": {"id": 4711}}"#).with_message_id("m-1");
     let again =
         Message::new("orders", r#"{"order": {"id": "4711", "n": 2}}"#).with_message_id("m-2");
@@ -23,7 +26,10 @@ async fn messages_with_equal_business_ids_are_duplicates() {
 #[tokio::test]
 async fn composite_id_keeps_the_borders_of_its_parts() {
     let fixture = Fixture::new().await;
-    let idem = idem("[default]\nid = { composite = ['correlation-id', { header = 'step' }] }");
+    let idem = idem(|rule| {
+        let step = IdStrategy::Header("step".into());
+        rule.id(IdStrategy::Composite(vec![IdStrategy::CorrelationId, step]))
+    });
     let with = |correlation: &str, step: &str| {
         Message::new("tests", "{}")
             .with_correlation_id(correlation)
@@ -61,7 +67,7 @@ async fn uuid_of_an_id_function_equals_its_text_form() {
 #[tokio::test]
 async fn missing_id_error_names_destination_and_header() {
     let fixture = Fixture::new().await;
-    let idem = idem("[default]\nid = { header = 'x-order' }");
+    let idem = idem(|rule| rule.id(IdStrategy::Header("x-order".into())));
     let error = fixture.process(&idem, &message("m")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MissingId);
     let text = error.to_string();
@@ -76,7 +82,7 @@ async fn missing_id_error_names_destination_and_header() {
 #[tokio::test]
 async fn unprotected_message_takes_effect_each_time() {
     let fixture = Fixture::new().await;
-    let idem = idem("[default]\nmissing-id = 'unprotected'");
+    let idem = idem(|rule| rule.missing_id(MissingId::Unprotected));
     let bare = Message::new("tests", "{}");
     for _ in 0..2 {
         let processed = fixture.process(&idem, &bare).await.unwrap();
@@ -92,7 +98,10 @@ async fn unprotected_message_takes_effect_each_time() {
 #[tokio::test]
 async fn invalid_id_fails_even_with_missing_id_unprotected() {
     let fixture = Fixture::new().await;
-    let idem = idem("[default]\nid = { payload = '/id' }\nmissing-id = 'unprotected'");
+    let idem = idem(|rule| {
+        rule.id(IdStrategy::Payload("/id".into()))
+            .missing_id(MissingId::Unprotected)
+    });
     for (payload, is_invalid) in [
         (r#"{"id": 1.5}"#.to_owned(), true),
         (format!(r#"{{"id": "{}"}}"#, "x".repeat(1025)), true),

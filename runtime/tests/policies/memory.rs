@@ -1,19 +1,24 @@
 //! Tests of policies that remember messages in the memory of the process.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
 };
 
 use idem_client::ErrorKind;
-use idem_runtime::{Handled, Idem, Message, Processed, Tx};
+use idem_runtime::{Handled, Idem, Message, Processed, Tx, policy::Store};
 use idem_testkit::{in_time, until};
 use tokio::sync::{Notify, mpsc};
 
 use crate::fixtures::{Fixture, idem, is_duplicate, is_new, message, note};
 
+const SHORT: Duration = Duration::from_millis(50);
+
 fn in_memory() -> Idem {
-    idem("[default]\nstore = 'memory'")
+    idem(|rule| rule.store(Store::Memory))
 }
 
 #[tokio::test]
@@ -173,7 +178,7 @@ async fn concurrent_duplicate_runs_after_the_first_is_cancelled() {
 #[tokio::test]
 async fn concurrent_duplicate_without_wait_is_in_progress() {
     let fixture = Fixture::new().await;
-    let idem = idem("[default]\nstore = 'memory'\nwait = false");
+    let idem = idem(|rule| rule.store(Store::Memory).wait(false));
     let held = held(&fixture, &idem, false).await;
     let processed = fixture.process(&idem, &message("a")).await.unwrap();
     assert_eq!(processed, Processed::InProgress);
@@ -186,7 +191,11 @@ async fn concurrent_duplicate_without_wait_is_in_progress() {
 #[tokio::test]
 async fn memory_ttl_limits_the_memory() {
     let fixture = Fixture::new().await;
-    let idem = idem("[default]\nstore = 'memory'\nmemory-ttl = '50ms'\nretention = '7 days'");
+    let idem = idem(|rule| {
+        rule.store(Store::Memory)
+            .memory_ttl(SHORT)
+            .retention(Duration::from_secs(3600))
+    });
     assert!(is_new(&fixture.process(&idem, &message("a")).await));
     until("the message is forgotten", async || {
         is_new(&fixture.process(&idem, &message("a")).await)
@@ -197,7 +206,7 @@ async fn memory_ttl_limits_the_memory() {
 #[tokio::test]
 async fn memory_capacity_limits_the_memory() {
     let fixture = Fixture::new().await;
-    let idem = idem("[default]\nstore = 'memory'\nmemory-capacity = 2");
+    let idem = idem(|rule| rule.store(Store::Memory).memory_capacity(2));
     for id in ["a", "b", "c"] {
         assert!(is_new(&fixture.process(&idem, &message(id)).await));
     }
@@ -211,7 +220,7 @@ async fn memory_capacity_limits_the_memory() {
 #[tokio::test]
 async fn memory_ttl_defaults_to_the_retention() {
     let fixture = Fixture::new().await;
-    let idem = idem("[default]\nstore = 'memory'\nretention = '50ms'");
+    let idem = idem(|rule| rule.store(Store::Memory).retention(SHORT));
     assert!(is_new(&fixture.process(&idem, &message("a")).await));
     until("the message is forgotten", async || {
         is_new(&fixture.process(&idem, &message("a")).await)

@@ -3,17 +3,19 @@
 use std::time::Duration;
 
 use idem_client::{Destination, MessageId, admin::forget};
-use idem_runtime::{Idem, Message, Policies};
+use idem_runtime::{
+    Idem, Message, Policies,
+    policy::{OnDuplicate, Rule},
+};
 use idem_testkit::until;
 
 use crate::fixtures::{Fixture, is_duplicate, is_new, message};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn remembering(policies: &str) -> Idem {
-    let policies: Policies = toml::from_str(policies).unwrap();
+fn remembering(rule: impl FnOnce(Rule) -> Rule) -> Idem {
     Idem::builder()
-        .policies(policies)
+        .policies(Policies::default().default_rule(rule))
         .remember_duplicates(100, HOUR)
         .build()
         .unwrap()
@@ -30,7 +32,7 @@ async fn free(fixture: &Fixture, id: &str) -> bool {
 #[tokio::test]
 async fn remembered_duplicate_does_not_reach_the_database() {
     let fixture = Fixture::new().await;
-    let idem = remembering("");
+    let idem = remembering(|rule| rule);
     assert!(is_new(&fixture.process(&idem, &message("a")).await));
     // The claim is removed from the database, so only the memory of the process can detect the
     // duplicate.
@@ -44,7 +46,7 @@ async fn remembered_duplicate_does_not_reach_the_database() {
 #[tokio::test]
 async fn duplicate_found_in_the_database_is_remembered() {
     let fixture = Fixture::new().await;
-    let idem = remembering("");
+    let idem = remembering(|rule| rule);
     assert!(is_new(&fixture.process(&Idem::new(), &message("a")).await));
     assert!(is_duplicate(&fixture.process(&idem, &message("a")).await));
     assert!(free(&fixture, "a").await);
@@ -55,7 +57,7 @@ async fn duplicate_found_in_the_database_is_remembered() {
 #[tokio::test]
 async fn failed_message_is_not_remembered() {
     let fixture = Fixture::new().await;
-    let idem = remembering("");
+    let idem = remembering(|rule| rule);
     let failed = idem
         .process(&fixture.pool, &message("a"), async |_, _: Message| {
             Err("temporary failure".into())
@@ -67,23 +69,24 @@ async fn failed_message_is_not_remembered() {
 
 #[tokio::test]
 async fn memory_is_skipped_if_the_policy_needs_the_database() {
-    for policy in [
-        "on-duplicate = 'effects'",
-        "fingerprint = true",
-        "expire = true",
-    ] {
+    let rules: [fn(Rule) -> Rule; 3] = [
+        |rule| rule.on_duplicate(OnDuplicate::Effects),
+        |rule| rule.fingerprint(true),
+        |rule| rule.expire(true),
+    ];
+    for (number, rule) in rules.into_iter().enumerate() {
         let fixture = Fixture::new().await;
-        let idem = remembering(&format!("[default]\n{policy}"));
+        let idem = remembering(rule);
         for _ in 0..2 {
             assert!(
                 is_new(&fixture.process(&idem, &message("a")).await),
-                "{policy}"
+                "rule {number}"
             );
             assert!(
                 is_duplicate(&fixture.process(&idem, &message("a")).await),
-                "{policy}"
+                "rule {number}"
             );
-            assert!(free(&fixture, "a").await, "{policy}");
+            assert!(free(&fixture, "a").await, "rule {number}");
         }
     }
 }

@@ -10,10 +10,13 @@ use std::{
 
 use idem_client::{Destination, RecordedEffect};
 use idem_runtime::{
-    Error, HandlerError, Idem, Message, Policies, Processed, Settlement, policy::OnDuplicate,
+    Error, HandlerError, Idem, Message, Policies, Processed, Settlement,
+    policy::{IdStrategy, OnDuplicate},
 };
 
-use crate::fixtures::{Fixture, is_duplicate, is_new, message};
+use crate::fixtures::{Fixture, is_duplicate, is_new, message, with};
+
+const DAY: Duration = Duration::from_secs(86_400);
 
 fn of(destination: &str) -> Message {
     message("m").with_destination(Destination::new(destination).unwrap())
@@ -22,9 +25,10 @@ fn of(destination: &str) -> Message {
 #[tokio::test]
 async fn each_destination_has_its_own_policy() {
     let fixture = Fixture::new().await;
-    let idem = crate::fixtures::idem(
-        "[destinations.'orders.*']\nid = 'correlation-id'\n\
-         [destinations.'orders.plain']\nid = 'message-id'",
+    let idem = with(
+        Policies::default()
+            .prefix("orders.", |rule| rule.id(IdStrategy::CorrelationId))
+            .destination("orders.plain", |rule| rule.id(IdStrategy::MessageId)),
     );
     assert!(is_new(&fixture.process(&idem, &of("billing")).await));
     assert!(is_new(&fixture.process(&idem, &of("orders.plain")).await));
@@ -40,11 +44,12 @@ async fn each_destination_has_its_own_policy() {
 #[tokio::test]
 async fn configure_sets_retentions_in_the_database() {
     let fixture = Fixture::new().await;
-    let idem = crate::fixtures::idem(
-        "[destinations.'orders.*']\nretention = '30 days'\n\
-         [destinations.'orders.reserve']\nwait = true\n\
-         [destinations.telemetry]\nretention = '30 minutes'\n\
-         [destinations.plain]\nwait = true",
+    let idem = with(
+        Policies::default()
+            .prefix("orders.", |rule| rule.retention(30 * DAY))
+            .destination("orders.reserve", |rule| rule.wait(true))
+            .destination("telemetry", |rule| rule.retention(DAY / 48))
+            .destination("plain", |rule| rule.wait(true)),
     );
     assert!(is_new(&fixture.process(&idem, &of("orders.reserve")).await));
     let configured = idem.configure(&fixture.client).await.unwrap();
@@ -87,7 +92,7 @@ async fn configure_sets_retentions_in_the_database() {
 #[tokio::test]
 async fn configure_fails_for_a_retention_above_all_rings() {
     let fixture = Fixture::new().await;
-    let idem = crate::fixtures::idem("[destinations.tests]\nretention = '400 days'");
+    let idem = with(Policies::default().destination("tests", |rule| rule.retention(400 * DAY)));
     let error = idem
         .configure(&fixture.client)
         .await

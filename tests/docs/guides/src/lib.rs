@@ -11,10 +11,9 @@ use idem_kafka::*;
 use idem_nats::*;
 use idem_rabbitmq::*;
 use idem_runtime::{
-    Error, consumer::*, extractor::extract_with, filter::Filter, handler::*, layer::*, policy::*,
-    relay::*, transport::TransportError, *,
+    Error, consumer::*, extractor::extract_with, filter::Filter, handler::*, policy::*, relay::*,
+    transport::TransportError, *,
 };
-use tower::ServiceBuilder;
 
 /// The values that the examples use without creating them.
 pub struct Given {
