@@ -47,7 +47,7 @@ const OF_RELAYS: &[&str] = &[
 /// The oldest SQL version that has all functions of this client. A newer version keeps the
 /// functions that older clients use, so increase this version only when the client begins to use a
 /// new function or argument.
-const OLDEST_SQL: &str = "0.3.0";
+const OLDEST_SQL: &str = "0.4.0";
 
 const LOOK: &str = "
     SELECT pg_catalog.current_database()::text,

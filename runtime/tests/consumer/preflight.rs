@@ -118,7 +118,7 @@ async fn older_sql_version_is_reported_with_both_versions() {
     let words = [
         "58000: ",
         "0.0.9",
-        "0.3.0",
+        "0.4.0",
         "client",
         "ALTER EXTENSION idem UPDATE",
     ];

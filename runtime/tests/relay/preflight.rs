@@ -51,7 +51,7 @@ async fn older_sql_is_named_with_both_versions() {
     let words = [
         "58000: ",
         "0.0.9",
-        "0.3.0",
+        "0.4.0",
         "client",
         "ALTER EXTENSION idem UPDATE",
     ];
