@@ -1,6 +1,7 @@
-"""The functions of idem in the transaction of a connection."""
+"""The functions of idem in the transaction of a connection.
 
-# make_async.py writes this file.
+`make_sync.py` writes `idem.py` from `async_idem.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from .effects import Effect, Effects, RecordedEffect
-from .executors import async_executor, run_async
+from .executors import async_executor, async_run
 from .external_calls import Begun, ExternalCall
 from .ids import MessageId
 from .leases import DEFAULT_LEASE, Acquired, Held
@@ -26,9 +27,12 @@ class AsyncIdem:
     """idem's functions on a connection, cursor or session in whose transaction the work is done.
 
     It never begins, commits, rolls back or retries. Every method raises IdemError for an error of
-    the server. Accepts a connection of
-    asyncpg, an AsyncConnection or AsyncCursor of psycopg, and an AsyncConnection or AsyncSession
-    of SQLAlchemy.
+    the server.
+
+    - `Idem` accepts a connection or cursor of psycopg, a Connection or Session of SQLAlchemy, and
+      the connection of Django.
+    - `AsyncIdem` accepts a connection of asyncpg, an AsyncConnection or AsyncCursor of psycopg, and
+      an AsyncConnection or AsyncSession of SQLAlchemy.
     """
 
     def __init__(self, connection: Any) -> None:
@@ -36,7 +40,7 @@ class AsyncIdem:
 
     async def run(self, statement: Statement[T]) -> T:
         """Executes a statement of `idem_pg.statements`."""
-        return await run_async(self._execute, statement)
+        return await async_run(self._execute, statement)
 
     async def claim(
         self,

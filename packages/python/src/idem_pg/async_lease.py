@@ -1,10 +1,10 @@
-"""Leases with renewal in the background."""
+"""Leases with renewal in the background.
 
-# make_async.py writes this file.
+`make_sync.py` writes `lease.py` from `async_lease.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
@@ -19,6 +19,7 @@ from .ids import MessageId
 from .lease_rules import LOST, SHORT_LOCK_TIMEOUT, Completion, Ending, ending_of
 from .leases import DEFAULT_LEASE, Exhausted, Held
 from .once import (
+    AsyncCall,
     AsyncQuery,
     CallNotDoneError,
     CallRefusedError,
@@ -29,7 +30,12 @@ from .once import (
     unknown_of,
 )
 from .outcomes import Dead, Duplicate, InProgress
-from .transactions import AsyncTransactions, async_short_transaction, async_transactions
+from .transactions import (
+    AsyncTransactions,
+    AsyncWork,
+    async_short_transaction,
+    async_transactions,
+)
 
 
 async def async_lease(
@@ -37,7 +43,8 @@ async def async_lease(
 ) -> AsyncLease | Exhausted | Duplicate | InProgress | Dead:
     """Acquires the lease of a message, in a transaction of its own.
 
-    `source` opens transactions: see `async_transactions`. A lost connection is retried.
+    `source` opens transactions: see `transactions` and `async_transactions`. A lost
+    connection is retried.
     """
     opened = async_transactions(source)
     acquired = await async_short_transaction(
@@ -47,7 +54,7 @@ async def async_lease(
 
 
 class AsyncLease:
-    """A lease that is renewed in the background while the `async with` block runs.
+    """A lease that is renewed in the background while its block runs.
 
     The normal end of the block completes the message, in a transaction of its own: the lease
     becomes the claim, and the effects of `record` are recorded. After an exception the message is
@@ -96,7 +103,7 @@ class AsyncLease:
         self,
         step: str,
         request: Any,
-        call: Callable[[str], Awaitable[Any]],
+        call: AsyncCall,
         *,
         on_unknown: OnUnknown | AsyncQuery,
     ) -> Any:
@@ -228,7 +235,7 @@ class AsyncLease:
     async def _is_claimed(self, idem: AsyncIdem) -> bool:
         return await idem.is_claimed(self.held.message_id, self.held.destination)
 
-    async def _run(self, work: Callable[[AsyncIdem], Awaitable[Any]]) -> Any:
+    async def _run(self, work: AsyncWork[Any]) -> Any:
         return await async_short_transaction(self._transactions, work)
 
     def _or_lost(self, error: IdemError) -> Exception:

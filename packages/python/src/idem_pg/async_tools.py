@@ -1,14 +1,15 @@
 """A decorator for tools of AI agents and for other functions with an effect outside.
 
 A model, a framework or a network repeats the call of a tool. `once` makes the call once for each
-id, and returns the recorded result to every repeated call."""
+id, and returns the recorded result to every repeated call.
 
-# make_async.py writes this file.
+`make_sync.py` writes `tools.py` from `async_tools.py`.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
@@ -18,7 +19,7 @@ from .errors import IdemError
 from .leases import DEFAULT_LEASE, Exhausted
 from .once import AsyncQuery, CallRefusedError, OnUnknown, UnknownResultError
 from .outcomes import Duplicate
-from .tool_rules import STEP, Tool, ToolCall, mismatch, not_leased, not_recorded
+from .tool_rules import STEP, AsyncFunction, AsyncTool, ToolCall, mismatch, not_leased, not_recorded
 from .transactions import AsyncTransactions, async_short_transaction, async_transactions
 
 P = ParamSpec("P")
@@ -34,10 +35,10 @@ def async_once(
     key: str | None = None,
     ignore: Collection[str] = (),
     lease_for: timedelta = DEFAULT_LEASE,
-) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
+) -> Callable[[AsyncFunction[P, T]], AsyncFunction[P, T]]:
     """Makes each call of a function once.
 
-    - `source` opens transactions: see `async_transactions`.
+    - `source` opens transactions: see `transactions` and `async_transactions`.
     - `id` is the name of the parameter with the id of the call, for example the id that the model
       gave to its tool call. Calls with the same id are the same call.
     - `on_unknown` decides what happens after a process died in the middle of a call.
@@ -51,10 +52,8 @@ def async_once(
     """
     opened = async_transactions(source)
 
-    def decorate(
-        function: Callable[P, Coroutine[Any, Any, T]],
-    ) -> Callable[P, Coroutine[Any, Any, T]]:
-        tool = Tool(function, id, key, ignore, is_asynchronous=True)
+    def decorate(function: AsyncFunction[P, T]) -> AsyncFunction[P, T]:
+        tool = AsyncTool(function, id, key, ignore)
 
         @functools.wraps(function)
         async def called(*args: P.args, **options: P.kwargs) -> Any:

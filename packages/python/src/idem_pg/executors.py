@@ -193,7 +193,7 @@ def run(execute: Execute, statement: Statement[T]) -> T:
     return statement.decode(rows)
 
 
-async def run_async(execute: AsyncExecute, statement: Statement[T]) -> T:
+async def async_run(execute: AsyncExecute, statement: Statement[T]) -> T:
     """Executes a statement. Raises IdemError for an error of the server."""
     try:
         rows = await execute(statement.sql, statement.parameters)

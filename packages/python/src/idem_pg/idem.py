@@ -1,6 +1,6 @@
 """The functions of idem in the transaction of a connection.
 
-`make_async.py` writes `async_idem.py` from this file.
+`make_sync.py` writes `idem.py` from `async_idem.py`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,12 @@ class Idem:
     """idem's functions on a connection, cursor or session in whose transaction the work is done.
 
     It never begins, commits, rolls back or retries. Every method raises IdemError for an error of
-    the server. Accepts a connection or
-    cursor of psycopg, a Connection or Session of SQLAlchemy, and the connection of Django.
+    the server.
+
+    - `Idem` accepts a connection or cursor of psycopg, a Connection or Session of SQLAlchemy, and
+      the connection of Django.
+    - `AsyncIdem` accepts a connection of asyncpg, an AsyncConnection or AsyncCursor of psycopg, and
+      an AsyncConnection or AsyncSession of SQLAlchemy.
     """
 
     def __init__(self, connection: Any) -> None:

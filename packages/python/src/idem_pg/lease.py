@@ -1,11 +1,10 @@
 """Leases with renewal in the background.
 
-`make_async.py` writes `async_lease.py` from this file.
+`make_sync.py` writes `lease.py` from `async_lease.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
@@ -19,6 +18,7 @@ from .ids import MessageId
 from .lease_rules import LOST, SHORT_LOCK_TIMEOUT, Completion, Ending, ending_of
 from .leases import DEFAULT_LEASE, Exhausted, Held
 from .once import (
+    Call,
     CallNotDoneError,
     CallRefusedError,
     OnUnknown,
@@ -30,7 +30,12 @@ from .once import (
 )
 from .outcomes import Dead, Duplicate, InProgress
 from .renewal import Renewal
-from .transactions import Transactions, short_transaction, transactions
+from .transactions import (
+    Transactions,
+    Work,
+    short_transaction,
+    transactions,
+)
 
 
 def lease(
@@ -38,7 +43,8 @@ def lease(
 ) -> Lease | Exhausted | Duplicate | InProgress | Dead:
     """Acquires the lease of a message, in a transaction of its own.
 
-    `source` opens transactions: see `transactions`. A lost connection is retried.
+    `source` opens transactions: see `transactions` and `async_transactions`. A lost
+    connection is retried.
     """
     opened = transactions(source)
     acquired = short_transaction(
@@ -48,7 +54,7 @@ def lease(
 
 
 class Lease:
-    """A lease that is renewed in the background while the `with` block runs.
+    """A lease that is renewed in the background while its block runs.
 
     The normal end of the block completes the message, in a transaction of its own: the lease
     becomes the claim, and the effects of `record` are recorded. After an exception the message is
@@ -97,7 +103,7 @@ class Lease:
         self,
         step: str,
         request: Any,
-        call: Callable[[str], Any],
+        call: Call,
         *,
         on_unknown: OnUnknown | Query,
     ) -> Any:
@@ -227,7 +233,7 @@ class Lease:
     def _is_claimed(self, idem: Idem) -> bool:
         return idem.is_claimed(self.held.message_id, self.held.destination)
 
-    def _run(self, work: Callable[[Idem], Any]) -> Any:
+    def _run(self, work: Work[Any]) -> Any:
         return short_transaction(self._transactions, work)
 
     def _or_lost(self, error: IdemError) -> Exception:

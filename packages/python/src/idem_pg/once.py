@@ -40,6 +40,8 @@ class Found:
     response: Any
 
 
+Call = Callable[[str], Any]
+AsyncCall = Callable[[str], Awaitable[Any]]
 Query = Callable[[UnknownCall], Found | None]
 AsyncQuery = Callable[[UnknownCall], Awaitable[Found | None]]
 

@@ -3,7 +3,7 @@
 A model, a framework or a network repeats the call of a tool. `once` makes the call once for each
 id, and returns the recorded result to every repeated call.
 
-`make_async.py` writes `async_tools.py` from this file.
+`make_sync.py` writes `tools.py` from `async_tools.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .lease import Lease, lease
 from .leases import DEFAULT_LEASE, Exhausted
 from .once import CallRefusedError, OnUnknown, Query, UnknownResultError
 from .outcomes import Duplicate
-from .tool_rules import STEP, Tool, ToolCall, mismatch, not_leased, not_recorded
+from .tool_rules import STEP, Function, Tool, ToolCall, mismatch, not_leased, not_recorded
 from .transactions import Transactions, short_transaction, transactions
 
 P = ParamSpec("P")
@@ -35,10 +35,10 @@ def once(
     key: str | None = None,
     ignore: Collection[str] = (),
     lease_for: timedelta = DEFAULT_LEASE,
-) -> Callable[[Callable[P, T]], Callable[P, T]]:
+) -> Callable[[Function[P, T]], Function[P, T]]:
     """Makes each call of a function once.
 
-    - `source` opens transactions: see `transactions`.
+    - `source` opens transactions: see `transactions` and `async_transactions`.
     - `id` is the name of the parameter with the id of the call, for example the id that the model
       gave to its tool call. Calls with the same id are the same call.
     - `on_unknown` decides what happens after a process died in the middle of a call.
@@ -52,8 +52,8 @@ def once(
     """
     opened = transactions(source)
 
-    def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        tool = Tool(function, id, key, ignore, is_asynchronous=False)
+    def decorate(function: Function[P, T]) -> Function[P, T]:
+        tool = Tool(function, id, key, ignore)
 
         @functools.wraps(function)
         def called(*args: P.args, **options: P.kwargs) -> Any:

@@ -30,6 +30,8 @@ from .lease_rules import RENEWAL_THREAD
 T = TypeVar("T")
 Transactions = Callable[[], AbstractContextManager[Any]]
 AsyncTransactions = Callable[[], AbstractAsyncContextManager[Any]]
+Work = Callable[[Idem], T]
+AsyncWork = Callable[[AsyncIdem], Awaitable[T]]
 
 ATTEMPTS = 6
 """The number of attempts of a short transaction whose connection is lost."""
@@ -75,7 +77,7 @@ def async_transactions(source: Any) -> AsyncTransactions:
     raise _no_source(source, "a Pool of asyncpg, an AsyncConnectionPool, an AsyncEngine")
 
 
-def short_transaction(open_transaction: Transactions, work: Callable[[Idem], T]) -> T:
+def short_transaction(open_transaction: Transactions, work: Work[T]) -> T:
     """Runs `work` in a transaction of its own, and again after a lost connection.
 
     `work` must be safe to repeat, because a commit can have succeeded although its reply was lost.
@@ -98,9 +100,7 @@ def short_transaction(open_transaction: Transactions, work: Callable[[Idem], T])
     raise AssertionError("the last delay ends the loop")
 
 
-async def async_short_transaction(
-    open_transaction: AsyncTransactions, work: Callable[[AsyncIdem], Awaitable[T]]
-) -> T:
+async def async_short_transaction(open_transaction: AsyncTransactions, work: AsyncWork[T]) -> T:
     """Runs `work` in a transaction of its own, and again after a lost connection.
 
     `work` must be safe to repeat, because a commit can have succeeded although its reply was lost.

@@ -1,6 +1,7 @@
-"""What the attempts at a request have in common, in a transaction and under a lease."""
+"""What the attempts at a request have in common, in a transaction and under a lease.
 
-# make_async.py writes this file.
+`make_sync.py` writes `attempt.py` from `async_attempt.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Processes a request under a lease, for work that cannot share a transaction."""
+"""Processes a request under a lease, for work that cannot share a transaction.
 
-# make_async.py writes this file.
+`make_sync.py` writes `leased.py` from `async_leased.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from ..async_idem import AsyncIdem
@@ -13,7 +13,7 @@ from ..errors import IdemError, LeaseLostError, LeaseNotCompletedError
 from ..executors import raise_caused
 from ..lease_rules import LOST
 from ..leases import Exhausted
-from ..once import AsyncQuery, OnUnknown
+from ..once import AsyncCall, AsyncQuery, OnUnknown
 from ..outcomes import Dead, Duplicate, InProgress
 from ..transactions import async_short_transaction
 from . import statements
@@ -36,11 +36,11 @@ class RequestLease:
         self,
         step: str,
         request: Any,
-        call: Callable[[str], Awaitable[Any]],
+        call: AsyncCall,
         *,
         on_unknown: OnUnknown | AsyncQuery,
     ) -> Any:
-        """Makes an external call once, and returns its response. See `AsyncLease.once`."""
+        """Makes an external call once, and returns its response. See `once` of the lease."""
         try:
             return await self._lease.once(step, request, call, on_unknown=on_unknown)
         except LeaseLostError:

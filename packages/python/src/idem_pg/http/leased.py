@@ -1,11 +1,10 @@
 """Processes a request under a lease, for work that cannot share a transaction.
 
-`make_async.py` writes `async_leased.py` from this file.
+`make_sync.py` writes `leased.py` from `async_leased.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from ..errors import IdemError, LeaseLostError, LeaseNotCompletedError
@@ -14,7 +13,7 @@ from ..idem import Idem
 from ..lease import Lease, lease
 from ..lease_rules import LOST
 from ..leases import Exhausted
-from ..once import OnUnknown, Query
+from ..once import Call, OnUnknown, Query
 from ..outcomes import Dead, Duplicate, InProgress
 from ..transactions import short_transaction
 from . import statements
@@ -37,11 +36,11 @@ class RequestLease:
         self,
         step: str,
         request: Any,
-        call: Callable[[str], Any],
+        call: Call,
         *,
         on_unknown: OnUnknown | Query,
     ) -> Any:
-        """Makes an external call once, and returns its response. See `Lease.once`."""
+        """Makes an external call once, and returns its response. See `once` of the lease."""
         try:
             return self._lease.once(step, request, call, on_unknown=on_unknown)
         except LeaseLostError:
