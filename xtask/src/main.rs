@@ -16,7 +16,6 @@ mod lint_language;
 mod lint_modules;
 mod package;
 mod psql;
-mod publish;
 mod server;
 mod setup;
 mod snapshot;
@@ -117,13 +116,6 @@ enum Command {
     LintLanguage,
     /// Fail when files of a published crate, or of the extension, import each other in a circle
     LintModules,
-    /// Check the crates that are published: fields, order, contents and licences. With --dry-run
-    /// also build each of them as a registry would
-    Publish {
-        /// Build each package from its packed files, and publish nothing
-        #[arg(long)]
-        dry_run: bool,
-    },
     /// Build the extension, and write the install script of a release to sql/install: it must not
     /// change any more
     Snapshot,
@@ -169,7 +161,6 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Package => package::package(&context),
         Command::LintLanguage => lint_language::lint(&context),
         Command::LintModules => lint_modules::lint(&context),
-        Command::Publish { dry_run } => publish::publish(&context, dry_run),
         Command::Snapshot => snapshot::write(&context),
     }
 }
