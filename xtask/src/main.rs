@@ -12,7 +12,6 @@ mod context;
 mod debian;
 mod demo;
 mod install_script;
-mod lint_language;
 mod lint_modules;
 mod package;
 mod psql;
@@ -112,8 +111,6 @@ enum Command {
     },
     /// Make a directory tree ready for `/`, and Debian packages of the extension and of idem-relay
     Package,
-    /// Count unclear words, long lines and long test names, and fail above the limits
-    LintLanguage,
     /// Fail when files of a published crate, or of the extension, import each other in a circle
     LintModules,
     /// Build the extension, and write the install script of a release to sql/install: it must not
@@ -159,7 +156,6 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Bench { arguments } => bench::bench(&context, &arguments),
         Command::Psql { database } => psql::psql(&context, &database),
         Command::Package => package::package(&context),
-        Command::LintLanguage => lint_language::lint(&context),
         Command::LintModules => lint_modules::lint(&context),
         Command::Snapshot => snapshot::write(&context),
     }
