@@ -2,7 +2,7 @@
 //! remembered.
 
 use crate::errors::{Error, Result};
-use crate::pg::{self, Found, Lookup, Table, condition, insert_permanently, look_again};
+use crate::pg::{self, Found, Inserter, Lookup, Table, condition, insert_permanently, look_again};
 use crate::ring::{Entered, RINGS, Ran, Ring, Rings, generation, interval, refreshed};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -183,7 +183,12 @@ fn create(name: &str, table: &Table) -> Result<()> {
         name.into_datum(),
         None,
     ];
-    insert_permanently(table, &row);
+    // Subscribers must not miss a row that other rows refer to.
+    if pg::is_published(table) {
+        Inserter::new(table).insert(&row);
+    } else {
+        insert_permanently(table, &row);
+    }
     Ok(())
 }
 

@@ -15,12 +15,14 @@ BEGIN
         -- A COPY that is still running holds a lock that conflicts with these locks.
         FOR loading IN
             SELECT c.oid FROM pg_class c
-             WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind = 'r' ORDER BY c.oid
+             WHERE c.relnamespace = 'idem'::regnamespace AND c.relkind = 'r'
+             -- A COPY locks its table and then this one.
+             ORDER BY c.relname = 'loaded_table', c.oid
         LOOP
             EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', loading);
         END LOOP;
     EXCEPTION
-        WHEN lock_not_available THEN
+        WHEN lock_not_available OR deadlock_detected THEN
             RAISE EXCEPTION 'another session writes to %', loading
                 USING ERRCODE = 'lock_not_available',
                       HINT = 'Wait until pg_restore has ended, and call the function again.';

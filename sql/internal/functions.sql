@@ -178,6 +178,11 @@ COMMENT ON FUNCTION idem.record_load(oid) IS
     'Records at once, for every session, that this transaction inserts rows into the table. Does '
     'nothing in functions with SECURITY DEFINER, such as those of idem, and in CREATE EXTENSION.';
 
+CREATE FUNCTION idem.is_aborted(tx xid8) RETURNS boolean
+LANGUAGE c AS 'MODULE_PATHNAME', 'is_aborted_wrapper';
+COMMENT ON FUNCTION idem.is_aborted(xid8) IS
+    'Returns whether the transaction was rolled back. False if the server does not know it.';
+
 CREATE FUNCTION idem.check_usable() RETURNS void
 LANGUAGE c AS 'MODULE_PATHNAME', 'check_usable_wrapper';
 COMMENT ON FUNCTION idem.check_usable() IS

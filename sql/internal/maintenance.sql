@@ -38,6 +38,7 @@ BEGIN
         RETURN idem.rotate(substr(step, 6)) IN ('opened', 'rotated', 'emptied');
     ELSIF step = 'clock' THEN
         PERFORM idem.keep_clock();
+        PERFORM idem.forget_aborted_loads();
         RETURN false;
     ELSIF step = 'pending messages' THEN
         RETURN idem.rotate_pending();

@@ -18,15 +18,16 @@ DECLARE
     loaded  text[];
     missing text;
 BEGIN
-    loaded := ARRAY(SELECT l.name FROM idem.loaded_table l
-                     WHERE pg_xact_status(l.tx) IS DISTINCT FROM 'aborted');
-    IF EXISTS (SELECT FROM unnest(loaded) n WHERE n ~ '^(inbox|call|pending|dead_letter)') THEN
+    loaded := ARRAY(SELECT l.name FROM idem.loaded_table l WHERE NOT idem.is_aborted(l.tx));
+    IF EXISTS (SELECT FROM unnest(loaded) n WHERE n ~ '^(inbox_|call_|pending_[01]$|dead_letter$)') THEN
         needed := needed || 'destination'::text;
     END IF;
     -- Rows that a person has inserted by hand into a database that is used are no restore.
     SELECT format('the rows of idem.%s', s.name) INTO missing FROM unnest(needed) AS s (name)
      WHERE NOT s.name = ANY (loaded)
-       AND (loaded && state OR NOT EXISTS (SELECT FROM idem.destination)) LIMIT 1;
+       AND (loaded && state
+            OR NOT EXISTS (SELECT FROM idem.destination UNION ALL SELECT FROM idem.outbox_row))
+     LIMIT 1;
     IF missing IS NOT NULL THEN
         RETURN missing;
     END IF;
@@ -62,6 +63,20 @@ $$;
 COMMENT ON FUNCTION idem.missing_of_restore() IS
     'Returns what a restore has not loaded yet, as far as it can be seen; null if nothing is '
     'missing.';
+
+CREATE FUNCTION idem.forget_aborted_loads() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- The trigger of the table makes every session read it again, also if no row is deleted.
+    IF EXISTS (SELECT FROM idem.loaded_table l WHERE idem.is_aborted(l.tx)) THEN
+        DELETE FROM idem.loaded_table l WHERE idem.is_aborted(l.tx);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION idem.forget_aborted_loads() IS
+    'Maintenance step: deletes the notes of loads that were rolled back. Later the server would not '
+    'know any more that they were.';
 
 CREATE FUNCTION idem.check_restore() RETURNS TABLE (check_name text, status text, detail text)
 LANGUAGE sql SET search_path = pg_catalog, pg_temp

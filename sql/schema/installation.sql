@@ -34,7 +34,7 @@ CREATE TABLE idem.loaded_table (
     CONSTRAINT loaded_table_pkey PRIMARY KEY (name, tx)
 );
 COMMENT ON TABLE  idem.loaded_table IS
-    'The tables of state that a restore has loaded since the last idem_finish_restore.';
+    'The tables that a restore has loaded since the last idem_finish_restore.';
 COMMENT ON COLUMN idem.loaded_table.tx IS 'The transaction that loaded the table.';
 CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.loaded_table
     FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();

@@ -46,7 +46,11 @@ pub fn build_variant(context: &Context, variant: Variant) -> Result<Install> {
     let _alone = context.alone()?;
     setup::do_what_is_missing(context, variant)?;
     let mut build = context.cargo(["build", "--package", "idem", "--release"]);
+    // The library is copied from there, whatever the configuration of cargo says.
     build
+        .env_remove("CARGO_BUILD_TARGET")
+        .arg("--target-dir")
+        .arg(context.target())
         .args(["--no-default-features", "--features"])
         .arg(context.feature() + variant.feature());
     let label = match variant {

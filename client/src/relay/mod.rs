@@ -128,8 +128,8 @@ pub async fn ack(
     Ok(())
 }
 
-/// Parks one effect of a batch with the reason, so that the other effects of
-/// the partition are delivered.
+/// Parks one effect of a batch with the reason, so that the other effects of the partition are
+/// delivered.
 pub async fn park(
     executor: &impl Executor,
     relay: &str,

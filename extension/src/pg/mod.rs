@@ -28,7 +28,7 @@ pub use insert::{Inserted, Inserter};
 pub use insert_many::ManyInserter;
 pub use lookup::{Found, Lookup};
 pub use now::{for_each_row, latest};
-pub use permanent::insert_permanently;
+pub use permanent::{insert_permanently, is_published};
 pub use scratch::{Home, Scratch};
 pub use settle::Settled;
 pub use subtransaction::{cached_subtransactions, in_subtransaction};
@@ -106,14 +106,31 @@ pub fn transaction_id() -> u64 {
     unsafe { pg_sys::GetTopFullTransactionId() }.value
 }
 
-/// Returns whether the transaction with this id was rolled back. Returns false if the server no
-/// longer knows.
-pub fn is_aborted(tx: u64) -> bool {
+/// What the server knows about a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Running,
+    /// Also after a crash.
+    Aborted,
+    /// Committed, or so old that the server does not know it any more, or of another cluster.
+    Ended,
+}
+
+/// Returns the status of the transaction with this id.
+pub fn transaction_status(tx: u64) -> Status {
+    // SAFETY: reads a counter in shared memory.
+    if tx >= unsafe { pg_sys::ReadNextFullTransactionId() }.value {
+        return Status::Ended; // pg_xact_status would raise an error
+    }
     let tx = [Some(pg_sys::Datum::from(tx))];
     // SAFETY: the argument of pg_xact_status is an xid8, which is passed by value, and the result
     // is text.
     let status: Option<String> = unsafe { pgrx::direct_function_call(pg_sys::pg_xact_status, &tx) };
-    status.as_deref() == Some("aborted")
+    match status.as_deref() {
+        Some("in progress") => Status::Running,
+        Some("aborted") => Status::Aborted,
+        _ => Status::Ended,
+    }
 }
 
 /// Raises an error where no `Result` can be returned.

@@ -14,23 +14,19 @@ use pgrx::pg_sys::Datum;
 
 /// Inserts a row unless its unique key is taken, like [`Inserter::insert`], and makes it
 /// permanent. Only one transaction at a time may insert into the table.
-///
-/// A row of a published table stays part of the transaction: subscribers get rows of committed
-/// transactions only, and must not miss a row that other rows refer to.
 pub fn insert_permanently(table: &Table, values: &[Option<Datum>]) -> bool {
     let mut inserter = Inserter::new(table);
     if !inserter.insert(values) {
         return false;
     }
     pause_point("insert: before permanent");
-    if !is_published(table) {
-        freeze(table, inserter.tid());
-    }
+    freeze(table, inserter.tid());
     true
 }
 
-/// Returns whether a publication of logical replication contains the inserts into the table.
-fn is_published(table: &Table) -> bool {
+/// Returns whether a publication of logical replication contains the inserts into the table. Its
+/// subscribers get rows of committed transactions only.
+pub fn is_published(table: &Table) -> bool {
     // SAFETY: the table is open; the function fills the description.
     unsafe {
         let mut publication = pg_sys::PublicationDesc::default();

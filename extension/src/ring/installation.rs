@@ -21,7 +21,7 @@ const STATE: [(&CStr, i32); 5] = [
 #[derive(Debug, Clone, Copy)]
 pub struct Installation {
     pub salt: Salt,
-    /// Whether a restore has begun to load the state and is not finished.
+    /// Whether a restore has begun to load a table and is not finished.
     pub restoring: bool,
 }
 

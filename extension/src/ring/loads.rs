@@ -12,6 +12,7 @@ use std::ffi::CStr;
 struct Load {
     table: String,
     tx: u64,
+    is_running: bool,
 }
 
 pub struct Loads(Vec<Load>);
@@ -23,29 +24,42 @@ impl Loads {
             // SAFETY: the column is text.
             let name = column(1).and_then(|d| unsafe { String::from_datum(d, false) });
             let tx = column(2).map(|d| d.value() as u64);
-            loads.extend(name.zip(tx).map(|(table, tx)| Load { table, tx }));
+            let Some((table, tx)) = name.zip(tx) else {
+                return;
+            };
+            let status = pg::transaction_status(tx);
+            if status != pg::Status::Aborted {
+                loads.push(Load {
+                    table,
+                    tx,
+                    is_running: status == pg::Status::Running,
+                });
+            }
         });
-        loads.retain(|load| !pg::is_aborted(load.tx));
         Ok(Loads(loads))
     }
 
-    /// Returns whether one transaction has loaded all tables of state, or nothing was loaded. A
-    /// restore in several transactions does not show when its last slice is loaded. pg_dump sorts
-    /// tables by name, so one transaction that has loaded the rings has loaded the slices too.
+    /// Returns whether one transaction has loaded all tables of state and has committed, or nothing
+    /// was loaded. A restore in several transactions does not show when its last slice is loaded.
+    /// pg_dump sorts tables by name, so one transaction that has loaded the rings has loaded the
+    /// slices too.
     pub fn are_complete(&self, state: &[&CStr]) -> bool {
         let Some(first) = self.0.first() else {
             return true;
         };
         let is_loaded = |name: &[u8]| self.0.iter().any(|load| load.table.as_bytes() == name);
-        self.0.iter().all(|load| load.tx == first.tx)
+        self.0
+            .iter()
+            .all(|load| load.tx == first.tx && !load.is_running)
             && state.iter().all(|name| is_loaded(name.to_bytes()))
     }
 
     /// Returns whether another load of the table changes nothing: this transaction has noted it, or
-    /// two other transactions have.
+    /// two transactions that have ended have.
     fn have(&self, table: &str, tx: u64) -> bool {
-        let mut of_table = self.0.iter().filter(|load| load.table == table);
-        of_table.clone().any(|load| load.tx == tx) || of_table.nth(1).is_some()
+        let of_table = || self.0.iter().filter(|load| load.table == table);
+        let mut ended = of_table().filter(|load| !load.is_running);
+        of_table().any(|load| load.tx == tx) || ended.nth(1).is_some()
     }
 }
 

@@ -150,6 +150,13 @@ fn record_load(loaded: Option<pg_sys::Oid>) -> Report<()> {
     Ok(ring::record_load(given(loaded, "loaded")?)?)
 }
 
+// The argument is an i64, because xid8 and int8 are the same 64 bits to the function manager.
+#[pg_extern(sql = false)]
+fn is_aborted(tx: Option<i64>) -> Report<bool> {
+    let status = pg::transaction_status(given(tx, "tx")? as u64);
+    Ok(status == pg::Status::Aborted)
+}
+
 #[pg_extern(sql = false)]
 fn check_usable() -> Report<()> {
     ring::check_version()?;

@@ -3,9 +3,9 @@
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
-use idem_testkit::{Dump, Session};
+use idem_testkit::{Dump, Session, until};
 
-use super::restore::{assert_restoring, pick};
+use super::restore::{assert_restoring, pick, start_restore};
 
 /// Each kind of table that a dump contains, by one table of the kind.
 const FIRST: &[&str] = &[
@@ -103,7 +103,7 @@ async fn i1_load_in_progress_stops_the_functions() -> Result<()> {
     Ok(())
 }
 
-/// I1, I4. Goal: a consumer that runs between CREATE EXTENSION and the first table has created
+/// I12. Goal: a consumer that runs between CREATE EXTENSION and the first table has created
 /// destinations. The load of the destinations fails then, and the restore cannot be finished.
 #[tokio::test]
 async fn i12_restore_into_a_used_database_is_not_finished() -> Result<()> {
@@ -131,7 +131,7 @@ async fn i12_restore_into_a_used_database_is_not_finished() -> Result<()> {
     Ok(())
 }
 
-/// I1, I4. Goal: a restore in several transactions is not taken for a complete one after the first
+/// I12. Goal: a restore in several transactions is not taken for a complete one after the first
 /// of them. pg_dump sorts tables by name, so the rings are loaded after all slices.
 #[tokio::test]
 async fn i12_part_of_a_restore_in_one_transaction_does_not_end_it() -> Result<()> {
@@ -189,5 +189,88 @@ async fn i12_each_dumped_table_notes_its_load() -> Result<()> {
         )
         .await?;
     ensure!(without.ends_with("|0") && without != "0|0", "{without}");
+    Ok(())
+}
+
+/// I1, I4. Goal: a restore in one transaction into a database that has the extension already keeps
+/// the functions out until its commit, also after it has loaded all tables of state.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i1_restore_in_one_transaction_ends_at_its_commit() -> Result<()> {
+    let server = server()?;
+    original(&server).await?;
+    let session = Session::superuser(&server, "original").await?;
+    session.run("CREATE TABLE last AS SELECT 1").await?;
+    let dump = Dump::of(&server, "original")?;
+    let session = Session::in_empty_database(&server, "together").await?;
+    dump.load(&server, "together", &["--section=pre-data"])?;
+    // pg_dump sorts tables by their schema, so the load of this table is the last one.
+    let holder = Session::superuser(&server, "together").await?;
+    holder.run("BEGIN; LOCK TABLE last IN SHARE MODE").await?;
+    let options = ["--section=data", "--single-transaction"];
+    let mut restore = start_restore(&server, dump.file(), "together", &options)?;
+    until("the load of the last table waits", async || {
+        let waits = "SELECT count(*) FROM pg_stat_activity
+                      WHERE datname = 'together' AND wait_event_type = 'Lock'
+                        AND query ~ '^COPY public.last'";
+        Ok(session.text(waits).await? == "1")
+    })
+    .await?;
+    assert_restoring(&session).await?;
+    holder.run("COMMIT").await?;
+    ensure!(restore.wait()?.success(), "pg_restore has failed");
+    let again = "SELECT idem_try_claim('first', 'stock')";
+    assert_eq!(session.text(again).await?, "f");
+    Ok(())
+}
+
+/// I12. Goal: maintenance forgets a load that was rolled back. After a long time the server would
+/// not know its transaction any more, and the load would count.
+#[tokio::test]
+async fn i12_load_that_rolled_back_is_forgotten() -> Result<()> {
+    let server = server()?;
+    let session = Session::in_database_with_idem(&server, "rolled_back").await?;
+    session
+        .run("BEGIN; INSERT INTO idem.retry_policy TABLE idem.retry_policy; ROLLBACK")
+        .await?;
+    let notes = "SELECT count(*) FROM idem.loaded_table";
+    assert_eq!(session.text(notes).await?, "1");
+    session.run("CALL idem_maintain()").await?;
+    assert_eq!(session.text(notes).await?, "0");
+    Ok(())
+}
+
+/// I1, I12. Goal: a load is noted at once also in a database whose tables are published.
+#[tokio::test]
+async fn i1_load_into_a_published_database_stops_the_functions() -> Result<()> {
+    let server = server()?;
+    let session = Session::in_database_with_idem(&server, "published").await?;
+    session
+        .run("CREATE PUBLICATION everything FOR ALL TABLES")
+        .await?;
+    let load = Session::superuser(&server, "published").await?;
+    load.run("BEGIN; INSERT INTO idem.retry_policy TABLE idem.retry_policy")
+        .await?;
+    assert_restoring(&session).await
+}
+
+/// I12. Goal: a restore can be finished in a database without destinations, which only sends.
+#[tokio::test]
+async fn i12_restore_without_destinations_is_finished() -> Result<()> {
+    let server = server()?;
+    let session = Session::in_database_with_idem(&server, "sends").await?;
+    session.run("SELECT idem_send('t', '1'::jsonb)").await?;
+    session
+        .run("INSERT INTO idem.retry_policy TABLE idem.retry_policy")
+        .await?;
+    session.run("SELECT idem_finish_restore()").await?;
+    session.run("SELECT idem_send('t', '2'::jsonb)").await?;
+    // Such a dump has no statement for an empty table.
+    let dump = server.run("pg_dump", ["--inserts", "sends"], &[])?;
+    let session = Session::in_empty_database(&server, "inserted").await?;
+    server.psql("inserted", &dump)?;
+    assert_restoring(&session).await?;
+    session.run("SELECT idem_finish_restore()").await?;
+    let effects = "SELECT count(*) FROM idem_relay_next('default')";
+    assert_eq!(session.text(effects).await?, "2");
     Ok(())
 }

@@ -213,7 +213,12 @@ async fn assert_restores_and_finishes(session: &Session) -> Result<()> {
     session.run("SELECT idem_finish_restore()").await
 }
 
-fn start_restore(server: &Cluster, file: &Path, database: &str, options: &[&str]) -> Result<Child> {
+pub(super) fn start_restore(
+    server: &Cluster,
+    file: &Path,
+    database: &str,
+    options: &[&str],
+) -> Result<Child> {
     let mut restore = server.command("pg_restore")?;
     restore.args(options).args(["--dbname", database]).arg(file);
     restore
