@@ -6,6 +6,7 @@ import { HEADER } from "./key.js";
 import type { LimitOf, Mode, Options } from "./options.js";
 import { Problem } from "./problem.js";
 import { WITHOUT_BODY, type CompleteResponse } from "./recorded.js";
+import { collected } from "./stream.js";
 
 /** What the middleware needs of a context of Hono. */
 export interface HonoContext {
@@ -117,13 +118,11 @@ async function readBody(
   }
   limit.checkRequestSize(Number(raw.headers.get("content-length") ?? "0"));
   if (raw.body === null) return EMPTY;
-  const body = await collected(
-    raw.body,
-    (size) => {
-      limit.checkRequestSize(size);
-    },
-    () => new Problem("unreadable-request"),
-  );
+  const body = await collected(raw.body, (size) => {
+    limit.checkRequestSize(size);
+  }).catch((error: unknown) => {
+    throw error instanceof Problem ? error : new Problem("unreadable-request");
+  });
   const { method, headers, signal } = raw;
   c.req.raw = new Request(raw.url, { method, headers, signal, body });
   return body;
@@ -141,40 +140,11 @@ async function complete(
   if (limit === null) return { status, headers: [], body: EMPTY };
   const own = [...headers].filter(([name, value]) => before.get(name) !== value);
   if (body === null) return { status, headers: own, body: EMPTY };
-  const bytes = await collected(
-    body,
-    (size) => {
-      if (size > limit) throw new Problem("response-too-large");
-    },
-    (error) => new Problem("failed", undefined, error),
-  );
+  const bytes = await collected(body, (size) => {
+    if (size > limit) throw new Problem("response-too-large");
+  });
   set(c, new Response(bytes, { status, statusText, headers }));
   return { status, headers: own, body: bytes };
-}
-
-/** Reads a stream. `check` gets its size until now, and `broken` the error of the stream. */
-async function collected(
-  stream: ReadableStream<Uint8Array>,
-  check: (size: number) => void,
-  broken: (error: unknown) => Problem,
-): Promise<Uint8Array<ArrayBuffer>> {
-  const reader = stream.getReader();
-  const chunks: Uint8Array[] = [];
-  let size = 0;
-  for (;;) {
-    const { done, value } = await reader.read().catch((error: unknown) => {
-      throw broken(error);
-    });
-    if (done) return Uint8Array.from(Buffer.concat(chunks));
-    size += value.byteLength;
-    chunks.push(value);
-    try {
-      check(size);
-    } catch (error) {
-      void reader.cancel().catch(() => undefined);
-      throw error;
-    }
-  }
 }
 
 /** Sets another response, with the headers that were set before. */

@@ -19,6 +19,7 @@
  * - `leased`: processes a request under a lease.
  * - `running`: waits for leased requests at a shutdown.
  * - `idempotency`: the decision about a request, and what its handler gets.
+ * - `stream`: collects the body of a response.
  * - `node-body`, `node-response`, `node-exchange`: requests and responses of `node:http`.
  * - `express`, `fastify`, `hono`: the middleware of each framework.
  */
