@@ -8,8 +8,8 @@ import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Pool } from "../transactions/pool.js";
 import { idempotencyOf, type ContextOf, type Idempotency, type Protected } from "./idempotency.js";
 import { keysOf, readBody } from "./node-body.js";
-import { processRequest } from "./node-exchange.js";
-import { sendResponse } from "./node-response.js";
+import { disconnectedOf } from "./node-disconnect.js";
+import { HeldResponse, sendResponse } from "./node-response.js";
 import type { Mode, Options } from "./options.js";
 import { Problem } from "./problem.js";
 
@@ -84,14 +84,24 @@ async function handle<X>(
     return;
   }
   const target = request.originalUrl ?? request.url ?? "/";
-  await processRequest(idempotency, { id, method, target, body }, response, {
-    before: response.getHeaders(),
-    start(context) {
+  let held: HeldResponse | undefined;
+  const result = await idempotency.result(id, { method, target }, body, {
+    disconnected: disconnectedOf(response),
+    run(context, limitOf) {
+      held = new HeldResponse(response, limitOf);
       idempotency.set(request, context);
       next();
-    },
-    respond(other) {
-      sendResponse(response, other);
+      return held.complete;
     },
   });
+  if (result.kind === "disconnected") return;
+  const other = result.kind === "other" ? result.response : undefined;
+  try {
+    if (held !== undefined) held.send(other);
+    else if (other !== undefined) sendResponse(response, other);
+  } catch (error) {
+    // The handler has run, and its framework must not respond in another way after the commit.
+    idempotency.rules.onError(error);
+    response.destroy();
+  }
 }

@@ -1,14 +1,14 @@
 /** The plugin for Fastify 5. */
 
-import type { IncomingMessage, ServerResponse } from "node:http";
+import type { IncomingMessage } from "node:http";
 
 import type { Pool } from "../transactions/pool.js";
+import type { Result } from "./exchange.js";
+import { HeldReply, type FastifyReply } from "./fastify-reply.js";
 import { idempotencyOf, type ContextOf, type Idempotency, type Protected } from "./idempotency.js";
 import { keysOf, readBody, wasReadBefore } from "./node-body.js";
-import { processRequest } from "./node-exchange.js";
-import { sendResponse, type HeaderValues } from "./node-response.js";
+import { disconnectedOf } from "./node-disconnect.js";
 import type { Mode, Options } from "./options.js";
-import { Problem } from "./problem.js";
 import type { CompleteResponse } from "./recorded.js";
 
 /** What the plugin needs of a request of Fastify. */
@@ -17,13 +17,6 @@ export interface FastifyRequest {
   readonly method: string;
   readonly originalUrl: string;
   readonly headers: IncomingMessage["headers"];
-}
-
-/** What the plugin needs of a reply of Fastify. */
-export interface FastifyReply {
-  readonly raw: ServerResponse;
-  getHeaders(): HeaderValues;
-  hijack(): unknown;
 }
 
 /** What the plugin needs of a server of Fastify, or of one of its scopes. */
@@ -59,6 +52,7 @@ export function fastifyIdempotency<P extends Pool, M extends Mode = "transaction
     const hooks = new Hooks(idempotency);
     scope.addHook("preParsing", hooks.preParsing);
     scope.addHook("preHandler", hooks.preHandler);
+    scope.addHook("onSend", hooks.onSend);
     return Promise.resolve();
   };
   return Object.assign(plugin, {
@@ -74,6 +68,7 @@ export function fastifyIdempotency<P extends Pool, M extends Mode = "transaction
 class Hooks<X> {
   readonly #idempotency: Idempotency<FastifyRequest, X>;
   readonly #bodies = new WeakMap<object, Uint8Array>();
+  readonly #held = new WeakMap<object, HeldReply>();
 
   constructor(idempotency: Idempotency<FastifyRequest, X>) {
     this.#idempotency = idempotency;
@@ -92,8 +87,7 @@ class Hooks<X> {
       if (payload !== raw) throw wasReadBefore();
       this.#bodies.set(request, await readBody(raw, rules));
     } catch (error) {
-      if (!(error instanceof Problem)) throw error;
-      respond(reply, this.#idempotency.responseOf(error));
+      return this.#reject(request, reply, error);
     }
     return payload;
   };
@@ -105,38 +99,41 @@ class Hooks<X> {
     try {
       id = this.#idempotency.messageIdOf(method, keysOf(raw), request);
     } catch (error) {
-      if (!(error instanceof Problem)) throw error;
-      respond(reply, this.#idempotency.responseOf(error));
-      return undefined;
+      return this.#reject(request, reply, error);
     }
     if (id === null) return undefined;
     const body = this.#bodies.get(request) ?? new Uint8Array();
-    const head = { id, method, target, body };
-    return new Promise((resolve, reject) => {
-      processRequest(this.#idempotency, head, reply.raw, {
-        before: reply.getHeaders(),
-        start: (context) => {
-          this.#idempotency.set(request, context);
-          resolve(undefined);
-        },
-        respond: (other) => {
-          respond(reply, other);
-          resolve(undefined);
-        },
-      }).catch(reject);
+    return new Promise<void>((start) => {
+      this.#hold(request, reply, (response) =>
+        this.#idempotency.result(id, { method, target }, body, {
+          disconnected: disconnectedOf(reply.raw),
+          run: (context) => {
+            this.#idempotency.set(request, context);
+            start();
+            return response;
+          },
+        }),
+      );
     });
   };
-}
 
-/**
- * Sends a response without the hooks `onSend`: a recorded response has passed them before. Fastify
- * runs no handler after `hijack`. After `send` it does, if the hooks `onSend` are asynchronous.
- */
-function respond(reply: FastifyReply, response: CompleteResponse): void {
-  const before = Object.entries(reply.getHeaders());
-  reply.hijack();
-  for (const [name, value] of before) {
-    if (value !== undefined) reply.raw.setHeader(name, value);
+  /** Sends a response after its commit only. */
+  onSend = (request: FastifyRequest, _: FastifyReply, payload: unknown): Promise<unknown> => {
+    return this.#held.get(request)?.sent(payload) ?? Promise.resolve(payload);
+  };
+
+  /** Sends the response of a Problem. Fastify runs no handler, because the hook does not end. */
+  #reject(request: FastifyRequest, reply: FastifyReply, error: unknown): Promise<never> {
+    const response = this.#idempotency.responseOf(error);
+    this.#hold(request, reply, () => Promise.resolve({ kind: "other", response }));
+    return new Promise(() => undefined);
   }
-  sendResponse(reply.raw, response);
+
+  #hold(
+    request: FastifyRequest,
+    reply: FastifyReply,
+    decide: (response: Promise<CompleteResponse>) => Promise<Result>,
+  ): void {
+    this.#held.set(request, new HeldReply(reply, this.#idempotency.rules.limitOf, decide));
+  }
 }

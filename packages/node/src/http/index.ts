@@ -20,13 +20,15 @@
  * - `running`: waits for leased requests at a shutdown.
  * - `idempotency`: the decision about a request, and what its handler gets.
  * - `stream`: collects the body of a response.
- * - `node-body`, `node-response`, `node-exchange`: requests and responses of `node:http`.
+ * - `node-body`, `node-disconnect`, `node-headers`: requests and responses of `node:http`.
+ * - `node-response`, `fastify-reply`: hold the response of a handler back until the commit.
  * - `express`, `fastify`, `hono`: the middleware of each framework.
  */
 
 export { expressIdempotency, type ExpressIdempotency, type ExpressRequest } from "./express.js";
 export { fastifyIdempotency, type FastifyIdempotency } from "./fastify.js";
-export type { FastifyReply, FastifyRequest, FastifyScope } from "./fastify.js";
+export type { FastifyRequest, FastifyScope } from "./fastify.js";
+export type { FastifyReply } from "./fastify-reply.js";
 export { honoIdempotency, type HonoContext, type HonoIdempotency } from "./hono.js";
 export type { ContextOf, Protected } from "./idempotency.js";
 export type { RequestLease } from "./leased.js";

@@ -1,4 +1,4 @@
-/** The head and the body of a request of `node:http`. */
+/** The body of a request of `node:http`. */
 
 import type { IncomingMessage } from "node:http";
 
@@ -15,8 +15,6 @@ interface Http2Request {
   readonly stream: { readonly endAfterHeaders: boolean; readonly readableEnded: boolean };
 }
 
-const EMPTY = new Uint8Array();
-
 /** Returns the values of all headers `Idempotency-Key`. */
 export function keysOf({ rawHeaders }: IncomingMessage): string[] {
   return rawHeaders.filter((_, n) => n % 2 === 1 && rawHeaders[n - 1]?.toLowerCase() === HEADER);
@@ -26,24 +24,42 @@ export function keysOf({ rawHeaders }: IncomingMessage): string[] {
  * Reads the body, and gives it back to the stream, so that parsers can read it again. Throws a
  * Problem if it is too large, ends early or was read before.
  */
-export async function readBody(request: IncomingMessage, limit: Limit): Promise<Uint8Array> {
+export async function readBody(request: IncomingMessage, limit: Limit): Promise<Buffer> {
   // Without a body the stream is left alone: a parser that finds it at its end would fail.
-  if (!hasBody(request)) return EMPTY;
+  if (!hasBody(request)) return Buffer.alloc(0);
   limit.checkRequestSize(Number(request.headers["content-length"] ?? "0"));
   if (request.readableDidRead) throw wasReadBefore();
-  const body = await new Promise<Buffer>((resolve, reject) => {
-    read(request, limit, resolve, reject);
+  const body = await read(request, limit).catch((error: unknown) => {
+    // The rest is dropped, so that the connection can be used again.
+    request.resume();
+    throw error;
   });
   // The stream notices at the end of the turn that nothing listens to `readable` any more.
   await new Promise((resolve) => setImmediate(resolve));
   return body;
 }
 
-function hasBody(request: IncomingMessage): boolean {
-  // A body of HTTP/2 needs neither of the headers.
-  if (isHttp2(request)) return !request.stream.endAfterHeaders;
-  const { "content-length": length = "0", "transfer-encoding": encoding } = request.headers;
-  return encoding !== undefined || Number(length) > 0;
+async function read(request: IncomingMessage, limit: Limit): Promise<Buffer> {
+  const chunks: Buffer[] = [];
+  let size = 0;
+  for (;;) {
+    const chunk = request.read() as Buffer | null;
+    if (chunk !== null) {
+      chunks.push(chunk);
+      size += chunk.length;
+      limit.checkRequestSize(size);
+    } else if (isComplete(request)) {
+      break;
+    } else {
+      await untilReadable(request);
+    }
+  }
+  // In the turn in which the end was read, so before the stream emits `end`. Without a body the
+  // stream ends, so a parser must not read it.
+  const body = Buffer.concat(chunks);
+  if (size > 0) request.unshift(body);
+  else delete request.headers["transfer-encoding"];
+  return body;
 }
 
 /** The problem of a body that a parser, or a hook that decompresses it, has taken. */
@@ -55,6 +71,13 @@ export function wasReadBefore(): Problem {
   );
 }
 
+function hasBody(request: IncomingMessage): boolean {
+  // A body of HTTP/2 needs neither of the headers.
+  if (isHttp2(request)) return !request.stream.endAfterHeaders;
+  const { "content-length": length = "0", "transfer-encoding": encoding } = request.headers;
+  return encoding !== undefined || Number(length) > 0;
+}
+
 /** Returns whether the whole body has arrived. With HTTP/2, `complete` is set after `end`. */
 function isComplete(request: IncomingMessage): boolean {
   return isHttp2(request) ? request.stream.readableEnded : request.complete;
@@ -64,53 +87,17 @@ function isHttp2(request: IncomingMessage): request is IncomingMessage & Http2Re
   return request.httpVersionMajor > 1;
 }
 
-function read(
-  request: IncomingMessage,
-  limit: Limit,
-  resolve: (body: Buffer) => void,
-  reject: (problem: unknown) => void,
-): void {
-  const chunks: Buffer[] = [];
-  let size = 0;
-  const settle = (settled: () => void) => {
-    request.off("readable", onReadable).off("close", onClose).off("error", onClose);
-    settled();
-  };
-  const onReadable = () => {
-    try {
-      for (let chunk = next(request); chunk !== null; chunk = next(request)) {
-        size += chunk.length;
-        chunks.push(chunk);
-        limit.checkRequestSize(size);
-      }
-    } catch (error) {
-      settle(() => {
-        // The rest is dropped, so that the connection can be used again.
-        request.resume();
-        reject(error);
-      });
-      return;
-    }
-    if (!isComplete(request)) return;
-    settle(() => {
-      const body = Buffer.concat(chunks);
-      // In the turn in which the end was read, so before the stream emits `end`. Without a body the
-      // stream ends, so a parser must not read it.
-      if (body.length > 0) request.unshift(body);
-      else delete request.headers["transfer-encoding"];
-      resolve(body);
-    });
-  };
-  const onClose = () => {
-    settle(() => {
+function untilReadable(request: IncomingMessage): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const settle = (settled: () => void) => () => {
+      request.off("readable", onReadable).off("close", onClose).off("error", onClose);
+      settled();
+    };
+    const onReadable = settle(resolve);
+    const onClose = settle(() => {
       reject(new Problem("unreadable-request"));
     });
-  };
-  request.on("readable", onReadable).on("close", onClose).on("error", onClose);
-  // The end can have arrived before.
-  onReadable();
-}
-
-function next(request: IncomingMessage): Buffer | null {
-  return request.read() as Buffer | null;
+    if (request.destroyed) onClose();
+    else request.on("readable", onReadable).on("close", onClose).on("error", onClose);
+  });
 }

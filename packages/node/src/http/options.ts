@@ -47,8 +47,6 @@ export class Rules<R> {
   readonly requestLimit: number;
   readonly retryAfterMs: number;
   readonly leaseMs: number;
-  /** How long a response may stand still after a disconnect. Null if a disconnect ends it. */
-  readonly givesUpAfterMs: number | null;
   readonly onError: (error: unknown) => void;
   /** Gets the name of a header in lower case. */
   readonly keepsHeader: (name: string) => boolean;
@@ -64,7 +62,6 @@ export class Rules<R> {
     this.requestLimit = options.requestLimit ?? MEBIBYTE;
     this.retryAfterMs = options.retryAfterMs ?? 1000;
     this.leaseMs = options.leaseMs ?? 30_000;
-    this.givesUpAfterMs = options.mode === "lease" ? this.leaseMs : null;
     this.onError = options.onError ?? print;
     this.keepsHeader = options.keepHeaders ?? allButCookies;
     this.#scope = options.scope;
