@@ -43,8 +43,12 @@ pub(super) unsafe fn ensure_only_own_triggers(heap: pg_sys::Relation) {
     );
 }
 
+/// Returns the triggers of a list.
+///
+/// # Safety
+/// `list` is valid, and stays valid while the result is used.
 unsafe fn triggers<'a>(list: *mut pg_sys::TriggerDesc) -> &'a [pg_sys::Trigger] {
-    // SAFETY: the caller has a list of triggers, and keeps it as long as it uses the result.
+    // SAFETY: by the contract of this function.
     unsafe { std::slice::from_raw_parts((*list).triggers, (*list).numtriggers as usize) }
 }
 
