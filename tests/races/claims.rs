@@ -113,6 +113,36 @@ async fn i4_claim_is_taken_back_behind_a_losers_index_entry() -> Result<()> {
     Ok(())
 }
 
+/// I4: a claimer has written its claim and has not yet locked the row of the dead message. A session
+/// that discards the dead letter locks this row first. It fails instead of waiting for the claimer,
+/// which waits for the row.
+#[tokio::test]
+async fn i4_discard_fails_while_another_transaction_is_claiming() -> Result<()> {
+    let db = Database::without_worker("discard").await?;
+    let (claimer, discarder) = (db.connect().await?, db.connect().await?);
+    claimer
+        .run("SELECT idem_acquire('m', 'work', '1 hour')")
+        .await?;
+    let token = "(SELECT token FROM idem.pending WHERE id = 'm')";
+    claimer
+        .run(&format!(
+            "SELECT idem_bury('m', 'work', {token}, 'payload', 'broken')"
+        ))
+        .await?;
+    let written = Pause::hold(&db, "claim: before second look").await?;
+    written.arm(&claimer).await?;
+    let pid = claimer.pid().await?;
+    let claim = start(claimer, "SELECT idem_try_claim('m', 'work')");
+    written.until_reached(pid).await?;
+
+    let discard = "SELECT idem_discard('m', 'work')";
+    assert_eq!(discarder.refused(discard).await?.sqlstate, "55P03");
+    written.release().await?;
+    assert_eq!(claim.await??, "t");
+    assert_eq!(discarder.text(discard).await?, "t");
+    Ok(())
+}
+
 /// I11: a claimer that arrives while another session creates the destination waits until the
 /// destination is permanent, and not until the end of that transaction. A creator that fails before
 /// leaves no destination.
