@@ -1,6 +1,7 @@
 //! The seed for the random choices of a test.
 
-/// The environment variable with the seed. `cargo xtask soak` sets another seed for each run.
+/// The environment variable with the seed. `cargo xtask test --repeat` sets another seed for
+/// each run.
 const VARIABLE: &str = "IDEM_TEST_SEED";
 
 /// Returns the value of `IDEM_TEST_SEED`, or 2026 when the variable is not set.

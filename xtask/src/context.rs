@@ -76,16 +76,21 @@ impl Context {
         Ok(file)
     }
 
-    /// Returns a cargo command in this workspace. Its environment lets the tests find the server
-    /// with the shipped extension.
+    /// Returns a cargo command in this workspace.
     pub fn cargo<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
         let mut command = idem_cluster::cargo();
+        command.args(arguments);
+        self.name_server(&mut command);
         command
-            .args(arguments)
+    }
+
+    /// Sets the variables by which a command and the programs that it runs find PostgreSQL with the
+    /// shipped extension.
+    pub fn name_server(&self, command: &mut Command) {
+        command
             .env("PGRX_HOME", self.target().join("pgrx"))
             .env("IDEM_PG_INSTALL", self.install_root(Variant::Shipped))
             .env("IDEM_PG_VERSION", self.pg.to_string());
-        command
     }
 }
 

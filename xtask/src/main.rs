@@ -18,7 +18,6 @@ mod psql;
 mod server;
 mod setup;
 mod snapshot;
-mod soak;
 mod step;
 mod suite;
 mod test;
@@ -68,17 +67,12 @@ enum Command {
     Test {
         /// `quick`: unit tests, isolation tests, and one test for each invariant. `everything`:
         /// also long stress tests, ignored tests, PgBouncer and the other suites (needs root). The
-        /// name of a part, as `cargo xtask test` prints them: this part. Any other text: the tests
-        /// with this text in their name
+        /// name of a package or of a test binary: its tests. Any other text: the tests with this
+        /// text in their name
         tests: Option<String>,
-    },
-    /// Run tests repeatedly without retries, and keep a ledger of each commit in target/soak
-    Soak {
-        /// Run only tests with one of these texts in their name
-        names: Vec<String>,
-        /// The number of runs in a row that must pass; earlier runs of this commit count
-        #[arg(long, default_value_t = 20)]
-        runs: u32,
+        /// Run the tests this many times, each time with another seed, until a run fails
+        #[arg(long, default_value_t = 1)]
+        repeat: u64,
     },
     /// Run a campaign of fault injection; prints a ledger and fails when the ledger has an error or
     /// too few faults (needs root)
@@ -141,8 +135,7 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Setup => setup::setup(&context),
         Command::Build => build::build(&context).map(drop),
         Command::Demo { broker, arguments } => demo::demo(&context, broker.as_deref(), &arguments),
-        Command::Test { tests } => test::test(&context, tests.as_deref()),
-        Command::Soak { names, runs } => soak::soak(&context, names, runs),
+        Command::Test { tests, repeat } => test::test(&context, tests.as_deref(), repeat),
         Command::Chaos {
             minutes,
             broker,

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, IsTerminal, PipeReader, Read, pipe, stderr};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,26 +17,14 @@ const TAIL_LINES: usize = 40;
 /// Runs `command` to its end, and shows its progress instead of its output. `label` describes the
 /// step, and `advice` is the remedy for a failure.
 pub fn run(label: &str, mut command: Command, advice: &str) -> Result<()> {
-    let (reader, writer) = pipe()?;
-    command
-        .stdin(Stdio::null())
-        .stdout(writer.try_clone()?)
-        .stderr(writer);
-    let program = command.get_program().to_owned();
-    let mut child = command
-        .spawn()
-        .with_context(|| format!("{label}: cannot run {}", program.display()))?;
-    // `command` still has write ends of the pipe. It is dropped here, because a read ends only when
-    // all write ends are closed.
-    drop(command);
-
-    let tail = follow(label, reader);
+    let (mut child, output) = spawn(&mut command).with_context(|| label.to_owned())?;
+    let tail = follow(label, output);
     let status = child.wait()?;
     if !status.success() {
         let tail = Vec::from(tail).join("\n");
         bail!(
             "{label}: {} failed ({status})\n{tail}\n\nWhat to do: {advice}",
-            program.display()
+            command.get_program().display()
         );
     }
     Ok(())
@@ -50,22 +38,14 @@ pub fn show(mut command: Command) -> Result<()> {
     ensure_success(&command, status)
 }
 
-/// Runs `command`, and prints each line of its output after `read` has seen it. Its errors go to
-/// the terminal of this process.
-pub fn show_lines(mut command: Command, mut read: impl FnMut(&str)) -> Result<()> {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot run {}", command.get_program().display()))?;
-    let output = child.stdout.take().context("the output is not a pipe")?;
+/// Runs `command` to its end, and passes each line of its output and of its errors to `read`.
+pub fn read_lines(mut command: Command, mut read: impl FnMut(&str)) -> Result<()> {
+    let (mut child, output) = spawn(&mut command)?;
     let lines = lines_of(output);
     let mut exited = None;
     let status = loop {
         match lines.recv_timeout(Duration::from_millis(500)) {
-            Ok(line) => {
-                read(&line);
-                println!("{line}");
-            }
+            Ok(line) => read(&line),
             Err(RecvTimeoutError::Disconnected) => break child.wait()?,
             // A process that outlives the command can keep the pipe open. Read once more after the
             // exit, because the command can have written lines since the last read.
@@ -76,6 +56,21 @@ pub fn show_lines(mut command: Command, mut read: impl FnMut(&str)) -> Result<()
         }
     };
     ensure_success(&command, status)
+}
+
+/// Starts `command`, and returns it with the pipe to which it writes its output and its errors.
+fn spawn(command: &mut Command) -> Result<(Child, PipeReader)> {
+    let (reader, writer) = pipe()?;
+    command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer);
+    let child = command
+        .spawn()
+        .with_context(|| format!("cannot run {}", command.get_program().display()))?;
+    // The command keeps write ends of the pipe, and a read ends only when all are closed.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    Ok((child, reader))
 }
 
 fn ensure_success(command: &Command, status: ExitStatus) -> Result<()> {

@@ -34,37 +34,13 @@ fn server(name: &str) -> Cluster {
     cluster
 }
 
-/// The packages that `cargo xtask test` tests together (`LIVE` in `xtask/src/test/parts.rs`). A
-/// build of other packages would use other features of their dependencies and would compile them
-/// again.
-const PACKAGES: [&str; 18] = [
-    "idem-bench",
-    "idem-chaos",
-    "idem-client",
-    "idem-demo",
-    "idem-drivers",
-    "idem-guides",
-    "idem-http",
-    "idem-integration-tests",
-    "idem-kafka",
-    "idem-nats",
-    "idem-postgres",
-    "idem-rabbitmq",
-    "idem-runtime",
-    "idem-spec",
-    "idem-sqlx",
-    "idem-stories",
-    "idem-stress",
-    "idem-tests",
-];
-
-/// Builds the example and returns a command that runs it. The build takes little time, because
-/// `cargo test` has already built the dependencies.
+/// Builds the example and returns a command that runs it. The build selects the same packages as
+/// `cargo xtask test`. Otherwise cargo would select other features of the dependencies, and would
+/// compile them again.
 fn example(name: &str) -> Command {
-    let packages = PACKAGES.iter().flat_map(|package| ["--package", package]);
     let built = idem_cluster::cargo()
-        .args(["build", "--quiet", "--all-features", "--example", name])
-        .args(packages)
+        .args(["build", "--quiet", "--workspace", "--exclude", "idem"])
+        .args(["--all-features", "--example", name])
         .status()
         .unwrap();
     assert!(built.success(), "the build of {name} failed");

@@ -5,16 +5,17 @@
 //!   invariant.
 //! - `cargo xtask test everything` runs the stress tests for longer, the tests that the set of CI
 //!   ignores, the client through PgBouncer, and the other Debian suites.
-//! - `cargo xtask test <part>` runs one of the [parts], with the tests that the set of CI ignores.
-//! - `cargo xtask test <text>` runs the tests with this text in their name, ignored ones too.
+//! - `cargo xtask test <name>` runs the tests of a package or of a test binary, with the tests that
+//!   the set of CI ignores. If no package and no test binary has this name, it runs all tests with
+//!   this text in their name.
 
 mod failures;
-mod parts;
+mod programs;
 mod quick;
+mod run;
 
 use std::num::NonZero;
 use std::process::Command;
-use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -22,8 +23,8 @@ use crate::build::{self, Variant};
 use crate::context::Context;
 use crate::suite::Suite;
 use crate::{chroot, debian, setup, step};
-use failures::Failures;
-use parts::{CI, CLIENT_TESTS, CLIENTS, DRIVERS, Features, LIVE, Part, RACES, Targets};
+use programs::{PACKAGES, Program, Target};
+use run::{Run, run};
 
 /// The variable that makes the tests of the client connect through PgBouncer in transaction mode.
 const THROUGH_PGBOUNCER: &str = "IDEM_TEST_PGBOUNCER";
@@ -32,66 +33,113 @@ const THROUGH_PGBOUNCER: &str = "IDEM_TEST_PGBOUNCER";
 const STRESS_SECONDS: &str = "IDEM_TEST_STRESS_SECONDS";
 const LONG_STRESS_SECONDS: &str = "120";
 
-/// The variable with the number of tests that run at the same time in one binary.
+/// The variable from which tests read the seed of their random choices.
+const SEED: &str = "IDEM_TEST_SEED";
+
+/// The variable with the number of tests that run at the same time in one program.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
-/// The number of tests that run at the same time, per core. Most tests wait for servers and use
-/// little of a core.
-const TESTS_PER_CORE: usize = 3;
+/// The number of tests that run at the same time in one program, per core. Most tests wait for
+/// servers and use little of a core.
+const TESTS_PER_CORE: usize = 2;
 
-/// The largest number of tests that run at the same time, because tests of one binary share the
+/// The largest number of tests that run at the same time in one program, because they share the
 /// connections of one server.
 const MAX_TESTS: usize = 8;
 
-/// The arguments that select a set of tests. Any other argument is the name of a part, or a text
-/// that is searched in the names of the tests.
+/// The number of test programs that run at the same time.
+const PROGRAMS: usize = 2;
+
+/// The test binary with the deterministic tests of races. It needs the build with pause points.
+const RACES: &str = "races";
+
+/// The test binary with the drivers of all languages. The set of CI ignores most of its tests.
+const DRIVERS: &str = "drivers";
+
+/// The largest test binary. It starts first, and its summary ends the output.
+const SERVER: &str = "server";
+
+/// The packages whose tests also pass through PgBouncer.
+const CLIENTS: [&str; 9] = [
+    "idem-client",
+    "idem-http",
+    "idem-integration-tests",
+    "idem-kafka",
+    "idem-nats",
+    "idem-postgres",
+    "idem-rabbitmq",
+    "idem-runtime",
+    "idem-sqlx",
+];
+
+/// The arguments that select a set of tests. Any other argument is a name.
 const EVERYTHING: &str = "everything";
 const QUICK: &str = "quick";
 
 /// The tests that run.
 #[derive(Clone, Copy, Debug)]
-enum Extent<'f> {
+enum Extent<'n> {
     /// The set of CI.
     Ci,
     Quick,
     Everything,
-    Part(Part),
-    /// The tests of the set of CI with this text in their name.
-    Named(&'f str),
+    /// All tests of the package or of the test binary with this name.
+    Named(&'n str),
+    /// All tests with this text in their name.
+    Matching(&'n str),
 }
 
-impl<'f> Extent<'f> {
-    fn of(words: Option<&'f str>) -> Self {
-        match words {
+impl<'n> Extent<'n> {
+    fn of(name: Option<&'n str>, targets: &[Target]) -> Self {
+        match name {
             None => Self::Ci,
             Some(QUICK) => Self::Quick,
             Some(EVERYTHING) => Self::Everything,
-            Some(words) => parts::named(words).map_or(Self::Named(words), Self::Part),
+            Some(name) if targets.iter().any(|target| has_name(target, name)) => Self::Named(name),
+            Some(text) => Self::Matching(text),
         }
     }
 
-    /// Returns whether ignored tests run. They run unless the set is that of CI or the quick set.
-    fn includes_ignored(self) -> bool {
-        matches!(self, Self::Everything | Self::Part(_) | Self::Named(_))
+    /// Returns whether the target has tests of this set.
+    fn has(self, target: &Target) -> bool {
+        match self {
+            Self::Ci | Self::Everything | Self::Matching(_) => true,
+            Self::Quick => !target.is_binary || quick::BINARIES.contains(&target.name.as_str()),
+            Self::Named(name) => has_name(target, name),
+        }
+    }
+
+    /// Returns the arguments for the program of a target.
+    fn arguments(self, target: &Target) -> Vec<&'n str> {
+        match self {
+            Self::Ci => vec![],
+            Self::Quick if target.is_binary => quick::INVARIANTS.to_vec(),
+            Self::Quick => vec![],
+            Self::Everything | Self::Named(_) => vec!["--include-ignored"],
+            Self::Matching(text) => vec![text, "--include-ignored"],
+        }
     }
 
     /// Returns whether the drivers of all languages are needed. The set of CI executes a part of
     /// them.
     fn needs_languages(self) -> bool {
-        matches!(self, Self::Everything | Self::Part(DRIVERS))
+        matches!(self, Self::Everything | Self::Named(DRIVERS))
     }
 }
 
-/// One run of cargo.
-struct Step {
-    name: String,
-    command: Command,
-    /// The run needs the build of the extension with pause points.
-    needs_pause_points: bool,
+/// Returns whether this is the name of the test binary, or of the package with or without `idem-`.
+fn has_name(target: &Target, name: &str) -> bool {
+    let package = target.package.as_str();
+    target.is_binary && target.name == name
+        || package == name
+        || package.strip_prefix("idem-") == Some(name)
 }
 
-pub fn test(context: &Context, words: Option<&str>) -> Result<()> {
-    let extent = Extent::of(words);
+/// Runs a set of tests `repeat` times, each time with another seed, until a run fails.
+pub fn test(context: &Context, name: Option<&str>, repeat: u64) -> Result<()> {
+    let mut targets = programs::targets(context)?;
+    let extent = Extent::of(name, &targets);
+    targets.retain(|target| extent.has(target));
     let others = match extent {
         Extent::Everything => other_suites(context.suite)?,
         _ => Vec::new(),
@@ -102,25 +150,62 @@ pub fn test(context: &Context, words: Option<&str>) -> Result<()> {
     }
     setup::setup(context)?;
     build::build(context)?;
-    let steps_of_suite = steps(context, extent);
-    if steps_of_suite.iter().any(|step| step.needs_pause_points) {
+    if targets.iter().any(is_races) {
         build::build_variant(context, Variant::PausePoints)?;
     }
+    let programs = programs::build(context, &targets)?;
     if let Extent::Ci = extent {
         eprintln!(
             "`cargo xtask test {EVERYTHING}` also runs: stress tests of {LONG_STRESS_SECONDS} s \
              each, the tests shown as \"ignored\", the client's tests through PgBouncer, the \
              other Debian suites. \
-             `cargo xtask test {QUICK}` runs a few minutes. The parts are: {}",
-            parts::names().join(", ")
+             `cargo xtask test {QUICK}` runs a few minutes."
         );
     }
-    let others = others.into_iter().map(|suite| in_suite(context, suite));
-    run(steps_of_suite
-        .into_iter()
-        .map(Ok)
-        .chain(others)
-        .collect::<Result<_>>()?)
+    for number in 1..=repeat {
+        test_once(context, extent, &programs, &others, number)?;
+    }
+    Ok(())
+}
+
+/// Runs a set of tests. `number` counts the runs of this command.
+fn test_once(
+    context: &Context,
+    extent: Extent,
+    programs: &[Program],
+    others: &[Suite],
+    number: u64,
+) -> Result<()> {
+    let mut failures = Vec::new();
+    if let Extent::Ci | Extent::Everything = extent {
+        failures.extend(run(vec![doc_tests(context)], 1));
+    }
+    if let Extent::Everything = extent {
+        failures.extend(run(through_pgbouncer(context, programs), PROGRAMS));
+    }
+    let mut runs = runs(context, extent, programs);
+    if number > 1 {
+        eprintln!("run {number} with {SEED}={number}");
+        let seed = number.to_string();
+        runs.iter_mut().for_each(|run| {
+            run.command.env(SEED, &seed);
+        });
+    }
+    failures.extend(run(runs, PROGRAMS));
+    for suite in others {
+        let ended = step::show(in_suite(context, *suite)?);
+        failures.extend(
+            ended
+                .err()
+                .map(|error| format!("Debian {suite}: {error:#}")),
+        );
+    }
+    ensure!(
+        failures.is_empty(),
+        "these tests failed:\n{}",
+        failures.join("\n")
+    );
+    Ok(())
 }
 
 /// Returns the suites that `everything` runs in chroots. Inside a chroot the list is empty, because
@@ -139,114 +224,73 @@ fn other_suites(suite: Suite) -> Result<Vec<Suite>> {
     Ok(others)
 }
 
-/// Returns the runs of cargo. The run of the largest test binary is the last one.
-fn steps(context: &Context, extent: Extent) -> Vec<Step> {
-    match extent {
-        Extent::Quick => quick_steps(context),
-        Extent::Part(part) => vec![part_step(context, extent, &part)],
-        Extent::Ci | Extent::Everything | Extent::Named(_) => {
-            let steps = CI.iter().map(|part| part_step(context, extent, part));
-            let mut steps: Vec<_> = steps.collect();
-            if let Extent::Everything = extent {
-                let clients = CI
-                    .iter()
-                    .position(|part| *part == CLIENTS)
-                    .unwrap_or_default();
-                steps.insert(clients + 1, through_pgbouncer(context));
-            }
-            steps
-        }
-    }
-}
-
-/// Returns the runs of the unit tests, and then of one test for each invariant.
-fn quick_steps(context: &Context) -> Vec<Step> {
-    let units = quick::UNIT_TESTS.iter();
-    let mut steps: Vec<_> = units
-        .map(|part| part_step(context, Extent::Quick, part))
-        .collect();
-    let part = Part {
-        name: "one test for each invariant",
-        packages: LIVE,
-        features: Features::All,
-        targets: Targets::Only(&quick::BINARIES),
-        has_long_tests: false,
-    };
-    let mut invariants = cargo_test(context, &part);
-    invariants.command.arg("--").args(quick::INVARIANTS);
-    steps.push(invariants);
-    steps
-}
-
-fn through_pgbouncer(context: &Context) -> Step {
-    let part = Part {
-        targets: Targets::Only(CLIENT_TESTS),
-        ..CLIENTS
-    };
-    let mut step = cargo_test(context, &part);
-    step.name = format!("{} through PgBouncer", step.name);
-    step.command.env(THROUGH_PGBOUNCER, "1");
-    step
-}
-
-/// Returns the run of a part.
-fn part_step(context: &Context, extent: Extent, part: &Part) -> Step {
-    let mut step = cargo_test(context, part);
-    if let Extent::Named(text) = extent {
-        step.command.arg(text);
-    }
-    if part.has_long_tests {
+/// Returns the runs of the programs. The largest one is the first.
+fn runs(context: &Context, extent: Extent, programs: &[Program]) -> Vec<Run> {
+    let (first, rest): (Vec<_>, Vec<_>) = programs
+        .iter()
+        .partition(|program| program.target.name == SERVER);
+    let programs = first.into_iter().chain(rest);
+    let run_of = |program: &Program| {
+        let mut run = run_of(context, program);
         if let Extent::Everything = extent {
-            step.command.env(STRESS_SECONDS, LONG_STRESS_SECONDS);
+            run.command.env(STRESS_SECONDS, LONG_STRESS_SECONDS);
         }
-        if extent.includes_ignored() {
-            step.command.args(["--", "--include-ignored"]);
-        }
-    }
-    step
+        run.command.args(extent.arguments(&program.target));
+        run
+    };
+    programs.map(run_of).collect()
 }
 
-/// Returns the run of a part as in the set of CI: without ignored tests.
-fn cargo_test(context: &Context, part: &Part) -> Step {
-    let mut command = context.cargo(["test", "--no-fail-fast"]);
-    for package in part.packages {
-        command.args(["--package", package]);
-    }
-    match part.features {
-        Features::Default => {}
-        Features::All => {
-            command.arg("--all-features");
-        }
-    }
-    match part.targets {
-        Targets::All => {}
-        Targets::Units => {
-            command.args(["--lib", "--bins"]);
-        }
-        Targets::Binaries(names) => {
-            command.args(["--lib", "--bins"]);
-            command.args(names.iter().flat_map(|name| ["--test", name]));
-        }
-        Targets::Only(names) => {
-            command.args(names.iter().flat_map(|name| ["--test", name]));
-        }
-        Targets::DocTests => {
-            command.arg("--doc");
-        }
+/// Returns the run of a program as in the set of CI: without ignored tests.
+fn run_of(context: &Context, program: &Program) -> Run {
+    let Target { package, name, .. } = &program.target;
+    let mut command = program.command();
+    context.name_server(&mut command);
+    if is_races(&program.target) {
+        let install = context.install_root(Variant::PausePoints);
+        command.env("IDEM_PG_INSTALL", install);
     }
     if std::env::var_os(TEST_THREADS).is_none() {
         command.env(TEST_THREADS, test_threads().to_string());
     }
-    let needs_pause_points = part.targets == Targets::Only(&[RACES]);
-    if needs_pause_points {
-        let install = context.install_root(Variant::PausePoints);
-        command.env("IDEM_PG_INSTALL", install);
-    }
-    Step {
-        name: part.name.to_owned(),
+    Run {
+        title: format!("{package}: {name}"),
         command,
-        needs_pause_points,
     }
+}
+
+fn through_pgbouncer(context: &Context, programs: &[Program]) -> Vec<Run> {
+    let clients = programs.iter().filter(|program| {
+        program.target.is_binary && CLIENTS.contains(&program.target.package.as_str())
+    });
+    let through_pgbouncer = |program| {
+        let mut run = run_of(context, program);
+        run.title += " through PgBouncer";
+        run.command.env(THROUGH_PGBOUNCER, "1");
+        run
+    };
+    clients.map(through_pgbouncer).collect()
+}
+
+fn doc_tests(context: &Context) -> Run {
+    let mut command = context.cargo(["test", "--doc", "--quiet", "--no-fail-fast"]);
+    command.args(PACKAGES);
+    Run {
+        title: "examples in the documentation".to_owned(),
+        command,
+    }
+}
+
+/// Returns a run of the set of CI in the chroot of another suite.
+fn in_suite(context: &Context, suite: Suite) -> Result<Command> {
+    let xtask = std::env::current_exe().context("cannot find this program")?;
+    let mut command: Command = context.sh.cmd(xtask).into();
+    command.args(["--suite", &suite.to_string(), "test"]);
+    Ok(command)
+}
+
+fn is_races(target: &Target) -> bool {
+    target.is_binary && target.name == RACES
 }
 
 fn test_threads() -> usize {
@@ -254,68 +298,22 @@ fn test_threads() -> usize {
     MAX_TESTS.min(TESTS_PER_CORE * cores)
 }
 
-/// Returns a run of the set of CI in the chroot of another suite.
-fn in_suite(context: &Context, suite: Suite) -> Result<Step> {
-    let xtask = std::env::current_exe().context("cannot find this program")?;
-    let mut command: Command = context.sh.cmd(xtask).into();
-    command.args(["--suite", &suite.to_string(), "test"]);
-    Ok(Step {
-        name: format!("Debian {suite}"),
-        command,
-        needs_pause_points: false,
-    })
-}
-
-/// Runs all steps, also after a failure. The duration of a step is printed only before the next
-/// step, because the output must end with the summary of the last step. The error names the failed
-/// tests.
-fn run(steps: Vec<Step>) -> Result<()> {
-    let mut failed_steps = Vec::new();
-    let mut earlier = String::new();
-    for Step { name, command, .. } in steps {
-        eprintln!("{earlier}{name}");
-        let began = Instant::now();
-        let mut failures = Failures::default();
-        if let Err(error) = step::show_lines(command, |line| failures.read(line)) {
-            failed_steps.push(format!("{name}: {error:#}{}", failures.report()));
-        }
-        earlier = format!("{name}: {} s\n", began.elapsed().as_secs());
-    }
-    ensure!(
-        failed_steps.is_empty(),
-        "these tests failed:\n{}",
-        failed_steps.join("\n")
-    );
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::fs;
     use std::path::Path;
 
     use super::*;
-    use parts::{MODEL, OTHERS, SERVER, UNITS};
 
-    /// Returns the arguments and the variables of a step in one line.
-    fn line(step: &Step) -> String {
-        let variables = step
-            .command
-            .get_envs()
-            .filter_map(|(name, value)| Some((name, value?)));
-        let variables =
-            variables.map(|(name, value)| format!("{}={}", name.display(), value.display()));
-        let arguments = step
-            .command
-            .get_args()
-            .map(|argument| argument.display().to_string());
-        variables.chain(arguments).collect::<Vec<_>>().join(" ")
+    fn targets() -> Vec<Target> {
+        programs::targets(&Context::new(Suite::Bookworm).unwrap()).unwrap()
     }
 
-    fn lines(extent: Extent) -> Vec<String> {
-        let context = Context::new(Suite::Bookworm).unwrap();
-        steps(&context, extent).iter().map(line).collect()
+    /// Returns the names of the targets that a set of tests has.
+    fn names(targets: &[Target], name: Option<&str>) -> Vec<String> {
+        let extent = Extent::of(name, targets);
+        let chosen = targets.iter().filter(|target| extent.has(target));
+        chosen.map(|target| target.name.clone()).collect()
     }
 
     /// Returns the sources of the packages in a folder of the workspace, as one text.
@@ -332,123 +330,44 @@ mod tests {
         text
     }
 
-    /// Returns the packages of the workspace, each with its test binaries.
-    fn packages() -> Vec<(String, Vec<String>)> {
-        let context = Context::new(Suite::Bookworm).unwrap();
-        let metadata = context
-            .cargo(["metadata", "--no-deps", "--format-version=1"])
-            .output()
-            .unwrap();
-        let metadata: serde_json::Value = serde_json::from_slice(&metadata.stdout).unwrap();
-        let binaries = |package: &serde_json::Value| {
-            let targets = package["targets"].as_array().unwrap().iter();
-            targets
-                .filter(|target| target["kind"][0] == "test")
-                .map(|target| target["name"].as_str().unwrap().to_owned())
-                .collect()
-        };
-        let packages = metadata["packages"].as_array().unwrap().iter();
-        packages
-            .map(|package| {
-                (
-                    package["name"].as_str().unwrap().to_owned(),
-                    binaries(package),
-                )
-            })
-            .collect()
-    }
-
     #[test]
-    fn set_of_ci_runs_every_package_and_test_binary() {
-        let run_whole = [UNITS.packages, MODEL.packages].concat();
-        for (package, binaries) in packages() {
-            // The extension is tested through a server.
-            if package == "idem" || run_whole.contains(&package.as_str()) {
-                continue;
-            }
-            assert!(LIVE.contains(&package.as_str()), "{package} is in no part");
-            for name in binaries {
-                assert!(
-                    [&[RACES, SERVER], CLIENT_TESTS, OTHERS]
-                        .concat()
-                        .contains(&name.as_str()),
-                    "the test binary {name} is in no part"
-                );
-            }
+    fn set_of_ci_has_every_target() {
+        let targets = targets();
+        assert_eq!(names(&targets, None).len(), targets.len());
+        for name in [RACES, DRIVERS, SERVER] {
+            assert!(names(&targets, None).iter().any(|found| found == name));
         }
-    }
-
-    /// A name in two lists would run twice, and a name that no binary has would end cargo.
-    #[test]
-    fn each_name_of_a_test_binary_is_used_once() {
-        let named = [&[RACES, SERVER], CLIENT_TESTS, OTHERS].concat();
-        let names: BTreeSet<_> = named.iter().map(|name| name.to_string()).collect();
-        assert_eq!(names.len(), named.len(), "{named:?}");
-        let live = packages()
-            .into_iter()
-            .filter(|(name, _)| LIVE.contains(&name.as_str()));
-        let found: BTreeSet<_> = live.flat_map(|(_, binaries)| binaries).collect();
-        assert_eq!(names, found);
-    }
-
-    /// The test `examples` builds with the packages and features of its part, because cargo
-    /// compiles dependencies again for other features.
-    #[test]
-    fn examples_are_built_with_the_packages_of_their_part() {
-        let root = Context::new(Suite::Bookworm).unwrap().root;
-        let source = fs::read_to_string(root.join("tests/integrations/tests/examples.rs")).unwrap();
-        let (_, list) = source.split_once("const PACKAGES: ").unwrap();
-        let (list, _) = list.split_once("];\n").unwrap();
-        let packages: Vec<_> = list.split('"').skip(1).step_by(2).collect();
-        assert_eq!(packages, LIVE);
+        let packages = CLIENTS.iter();
+        let is_there = |name: &&str| targets.iter().any(|target| target.package == **name);
+        assert_eq!(
+            packages.filter(|name| is_there(name)).count(),
+            CLIENTS.len()
+        );
     }
 
     #[test]
-    fn everything_is_the_set_of_ci_and_more() {
-        let ci = lines(Extent::Ci);
-        let everything = lines(Extent::Everything);
-        let long = |line: &&String| {
-            line.contains("IDEM_TEST_STRESS_SECONDS=120") && line.ends_with("-- --include-ignored")
+    fn name_selects_a_package_or_a_test_binary() {
+        let targets = targets();
+        assert_eq!(names(&targets, Some("server")), ["server"]);
+        assert_eq!(
+            names(&targets, Some("compile-fail")),
+            ["compile_fail", "idem_compile_fail"]
+        );
+        assert_eq!(names(&targets, Some("i1_")).len(), targets.len());
+    }
+
+    #[test]
+    fn ignored_tests_run_except_in_the_sets_of_ci_and_quick() {
+        let targets = targets();
+        let arguments = |name: Option<&str>| {
+            let server = targets.iter().find(|target| target.name == SERVER).unwrap();
+            Extent::of(name, &targets).arguments(server).join(" ")
         };
-        let proxied = |line: &&String| line.contains("IDEM_TEST_PGBOUNCER=1");
-        assert_eq!(ci.len() + 1, everything.len(), "{everything:#?}");
-        assert_eq!(
-            ci.iter().filter(long).count() + ci.iter().filter(proxied).count(),
-            0,
-            "{ci:#?}"
-        );
-        // The runs with tests on live servers: `OTHERS`, `RACES` and `SERVER`.
-        assert_eq!(everything.iter().filter(long).count(), 3, "{everything:#?}");
-        assert_eq!(
-            everything.iter().filter(proxied).count(),
-            1,
-            "{everything:#?}"
-        );
-    }
-
-    #[test]
-    fn text_reaches_every_step_and_the_server_is_last() {
-        let named = lines(Extent::of(Some("i1_")));
-        assert!(named.iter().all(|line| line.contains(" i1_")), "{named:#?}");
-        assert!(
-            named
-                .last()
-                .unwrap()
-                .ends_with("--test server i1_ -- --include-ignored"),
-            "{named:#?}"
-        );
-    }
-
-    #[test]
-    fn part_runs_alone() {
-        for name in parts::names() {
-            assert_eq!(lines(Extent::of(Some(name))).len(), 1, "{name}");
-        }
-        let stress = lines(Extent::of(Some("stress")));
-        assert!(
-            stress[0].ends_with("--package idem-stress --all-features -- --include-ignored"),
-            "{stress:?}"
-        );
+        assert_eq!(arguments(None), "");
+        assert_eq!(arguments(Some(QUICK)), quick::INVARIANTS.join(" "));
+        assert_eq!(arguments(Some(EVERYTHING)), "--include-ignored");
+        assert_eq!(arguments(Some(SERVER)), "--include-ignored");
+        assert_eq!(arguments(Some("i1_")), "i1_ --include-ignored");
     }
 
     /// The quick tests contain a test for each invariant, and each test exists in a binary that
@@ -459,46 +378,16 @@ mod tests {
         let folders = quick::BINARIES.map(|name| root.join("tests").join(name));
         let sources: String = folders.iter().map(|folder| sources(folder)).collect();
         for test in quick::INVARIANTS {
-            assert!(
-                sources.contains(&format!("fn {test}(")),
-                "{test} does not exist"
-            );
+            let is_there = sources.contains(&format!("fn {test}("));
+            assert!(is_there, "{test} does not exist");
         }
         for invariant in 1..=12 {
             let prefix = format!("i{invariant}_");
+            let mut tests = quick::INVARIANTS.iter();
             assert!(
-                quick::INVARIANTS
-                    .iter()
-                    .any(|test| test.starts_with(&prefix)),
+                tests.any(|test| test.starts_with(&prefix)),
                 "no test for I{invariant}"
             );
         }
-        let last = lines(Extent::Quick).pop().unwrap();
-        assert!(last.contains("--test server -- i1_"), "{last}");
-    }
-
-    #[test]
-    fn failed_step_does_not_stop_the_next_and_is_named() {
-        let directory = xshell::Shell::new().unwrap().create_temp_dir().unwrap();
-        let made = directory.path().join("made");
-        let step = |name: &str, program: &str| Step {
-            name: name.to_owned(),
-            command: Command::new(program),
-            needs_pause_points: false,
-        };
-        let mut first = step("first", "sh");
-        first.command.args([
-            "-c",
-            "printf 'failures:\n---- bad stdout ----\nwrong\nfailures:\n    bad\n'; exit 1",
-        ]);
-        let mut second = step("second", "touch");
-        second.command.arg(&made);
-        let error = run(vec![first, second]).unwrap_err().to_string();
-        assert!(made.exists(), "{error}");
-        assert!(
-            error.starts_with("these tests failed:\nfirst: `sh "),
-            "{error}"
-        );
-        assert!(error.ends_with("\n  bad\n    wrong"), "{error}");
     }
 }

@@ -1,8 +1,6 @@
 //! The tests that run in a few minutes: the unit tests, the isolation tests, and one test for each
 //! invariant.
 
-use super::parts::{CLIENTS, Part, Targets, UNITS};
-
 /// One test for each invariant of ARCHITECTURE.md, from I1 to I12. The isolation tests also test I1
 /// and I3.
 pub const INVARIANTS: [&str; 13] = [
@@ -21,19 +19,5 @@ pub const INVARIANTS: [&str; 13] = [
     "i12_trigger_of_others_fails_and_is_named",
 ];
 
-/// The parts with unit tests.
-pub const UNIT_TESTS: [Part; 2] = [
-    units_of("units", UNITS),
-    units_of("units of packages with live servers", CLIENTS),
-];
-
 /// The test binaries that contain [`INVARIANTS`].
 pub const BINARIES: [&str; 3] = ["isolation", "spec", "server"];
-
-const fn units_of(name: &'static str, part: Part) -> Part {
-    Part {
-        name,
-        targets: Targets::Units,
-        ..part
-    }
-}
