@@ -13,7 +13,12 @@ use super::server::{Server, keep_the_log};
 use super::session::Session;
 use super::until::until;
 
-const CREATE_EXTENSION: &str = "CREATE EXTENSION idem";
+/// What a new database contains.
+#[derive(Clone, Copy)]
+enum Contents {
+    Nothing,
+    Extension,
+}
 
 /// A database of one test in a cluster. The database is dropped at the end of the test. When the
 /// test panics, the database and the server's log are kept.
@@ -31,7 +36,7 @@ impl Database {
     /// # Errors
     /// Fails when the cluster does not start or the extension cannot be created.
     pub async fn with_idem(name: &str) -> Result<Self> {
-        Self::prepare(None, name, Some(CREATE_EXTENSION)).await
+        Self::prepare(None, name, Contents::Extension).await
     }
 
     /// Creates an empty database in the shared cluster.
@@ -39,7 +44,7 @@ impl Database {
     /// # Errors
     /// Fails when the cluster does not start.
     pub async fn empty(name: &str) -> Result<Self> {
-        Self::prepare(None, name, None).await
+        Self::prepare(None, name, Contents::Nothing).await
     }
 
     /// Creates a database with the extension in this cluster.
@@ -47,11 +52,11 @@ impl Database {
     /// # Errors
     /// Fails when the server returns an error.
     pub async fn with_idem_in(cluster: Arc<Cluster>, name: &str) -> Result<Self> {
-        Self::prepare(Some(cluster), name, Some(CREATE_EXTENSION)).await
+        Self::prepare(Some(cluster), name, Contents::Extension).await
     }
 
-    /// Creates a database with the extension in a new cluster without a worker, so that only the
-    /// test executes the steps of a rotation.
+    /// Creates a database with the extension in a new cluster without a worker, autovacuum and
+    /// checkpoints. So only the test writes, and only the test executes the steps of a rotation.
     ///
     /// # Errors
     /// Fails when the cluster does not start or the extension cannot be created.
@@ -59,6 +64,8 @@ impl Database {
         let cluster = Cluster::builder(&Install::from_env()?)
             .name(&name.replace('_', "-"))
             .setting("shared_buffers", "32MB")
+            .setting("autovacuum", "off")
+            .setting("checkpoint_timeout", "1h")
             .setting("idem.databases", "none")
             .start()?;
         Self::with_idem_in(Arc::new(cluster), name).await
@@ -69,52 +76,51 @@ impl Database {
     /// # Errors
     /// Fails when the server returns an error.
     pub async fn empty_in(cluster: Arc<Cluster>, name: &str) -> Result<Self> {
-        Self::prepare(Some(cluster), name, None).await
+        Self::prepare(Some(cluster), name, Contents::Nothing).await
     }
 
     /// Creates a database with the extension in the shared cluster.
     pub fn create() -> Self {
         let server = Server::shared().unwrap();
-        Self::on(server, "test", Some(CREATE_EXTENSION)).unwrap()
+        Self::on(server, "test", Contents::Extension).unwrap()
     }
 
     /// Creates a database with the extension in a new cluster, which no other test uses.
     pub fn create_alone(name: &str) -> Self {
         let server = Server::start(name).unwrap();
-        Self::on(server, "test", Some(CREATE_EXTENSION)).unwrap()
+        Self::on(server, "test", Contents::Extension).unwrap()
     }
 
     async fn prepare(
         cluster: Option<Arc<Cluster>>,
         name: &str,
-        sql: Option<&'static str>,
+        contents: Contents,
     ) -> Result<Self> {
         let name = name.to_owned();
         let prepare = move || {
             let server = match cluster {
-                Some(cluster) => Server {
-                    pooler: None,
-                    cluster,
-                },
+                Some(cluster) => Server::of(cluster),
                 None => Server::shared()?,
             };
-            Self::on(server, &name, sql)
+            Self::on(server, &name, contents)
         };
         tokio::task::spawn_blocking(prepare).await?
     }
 
-    fn on(server: Server, name: &str, sql: Option<&str>) -> Result<Self> {
+    fn on(server: Server, name: &str, contents: Contents) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(1);
         let name = format!("{name}_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         // CREATE DATABASE fails while a session is connected to the template. No session can
-        // connect to template0.
-        let create = format!("CREATE DATABASE {name} TEMPLATE template0");
+        // connect to template0 or to the template with the extension.
+        let (template, fill) = match (contents, server.template) {
+            (Contents::Nothing, _) => ("template0", ""),
+            (Contents::Extension, None) => ("template0", "CREATE EXTENSION idem"),
+            (Contents::Extension, Some(template)) => (template, "SELECT idem_new_installation()"),
+        };
+        let create =
+            format!("CREATE DATABASE {name} TEMPLATE {template};\n\\connect {name}\n{fill}");
         server.cluster.psql("postgres", &create)?;
-        let database = Self { server, name };
-        if let Some(sql) = sql {
-            database.server.cluster.psql(&database.name, sql)?;
-        }
-        Ok(database)
+        Ok(Self { server, name })
     }
 
     /// Returns the name of the database: letters, digits and underscores.

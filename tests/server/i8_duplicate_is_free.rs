@@ -1,10 +1,7 @@
 //! Tests of I8: a duplicate is an outcome, not an error. A duplicate aborts nothing, logs nothing
 //! above DEBUG, assigns no transaction id and writes no WAL.
 
-use std::sync::Arc;
-
 use anyhow::{Result, ensure};
-use idem_cluster::{Cluster, Install};
 use idem_testkit::presence::until_none;
 use idem_testkit::{Database, Session};
 
@@ -50,16 +47,8 @@ const DUPLICATES: [(&str, &str); 15] = [
     ("(idem_begin_call('m1', 'orders', 'charge')).response", "7"),
 ];
 
-/// Starts a server without workers, on which only the test writes.
 async fn quiet_server() -> Result<(Database, Session)> {
-    let cluster = Cluster::builder(&Install::from_env()?)
-        .name("quiet")
-        .setting("shared_buffers", "32MB")
-        .setting("autovacuum", "off")
-        .setting("checkpoint_timeout", "1h")
-        .setting("idem.databases", "none")
-        .start()?;
-    let db = Database::with_idem_in(Arc::new(cluster), "quiet").await?;
+    let db = Database::without_worker("quiet").await?;
     let session = db.connect().await?;
     Ok((db, session))
 }

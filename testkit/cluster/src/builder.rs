@@ -1,7 +1,7 @@
 //! Creates a cluster in an empty directory or as a standby of another cluster, and starts it.
 
 use std::collections::BTreeMap;
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -233,21 +233,11 @@ impl Builder {
         user.own(data_dir)?;
         match &self.source {
             Source::Initdb => {
-                let mut initdb = user.command(&self.install.program("initdb")?);
-                initdb
-                    .arg("-D")
-                    .arg(data_dir)
-                    .arg("-L")
-                    .arg(self.install.share_dir());
-                // Every user that can reach the socket directory is trusted.
-                initdb.args([
-                    "--username=postgres",
-                    "--auth=trust",
-                    "--encoding=UTF8",
-                    "--no-locale",
-                    "--no-sync",
-                ]);
-                complete(initdb, data_dir)
+                let mut copy = user.command(Path::new("cp"));
+                copy.arg("-a")
+                    .arg(self.initialized(user)?.join("."))
+                    .arg(data_dir);
+                complete(copy, data_dir)
             }
             Source::StandbyOf { connection } => {
                 let mut backup = user.command(&self.install.program("pg_basebackup")?);
@@ -261,6 +251,42 @@ impl Builder {
                 complete(backup, data_dir)
             }
         }
+    }
+
+    /// Returns a directory to copy, on which initdb has run. Each user and version of PostgreSQL
+    /// has one. A copy takes a tenth of the time of initdb.
+    fn initialized(&self, user: ServerUser) -> Result<PathBuf> {
+        let mut version = user.command(&self.install.program("initdb")?);
+        let version = version.arg("--version").output()?.stdout;
+        let version = String::from_utf8_lossy(&version).replace(char::is_whitespace, "_");
+        let parent = self.install.root().join("initdb");
+        fs::create_dir_all(&parent)?;
+        let lock = File::create(parent.join("lock"))?;
+        lock.lock()?;
+        let dir = parent.join(format!("{version}{}", user.uid()));
+        if dir.is_dir() {
+            return Ok(dir);
+        }
+        let unfinished = parent.join("unfinished");
+        if unfinished.is_dir() {
+            fs::remove_dir_all(&unfinished)?;
+        }
+        fs::create_dir(&unfinished)?;
+        user.own(&unfinished)?;
+        let mut initdb = user.command(&self.install.program("initdb")?);
+        initdb.arg("-D").arg(&unfinished);
+        initdb.arg("-L").arg(self.install.share_dir());
+        // Every user that can reach the socket directory is trusted.
+        initdb.args([
+            "--username=postgres",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--no-locale",
+            "--no-sync",
+        ]);
+        complete(initdb, &unfinished)?;
+        fs::rename(&unfinished, &dir)?;
+        Ok(dir)
     }
 }
 

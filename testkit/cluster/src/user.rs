@@ -100,6 +100,15 @@ impl ServerUser {
         Ok(())
     }
 
+    /// Returns the user id that owns the files of the server.
+    pub(crate) fn uid(self) -> u32 {
+        match self {
+            Self::Myself => geteuid().as_raw(),
+            Self::Other { uid, .. } => uid,
+            Self::Mapped { .. } => 0,
+        }
+    }
+
     /// Makes the server's user the owner of `path`.
     ///
     /// # Errors

@@ -331,28 +331,36 @@ async fn i11_pinned_databases_delay_no_other_database() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropped_database_frees_its_counters() -> Result<()> {
-    /// The number of databases, which is larger than the number of places for counters.
-    const DATABASES: i32 = 70;
+    /// Databases that exist at the same time, and how often they are created. Together they are
+    /// more than the places for counters.
+    const DATABASES: i32 = 10;
+    const TIMES: i32 = 7;
     let cluster = server("dropping")?;
     let postgres = Session::superuser(&cluster, "postgres").await?;
     drop(Session::in_database_with_idem(&cluster, "model").await?);
     postgres
         .run("ALTER DATABASE model ALLOW_CONNECTIONS false")
         .await?;
-    for n in 1..=DATABASES {
-        let name = format!("shop_{n}");
-        postgres
-            .run(&format!("CREATE DATABASE {name} TEMPLATE model"))
+    for time in 1..=TIMES {
+        let mut sessions = Vec::new();
+        for n in 1..=DATABASES {
+            let create = format!("CREATE DATABASE shop_{n} TEMPLATE model");
+            postgres.run(&create).await?;
+            let session = Session::superuser(&cluster, &format!("shop_{n}")).await?;
+            assert_eq!(claim(&session, "m1").await?, "t");
+            sessions.push(session);
+        }
+        for session in sessions {
+            let counted = "SELECT value FROM idem.stats WHERE name = 'claimed'";
+            until(
+                &format!("a database of time {time} counts its own claims"),
+                async || Ok(session.text(counted).await? == "1"),
+            )
             .await?;
-        let session = Session::superuser(&cluster, &name).await?;
-        assert_eq!(claim(&session, "m1").await?, "t");
-        let counted = "SELECT value FROM idem.stats WHERE name = 'claimed'";
-        until(&format!("database {n} counts its own claims"), async || {
-            Ok(session.text(counted).await? == "1")
-        })
-        .await?;
-        drop(session);
-        postgres.run(&format!("DROP DATABASE {name}")).await?;
+        }
+        for n in 1..=DATABASES {
+            postgres.run(&format!("DROP DATABASE shop_{n}")).await?;
+        }
     }
     Ok(())
 }
