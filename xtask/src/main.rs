@@ -17,7 +17,6 @@ mod package;
 mod psql;
 mod server;
 mod setup;
-mod snapshot;
 mod step;
 mod suite;
 mod test;
@@ -107,8 +106,7 @@ enum Command {
     Package,
     /// Fail when files of a published crate, or of the extension, import each other in a circle
     LintModules,
-    /// Build the extension, and write the install script of a release to sql/install: it must not
-    /// change any more
+    /// Write the install script of a release to sql/install: it must not change any more
     Snapshot,
 }
 
@@ -150,7 +148,11 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Psql { database } => psql::psql(&context, &database),
         Command::Package => package::package(&context),
         Command::LintModules => lint_modules::lint(&context),
-        Command::Snapshot => snapshot::write(&context),
+        Command::Snapshot => {
+            let path = install_script::release(&context.root)?;
+            eprintln!("wrote {}: the version is released", path.display());
+            Ok(())
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use xshell::{Shell, cmd};
 
 use crate::build::{self, Variant};
 use crate::context::Context;
-use crate::install_script::{self, Committed, VERSION};
+use crate::install_script::{self, VERSION};
 use crate::{setup, step};
 
 pub fn package(context: &Context) -> Result<()> {
@@ -24,8 +24,7 @@ pub fn package(context: &Context) -> Result<()> {
 fn extension(context: &Context) -> Result<PathBuf> {
     setup::setup(context)?;
     build::build(context)?;
-    Committed::open(&context.root)?
-        .ensure_fits(VERSION, &install_script::generate(&context.root)?)?;
+    install_script::ensure_fits(&context.root)?;
     let pg = context.pg;
     let deb = Deb::begin(context, format!("postgresql-{pg}-idem"))?;
     let (sh, tree, stage) = (
