@@ -31,37 +31,26 @@ struct Load {
     /// The messages with smaller numbers exist.
     messages: AtomicU64,
     claimed: AtomicU64,
+    /// The number of claims that failed because the library does not serve the extension.
+    unserved: AtomicU64,
     is_over: AtomicBool,
-    reconnects: bool,
 }
 
 impl Claimers {
-    /// Creates the table `done` and starts the sessions. A session that the server closes is an
-    /// error.
+    /// Creates the table `done` and starts the sessions. They continue after a restart of the
+    /// server, and when the library serves the version of the extension again.
     ///
     /// # Errors
     /// Fails when the server returns an error.
     pub async fn start(cluster: &Cluster, session: &Session) -> Result<Self> {
-        Self::start_with(cluster, session, false).await
-    }
-
-    /// Like [`start`](Self::start), but a session that the server closes is opened again.
-    ///
-    /// # Errors
-    /// Fails when the server returns an error.
-    pub async fn start_reconnecting(cluster: &Cluster, session: &Session) -> Result<Self> {
-        Self::start_with(cluster, session, true).await
-    }
-
-    async fn start_with(cluster: &Cluster, session: &Session, reconnects: bool) -> Result<Self> {
         session.run("CREATE TABLE done (id text)").await?;
         let database = session.text("SELECT current_database()").await?;
         let load = Arc::new(Load {
             url: format!("{} {SETTINGS}", cluster.connection_string(&database)),
             messages: AtomicU64::new(0),
             claimed: AtomicU64::new(0),
+            unserved: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
-            reconnects,
         });
         let mut tasks = JoinSet::new();
         for _ in 0..CLAIMERS {
@@ -75,12 +64,33 @@ impl Claimers {
     /// # Errors
     /// Fails with the error of a session that has ended.
     pub async fn until_claimed(&mut self, count: u64) -> Result<()> {
-        let before = self.load.claimed.load(Ordering::Relaxed);
-        until("messages are claimed", async || {
+        self.until_more("messages are claimed", count, |load| &load.claimed)
+            .await
+    }
+
+    /// Waits until this many further claims have failed because the library does not serve the
+    /// extension.
+    ///
+    /// # Errors
+    /// Fails with the error of a session that has ended.
+    pub async fn until_unserved(&mut self, count: u64) -> Result<()> {
+        self.until_more("claims are not served", count, |load| &load.unserved)
+            .await
+    }
+
+    async fn until_more(
+        &mut self,
+        what: &str,
+        count: u64,
+        counter: impl Fn(&Load) -> &AtomicU64,
+    ) -> Result<()> {
+        let counted = |load: &Load| counter(load).load(Ordering::Relaxed);
+        let before = counted(&self.load);
+        until(what, async || {
             if let Some(ended) = self.tasks.try_join_next() {
                 ended??;
             }
-            Ok(self.load.claimed.load(Ordering::Relaxed) >= before + count)
+            Ok(counted(&self.load) >= before + count)
         })
         .await
     }
@@ -117,12 +127,13 @@ async fn work(load: Arc<Load>) -> Result<(), Error> {
             Ok::<(), Error>(())
         };
         match claimed.await {
-            // The server has stopped, or it does not accept sessions yet.
-            Err(error) if load.reconnects && is_shutdown(&error) => {
-                tokio::time::sleep(BETWEEN_CONNECTS).await;
+            Err(error) if is_shutdown(&error) => {}
+            Err(error) if error.code() == Some(&SqlState::SYSTEM_ERROR) => {
+                load.unserved.fetch_add(1, Ordering::Relaxed);
             }
             ended => ended?,
         }
+        tokio::time::sleep(BETWEEN_CONNECTS).await;
     }
     Ok(())
 }

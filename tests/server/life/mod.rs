@@ -14,6 +14,7 @@ mod reinstall;
 mod restore;
 mod standby;
 mod unloaded;
+mod update;
 mod versions;
 mod worker;
 
