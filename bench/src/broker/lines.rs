@@ -84,7 +84,10 @@ impl Broker {
         match self {
             Self::RabbitMq(server) => AnySource::RabbitMq(Box::new(RabbitMqSource::new(
                 RabbitMqConfig::new(server.url()),
-                RabbitMqSubscription::new(line).prefetch(PREFETCH),
+                RabbitMqSubscription {
+                    prefetch: PREFETCH,
+                    ..RabbitMqSubscription::new(line)
+                },
             ))),
             Self::Nats(server) => AnySource::Nats(Box::new(NatsSource::new(
                 NatsConfig::new(server.url()),

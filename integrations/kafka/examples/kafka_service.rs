@@ -56,8 +56,10 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let kafka = KafkaConfig::new(brokers)
         .property("security.protocol", "ssl")
         .property("ssl.ca.location", ca);
-    let payments = KafkaSubscription::new("billing", ["payments"])
-        .dead_letter(DeadLetter::Topic("payments.dead".into()));
+    let payments = KafkaSubscription {
+        dead_letter: DeadLetter::Topic("payments.dead".into()),
+        ..KafkaSubscription::new("billing", ["payments"])
+    };
     let consumer = Consumer::new(consumer_pool, KafkaSource::new(&kafka, &payments)?)
         .handle("billing.book", extract(book))
         .concurrency(8);

@@ -28,7 +28,6 @@ const RESERVED: [&str; 6] = [
 /// ```
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-#[non_exhaustive]
 pub struct KafkaConfig {
     /// The brokers, as `host:port`. Several brokers are separated by commas.
     pub brokers: String,
@@ -133,7 +132,6 @@ impl fmt::Debug for KafkaConfig {
 /// messages.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-#[non_exhaustive]
 pub struct KafkaSubscription {
     /// The name of the consumer group. The members of the group share the partitions, and the
     /// source commits the offsets of the group.
@@ -166,21 +164,6 @@ impl KafkaSubscription {
             dead_letter: DeadLetter::default(),
             max_unsettled: max_unsettled(),
         }
-    }
-
-    /// Sets the treatment of rejected messages.
-    #[must_use]
-    pub fn dead_letter(mut self, dead_letter: DeadLetter) -> Self {
-        self.dead_letter = dead_letter;
-        self
-    }
-
-    /// Sets the number of unsettled messages at which the source stops fetching until a message is
-    /// settled.
-    #[must_use]
-    pub fn max_unsettled(mut self, messages: usize) -> Self {
-        self.max_unsettled = messages;
-        self
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
@@ -243,7 +226,10 @@ mod tests {
         let discard = read(r#"{"group": "g", "topics": ["t"], "dead-letter": "discard"}"#).unwrap();
         assert_eq!(
             discard,
-            KafkaSubscription::new("g", ["t"]).dead_letter(DeadLetter::Discard)
+            KafkaSubscription {
+                dead_letter: DeadLetter::Discard,
+                ..KafkaSubscription::new("g", ["t"])
+            }
         );
         let topic =
             read(r#"{"group": "g", "topics": ["t"], "dead-letter": {"topic": "dead"}}"#).unwrap();
@@ -256,11 +242,17 @@ mod tests {
             (KafkaSubscription::new("", ["t"]), "group"),
             (KafkaSubscription::new("g", [""; 0]), "topic"),
             (
-                KafkaSubscription::new("g", ["t"]).max_unsettled(0),
+                KafkaSubscription {
+                    max_unsettled: 0,
+                    ..KafkaSubscription::new("g", ["t"])
+                },
                 "max_unsettled",
             ),
             (
-                KafkaSubscription::new("g", ["t"]).dead_letter(DeadLetter::Topic("t".into())),
+                KafkaSubscription {
+                    dead_letter: DeadLetter::Topic("t".into()),
+                    ..KafkaSubscription::new("g", ["t"])
+                },
                 "dead letters",
             ),
         ] {

@@ -63,10 +63,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .max_size(2)
         .build()?;
 
-    let config = NatsConfig::new(server).ca(ca);
-    let payments = NatsSubscription::new("payments", "billing")
-        .prefetch(32)
-        .dead_letter("dead.payments");
+    let config = NatsConfig {
+        ca: Some(ca.into()),
+        ..NatsConfig::new(server)
+    };
+    let payments = NatsSubscription {
+        prefetch: 32,
+        dead_letter: Some("dead.payments".into()),
+        ..NatsSubscription::new("payments", "billing")
+    };
     let source = NatsSource::new(config.clone(), payments);
     let consumer = Consumer::new(consumer_pool, source)
         .handle("billing.book", extract(book))

@@ -15,7 +15,6 @@ use serde::Deserialize;
 /// ```
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-#[non_exhaustive]
 pub struct NatsConfig {
     /// The URL of the server: `nats://user:password@host:port` or `nats://token@host:port`. Several
     /// servers of one cluster are separated by commas.
@@ -72,53 +71,6 @@ impl NatsConfig {
             max_unconfirmed: max_unconfirmed(),
         }
     }
-
-    /// Trusts the certificate authorities in this PEM file instead of the system's authorities.
-    #[must_use]
-    pub fn ca(mut self, file: impl Into<PathBuf>) -> Self {
-        self.ca = Some(file.into());
-        self
-    }
-
-    /// Presents this certificate to the server. The certificate and its private key are PEM files.
-    #[must_use]
-    pub fn client_certificate(
-        mut self,
-        certificate: impl Into<PathBuf>,
-        key: impl Into<PathBuf>,
-    ) -> Self {
-        self.client_certificate = Some(certificate.into());
-        self.client_key = Some(key.into());
-        self
-    }
-
-    /// Logs in with the nkey seed in this file.
-    #[must_use]
-    pub fn nkey_seed_file(mut self, file: impl Into<PathBuf>) -> Self {
-        self.nkey_seed_file = Some(file.into());
-        self
-    }
-
-    /// Logs in with this credentials file.
-    #[must_use]
-    pub fn credentials(mut self, file: impl Into<PathBuf>) -> Self {
-        self.credentials = Some(file.into());
-        self
-    }
-
-    /// Sets the longest time to wait for a reply from the server, in seconds.
-    #[must_use]
-    pub fn timeout_s(mut self, seconds: u16) -> Self {
-        self.timeout_s = seconds;
-        self
-    }
-
-    /// Sets the largest number of effects that wait for their confirmation at the same time.
-    #[must_use]
-    pub fn max_unconfirmed(mut self, effects: u16) -> Self {
-        self.max_unconfirmed = effects;
-        self
-    }
 }
 
 /// Omits the URL, which can contain a password.
@@ -139,7 +91,6 @@ impl fmt::Debug for NatsConfig {
 /// messages.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-#[non_exhaustive]
 pub struct NatsSubscription {
     /// The name of the stream. The stream must exist.
     pub stream: String,
@@ -188,36 +139,6 @@ impl NatsSubscription {
             ack_wait_s: ack_wait_s(),
             dead_letter: None,
         }
-    }
-
-    /// Consumes only the messages of this subject, which may contain wildcards.
-    #[must_use]
-    pub fn subject(mut self, subject: impl Into<String>) -> Self {
-        self.subject = subject.into();
-        self
-    }
-
-    /// Sets the largest number of messages that the source holds: messages fetched ahead, and
-    /// released messages that it keeps to redeliver itself.
-    #[must_use]
-    pub fn prefetch(mut self, messages: u16) -> Self {
-        self.prefetch = messages;
-        self
-    }
-
-    /// Sets the time, in seconds, after which the server redelivers the messages of a process that
-    /// died.
-    #[must_use]
-    pub fn ack_wait_s(mut self, seconds: u32) -> Self {
-        self.ack_wait_s = seconds;
-        self
-    }
-
-    /// Publishes rejected messages to this subject instead of keeping them in `idem.dead_letter`.
-    #[must_use]
-    pub fn dead_letter(mut self, subject: impl Into<String>) -> Self {
-        self.dead_letter = Some(subject.into());
-        self
     }
 }
 

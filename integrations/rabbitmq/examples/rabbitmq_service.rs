@@ -54,10 +54,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .max_size(2)
         .build()?;
 
-    let config = RabbitMqConfig::new(broker).ca(ca);
-    let payments = RabbitMqSubscription::new("payments")
-        .prefetch(32)
-        .dead_letter_exchange();
+    let config = RabbitMqConfig {
+        ca: Some(ca.into()),
+        ..RabbitMqConfig::new(broker)
+    };
+    let payments = RabbitMqSubscription {
+        prefetch: 32,
+        dead_letter_exchange: true,
+        ..RabbitMqSubscription::new("payments")
+    };
     let source = RabbitMqSource::new(config.clone(), payments);
     let consumer = Consumer::new(consumer_pool, source)
         .handle("billing.book", extract(book))

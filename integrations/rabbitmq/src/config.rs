@@ -16,7 +16,6 @@ use serde::Deserialize;
 /// ```
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-#[non_exhaustive]
 pub struct RabbitMqConfig {
     /// The URL of the server: `amqp://user:password@host:port/vhost`, or the same with `amqps://`.
     /// The virtual host `/` is written `%2f`.
@@ -73,46 +72,6 @@ impl RabbitMqConfig {
         }
     }
 
-    /// Trusts the certificate authorities in this PEM file instead of the system's authorities.
-    #[must_use]
-    pub fn ca(mut self, file: impl Into<PathBuf>) -> Self {
-        self.ca = Some(file.into());
-        self
-    }
-
-    /// Presents this certificate to the server. The certificate and its private key are PEM files.
-    #[must_use]
-    pub fn client_certificate(
-        mut self,
-        certificate: impl Into<PathBuf>,
-        key: impl Into<PathBuf>,
-    ) -> Self {
-        self.client_certificate = Some(certificate.into());
-        self.client_key = Some(key.into());
-        self
-    }
-
-    /// Publishes effects to this exchange, with their topic as the routing key.
-    #[must_use]
-    pub fn exchange(mut self, exchange: impl Into<String>) -> Self {
-        self.exchange = exchange.into();
-        self
-    }
-
-    /// Sets the largest number of effects that wait for their confirmation at the same time.
-    #[must_use]
-    pub fn max_unconfirmed(mut self, effects: u16) -> Self {
-        self.max_unconfirmed = effects;
-        self
-    }
-
-    /// Sets the longest time to wait for the broker, in seconds.
-    #[must_use]
-    pub fn timeout_s(mut self, seconds: u16) -> Self {
-        self.timeout_s = seconds;
-        self
-    }
-
     pub(super) fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout_s.into())
     }
@@ -134,7 +93,6 @@ impl fmt::Debug for RabbitMqConfig {
 /// The settings of a subscription to a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-#[non_exhaustive]
 pub struct RabbitMqSubscription {
     /// The name of the queue. The queue must exist.
     pub queue: String,
@@ -175,32 +133,8 @@ impl RabbitMqSubscription {
         }
     }
 
-    /// States that the queue has a dead-letter exchange. Rejected messages go there instead of into
-    /// `idem.dead_letter`. If the queue has no such exchange, RabbitMQ deletes rejected messages.
-    #[must_use]
-    pub fn dead_letter_exchange(mut self) -> Self {
-        self.dead_letter_exchange = true;
-        self
-    }
-
-    /// Sets the longest time, in seconds, that this process withholds a message that did not fail,
-    /// if RabbitMQ counts each return to the queue.
-    #[must_use]
-    pub fn hold_s(mut self, seconds: u16) -> Self {
-        self.hold_s = seconds;
-        self
-    }
-
     pub(super) fn hold(&self) -> Duration {
         Duration::from_secs(self.hold_s.into())
-    }
-
-    /// Sets the largest number of unsettled messages: the broker delivers this many, and then waits
-    /// until a message is settled.
-    #[must_use]
-    pub fn prefetch(mut self, messages: u16) -> Self {
-        self.prefetch = messages;
-        self
     }
 }
 
@@ -228,6 +162,12 @@ mod tests {
             RabbitMqSubscription::new("q")
         );
         let patient = read(r#"{"queue": "q", "hold-s": 60}"#).unwrap();
-        assert_eq!(patient, RabbitMqSubscription::new("q").hold_s(60));
+        assert_eq!(
+            patient,
+            RabbitMqSubscription {
+                hold_s: 60,
+                ..RabbitMqSubscription::new("q")
+            }
+        );
     }
 }

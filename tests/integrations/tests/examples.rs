@@ -363,7 +363,10 @@ async fn nats_service_books_each_payment_once() {
     let url = format!("tls://127.0.0.1:{}", server.port());
     let service = shop.serve("nats_service", &url);
 
-    let config = NatsConfig::new(url).ca(shop.authority.ca());
+    let config = NatsConfig {
+        ca: Some(shop.authority.ca()),
+        ..NatsConfig::new(url)
+    };
     let publisher = NatsPublisher::new(config.clone());
     let first = OutgoingMessage::new(Uuid::new_v4(), "receipts", "{}");
     let deadline = Instant::now() + DEADLINE;

@@ -108,7 +108,10 @@ impl Kafka {
 }
 
 fn subscription() -> KafkaSubscription {
-    KafkaSubscription::new(GROUP, [TOPIC]).dead_letter(DeadLetter::Topic(DEAD.into()))
+    KafkaSubscription {
+        dead_letter: DeadLetter::Topic(DEAD.into()),
+        ..KafkaSubscription::new(GROUP, [TOPIC])
+    }
 }
 
 fn numbered(n: u32) -> OutgoingMessage {

@@ -209,8 +209,10 @@ async fn message_is_redelivered_when_its_dead_letter_fails() {
 async fn discarded_message_is_settled() {
     let kafka = Kafka::start();
     kafka.publish([7]).await;
-    let mut source =
-        kafka.source_of(&KafkaSubscription::new(GROUP, [TOPIC]).dead_letter(DeadLetter::Discard));
+    let mut source = kafka.source_of(&KafkaSubscription {
+        dead_letter: DeadLetter::Discard,
+        ..KafkaSubscription::new(GROUP, [TOPIC])
+    });
     next(&mut source)
         .await
         .settle(Settlement::reject("poison"))
@@ -223,7 +225,10 @@ async fn discarded_message_is_settled() {
 async fn max_unsettled_pauses_delivery_and_loses_nothing() {
     let kafka = Kafka::start();
     kafka.publish(0..50).await;
-    let mut source = kafka.source_of(&subscription().max_unsettled(5));
+    let mut source = kafka.source_of(&KafkaSubscription {
+        max_unsettled: 5,
+        ..subscription()
+    });
     let mut held = take(&mut source, 5).await;
     // This time is long enough for the source to pause its partitions.
     assert!(

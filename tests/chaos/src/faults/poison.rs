@@ -74,7 +74,10 @@ impl Fault for PoisonBurst {
 async fn send(site: &Site, burst: &[SentPoison]) -> Result<()> {
     match site.kind {
         live::Kind::RabbitMq => {
-            let config = RabbitMqConfig::new(&site.broker_url).exchange(rabbitmq::EXCHANGE);
+            let config = RabbitMqConfig {
+                exchange: rabbitmq::EXCHANGE.into(),
+                ..RabbitMqConfig::new(&site.broker_url)
+            };
             send_through(&RabbitMqPublisher::new(config), site, burst).await
         }
         live::Kind::Nats => {

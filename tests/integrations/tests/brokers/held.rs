@@ -65,13 +65,19 @@ async fn make_consumer(url: &str, stream: &str, change: impl FnOnce(&mut pull::C
 }
 
 fn subscription(stream: &str) -> NatsSubscription {
-    NatsSubscription::new(stream, "worker").prefetch(10)
+    NatsSubscription {
+        prefetch: 10,
+        ..NatsSubscription::new(stream, "worker")
+    }
 }
 
 fn source(url: &str, stream: &str, ack_wait_s: u32) -> NatsSource {
     NatsSource::new(
         NatsConfig::new(url),
-        subscription(stream).ack_wait_s(ack_wait_s),
+        NatsSubscription {
+            ack_wait_s,
+            ..subscription(stream)
+        },
     )
 }
 
@@ -616,9 +622,11 @@ async fn i4_stop_keeps_last_deliveries_without_dead_letter_stream() {
     stream_of(&url, "unburied-last", &texts).await;
     make_consumer(&url, "unburied-last", |config| config.max_deliver = 1).await;
     let db = Database::create();
-    let buried = subscription("unburied-last")
-        .ack_wait_s(LONG_ACK_WAIT_S)
-        .dead_letter("no-stream.x");
+    let buried = NatsSubscription {
+        ack_wait_s: LONG_ACK_WAIT_S,
+        dead_letter: Some("no-stream.x".into()),
+        ..subscription("unburied-last")
+    };
     let source = NatsSource::new(NatsConfig::new(&url), buried);
     let sent = delivered(&url, "unburied-last", texts.len());
     let summary = stop_while_handling(source, "unburied-last", &db, sent).await;
@@ -700,7 +708,10 @@ async fn i4_dropped_last_delivery_is_yielded_again() {
 async fn i4_last_delivery_is_yielded_again_when_reject_fails() {
     let url = shared();
     stream_that_delivers_once(&url, "unburied", "poison").await;
-    let buried = subscription("unburied").dead_letter("unburied-letters.x");
+    let buried = NatsSubscription {
+        dead_letter: Some("unburied-letters.x".into()),
+        ..subscription("unburied")
+    };
     let mut source = NatsSource::new(NatsConfig::new(&url), buried);
     next(&mut source)
         .await

@@ -50,7 +50,10 @@ pub fn publisher(url: &str) -> NatsPublisher {
 fn source(url: &str, stream: &str) -> NatsSource {
     NatsSource::new(
         NatsConfig::new(url),
-        NatsSubscription::new(stream, "worker").prefetch(10),
+        NatsSubscription {
+            prefetch: 10,
+            ..NatsSubscription::new(stream, "worker")
+        },
     )
 }
 
@@ -173,10 +176,16 @@ async fn rejected_message_is_published_to_dead_letter_subject() {
     declare(&url, "rejected", |_| {}).await;
     let effect = whole("rejected.in");
     publisher(&url).publish(&effect).await.unwrap();
-    let subscription = |name, subject| NatsSubscription::new("rejected", name).subject(subject);
+    let subscription = |name, subject: &str| NatsSubscription {
+        subject: subject.into(),
+        ..NatsSubscription::new("rejected", name)
+    };
     let mut source = NatsSource::new(
         NatsConfig::new(&url),
-        subscription("worker", "rejected.in").dead_letter("rejected.dead"),
+        NatsSubscription {
+            dead_letter: Some("rejected.dead".into()),
+            ..subscription("worker", "rejected.in")
+        },
     );
     next(&mut source)
         .await
@@ -275,7 +284,10 @@ async fn two_rejections_of_a_message_make_two_dead_letters() {
         .await
         .unwrap();
     for consumer in ["first", "second"] {
-        let subscription = NatsSubscription::new("twice", consumer).dead_letter("letters.in");
+        let subscription = NatsSubscription {
+            dead_letter: Some("letters.in".into()),
+            ..NatsSubscription::new("twice", consumer)
+        };
         let mut source = NatsSource::new(NatsConfig::new(&url), subscription);
         next(&mut source)
             .await
@@ -302,7 +314,10 @@ async fn message_is_redelivered_when_its_dead_letter_fails() {
         .publish(&plain("careful.x", "poison"))
         .await
         .unwrap();
-    let subscription = NatsSubscription::new("careful", "worker").dead_letter("no.such.subject");
+    let subscription = NatsSubscription {
+        dead_letter: Some("no.such.subject".into()),
+        ..NatsSubscription::new("careful", "worker")
+    };
     let mut source = NatsSource::new(NatsConfig::new(&url), subscription);
     let rejected = Instant::now();
     next(&mut source)
@@ -332,7 +347,10 @@ async fn unsettled_message_is_redelivered() {
         .unwrap();
     let mut first = NatsSource::new(
         NatsConfig::new(&url),
-        NatsSubscription::new("unsettled", "worker").ack_wait_s(2),
+        NatsSubscription {
+            ack_wait_s: 2,
+            ..NatsSubscription::new("unsettled", "worker")
+        },
     );
     // Use a separate runtime, which ends like a killed process. After that, no source holds its
     // messages.
@@ -452,7 +470,10 @@ async fn i4_effects_wait_for_a_stream_without_lookup_rights() {
     declare(&url, "there", |_| {}).await;
     let limited = url.replace("nats://", "nats://least:least@");
     let mend = async { drop(declare(&url, "late", |_| {}).await) };
-    let publisher = NatsPublisher::new(NatsConfig::new(&limited).timeout_s(2));
+    let publisher = NatsPublisher::new(NatsConfig {
+        timeout_s: 2,
+        ..NatsConfig::new(&limited)
+    });
     assert_waited_for(publisher, "late.x", "there.x", mend).await;
 }
 
@@ -515,8 +536,14 @@ async fn settlement_over_a_lost_connection_fails_soon() {
             .await
             .unwrap();
     }
-    let config = NatsConfig::new(&url).timeout_s(PATIENCE_S);
-    let subscription = NatsSubscription::new("lost", "worker").prefetch(BATCH);
+    let config = NatsConfig {
+        timeout_s: PATIENCE_S,
+        ..NatsConfig::new(&url)
+    };
+    let subscription = NatsSubscription {
+        prefetch: BATCH,
+        ..NatsSubscription::new("lost", "worker")
+    };
     let mut source = NatsSource::new(config, subscription);
     let mut deliveries = Vec::new();
     for _ in 0..IN_HAND {
@@ -610,7 +637,10 @@ async fn killed_broker_loses_no_confirmed_message() {
     let mut server = Nats::start().unwrap();
     let url = server.url();
     declare(&url, "killed", |_| {}).await;
-    let publisher = NatsPublisher::new(NatsConfig::new(&url).timeout_s(1));
+    let publisher = NatsPublisher::new(NatsConfig {
+        timeout_s: 1,
+        ..NatsConfig::new(&url)
+    });
     let mut traffic = Traffic::start(publisher, source(&url, "killed"), "killed.x");
     traffic.go_on(200).await;
     server.kill().unwrap();

@@ -104,7 +104,10 @@ async fn unconfirmed_effects_share_one_broker_check() {
         );
         block_in_place(|| server.control(&["eval", &script]).unwrap());
     };
-    let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(&url).timeout_s(2));
+    let publisher = RabbitMqPublisher::new(RabbitMqConfig {
+        timeout_s: 2,
+        ..RabbitMqConfig::new(&url)
+    });
     set_queue_process("suspend");
     let effects: Vec<_> = (0..EFFECTS)
         .map(|number| plain("mute", &number.to_string()))
@@ -180,7 +183,10 @@ async fn i4_silent_connection_is_left_after_the_timeout() {
     let url = shared();
     declare_with(&url, "silent-line", &[]).await;
     let (line, silence) = silenced(&url).await;
-    let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(line).timeout_s(4));
+    let publisher = RabbitMqPublisher::new(RabbitMqConfig {
+        timeout_s: 4,
+        ..RabbitMqConfig::new(line)
+    });
     publisher
         .publish(&plain("silent-line", "before"))
         .await

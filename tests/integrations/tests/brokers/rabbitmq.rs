@@ -67,7 +67,10 @@ pub fn publisher(url: &str) -> RabbitMqPublisher {
 fn source(url: &str, queue: &str) -> RabbitMqSource {
     RabbitMqSource::new(
         RabbitMqConfig::new(url),
-        RabbitMqSubscription::new(queue).prefetch(10),
+        RabbitMqSubscription {
+            prefetch: 10,
+            ..RabbitMqSubscription::new(queue)
+        },
     )
 }
 
@@ -169,7 +172,10 @@ async fn rejected_message_reaches_dead_letter_exchange() {
         .await
         .unwrap();
     let source = |queue: &str| {
-        let subscription = RabbitMqSubscription::new(queue).dead_letter_exchange();
+        let subscription = RabbitMqSubscription {
+            dead_letter_exchange: true,
+            ..RabbitMqSubscription::new(queue)
+        };
         RabbitMqSource::new(RabbitMqConfig::new(&url), subscription)
     };
     let (mut source, mut letters) = (source("rejects"), source("dead"));
@@ -390,14 +396,20 @@ async fn exchange_routes_by_topic_and_missing_one_is_unavailable() {
         )
         .await
         .unwrap();
-    let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(&url).exchange("events"));
+    let publisher = RabbitMqPublisher::new(RabbitMqConfig {
+        exchange: "events".into(),
+        ..RabbitMqConfig::new(&url)
+    });
     publisher
         .publish(&plain("orders.placed", "x"))
         .await
         .unwrap();
     assert_eq!(text(&next(&mut source(&url, "routed")).await), "x");
 
-    let missing = RabbitMqPublisher::new(RabbitMqConfig::new(&url).exchange("late exchange"));
+    let missing = RabbitMqPublisher::new(RabbitMqConfig {
+        exchange: "late exchange".into(),
+        ..RabbitMqConfig::new(&url)
+    });
     for _ in 0..2 {
         let error = missing
             .publish(&plain("orders.placed", "x"))
@@ -465,7 +477,10 @@ async fn i4_effects_wait_for_a_queue_without_confirmations() {
         server.control(&["eval", &script]).unwrap();
     };
     set_queue_process("suspend");
-    let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(&url).timeout_s(1));
+    let publisher = RabbitMqPublisher::new(RabbitMqConfig {
+        timeout_s: 1,
+        ..RabbitMqConfig::new(&url)
+    });
     let mend = async { set_queue_process("resume") };
     assert_waited_for(publisher, "mute", "loud", mend).await;
 }
@@ -476,7 +491,10 @@ async fn i4_effects_wait_for_a_queue_without_confirmations() {
 async fn i4_effects_wait_for_a_missing_exchange() {
     let url = shared();
     declare(&url, "no-exchange-needed", &[]).await;
-    let late = RabbitMqPublisher::new(RabbitMqConfig::new(&url).exchange("exchange-late"));
+    let late = RabbitMqPublisher::new(RabbitMqConfig {
+        exchange: "exchange-late".into(),
+        ..RabbitMqConfig::new(&url)
+    });
     let publisher = Topics::new()
         .topic("through-exchange", late)
         .otherwise(publisher(&url));
@@ -518,7 +536,10 @@ async fn i4_effects_wait_for_a_rabbitmq_permission() {
     };
     permit("^amq.default$");
     let config = || RabbitMqConfig::new(server.url_of("limited"));
-    let closed = RabbitMqPublisher::new(config().exchange("closed"));
+    let closed = RabbitMqPublisher::new(RabbitMqConfig {
+        exchange: "closed".into(),
+        ..config()
+    });
     let publisher = Topics::new()
         .topic("refused", closed)
         .otherwise(RabbitMqPublisher::new(config()));
@@ -567,7 +588,10 @@ async fn i4_server_with_an_alarm_is_unavailable() {
     let server = RabbitMq::start().unwrap();
     let url = server.url();
     declare(&url, "alarmed", &[]).await;
-    let publisher = RabbitMqPublisher::new(RabbitMqConfig::new(&url).timeout_s(2));
+    let publisher = RabbitMqPublisher::new(RabbitMqConfig {
+        timeout_s: 2,
+        ..RabbitMqConfig::new(&url)
+    });
     publisher
         .publish(&plain("alarmed", "before"))
         .await

@@ -120,7 +120,11 @@ async fn withheld_message_returns_when_hold_ends() {
     queue_of(&url, "hold-ends", "held").await;
     let mut first = subscribed(
         &url,
-        RabbitMqSubscription::new("hold-ends").prefetch(1).hold_s(1),
+        RabbitMqSubscription {
+            prefetch: 1,
+            hold_s: 1,
+            ..RabbitMqSubscription::new("hold-ends")
+        },
     );
     let began = Instant::now();
     let after = Duration::from_secs(3600);
@@ -143,7 +147,13 @@ async fn long_outage_uses_two_deliveries_of_a_withheld_message() {
     let server = impatient(3);
     let url = server.url();
     queue_of(&url, "outage", "held").await;
-    let mut source = subscribed(&url, RabbitMqSubscription::new("outage").hold_s(1));
+    let mut source = subscribed(
+        &url,
+        RabbitMqSubscription {
+            hold_s: 1,
+            ..RabbitMqSubscription::new("outage")
+        },
+    );
     let after = Duration::from_secs(3600);
     next(&mut source)
         .await
@@ -168,7 +178,13 @@ async fn long_outage_uses_two_deliveries_of_a_withheld_message() {
 async fn zero_hold_returns_a_released_message_at_once() {
     let url = shared();
     queue_of(&url, "no-hold", "returned").await;
-    let mut source = subscribed(&url, RabbitMqSubscription::new("no-hold").hold_s(0));
+    let mut source = subscribed(
+        &url,
+        RabbitMqSubscription {
+            hold_s: 0,
+            ..RabbitMqSubscription::new("no-hold")
+        },
+    );
     next(&mut source)
         .await
         .settle(Settlement::RELEASE)
@@ -464,7 +480,13 @@ async fn i4_message_near_limit_waits_for_api_within_its_hold() {
         *counted.lock().unwrap() += 1;
         async { Err(HandlerError::unavailable("its API is down")) }
     };
-    let source = subscribed(&url, RabbitMqSubscription::new(queue).hold_s(10));
+    let source = subscribed(
+        &url,
+        RabbitMqSubscription {
+            hold_s: 10,
+            ..RabbitMqSubscription::new(queue)
+        },
+    );
     let running = tokio::spawn(
         Consumer::new(db.pool(4), source)
             .handle(queue, handler)
@@ -531,7 +553,14 @@ async fn queue_at_its_limit(url: &str, queue: &str, text: &str) {
 async fn i4_message_at_its_limit_is_not_returned_after_its_hold() {
     let (url, queue) = (shared(), "hold-ends-at-limit");
     queue_at_its_limit(&url, queue, "kept").await;
-    let mut source = subscribed(&url, RabbitMqSubscription::new(queue).prefetch(1).hold_s(1));
+    let mut source = subscribed(
+        &url,
+        RabbitMqSubscription {
+            prefetch: 1,
+            hold_s: 1,
+            ..RabbitMqSubscription::new(queue)
+        },
+    );
     let after = Duration::from_secs(2);
     next(&mut source)
         .await
@@ -555,7 +584,13 @@ async fn i4_message_at_its_limit_is_not_returned_after_its_hold() {
 async fn i4_dropped_message_at_its_limit_is_yielded_again() {
     let (url, queue) = (shared(), "dropped-at-limit");
     queue_at_its_limit(&url, queue, "kept").await;
-    let mut source = subscribed(&url, RabbitMqSubscription::new(queue).prefetch(1));
+    let mut source = subscribed(
+        &url,
+        RabbitMqSubscription {
+            prefetch: 1,
+            ..RabbitMqSubscription::new(queue)
+        },
+    );
     drop(next(&mut source).await);
     publisher(&url)
         .publish(&plain(queue, "behind"))
@@ -683,7 +718,10 @@ async fn i4_message_at_its_limit_survives_a_dropped_next() {
         queue_at_its_limit(&url, queue, "kept").await;
         let line = Line::to(&url).await;
         line.hold_back(CONSUME_OK);
-        let config = RabbitMqConfig::new(&line.url).timeout_s(60);
+        let config = RabbitMqConfig {
+            timeout_s: 60,
+            ..RabbitMqConfig::new(&line.url)
+        };
         let mut source = RabbitMqSource::new(config, RabbitMqSubscription::new(queue));
         tokio::select! {
             _ = next(&mut source) => panic!("`next` returned without the held back response"),

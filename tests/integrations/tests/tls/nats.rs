@@ -29,6 +29,13 @@ fn url(server: &Nats, host: &str) -> String {
     format!("tls://{host}:{}", server.port())
 }
 
+fn trusting(authority: &Authority, url: String) -> NatsConfig {
+    NatsConfig {
+        ca: Some(authority.ca()),
+        ..NatsConfig::new(url)
+    }
+}
+
 /// Publishes to a subject without a stream. The error shows whether the connection succeeded.
 async fn reach(config: NatsConfig) -> Result<(), PublishError> {
     NatsPublisher::new(config).publish(&effect("nowhere")).await
@@ -46,13 +53,14 @@ async fn nats_publisher_verifies_the_server() {
     let authority = Authority::create().unwrap();
     let server = authority.server(&["127.0.0.1"], Validity::Now).unwrap();
     let server = Nats::start_with(&tls(&server, "")).unwrap();
-    let config = NatsConfig::new(url(&server, "127.0.0.1"));
-    assert_reached(reach(config.clone().ca(authority.ca())).await);
+    let url_of = |host| url(&server, host);
+    assert_reached(reach(trusting(&authority, url_of("127.0.0.1"))).await);
 
     let unrelated = Authority::create().unwrap();
-    assert_unavailable(reach(config.clone()).await, UNKNOWN);
-    assert_unavailable(reach(config.ca(unrelated.ca())).await, UNKNOWN);
-    let other = NatsConfig::new(url(&server, "localhost")).ca(authority.ca());
+    assert_unavailable(reach(NatsConfig::new(url_of("127.0.0.1"))).await, UNKNOWN);
+    let config = trusting(&unrelated, url_of("127.0.0.1"));
+    assert_unavailable(reach(config).await, UNKNOWN);
+    let other = trusting(&authority, url_of("localhost"));
     assert_unavailable(reach(other).await, OTHER_HOST);
     // The URL does not mention TLS, but the server requires it. The client then uses the
     // authorities of the system.
@@ -65,7 +73,7 @@ async fn expired_certificate_of_nats_is_an_error() {
     let authority = Authority::create().unwrap();
     let server = authority.server(&["127.0.0.1"], Validity::Expired).unwrap();
     let server = Nats::start_with(&tls(&server, "")).unwrap();
-    let config = NatsConfig::new(url(&server, "127.0.0.1")).ca(authority.ca());
+    let config = trusting(&authority, url(&server, "127.0.0.1"));
     assert_unavailable(reach(config).await, EXPIRED);
 }
 
@@ -74,7 +82,7 @@ async fn nats_without_tls_fails_with_a_tls_url() {
     let server = Nats::start().unwrap();
     assert_reached(reach(NatsConfig::new(server.url())).await);
     let authority = Authority::create().unwrap();
-    let config = NatsConfig::new(url(&server, "127.0.0.1")).ca(authority.ca());
+    let config = trusting(&authority, url(&server, "127.0.0.1"));
     assert_unavailable(reach(config).await, "");
     // The client receives either the reply of the server or the end of the connection, so its error
     // is not checked. The log of the server shows the failed handshake.
@@ -90,16 +98,14 @@ async fn client_certificate_is_presented_to_nats() {
     let server = authority.server(&["127.0.0.1"], Validity::Now).unwrap();
     let clients = format!("ca_file: \"{}\", verify: true", authority.ca().display());
     let server = Nats::start_with(&tls(&server, &clients)).unwrap();
-    let config = NatsConfig::new(url(&server, "127.0.0.1")).ca(authority.ca());
+    let config = trusting(&authority, url(&server, "127.0.0.1"));
     let client = authority.client("relay").unwrap();
-    assert_reached(
-        reach(
-            config
-                .clone()
-                .client_certificate(client.certificate, client.key),
-        )
-        .await,
-    );
+    let certified = NatsConfig {
+        client_certificate: Some(client.certificate),
+        client_key: Some(client.key),
+        ..config.clone()
+    };
+    assert_reached(reach(certified).await);
     assert_unavailable(reach(config).await, "");
     let rejection = "client didn't provide a certificate";
     until(rejection, async || {
@@ -131,7 +137,10 @@ async fn nkey_logs_in_to_nats() {
     let server = Nats::start_with(&users).unwrap();
     let files = Authority::create().unwrap();
     let file = files.dir().join("user.nk");
-    let config = NatsConfig::new(server.url()).nkey_seed_file(&file);
+    let config = NatsConfig {
+        nkey_seed_file: Some(file.clone()),
+        ..NatsConfig::new(server.url())
+    };
     fs::write(&file, format!("{}\n", user.seed().unwrap())).unwrap();
     assert_reached(reach(config.clone()).await);
     fs::write(&file, unrelated.seed().unwrap()).unwrap();
@@ -193,7 +202,10 @@ async fn credentials_file_logs_in_to_nats() {
             signer.seed().unwrap()
         )
     };
-    let config = NatsConfig::new(server.url()).credentials(&file);
+    let config = NatsConfig {
+        credentials: Some(file.clone()),
+        ..NatsConfig::new(server.url())
+    };
     fs::write(&file, credentials(&user)).unwrap();
     assert_reached(reach(config.clone()).await);
     fs::write(&file, credentials(&unrelated)).unwrap();
@@ -280,7 +292,10 @@ async fn server_of_a_forged_greeting_is_not_reached() {
         let (port, mut received) = start_plaintext_server().await;
         let mut forger = start_forger(&server, format!("{scheme}127.0.0.1:{port}")).await;
         let url = format!("tls://ann:s3cret@127.0.0.1:{}", forger.port);
-        let publisher = NatsPublisher::new(NatsConfig::new(url).ca(authority.ca()).timeout_s(2));
+        let publisher = NatsPublisher::new(NatsConfig {
+            timeout_s: 2,
+            ..trusting(&authority, url)
+        });
         assert_reached(publisher.publish(&effect("nowhere")).await);
         forger.close.send(()).unwrap();
         // The client prefers servers with fewer failures. After this number of connections, it has
@@ -307,7 +322,7 @@ async fn stream_stores_effects_over_tls() {
     nats.stop().unwrap();
     nats.configure(&tls(&server, ""));
     nats.start_again().unwrap();
-    let config = NatsConfig::new(url(&nats, "127.0.0.1")).ca(authority.ca());
+    let config = trusting(&authority, url(&nats, "127.0.0.1"));
     NatsPublisher::new(config)
         .publish(&effect("orders"))
         .await
@@ -318,17 +333,32 @@ async fn stream_stores_effects_over_tls() {
 fn contradictory_nats_settings_fail() {
     for (config, reason) in [
         (
-            NatsConfig::new("nats://a").ca("/ca.pem"),
+            NatsConfig {
+                ca: Some("/ca.pem".into()),
+                ..NatsConfig::new("nats://a")
+            },
             "no URL is tls://",
         ),
-        (NatsConfig::new("tls://a").ca("/none.pem"), "/none.pem"),
+        (
+            NatsConfig {
+                ca: Some("/none.pem".into()),
+                ..NatsConfig::new("tls://a")
+            },
+            "/none.pem",
+        ),
         (NatsConfig::new("wss://a"), "not supported"),
         (
-            NatsConfig::new("nats://a").credentials("/none.creds"),
+            NatsConfig {
+                credentials: Some("/none.creds".into()),
+                ..NatsConfig::new("nats://a")
+            },
             "/none.creds",
         ),
         (
-            NatsConfig::new("nats://u:p@a").credentials("/c"),
+            NatsConfig {
+                credentials: Some("/c".into()),
+                ..NatsConfig::new("nats://u:p@a")
+            },
             "several logins",
         ),
         (NatsConfig::new("nats://u:p@a,nats://u:q@b"), "differs"),
@@ -345,7 +375,11 @@ fn nkey_file_without_a_valid_seed_is_an_error() {
     let seed = KeyPair::new_user().seed().unwrap();
     let check = |text: &str| {
         fs::write(&file, text).unwrap();
-        NatsConfig::new("nats://a").nkey_seed_file(&file).check()
+        NatsConfig {
+            nkey_seed_file: Some(file.clone()),
+            ..NatsConfig::new("nats://a")
+        }
+        .check()
     };
     check(&format!("# comment\n{seed}\n")).unwrap();
     let account = KeyPair::new_account().seed().unwrap();

@@ -16,6 +16,13 @@ fn url(server: &RabbitMq, host: &str) -> String {
     )
 }
 
+fn trusting(authority: &Authority, url: String) -> RabbitMqConfig {
+    RabbitMqConfig {
+        ca: Some(authority.ca()),
+        ..RabbitMqConfig::new(url)
+    }
+}
+
 fn start(server: &Certified) -> RabbitMq {
     RabbitMq::start_with_tls(server, None).unwrap()
 }
@@ -56,14 +63,17 @@ async fn rabbitmq_publisher_and_source_verify_the_server() {
     let authority = Authority::create().unwrap();
     let server = start(&authority.server(&["127.0.0.1"], Validity::Now).unwrap());
     declare(&server).await;
-    let config = RabbitMqConfig::new(url(&server, "127.0.0.1"));
-    publish(config.clone().ca(authority.ca())).await.unwrap();
-    assert_delivered(config.clone().ca(authority.ca())).await;
+    let url_of = |host| url(&server, host);
+    let config = trusting(&authority, url_of("127.0.0.1"));
+    publish(config.clone()).await.unwrap();
+    assert_delivered(config).await;
 
     let unrelated = Authority::create().unwrap();
-    assert_unavailable(publish(config.clone()).await, UNKNOWN);
-    assert_unavailable(publish(config.ca(unrelated.ca())).await, UNKNOWN);
-    let other = RabbitMqConfig::new(url(&server, "localhost")).ca(authority.ca());
+    let config = RabbitMqConfig::new(url_of("127.0.0.1"));
+    assert_unavailable(publish(config).await, UNKNOWN);
+    let config = trusting(&unrelated, url_of("127.0.0.1"));
+    assert_unavailable(publish(config).await, UNKNOWN);
+    let other = trusting(&authority, url_of("localhost"));
     assert_unavailable(publish(other).await, OTHER_HOST);
 }
 
@@ -71,7 +81,7 @@ async fn rabbitmq_publisher_and_source_verify_the_server() {
 async fn expired_certificate_of_rabbitmq_is_an_error() {
     let authority = Authority::create().unwrap();
     let server = start(&authority.server(&["127.0.0.1"], Validity::Expired).unwrap());
-    let config = RabbitMqConfig::new(url(&server, "127.0.0.1")).ca(authority.ca());
+    let config = trusting(&authority, url(&server, "127.0.0.1"));
     assert_unavailable(publish(config).await, EXPIRED);
 }
 
@@ -82,10 +92,14 @@ async fn client_certificate_logs_in_to_rabbitmq() {
     let server = authority.server(&["127.0.0.1"], Validity::Now).unwrap();
     let server = RabbitMq::start_with_tls(&server, Some(&authority.ca())).unwrap();
     declare(&server).await;
-    let config = RabbitMqConfig::new(url(&server, "127.0.0.1")).ca(authority.ca());
+    let config = trusting(&authority, url(&server, "127.0.0.1"));
     let guest = authority.client("guest").unwrap();
-    let with = |config: RabbitMqConfig| config.client_certificate(&guest.certificate, &guest.key);
-    publish(with(config.clone())).await.unwrap();
+    let with = |config: &RabbitMqConfig, client: &Certified| RabbitMqConfig {
+        client_certificate: Some(client.certificate.clone()),
+        client_key: Some(client.key.clone()),
+        ..config.clone()
+    };
+    publish(with(&config, &guest)).await.unwrap();
     // The client receives either the alert of the server or the end of the connection, so its error
     // is not checked. The log of the server shows the alert by its name in RFC 8446. The text next
     // to the name depends on the version of Erlang.
@@ -100,18 +114,25 @@ async fn client_certificate_logs_in_to_rabbitmq() {
     // With `EXTERNAL`, the login in the URL has no effect.
     let port = server.tls_port().unwrap();
     let external = format!("amqps://unused:wrong@127.0.0.1:{port}/%2f?auth_mechanism=external");
-    let external = RabbitMqConfig::new(external).ca(authority.ca());
-    publish(with(external.clone())).await.unwrap();
+    let external = trusting(&authority, external);
+    publish(with(&external, &guest)).await.unwrap();
     let ann = authority.client("ann").unwrap();
-    let denied = external.client_certificate(&ann.certificate, &ann.key);
+    let denied = with(&external, &ann);
     assert_unavailable(publish(denied).await, "ACCESS_REFUSED");
 }
 
 #[test]
 fn certificates_without_amqps_are_an_error() {
-    let config = RabbitMqConfig::new("amqp://host").ca("/ca.pem");
+    let config = RabbitMqConfig {
+        ca: Some("/ca.pem".into()),
+        ..RabbitMqConfig::new("amqp://host")
+    };
     let error = config.check().unwrap_err().to_string();
     assert!(error.contains("not amqps://"), "{error}");
-    let missing = RabbitMqConfig::new("amqps://host").ca("/none.pem").check();
+    let missing = RabbitMqConfig {
+        ca: Some("/none.pem".into()),
+        ..RabbitMqConfig::new("amqps://host")
+    }
+    .check();
     assert!(missing.unwrap_err().to_string().contains("/none.pem"));
 }

@@ -80,10 +80,12 @@ fn errors_of_settings_show_no_secret() {
     )
     .unwrap();
     assert_error_hides(
-        NatsConfig::new("nats://a")
-            .credentials(&file)
-            .check()
-            .unwrap_err(),
+        NatsConfig {
+            credentials: Some(file.clone()),
+            ..NatsConfig::new("nats://a")
+        }
+        .check()
+        .unwrap_err(),
     );
     let name = file.display();
     let pool = PoolConfig::parse(&format!("host=db sslcert={name} sslkey={name}")).unwrap();
@@ -120,7 +122,10 @@ async fn errors_of_connections_show_no_secret() {
     fs::write(&file, &seed).unwrap();
     for config in [
         NatsConfig::new(login),
-        NatsConfig::new(nats.url()).nkey_seed_file(&file),
+        NatsConfig {
+            nkey_seed_file: Some(file.clone()),
+            ..NatsConfig::new(nats.url())
+        },
         NatsConfig::new("nats://ann:s3cret@127.0.0.1:1"),
     ] {
         let error = NatsPublisher::new(config)

@@ -61,14 +61,19 @@ impl QueueSource {
         let broker = match post.broker {
             Kind::RabbitMq => BrokerSource::RabbitMq(Box::new(RabbitMqSource::new(
                 RabbitMqConfig::new(&post.broker_url),
-                RabbitMqSubscription::new(queue.name()).prefetch(PREFETCH),
+                RabbitMqSubscription {
+                    prefetch: PREFETCH,
+                    ..RabbitMqSubscription::new(queue.name())
+                },
             ))),
             Kind::Nats => {
-                let subscription =
-                    NatsSubscription::new(nats::plain(queue.subject()), nats::plain(queue.name()));
+                let (stream, consumer) = (nats::plain(queue.subject()), nats::plain(queue.name()));
                 BrokerSource::Nats(Box::new(NatsSource::new(
                     NatsConfig::new(&post.broker_url),
-                    subscription.prefetch(PREFETCH),
+                    NatsSubscription {
+                        prefetch: PREFETCH,
+                        ..NatsSubscription::new(stream, consumer)
+                    },
                 )))
             }
         };
@@ -118,9 +123,10 @@ impl BrokerPublisher {
     /// Creates a publisher to the broker in these arguments.
     pub fn new(post: &Post) -> Self {
         match post.broker {
-            Kind::RabbitMq => Self::RabbitMq(RabbitMqPublisher::new(
-                RabbitMqConfig::new(&post.broker_url).exchange(rabbitmq::EXCHANGE),
-            )),
+            Kind::RabbitMq => Self::RabbitMq(RabbitMqPublisher::new(RabbitMqConfig {
+                exchange: rabbitmq::EXCHANGE.into(),
+                ..RabbitMqConfig::new(&post.broker_url)
+            })),
             Kind::Nats => Self::Nats(NatsPublisher::new(NatsConfig::new(&post.broker_url))),
         }
     }
