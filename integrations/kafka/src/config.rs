@@ -194,7 +194,7 @@ impl KafkaSubscription {
     }
 }
 
-/// The treatment of rejected messages. In a configuration file it is `"database"`, `"discard"`, or
+/// The treatment of rejected messages. In a configuration file it is `"database"`, or
 /// `{ topic = "orders.dead" }`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -206,9 +206,6 @@ pub enum DeadLetter {
     /// The source publishes rejected messages to this topic, with their key, payload and headers,
     /// and with the reason in the header `idem-dead-letter-reason`.
     Topic(String),
-    /// The source drops rejected messages, and logs a warning with the topic, the partition and the
-    /// offset.
-    Discard,
 }
 
 #[cfg(test)]
@@ -222,14 +219,6 @@ mod tests {
         assert_eq!(
             (&default, &default.dead_letter),
             (&KafkaSubscription::new("g", ["t"]), &DeadLetter::Database)
-        );
-        let discard = read(r#"{"group": "g", "topics": ["t"], "dead-letter": "discard"}"#).unwrap();
-        assert_eq!(
-            discard,
-            KafkaSubscription {
-                dead_letter: DeadLetter::Discard,
-                ..KafkaSubscription::new("g", ["t"])
-            }
         );
         let topic =
             read(r#"{"group": "g", "topics": ["t"], "dead-letter": {"topic": "dead"}}"#).unwrap();

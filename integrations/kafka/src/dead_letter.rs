@@ -1,4 +1,4 @@
-//! Publishes rejected records to the dead-letter topic, or discards them.
+//! Publishes rejected records to the dead-letter topic.
 
 use idem_runtime::transport::{TransportError, headers};
 use rdkafka::{
@@ -23,15 +23,12 @@ pub(super) enum DeadLetters {
     },
     /// The consumer keeps the message in the database before it settles the record.
     Database,
-    /// The source drops the record.
-    Discard,
 }
 
 impl DeadLetters {
     pub(super) fn new(config: &KafkaConfig, choice: &DeadLetter) -> Result<Self, TransportError> {
         Ok(match choice {
             DeadLetter::Database => Self::Database,
-            DeadLetter::Discard => Self::Discard,
             DeadLetter::Topic(topic) => Self::Topic {
                 topic: topic.clone(),
                 producer: Box::new(Producer::new(config)?),
@@ -39,7 +36,7 @@ impl DeadLetters {
         })
     }
 
-    /// Publishes or discards a rejected record. Returns when its offset may be settled.
+    /// Publishes a rejected record. Returns when its offset may be settled.
     pub(super) async fn take(
         &self,
         ticket: &Ticket,
@@ -50,16 +47,6 @@ impl DeadLetters {
         let (topic, producer) = match self {
             Self::Topic { topic, producer } => (topic, producer),
             Self::Database => return Err(NO_DEAD_LETTER_TOPIC.into()),
-            Self::Discard => {
-                tracing::warn!(
-                    topic = place.topic,
-                    partition = place.partition,
-                    offset,
-                    reason,
-                    "discarded a rejected message"
-                );
-                return Ok(());
-            }
         };
         let source = format!("{}/{}/{offset}", place.topic, place.partition);
         let mut letter =

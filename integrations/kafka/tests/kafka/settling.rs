@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use idem_kafka::{DeadLetter, KafkaSource, KafkaSubscription};
+use idem_kafka::{KafkaSource, KafkaSubscription};
 use idem_runtime::{Delivery, Settlement, Source};
 use rdkafka::{
     ClientConfig,
@@ -202,22 +202,6 @@ async fn message_is_redelivered_when_its_dead_letter_fails() {
         (7, Some(2))
     );
     again.settle(Settlement::reject("poison")).await.unwrap();
-    kafka.wait_for_commit(1).await;
-}
-
-#[tokio::test]
-async fn discarded_message_is_settled() {
-    let kafka = Kafka::start();
-    kafka.publish([7]).await;
-    let mut source = kafka.source_of(&KafkaSubscription {
-        dead_letter: DeadLetter::Discard,
-        ..KafkaSubscription::new(GROUP, [TOPIC])
-    });
-    next(&mut source)
-        .await
-        .settle(Settlement::reject("poison"))
-        .await
-        .unwrap();
     kafka.wait_for_commit(1).await;
 }
 
