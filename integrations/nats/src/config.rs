@@ -25,19 +25,14 @@ pub struct NatsConfig {
     /// TLS begins, so this list is not used.
     pub url: String,
     /// A PEM file of the certificate authorities to trust. Default: the authorities of the system.
-    #[serde(default)]
     pub ca: Option<PathBuf>,
     /// A PEM file of the client's certificate.
-    #[serde(default)]
     pub client_certificate: Option<PathBuf>,
     /// A PEM file of the private key of that certificate.
-    #[serde(default)]
     pub client_key: Option<PathBuf>,
     /// A file with the nkey seed that the client logs in with.
-    #[serde(default)]
     pub nkey_seed_file: Option<PathBuf>,
     /// A credentials file (`.creds`) that the client logs in with.
-    #[serde(default)]
     pub credentials: Option<PathBuf>,
     /// The longest time to wait for a reply from the server, in seconds. Default: 10.
     #[serde(default = "timeout_s")]
@@ -89,8 +84,7 @@ impl fmt::Debug for NatsConfig {
 
 /// The settings of a subscription: the stream, the durable consumer, and the place for rejected
 /// messages.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NatsSubscription {
     /// The name of the stream. The stream must exist.
     pub stream: String,
@@ -100,31 +94,19 @@ pub struct NatsSubscription {
     /// acknowledgement of each message.
     pub consumer: String,
     /// The subject to consume, which may contain wildcards. Default: all subjects of the stream.
-    #[serde(default)]
     pub subject: String,
     /// The largest number of messages that the source holds: messages fetched ahead, and released
     /// messages that it keeps to redeliver itself. Default: 100. While the messages wait, the
     /// source reports progress to the server, so the server does not redeliver them.
-    #[serde(default = "prefetch")]
     pub prefetch: u16,
     /// The time, in seconds, after which the server redelivers the messages of a process that died.
     /// Default: 30. For each message that it holds, the source reports progress to the server three
     /// times within this time.
-    #[serde(default = "ack_wait_s")]
     pub ack_wait_s: u32,
     /// The subject to which rejected messages are published, with their headers and with the reason
     /// in the header `idem-dead-letter-reason`. A stream must take this subject. Default: none; the
     /// consumer then keeps rejected messages in `idem.dead_letter`.
-    #[serde(default)]
     pub dead_letter: Option<String>,
-}
-
-fn prefetch() -> u16 {
-    100
-}
-
-fn ack_wait_s() -> u32 {
-    30
 }
 
 impl NatsSubscription {
@@ -135,8 +117,8 @@ impl NatsSubscription {
             stream: stream.into(),
             consumer: consumer.into(),
             subject: String::new(),
-            prefetch: prefetch(),
-            ack_wait_s: ack_wait_s(),
+            prefetch: 100,
+            ack_wait_s: 30,
             dead_letter: None,
         }
     }
@@ -159,11 +141,5 @@ mod tests {
             NatsConfig::new("nats://x")
         );
         assert!(read(r#"{"url": "nats://x", "timeout": 3}"#).is_err());
-        let read = serde_json::from_str::<NatsSubscription>;
-        assert_eq!(
-            read(r#"{"stream": "s", "consumer": "c"}"#).unwrap(),
-            NatsSubscription::new("s", "c")
-        );
-        assert!(read(r#"{"stream": "s"}"#).is_err());
     }
 }

@@ -25,13 +25,10 @@ pub struct RabbitMqConfig {
     /// certificate names.
     pub url: String,
     /// A PEM file of the certificate authorities to trust. Default: the authorities of the system.
-    #[serde(default)]
     pub ca: Option<PathBuf>,
     /// A PEM file of the client's certificate.
-    #[serde(default)]
     pub client_certificate: Option<PathBuf>,
     /// A PEM file of the private key of that certificate.
-    #[serde(default)]
     pub client_key: Option<PathBuf>,
     /// The exchange to which effects are published, with their topic as the routing key. Default:
     /// the default exchange, where the topic is the name of a queue.
@@ -91,35 +88,23 @@ impl fmt::Debug for RabbitMqConfig {
 }
 
 /// The settings of a subscription to a queue.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RabbitMqSubscription {
     /// The name of the queue. The queue must exist.
     pub queue: String,
     /// The largest number of unsettled messages: the broker delivers this many, and then waits
     /// until a message is settled. Default: 100. With 0 there is no limit.
-    #[serde(default = "prefetch")]
     pub prefetch: u16,
     /// Whether the queue has a dead-letter exchange, which keeps rejected messages. Default: false;
     /// the consumer then keeps rejected messages in `idem.dead_letter`. Set this only if the
     /// exchange exists: otherwise RabbitMQ deletes rejected messages.
-    #[serde(default)]
     pub dead_letter_exchange: bool,
     /// The longest time, in seconds, that this process withholds a message that did not fail, if
     /// RabbitMQ counts each return to the queue. The message stays unacknowledged, and this process
     /// redelivers it. After this time it is returned to the queue, which counts the return.
     /// Default: 900. The time must be shorter than the consumer timeout of the server, which is
     /// 1,800 s by default. With 0 such messages are returned at once.
-    #[serde(default = "hold_s")]
     pub hold_s: u16,
-}
-
-fn prefetch() -> u16 {
-    100
-}
-
-fn hold_s() -> u16 {
-    900
 }
 
 impl RabbitMqSubscription {
@@ -127,9 +112,9 @@ impl RabbitMqSubscription {
     pub fn new(queue: impl Into<String>) -> Self {
         Self {
             queue: queue.into(),
-            prefetch: prefetch(),
+            prefetch: 100,
             dead_letter_exchange: false,
-            hold_s: hold_s(),
+            hold_s: 900,
         }
     }
 
@@ -156,18 +141,5 @@ mod tests {
             RabbitMqConfig::new("amqp://x")
         );
         assert!(read(r#"{"url": "amqp://x", "exchnage": "y"}"#).is_err());
-        let read = serde_json::from_str::<RabbitMqSubscription>;
-        assert_eq!(
-            read(r#"{"queue": "q"}"#).unwrap(),
-            RabbitMqSubscription::new("q")
-        );
-        let patient = read(r#"{"queue": "q", "hold-s": 60}"#).unwrap();
-        assert_eq!(
-            patient,
-            RabbitMqSubscription {
-                hold_s: 60,
-                ..RabbitMqSubscription::new("q")
-            }
-        );
     }
 }
