@@ -1,6 +1,6 @@
 //! Opens a connection within a limited time.
 
-use std::{net::Ipv6Addr, time::Duration};
+use std::time::Duration;
 
 use idem_runtime::{
     Error,
@@ -13,6 +13,7 @@ use lapin::{
     uri::{AMQPScheme, AMQPUri, AMQPUserInfo},
 };
 use tokio::time::timeout;
+use url::{Host, Url};
 
 use super::RabbitMqConfig;
 
@@ -57,31 +58,6 @@ fn without_login(mut uri: AMQPUri) -> AMQPUri {
     uri
 }
 
-/// The host in a URL that lapin accepts.
-enum Host {
-    /// A name or an IPv4 address, which lapin parses correctly.
-    Name,
-    /// An IPv6 address.
-    Address(Ipv6Addr),
-}
-
-/// Returns the host of a URL, or `None` if the URL has no host. This is checked here, because lapin
-/// replaces an IPv6 address and a missing host with `localhost`.
-fn host(url: &str) -> Option<Host> {
-    // lapin also removes these characters, and white space around the URL.
-    let url: String = url
-        .chars()
-        .filter(|c| !matches!(c, '\t' | '\n' | '\r'))
-        .collect();
-    let (_, rest) = url.trim_matches(|c| c <= ' ').split_once(':')?;
-    let authority = rest.strip_prefix("//")?.split(['/', '?', '#']).next()?;
-    let host = authority.rsplit('@').next()?;
-    match host.strip_prefix('[') {
-        Some(bracketed) => bracketed.split(']').next()?.parse().ok().map(Host::Address),
-        None => (!host.is_empty() && !host.starts_with(':')).then_some(Host::Name),
-    }
-}
-
 impl RabbitMqConfig {
     /// Checks the URL and reads every file that the settings name.
     ///
@@ -99,9 +75,10 @@ impl RabbitMqConfig {
         let mut uri: AMQPUri = self.url.parse().map_err(|_| {
             Error::Invalid("the URL of RabbitMQ is not an amqp:// or amqps:// URL".into())
         })?;
-        match host(&self.url) {
-            Some(Host::Address(address)) => uri.authority.host = address.to_string(),
-            Some(Host::Name) => {}
+        // lapin replaces an IPv6 address and a missing host with `localhost`.
+        match Url::parse(&self.url).ok().as_ref().and_then(Url::host) {
+            Some(Host::Ipv6(address)) => uri.authority.host = address.to_string(),
+            Some(_) => {}
             None => return Err(Error::Invalid("the URL of RabbitMQ has no host".into())),
         }
         let files = Files::new(
