@@ -153,18 +153,24 @@ impl Attempt<'_> {
     }
 
     async fn acquire(&self) -> Result<Lease, Error> {
-        again(Retry::default(), || async {
-            let step = ShortTransaction::new(&self.options.pool).await?;
-            let lease = acquire(
-                step.client(),
-                &self.identity.id,
-                &self.options.destination,
-                self.options.lease,
-            );
-            let lease = step.run(lease).await;
-            step.end(lease)
-        })
-        .await
+        let acquired = again(Retry::default(), || {
+            self.transact(async |step| {
+                let (id, destination) = (&self.identity.id, &self.options.destination);
+                let lease = acquire(step.client(), id, destination, self.options.lease);
+                step.run(lease).await
+            })
+        });
+        acquired.await
+    }
+
+    /// Runs requests in one transaction, on a connection of the pool.
+    async fn transact<T>(
+        &self,
+        requests: impl AsyncFnOnce(&ShortTransaction) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let step = ShortTransaction::new(&self.options.pool).await?;
+        let done = requests(&step).await;
+        step.end(done)
     }
 
     async fn not_acquired(&self, lease: Lease) -> Result<Response<Body>, Problem> {
@@ -175,14 +181,12 @@ impl Attempt<'_> {
             }
             Lease::Dead => Err(Problem::Exhausted),
             Lease::Exhausted(held) => {
-                let release = async {
-                    let step = ShortTransaction::new(&self.options.pool).await?;
-                    let error = held
-                        .last_error()
-                        .unwrap_or("the request has no attempts left");
-                    let released = step.run(held.release(step.client(), error, true)).await;
-                    step.end(released)
-                };
+                let error = held
+                    .last_error()
+                    .unwrap_or("the request has no attempts left");
+                let release = self.transact(async |step| {
+                    step.run(held.release(step.client(), error, true)).await
+                });
                 if let Err(error) = release.await {
                     tracing::debug!(
                         %error,
@@ -202,16 +206,13 @@ impl Attempt<'_> {
     /// request was begun with the key, because that attempt may have had an effect outside of the
     /// database.
     async fn begin(&self, held: &Held) -> Result<(), Problem> {
-        let begun = again(Retry::default(), || async {
-            let step = ShortTransaction::new(&self.options.pool).await?;
-            let begun = journal::begin(
-                step.client(),
-                &self.identity.id,
-                &self.options.destination,
-                &self.identity.fingerprint,
-            );
-            let begun = step.run(begun).await;
-            step.end(begun)
+        let RequestIdentity { id, fingerprint } = self.identity;
+        let begun = again(Retry::default(), || {
+            self.transact(async |step| {
+                let destination = &self.options.destination;
+                let begin = journal::begin(step.client(), id, destination, fingerprint);
+                step.run(begin).await
+            })
         });
         let Err(error) = begun.await else {
             return Ok(());
@@ -239,15 +240,15 @@ impl Attempt<'_> {
             &*options.keep_header,
             &body,
         );
-        let completed = again(Retry::default(), || async {
-            let step = ShortTransaction::new(&options.pool).await?;
-            let client = step.client();
-            let calls = [
-                held.complete(client, &[]).map_ok(drop).boxed(),
-                journal::finish(client, &identity.id, &options.destination, &recorded).boxed(),
-            ];
-            let completed = step.run_all(calls).await.map(drop);
-            step.end(completed)
+        let completed = again(Retry::default(), || {
+            self.transact(async |step| {
+                let client = step.client();
+                let calls = [
+                    held.complete(client, &[]).map_ok(drop).boxed(),
+                    journal::finish(client, &identity.id, &options.destination, &recorded).boxed(),
+                ];
+                step.run_all(calls).await.map(drop)
+            })
         });
         match completed.await {
             Ok(()) => {}
@@ -268,23 +269,19 @@ impl Attempt<'_> {
     }
 
     async fn find(&self) -> Result<Option<Recorded>, Error> {
-        let step = ShortTransaction::new(&self.options.pool).await?;
-        let found = step.run(journal::find(
-            step.client(),
-            &self.identity.id,
-            &self.options.destination,
-        ));
-        let found = found.await;
-        step.end(found)
+        self.transact(async |step| {
+            let (id, destination) = (&self.identity.id, &self.options.destination);
+            step.run(journal::find(step.client(), id, destination))
+                .await
+        })
+        .await
     }
 
     /// Releases the lease, so that the next request can run at once. If this fails, the next
     /// request waits for the end of the lease.
     async fn give_back(&self, held: &Held) {
-        let released = again(Retry::default(), || async {
-            let step = ShortTransaction::new(&self.options.pool).await?;
-            let released = step.run(held.give_back(step.client())).await;
-            step.end(released)
+        let released = again(Retry::default(), || {
+            self.transact(async |step| step.run(held.give_back(step.client())).await)
         });
         if let Err(error) = released.await {
             tracing::debug!(
