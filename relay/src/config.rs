@@ -12,7 +12,6 @@ use idem_client::redacted::without_value;
 use idem_kafka::KafkaConfig;
 use idem_nats::NatsConfig;
 use idem_rabbitmq::RabbitMqConfig;
-use idem_runtime::relay::RelayDefaults;
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -76,16 +75,16 @@ pub struct Publish {
     pub max_attempts: u32,
 }
 
+/// The defaults are those of [`idem_runtime::Relay`].
 impl Default for Publish {
     fn default() -> Self {
-        let defaults = RelayDefaults::default();
         Self {
-            batch: defaults.batch,
-            max_bytes: defaults.max_bytes,
-            max_held_bytes: defaults.max_held_bytes,
-            in_flight: defaults.in_flight,
-            lease: defaults.lease,
-            max_attempts: defaults.max_attempts,
+            batch: 500,
+            max_bytes: 16 * 1024 * 1024,
+            max_held_bytes: 64 * 1024 * 1024,
+            in_flight: 256,
+            lease: Duration::from_secs(30),
+            max_attempts: 10,
         }
     }
 }

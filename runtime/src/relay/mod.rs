@@ -25,6 +25,5 @@ pub use hand_over::HandOver;
 pub use local::Local;
 pub use publisher::{PublishError, Publisher};
 pub use runtime::Relay;
-pub use settings::RelayDefaults;
 pub use status::{RelayStatus, RelaySummary, UnavailableTopic};
 pub use topics::Topics;

@@ -19,7 +19,7 @@ use super::{
     recreated::{Counted, Ended, partitions},
     reporter::Reporter,
     serving::Serving,
-    settings::{RECOUNT, RelayDefaults, Settings},
+    settings::{MAX_BYTES, RECOUNT, Settings},
     statements::RelayStatements,
     status::Status,
 };
@@ -76,27 +76,24 @@ pub struct Relay<P> {
 impl<P: Publisher> Relay<P> {
     /// Creates a relay with the name `default` and the default settings.
     pub fn new(pool: Pool, publisher: P) -> Self {
-        let defaults = RelayDefaults::default();
-        let relay = Self {
+        Self {
             pool,
             publisher: Arc::new(publisher),
             settings: Settings {
                 name: "default".into(),
-                batch: 0,
-                max_bytes: 0,
-                in_flight: defaults.in_flight,
-                lease: defaults.lease,
-                max_attempts: defaults.max_attempts,
+                batch: 500,
+                max_bytes: MAX_BYTES,
+                in_flight: 256,
+                lease: Duration::from_secs(30),
+                max_attempts: 10,
                 back_off: (Duration::from_millis(100), Duration::from_secs(10)),
                 publish_timeout: Duration::from_secs(30),
                 grace: Duration::from_secs(5),
                 recount: RECOUNT,
             },
-            max_held_bytes: defaults.max_held_bytes,
+            max_held_bytes: 64 * 1024 * 1024,
             status: Status::new(),
-        };
-        // The setters convert to the types of the SQL functions.
-        relay.batch(defaults.batch).max_bytes(defaults.max_bytes)
+        }
     }
 
     /// Sets the name of the relay in the database. The relay `default` always exists;

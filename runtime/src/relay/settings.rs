@@ -11,37 +11,6 @@ pub(super) const RECOUNT: Duration = Duration::from_secs(10);
 /// The default for the number of bytes in a batch.
 pub(super) const MAX_BYTES: i64 = 16 * 1024 * 1024;
 
-/// The default settings of a relay, for programs that offer the same settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RelayDefaults {
-    /// See [`Relay::batch`](crate::Relay::batch).
-    pub batch: u32,
-    /// See [`Relay::max_bytes`](crate::Relay::max_bytes).
-    pub max_bytes: u64,
-    /// See [`Relay::max_held_bytes`](crate::Relay::max_held_bytes).
-    pub max_held_bytes: u64,
-    /// See [`Relay::in_flight`](crate::Relay::in_flight).
-    pub in_flight: usize,
-    /// See [`Relay::lease`](crate::Relay::lease).
-    pub lease: Duration,
-    /// See [`Relay::max_attempts`](crate::Relay::max_attempts).
-    pub max_attempts: u32,
-}
-
-impl Default for RelayDefaults {
-    fn default() -> Self {
-        Self {
-            batch: 500,
-            max_bytes: MAX_BYTES.unsigned_abs(),
-            max_held_bytes: 64 * 1024 * 1024,
-            in_flight: 256,
-            lease: Duration::from_secs(30),
-            max_attempts: 10,
-        }
-    }
-}
-
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) name: String,
