@@ -2,7 +2,6 @@
 //!
 //! A handler is a function of two arguments: what it works with, and the message. It works with a
 //! transaction ([`Tx`](crate::Tx)) or with a lease ([`LeaseContext`](crate::lease::LeaseContext)).
-//! A function with other arguments becomes a handler with [`extract`](crate::extract()).
 //!
 //! There is no trait for handlers. The functions that take a handler have the bound
 //! `F: Fn(Tx, Message) -> Fut` themselves, because the compiler infers the types of the arguments

@@ -11,7 +11,6 @@ pub mod consumer;
 mod dead_letter_headers;
 pub mod dependencies;
 mod error;
-pub mod extractor;
 pub mod filter;
 pub mod handler;
 pub mod inbox;
@@ -37,7 +36,6 @@ pub use idem_client::relay::OutgoingMessage;
 
 pub use consumer::{Consumer, Delivery, Receipt, Source, terminated};
 pub use error::{Error, HandlerError};
-pub use extractor::{Json, State, extract};
 pub use handler::Handled;
 pub use message::Message;
 pub use policy::Policies;

@@ -11,7 +11,7 @@ use std::{env, error::Error};
 
 use idem_client::Effect;
 use idem_kafka::{DeadLetter, KafkaConfig, KafkaPublisher, KafkaSource, KafkaSubscription};
-use idem_runtime::{Consumer, Handled, Json, PoolConfig, Relay, Services, Tx, extract, terminated};
+use idem_runtime::{Consumer, Handled, Message, PoolConfig, Relay, Services, Tx, terminated};
 use serde::{Deserialize, Serialize};
 
 #[derive(Deserialize, Serialize)]
@@ -21,8 +21,9 @@ struct Payment {
 }
 
 /// Books a payment in the transaction that claimed its message. A payload that is not a `Payment`
-/// is rejected before this function is called.
-async fn book(tx: Tx, Json(payment): Json<Payment>) -> Handled {
+/// is rejected.
+async fn book(tx: Tx, message: Message) -> Handled {
+    let payment: Payment = message.json()?;
     tx.execute(
         "INSERT INTO account (id, paid) VALUES ($1, $2) \
          ON CONFLICT (id) DO UPDATE SET paid = account.paid + $2",
@@ -61,7 +62,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         ..KafkaSubscription::new("billing", ["payments"])
     };
     let consumer = Consumer::new(consumer_pool, KafkaSource::new(&kafka, &payments)?)
-        .handle("billing.book", extract(book))
+        .handle("billing.book", book)
         .concurrency(8);
     let relay = Relay::new(relay_pool, KafkaPublisher::new(&kafka)?);
     Services::new()

@@ -18,7 +18,7 @@ use async_nats::{
 };
 use idem_client::Effect;
 use idem_nats::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription};
-use idem_runtime::{Consumer, Handled, Json, PoolConfig, Relay, Services, Tx, extract, terminated};
+use idem_runtime::{Consumer, Handled, Message, PoolConfig, Relay, Services, Tx, terminated};
 use serde::{Deserialize, Serialize};
 
 #[derive(Deserialize, Serialize)]
@@ -28,8 +28,9 @@ struct Payment {
 }
 
 /// Books a payment in the transaction that claimed its message. A payload that is not a `Payment`
-/// is rejected before this function is called.
-async fn book(tx: Tx, Json(payment): Json<Payment>) -> Handled {
+/// is rejected.
+async fn book(tx: Tx, message: Message) -> Handled {
+    let payment: Payment = message.json()?;
     tx.execute(
         "INSERT INTO account (id, paid) VALUES ($1, $2) \
          ON CONFLICT (id) DO UPDATE SET paid = account.paid + $2",
@@ -74,7 +75,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let source = NatsSource::new(config.clone(), payments);
     let consumer = Consumer::new(consumer_pool, source)
-        .handle("billing.book", extract(book))
+        .handle("billing.book", book)
         .concurrency(8);
     let relay = Relay::new(relay_pool, NatsPublisher::new(config));
     Services::new()

@@ -11,7 +11,7 @@ use idem_kafka::*;
 use idem_nats::*;
 use idem_rabbitmq::*;
 use idem_runtime::{
-    Error, consumer::*, extractor::extract_with, filter::Filter, handler::*, policy::*, relay::*,
+    Error, consumer::*, filter::Filter, handler::*, policy::*, relay::*,
     transport::TransportError, *,
 };
 
