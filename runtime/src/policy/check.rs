@@ -83,14 +83,14 @@ pub(crate) fn check_checked(policy: &Policy) -> Result<(), String> {
     }
 }
 
-pub(crate) fn check_capacity(messages: u64) -> Result<(), String> {
+fn check_capacity(messages: u64) -> Result<(), String> {
     match messages {
         0 => Err("the capacity of a memory must be at least 1".into()),
         _ => Ok(()),
     }
 }
 
-pub(crate) fn check_time_to_live(ttl: Duration) -> Result<(), String> {
+fn check_time_to_live(ttl: Duration) -> Result<(), String> {
     match ttl.is_zero() || ttl > LONGEST {
         true => Err(format!(
             "the time to live of a memory must be longer than zero and at most ten years, \

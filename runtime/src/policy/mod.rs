@@ -17,7 +17,7 @@ pub use identity::{IdFunction, IdStrategy, MissingId};
 pub use policies::Policies;
 pub use rule::Rule;
 pub(crate) use {
-    check::{check_capacity, check_checked, check_leased, check_time_to_live},
+    check::{check_checked, check_leased},
     table::{Entry, Table},
 };
 

@@ -1,17 +1,12 @@
 //! The builder of [`Idem`].
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{fmt, future::Future, sync::Arc};
 
 use futures_util::FutureExt;
 use idem_client::RecordedEffect;
 
 use super::settings::{OnDuplicateCallback, Settings};
-use crate::{
-    Error, HandlerError, Idem, Message, Policies,
-    filter::Filter,
-    memory::Known,
-    policy::{check_capacity, check_time_to_live},
-};
+use crate::{Error, HandlerError, Idem, Message, Policies, filter::Filter};
 
 /// Builds an [`Idem`]: `Idem::builder().policies(...).build()?`.
 #[derive(Default)]
@@ -20,7 +15,6 @@ pub struct IdemBuilder {
     policies: Policies,
     filters: Vec<Arc<dyn Filter>>,
     on_duplicate: Option<OnDuplicateCallback>,
-    known: Option<(u64, Duration)>,
     prepared_statements: bool,
 }
 
@@ -66,21 +60,6 @@ impl IdemBuilder {
         self
     }
 
-    /// Remembers processed messages in this process, so that the database is not queried for their
-    /// duplicates. At most `capacity` messages are remembered, each for `ttl` (at most ten years).
-    ///
-    /// Off by default.
-    ///
-    /// The memory holds committed claims and messages that the database reported as duplicates. It
-    /// never decides that a message is new. It is not used if the policy requests the recorded
-    /// effects, compares a fingerprint, or compares the age of the message. If `idem_forget`
-    /// removes the claim of a message, the message is still a duplicate in this memory until `ttl`
-    /// is over.
-    pub fn remember_duplicates(mut self, capacity: u64, ttl: Duration) -> Self {
-        self.known = Some((capacity, ttl));
-        self
-    }
-
     /// Sets whether statements are prepared and kept with their connection.
     ///
     /// By default each statement is sent as text.
@@ -97,16 +76,10 @@ impl IdemBuilder {
     ///
     /// Fails with [`Error::Invalid`] if a policy or a limit is invalid; the error names the rule.
     pub fn build(self) -> Result<Idem, Error> {
-        if let Some((capacity, ttl)) = self.known {
-            check_capacity(capacity)
-                .and(check_time_to_live(ttl))
-                .map_err(|why| Error::Invalid(format!("remember_duplicates: {why}")))?;
-        }
         Ok(Idem::with(Settings {
             policies: self.policies.build()?,
             filters: self.filters,
             on_duplicate: self.on_duplicate,
-            known: self.known.map(|(capacity, ttl)| Known::new(capacity, ttl)),
             prepared_statements: self.prepared_statements,
         }))
     }
@@ -118,7 +91,6 @@ impl fmt::Debug for IdemBuilder {
             .field("policies", &self.policies)
             .field("filters", &self.filters.len())
             .field("on_duplicate", &self.on_duplicate.is_some())
-            .field("known", &self.known)
             .field("prepared_statements", &self.prepared_statements)
             .finish()
     }

@@ -7,9 +7,9 @@
 //!    settlement, so the message is not lost (I4).
 //! 3. [`identify`] finds destination, policy and id. A message without an id is an error, unless
 //!    its policy accepts it.
-//! 4. [`recall`] looks into the memory of this process, and skips duplicates (I1). With
-//!    `Store::Memory` the message is not claimed in the database, so I1 holds only while this
-//!    process lives, and not after an ambiguous commit.
+//! 4. [`recall`], with `Store::Memory`, looks into the memory of this process and skips duplicates.
+//!    The message is not claimed in the database, so I1 holds only while this process lives, and
+//!    not after an ambiguous commit.
 //! 5. One of these alternatives:
 //!    - transaction: [`attempts`] repeats a [`transaction`] of claim, handler, effects and commit.
 //!      All of it takes effect once (I1), or nothing does (I2).
@@ -25,7 +25,7 @@
 //!    - batch: [`batch_transaction`] processes several messages. If it fails, nothing took effect
 //!      or the result is unknown (I2), and each message is processed alone: the claims show the
 //!      result, and only the message that causes the failure fails.
-//! 6. [`remember`]: the memory of this process learns what is committed (I1).
+//! 6. [`remember`]: with `Store::Memory`, the memory of this process learns what is committed.
 //! 7. [`after_duplicate`]: a duplicate is an outcome and no error (I8). The policy may log it or
 //!    pass the recorded effects to a callback (I3).
 //! 8. [`Processing::end`] records the outcome.
@@ -191,7 +191,7 @@ impl Pipeline<'_> {
             Ok(identity) => Ready::new(message, identity, processing),
             Err(error) => return Prepared::Done(processing.end(Err(error))),
         };
-        let Some(processed) = recall(self.settings, &mut ready).await else {
+        let Some(processed) = recall(&mut ready).await else {
             return Prepared::Ready(ready);
         };
         let concluded = after_duplicate(self.settings, &ready, &processed).await;
@@ -202,7 +202,7 @@ impl Pipeline<'_> {
     async fn conclude(self, mut ready: Ready, result: ProcessResult) -> ProcessResult {
         let span = ready.processing.span().clone();
         let concluded = async {
-            let processed = remember(self.settings, &mut ready, result?);
+            let processed = remember(&mut ready, result?);
             after_duplicate(self.settings, &ready, &processed).await?;
             Ok(processed)
         };

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use futures_util::future::BoxFuture;
 use idem_client::RecordedEffect;
 
-use crate::{HandlerError, Message, filter::Filter, memory::Known, policy::Table};
+use crate::{HandlerError, Message, filter::Filter, policy::Table};
 
 /// The settings for all messages of an [`Idem`](crate::Idem).
 #[derive(Default)]
@@ -13,8 +13,6 @@ pub(crate) struct Settings {
     pub(crate) policies: Table,
     pub(crate) filters: Vec<Arc<dyn Filter>>,
     pub(crate) on_duplicate: Option<OnDuplicateCallback>,
-    /// The memory of processed messages. The database is not queried for their duplicates.
-    pub(crate) known: Option<Known>,
     pub(crate) prepared_statements: bool,
 }
 
@@ -30,7 +28,6 @@ impl fmt::Debug for Settings {
             .field("policies", &self.policies)
             .field("filters", &self.filters.len())
             .field("on_duplicate", &self.on_duplicate.is_some())
-            .field("known", &self.known)
             .field("prepared_statements", &self.prepared_statements)
             .finish()
     }

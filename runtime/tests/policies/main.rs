@@ -1,8 +1,7 @@
-//! Tests of policies, filters, layers and the memory of duplicates, on a real server.
+//! Tests of policies, filters, layers and the store in memory, on a real server.
 
 mod filters;
 mod fixtures;
 mod ids;
 mod memory;
-mod remembered;
 mod rules;
