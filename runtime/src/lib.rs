@@ -9,7 +9,6 @@ mod boxed;
 mod connection;
 pub mod consumer;
 mod dead_letter_headers;
-pub mod dependencies;
 mod error;
 pub mod filter;
 pub mod handler;
