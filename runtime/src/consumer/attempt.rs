@@ -1,7 +1,7 @@
 //! One attempt to process a message, or several messages in one transaction. A panic counts as a
 //! failure of the message.
 
-use std::{future::Future, sync::Arc};
+use std::sync::Arc;
 
 use deadpool_postgres::Pool;
 use futures_util::{FutureExt, future::BoxFuture};
@@ -53,8 +53,9 @@ async fn single(
                 .await
         }
         RouteAction::Checked(handler) => {
-            let handle = |message| catch_panic(async move { handler(message).await });
-            idem.process_checked(pool, message, handle).await
+            let handler = catching_panics(handler);
+            idem.process_checked(pool, message, |message| handler((), message))
+                .await
         }
     }
 }
@@ -87,13 +88,8 @@ fn catching_panics<W: Send + 'static>(
     let handler = Arc::clone(handler);
     move |work, message| {
         let handler = Arc::clone(&handler);
-        catch_panic(async move { handler(work, message).await }).boxed()
+        unwinding(async move { handler(work, message).await })
+            .map(|handled| handled.unwrap_or_else(|panic| Err(HandlerError::from(panic))))
+            .boxed()
     }
-}
-
-/// Runs the future of a handler and converts a panic to an error.
-async fn catch_panic(work: impl Future<Output = Handled>) -> Handled {
-    unwinding(work)
-        .await
-        .unwrap_or_else(|panic| Err(HandlerError::from(panic)))
 }

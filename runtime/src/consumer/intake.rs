@@ -3,12 +3,10 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::timeout;
 
-use super::{Closed, requeued::Requeued};
-use crate::{
-    Delivery, Source, backoff::Backoff, panics::unwinding, telemetry, transport::TransportError,
-};
+use super::{Closed, requeued::Requeued, retrying::RetryingSource};
+use crate::{Delivery, Source, backoff::Backoff, panics::unwinding, transport::TransportError};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -27,7 +25,7 @@ pub(super) struct Intake<S> {
 impl<S: Source> Intake<S> {
     pub(super) fn new(source: S, requeued: Requeued) -> Self {
         Self {
-            patient: RetryingSource::new(source),
+            patient: RetryingSource::new(source, None, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE)),
             requeued,
         }
     }
@@ -73,58 +71,5 @@ impl<S: Source> Intake<S> {
     /// Takes the last error of the source, if no delivery followed it.
     pub(super) fn take_last_error(&mut self) -> Option<TransportError> {
         self.patient.last_error.take()
-    }
-}
-
-/// A source that is polled again after a failure, with an exponential back-off.
-struct RetryingSource<S> {
-    source: S,
-    pauses: Backoff,
-    not_before: Option<Instant>,
-    has_ended: bool,
-    /// The last error of the source since its last delivery.
-    last_error: Option<TransportError>,
-}
-
-impl<S: Source> RetryingSource<S> {
-    fn new(source: S) -> Self {
-        Self {
-            source,
-            pauses: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
-            not_before: None,
-            has_ended: false,
-            last_error: None,
-        }
-    }
-
-    /// Waits for the next delivery and retries after failures of the source. Returns `None` when
-    /// the source has ended. Cancel safe.
-    async fn next(&mut self) -> Option<Delivery> {
-        while !self.has_ended {
-            if let Some(not_before) = self.not_before {
-                sleep_until(not_before).await;
-                self.not_before = None;
-            }
-            let result = unwinding(self.source.next())
-                .await
-                .unwrap_or_else(|panic| Err(panic.into()));
-            match result {
-                Ok(Some(delivery)) => {
-                    self.pauses.reset();
-                    self.last_error = None;
-                    return Some(delivery);
-                }
-                Ok(None) => self.has_ended = true,
-                Err(error) => {
-                    let pause = self.pauses.next();
-                    let cause: &dyn std::error::Error = &*error;
-                    tracing::warn!(error = cause, ?pause, "the source failed and is retried");
-                    telemetry::source_failed();
-                    self.not_before = Some(Instant::now() + pause);
-                    self.last_error = Some(error);
-                }
-            }
-        }
-        None
     }
 }

@@ -20,6 +20,7 @@ mod probe;
 mod queue;
 mod rejections;
 mod requeued;
+mod retrying;
 mod routes;
 mod runtime;
 mod selector;

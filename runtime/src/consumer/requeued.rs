@@ -9,9 +9,8 @@ use futures_util::{
     future::{join_all, select_all},
 };
 use idem_client::Destination;
-use tokio::time::{Instant, sleep_until};
 
-use super::{Delivery, Source};
+use super::{Delivery, Source, retrying::RetryingSource};
 use crate::{backoff::Backoff, inbox::DurableSource};
 
 /// The interval at which the inboxes are read, and so the longest delay of a requeued message. Each
@@ -23,14 +22,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The inboxes of the destinations that this consumer handles.
-pub(super) struct Requeued(Vec<Inbox>);
-
-struct Inbox {
-    destination: Destination,
-    source: DurableSource,
-    pauses: Backoff,
-    not_before: Option<Instant>,
-}
+pub(super) struct Requeued(Vec<RetryingSource<DurableSource>>);
 
 impl Requeued {
     /// Creates the inboxes of these destinations, and the inbox of messages that matched no route.
@@ -39,16 +31,13 @@ impl Requeued {
         destinations: impl IntoIterator<Item = Destination>,
         unrouted: Destination,
     ) -> Self {
-        let inbox = |(destination, is_unrouted): (Destination, bool)| Inbox {
-            source: DurableSource::looking(
-                pool.clone(),
-                destination.clone(),
-                LOOK_EVERY,
-                is_unrouted,
-            ),
-            destination,
-            pauses: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
-            not_before: None,
+        let inbox = |(destination, is_unrouted): (Destination, bool)| {
+            let pool = pool.clone();
+            RetryingSource::new(
+                DurableSource::looking(pool, destination.clone(), LOOK_EVERY, is_unrouted),
+                Some(destination),
+                Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
+            )
         };
         let handled = destinations
             .into_iter()
@@ -61,39 +50,24 @@ impl Requeued {
         // `select_all` prefers the first inbox that has a message, so rotate the inboxes to be
         // fair.
         self.0.rotate_left(1);
-        select_all(self.0.iter_mut().map(|inbox| inbox.next().boxed()))
-            .await
-            .0
+        let inboxes = self.0.iter_mut().map(|inbox| {
+            inbox
+                .next()
+                .then(|delivery| async {
+                    match delivery {
+                        Some(delivery) => delivery,
+                        // The inbox is closed.
+                        None => std::future::pending().await,
+                    }
+                })
+                .boxed()
+        });
+        select_all(inboxes).await.0
     }
 
     /// Closes the inboxes. Returns the number of messages that were returned to them.
     pub(super) async fn close(&mut self) -> u64 {
         let closed = join_all(self.0.iter_mut().map(|inbox| inbox.source.close())).await;
         closed.iter().map(|closed| closed.returned).sum()
-    }
-}
-
-impl Inbox {
-    async fn next(&mut self) -> Delivery {
-        loop {
-            if let Some(not_before) = self.not_before {
-                sleep_until(not_before).await;
-                self.not_before = None;
-            }
-            match self.source.next().await {
-                Ok(Some(delivery)) => {
-                    self.pauses.reset();
-                    return delivery;
-                }
-                // The inbox is closed.
-                Ok(None) => return std::future::pending().await,
-                Err(error) => {
-                    let pause = self.pauses.next();
-                    let destination = self.destination.as_str();
-                    tracing::warn!(error, destination, ?pause, "cannot read requeued messages");
-                    self.not_before = Some(Instant::now() + pause);
-                }
-            }
-        }
     }
 }

@@ -1,15 +1,12 @@
 //! The routes of a consumer: the handler and the destination of each message.
 
-use std::sync::Arc;
-
 use deadpool_postgres::Pool;
-use futures_util::{FutureExt, future::BoxFuture};
 use idem_client::Destination;
 
 use super::selector::Selector;
 use crate::{
     Error, Handled, Idem, Message, Tx,
-    handler::ErasedHandler,
+    handler::{ErasedHandler, erase},
     lease::LeaseContext,
     policy::{check_checked, check_leased},
     process::check_counted,
@@ -39,11 +36,8 @@ pub(super) enum RouteAction {
     /// Handles each message without a transaction, under a lease.
     Leased(ErasedHandler<LeaseContext>),
     /// Handles each message without a transaction, and claims it after that.
-    Checked(CheckedHandler),
+    Checked(ErasedHandler<()>),
 }
-
-/// A handler that gets only the message, as a trait object.
-pub(super) type CheckedHandler = Arc<dyn Fn(Message) -> BoxFuture<'static, Handled> + Send + Sync>;
 
 impl RouteAction {
     pub(super) fn checked<F, Fut>(handler: F) -> Self
@@ -51,7 +45,7 @@ impl RouteAction {
         F: Fn(Message) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Handled> + Send + 'static,
     {
-        Self::Checked(Arc::new(move |message| handler(message).boxed()))
+        Self::Checked(erase(move |(), message| handler(message)))
     }
 }
 
