@@ -1,6 +1,6 @@
 //! The counts of what a consumer has done.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The counts of messages of one [`run`](crate::Consumer::run), by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,50 +41,37 @@ pub(super) enum DeliveryOutcome {
     GivenBack,
 }
 
-/// The counters behind a [`Summary`].
+/// The counts of a run that is in progress.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
-    handled: AtomicU64,
-    duplicates: AtomicU64,
-    stopped: AtomicU64,
-    retried: AtomicU64,
-    rejected: AtomicU64,
-    given_back: AtomicU64,
-    returned: AtomicU64,
-    failed_settlements: AtomicU64,
-}
+pub(super) struct Counters(Mutex<Summary>);
 
 impl Counters {
+    fn counts(&self) -> MutexGuard<'_, Summary> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn count(&self, outcome: DeliveryOutcome) {
-        let counter = match outcome {
-            DeliveryOutcome::Handled => &self.handled,
-            DeliveryOutcome::Duplicate => &self.duplicates,
-            DeliveryOutcome::Stopped => &self.stopped,
-            DeliveryOutcome::Retried => &self.retried,
-            DeliveryOutcome::Rejected => &self.rejected,
-            DeliveryOutcome::GivenBack => &self.given_back,
+        let mut counts = self.counts();
+        let count = match outcome {
+            DeliveryOutcome::Handled => &mut counts.handled,
+            DeliveryOutcome::Duplicate => &mut counts.duplicates,
+            DeliveryOutcome::Stopped => &mut counts.stopped,
+            DeliveryOutcome::Retried => &mut counts.retried,
+            DeliveryOutcome::Rejected => &mut counts.rejected,
+            DeliveryOutcome::GivenBack => &mut counts.given_back,
         };
-        counter.fetch_add(1, Relaxed);
+        *count += 1;
     }
 
     pub(super) fn failed_settlements(&self, count: u64) {
-        self.failed_settlements.fetch_add(count, Relaxed);
+        self.counts().failed_settlements += count;
     }
 
     pub(super) fn returned(&self, count: u64) {
-        self.returned.fetch_add(count, Relaxed);
+        self.counts().returned += count;
     }
 
     pub(super) fn summary(&self) -> Summary {
-        Summary {
-            handled: self.handled.load(Relaxed),
-            duplicates: self.duplicates.load(Relaxed),
-            stopped: self.stopped.load(Relaxed),
-            retried: self.retried.load(Relaxed),
-            rejected: self.rejected.load(Relaxed),
-            given_back: self.given_back.load(Relaxed),
-            returned: self.returned.load(Relaxed),
-            failed_settlements: self.failed_settlements.load(Relaxed),
-        }
+        *self.counts()
     }
 }
