@@ -17,7 +17,7 @@ use idem_client::Effect;
 
 use crate::Message;
 
-pub use crate::error::{DecodeError, HandlerError, HandlerFailed, TerminalError, UnavailableError};
+pub use crate::error::{DecodeError, HandlerError, HandlerFailed};
 
 /// The result of a handler: the effects to record, or the error.
 pub type Handled = Result<Vec<Effect>, HandlerError>;

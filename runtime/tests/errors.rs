@@ -7,7 +7,7 @@ use idem_client::{Effect, preflight::NotReady};
 use idem_runtime::{
     Error, Handled, HandlerError, Message, PublishError,
     consumer::SourceEnded,
-    handler::{DecodeError, HandlerFailed, TerminalError, UnavailableError},
+    handler::{DecodeError, HandlerFailed},
     journal::{CallError, CallFailed},
 };
 
@@ -25,8 +25,6 @@ fn public_error_types_implement_error() {
     assert_error::<HandlerFailed>();
     assert_error::<PublishError>();
     assert_error::<SourceEnded>();
-    assert_error::<TerminalError>();
-    assert_error::<UnavailableError>();
     assert_error::<idem_client::Error>();
     assert_error::<CallFailed>();
     assert_send::<HandlerError>();
@@ -216,7 +214,7 @@ fn failed_call_class_is_kept_through_anyhow() {
     // because the call may have taken effect.
     let unheard = || CallFailed::Uncertain {
         step: step(),
-        error: UnavailableError::new("503").into(),
+        error: HandlerError::unavailable("503").into_error().into(),
     };
     for (name, error, is_terminal) in [
         ("refused", HandlerError::from(refused()), true),

@@ -62,7 +62,7 @@ impl HandlerError {
         &*self.source
     }
 
-    /// Converts this error into a [`std::error::Error`], for code that is not a handler, such as a
+    /// Converts this error into a [`std::error::Error`], for code that boxes its errors, such as a
     /// helper that returns `anyhow::Result`.
     ///
     /// If the result is converted back into a [`HandlerError`], it is terminal or unavailable as
@@ -102,33 +102,6 @@ impl StdError for Mark {
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.source)]
 pub struct HandlerFailed(#[source] Mark);
-
-/// An error that no other attempt can correct, for code that boxes its errors.
-///
-/// It becomes a [terminal](HandlerError::terminal) [`HandlerError`], which is not a
-/// [`std::error::Error`] and so cannot be boxed itself.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", .0.source)]
-pub struct TerminalError(#[source] Mark);
-
-impl TerminalError {
-    /// Wraps an error that no other attempt can correct.
-    pub fn new(source: impl Into<Box<dyn StdError + Send + Sync>> + 'static) -> Self {
-        Self(HandlerError::terminal(source).into_error().0)
-    }
-}
-
-/// An [unavailable](HandlerError::unavailable) dependency, for code that boxes its errors.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", .0.source)]
-pub struct UnavailableError(#[source] Mark);
-
-impl UnavailableError {
-    /// Wraps an error that another message would get too.
-    pub fn new(source: impl Into<Box<dyn StdError + Send + Sync>> + 'static) -> Self {
-        Self(HandlerError::unavailable(source).into_error().0)
-    }
-}
 
 impl fmt::Debug for HandlerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -17,7 +17,7 @@ use crate::consumer::SourceEnded;
 
 pub use decode::DecodeError;
 pub(crate) use handler::causes;
-pub use handler::{HandlerError, HandlerFailed, TerminalError, UnavailableError};
+pub use handler::{HandlerError, HandlerFailed};
 
 /// An error of this crate.
 ///
