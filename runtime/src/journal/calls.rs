@@ -11,7 +11,7 @@ use idem_client::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{CallError, CallFailed, OnUnknown, UnknownCall, entries::Entries};
+use super::{CallError, CallFailed, OnUnknown, UnknownCall};
 use crate::{Error, error::causes};
 
 /// The journal of one message, for the external calls of its handler. Cheap to clone.
@@ -22,15 +22,18 @@ use crate::{Error, error::causes};
 /// under the lease only: the next holder of the lease may already be making the same call.
 #[derive(Clone, Debug)]
 pub struct Calls {
-    entries: Entries,
+    pub(super) pool: Pool,
+    pub(super) id: MessageId,
+    pub(super) destination: Destination,
+    pub(super) held: Option<Held>,
 }
 
 impl Calls {
     /// Creates the journal of a leased message, on connections of `pool`.
     pub fn of(held: &Held, pool: &Pool) -> Self {
-        let entries = Entries::new(pool, held.id(), held.destination());
         Self {
-            entries: entries.under(held),
+            held: Some(held.clone()),
+            ..Self::new(pool, held.id(), held.destination())
         }
     }
 
@@ -38,7 +41,10 @@ impl Calls {
     /// the message.
     pub fn new(pool: &Pool, id: &MessageId, destination: &Destination) -> Self {
         Self {
-            entries: Entries::new(pool, id, destination),
+            pool: pool.clone(),
+            id: id.clone(),
+            destination: destination.clone(),
+            held: None,
         }
     }
 
@@ -85,7 +91,6 @@ impl Calls {
         E: Into<CallError>,
     {
         let begun = self
-            .entries
             .begin(step, request)
             .await
             .map_err(|error| journal(step, error))?;
@@ -127,8 +132,8 @@ impl Calls {
     {
         tracing::info!(
             step,
-            destination = %self.entries.destination(),
-            message_id = %self.entries.id(),
+            destination = %self.destination,
+            message_id = %self.id,
             attempt = begun.attempt,
             ?on_unknown,
             "an earlier attempt began an external call, and its result is not known"
@@ -157,7 +162,7 @@ impl Calls {
 
     /// Records the response. Returns it for the handler.
     async fn finish<T: Serialize>(&self, step: &str, response: T) -> Result<T, CallFailed> {
-        match self.entries.finish(step, &response).await {
+        match self.record_response(step, &response).await {
             Ok(()) => Ok(response),
             Err(error) => Err(journal(step, error)),
         }
@@ -170,7 +175,7 @@ impl Calls {
             CallError::NotDone(error) => (causes(&**error), true),
             CallError::Uncertain(_) => return failure(step, error),
         };
-        match self.entries.fail(step, &text, is_retryable).await {
+        match self.record_failure(step, &text, is_retryable).await {
             Ok(()) => failure(step, error),
             Err(error) => journal(step, error),
         }

@@ -11,16 +11,15 @@ use std::{
     },
 };
 
-use deadpool_postgres::Pool;
 use futures_util::{FutureExt, TryFutureExt};
 use idem_client::{
-    Destination, ErrorKind, MessageId,
+    ErrorKind,
     journal::{Begun, CallState, begin_call, fail_call, finish_call},
-    lease::Held,
 };
 use serde::Serialize;
 use tokio_postgres::Client;
 
+use super::Calls;
 use crate::{
     Error,
     policy::Retry,
@@ -29,49 +28,14 @@ use crate::{
 
 type Request<'c, T> = Pin<Box<dyn Future<Output = Result<T, idem_client::Error>> + Send + 'c>>;
 
-/// The journal of one message.
-#[derive(Clone, Debug)]
-pub struct Entries {
-    pool: Pool,
-    id: MessageId,
-    destination: Destination,
-    held: Option<Held>,
-}
-
-impl Entries {
-    pub fn new(pool: &Pool, id: &MessageId, destination: &Destination) -> Self {
-        Self {
-            pool: pool.clone(),
-            id: id.clone(),
-            destination: destination.clone(),
-            held: None,
-        }
-    }
-
-    /// Returns a journal that extends the lease in [`begin`](Self::begin) and [`fail`](Self::fail).
-    /// Both fail after the lease is lost.
-    pub fn under(self, held: &Held) -> Self {
-        Self {
-            held: Some(held.clone()),
-            ..self
-        }
-    }
-
-    pub fn id(&self) -> &MessageId {
-        &self.id
-    }
-
-    pub fn destination(&self) -> &Destination {
-        &self.destination
-    }
-
+impl Calls {
     /// Begins an attempt, and commits. Fails with [`Error::LeaseLost`] after the lease is lost.
     ///
     /// After a lost reply to COMMIT the transaction is repeated. The step is then unknown because
     /// of the first try, which has made no call. So if the first try found a new step, the step is
     /// still new. The first try waits for this result before it sends COMMIT. Otherwise the replies
     /// to `idem_begin_call` and to COMMIT could be lost together.
-    pub async fn begin(
+    pub(super) async fn begin(
         &self,
         step: &str,
         request: &(impl Serialize + ?Sized),
@@ -109,7 +73,11 @@ impl Entries {
     }
 
     /// Records the response of an attempt, also after the lease is lost: the call was made.
-    pub async fn finish(&self, step: &str, response: &impl Serialize) -> Result<(), Error> {
+    pub(super) async fn record_response(
+        &self,
+        step: &str,
+        response: &impl Serialize,
+    ) -> Result<(), Error> {
         let body = serde_json::to_value(response).map_err(Error::Encode)?;
         again(Retry::default(), || async {
             let on = ShortTransaction::new(&self.pool).await?;
@@ -122,7 +90,12 @@ impl Entries {
 
     /// Records that an attempt failed. Fails with [`Error::LeaseLost`] after the lease is lost: the
     /// next holder may have begun the same step, and its attempt must not be taken back.
-    pub async fn fail(&self, step: &str, error: &str, is_retryable: bool) -> Result<(), Error> {
+    pub(super) async fn record_failure(
+        &self,
+        step: &str,
+        error: &str,
+        is_retryable: bool,
+    ) -> Result<(), Error> {
         let is_lost = AtomicBool::new(false);
         let failed = again(Retry::default(), || async {
             let on = ShortTransaction::new(&self.pool).await?;
