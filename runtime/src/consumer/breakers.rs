@@ -18,7 +18,7 @@ use super::{
     routes::Table,
     status::Status,
 };
-use crate::{Error, error::causes};
+use crate::{Error, error::causes, telemetry::warn_if_new};
 
 /// The number of messages that are remembered because they met a failure of the environment.
 const SUSPECTS: u64 = 10_000;
@@ -152,37 +152,25 @@ impl Breakers {
         is_new: bool,
     ) {
         let error = causes(error);
-        if is_new {
-            tracing::warn!(
-                error,
-                %destination,
-                message_id,
-                ?pause,
-                "the environment of a destination failed: the destination is paused"
-            );
-        } else {
-            tracing::debug!(
-                error,
-                %destination,
-                message_id,
-                ?pause,
-                "the environment of a destination still fails"
-            );
-        }
+        warn_if_new!(
+            is_new,
+            error,
+            %destination,
+            message_id,
+            ?pause,
+            "the environment of a destination failed: the destination is paused"
+        );
         self.status.paused_destination(destination, Some(error));
     }
 
     fn note_paused(&self, error: &Error, pause: Duration, is_new: bool) {
         let error = causes(error);
-        if is_new {
-            tracing::warn!(
-                error,
-                ?pause,
-                "the database is not available: nothing is fetched until it is"
-            );
-        } else {
-            tracing::debug!(error, ?pause, "the database is still not available");
-        }
+        warn_if_new!(
+            is_new,
+            error,
+            ?pause,
+            "the database is not available: nothing is fetched until it is"
+        );
         self.status.paused(Some(error));
     }
 

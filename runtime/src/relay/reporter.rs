@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use idem_client::ErrorKind;
 use idem_client::relay::OutgoingMessage;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use super::{
     PublishError,
@@ -13,7 +13,11 @@ use super::{
     outages::Outages,
     status::Status,
 };
-use crate::{Error, error::causes, telemetry};
+use crate::{
+    Error,
+    error::causes,
+    telemetry::{self, warn_if_new},
+};
 
 /// Reports the observations of one partition. All partitions of a process share the status and the
 /// outages.
@@ -90,21 +94,13 @@ impl Reporter {
         telemetry::relay_database_is_away(&self.relay, true);
         drop(outages);
         let (relay, partition) = (&*self.relay, self.partition);
-        if is_new {
-            warn!(
-                relay,
-                partition,
-                error = reason,
-                "the database is not available to the relay, which retries"
-            );
-        } else {
-            debug!(
-                relay,
-                partition,
-                error = reason,
-                "the database is not available to the relay"
-            );
-        }
+        warn_if_new!(
+            is_new,
+            relay,
+            partition,
+            error = reason,
+            "the database is not available to the relay, which retries"
+        );
     }
 
     fn database_serves(&self) {
@@ -131,25 +127,15 @@ impl Reporter {
         telemetry::relay_broker_is_away(&self.relay, true);
         drop(outages);
         let (relay, partition, id) = (&*self.relay, self.partition, message.message_id);
-        if is_new {
-            warn!(
-                relay,
-                partition,
-                topic,
-                message.id = %id,
-                error = reason,
-                "the broker is not available: effects wait"
-            );
-        } else {
-            debug!(
-                relay,
-                partition,
-                topic,
-                message.id = %id,
-                error = reason,
-                "the broker is not available"
-            );
-        }
+        warn_if_new!(
+            is_new,
+            relay,
+            partition,
+            topic,
+            message.id = %id,
+            error = reason,
+            "the broker is not available: effects wait"
+        );
     }
 
     /// Records that the broker is available but lacks something that the publisher needs, such as
@@ -162,21 +148,13 @@ impl Reporter {
         telemetry::relay_broker_is_away(&self.relay, false);
         drop(outages);
         let (relay, partition) = (&*self.relay, self.partition);
-        if is_new {
-            warn!(
-                relay,
-                partition,
-                error = reason,
-                "the broker is available but cannot accept effects"
-            );
-        } else {
-            debug!(
-                relay,
-                partition,
-                error = reason,
-                "the broker cannot accept effects"
-            );
-        }
+        warn_if_new!(
+            is_new,
+            relay,
+            partition,
+            error = reason,
+            "the broker is available but cannot accept effects"
+        );
     }
 
     /// Records that a check has found the broker still unavailable. Since the last check, the
@@ -219,25 +197,15 @@ impl Reporter {
         let is_logged = outages.logs_topic_now(topic);
         drop(outages);
         let (relay, partition, id) = (&*self.relay, self.partition, message.message_id);
-        if is_logged {
-            warn!(
-                relay,
-                partition,
-                topic,
-                message.id = %id,
-                error = reason,
-                "a topic is not available: its effects wait"
-            );
-        } else {
-            debug!(
-                relay,
-                partition,
-                topic,
-                message.id = %id,
-                error = reason,
-                "a topic is not available"
-            );
-        }
+        warn_if_new!(
+            is_logged,
+            relay,
+            partition,
+            topic,
+            message.id = %id,
+            error = reason,
+            "a topic is not available: its effects wait"
+        );
     }
 
     /// Records that the broker confirmed an effect of this topic.

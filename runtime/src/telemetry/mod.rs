@@ -3,6 +3,18 @@
 //! Ids are attributes of spans and never labels of metrics, because each value of a label creates a
 //! time series.
 
+/// Logs a failure: a new one as a warning, and one that continues at the level DEBUG.
+macro_rules! warn_if_new {
+    ($is_new:expr, $($line:tt)+) => {
+        if $is_new {
+            tracing::warn!($($line)+);
+        } else {
+            tracing::debug!($($line)+);
+        }
+    };
+}
+pub(crate) use warn_if_new;
+
 mod consume;
 mod metric;
 mod process;
