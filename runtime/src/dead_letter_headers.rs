@@ -1,19 +1,17 @@
 //! The parts of a broker message that a dead letter keeps.
 
-use idem_client::lease::DeadLetterContent;
+use idem_client::{lease::DeadLetterContent, sql::without_zero_bytes};
 use serde_json::{Map, Value};
 
-use crate::{Message, transport::Coordinates};
-
-/// The header that keeps the [topic](Message::topic), so that a requeued message has the same
-/// topic.
-pub(crate) const SOURCE_TOPIC: &str = "idem-source-topic";
-/// The header that keeps the [coordinates](Message::coordinates), as `topic/partition/offset`.
-pub(crate) const SOURCE_PLACE: &str = "idem-source-place";
-/// The header that keeps the sender's message id, which can differ from the id of the dead letter.
-pub(crate) const MESSAGE_ID: &str = "message-id";
-/// The header that keeps the correlation id, for which a dead letter has no column.
-pub(crate) const CORRELATION_ID: &str = "correlation-id";
+use crate::{
+    Message,
+    transport::{
+        Coordinates,
+        headers::{
+            CONTENT_TYPE, CORRELATION_ID, KEY, MESSAGE_ID, MESSAGE_TYPE, SOURCE_PLACE, SOURCE_TOPIC,
+        },
+    },
+};
 
 /// Headers that count deliveries. A dead letter does not keep them: a dead letter without an id is
 /// identified by a hash that includes its headers, so the headers must be the same for each
@@ -29,21 +27,24 @@ impl From<&Message> for DeadLetterContent {
             .headers()
             .iter()
             .filter(|(name, _)| !COUNTERS.contains(&name.as_str()))
-            .map(|(name, value)| (without_zero(name), without_zero(value).into()))
+            .map(|(name, value)| (without_zero_bytes(name), without_zero_bytes(value).into()))
             .collect();
         if let Some(id) = message.correlation_id() {
-            headers.insert(CORRELATION_ID.into(), without_zero(id).into());
+            headers.insert(CORRELATION_ID.into(), without_zero_bytes(id).into());
         }
         if let Some(id) = message.message_id() {
-            headers.insert(MESSAGE_ID.into(), without_zero(id).into());
+            headers.insert(MESSAGE_ID.into(), without_zero_bytes(id).into());
         }
         if let Some(at) = message.coordinates() {
             let place = format!("{}/{}/{}", at.topic, at.partition, at.offset);
-            headers.insert(SOURCE_PLACE.into(), without_zero(&place).into());
+            headers.insert(SOURCE_PLACE.into(), without_zero_bytes(&place).into());
         }
-        headers.insert(SOURCE_TOPIC.into(), without_zero(message.topic()).into());
+        headers.insert(
+            SOURCE_TOPIC.into(),
+            without_zero_bytes(message.topic()).into(),
+        );
         let mut column = |name: &str, text: Option<&str>, longest: usize| {
-            let text = without_zero(text.filter(|text| !text.is_empty())?);
+            let text = without_zero_bytes(text.filter(|text| !text.is_empty())?);
             if text.len() <= longest {
                 return Some(text);
             }
@@ -51,9 +52,9 @@ impl From<&Message> for DeadLetterContent {
             headers.insert(name.into(), text.into());
             None
         };
-        let key = column("idem-key", message.key(), LONGEST_KEY_BYTES);
-        let message_type = column("message-type", message.message_type(), LONGEST_NAME_BYTES);
-        let content_type = column("content-type", message.content_type(), LONGEST_NAME_BYTES);
+        let key = column(KEY, message.key(), LONGEST_KEY_BYTES);
+        let message_type = column(MESSAGE_TYPE, message.message_type(), LONGEST_NAME_BYTES);
+        let content_type = column(CONTENT_TYPE, message.content_type(), LONGEST_NAME_BYTES);
         let mut content = Self::default().headers(headers);
         content.key = key;
         content.message_type = message_type;
@@ -71,11 +72,6 @@ pub(crate) fn place(text: &str) -> Option<Coordinates> {
         partition.parse().ok()?,
         offset.parse().ok()?,
     ))
-}
-
-/// Replaces zero bytes, which a PostgreSQL text cannot contain.
-fn without_zero(text: &str) -> String {
-    text.replace('\0', "\u{fffd}")
 }
 
 #[cfg(test)]

@@ -9,19 +9,14 @@
 
 use std::{
     collections::HashMap,
-    future::pending,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use async_nats::{Client, Subject, connection::State as Connection, jetstream::AckKind};
 use futures_util::FutureExt;
-use tokio::{
-    select,
-    sync::Notify,
-    task::unconstrained,
-    time::{Instant, sleep_until},
-};
+use idem_runtime::transport::wait_until;
+use tokio::{select, sync::Notify, task::unconstrained, time::Instant};
 
 /// The delay before progress is reported again when there is no connection or the client library
 /// accepts no more messages.
@@ -157,15 +152,7 @@ async fn report_progress(held: Weak<Held>, changed: Arc<Notify>) {
         };
         select! {
             () = changed => {}
-            () = at(next) => {}
+            () = wait_until(next) => {}
         }
-    }
-}
-
-/// Sleeps until this moment, or without end when it is `None`.
-async fn at(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => sleep_until(moment).await,
-        None => pending().await,
     }
 }

@@ -4,7 +4,7 @@
 //! the connection, and when the server has been silent for too long, the task creates a new inbox
 //! and a new request. The server drops a request if its inbox has no subscriber.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use async_nats::{
     StatusCode, Subject, Subscriber,
@@ -15,11 +15,11 @@ use async_nats::{
     },
 };
 use futures_util::StreamExt;
-use idem_runtime::transport::TransportError;
+use idem_runtime::transport::{TransportError, wait_until};
 use tokio::{
     select,
     task::JoinHandle,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, timeout},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -202,7 +202,7 @@ impl Pull {
                     silent = silent.map(|_| Instant::now() + SILENCE * heartbeat);
                 }
                 () = self.session.prefetched.room(), if inbox.asked == 0 => {}
-                () = at(silent) => {
+                () = wait_until(silent) => {
                     // Without a connection the request is not lost: the client library sends it
                     // later.
                     if self.session.unsettled.link.context.client().connection_state()
@@ -297,13 +297,5 @@ impl Pull {
                 "a subscription did not end in time: the server redelivers its last messages"
             ),
         }
-    }
-}
-
-/// Sleeps until this moment, or without end when it is `None`.
-async fn at(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => sleep_until(moment).await,
-        None => pending().await,
     }
 }

@@ -10,8 +10,11 @@ use serde_json::Value;
 
 use crate::{
     Message,
-    dead_letter_headers::{CORRELATION_ID, MESSAGE_ID, SOURCE_PLACE, SOURCE_TOPIC, place},
+    dead_letter_headers::place,
     stored::Stored,
+    transport::headers::{
+        self, CORRELATION_ID, MESSAGE_ID, SOURCE_PLACE, SOURCE_TOPIC, TRACEPARENT,
+    },
 };
 
 impl Message {
@@ -43,13 +46,10 @@ impl Message {
         .with_deliveries(u32::try_from(received.attempt).unwrap_or(1))
         .with_stored(stored);
         for (name, value) in &received.headers {
-            let value = value
-                .as_str()
-                .map_or_else(|| value.to_string(), str::to_owned);
-            message = message.with_header(name, value);
+            message = message.with_header(name, headers::text(value));
         }
         if let Some(traceparent) = &received.traceparent {
-            message = message.with_header("traceparent", traceparent);
+            message = message.with_header(TRACEPARENT, traceparent);
         }
         if let Some(at) = header(SOURCE_PLACE).and_then(place) {
             message = message.with_coordinates(at);

@@ -23,6 +23,10 @@ pub const KEY: &str = "idem-key";
 pub const TRACEPARENT: &str = "traceparent";
 /// The destination of the message that an effect results from.
 pub const SOURCE_DESTINATION: &str = "idem-source-destination";
+/// The [topic](Message::topic) of a dead letter, so that a requeued message has the same topic.
+pub(crate) const SOURCE_TOPIC: &str = "idem-source-topic";
+/// The [coordinates](Message::coordinates) of a dead letter, as `topic/partition/offset`.
+pub(crate) const SOURCE_PLACE: &str = "idem-source-place";
 /// The reason for which a message is a dead letter.
 pub const DEAD_LETTER_REASON: &str = "idem-dead-letter-reason";
 

@@ -1,5 +1,9 @@
 //! Parts of the runtime for a crate that connects consumers and relays to a broker.
 
+use std::future::pending;
+
+use tokio::time::{Instant, sleep_until};
+
 pub mod headers;
 #[cfg(feature = "tls")]
 pub mod percent;
@@ -8,3 +12,11 @@ pub mod tls;
 pub mod withheld;
 
 pub use crate::{consumer::TransportError, message::Coordinates};
+
+/// Sleeps until this moment, or without end when it is `None`.
+pub async fn wait_until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => pending().await,
+    }
+}

@@ -6,16 +6,11 @@
 //! broker: the source withholds it and redelivers it itself. When the connection of a delivery
 //! ends, the broker redelivers the message and counts that delivery.
 
-use std::{
-    future::pending,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::Notify, time::Instant};
 
+use super::wait_until;
 use crate::Message;
 
 /// A receipt of a message that can be withheld.
@@ -117,7 +112,7 @@ impl<R: Withhold> Withheld<R> {
             };
             tokio::select! {
                 () = changed => {}
-                () = at(first_due) => {}
+                () = wait_until(first_due) => {}
             }
         }
     }
@@ -150,7 +145,7 @@ impl<R: Withhold> Withheld<R> {
             }
             tokio::select! {
                 () = changed => {}
-                () = at(next) => {}
+                () = wait_until(next) => {}
             }
         }
     }
@@ -172,13 +167,5 @@ impl<R: Withhold> Withheld<R> {
             .into_iter()
             .map(|waiting| (waiting.message, waiting.receipt))
             .collect()
-    }
-}
-
-/// Sleeps until this moment, or without end when it is `None`.
-async fn at(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => sleep_until(moment).await,
-        None => pending().await,
     }
 }

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::{
     state::Runtime,
-    time::{STOP_STEP_LIMIT, at, later},
+    time::{STOP_STEP_LIMIT, later},
 };
 use crate::{
     Source,
@@ -15,6 +15,7 @@ use crate::{
         intake::Intake,
         queue::{Next, QueuedMessage},
     },
+    transport::wait_until,
 };
 
 impl<S: Source> Runtime<S> {
@@ -62,9 +63,9 @@ impl<S: Source> Runtime<S> {
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return batch,
-                () = at(until) => return batch,
-                () = at(self.queue.next_due()) => {}
-                () = at(self.breakers.next_look()) => {}
+                () = wait_until(until) => return batch,
+                () = wait_until(self.queue.next_due()) => {}
+                () = wait_until(self.breakers.next_look()) => {}
                 () = self.changed.notified() => {}
                 () = self.queue.bytes_for_ahead(), if self.queue.has_ahead() => {}
                 queued = self.fetch(&mut intake),

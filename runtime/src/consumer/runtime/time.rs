@@ -1,8 +1,8 @@
-//! The time limit for the steps of a shutdown, and functions to wait until an instant.
+//! The time limit for the steps of a shutdown, and the limit of a wait.
 
-use std::{future::pending, time::Duration};
+use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 /// The longest time for each step of a shutdown after the grace period: see `drain`.
 pub(super) const STOP_STEP_LIMIT: Duration = Duration::from_secs(5);
@@ -13,12 +13,4 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10 * 366 * 86_400);
 /// "never", but a clock cannot add it.
 pub(super) fn later(after: Duration) -> Instant {
     Instant::now() + after.min(LONGEST_WAIT)
-}
-
-/// Sleeps until this instant, or for ever when there is none.
-pub(super) async fn at(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => sleep_until(moment).await,
-        None => pending().await,
-    }
 }
