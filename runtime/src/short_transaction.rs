@@ -130,6 +130,17 @@ impl ShortTransaction {
     }
 }
 
+/// Runs a request in a transaction of its own: see [`ShortTransaction::run`].
+pub(crate) async fn in_short_transaction<T, F, Fut>(pool: &Pool, call: F) -> Result<T, Error>
+where
+    F: FnOnce(Arc<Checkout>) -> Fut,
+    Fut: Future<Output = Result<T, idem_client::Error>> + Send,
+{
+    let step = ShortTransaction::new(pool).await?;
+    let answer = step.run(call(Arc::clone(&step.checkout))).await;
+    step.end(answer)
+}
+
 /// Sends requests without waiting for their results.
 async fn send<'c, T>(calls: Vec<impl Future<Output = T> + Send + 'c>) -> Vec<Pipelined<'c, T>> {
     let mut sent = Vec::with_capacity(calls.len());

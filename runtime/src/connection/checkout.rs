@@ -1,11 +1,15 @@
 //! A connection that is checked out of its pool.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use deadpool_postgres::{ClientWrapper, Object, Pool};
+use tokio_postgres::Client;
 
 use super::{
     closing::close,
@@ -107,6 +111,15 @@ impl Checkout {
             self.return_to_pool();
         }
         answer
+    }
+}
+
+/// For the statements of [`on_connection`](super::on_connection).
+impl Deref for Checkout {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        self.client()
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     panics::unwinding,
     policy::Retry,
     process::{claim::ClaimOutcome, fingerprint},
-    short_transaction::{ShortTransaction, again},
+    short_transaction::{again, in_short_transaction},
 };
 
 /// The id under which a rejected message is kept.
@@ -41,17 +41,10 @@ pub(super) async fn keep(
         KeptAs::Hash => None,
     };
     let store = async |id: Option<&MessageId>| {
-        let step = ShortTransaction::new(pool).await?;
-        let kept = reject(
-            step.client(),
-            id,
-            destination,
-            message.payload(),
-            reason,
-            &with,
-        );
-        let kept = step.run(kept).await;
-        step.end(kept)
+        in_short_transaction(pool, async |client| {
+            reject(&**client, id, destination, message.payload(), reason, &with).await
+        })
+        .await
     };
     let mut is_new = again(Retry::default(), || store(id.as_ref())).await?;
     let compares = idem

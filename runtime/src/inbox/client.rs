@@ -11,7 +11,7 @@ use tokio_postgres::{Client, types::Type};
 
 use crate::{
     Error,
-    connection::{Checkout, STATEMENT, wait_at_server, within},
+    connection::{STATEMENT, on_connection, wait_at_server},
 };
 
 /// The largest `max_bytes` that `idem_next` accepts.
@@ -41,16 +41,10 @@ impl InboxClient {
         let max_bytes = i64::try_from(max_bytes)
             .unwrap_or(i64::MAX)
             .clamp(1, LARGEST_BYTES);
-        let checkout = Checkout::take(&self.pool).await?;
-        let received = next(
-            &**checkout.client(),
-            &self.destination,
-            at_most,
-            max_bytes,
-            self.lease,
-        );
-        let received = within(self.lease, received).await;
-        checkout.end(received)
+        on_connection(&self.pool, self.lease, async |client| {
+            next(&**client, &self.destination, at_most, max_bytes, self.lease).await
+        })
+        .await
     }
 
     /// Waits until there may be a message to lease. When the future is dropped, its connection is
@@ -60,14 +54,10 @@ impl InboxClient {
             sleep(look_every).await;
             return Ok(false);
         }
-        let checkout = Checkout::take(&self.pool).await?;
-        let waited = next_wait(
-            &**checkout.client(),
-            &self.destination,
-            wait_at_server(&self.pool),
-        );
-        let result = within(STATEMENT, waited).await;
-        checkout.end(result)
+        on_connection(&self.pool, STATEMENT, async |client| {
+            next_wait(&**client, &self.destination, wait_at_server(&self.pool)).await
+        })
+        .await
     }
 
     /// Renews leases. Returns for each lease whether it is still held.
@@ -76,11 +66,12 @@ impl InboxClient {
     /// renewal does not wait for this lock, because no other process gets the message in the
     /// meantime.
     pub(super) async fn extend(&self, leases: &[(i64, MessageId)]) -> Result<Vec<bool>, Error> {
-        let checkout = Checkout::take(&self.pool).await?;
         // All renewals share one time limit, because a lease that is not renewed within this time
         // has expired.
-        let held = within(self.lease, self.extend_on(checkout.client(), leases)).await;
-        checkout.end(held)
+        on_connection(&self.pool, self.lease, async |client| {
+            self.extend_on(&client, leases).await
+        })
+        .await
     }
 
     async fn extend_on(
@@ -112,24 +103,16 @@ impl InboxClient {
     /// Turns the lease of a processed message into a claim, and deletes the pending row. The
     /// receipt calls this function only if it knows of no claim of the message.
     pub(super) async fn complete(&self, id: &MessageId, token: i64) -> Result<(), Error> {
-        let checkout = Checkout::take(&self.pool).await?;
-        let completed = async {
+        on_connection(&self.pool, self.lease, async |client| {
             let parameters = [
                 id.parameter(),
                 self.destination.parameter(),
                 (&token as _, Type::INT8),
             ];
             let complete = "SELECT idem_complete($1, $2, $3)";
-            Ok::<_, Error>(
-                checkout
-                    .client()
-                    .query_typed(complete, &parameters)
-                    .await
-                    .map(drop)?,
-            )
-        };
-        let completed = within(self.lease, completed).await;
-        checkout.end(completed)
+            client.query_typed(complete, &parameters).await.map(drop)
+        })
+        .await
     }
 
     /// Ends the lease of a message. With an error, the attempt counts as failed. Without an error,
@@ -142,9 +125,8 @@ impl InboxClient {
         error: Option<&str>,
         is_final: bool,
     ) -> Result<Option<Duration>, Error> {
-        let checkout = Checkout::take(&self.pool).await?;
         let error = error.map(without_zero_bytes);
-        let released = async {
+        let released = on_connection(&self.pool, self.lease, async |client| {
             let release = "SELECT extract(epoch FROM \
                            idem_release($1, $2, $3, error => $4, final => $5))::float8";
             let parameters = [
@@ -154,15 +136,9 @@ impl InboxClient {
                 (&error as _, Type::TEXT),
                 (&is_final as _, Type::BOOL),
             ];
-            Ok::<_, Error>(
-                checkout
-                    .client()
-                    .query_typed_one(release, &parameters)
-                    .await?,
-            )
-        };
-        let released = within(self.lease, released).await;
-        let retry_after: Option<f64> = checkout.end(released)?.try_get(0)?;
+            client.query_typed_one(release, &parameters).await
+        });
+        let retry_after: Option<f64> = released.await?.try_get(0)?;
         Ok(retry_after
             .map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)))
     }

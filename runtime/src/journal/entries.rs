@@ -23,7 +23,7 @@ use super::Calls;
 use crate::{
     Error,
     policy::Retry,
-    short_transaction::{ShortTransaction, again},
+    short_transaction::{ShortTransaction, again, in_short_transaction},
 };
 
 type Request<'c, T> = Pin<Box<dyn Future<Output = Result<T, idem_client::Error>> + Send + 'c>>;
@@ -80,10 +80,10 @@ impl Calls {
     ) -> Result<(), Error> {
         let body = serde_json::to_value(response).map_err(Error::Encode)?;
         again(Retry::default(), || async {
-            let on = ShortTransaction::new(&self.pool).await?;
-            let finish = finish_call(on.client(), &self.id, &self.destination, step, Some(&body));
-            let finished = on.run(finish).await;
-            on.end(finished)
+            in_short_transaction(&self.pool, async |client| {
+                finish_call(&**client, &self.id, &self.destination, step, Some(&body)).await
+            })
+            .await
         })
         .await
     }

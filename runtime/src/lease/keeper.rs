@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::noted::Burial;
-use crate::{Error, short_transaction::ShortTransaction};
+use crate::{Error, short_transaction::in_short_transaction};
 
 /// Renews a lease in the background. Dropping the keeper stops the renewal.
 #[must_use = "dropping it ends the renewal"]
@@ -45,30 +45,25 @@ impl Keeper {
 
 /// Extends the lease in a transaction of its own.
 pub(crate) async fn extend_on(held: &Held, pool: &Pool) -> Result<(), Error> {
-    let step = ShortTransaction::new(pool).await?;
-    let extended = step.run(held.extend(step.client(), held.lease())).await;
-    step.end(extended)
+    in_short_transaction(pool, async |client| {
+        held.extend(&**client, held.lease()).await
+    })
+    .await
 }
 
 /// Releases the lease without a failure, in a transaction of its own.
 pub(crate) async fn give_back_on(held: &Held, pool: &Pool) -> Result<(), Error> {
-    let step = ShortTransaction::new(pool).await?;
-    let given = step.run(held.give_back(step.client())).await;
-    step.end(given)
+    in_short_transaction(pool, async |client| held.give_back(&**client).await).await
 }
 
 /// Stores the message as a dead letter, in a transaction of its own.
 pub(crate) async fn bury_on(held: &Held, pool: &Pool, burial: &Burial) -> Result<(), Error> {
-    let step = ShortTransaction::new(pool).await?;
-    let buried = step
-        .run(held.bury(
-            step.client(),
-            &burial.payload,
-            &burial.reason,
-            &burial.content,
-        ))
-        .await;
-    step.end(buried)?;
+    in_short_transaction(pool, async |client| {
+        let content = &burial.content;
+        held.bury(&**client, &burial.payload, &burial.reason, content)
+            .await
+    })
+    .await?;
     log_dead_letter(held.id(), held.destination(), &burial.reason);
     Ok(())
 }
@@ -82,17 +77,19 @@ pub(crate) async fn reject_on(
     pool: &Pool,
     burial: &Burial,
 ) -> Result<bool, Error> {
-    let step = ShortTransaction::new(pool).await?;
-    let rejected = reject(
-        step.client(),
-        Some(id),
-        destination,
-        &burial.payload,
-        &burial.reason,
-        &burial.content,
-    );
-    let rejected = step.run(rejected).await;
-    let is_new = step.end(rejected)?;
+    let is_new = in_short_transaction(pool, async |client| {
+        let (payload, reason) = (&burial.payload, &burial.reason);
+        reject(
+            &**client,
+            Some(id),
+            destination,
+            payload,
+            reason,
+            &burial.content,
+        )
+        .await
+    })
+    .await?;
     if is_new {
         log_dead_letter(id, destination, &burial.reason);
     }

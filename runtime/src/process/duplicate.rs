@@ -13,17 +13,16 @@ use super::{
 use crate::{
     Error, Processed,
     policy::OnDuplicate,
-    short_transaction::{ShortTransaction, again},
+    short_transaction::{again, in_short_transaction},
 };
 
 /// Returns whether a committed transaction has claimed the message.
 pub(super) async fn is_claimed(task: &Task<'_>, id: &MessageId) -> Result<bool, Error> {
     again(task.policy.retry, || async {
-        let step = ShortTransaction::new(task.pool).await?;
-        let is_claimed = step
-            .run(idem_client::is_claimed(step.client(), id, task.destination))
-            .await;
-        step.end(is_claimed)
+        in_short_transaction(task.pool, async |client| {
+            idem_client::is_claimed(&**client, id, task.destination).await
+        })
+        .await
     })
     .await
 }
@@ -33,10 +32,11 @@ pub(super) async fn duplicate(task: &Task<'_>, id: &MessageId) -> Result<Process
     if task.policy.on_duplicate != OnDuplicate::Effects {
         return Ok(Processed::duplicate());
     }
-    let step = ShortTransaction::new(task.pool).await?;
-    let recorded = step.run(effects(step.client(), id, task.destination)).await;
+    let recorded = in_short_transaction(task.pool, async |client| {
+        effects(&**client, id, task.destination).await
+    });
     Ok(Processed::Duplicate {
-        effects: step.end(recorded)?,
+        effects: recorded.await?,
     })
 }
 

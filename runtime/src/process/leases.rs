@@ -19,7 +19,7 @@ use super::{
 use crate::{
     Error, HandlerError, Processed, Settlement,
     lease::{Burial, InterruptedLease, NotedLease, bury_on, give_back_on, reject_on},
-    short_transaction::{ShortTransaction, again},
+    short_transaction::{again, in_short_transaction},
     telemetry,
 };
 
@@ -80,15 +80,11 @@ impl<'t> Leases<'t> {
             return Ok(Lease::Acquired(held));
         }
         again(self.task.policy.retry, || async {
-            let step = ShortTransaction::new(self.task.pool).await?;
-            let lease = step.run(acquire(
-                step.client(),
-                self.id,
-                self.task.destination,
-                self.task.policy.lease,
-            ));
-            let lease = lease.await;
-            step.end(lease)
+            let (destination, lease) = (self.task.destination, self.task.policy.lease);
+            in_short_transaction(self.task.pool, async |client| {
+                acquire(&**client, self.id, destination, lease).await
+            })
+            .await
         })
         .await
     }
@@ -122,12 +118,14 @@ impl<'t> Leases<'t> {
     ) -> Result<Processed, Error> {
         let doubt: Mutex<Doubt> = Mutex::default();
         let completed = again(self.task.policy.retry, || async {
-            let step = ShortTransaction::new(self.task.pool).await?;
-            let completed = step.run(held.complete(step.client(), recorded)).await;
-            if let Err(Error::AmbiguousCommit(cause)) = &completed {
-                *doubt.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(cause));
-            }
-            step.end(completed)
+            let completed = in_short_transaction(self.task.pool, async |client| {
+                held.complete(&**client, recorded).await
+            });
+            completed.await.inspect_err(|error| {
+                if let Error::AmbiguousCommit(cause) = error {
+                    *doubt.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(cause));
+                }
+            })
         });
         match completed.await {
             Ok(effects) => Ok(Processed::New { effects }),
@@ -224,9 +222,10 @@ impl<'t> Leases<'t> {
         }
         self.note_failure(held, &reason);
         let released = again(self.task.policy.retry, || async {
-            let step = ShortTransaction::new(self.task.pool).await?;
-            let retry_after = step.run(held.release(step.client(), &reason, false)).await;
-            step.end(retry_after)
+            in_short_transaction(self.task.pool, async |client| {
+                held.release(&**client, &reason, false).await
+            })
+            .await
         });
         match released.await.map_err(lost)? {
             Some(retry_after) => {

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     Error, Message,
-    connection::{Checkout, Patience, STATEMENT, leaves_connection_sound, within},
+    connection::{Checkout, Patience, STATEMENT, leaves_connection_sound, on_connection},
     policy::Isolation,
 };
 
@@ -499,11 +499,12 @@ async fn check_guards(pool: Option<Pool>) -> Result<(), Error> {
     let Some(pool) = pool else {
         return Err(Error::Pool("the pool is dropped".into()));
     };
-    let checkout = Checkout::take(&pool).await?;
     // Several statements of one simple query are a transaction.
     let sql = format!("SELECT {FORBID_COMMIT_COLUMN}; {ALLOW_COMMIT}");
-    let checked = within(STATEMENT, checkout.client().batch_execute(&sql)).await;
-    checkout.end(checked)
+    on_connection(&pool, STATEMENT, async |client| {
+        client.batch_execute(&sql).await
+    })
+    .await
 }
 
 /// Reads the outcome of a claim from the replies to its simple query.

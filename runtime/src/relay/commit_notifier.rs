@@ -11,7 +11,7 @@ use tracing::debug;
 use crate::{
     Error,
     backoff::Backoff,
-    connection::{Checkout, STATEMENT, wait_at_server, within},
+    connection::{STATEMENT, on_connection, wait_at_server},
 };
 
 /// The pause after a notification. It limits how often idle partitions query the database when
@@ -78,11 +78,8 @@ impl Drop for Idle<'_> {
 /// Waits for effects. When the future is dropped, its connection is closed, because the next user
 /// of the connection would have to wait for this reply.
 async fn wait(pool: &Pool) -> Result<bool, Error> {
-    let checkout = Checkout::take(pool).await?;
-    let result = within(
-        STATEMENT,
-        relay::wait(&**checkout.client(), wait_at_server(pool)),
-    )
-    .await;
-    checkout.end(result)
+    on_connection(pool, STATEMENT, async |client| {
+        relay::wait(&**client, wait_at_server(pool)).await
+    })
+    .await
 }

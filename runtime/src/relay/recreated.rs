@@ -18,7 +18,7 @@ use super::{
 use crate::{
     Error,
     backoff::Backoff,
-    connection::{Checkout, STATEMENT, within},
+    connection::{STATEMENT, on_connection},
 };
 
 /// Why the process no longer serves the partitions of a relay.
@@ -48,19 +48,18 @@ pub(super) async fn partitions(
 }
 
 async fn checked_count(pool: &Pool, relay: &str) -> Result<i32, Error> {
-    let checkout = Checkout::take(pool).await?;
-    let partitions = async {
-        relay_preflight(&**checkout.client()).await?;
-        relay::partitions(&**checkout.client(), relay).await
-    };
-    let partitions = within(STATEMENT, partitions).await;
-    checkout.end(partitions)
+    on_connection(pool, STATEMENT, async |client| {
+        relay_preflight(&**client).await?;
+        relay::partitions(&**client, relay).await
+    })
+    .await
 }
 
 async fn count(pool: &Pool, relay: &str) -> Result<i32, Error> {
-    let checkout = Checkout::take(pool).await?;
-    let partitions = within(STATEMENT, relay::partitions(&**checkout.client(), relay)).await;
-    checkout.end(partitions)
+    on_connection(pool, STATEMENT, async |client| {
+        relay::partitions(&**client, relay).await
+    })
+    .await
 }
 
 /// The number of partitions that a process serves.

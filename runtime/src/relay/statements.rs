@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::{reporter::Reporter, settings::Settings};
 use crate::{
     Error,
-    connection::{Checkout, within},
+    connection::{Checkout, on_connection},
 };
 
 /// The shortest lease that the server accepts. To release a batch, the end of its lease is set to
@@ -35,23 +35,10 @@ impl RelayStatements {
             max_bytes,
             ..
         } = &*self.settings;
-        let reporter = &self.reporter;
-        reporter.step(
-            async {
-                let checkout = Checkout::take(&self.pool).await?;
-                let next = relay::next(
-                    &**checkout.client(),
-                    name,
-                    self.partition,
-                    *batch,
-                    *lease,
-                    *max_bytes,
-                );
-                let result = within(*lease, next).await;
-                checkout.end(result)
-            }
-            .await,
-        )
+        let next = on_connection(&self.pool, *lease, async |client| {
+            relay::next(&**client, name, self.partition, *batch, *lease, *max_bytes).await
+        });
+        self.reporter.step(next.await)
     }
 
     pub(super) async fn extend(&self, token: i64) -> Result<i64, Error> {
@@ -63,40 +50,20 @@ impl RelayStatements {
     }
 
     async fn lease_again(&self, token: i64, lease: Duration) -> Result<i64, Error> {
-        let name = &self.settings.name;
-        let reporter = &self.reporter;
-        let waits_for = reporter.waits_for();
+        let waits_for = self.reporter.waits_for();
         let waits_for = waits_for.as_deref().map(without_zero_bytes);
-        reporter.leased_step(
-            async {
-                let checkout = Checkout::take(&self.pool).await?;
-                let extended = relay::extend(
-                    &**checkout.client(),
-                    name,
-                    self.partition,
-                    token,
-                    lease,
-                    waits_for.as_deref(),
-                );
-                let result = within(self.settings.lease, extended).await;
-                checkout.end(result)
-            }
-            .await,
-        )
+        let (name, waits_for) = (&self.settings.name, waits_for.as_deref());
+        self.leased(async |client| {
+            relay::extend(&**client, name, self.partition, token, lease, waits_for).await
+        })
+        .await
     }
 
     pub(super) async fn ack(&self, token: i64) -> Result<(), Error> {
-        let name = &self.settings.name;
-        let reporter = &self.reporter;
-        reporter.leased_step(
-            async {
-                let checkout = Checkout::take(&self.pool).await?;
-                let acknowledged = relay::ack(&**checkout.client(), name, self.partition, token);
-                let result = within(self.settings.lease, acknowledged).await;
-                checkout.end(result)
-            }
-            .await,
-        )
+        self.leased(async |client| {
+            relay::ack(&**client, &self.settings.name, self.partition, token).await
+        })
+        .await
     }
 
     pub(super) async fn park(
@@ -106,22 +73,18 @@ impl RelayStatements {
         reason: &str,
     ) -> Result<(), Error> {
         let (name, reason) = (&self.settings.name, without_zero_bytes(reason));
-        let reporter = &self.reporter;
-        reporter.leased_step(
-            async {
-                let checkout = Checkout::take(&self.pool).await?;
-                let parked = relay::park(
-                    &**checkout.client(),
-                    name,
-                    self.partition,
-                    token,
-                    message_id,
-                    &reason,
-                );
-                let result = within(self.settings.lease, parked).await;
-                checkout.end(result)
-            }
-            .await,
-        )
+        self.leased(async |client| {
+            relay::park(&**client, name, self.partition, token, message_id, &reason).await
+        })
+        .await
+    }
+
+    /// Executes a statement under the lease, and reports its result.
+    async fn leased<T, Fut>(&self, statement: impl FnOnce(Arc<Checkout>) -> Fut) -> Result<T, Error>
+    where
+        Fut: Future<Output = Result<T, idem_client::Error>>,
+    {
+        let done = on_connection(&self.pool, self.settings.lease, statement).await;
+        self.reporter.leased_step(done)
     }
 }
