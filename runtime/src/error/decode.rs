@@ -10,13 +10,6 @@ use idem_client::redacted::without_value;
 #[derive(Debug)]
 pub struct DecodeError(serde_json::Error);
 
-impl DecodeError {
-    /// Returns the error of the parser. Its text can contain a value of the payload.
-    pub fn of_parser(&self) -> &serde_json::Error {
-        &self.0
-    }
-}
-
 impl From<serde_json::Error> for DecodeError {
     fn from(error: serde_json::Error) -> Self {
         Self(error)

@@ -1,7 +1,5 @@
 //! The current status of a relay, and the summary of what it has done.
 
-use std::time::SystemTime;
-
 use tokio::sync::watch;
 
 use super::outages::Outages;
@@ -32,8 +30,6 @@ pub struct RelayStatus {
     pub published: u64,
     /// The number of effects that were parked.
     pub parked: u64,
-    /// When the broker last confirmed an effect.
-    pub last_published_at: Option<SystemTime>,
 }
 
 /// A topic that the broker has no place for, or does not allow to publish to.
@@ -127,10 +123,7 @@ impl Status {
     }
 
     pub(super) fn published(&self) {
-        self.0.send_modify(|status| {
-            status.published += 1;
-            status.last_published_at = Some(SystemTime::now());
-        });
+        self.0.send_modify(|status| status.published += 1);
     }
 
     pub(super) fn parked(&self) {
