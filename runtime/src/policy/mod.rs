@@ -5,7 +5,6 @@ mod identity;
 mod pattern;
 mod pointer;
 mod policies;
-mod rule;
 mod table;
 
 use std::time::Duration;
@@ -15,7 +14,6 @@ use backon::ExponentialBuilder;
 pub use check::{LONGEST_LEASE, SHORTEST_LEASE};
 pub use identity::{IdFunction, IdStrategy, MissingId};
 pub use policies::Policies;
-pub use rule::Rule;
 pub(crate) use {
     check::{check_checked, check_leased},
     table::{Entry, Table},
@@ -35,14 +33,14 @@ pub struct Policy {
     pub on_duplicate: OnDuplicate,
     /// Where processed messages are remembered.
     pub store: Store,
-    /// How long processed messages are remembered. `None` keeps the retention of the database.
-    /// [`Idem::configure`](crate::Idem::configure) sets it in the database.
+    /// How long processed messages are remembered, one microsecond to ten years. `None` keeps the
+    /// retention of the database. [`Idem::configure`](crate::Idem::configure) sets it in the database.
     pub retention: Option<Duration>,
     /// The largest number of messages that [`Store::Memory`] remembers. Beyond that, the least
-    /// recently used message is forgotten.
+    /// recently used message is forgotten. All destinations of one rule share this capacity.
     pub memory_capacity: u64,
-    /// How long [`Store::Memory`] remembers a message. `None` means the retention, or one hour if
-    /// there is no retention.
+    /// How long [`Store::Memory`] remembers a message, at most ten years. `None` means the
+    /// retention, or one hour if there is no retention.
     pub memory_ttl: Option<Duration>,
     /// Whether to wait for another transaction that is processing the same message. Otherwise the
     /// message is redelivered later.
@@ -54,11 +52,14 @@ pub struct Policy {
     pub expire: bool,
     /// The isolation level of the transaction.
     pub isolation: Isolation,
-    /// The duration of a lease. The lease is renewed while its handler runs.
+    /// The duration of a lease, 100 milliseconds to one day. The lease is renewed while its handler
+    /// runs. If the consumer is killed, the message is redelivered when the lease expires.
     pub lease: Duration,
     /// Whether the database counts the attempts at messages that the broker redelivers, or that
     /// come from a broker without a delivery count. Then an attempt that crashes its consumer is
-    /// counted too, and the message becomes a dead letter when its attempts are used up.
+    /// counted too, and the message becomes a dead letter when its attempts are used up. Each of
+    /// these messages costs one more transaction, and at times a second connection while the
+    /// handler holds its connection.
     pub count_attempts: bool,
     /// How conflicts and lost connections are retried before the message is returned to its broker.
     pub retry: Retry,

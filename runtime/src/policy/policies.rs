@@ -1,55 +1,69 @@
 //! The rules for all destinations.
 
-use super::{Rule, Table, pattern::Pattern};
+use std::{fmt, sync::Arc};
+
+use super::{Policy, Table, pattern::Pattern};
 use crate::Error;
+
+/// A rule: a change of the policy of the next less specific rule.
+pub(super) type Rule = Arc<dyn Fn(&mut Policy) + Send + Sync>;
 
 /// How messages are processed, by destination: a default rule, rules for prefixes of names, and
 /// rules for single names.
 ///
-/// The more specific rule wins, member by member: an exact name over a prefix, a longer prefix over
-/// a shorter one, and any rule over the default rule.
+/// A rule changes a copy of the policy of the next less specific rule. So the more specific rule
+/// wins, member by member: an exact name over a prefix, a longer prefix over a shorter one, and any
+/// rule over the default rule.
 ///
 /// ```
 /// use std::time::Duration;
 /// use idem_runtime::{Idem, Policies, policy::{OnDuplicate, Style}};
 ///
 /// let policies = Policies::default()
-///     .default_rule(|rule| rule.on_duplicate(OnDuplicate::Log))
-///     .prefix("orders.", |rule| rule.retention(Duration::from_secs(30 * 86_400)))
-///     .destination("orders.reserve", |rule| rule.style(Style::Reactive));
+///     .default_rule(|policy| policy.on_duplicate = OnDuplicate::Log)
+///     .prefix("orders.", |policy| policy.retention = Some(Duration::from_secs(30 * 86_400)))
+///     .destination("orders.reserve", |policy| policy.style = Style::Reactive);
 /// let idem = Idem::builder().policies(policies).build()?;
 /// # let _ = idem;
 /// # Ok::<(), idem_runtime::Error>(())
 /// ```
 ///
-/// [`IdemBuilder::build`](crate::process::IdemBuilder::build) checks the rules and rejects rules
-/// that contradict each other.
-#[derive(Clone, Debug, Default)]
+/// [`IdemBuilder::build`](crate::process::IdemBuilder::build) checks the policies and rejects
+/// policies that contradict themselves.
+#[derive(Clone, Default)]
 #[must_use = "policies do nothing until an `Idem` is built with them"]
 pub struct Policies {
-    default: Rule,
+    default: Policy,
     rules: Vec<(Pattern, Rule)>,
 }
 
 impl Policies {
     /// Changes the default rule, which provides each member that no other rule sets.
-    pub fn default_rule(mut self, change: impl FnOnce(Rule) -> Rule) -> Self {
-        self.default = change(self.default);
+    pub fn default_rule(mut self, change: impl FnOnce(&mut Policy)) -> Self {
+        change(&mut self.default);
         self
     }
 
     /// Adds a rule for one destination.
-    pub fn destination(self, name: impl Into<String>, rule: impl FnOnce(Rule) -> Rule) -> Self {
-        self.with(Pattern::Exact(name.into()), rule)
+    pub fn destination(
+        self,
+        name: impl Into<String>,
+        rule: impl Fn(&mut Policy) + Send + Sync + 'static,
+    ) -> Self {
+        self.with(Pattern::Exact(name.into()), Arc::new(rule))
     }
 
     /// Adds a rule for all destinations with this prefix in their name.
-    pub fn prefix(self, prefix: impl Into<String>, rule: impl FnOnce(Rule) -> Rule) -> Self {
-        self.with(Pattern::Prefix(prefix.into()), rule)
+    pub fn prefix(
+        self,
+        prefix: impl Into<String>,
+        rule: impl Fn(&mut Policy) + Send + Sync + 'static,
+    ) -> Self {
+        self.with(Pattern::Prefix(prefix.into()), Arc::new(rule))
     }
 
-    fn with(mut self, pattern: Pattern, rule: impl FnOnce(Rule) -> Rule) -> Self {
-        self.rules.push((pattern, rule(Rule::default())));
+    fn with(mut self, pattern: Pattern, rule: Rule) -> Self {
+        self.rules.push((pattern, rule));
         self
     }
 
@@ -62,7 +76,17 @@ impl Policies {
                 return Err(Error::Invalid(format!("there are two rules for {pattern}")));
             }
         }
-        Table::new(&self.default, self.rules)
+        Table::new(self.default, self.rules)
+    }
+}
+
+impl fmt::Debug for Policies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let patterns: Vec<_> = self.rules.iter().map(|(pattern, _)| pattern).collect();
+        f.debug_struct("Policies")
+            .field("default", &self.default)
+            .field("rules", &patterns)
+            .finish()
     }
 }
 
@@ -73,7 +97,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::{IdStrategy, Isolation, MissingId, OnDuplicate, Policy, Store, Style};
+    use crate::policy::{IdStrategy, Isolation, MissingId, OnDuplicate, Store, Style};
 
     const DAY: Duration = Duration::from_secs(86_400);
 
@@ -101,18 +125,22 @@ mod tests {
     fn unset_member_comes_from_next_less_specific_rule() {
         let table = Policies::default()
             // The rules are not added in the order of their specificity.
-            .destination("orders.reserve.stock", |rule| rule.style(Style::Reactive))
-            .prefix("orders.reserve.", |rule| {
-                rule.retention(3 * DAY).wait(false)
+            .destination("orders.reserve.stock", |policy| {
+                policy.style = Style::Reactive
             })
-            .prefix("orders.", |rule| {
-                rule.retention(30 * DAY)
-                    .on_duplicate(OnDuplicate::Effects)
-                    .max_attempts(9)
+            .prefix("orders.reserve.", |policy| {
+                policy.retention = Some(3 * DAY);
+                policy.wait = false;
             })
-            .default_rule(|rule| {
-                rule.on_duplicate(OnDuplicate::Log)
-                    .backoff(Duration::from_secs(1), Duration::from_secs(9))
+            .prefix("orders.", |policy| {
+                policy.retention = Some(30 * DAY);
+                policy.on_duplicate = OnDuplicate::Effects;
+                policy.retry.max_attempts = 9;
+            })
+            .default_rule(|policy| {
+                policy.on_duplicate = OnDuplicate::Log;
+                policy.retry.base = Duration::from_secs(1);
+                policy.retry.cap = Duration::from_secs(9);
             })
             .build()
             .unwrap();
@@ -149,23 +177,23 @@ mod tests {
             IdStrategy::Payload("/order/id".into()),
         ]);
         let table = Policies::default()
-            .default_rule(|rule| {
-                rule.retention(7 * DAY)
-                    .memory_capacity(1000)
-                    .memory_ttl(DAY)
-                    .fingerprint(true)
-                    .expire(true)
-                    .isolation(Isolation::RepeatableRead)
-                    .max_attempts(3)
+            .default_rule(|policy| {
+                policy.retention = Some(7 * DAY);
+                policy.memory_capacity = 1000;
+                policy.memory_ttl = Some(DAY);
+                policy.fingerprint = true;
+                policy.expire = true;
+                policy.isolation = Isolation::RepeatableRead;
+                policy.retry.max_attempts = 3;
             })
-            .prefix("orders.", |rule| rule.id(composite))
-            .destination("orders.reserve", |rule| {
-                rule.id(IdStrategy::Coordinates)
-                    .missing_id(MissingId::Unprotected)
-                    .store(Store::Memory)
-                    .fingerprint(false)
-                    .expire(false)
-                    .isolation(Isolation::Serializable)
+            .prefix("orders.", move |policy| policy.id = composite.clone())
+            .destination("orders.reserve", |policy| {
+                policy.id = IdStrategy::Coordinates;
+                policy.missing_id = MissingId::Unprotected;
+                policy.store = Store::Memory;
+                policy.fingerprint = false;
+                policy.expire = false;
+                policy.isolation = Isolation::Serializable;
             })
             .build()
             .unwrap();
@@ -192,51 +220,64 @@ mod tests {
 
     #[test]
     fn contradicting_rules_are_rejected_by_name() {
-        let with = |change: fn(Rule) -> Rule| Policies::default().destination("a.b", change);
-        let memory =
-            |change: fn(Rule) -> Rule| with(change).default_rule(|rule| rule.store(Store::Memory));
+        let with = |change: fn(&mut Policy)| Policies::default().destination("a.b", change);
+        let memory = |change: fn(&mut Policy)| {
+            with(change).default_rule(|policy| policy.store = Store::Memory)
+        };
         for (policies, what) in [
             (
-                memory(|rule| rule.on_duplicate(OnDuplicate::Effects)),
+                memory(|policy| policy.on_duplicate = OnDuplicate::Effects),
                 "on_duplicate effects",
             ),
-            (memory(|rule| rule.style(Style::Reactive)), "style reactive"),
-            (memory(|rule| rule.fingerprint(true)), "fingerprint"),
-            (memory(|rule| rule.expire(true)), "expire"),
-            (with(|rule| rule.retention(Duration::ZERO)), "retention"),
             (
-                with(|rule| rule.retention(Duration::from_secs(u64::MAX))),
+                memory(|policy| policy.style = Style::Reactive),
+                "style reactive",
+            ),
+            (memory(|policy| policy.fingerprint = true), "fingerprint"),
+            (memory(|policy| policy.expire = true), "expire"),
+            (
+                with(|policy| policy.retention = Some(Duration::ZERO)),
                 "retention",
             ),
-            (with(|rule| rule.memory_ttl(Duration::MAX)), "ten years"),
-            (with(|rule| rule.memory_capacity(0)), "capacity of a memory"),
-            (with(|rule| rule.max_attempts(0)), "max_attempts"),
             (
-                with(|rule| rule.backoff(2 * DAY, DAY)),
+                with(|policy| policy.retention = Some(Duration::from_secs(u64::MAX))),
+                "retention",
+            ),
+            (
+                with(|policy| policy.memory_ttl = Some(Duration::MAX)),
+                "ten years",
+            ),
+            (
+                with(|policy| policy.memory_capacity = 0),
+                "capacity of a memory",
+            ),
+            (with(|policy| policy.retry.max_attempts = 0), "max_attempts"),
+            (
+                with(|policy| {
+                    policy.retry.base = 2 * DAY;
+                    policy.retry.cap = DAY;
+                }),
                 "base of the back-off",
             ),
             (
-                with(|rule| rule.id(IdStrategy::Composite(vec![]))),
+                with(|policy| policy.id = IdStrategy::Composite(vec![])),
                 "no parts",
             ),
             (
-                with(|rule| rule.id(IdStrategy::Payload("id".into()))),
+                with(|policy| policy.id = IdStrategy::Payload("id".into())),
                 "JSON pointer",
             ),
             (
-                with(|rule| rule.id(IdStrategy::Header(String::new()))),
+                with(|policy| policy.id = IdStrategy::Header(String::new())),
                 "no name",
             ),
-            (
-                with(|rule| rule).destination("a.b", |rule| rule),
-                "two rules",
-            ),
+            (with(|_| {}).destination("a.b", |_| {}), "two rules"),
         ] {
             let why = refusal(policies);
             assert!(why.contains(what) && why.contains("a.b"), "{what}: {why}");
         }
         assert!(
-            refusal(Policies::default().default_rule(|rule| rule.max_attempts(0)))
+            refusal(Policies::default().default_rule(|policy| policy.retry.max_attempts = 0))
                 .starts_with("default: ")
         );
     }
@@ -244,27 +285,25 @@ mod tests {
     #[test]
     fn rule_with_unusable_pattern_is_rejected() {
         let twice = Policies::default()
-            .prefix("a.", |rule| rule)
-            .prefix("a.", |rule| rule);
+            .prefix("a.", |_| {})
+            .prefix("a.", |_| {});
         assert!(refusal(twice).contains("two rules for destinations \"a.*\""));
-        assert!(refusal(Policies::default().prefix("", |rule| rule)).contains("empty"));
-        assert!(refusal(Policies::default().prefix("a.*", |rule| rule)).contains("without the *"));
-        assert!(refusal(Policies::default().destination("a.*", |rule| rule)).contains("prefix"));
-        assert!(refusal(Policies::default().destination("", |rule| rule)).contains("empty"));
-        assert!(
-            refusal(Policies::default().destination("x".repeat(256), |rule| rule)).contains("255")
-        );
+        assert!(refusal(Policies::default().prefix("", |_| {})).contains("empty"));
+        assert!(refusal(Policies::default().prefix("a.*", |_| {})).contains("without the *"));
+        assert!(refusal(Policies::default().destination("a.*", |_| {})).contains("prefix"));
+        assert!(refusal(Policies::default().destination("", |_| {})).contains("empty"));
+        assert!(refusal(Policies::default().destination("x".repeat(256), |_| {})).contains("255"));
     }
 
     #[test]
     fn retentions_are_configured_for_names_and_not_prefixes() {
         let table = Policies::default()
-            .prefix("orders.", |rule| rule.retention(30 * DAY))
-            .prefix("billing.", |rule| rule.wait(false))
-            .destination("orders.reserve", |rule| rule.wait(false))
-            .destination("orders.cached", |rule| rule.store(Store::Memory))
-            .destination("billing.charge", |rule| rule.retention(2 * DAY))
-            .destination("other", |rule| rule.wait(false))
+            .prefix("orders.", |policy| policy.retention = Some(30 * DAY))
+            .prefix("billing.", |policy| policy.wait = false)
+            .destination("orders.reserve", |policy| policy.wait = false)
+            .destination("orders.cached", |policy| policy.store = Store::Memory)
+            .destination("billing.charge", |policy| policy.retention = Some(2 * DAY))
+            .destination("other", |policy| policy.wait = false)
             .build()
             .unwrap();
         let named: Vec<_> = table.retentions().unwrap();
@@ -294,13 +333,13 @@ mod tests {
             rules.extend(names.iter().map(|name| (false, name.clone())));
             let places = rules.len().max(1);
             rules.rotate_left(turn % places);
-            let mut policies = Policies::default().default_rule(|rule| rule.max_attempts(1));
+            let mut policies = Policies::default().default_rule(|policy| policy.retry.max_attempts = 1);
             for (n, (is_prefix, name)) in rules.iter().enumerate() {
                 let attempts = n as u32 + 2;
+                let rule = move |policy: &mut Policy| policy.retry.max_attempts = attempts;
                 policies = match is_prefix {
-                    true => policies.prefix(name.as_str(), |rule| rule.max_attempts(attempts)),
-                    false => policies
-                        .destination(name.as_str(), |rule| rule.max_attempts(attempts)),
+                    true => policies.prefix(name.as_str(), rule),
+                    false => policies.destination(name.as_str(), rule),
                 };
             }
             let expected = rules

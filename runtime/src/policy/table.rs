@@ -8,7 +8,7 @@ use idem_client::Destination;
 use crate::{
     Error,
     memory::Memory,
-    policy::{Policy, Rule, Store, check::check, pattern::Pattern},
+    policy::{Policy, Store, check::check, pattern::Pattern, policies::Rule},
 };
 
 /// The time to live of a memory, if neither a time to live nor a retention is configured.
@@ -37,16 +37,15 @@ pub(crate) struct Entry {
 }
 
 impl Table {
-    pub(crate) fn new(default: &Rule, mut rules: Vec<(Pattern, Rule)>) -> Result<Self, Error> {
+    pub(super) fn new(default: Policy, mut rules: Vec<(Pattern, Rule)>) -> Result<Self, Error> {
         let mut open_retentions = Vec::new();
-        if default.has_retention() {
+        if default.retention.is_some() {
             open_retentions.push("default".to_owned());
         }
-        let everywhere = default.over(&Policy::default());
         let mut table = Self {
             exact: HashMap::new(),
             prefixes: Vec::new(),
-            default: Entry::new("default", everywhere)?,
+            default: Entry::new("default", default)?,
             open_retentions,
         };
         // Add shorter prefixes first and exact names last, because the entry of a rule is built
@@ -60,13 +59,17 @@ impl Table {
             let name = match &pattern {
                 Pattern::Exact(name) | Pattern::Prefix(name) => name,
             };
-            let entry = Entry::new(&rule_name, rule.over(&table.of(name).policy))?;
+            let mut policy = table.of(name).policy.clone();
+            rule(&mut policy);
+            let entry = Entry::new(&rule_name, policy)?;
             match pattern {
                 Pattern::Exact(name) => {
                     table.exact.insert(name, entry);
                 }
                 Pattern::Prefix(prefix) => {
-                    if rule.has_retention() {
+                    let mut alone = Policy::default();
+                    rule(&mut alone);
+                    if alone.retention.is_some() {
                         table.open_retentions.push(rule_name);
                     }
                     table.prefixes.push((prefix, entry));

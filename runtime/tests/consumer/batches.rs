@@ -192,9 +192,9 @@ async fn i2_panic_does_not_repeat_unprotected_neighbours() {
             assert_ne!(message.message_type(), Some("id"), "no id");
             MessageId::text(message.message_id()?).ok()
         };
-        let policies = Policies::default().default_rule(|rule| {
-            rule.id(IdStrategy::Function(Arc::new(id)))
-                .missing_id(MissingId::Unprotected)
+        let policies = Policies::default().default_rule(|policy| {
+            policy.id = IdStrategy::Function(Arc::new(id));
+            policy.missing_id = MissingId::Unprotected;
         });
         let idem = Idem::builder()
             .policies(policies)

@@ -11,7 +11,7 @@ use std::{
 use deadpool_postgres::{Manager, Pool};
 use idem_client::{Effect, relay::create_relay};
 use idem_runtime::{
-    Consumer, Error, Idem, Message, Policies, Processed, Relay, Services, Tx, policy::Rule,
+    Consumer, Error, Idem, Message, Policies, Processed, Relay, Services, Tx, policy::Policy,
     relay::Local,
 };
 use idem_testkit::broker::Broker;
@@ -25,7 +25,10 @@ const LEASE: Duration = Duration::from_secs(2);
 const WORK: &str = "SELECT pg_sleep(2.5)";
 
 fn counting() -> Idem {
-    let rule = |rule: Rule| rule.count_attempts(true).lease(LEASE);
+    let rule = |policy: &mut Policy| {
+        policy.count_attempts = true;
+        policy.lease = LEASE;
+    };
     let policies = Policies::default().default_rule(rule);
     Idem::builder().policies(policies).build().unwrap()
 }

@@ -236,7 +236,7 @@ async fn i4_leased_message_is_not_rejected_before_its_release() {
 #[tokio::test]
 async fn i4_id_collision_makes_a_dead_letter() {
     let fixture = Fixture::new().await;
-    let policies = Policies::default().destination("orders", |rule| rule.fingerprint(true));
+    let policies = Policies::default().destination("orders", |policy| policy.fingerprint = true);
     let idem = Idem::builder().policies(policies).build().unwrap();
     let other = Message::new("tests", r#"{"other": 1}"#).with_message_id("m");
     let broker = Broker::with([message("m", ""), other])
@@ -519,7 +519,7 @@ async fn i4_last_delivery_is_held_while_it_cannot_be_stored() {
 #[tokio::test]
 async fn i4_last_delivery_with_id_collision_becomes_dead_letter() {
     let fixture = Fixture::new().await;
-    let policies = Policies::default().destination("orders", |rule| rule.fingerprint(true));
+    let policies = Policies::default().destination("orders", |policy| policy.fingerprint = true);
     let idem = Idem::builder().policies(policies).build().unwrap();
     let consumer = |broker: &Broker| {
         Consumer::new(fixture.pool.clone(), broker.clone())
@@ -577,9 +577,11 @@ async fn i4_invalid_id_does_not_stop_other_messages() {
         None => message.header("id").and_then(|id| MessageId::text(id).ok()),
     };
     let policies = Policies::default()
-        .destination("orders", |rule| rule.id(IdStrategy::Header("id".into())))
-        .destination("functions", move |rule| {
-            rule.id(IdStrategy::function(function))
+        .destination("orders", |policy| {
+            policy.id = IdStrategy::Header("id".into())
+        })
+        .destination("functions", move |policy| {
+            policy.id = IdStrategy::function(function)
         });
     let idem = Idem::builder().policies(policies).build().unwrap();
     let plain = |id: &str| Message::new("tests", "{}").with_header("id", id);

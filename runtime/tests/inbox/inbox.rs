@@ -80,9 +80,9 @@ async fn inbox_keeps_the_id_of_the_storing_consumer() {
     let fixture = Fixture::new().await;
     let pool = fixture.db.pool(6);
     let idem = || {
-        let policies = Policies::default().destination(fixture.to.as_str(), |rule| {
-            rule.id(IdStrategy::Coordinates)
-                .missing_id(MissingId::Reject)
+        let policies = Policies::default().destination(fixture.to.as_str(), |policy| {
+            policy.id = IdStrategy::Coordinates;
+            policy.missing_id = MissingId::Reject;
         });
         Idem::builder().policies(policies).build().unwrap()
     };

@@ -230,7 +230,7 @@ async fn lease_is_renewed_while_the_handler_runs() {
                     }
                 };
                 let pool = fixture.db.pool(4);
-                let policies = Policies::default().default_rule(|rule| rule.style(style));
+                let policies = Policies::default().default_rule(|policy| policy.style = style);
                 let source = fixture.source(&pool).lease(Duration::from_millis(1500));
                 let consumer = Consumer::new(pool, source)
                     .idem(Idem::builder().policies(policies).build().unwrap())
@@ -339,7 +339,8 @@ async fn outage_uses_no_attempt_of_a_leased_message() {
             }
         }
     };
-    let policies = Policies::default().default_rule(|rule| rule.lease(Duration::from_millis(100)));
+    let policies =
+        Policies::default().default_rule(|policy| policy.lease = Duration::from_millis(100));
     let consumer = fixture
         .consumer(&fixture.db.pool(4))
         .idem(Idem::builder().policies(policies).build().unwrap())

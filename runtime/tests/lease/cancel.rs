@@ -52,7 +52,7 @@ async fn drop_repeatedly() {
 /// the number of messages that were not.
 async fn drop_at_every_await(fixture: &Fixture, moment: Moment) -> (usize, usize) {
     let lease = std::time::Duration::from_secs(1);
-    let idem = idem(|rule| rule.lease(lease));
+    let idem = idem(|policy| policy.lease = lease);
     // The pool has one connection, so the next message uses the connection of the dropped future.
     let pool = fixture.database.pool(1);
     let (mut done, mut undone) = (0, 0);
@@ -97,7 +97,7 @@ async fn drop_at_every_await(fixture: &Fixture, moment: Moment) -> (usize, usize
 async fn dropped_failure_leaves_message_free_or_dead() {
     let fixture = Fixture::new().await;
     fixture.attempts(1).await;
-    let idem = idem(|rule| rule.lease(std::time::Duration::from_secs(1)));
+    let idem = idem(|policy| policy.lease = std::time::Duration::from_secs(1));
     let pool = fixture.database.pool(1);
     for moment in [Moment::AtOnce, Moment::WhenWoken] {
         for polls in 1.. {

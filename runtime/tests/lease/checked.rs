@@ -3,7 +3,7 @@
 
 use idem_runtime::{
     Error, Handled, Idem, Message, Processed, Settlement,
-    policy::{OnDuplicate, Rule, Style},
+    policy::{OnDuplicate, Policy, Style},
 };
 
 use crate::fixtures::{Fixture, fact, idem, is_new, message, work};
@@ -44,7 +44,7 @@ async fn message_claimed_in_a_transaction_is_skipped() {
     let never = async |_: Message| -> Handled { panic!("the handler was called") };
     for style in [Style::Eager, Style::Reactive] {
         let message = message();
-        let claiming = idem(|rule| rule.style(style));
+        let claiming = idem(|policy| policy.style = style);
         assert!(is_new(
             &claiming.process(&fixture.pool, &message, work).await
         ));
@@ -52,10 +52,13 @@ async fn message_claimed_in_a_transaction_is_skipped() {
             (OnDuplicate::Acknowledge, false),
             (OnDuplicate::Effects, true),
         ] {
-            let again = idem(|rule| rule.style(style).on_duplicate(on_duplicate))
-                .process_checked(&fixture.pool, &message, never)
-                .await
-                .unwrap();
+            let again = idem(|policy| {
+                policy.style = style;
+                policy.on_duplicate = on_duplicate;
+            })
+            .process_checked(&fixture.pool, &message, never)
+            .await
+            .unwrap();
             let effects = match has_effects {
                 true => fixture.effects(&message).await,
                 false => Vec::new(),
@@ -72,7 +75,10 @@ async fn message_claimed_in_a_transaction_is_skipped() {
 #[tokio::test]
 async fn i4_policy_that_the_check_ignores_is_an_error() {
     let fixture = Fixture::new().await;
-    let rules: [fn(Rule) -> Rule; 2] = [|rule| rule.fingerprint(true), |rule| rule.expire(true)];
+    let rules: [fn(&mut Policy); 2] = [
+        |policy| policy.fingerprint = true,
+        |policy| policy.expire = true,
+    ];
     let never = async |_: Message| -> Handled { panic!("the handler was called") };
     for rule in rules {
         let message = message();

@@ -127,12 +127,12 @@ async fn unsupported_policy_fails_before_the_first_fetch() {
     let fixture = Fixture::new().await;
     let broker = Broker::with([message()]);
     let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
-        .idem(idem(|rule| rule.fingerprint(true)))
+        .idem(idem(|policy| policy.fingerprint = true))
         .handle_leased(DESTINATION, async |_: LeaseContext, _: Message| Ok(vec![]));
     let error = in_time(consumer.run(pending())).await.unwrap_err();
     assert!(error.to_string().contains("fingerprint"), "{error}");
     let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
-        .idem(idem(|rule| rule.expire(true)))
+        .idem(idem(|policy| policy.expire = true))
         .handle_checked(DESTINATION, async |_| Ok(vec![]));
     let error = in_time(consumer.run(pending())).await.unwrap_err();
     assert!(error.to_string().contains("expire"), "{error}");

@@ -16,7 +16,7 @@ use idem_runtime::{
     consumer::Summary,
     filter::{After, Before, Filter},
     lease::LeaseContext,
-    policy::{Rule, Style},
+    policy::{Policy, Style},
 };
 use idem_testkit::{
     broker::Broker,
@@ -30,7 +30,11 @@ use crate::fixtures::{
 };
 
 fn counting(style: Style) -> Idem {
-    idem(|rule| rule.style(style).count_attempts(true).lease(SHORT))
+    idem(|policy| {
+        policy.style = style;
+        policy.count_attempts = true;
+        policy.lease = SHORT;
+    })
 }
 
 /// Returns a message with the delivery count of a redelivery.
@@ -66,7 +70,7 @@ async fn redelivered_message_is_leased_and_takes_effect_once() {
 #[tokio::test]
 async fn first_delivery_or_uncounted_message_is_not_leased() {
     let fixture = Fixture::new().await;
-    let uncounted = idem(|rule| rule.lease(SHORT));
+    let uncounted = idem(|policy| policy.lease = SHORT);
     for (idem, message) in [
         (counting(Style::Eager), message().with_deliveries(1)),
         (uncounted, redelivered()),
@@ -283,7 +287,11 @@ async fn i2_cancelled_permission_to_commit_commits_nothing() {
     ] {
         let effects = if sql.ends_with("COMMIT") { 0 } else { 1 };
         let (message, proxy) = (redelivered(), Proxy::to(&fixture.database).await);
-        let idem = idem(|rule| rule.style(style).count_attempts(is_counted).lease(LONG));
+        let idem = idem(|policy| {
+            policy.style = style;
+            policy.count_attempts = is_counted;
+            policy.lease = LONG;
+        });
         let error = idem
             .process(&proxy.pool(2), &message, async |tx: Tx, message| {
                 work(tx, message).await?;
@@ -309,7 +317,11 @@ async fn i2_cancelled_permission_to_commit_commits_nothing() {
 async fn lost_connection_uses_no_attempt() {
     let fixture = Fixture::new().await;
     let message = redelivered();
-    let idem = idem(|rule| rule.max_attempts(1).count_attempts(true).lease(LONG));
+    let idem = idem(|policy| {
+        policy.retry.max_attempts = 1;
+        policy.count_attempts = true;
+        policy.lease = LONG;
+    });
     // The handler ends before the lost connection is noticed.
     let error = idem
         .process(&fixture.pool, &message, async |tx: Tx, _: Message| {
@@ -387,7 +399,10 @@ async fn interrupted_counted_attempt_is_released_uncounted() {
         let broker = Broker::with([message.clone()]);
         let idem = match is_replaced {
             true => counting_replaced(false),
-            false => idem(|rule| rule.count_attempts(true).lease(LONG)),
+            false => idem(|policy| {
+                policy.count_attempts = true;
+                policy.lease = LONG;
+            }),
         };
         let summary = interrupt(&fixture, broker.clone(), idem, sleeps).await;
         assert_eq!((summary.given_back, summary.rejected), (1, 0));
@@ -468,7 +483,7 @@ async fn i4_interrupted_leased_last_delivery_is_kept() {
         let runs = Arc::new(AtomicUsize::new(0));
         let began = Arc::clone(&runs);
         let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
-            .idem(idem(|rule| rule.lease(LONG)))
+            .idem(idem(|policy| policy.lease = LONG))
             .handle_leased(DESTINATION, move |_: LeaseContext, _: Message| {
                 began.fetch_add(1, Ordering::SeqCst);
                 pending()
@@ -667,8 +682,9 @@ async fn i4_interrupted_end_of_last_delivery_is_kept() {
     }
 }
 
-fn counted(rule: Rule) -> Rule {
-    rule.count_attempts(true).lease(LONG)
+fn counted(policy: &mut Policy) {
+    policy.count_attempts = true;
+    policy.lease = LONG;
 }
 
 /// Locks that make the release of a lease wait.

@@ -11,7 +11,7 @@ use idem_client::{
     Destination, Effect, MessageId, RecordedEffect,
     lease::{Held, Lease, acquire},
 };
-use idem_runtime::{Error, Handled, Idem, Message, Policies, Processed, Tx, policy::Rule};
+use idem_runtime::{Error, Handled, Idem, Message, Policies, Processed, Tx, policy::Policy};
 use idem_testkit::Database;
 use serde_json::json;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
@@ -242,7 +242,7 @@ pub fn id(message: &Message) -> MessageId {
     MessageId::text(message.message_id().unwrap()).unwrap()
 }
 
-pub fn idem(rule: impl FnOnce(Rule) -> Rule) -> Idem {
+pub fn idem(rule: impl FnOnce(&mut Policy)) -> Idem {
     Idem::builder()
         .policies(Policies::default().default_rule(rule))
         .build()

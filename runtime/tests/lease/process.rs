@@ -14,7 +14,7 @@ use idem_client::{Effect, ErrorKind, deadletters::list};
 use idem_runtime::{
     Consumer, Error, Handled, HandlerError, Idem, Message, Policies, Processed, Settlement, Tx,
     lease::LeaseContext,
-    policy::{IdStrategy, OnDuplicate, Rule, Store},
+    policy::{IdStrategy, OnDuplicate, Policy, Store},
 };
 use idem_testkit::{
     broker::Broker,
@@ -41,7 +41,7 @@ async fn failing(_: LeaseContext, _: Message) -> Handled {
 async fn completion_records_effects_and_duplicate_is_acknowledged() {
     let fixture = Fixture::new().await;
     let message = message();
-    let idem = idem(|rule| rule.on_duplicate(OnDuplicate::Effects));
+    let idem = idem(|policy| policy.on_duplicate = OnDuplicate::Effects);
     let processed = idem
         .process_leased(&fixture.pool, &message, handler)
         .await
@@ -94,7 +94,7 @@ async fn concurrent_delivery_of_a_leased_message_is_released() {
                     let other = match transactional {
                         false => other.process_leased(&fixture.pool, &message, handler).await,
                         true => {
-                            crate::fixtures::idem(|rule| rule.wait(false))
+                            crate::fixtures::idem(|policy| policy.wait = false)
                                 .process(&fixture.pool, &message, crate::fixtures::work)
                                 .await
                         }
@@ -339,7 +339,7 @@ async fn lease_with_a_lost_reply_expires() {
     let proxy = Proxy::to(&fixture.database).await;
     let message = message();
     proxy.cut_once(Cut::AfterCommit);
-    let idem = idem(|rule| rule.lease(SHORT));
+    let idem = idem(|policy| policy.lease = SHORT);
     let processed = idem
         .process_leased(&proxy.pool(1), &message, handler)
         .await
@@ -354,10 +354,10 @@ async fn lease_with_a_lost_reply_expires() {
 #[tokio::test]
 async fn unsupported_policy_fails_before_the_handler_runs() {
     let fixture = Fixture::new().await;
-    let rules: [fn(Rule) -> Rule; 3] = [
-        |rule| rule.fingerprint(true),
-        |rule| rule.expire(true),
-        |rule| rule.store(Store::Memory),
+    let rules: [fn(&mut Policy); 3] = [
+        |policy| policy.fingerprint = true,
+        |policy| policy.expire = true,
+        |policy| policy.store = Store::Memory,
     ];
     let never = async |_: LeaseContext, _: Message| -> Handled { panic!("the handler was called") };
     for rule in rules {
@@ -368,9 +368,9 @@ async fn unsupported_policy_fails_before_the_handler_runs() {
         assert!(matches!(error, Error::Policy(_)), "{error:?}");
         assert_eq!(error.settlement(), Settlement::RELEASE);
     }
-    let unprotected = idem(|rule| {
-        rule.id(IdStrategy::CorrelationId)
-            .missing_id(idem_runtime::policy::MissingId::Unprotected)
+    let unprotected = idem(|policy| {
+        policy.id = IdStrategy::CorrelationId;
+        policy.missing_id = idem_runtime::policy::MissingId::Unprotected;
     });
     let error = unprotected
         .process_leased(&fixture.pool, &message(), never)
@@ -398,8 +398,11 @@ async fn policy_sets_the_lease_and_rejects_invalid_ones() {
     let fixture = Fixture::new().await;
     let minutes = |n: u64| Duration::from_secs(60 * n);
     let policies = Policies::default()
-        .default_rule(|rule| rule.lease(minutes(1)))
-        .prefix("lease.", |rule| rule.lease(minutes(5)).count_attempts(true));
+        .default_rule(|policy| policy.lease = minutes(1))
+        .prefix("lease.", move |policy| {
+            policy.lease = minutes(5);
+            policy.count_attempts = true;
+        });
     let idem = Idem::builder().policies(policies).build().unwrap();
     let message = message();
     let processed = idem.process_leased(
@@ -413,11 +416,17 @@ async fn policy_sets_the_lease_and_rejects_invalid_ones() {
     );
     assert!(is_new(&processed.await));
 
-    let wrong: [fn(Rule) -> Rule; 4] = [
-        |rule| rule.lease(Duration::from_millis(1)),
-        |rule| rule.lease(Duration::from_secs(2 * 86_400)),
-        |rule| rule.count_attempts(true).fingerprint(true),
-        |rule| rule.count_attempts(true).store(Store::Memory),
+    let wrong: [fn(&mut Policy); 4] = [
+        |policy| policy.lease = Duration::from_millis(1),
+        |policy| policy.lease = Duration::from_secs(2 * 86_400),
+        |policy| {
+            policy.count_attempts = true;
+            policy.fingerprint = true;
+        },
+        |policy| {
+            policy.count_attempts = true;
+            policy.store = Store::Memory;
+        },
     ];
     for rule in wrong {
         let policies = Policies::default().default_rule(rule);
@@ -440,8 +449,10 @@ async fn i4_invalid_effect_is_a_dead_letter_after_one_run() {
             ran.fetch_add(1, Ordering::SeqCst);
             async { Ok(vec![Effect::json("", &1)?]) }
         };
-        let consumer = Consumer::new(fixture.pool.clone(), broker.clone())
-            .idem(idem(|rule| rule.count_attempts(is_counted).lease(LONG)));
+        let consumer = Consumer::new(fixture.pool.clone(), broker.clone()).idem(idem(|policy| {
+            policy.count_attempts = is_counted;
+            policy.lease = LONG;
+        }));
         let consumer = match is_counted {
             true => consumer.handle(DESTINATION, move |_: Tx, _: Message| invalid()),
             false => {
@@ -478,7 +489,10 @@ async fn exhausted_pool_at_the_completion_uses_no_attempt() {
         .runtime(deadpool_postgres::Runtime::Tokio1)
         .build()
         .unwrap();
-    let idem = idem(|rule| rule.max_attempts(1).lease(LONG));
+    let idem = idem(|policy| {
+        policy.retry.max_attempts = 1;
+        policy.lease = LONG;
+    });
     let (take, taken) = oneshot::channel();
     let handler_pool = pool.clone();
     let processed =
@@ -515,7 +529,10 @@ async fn ambiguous_completion_does_not_release_the_lease() {
     let fixture = Fixture::new().await;
     let message = message();
     let proxy = Proxy::to(&fixture.database).await;
-    let idem = idem(|rule| rule.max_attempts(1).lease(LONG));
+    let idem = idem(|policy| {
+        policy.retry.max_attempts = 1;
+        policy.lease = LONG;
+    });
     let error = idem
         .process_leased(
             &proxy.pool(2),

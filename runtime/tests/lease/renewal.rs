@@ -24,7 +24,7 @@ async fn lease_is_renewed_while_the_handler_runs() {
     let fixture = Fixture::new().await;
     let message = message();
     let observed = Fixture::observe(&fixture);
-    let idem = idem(|rule| rule.lease(SHORT));
+    let idem = idem(|policy| policy.lease = SHORT);
     let processed = idem.process_leased(
         &fixture.pool,
         &message,
@@ -73,7 +73,7 @@ async fn renewal_stops_when_the_keeper_is_dropped() {
 async fn renewal_stops_when_the_handler_is_dropped() {
     let fixture = Fixture::new().await;
     let message = message();
-    let idem = idem(|rule| rule.lease(SHORT));
+    let idem = idem(|policy| policy.lease = SHORT);
     {
         let handler = async |_: LeaseContext, _: Message| pending().await;
         let processed = idem.process_leased(&fixture.pool, &message, handler);
@@ -104,7 +104,7 @@ async fn lost_lease_drops_the_handler_and_cancels_its_token() {
     let is_gone = Arc::new(AtomicBool::new(false));
     let (started, mut handlers) = tokio::sync::mpsc::channel(1);
     let gone = Gone(Arc::clone(&is_gone));
-    let idem = idem(|rule| rule.lease(SHORT));
+    let idem = idem(|policy| policy.lease = SHORT);
     let processed = idem.process_leased(
         &fixture.pool,
         &message,

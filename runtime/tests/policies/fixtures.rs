@@ -7,7 +7,7 @@ use std::sync::{
 
 use deadpool_postgres::Pool;
 use idem_client::Effect;
-use idem_runtime::{HandlerError, Idem, Message, Policies, Processed, Tx, policy::Rule};
+use idem_runtime::{HandlerError, Idem, Message, Policies, Processed, Tx, policy::Policy};
 use idem_testkit::Database;
 use serde_json::json;
 use tokio_postgres::{Client, types::Type};
@@ -102,7 +102,7 @@ pub async fn note(tx: Tx, message: Message) -> Result<Vec<Effect>, HandlerError>
 }
 
 /// Returns an `Idem` with this rule for all destinations.
-pub fn idem(rule: impl FnOnce(Rule) -> Rule) -> Idem {
+pub fn idem(rule: impl FnOnce(&mut Policy)) -> Idem {
     with(Policies::default().default_rule(rule))
 }
 

@@ -12,7 +12,7 @@ use crate::fixtures::{Fixture, idem, is_duplicate, is_new, message};
 #[tokio::test]
 async fn messages_with_equal_business_ids_are_duplicates() {
     let fixture = Fixture::new().await;
-    let idem = idem(|rule| rule.id(IdStrategy::Payload("/order/id".into())));
+    let idem = idem(|policy| policy.id = IdStrategy::Payload("/order/id".into()));
     let first = Message::new("orders", r#"{"order": {"id": 4711}}"#).with_message_id("m-1");
     let again =
         Message::new("orders", r#"{"order": {"id": "4711", "n": 2}}"#).with_message_id("m-2");
@@ -26,9 +26,9 @@ async fn messages_with_equal_business_ids_are_duplicates() {
 #[tokio::test]
 async fn composite_id_keeps_the_borders_of_its_parts() {
     let fixture = Fixture::new().await;
-    let idem = idem(|rule| {
+    let idem = idem(|policy| {
         let step = IdStrategy::Header("step".into());
-        rule.id(IdStrategy::Composite(vec![IdStrategy::CorrelationId, step]))
+        policy.id = IdStrategy::Composite(vec![IdStrategy::CorrelationId, step]);
     });
     let with = |correlation: &str, step: &str| {
         Message::new("tests", "{}")
@@ -46,13 +46,13 @@ async fn composite_id_keeps_the_borders_of_its_parts() {
 async fn uuid_of_an_id_function_equals_its_text_form() {
     let fixture = Fixture::new().await;
     let uuid = Uuid::new_v4();
-    let policies = Policies::default().default_rule(|rule| {
-        rule.id(IdStrategy::function(|message| {
+    let policies = Policies::default().default_rule(|policy| {
+        policy.id = IdStrategy::function(|message| {
             message
                 .key()
                 .and_then(|key| Uuid::try_parse(key).ok())
                 .map(MessageId::from)
-        }))
+        })
     });
     let idem = Idem::builder().policies(policies).build().unwrap();
     let by_key = Message::new("tests", "{}").with_key(uuid.to_string());
@@ -67,7 +67,7 @@ async fn uuid_of_an_id_function_equals_its_text_form() {
 #[tokio::test]
 async fn missing_id_error_names_destination_and_header() {
     let fixture = Fixture::new().await;
-    let idem = idem(|rule| rule.id(IdStrategy::Header("x-order".into())));
+    let idem = idem(|policy| policy.id = IdStrategy::Header("x-order".into()));
     let error = fixture.process(&idem, &message("m")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MissingId);
     let text = error.to_string();
@@ -82,7 +82,7 @@ async fn missing_id_error_names_destination_and_header() {
 #[tokio::test]
 async fn unprotected_message_takes_effect_each_time() {
     let fixture = Fixture::new().await;
-    let idem = idem(|rule| rule.missing_id(MissingId::Unprotected));
+    let idem = idem(|policy| policy.missing_id = MissingId::Unprotected);
     let bare = Message::new("tests", "{}");
     for _ in 0..2 {
         let processed = fixture.process(&idem, &bare).await.unwrap();
@@ -98,9 +98,9 @@ async fn unprotected_message_takes_effect_each_time() {
 #[tokio::test]
 async fn invalid_id_fails_even_with_missing_id_unprotected() {
     let fixture = Fixture::new().await;
-    let idem = idem(|rule| {
-        rule.id(IdStrategy::Payload("/id".into()))
-            .missing_id(MissingId::Unprotected)
+    let idem = idem(|policy| {
+        policy.id = IdStrategy::Payload("/id".into());
+        policy.missing_id = MissingId::Unprotected;
     });
     for (payload, is_invalid) in [
         (r#"{"id": 1.5}"#.to_owned(), true),

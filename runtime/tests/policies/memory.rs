@@ -18,7 +18,7 @@ use crate::fixtures::{Fixture, idem, is_duplicate, is_new, message, note};
 const SHORT: Duration = Duration::from_millis(50);
 
 fn in_memory() -> Idem {
-    idem(|rule| rule.store(Store::Memory))
+    idem(|policy| policy.store = Store::Memory)
 }
 
 #[tokio::test]
@@ -178,7 +178,10 @@ async fn concurrent_duplicate_runs_after_the_first_is_cancelled() {
 #[tokio::test]
 async fn concurrent_duplicate_without_wait_is_in_progress() {
     let fixture = Fixture::new().await;
-    let idem = idem(|rule| rule.store(Store::Memory).wait(false));
+    let idem = idem(|policy| {
+        policy.store = Store::Memory;
+        policy.wait = false;
+    });
     let held = held(&fixture, &idem, false).await;
     let processed = fixture.process(&idem, &message("a")).await.unwrap();
     assert_eq!(processed, Processed::InProgress);
@@ -191,10 +194,10 @@ async fn concurrent_duplicate_without_wait_is_in_progress() {
 #[tokio::test]
 async fn memory_ttl_limits_the_memory() {
     let fixture = Fixture::new().await;
-    let idem = idem(|rule| {
-        rule.store(Store::Memory)
-            .memory_ttl(SHORT)
-            .retention(Duration::from_secs(3600))
+    let idem = idem(|policy| {
+        policy.store = Store::Memory;
+        policy.memory_ttl = Some(SHORT);
+        policy.retention = Some(Duration::from_secs(3600));
     });
     assert!(is_new(&fixture.process(&idem, &message("a")).await));
     until("the message is forgotten", async || {
@@ -206,7 +209,10 @@ async fn memory_ttl_limits_the_memory() {
 #[tokio::test]
 async fn memory_capacity_limits_the_memory() {
     let fixture = Fixture::new().await;
-    let idem = idem(|rule| rule.store(Store::Memory).memory_capacity(2));
+    let idem = idem(|policy| {
+        policy.store = Store::Memory;
+        policy.memory_capacity = 2;
+    });
     for id in ["a", "b", "c"] {
         assert!(is_new(&fixture.process(&idem, &message(id)).await));
     }
@@ -220,7 +226,10 @@ async fn memory_capacity_limits_the_memory() {
 #[tokio::test]
 async fn memory_ttl_defaults_to_the_retention() {
     let fixture = Fixture::new().await;
-    let idem = idem(|rule| rule.store(Store::Memory).retention(SHORT));
+    let idem = idem(|policy| {
+        policy.store = Store::Memory;
+        policy.retention = Some(SHORT);
+    });
     assert!(is_new(&fixture.process(&idem, &message("a")).await));
     until("the message is forgotten", async || {
         is_new(&fixture.process(&idem, &message("a")).await)

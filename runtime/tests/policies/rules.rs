@@ -27,8 +27,8 @@ async fn each_destination_has_its_own_policy() {
     let fixture = Fixture::new().await;
     let idem = with(
         Policies::default()
-            .prefix("orders.", |rule| rule.id(IdStrategy::CorrelationId))
-            .destination("orders.plain", |rule| rule.id(IdStrategy::MessageId)),
+            .prefix("orders.", |policy| policy.id = IdStrategy::CorrelationId)
+            .destination("orders.plain", |policy| policy.id = IdStrategy::MessageId),
     );
     assert!(is_new(&fixture.process(&idem, &of("billing")).await));
     assert!(is_new(&fixture.process(&idem, &of("orders.plain")).await));
@@ -46,10 +46,10 @@ async fn configure_sets_retentions_in_the_database() {
     let fixture = Fixture::new().await;
     let idem = with(
         Policies::default()
-            .prefix("orders.", |rule| rule.retention(30 * DAY))
-            .destination("orders.reserve", |rule| rule.wait(true))
-            .destination("telemetry", |rule| rule.retention(DAY / 48))
-            .destination("plain", |rule| rule.wait(true)),
+            .prefix("orders.", |policy| policy.retention = Some(30 * DAY))
+            .destination("orders.reserve", |policy| policy.wait = true)
+            .destination("telemetry", |policy| policy.retention = Some(DAY / 48))
+            .destination("plain", |policy| policy.wait = true),
     );
     assert!(is_new(&fixture.process(&idem, &of("orders.reserve")).await));
     let configured = idem.configure(&fixture.client).await.unwrap();
@@ -92,7 +92,8 @@ async fn configure_sets_retentions_in_the_database() {
 #[tokio::test]
 async fn configure_fails_for_a_retention_above_all_rings() {
     let fixture = Fixture::new().await;
-    let idem = with(Policies::default().destination("tests", |rule| rule.retention(400 * DAY)));
+    let idem =
+        with(Policies::default().destination("tests", |policy| policy.retention = Some(400 * DAY)));
     let error = idem
         .configure(&fixture.client)
         .await
@@ -108,8 +109,8 @@ async fn duplicate_callback_gets_the_recorded_effects() {
     let (recorder, fails) = (Arc::clone(&calls), Arc::new(AtomicBool::new(false)));
     let is_failing = Arc::clone(&fails);
     let idem = Idem::builder()
-        .policies(Policies::default().destination("with-effects", |rule| {
-            rule.on_duplicate(OnDuplicate::Effects)
+        .policies(Policies::default().destination("with-effects", |policy| {
+            policy.on_duplicate = OnDuplicate::Effects
         }))
         .on_duplicate(move |message, effects| {
             let (recorder, is_failing) = (Arc::clone(&recorder), Arc::clone(&is_failing));

@@ -24,7 +24,7 @@ async fn committed_message_with_a_lost_reply_is_a_duplicate() {
         let proxy = Proxy::to(&fixture.database).await;
         let message = message();
         proxy.cut_once(Cut::AfterCommit);
-        let processed = idem(|rule| rule.style(style))
+        let processed = idem(|policy| policy.style = style)
             .process(&proxy.pool(1), &message, work)
             .await
             .unwrap();
@@ -45,7 +45,7 @@ async fn lost_commit_is_repeated() {
         let proxy = Proxy::to(&fixture.database).await;
         let message = message();
         proxy.cut_once(Cut::BeforeCommit);
-        let processed = idem(|rule| rule.style(style))
+        let processed = idem(|policy| policy.style = style)
             .process(&proxy.pool(1), &message, work)
             .await
             .unwrap();
@@ -66,7 +66,7 @@ async fn unreachable_database_leaves_the_commit_ambiguous() {
             let proxy = Proxy::to(&fixture.database).await;
             let message = message();
             proxy.cut_for_good(cut);
-            let error = idem(|rule| rule.style(style))
+            let error = idem(|policy| policy.style = style)
                 .process(&proxy.pool(1), &message, work)
                 .await
                 .unwrap_err();
@@ -93,7 +93,7 @@ async fn ambiguous_commit_of_the_last_attempt_is_not_a_failure() {
     let proxy = Proxy::to(&fixture.database).await;
     let message = message();
     proxy.cut_once(Cut::AfterCommit);
-    let error = idem(|rule| rule.max_attempts(1))
+    let error = idem(|policy| policy.retry.max_attempts = 1)
         .process(&proxy.pool(1), &message, work)
         .await
         .unwrap_err();
@@ -108,7 +108,7 @@ async fn ambiguous_commit_without_a_claim_is_not_retried() {
     let proxy = Proxy::to(&fixture.database).await;
     let (message, calls) = (message(), AtomicUsize::new(0));
     proxy.cut_once(Cut::AfterCommit);
-    let error = idem(|rule| rule.store(Store::Memory))
+    let error = idem(|policy| policy.store = Store::Memory)
         .process(&proxy.pool(1), &message, |tx, message| {
             calls.fetch_add(1, Ordering::SeqCst);
             work(tx, message)

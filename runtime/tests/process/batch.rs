@@ -110,7 +110,7 @@ async fn poisoned_message_fails_alone() {
         let messages = [message(), message(), message()];
         let poisoned = messages[1].message_id().map(str::to_string);
         let kept = Mutex::new(Vec::new());
-        let results = idem(|rule| rule.max_attempts(1))
+        let results = idem(|policy| policy.retry.max_attempts = 1)
             .process_batch(&fixture.pool, &messages, |tx, message| {
                 let is_poisoned = message.message_id() == poisoned.as_deref();
                 let kept = &kept;
@@ -186,7 +186,7 @@ async fn messages_that_share_no_transaction_are_processed_singly() {
     let fixture = Fixture::new().await;
     // The two messages have the same id. The second waits in this process until the first has
     // ended.
-    let idem_in_memory = idem(|rule| rule.store(Store::Memory));
+    let idem_in_memory = idem(|policy| policy.store = Store::Memory);
     let twice = message();
     let results = idem_in_memory
         .process_batch(&fixture.pool, &[twice.clone(), twice.clone()], work)
@@ -204,7 +204,7 @@ async fn messages_that_share_no_transaction_are_processed_singly() {
         Message::new(DESTINATION, "{}"),
         message(),
     ];
-    let results = idem(|rule| rule.missing_id(MissingId::Unprotected))
+    let results = idem(|policy| policy.missing_id = MissingId::Unprotected)
         .process_batch(&fixture.pool, &mixed, work)
         .await;
     assert_eq!(
@@ -220,7 +220,7 @@ async fn messages_that_share_no_transaction_are_processed_singly() {
     fixture.assert_done_once(&mixed[4]).await;
 
     let reactive = [message(), message()];
-    let results = idem(|rule| rule.style(Style::Reactive))
+    let results = idem(|policy| policy.style = Style::Reactive)
         .process_batch(&fixture.pool, &reactive, work)
         .await;
     assert!(results.iter().all(is_new), "{results:?}");

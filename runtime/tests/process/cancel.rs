@@ -1,10 +1,7 @@
 //! When a future is dropped at any await point, it has its complete effect or no effect.
 
 use deadpool_postgres::Pool;
-use idem_runtime::{
-    Idem, Policies, Processed, Settlement,
-    policy::{Rule, Style},
-};
+use idem_runtime::{Idem, Policies, Processed, Settlement, policy::Style};
 use idem_testkit::polls::{Moment, poll_times};
 use idem_testkit::proxy::Proxy;
 
@@ -199,7 +196,7 @@ async fn i4_dropped_prepared_statements_close_the_connection() {
 }
 
 fn of(style: Style, prepared: bool) -> Idem {
-    let policies = Policies::default().default_rule(|rule: Rule| rule.style(style));
+    let policies = Policies::default().default_rule(|policy| policy.style = style);
     Idem::builder()
         .policies(policies)
         .prepared_statements(prepared)
@@ -214,7 +211,7 @@ async fn batch_dropped_at_any_await_has_full_effect_or_none() {
     for (moment, prepared) in
         moments.flat_map(|moment| preparing().iter().map(move |&prepared| (moment, prepared)))
     {
-        let idem = preparing_idem(prepared, |rule| rule);
+        let idem = preparing_idem(prepared, |_| {});
         let pool = fixture.database.pool(1);
         for polls in 1.. {
             let messages = [message(), message(), message()];

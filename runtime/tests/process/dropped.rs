@@ -98,7 +98,7 @@ async fn assert_free(fixture: &Fixture, idem: &Idem, message: &Message) {
 async fn statement_of_a_dropped_handler_ends_at_the_server() {
     let fixture = Fixture::new().await;
     for style in [Style::Eager, Style::Reactive] {
-        let idem = idem(|rule| rule.style(style));
+        let idem = idem(|policy| policy.style = style);
         for sql in [SLEEP, LOCK] {
             let holder = match sql {
                 LOCK => Some(locked(&fixture, "work").await),

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use idem_client::Effect;
 use idem_runtime::{
     Error, Handled, HandlerError, Idem, Message, Policies, Processed, Settlement, Tx,
-    policy::{MissingId, Rule, Store, Style},
+    policy::{MissingId, Policy, Store, Style},
 };
 use tokio_postgres::{Client, Config, NoTls, types::Type};
 
@@ -17,10 +17,10 @@ use crate::fixtures::{
 };
 
 /// The rules for every form of a transaction: both styles, and a transaction without a claim.
-const RULES: [fn(Rule) -> Rule; 3] = [
-    |rule| rule.style(Style::Eager),
-    |rule| rule.style(Style::Reactive),
-    |rule| rule.store(Store::Memory),
+const RULES: [fn(&mut Policy); 3] = [
+    |policy| policy.style = Style::Eager,
+    |policy| policy.style = Style::Reactive,
+    |policy| policy.store = Store::Memory,
 ];
 
 /// The statements that commit a transaction.
@@ -124,9 +124,11 @@ async fn fixture() -> Fixture {
     fixture
 }
 
-fn with_rule(rule: fn(Rule) -> Rule, prepared: bool) -> Idem {
-    let policies =
-        Policies::default().default_rule(|none| rule(none).missing_id(MissingId::Unprotected));
+fn with_rule(rule: fn(&mut Policy), prepared: bool) -> Idem {
+    let policies = Policies::default().default_rule(|policy| {
+        rule(policy);
+        policy.missing_id = MissingId::Unprotected;
+    });
     Idem::builder()
         .policies(policies)
         .prepared_statements(prepared)
@@ -135,8 +137,10 @@ fn with_rule(rule: fn(Rule) -> Rule, prepared: bool) -> Idem {
 }
 
 /// Returns whether the rule has no claim in the database.
-fn is_memory(rule: fn(Rule) -> Rule) -> bool {
-    format!("{:?}", rule(Rule::default())).contains("Memory")
+fn is_memory(rule: fn(&mut Policy)) -> bool {
+    let mut policy = Policy::default();
+    rule(&mut policy);
+    policy.store == Store::Memory
 }
 
 /// Returns the number of rows of messages with and without an id, and of effects.
@@ -276,7 +280,7 @@ async fn i4_rejected_effects_do_not_hide_the_end() {
     let fixture = fixture().await;
     let rejected = || Effect::json("", &1).unwrap();
     for style in [Style::Eager, Style::Reactive] {
-        let idem = idem(|rule| rule.style(style));
+        let idem = idem(|policy| policy.style = style);
         for end in ENDS {
             let message = message();
             let processed = idem.process(&fixture.pool, &message, async |tx, message| {
@@ -339,7 +343,7 @@ async fn i1_reactive_claim_needs_the_transaction_of_its_handler() {
         fixture.database.name()
     );
     fixture.observer.batch_execute(&allow).await.unwrap();
-    let idem = idem(|rule| rule.style(Style::Reactive));
+    let idem = idem(|policy| policy.style = Style::Reactive);
     for (end, effects) in ENDS.into_iter().flat_map(|end| [(end, 0), (end, 1)]) {
         let message = message();
         let processed = idem.process(&fixture.pool, &message, |tx, message| {
@@ -453,7 +457,7 @@ async fn i4_end_of_a_batch_fails_one_message_and_repeats_others() {
     for (misuse, prepared) in
         misuses.flat_map(|misuse| preparing().iter().map(move |&prepared| (misuse, prepared)))
     {
-        let idem = preparing_idem(prepared, |rule| rule.max_attempts(1));
+        let idem = preparing_idem(prepared, |policy| policy.retry.max_attempts = 1);
         let pool = used_pool(&fixture, &idem).await;
         let messages = [message(), message(), message()];
         let ender = messages[1].message_id();
@@ -498,7 +502,7 @@ async fn i4_end_of_a_batch_fails_one_message_and_repeats_others() {
 #[tokio::test]
 async fn i4_failure_after_the_end_of_the_transaction_is_retried() {
     let fixture = fixture().await;
-    let idem = idem(|rule| rule.max_attempts(2));
+    let idem = idem(|policy| policy.retry.max_attempts = 2);
     for (end, failure) in ENDS
         .into_iter()
         .flat_map(|end| FAILURES.map(|failure| (end, failure)))
@@ -613,7 +617,7 @@ async fn i4_changed_settings_in_a_batch_fail_one_message() {
             let what = format!("prepared: {prepared}, {change}, position {position}");
             let messages = [message(), message(), message()];
             let changer = messages[position].message_id();
-            let mut results = preparing_idem(prepared, |rule| rule)
+            let mut results = preparing_idem(prepared, |_| {})
                 .process_batch(
                     &fixture.database.pool(1),
                     &messages,
@@ -654,7 +658,7 @@ async fn i4_role_of_a_handler_ends_before_the_next_handler() {
     for &prepared in preparing() {
         let messages = [message(), message()];
         let changer = messages[0].message_id();
-        let mut results = preparing_idem(prepared, |rule| rule)
+        let mut results = preparing_idem(prepared, |_| {})
             .process_batch(
                 &fixture.pool,
                 &messages,
@@ -708,7 +712,7 @@ async fn i2_open_savepoint_does_not_revive_a_batch() {
         .iter()
         .flat_map(|prepared| ["SET LOCAL ROLE tenant", "SELECT 1 / 0"].map(|f| (prepared, f)))
     {
-        let idem = preparing_idem(prepared, |rule| rule.max_attempts(1));
+        let idem = preparing_idem(prepared, |policy| policy.retry.max_attempts = 1);
         for pool in [fixture.database.pool(1), used_pool(&fixture, &idem).await] {
             let messages = [message(), message()];
             let first = messages[0].message_id();

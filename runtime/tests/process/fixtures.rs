@@ -4,7 +4,7 @@ use deadpool_postgres::Pool;
 use idem_client::{Destination, Effect, MessageId, RecordedEffect};
 use idem_runtime::{
     Handled, Idem, Message, Policies, Tx,
-    policy::{Rule, Style},
+    policy::{Policy, Style},
 };
 use idem_testkit::{Database, until};
 use serde_json::json;
@@ -113,12 +113,12 @@ pub fn id(message: &Message) -> MessageId {
     MessageId::text(message.message_id().unwrap()).unwrap()
 }
 
-pub fn idem(rule: impl FnOnce(Rule) -> Rule) -> Idem {
+pub fn idem(rule: impl FnOnce(&mut Policy)) -> Idem {
     preparing_idem(false, rule)
 }
 
 /// Returns an instance that prepares its statements if `prepared` is true.
-pub fn preparing_idem(prepared: bool, rule: impl FnOnce(Rule) -> Rule) -> Idem {
+pub fn preparing_idem(prepared: bool, rule: impl FnOnce(&mut Policy)) -> Idem {
     Idem::builder()
         .policies(Policies::default().default_rule(rule))
         .prepared_statements(prepared)

@@ -9,7 +9,7 @@ use deadpool_postgres::{Manager, Pool, Runtime};
 use idem_client::ErrorKind;
 use idem_runtime::{
     Error, HandlerError, Idem, Message, Processed, Settlement, Tx,
-    policy::{Isolation, Rule, Store, Style},
+    policy::{Isolation, Policy, Store, Style},
 };
 use idem_testkit::until;
 use tokio_postgres::NoTls;
@@ -49,11 +49,11 @@ const TERMINATE: &str = "SELECT pg_terminate_backend(pg_backend_pid())";
 #[tokio::test]
 async fn conflict_or_lost_connection_repeats_claim_and_handler() {
     let fixture = Fixture::new().await;
-    let rules: [fn(Rule) -> Rule; 3] = [
-        |rule| rule.style(Style::Eager),
-        |rule| rule.style(Style::Reactive),
+    let rules: [fn(&mut Policy); 3] = [
+        |policy| policy.style = Style::Eager,
+        |policy| policy.style = Style::Reactive,
         // Without a claim.
-        |rule| rule.store(Store::Memory),
+        |policy| policy.store = Store::Memory,
     ];
     for rule in rules {
         for prelude in [CONFLICT, TERMINATE] {
@@ -74,9 +74,10 @@ async fn conflict_or_lost_connection_repeats_claim_and_handler() {
 #[tokio::test]
 async fn max_attempts_limits_the_retries() {
     let fixture = Fixture::new().await;
-    let idem = idem(|rule| {
-        rule.max_attempts(3)
-            .backoff(Duration::from_millis(1), Duration::from_millis(4))
+    let idem = idem(|policy| {
+        policy.retry.max_attempts = 3;
+        policy.retry.base = Duration::from_millis(1);
+        policy.retry.cap = Duration::from_millis(4);
     });
     for (prelude, kind) in [
         (CONFLICT, ErrorKind::Conflict),
@@ -124,7 +125,10 @@ async fn conflict_at_commit_is_retried() {
 #[tokio::test]
 async fn concurrent_serializable_handlers_all_take_effect() {
     let fixture = Fixture::new().await;
-    let idem = idem(|rule| rule.isolation(Isolation::Serializable).max_attempts(20));
+    let idem = idem(|policy| {
+        policy.isolation = Isolation::Serializable;
+        policy.retry.max_attempts = 20;
+    });
     let messages: Vec<_> = (0..4).map(|_| message()).collect();
     let all = messages.iter().map(|message| {
         idem.process(&fixture.pool, message, |tx: Tx, message| async move {
@@ -199,7 +203,7 @@ async fn failed_connection_is_not_an_error_of_the_message() {
     let pool = Pool::builder(Manager::new(url.parse().unwrap(), NoTls))
         .build()
         .unwrap();
-    let idem = idem(|rule| rule.max_attempts(1));
+    let idem = idem(|policy| policy.retry.max_attempts = 1);
     let error = idem.process(&pool, &message(), work).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PoolExhausted, "{error:?}");
     assert!(error.to_string().contains("path"), "{error}");
@@ -224,7 +228,7 @@ async fn exhausted_pool_is_an_error_after_the_wait_timeout() {
     assert_eq!(error.kind(), ErrorKind::PoolExhausted);
     assert_eq!(error.settlement(), Settlement::RELEASE);
     // When the connection is returned, an attempt that still waits gets it.
-    let idem = idem(|rule| rule.max_attempts(1000));
+    let idem = idem(|policy| policy.retry.max_attempts = 1000);
     let (processed, ()) = tokio::join!(idem.process(&pool, &message, work), async {
         until("an attempt waits", || async { pool.status().waiting > 0 }).await;
         drop(taken);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use idem_client::{Effect, ErrorKind};
 use idem_runtime::{
     Handled, HandlerError, Idem, Message, Policies, Processed, Settlement, Tx,
-    policy::{Isolation, MissingId, OnDuplicate, Rule, Store, Style},
+    policy::{Isolation, MissingId, OnDuplicate, Policy, Store, Style},
 };
 use idem_testkit::until;
 use serde_json::json;
@@ -18,10 +18,10 @@ use crate::fixtures::{
 const STYLES: [Style; 2] = [Style::Eager, Style::Reactive];
 
 /// The rules for every form of a transaction: both styles, and a transaction without a claim.
-const RULES: [fn(Rule) -> Rule; 3] = [
-    |rule| rule.style(Style::Eager),
-    |rule| rule.style(Style::Reactive),
-    |rule| rule.store(Store::Memory),
+const RULES: [fn(&mut Policy); 3] = [
+    |policy| policy.style = Style::Eager,
+    |policy| policy.style = Style::Reactive,
+    |policy| policy.store = Store::Memory,
 ];
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn duplicate_takes_no_effect_in_any_combination_of_styles() {
             (Style::Reactive, Style::Reactive),
         ] {
             let of = |style| {
-                let policies = Policies::default().default_rule(|rule: Rule| rule.style(style));
+                let policies = Policies::default().default_rule(|policy| policy.style = style);
                 Idem::builder()
                     .policies(policies)
                     .prepared_statements(prepared)
@@ -79,7 +79,7 @@ async fn duplicate_does_not_run_an_eager_handler() {
     let message = message();
     let calls = AtomicUsize::new(0);
     for style in [Style::Eager, Style::Eager, Style::Reactive] {
-        let idem = idem(|rule| rule.style(style));
+        let idem = idem(|policy| policy.style = style);
         let processed = idem.process(&fixture.pool, &message, |tx, message| {
             calls.fetch_add(1, Ordering::SeqCst);
             work(tx, message)
@@ -104,7 +104,7 @@ async fn message_without_an_id_can_be_unprotected() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MissingId);
-    let idem = idem(|rule| rule.missing_id(MissingId::Unprotected));
+    let idem = idem(|policy| policy.missing_id = MissingId::Unprotected);
     for times in 1..=2 {
         let processed = idem.process(&fixture.pool, &message, work).await.unwrap();
         assert_eq!(processed.settlement(), Settlement::Acknowledge);
@@ -125,8 +125,10 @@ async fn ignored_failed_statement_is_never_acknowledged() {
     let fixture = Fixture::new().await;
     for &prepared in preparing() {
         for (rule, effects) in RULES.into_iter().flat_map(|rule| [(rule, 0), (rule, 2)]) {
-            let policies = Policies::default()
-                .default_rule(|none| rule(none).missing_id(MissingId::Unprotected));
+            let policies = Policies::default().default_rule(|policy| {
+                rule(policy);
+                policy.missing_id = MissingId::Unprotected;
+            });
             let idem = Idem::builder()
                 .policies(policies)
                 .prepared_statements(prepared)
@@ -237,7 +239,10 @@ async fn invalid_effects_roll_back_the_handler() {
 async fn other_payload_with_the_same_id_is_a_mismatch() {
     let fixture = Fixture::new().await;
     for (style, prepared) in styles() {
-        let idem = preparing_idem(prepared, |rule| rule.style(style).fingerprint(true));
+        let idem = preparing_idem(prepared, |policy| {
+            policy.style = style;
+            policy.fingerprint = true;
+        });
         let first = message();
         let other = Message::new(DESTINATION, r#"{"other": true}"#)
             .with_message_id(first.message_id().unwrap());
@@ -269,7 +274,10 @@ async fn message_older_than_the_retained_claims_is_expired() {
         .unwrap();
     let (fixture, now) = (&fixture, OffsetDateTime::now_utc());
     for (style, prepared) in styles() {
-        let idem = &preparing_idem(prepared, |rule| rule.style(style).expire(true));
+        let idem = &preparing_idem(prepared, |policy| {
+            policy.style = style;
+            policy.expire = true;
+        });
         let process = |sent_at| async move {
             let message = message().with_sent_at(sent_at);
             let processed = idem.process(&fixture.pool, &message, work).await.unwrap();
@@ -300,7 +308,7 @@ async fn concurrent_duplicate_without_wait_is_in_progress() {
     let fixture = Fixture::new().await;
     for &prepared in preparing() {
         let message = message();
-        let idem = preparing_idem(prepared, |rule| rule.wait(false));
+        let idem = preparing_idem(prepared, |policy| policy.wait = false);
         let (inner, pool) = (&idem, &fixture.pool);
         let processed = idem.process(pool, &message, |tx, message| async move {
             let meanwhile = inner.process(pool, &message, work).await?;
@@ -323,7 +331,10 @@ async fn handler_runs_at_the_isolation_level_of_its_policy() {
             (Isolation::RepeatableRead, "repeatable read"),
             (Isolation::Serializable, "serializable"),
         ] {
-            let idem = idem(|none| rule(none).isolation(isolation));
+            let idem = idem(|policy| {
+                rule(policy);
+                policy.isolation = isolation;
+            });
             let message = message();
             let processed = idem.process(&fixture.pool, &message, |tx: Tx, message| async move {
                 let row = tx
@@ -349,8 +360,10 @@ async fn on_duplicate_effects_returns_the_recorded_effects() {
                 .unwrap(),
         );
         for &prepared in preparing() {
-            let policies = Policies::default()
-                .default_rule(|rule: Rule| rule.style(style).on_duplicate(OnDuplicate::Effects));
+            let policies = Policies::default().default_rule(|policy| {
+                policy.style = style;
+                policy.on_duplicate = OnDuplicate::Effects;
+            });
             let idem = Idem::builder()
                 .policies(policies)
                 .prepared_statements(prepared)

@@ -17,7 +17,7 @@ async fn kept_transaction_is_rolled_back_and_its_connection_closed() {
     ] {
         let pool = fixture.database.pool(1);
         let (message, kept) = (message(), Arc::new(Mutex::new(None)));
-        let idem = idem(|rule| rule.style(style));
+        let idem = idem(|policy| policy.style = style);
         let processed = idem.process(&pool, &message, |tx: Tx, message| {
             let kept = Arc::clone(&kept);
             async move {

@@ -68,12 +68,12 @@ async fn protected_message_takes_the_round_trips_of_its_transaction() {
                 round_trips(&proxy, &pool, &prepared, statements, effects).await,
                 bare
             );
-            let unclaimed = idem(|rule| rule.store(Store::Memory));
+            let unclaimed = idem(|policy| policy.store = Store::Memory);
             assert_eq!(
                 round_trips(&proxy, &pool, &unclaimed, statements, effects).await,
                 bare
             );
-            let reactive = idem(|rule| rule.style(Style::Reactive));
+            let reactive = idem(|policy| policy.style = Style::Reactive);
             assert_eq!(
                 round_trips(&proxy, &pool, &reactive, statements, effects).await,
                 bare + 1
@@ -87,7 +87,7 @@ async fn batch_takes_round_trips_of_one_message_and_its_handlers() {
     let fixture = Fixture::new().await;
     let proxy = Proxy::to(&fixture.database).await;
     for &prepared in preparing() {
-        let idem = preparing_idem(prepared, |rule| rule);
+        let idem = preparing_idem(prepared, |_| {});
         let pool = proxy.pool(1);
         // The statements are prepared at their first use on the connection.
         let first = [message(), message()];

@@ -101,8 +101,10 @@ async fn i4_consumer_keeps_key_order_and_commits_offset_at_stop() {
 /// Returns a consumer with a handler that never returns, and that counts its runs.
 fn stuck(pool: Pool, source: KafkaSource, runs: &Arc<AtomicU32>) -> Consumer<KafkaSource> {
     let runs = Arc::clone(runs);
-    let policies = Policies::default()
-        .default_rule(|rule| rule.count_attempts(true).lease(Duration::from_secs(1)));
+    let policies = Policies::default().default_rule(|policy| {
+        policy.count_attempts = true;
+        policy.lease = Duration::from_secs(1);
+    });
     Consumer::new(pool, source)
         .idem(Idem::builder().policies(policies).build().unwrap())
         .handle("noted", move |_: Tx, _: Message| {

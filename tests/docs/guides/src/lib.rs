@@ -11,8 +11,8 @@ use idem_kafka::*;
 use idem_nats::*;
 use idem_rabbitmq::*;
 use idem_runtime::{
-    Error, consumer::*, filter::Filter, handler::*, policy::*, relay::*,
-    transport::TransportError, *,
+    Error, consumer::*, filter::Filter, handler::*, policy::*, relay::*, transport::TransportError,
+    *,
 };
 
 /// The values that the examples use without creating them.

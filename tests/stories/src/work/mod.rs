@@ -136,7 +136,7 @@ impl Post {
         Fut: Future<Output = Handled>,
     {
         let policies =
-            Policies::default().destination(role.destination(), |rule| rule.lease(LEASE));
+            Policies::default().destination(role.destination(), |policy| policy.lease = LEASE);
         let idem = Idem::builder().policies(policies).build()?;
         let message = self.message(role)?;
         loop {
