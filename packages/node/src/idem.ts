@@ -9,7 +9,6 @@ import { Journal } from "./journal.js";
 import type { Letter } from "./letter.js";
 import type { MessageId } from "./message-id.js";
 import type { ClaimOutcome, LeaseOutcome, LeaseToken } from "./outcomes.js";
-import { Relay } from "./relay.js";
 import { runOn, type Run } from "./run.js";
 import * as claims from "./statements/claims.js";
 import * as effects from "./statements/effects.js";
@@ -71,11 +70,6 @@ export class Idem {
     return this.#run(claims.isClaimed(id, destination));
   }
 
-  /** Forgets a claim. Returns false if there was none. Needs a role of the kind `admin`. */
-  async forget(id: MessageId, destination: string): Promise<boolean> {
-    return this.#run(claims.forget(id, destination));
-  }
-
   /** Records effects of a message that this transaction has claimed. Returns their message ids. */
   async record(id: MessageId, destination: string, recorded: Effects): Promise<string[]> {
     return this.#run(effects.record(id, destination, recorded));
@@ -84,11 +78,6 @@ export class Idem {
   /** Returns the effects that the first execution of the message recorded, in order. */
   async effects(id: MessageId, destination: string): Promise<RecordedEffect[]> {
     return this.#run(effects.effects(id, destination));
-  }
-
-  /** Copies the recorded effects into the outbox again. Returns their number. */
-  async replayEffects(id: MessageId, destination: string): Promise<number> {
-    return this.#run(effects.replayEffects(id, destination));
   }
 
   /** Sends a message that does not result from another message. Returns its message id. */
@@ -140,10 +129,5 @@ export class Idem {
   /** The journal of external calls. */
   get journal(): Journal {
     return new Journal(this.#run);
-  }
-
-  /** A partition of a relay, which reads the outbox. */
-  relay(name = "default", partition = 0): Relay {
-    return new Relay(this.#run, { relay: name, partition });
   }
 }

@@ -31,14 +31,10 @@ export type { ClaimOutcome, Held, LeaseOutcome, LeaseToken } from "./outcomes.js
 export type { Payload } from "./payload.js";
 export { process, type Handler, type Processed } from "./process.js";
 export type { ProcessMessage, ProcessOptions } from "./process.js";
-export type { Relay } from "./relay.js";
-export { RelayMessage } from "./relay-message.js";
 export type { ClaimOptions } from "./statements/claims.js";
-export type { Selection } from "./statements/dead-letters.js";
 export type { BeginCallOptions, BegunCall, CallState } from "./statements/journal.js";
 export type { JournalEntry, Step } from "./statements/journal.js";
 export type { LeaseOptions, ReleaseOptions } from "./statements/leases.js";
-export type { HandOverOptions, RelayNextOptions } from "./statements/relays.js";
 export { ToolBusyError, ToolFailedError } from "./tool-errors.js";
 export { once, type OnceTool, type Tool, type ToolOptions } from "./tools.js";
 export { transactions, type TransactionOptions, type Transactions } from "./transactions/index.js";

@@ -1,4 +1,4 @@
-"""The functions besides claims: leases, the inbox, dead letters, the journal and relays."""
+"""The functions besides claims: leases, the inbox, dead letters and the journal."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ def test_released_message_waits_for_its_retry(
     assert isinstance(idem.acquire("m", destination), InProgress)
 
 
-def test_exhausted_message_is_buried(idem: Idem, destination: str) -> None:
+def test_exhausted_message_is_buried(
+    idem: Idem, destination: str, observer: psycopg.Connection
+) -> None:
     mine = held(idem.acquire("m", destination))
     assert idem.release(mine, "broken", final=True) is None
     exhausted = idem.acquire("m", destination)
@@ -83,7 +85,7 @@ def test_exhausted_message_is_buried(idem: Idem, destination: str) -> None:
     assert exhausted.held.last_error == "broken"
     idem.bury(exhausted.held, b"\x00", "broken", headers={"h": 1}, key="k", type="t")
     assert idem.acquire("m", destination) == Dead()
-    assert idem.discard("m", destination)
+    assert scalar(observer, "SELECT idem_discard('m', %s)", destination)
     assert idem.acquire("m", destination) == Duplicate()
 
 
@@ -110,31 +112,14 @@ def test_received_message_is_leased_and_completed(idem: Idem, destination: str) 
     assert not idem.next_wait(destination, 0)
 
 
-def test_dead_letters_are_requeued_discarded_and_forwarded(
+def test_rejected_message_is_a_dead_letter(
     idem: Idem, destination: str, observer: psycopg.Connection
 ) -> None:
-    for number in range(6):
-        assert idem.reject(
-            number, destination, b"p", f"error {number}", headers={"h": 1}, source="q", key="k"
-        )
+    assert idem.reject(0, destination, b"p", "no", headers={"h": 1}, source="q", key="k")
     assert not idem.reject(0, destination, b"p", "again")
     assert idem.reject(None, destination, b"without id", "no id")
-    assert idem.requeue(0, destination)
-    assert not idem.requeue("unknown", destination)
-    assert idem.requeue_all(destination, error_like="error 1") == 1
-    assert idem.discard(2, destination)
-    assert idem.is_claimed(2, destination)
-    assert idem.discard_all(destination, error_like="error 3", max_messages=5) == 1
-    relay = f"r-{uuid.uuid4()}"
-    observer.execute("SELECT idem_create_relay(%s)", [relay])
-    topic = f"t-{uuid.uuid4()}"
-    assert isinstance(idem.forward(4, destination, topic), uuid.UUID)
-    assert idem.forward_all(destination, topic, error_like="error 5") == 1
-    sql = "SELECT count(*) FROM idem.outbox_row WHERE topic = %s"
-    assert scalar(observer, sql, topic) == 2
     sql = "SELECT count(*) FROM idem.dead_letters WHERE destination = %s"
-    assert scalar(observer, sql, destination) == 1
-    observer.execute("SELECT idem_drop_relay(%s)", [relay])
+    assert scalar(observer, sql, destination) == 2
 
 
 def test_journal_knows_each_call(idem: Idem, destination: str) -> None:
@@ -167,35 +152,3 @@ def test_call_with_a_lost_lease_fails(idem: Idem, destination: str) -> None:
     with pytest.raises(IdemError) as lost:
         idem.begin_call("m", destination, "b", token=mine.token)
     assert lost.value.sqlstate == "55000"
-
-
-def test_relay_delivers_and_parks_effects(
-    idem: Idem, destination: str, observer: psycopg.Connection
-) -> None:
-    relay = f"r-{uuid.uuid4()}"
-    observer.execute("SELECT idem_create_relay(%s)", [relay])
-    assert idem.relay_partitions(relay) == 1
-    assert idem.try_record("m", destination, [Effect("a", 1, key="k"), Effect("b", b"\x01")])
-    assert not idem.try_record("m", destination, Effect("a", 1))
-    first, second = idem.relay_next(relay, max_effects=10, lease=MINUTE, max_bytes=1 << 20)
-    assert (first.topic, first.json(), first.key) == ("a", 1, "k")
-    assert (second.payload, second.source_destination) == (b"\x01", destination)
-    token = idem.relay_extend(relay, 0, first.token, MINUTE)
-    idem.relay_park(relay, 0, token, second.message_id, "no such exchange")
-    idem.relay_ack(relay, 0, token)
-    assert idem.relay_next(relay) == []
-    sql = "SELECT message_id, error FROM idem.parked WHERE relay = %s"
-    assert observer.execute(sql, [relay]).fetchone() == (second.message_id, "no such exchange")
-    observer.execute("SELECT idem_drop_relay(%s)", [relay])
-
-
-def test_effects_are_handed_over_to_the_inbox(
-    idem: Idem, destination: str, observer: psycopg.Connection
-) -> None:
-    relay = f"r-{uuid.uuid4()}"
-    observer.execute("SELECT idem_create_relay(%s)", [relay])
-    sent = idem.send(Effect(destination, {"n": 1}))
-    assert idem.hand_over(relay, [destination]) == 1
-    (message,) = idem.next(destination)
-    assert (message.held.message_id, message.json()) == (str(sent), {"n": 1})
-    observer.execute("SELECT idem_drop_relay(%s)", [relay])

@@ -83,7 +83,3 @@ export function tryClaimBatch(
 export function isClaimed(id: MessageId, destination: string): Statement<boolean> {
   return new FunctionCall("idem_is_claimed").id(id).text(destination).value(boolean);
 }
-
-export function forget(id: MessageId, destination: string): Statement<boolean> {
-  return new FunctionCall("idem_forget").id(id).text(destination).value(boolean);
-}

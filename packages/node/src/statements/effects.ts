@@ -74,10 +74,6 @@ export function effects(id: MessageId, destination: string): Statement<RecordedE
     .rows(RECORDED_EFFECT, (row) => new RecordedEffect(row));
 }
 
-export function replayEffects(id: MessageId, destination: string): Statement<number> {
-  return new FunctionCall("idem_replay_effects").id(id).text(destination).value(integer);
-}
-
 export function send(message: OutgoingMessage): Statement<string> {
   const { topic, payload } = message;
   const call = isBytes(payload)

@@ -41,20 +41,12 @@ export class FunctionCall {
     return this.#add("text", value === null ? null : textOfId(value));
   }
 
-  uuid(value: string): this {
-    return this.#add("uuid", value);
-  }
-
   text(value: string): this {
     return this.#add("text", value);
   }
 
   bytes(value: Uint8Array): this {
     return this.#add("bytea", value);
-  }
-
-  integer(value: number): this {
-    return this.#add("integer", String(value));
   }
 
   bigint(value: bigint): this {
@@ -71,10 +63,6 @@ export class FunctionCall {
 
   texts(values: readonly string[]): this {
     return this.#add("text[]", arrayLiteral(values));
-  }
-
-  interval(milliseconds: number): this {
-    return this.#add("interval", intervalText(milliseconds));
   }
 
   /** Adds an argument by its name, unless the value is undefined. */

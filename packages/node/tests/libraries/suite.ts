@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import { describe, test } from "node:test";
 
-import { idem, IdemError, type DeadLetters, type Executor } from "../../src/index.js";
+import { idem, IdemError, type Executor, type RejectedLetter } from "../../src/index.js";
 import { isClaimed, query } from "../server.js";
 import type { Library } from "./library.js";
 
@@ -171,10 +171,8 @@ export async function testLibrary(connect: () => Promise<Library>): Promise<void
       );
       assert.equal(pause, null);
       assert.equal(await isClaimed("i-1", destination), true);
-      assert.equal(
-        await library.transaction((tx) => idem(tx).deadLetters.requeue("i-2", destination)),
-        true,
-      );
+      const requeued = await query("SELECT idem_requeue('i-2', $1)", [destination]);
+      assert.deepEqual(requeued, [[true]]);
     });
 
     test("journal keeps responses", async () => {
@@ -195,61 +193,17 @@ export async function testLibrary(connect: () => Promise<Library>): Promise<void
       );
     });
 
-    test("relay leases, parks and acknowledges a batch", async () => {
-      const relay = `relay-${randomUUID()}`;
-      await query("SELECT idem_create_relay($1)", [relay]);
-      const topic = randomUUID();
-      const sent = await library.transaction((tx) =>
-        idem(tx).send({ topic, payload: { n: 1 }, key: "k", headers: { h: 1 } }),
-      );
-      const parked = await library.transaction((tx) =>
-        idem(tx).send({ topic, payload: new Uint8Array([0, 255]) }),
-      );
-      const batch = await library.transaction(async (tx) => {
-        assert.equal(await idem(tx).relay(relay).wait(20_000), true);
-        return idem(tx).relay(relay).next({ maxEffects: 10, leaseMs: 60_000 });
-      });
-      assert.deepEqual(
-        batch.map((effect) => effect.messageId),
-        [sent, parked],
-      );
-      const [json, bytes] = batch;
-      assert.ok(json !== undefined && bytes !== undefined);
-      assert.deepEqual([json.json(), json.key, json.headers], [{ n: 1 }, "k", { h: 1 }]);
-      assert.deepEqual([...bytes.payload], [0, 255]);
-      assert.equal(typeof json.seq, "bigint");
-      const token = await library.transaction((tx) => idem(tx).relay(relay).extend(json.token));
-      await library.transaction(async (tx) => {
-        await idem(tx).relay(relay).park(token, parked, "too large");
-        await idem(tx).relay(relay).ack(token);
-      });
-      const text = "SELECT message_id::text FROM idem.parked WHERE relay = $1";
-      const rows = await query(text, [relay]);
-      assert.deepEqual(rows, [[parked]]);
-      await library.transaction(async (tx) => {
-        assert.equal(await idem(tx).relay(relay).discard(parked), true);
-        assert.equal(await idem(tx).relay(relay).partitions(), 1);
-      });
-      await query("SELECT idem_drop_relay($1)", [relay]);
-    });
-
-    test("dead letter is rejected, requeued and discarded", async () => {
-      const on = <T>(work: (letters: DeadLetters) => Promise<T>) =>
-        library.transaction((tx) => work(idem(tx).deadLetters));
+    test("rejected message is a dead letter", async () => {
+      const reject = (id: string | null, letter: RejectedLetter) =>
+        library.transaction((tx) => idem(tx).deadLetters.reject(id, destination, letter));
       const letter = { payload: new Uint8Array([0, 255]), error: "broken", headers: { a: 1 } };
-      assert.equal(await on((letters) => letters.reject("d-1", destination, letter)), true);
-      assert.equal(await on((letters) => letters.reject("d-1", destination, letter)), false);
+      assert.equal(await reject("d-1", letter), true);
+      assert.equal(await reject("d-1", letter), false);
       const nameless = { payload: { a: 1 }, error: "broken", source: "queue" };
-      assert.equal(await on((letters) => letters.reject(null, destination, nameless)), true);
-      assert.equal(await on((letters) => letters.requeueAll(destination, { errorLike: "x%" })), 0);
-      const topic = `dead-${randomUUID()}`;
-      const forwarded = await on((letters) => letters.forward("d-1", destination, topic));
-      assert.match(forwarded ?? "", /^[0-9a-f-]{36}$/);
-      assert.equal(await on((letters) => letters.forward("d-1", destination, topic)), null);
-      assert.equal(await on((letters) => letters.discardAll(destination)), 1);
+      assert.equal(await reject(null, nameless), true);
       const text = "SELECT FROM idem.dead_letters WHERE destination = $1";
       const left = await query(text, [destination]);
-      assert.equal(left.length, 0);
+      assert.equal(left.length, 2);
     });
 
     test("pool is rejected at run time", () => {

@@ -37,11 +37,6 @@ const content = {
   type: read.omittable(read.string),
   content_type: read.omittable(read.string),
 };
-const selection = {
-  error_like: read.optional(read.string),
-  max_messages: read.optional(read.number),
-};
-const partition = { relay: read.string, partition: read.optional(read.number) };
 const claim = {
   ...message,
   wait: read.optional(read.boolean),
@@ -76,7 +71,6 @@ export const METHODS: Readonly<Record<string, Method>> = {
     on.tryClaimBatch(v.ids, v.destination),
   ),
   idem_is_claimed: method(message, (on, v) => on.isClaimed(v.id, v.destination)),
-  idem_forget: method(message, (on, v) => on.forget(v.id, v.destination)),
   idem_try_record: method({ ...message, effects: read.effects }, (on, v) =>
     on.tryRecord(v.id, v.destination, v.effects),
   ),
@@ -84,7 +78,6 @@ export const METHODS: Readonly<Record<string, Method>> = {
     on.record(v.id, v.destination, v.effects),
   ),
   idem_effects: method(message, (on, v) => on.effects(v.id, v.destination)),
-  idem_replay_effects: method(message, (on, v) => on.replayEffects(v.id, v.destination)),
   idem_send: method({ topic: read.string, payload: read.json, ...sent }, (on, v) =>
     on.send({ ...v, messageId: v.message_id, contentType: v.content_type }),
   ),
@@ -143,21 +136,6 @@ export const METHODS: Readonly<Record<string, Method>> = {
     { destination: read.string, timeout_ms: read.optional(read.number) },
     (on, v) => on.inbox.wait(v.destination, v.timeout_ms),
   ),
-  idem_requeue: method(message, (on, v) => on.deadLetters.requeue(v.id, v.destination)),
-  idem_discard: method(message, (on, v) => on.deadLetters.discard(v.id, v.destination)),
-  idem_forward: method({ ...message, topic: read.string }, (on, v) =>
-    on.deadLetters.forward(v.id, v.destination, v.topic),
-  ),
-  idem_requeue_all: method({ destination: read.string, ...selection }, (on, v) =>
-    on.deadLetters.requeueAll(v.destination, selected(v)),
-  ),
-  idem_discard_all: method({ destination: read.string, ...selection }, (on, v) =>
-    on.deadLetters.discardAll(v.destination, selected(v)),
-  ),
-  idem_forward_all: method(
-    { destination: read.string, topic: read.string, ...selection },
-    (on, v) => on.deadLetters.forwardAll(v.destination, v.topic, selected(v)),
-  ),
   idem_begin_call: method(
     { ...step, request: read.omittable(read.json), token: read.omittable(read.token) },
     (on, v) => on.journal.beginCall(v, { request: v.request, token: v.token }),
@@ -170,62 +148,4 @@ export const METHODS: Readonly<Record<string, Method>> = {
     (on, v) => on.journal.failCall(v, v.error, { retryable: v.retryable ?? true }),
   ),
   idem_calls: method(message, (on, v) => on.journal.calls(v.id, v.destination)),
-  idem_relay_next: method(
-    {
-      ...partition,
-      max_effects: read.optional(read.number),
-      lease: read.optional(read.interval),
-      max_bytes: read.optional(read.number),
-    },
-    (on, v) =>
-      on.relay(v.relay, v.partition).next({
-        maxEffects: v.max_effects,
-        leaseMs: v.lease,
-        maxBytes: v.max_bytes,
-      }),
-  ),
-  idem_relay_ack: method({ ...partition, token: read.token }, (on, v) =>
-    on.relay(v.relay, v.partition).ack(v.token),
-  ),
-  idem_relay_park: method(
-    { ...partition, token: read.token, message_id: read.string, error: read.string },
-    (on, v) => on.relay(v.relay, v.partition).park(v.token, v.message_id, v.error),
-  ),
-  idem_relay_extend: method(
-    { ...partition, token: read.token, lease: read.optional(read.interval) },
-    (on, v) => on.relay(v.relay, v.partition).extend(v.token, { leaseMs: v.lease }),
-  ),
-  idem_relay_wait: method({ timeout_ms: read.optional(read.number) }, (on, v) =>
-    on.relay().wait(v.timeout_ms),
-  ),
-  idem_relay_partitions: method({ relay: read.string }, (on, v) =>
-    on.relay(v.relay).partitions(),
-  ),
-  idem_relay_unpark: method({ relay: read.string, message_id: read.string }, (on, v) =>
-    on.relay(v.relay).unpark(v.message_id),
-  ),
-  idem_relay_discard: method({ relay: read.string, message_id: read.string }, (on, v) =>
-    on.relay(v.relay).discard(v.message_id),
-  ),
-  idem_hand_over: method(
-    {
-      relay: read.string,
-      topics: read.strings,
-      partition: read.optional(read.number),
-      max_effects: read.optional(read.number),
-      max_bytes: read.optional(read.number),
-    },
-    (on, v) =>
-      on.relay(v.relay, v.partition).handOver(v.topics, {
-        maxEffects: v.max_effects,
-        maxBytes: v.max_bytes,
-      }),
-  ),
 };
-
-function selected(values: {
-  error_like: string | undefined;
-  max_messages: number | undefined;
-}): { errorLike: string | undefined; maxMessages: number | undefined } {
-  return { errorLike: values.error_like, maxMessages: values.max_messages };
-}

@@ -11,7 +11,7 @@ from .idem import Idem
 from .ids import MessageId
 from .lease import Lease, lease
 from .leases import Acquired, Exhausted, Held
-from .messages import OutgoingMessage, ReceivedMessage
+from .messages import ReceivedMessage
 from .once import (
     CallNotDoneError,
     CallRefusedError,
@@ -51,7 +51,6 @@ __all__ = [
     "Mismatch",
     "OnUnknown",
     "Outcome",
-    "OutgoingMessage",
     "ReceivedMessage",
     "RecordedEffect",
     "ToolBusyError",

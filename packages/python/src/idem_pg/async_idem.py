@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
@@ -15,9 +15,9 @@ from .executors import async_executor, async_run
 from .external_calls import Begun, ExternalCall
 from .ids import MessageId
 from .leases import DEFAULT_LEASE, Acquired, Held
-from .messages import OutgoingMessage, ReceivedMessage
+from .messages import ReceivedMessage
 from .outcomes import Outcome
-from .statements import Statement, claims, dead_letters, inbox, journal, leases, relay
+from .statements import Statement, claims, dead_letters, inbox, journal, leases
 from .statements import effects as effect_statements
 
 T = TypeVar("T")
@@ -167,12 +167,6 @@ class AsyncIdem:
         """Waits until `next` can return a message. False after the timeout."""
         return await self.run(inbox.next_wait(destination, timeout_ms))
 
-    async def hand_over(
-        self, relay_name: str, topics: Sequence[str], *, partition: int = 0, max_effects: int = 1000
-    ) -> int:
-        """Receives effects for the destinations of their topics' names."""
-        return await self.run(inbox.hand_over(relay_name, topics, partition, max_effects))
-
     # Dead letters.
 
     async def reject(
@@ -196,38 +190,6 @@ class AsyncIdem:
             dead_letters.reject(
                 message_id, destination, payload, error, headers, key, type, content_type, source
             )
-        )
-
-    async def requeue(self, message_id: MessageId, destination: str) -> bool:
-        """Makes a dead letter due again, with all its attempts."""
-        return await self.run(dead_letters.requeue(message_id, destination))
-
-    async def requeue_all(
-        self, destination: str, *, error_like: str = "%", max_messages: int = 1000
-    ) -> int:
-        """Requeues the oldest dead letters. Returns their number."""
-        return await self.run(dead_letters.requeue_all(destination, error_like, max_messages))
-
-    async def discard(self, message_id: MessageId, destination: str) -> bool:
-        """Deletes a dead letter and claims its message."""
-        return await self.run(dead_letters.discard(message_id, destination))
-
-    async def discard_all(
-        self, destination: str, *, error_like: str = "%", max_messages: int = 1000
-    ) -> int:
-        """Discards the oldest dead letters. Returns their number."""
-        return await self.run(dead_letters.discard_all(destination, error_like, max_messages))
-
-    async def forward(self, message_id: MessageId, destination: str, topic: str) -> UUID | None:
-        """Sends a dead letter to a topic, and deletes it. Returns the new message id."""
-        return await self.run(dead_letters.forward(message_id, destination, topic))
-
-    async def forward_all(
-        self, destination: str, topic: str, *, error_like: str = "%", max_messages: int = 1000
-    ) -> int:
-        """Forwards the oldest dead letters. Returns their number."""
-        return await self.run(
-            dead_letters.forward_all(destination, topic, error_like, max_messages)
         )
 
     # The journal of external calls: commit after `begin_call`, then make the call.
@@ -268,43 +230,3 @@ class AsyncIdem:
     async def calls(self, message_id: MessageId, destination: str) -> list[ExternalCall]:
         """Returns the external calls of a message."""
         return await self.run(journal.calls(message_id, destination))
-
-    # Relays.
-
-    async def relay_next(
-        self,
-        relay_name: str,
-        *,
-        partition: int = 0,
-        max_effects: int = 100,
-        lease: timedelta = DEFAULT_LEASE,
-        max_bytes: int | None = None,
-    ) -> list[OutgoingMessage]:
-        """Leases the next effects of a relay, and returns them in order."""
-        return await self.run(
-            relay.relay_next(relay_name, partition, max_effects, lease, max_bytes)
-        )
-
-    async def relay_partitions(self, relay_name: str) -> int:
-        """Returns the number of partitions, which are numbered from 0."""
-        return await self.run(relay.relay_partitions(relay_name))
-
-    async def relay_extend(
-        self, relay_name: str, partition: int, token: int, lease: timedelta = DEFAULT_LEASE
-    ) -> int:
-        """Extends the lease of a batch. Returns the new token."""
-        return await self.run(relay.relay_extend(relay_name, partition, token, lease))
-
-    async def relay_ack(self, relay_name: str, partition: int, token: int) -> None:
-        """Acknowledges a batch: its effects were published."""
-        return await self.run(relay.relay_ack(relay_name, partition, token))
-
-    async def relay_park(
-        self, relay_name: str, partition: int, token: int, message_id: UUID, error: str
-    ) -> None:
-        """Parks one effect of a batch, so that the others are delivered."""
-        return await self.run(relay.relay_park(relay_name, partition, token, message_id, error))
-
-    async def relay_wait(self, timeout_ms: int = 1000) -> bool:
-        """Waits until there may be effects. False after the timeout."""
-        return await self.run(relay.relay_wait(timeout_ms))

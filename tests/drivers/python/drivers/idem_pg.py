@@ -28,8 +28,6 @@ COLUMN = re.compile(r"(\w+)(?:::text)?")
 ID = ["id", "destination"]
 HELD = [*ID, "token"]
 CONTENT = ["headers", "key", "type", "content_type"]
-MATCHING = ["destination", "error_like", "max_messages"]
-BATCH = ["relay_name", "partition", "token"]
 
 # The names of the arguments of each function, in their order.
 PARAMETERS = {
@@ -50,34 +48,15 @@ PARAMETERS = {
     "idem_next": ["destination", "max_messages", "lease", "max_bytes"],
     "idem_next_wait": ["destination", "timeout_ms"],
     "idem_reject": [*ID, "payload", "error", *CONTENT, "source"],
-    "idem_requeue": ID,
-    "idem_requeue_all": MATCHING,
-    "idem_discard": ID,
-    "idem_discard_all": MATCHING,
-    "idem_forward": [*ID, "topic"],
-    "idem_forward_all": ["destination", "topic", *MATCHING[1:]],
     "idem_begin_call": [*ID, "step", "request", "token"],
     "idem_finish_call": [*ID, "step", "response"],
     "idem_fail_call": [*ID, "step", "error", "retryable"],
     "idem_calls": ID,
-    "idem_relay_next": ["relay_name", "partition", "max_effects", "lease", "max_bytes"],
-    "idem_relay_partitions": ["relay_name"],
-    "idem_relay_extend": [*BATCH, "lease"],
-    "idem_relay_ack": BATCH,
-    "idem_relay_park": [*BATCH, "message_id", "error"],
-    "idem_relay_wait": ["timeout_ms"],
 }
 
 METHODS = {"idem_record_effects": "record"}
 
-VOID = {
-    "idem_extend",
-    "idem_bury",
-    "idem_finish_call",
-    "idem_fail_call",
-    "idem_relay_ack",
-    "idem_relay_park",
-}
+VOID = {"idem_extend", "idem_bury", "idem_finish_call", "idem_fail_call"}
 # The functions with rows. Without columns, the statement returns them as texts of composite values.
 ROWS = {
     "idem_claim",
@@ -86,7 +65,6 @@ ROWS = {
     "idem_next",
     "idem_begin_call",
     "idem_calls",
-    "idem_relay_next",
 }
 
 

@@ -66,10 +66,3 @@ def next_messages(
 
 def next_wait(destination: str, timeout_ms: int) -> Statement[bool]:
     return Call("idem_next_wait").text(destination).add("integer", timeout_ms).scalar()
-
-
-def hand_over(
-    relay: str, topics: Sequence[str], partition: int, max_effects: int
-) -> Statement[int]:
-    call = Call("idem_hand_over").text(relay).add("text[]", list(topics))
-    return call.add("integer", partition).add("integer", max_effects).scalar()
