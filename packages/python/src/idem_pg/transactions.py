@@ -82,7 +82,8 @@ def short_transaction(open_transaction: Transactions, work: Work[T]) -> T:
 
     `work` must be safe to repeat, because a commit can have succeeded although its reply was lost.
     """
-    for delay in retry_delays():
+
+    def attempt() -> T:
         failed: IdemError | None = None
         try:
             with open_transaction() as connection:
@@ -93,19 +94,15 @@ def short_transaction(open_transaction: Transactions, work: Work[T]) -> T:
                     raise
         except Exception as error:
             # The rollback over a lost connection fails too. The first error tells more.
-            found = failed or translated(error)
-            if not _is_retried(found, delay):
-                raise_caused(found, error)
-        time.sleep(delay)
-    raise AssertionError("the last delay ends the loop")
+            raise_caused(failed or translated(error), error)
+
+    return retried(attempt, is_retryable)
 
 
 async def async_short_transaction(open_transaction: AsyncTransactions, work: AsyncWork[T]) -> T:
-    """Runs `work` in a transaction of its own, and again after a lost connection.
+    """The same for an asynchronous driver."""
 
-    `work` must be safe to repeat, because a commit can have succeeded although its reply was lost.
-    """
-    for delay in retry_delays():
+    async def attempt() -> T:
         failed: IdemError | None = None
         try:
             async with open_transaction() as connection:
@@ -116,9 +113,33 @@ async def async_short_transaction(open_transaction: AsyncTransactions, work: Asy
                     raise
         except Exception as error:
             # The rollback over a lost connection fails too. The first error tells more.
-            found = failed or translated(error)
-            if not _is_retried(found, delay):
-                raise_caused(found, error)
+            raise_caused(failed or translated(error), error)
+
+    return await async_retried(attempt, is_retryable)
+
+
+def retried(attempt: Callable[[], T], may_retry: Callable[[Exception], bool]) -> T:
+    """Runs a step that is safe to repeat, and again after an error that `may_retry` accepts."""
+    for delay in retry_delays():
+        try:
+            return attempt()
+        except Exception as error:
+            if delay == 0 or not may_retry(error):
+                raise
+        time.sleep(delay)
+    raise AssertionError("the last delay ends the loop")
+
+
+async def async_retried(
+    attempt: Callable[[], Awaitable[T]], may_retry: Callable[[Exception], bool]
+) -> T:
+    """The same for a coroutine function."""
+    for delay in retry_delays():
+        try:
+            return await attempt()
+        except Exception as error:
+            if delay == 0 or not may_retry(error):
+                raise
         await asyncio.sleep(delay)
     raise AssertionError("the last delay ends the loop")
 
@@ -131,8 +152,10 @@ def retry_delays() -> Iterator[float]:
     yield 0.0
 
 
-def _is_retried(error: Exception, delay: float) -> bool:
-    return delay > 0 and isinstance(error, IdemError) and error.retryable
+def is_retryable(error: Exception) -> bool:
+    """Returns whether a transaction that failed with this error can succeed later."""
+    found = translated(error)
+    return isinstance(found, IdemError) and found.retryable
 
 
 def _of_django(alias: str) -> Transactions:

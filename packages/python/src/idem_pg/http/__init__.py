@@ -3,9 +3,9 @@
 This package contains the ASGI middleware. `idem_pg.http.django` contains that of Django.
 """
 
-from .asgi import IdempotencyMiddleware, keep_writes, request_lease, request_transaction
-from .async_leased import RequestLease
-from .request_transaction import RequestTransaction
+from .asgi import IdempotencyMiddleware
+from .async_leased import RequestLease, request_lease
+from .request_transaction import RequestTransaction, keep_writes, request_transaction
 from .running import RunningRequests
 from .scope import Scope
 

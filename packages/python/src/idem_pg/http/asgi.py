@@ -35,7 +35,7 @@ from .application import (
     Response,
     Send,
 )
-from .async_leased import AsyncLeaseAttempt, RequestLease
+from .async_leased import AsyncLeaseAttempt
 from .fingerprint import fingerprint_of
 from .identity import Identity
 from .in_transaction import TransactionAttempt
@@ -43,7 +43,6 @@ from .leased_application import LeasedApplication
 from .options import MEBIBYTE, Mode, Options, all_but_cookies, all_statuses
 from .problem import Kind, Problem, log
 from .request_head import RequestHead
-from .request_transaction import RequestTransaction
 from .responses import response_of_problem
 from .running import RunningRequests
 from .scope import Scope
@@ -187,36 +186,6 @@ class IdempotencyMiddleware:
             self._options.check_request_size(len(body))
             if not message.get("more_body", False):
                 return bytes(body)
-
-
-def request_transaction(request: Any) -> RequestTransaction:
-    """Returns the transaction of a protected request.
-
-    `request` is a request of Starlette or FastAPI, or an ASGI scope. Raises LookupError if the
-    request is not protected.
-    """
-    found = _found(request)
-    if isinstance(found, RequestTransaction):
-        return found
-    raise LookupError("the request has no transaction of an IdempotencyMiddleware")
-
-
-def request_lease(request: Any) -> RequestLease:
-    """Returns the lease of a protected request. Raises LookupError if it has none."""
-    found = _found(request)
-    if isinstance(found, RequestLease):
-        return found
-    raise LookupError("the request has no lease of an IdempotencyMiddleware")
-
-
-def keep_writes(request: Any) -> None:
-    """Commits the writes of the handler also with a status of 4xx."""
-    request_transaction(request).keep_writes()
-
-
-def _found(request: Any) -> Any:
-    scope = request if isinstance(request, dict) else request.scope
-    return scope.get("idem")
 
 
 def _inner_scope(head: RequestHead) -> HttpScope:

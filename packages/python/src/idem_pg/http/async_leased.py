@@ -15,12 +15,13 @@ from ..lease_rules import LOST
 from ..leases import Exhausted
 from ..once import AsyncCall, AsyncQuery, OnUnknown
 from ..outcomes import Dead, Duplicate, InProgress
-from ..transactions import async_short_transaction
+from ..transactions import async_retried, async_short_transaction
 from . import statements
 from .async_attempt import AsyncAttempt
 from .problem import Kind, Problem, log, problem_of
 from .recorded import Recorded, replay
-from .retry import async_retried
+from .request_transaction import shared_with
+from .retry import soon
 
 R = TypeVar("R")
 
@@ -51,6 +52,11 @@ class RequestLease:
     def is_lost(self) -> bool:
         """Whether the lease is lost or may be lost. Stop working then."""
         return self._was_rejected or self._lease.is_lost
+
+
+def request_lease(request: Any) -> RequestLease:
+    """Returns the lease of a protected request. Raises LookupError if it has none."""
+    return shared_with(request, RequestLease, "lease")
 
 
 class AsyncLeasedHandler(Protocol[R]):
@@ -177,7 +183,7 @@ class AsyncLeaseAttempt(AsyncAttempt[AsyncLeasedHandler[R]]):
                 await AsyncIdem(connection).run(statements.finish_record(self._identity, recorded))
 
         try:
-            await async_retried(complete)
+            await async_retried(complete, soon())
         except LeaseLostError:
             raise
         except Exception as error:

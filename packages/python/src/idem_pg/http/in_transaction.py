@@ -8,6 +8,7 @@ from typing import Any
 from ..async_idem import AsyncIdem
 from ..executors import raise_caused
 from ..outcomes import Claimed, Outcome
+from ..transactions import async_retried
 from . import statements
 from .application import ApplicationRun, Response
 from .async_attempt import AsyncAttempt
@@ -23,7 +24,7 @@ from .request_transaction import (
     is_invalidated,
 )
 from .responses import recorded_of, response_of
-from .retry import async_retried
+from .retry import soon
 
 
 class RollBackError(Exception):
@@ -40,7 +41,7 @@ class TransactionAttempt(AsyncAttempt[ApplicationRun]):
     async def response(self) -> Response:
         """Returns the response after the commit. Raises Problem or the error of the handler."""
         try:
-            stack, connection, outcome = await async_retried(self._begin)
+            stack, connection, outcome = await async_retried(self._begin, soon())
         except Exception as error:
             raise_caused(problem_of(error), error)
         self.has_begun = isinstance(outcome, Claimed)

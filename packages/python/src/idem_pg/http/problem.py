@@ -130,7 +130,7 @@ def problem_of(error: Exception, *, is_committing: bool = False) -> Problem:
             return Problem(Kind.IN_DOUBT)
     elif is_unreachable(error):
         return Problem(Kind.UNAVAILABLE)
-    found = database_error(error)
+    found = translated(error)
     if isinstance(found, IdemError) and (found.retryable or found.sqlstate == "25006"):
         return Problem(Kind.UNAVAILABLE)
     return Problem(Kind.FAILED)
@@ -138,15 +138,10 @@ def problem_of(error: Exception, *, is_committing: bool = False) -> Problem:
 
 def is_unreachable(error: Exception) -> bool:
     """Returns whether the connection is lost or could not be opened."""
-    found = database_error(error)
+    found = translated(error)
     if isinstance(found, IdemError):
         return found.is_connection_lost
     return isinstance(found, OSError) or type(found).__name__ in _UNREACHABLE
-
-
-def database_error(error: Exception) -> Exception:
-    """Returns the IdemError for an error of the server or the connection, else the error itself."""
-    return translated(error)
 
 
 def severity_of(error: Exception) -> str | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import executors
 from ..executors import kind_of
 from . import statements
+
+S = TypeVar("S")
 
 
 class RequestTransaction:
@@ -35,6 +37,32 @@ class RequestTransaction:
 
     def end(self) -> None:
         self._has_ended = True
+
+
+def request_transaction(request: Any) -> RequestTransaction:
+    """Returns the transaction of a protected request.
+
+    `request` is a request of Starlette, FastAPI or Django, or an ASGI scope. Raises LookupError if
+    the request is not protected.
+    """
+    return shared_with(request, RequestTransaction, "transaction")
+
+
+def keep_writes(request: Any) -> None:
+    """Commits the writes of the handler also with a status of 4xx."""
+    request_transaction(request).keep_writes()
+
+
+def shared_with(request: Any, kind: type[S], name: str) -> S:
+    """Returns what the middleware shares with the handler of a request."""
+    # The middleware of Django sets an attribute of the request.
+    found = getattr(request, "idem", None)
+    if found is None:
+        scope = request if isinstance(request, dict) else getattr(request, "scope", {})
+        found = scope.get("idem")
+    if isinstance(found, kind):
+        return found
+    raise LookupError(f"the request has no {name} of an IdempotencyMiddleware")
 
 
 class Savepoint:

@@ -14,9 +14,9 @@ under a lease and in no transaction, for work that cannot share one: see `reques
 docs/http.md says what differs from the crate `idem-http`.
 """
 
-from ..leased import RequestLease
+from ..leased import RequestLease, request_lease
+from ..request_transaction import RequestTransaction, keep_writes, request_transaction
 from .middleware import IdempotencyMiddleware
-from .shared import RequestTransaction, keep_writes, request_lease, request_transaction
 
 __all__ = [
     "IdempotencyMiddleware",

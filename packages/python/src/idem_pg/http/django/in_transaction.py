@@ -12,14 +12,15 @@ from django.http import HttpRequest
 from ...executors import raise_caused
 from ...idem import Idem
 from ...outcomes import Claimed, Outcome
+from ...transactions import retried
 from .. import statements
 from ..attempt import Attempt
 from ..options import keeps_writes
 from ..problem import Kind, Problem, log, problem_of
 from ..recorded import Recorded
-from ..retry import retried
+from ..request_transaction import RequestTransaction
+from ..retry import soon
 from .responses import read_body, recorded_of, response_of
-from .shared import RequestTransaction
 
 
 class RollBackError(Exception):
@@ -34,7 +35,7 @@ class TransactionAttempt(Attempt[Callable[[HttpRequest], Any]]):
     def response(self, request: HttpRequest) -> Any:
         """Returns the response after the commit. Raises Problem."""
         try:
-            stack, connection, outcome = retried(self._begin)
+            stack, connection, outcome = retried(self._begin, soon())
         except Exception as error:
             raise_caused(problem_of(error), error)
         if not isinstance(outcome, Claimed):
