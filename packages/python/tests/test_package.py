@@ -19,12 +19,13 @@ from connections import ENGINE
 from psycopg_pool import ConnectionPool
 
 import idem_pg
-from idem_pg import AsyncIdem, Claimed, Effect, Expired, Idem, InProgress, statements
+from idem_pg import AsyncIdem, Claimed, Effect, Expired, Idem, InProgress
+from idem_pg.effects import text_of
 from idem_pg.errors import IdemError
 from idem_pg.executors import translated
 from idem_pg.once import text_of_error
 from idem_pg.outcomes import outcome_of
-from idem_pg.statements import claims, effects
+from idem_pg.statements import Call
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -103,31 +104,30 @@ def test_outcomes_that_need_time_are_decoded() -> None:
 )
 def test_effect_that_cannot_be_recorded_is_rejected(effect: Effect) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
-        effects.record("m", "d", effect)
+        text_of(effect)
 
 
-def test_send_rejects_a_delay() -> None:
+def test_send_rejects_a_delay(observer: psycopg.Connection) -> None:
     later = dt.datetime(2030, 1, 1, tzinfo=dt.timezone.utc)
     with pytest.raises(ValueError, match="deliver_after"):
-        effects.send(Effect("t", 1, deliver_after=later))
+        Idem(observer).send(Effect("t", 1, deliver_after=later))
 
 
-def test_one_id_is_no_batch() -> None:
+def test_one_id_is_no_batch(observer: psycopg.Connection) -> None:
     with pytest.raises(TypeError, match="list of ids"):
-        claims.try_claim_batch("m-1", "d")
+        Idem(observer).try_claim_batch("m-1", "d")
 
 
 @pytest.mark.parametrize("wrong", [None, True, 1.5, b"m-1"])
-def test_value_that_is_no_id_is_rejected(wrong: Any) -> None:
+def test_value_that_is_no_id_is_rejected(wrong: Any, observer: psycopg.Connection) -> None:
     with pytest.raises(TypeError, match="a message id is"):
-        claims.try_claim(wrong, "d")
+        Idem(observer).try_claim(wrong, "d")
     with pytest.raises(TypeError, match="a message id is"):
-        claims.try_claim_batch([wrong], "d")
+        Idem(observer).try_claim_batch([wrong], "d")
 
 
 def test_integer_is_an_id() -> None:
-    statement: statements.Statement[Any] = claims.try_claim(4711, "d")
-    assert statement.parameters == ("4711", "d")
+    assert Call("f").id(4711).scalar().parameters == ("4711",)
 
 
 class Kind(str, enum.Enum):
@@ -135,7 +135,7 @@ class Kind(str, enum.Enum):
 
 
 def test_value_of_an_enum_is_an_id() -> None:
-    assert claims.try_claim(Kind.FIRST, "d").parameters == ("m-1", "d")
+    assert Call("f").id(Kind.FIRST).scalar().parameters == ("m-1",)
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,15 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
-from .effects import Effect, Effects, RecordedEffect
+from . import results
+from .effects import Effect, Effects, RecordedEffect, is_bytes, text_of
 from .executors import executor, run
 from .external_calls import Begun, ExternalCall
-from .ids import MessageId
+from .ids import MessageId, id_text
 from .leases import DEFAULT_LEASE, Acquired, Held
 from .messages import ReceivedMessage
 from .outcomes import Outcome
-from .statements import Statement, claims, dead_letters, inbox, journal, leases
-from .statements import effects as effect_statements
+from .statements import Call, Statement
 
 T = TypeVar("T")
 
@@ -56,35 +56,53 @@ class Idem:
         `wait=False` returns InProgress in place of waiting for a concurrent claimer. A
         `fingerprint` has 1 to 64 bytes.
         """
-        return self.run(claims.claim(message_id, destination, wait, fingerprint, sent_at))
+        call = Call.of("idem_claim", message_id, destination).add("boolean", wait)
+        call.option("fingerprint", "bytea", fingerprint).option("sent_at", "timestamptz", sent_at)
+        return self.run(call.returning(results.CLAIM, results.claim_of))
 
     def try_claim(self, message_id: MessageId, destination: str) -> bool:
         """Returns whether this transaction has claimed the message. False is a duplicate."""
-        return self.run(claims.try_claim(message_id, destination))
+        return self.run(Call.of("idem_try_claim", message_id, destination).scalar())
 
     def try_claim_batch(self, ids: Iterable[MessageId], destination: str) -> list[bool]:
         """Claims many messages. The results are in the order of the ids."""
-        return self.run(claims.try_claim_batch(ids, destination))
+        if isinstance(ids, (str, bytes)):
+            raise TypeError("try_claim_batch needs a list of ids, not one id")
+        ids = list(ids)
+        if ids and all(isinstance(message_id, UUID) for message_id in ids):
+            call = Call("idem_try_claim_uuid_batch").add("uuid[]", ids)
+        else:
+            texts = [id_text(message_id) for message_id in ids]
+            call = Call("idem_try_claim_batch").add("text[]", texts)
+        return self.run(call.text(destination).scalar())
 
     def is_claimed(self, message_id: MessageId, destination: str) -> bool:
         """Returns whether the message is claimed. Reads only, and works on a standby."""
-        return self.run(claims.is_claimed(message_id, destination))
+        return self.run(Call.of("idem_is_claimed", message_id, destination).scalar())
 
     def record(self, message_id: MessageId, destination: str, effects: Effects) -> list[UUID]:
         """Records the outgoing messages of a claim, and returns their message ids."""
-        return self.run(effect_statements.record(message_id, destination, effects))
+        call = Call.of("idem_record_effects", message_id, destination)
+        return self.run(call.add("jsonb", text_of(effects)).scalar())
 
     def try_record(self, message_id: MessageId, destination: str, effects: Effects) -> bool:
         """Claims a message and records its effects. Returns False for a duplicate."""
-        return self.run(effect_statements.try_record(message_id, destination, effects))
+        call = Call.of("idem_try_record", message_id, destination)
+        return self.run(call.add("jsonb", text_of(effects)).scalar())
 
     def effects(self, message_id: MessageId, destination: str) -> list[RecordedEffect]:
         """Returns the effects that the first execution of the message recorded."""
-        return self.run(effect_statements.effects(message_id, destination))
+        call = Call.of("idem_effects", message_id, destination)
+        return self.run(call.returning(results.EFFECTS, results.effects_of))
 
     def send(self, effect: Effect) -> UUID:
         """Sends a message that does not result from another message. Returns its message id."""
-        return self.run(effect_statements.send(effect))
+        if effect.deliver_after is not None:
+            raise ValueError("send does not support deliver_after: record the effect with a claim")
+        call = Call("idem_send_bytes" if is_bytes(effect.payload) else "idem_send")
+        call.text(effect.topic).payload(effect.payload)
+        call.content(effect.headers, effect.key, effect.type, effect.content_type)
+        return self.run(call.option("message_id", "uuid", effect.message_id).scalar())
 
     # Leases: each of these methods needs a commit of its own before the work.
 
@@ -92,18 +110,22 @@ class Idem:
         self, message_id: MessageId, destination: str, lease: timedelta = DEFAULT_LEASE
     ) -> Acquired:
         """Acquires the lease of a message. Commit before the work begins."""
-        return self.run(leases.acquire(message_id, destination, lease))
+        call = Call.of("idem_acquire", message_id, destination).add("interval", lease)
+        acquired = results.lease_of(message_id, destination, lease)
+        return self.run(call.returning(results.LEASE, acquired))
 
     def extend(self, held: Held) -> None:
         """Extends a lease by its duration from now. SQLSTATE 55000 if it is lost."""
-        return self.run(leases.extend(held))
+        call = Call.of_lease("idem_extend", held).add("interval", held.duration)
+        return self.run(call.nothing())
 
     def complete(self, held: Held, effects: Effects = ()) -> list[UUID]:
         """Turns the lease into the claim, and records the effects, in this transaction.
 
         SQLSTATE 55000 if the lease is lost.
         """
-        return self.run(leases.complete(held, effects))
+        call = Call.of_lease("idem_complete", held).add("jsonb", text_of(effects))
+        return self.run(call.scalar())
 
     def release(
         self, held: Held, error: str | None = None, *, final: bool = False
@@ -112,7 +134,8 @@ class Idem:
 
         Without an error the attempt does not count.
         """
-        return self.run(leases.release(held, error, final))
+        call = Call.of_lease("idem_release", held).option("error", "text", error)
+        return self.run(call.option("final", "boolean", final).scalar())
 
     def bury(
         self,
@@ -126,7 +149,8 @@ class Idem:
         content_type: str | None = None,
     ) -> None:
         """Stores a leased message of a broker as a dead letter."""
-        return self.run(leases.bury(held, payload, error, headers, key, type, content_type))
+        call = Call.of_lease("idem_bury", held).add("bytea", bytes(payload)).text(error)
+        return self.run(call.content(headers, key, type, content_type).nothing())
 
     # The durable inbox.
 
@@ -146,11 +170,10 @@ class Idem:
 
         Acknowledge the message after the commit.
         """
-        return self.run(
-            inbox.receive(
-                message_id, destination, payload, headers, key, deliver_after, type, content_type
-            )
-        )
+        function = "idem_receive_bytes" if is_bytes(payload) else "idem_receive"
+        call = Call.of(function, message_id, destination).payload(payload)
+        call.content(headers, key, type, content_type)
+        return self.run(call.option("deliver_after", "timestamptz", deliver_after).scalar())
 
     def next(
         self,
@@ -161,11 +184,14 @@ class Idem:
         max_bytes: int | None = None,
     ) -> list[ReceivedMessage]:
         """Leases due messages, and returns them in order. Commit before the work begins."""
-        return self.run(inbox.next_messages(destination, max_messages, lease, max_bytes))
+        call = Call("idem_next").text(destination).add("integer", max_messages)
+        call.add("interval", lease).option("max_bytes", "bigint", max_bytes)
+        return self.run(call.returning(results.MESSAGES, results.messages_of(destination, lease)))
 
     def next_wait(self, destination: str, timeout_ms: int = 1000) -> bool:
         """Waits until `next` can return a message. False after the timeout."""
-        return self.run(inbox.next_wait(destination, timeout_ms))
+        call = Call("idem_next_wait").text(destination).add("integer", timeout_ms)
+        return self.run(call.scalar())
 
     # Dead letters.
 
@@ -186,11 +212,14 @@ class Idem:
 
         Acknowledge the message after the commit. False if it is a dead letter or was processed.
         """
-        return self.run(
-            dead_letters.reject(
-                message_id, destination, payload, error, headers, key, type, content_type, source
-            )
-        )
+        call = Call("idem_reject")
+        if message_id is None:
+            call.add("text", None)
+        else:
+            call.id(message_id)
+        call.text(destination).add("bytea", bytes(payload)).text(error)
+        call.content(headers, key, type, content_type)
+        return self.run(call.option("source", "text", source).scalar())
 
     # The journal of external calls: commit after `begin_call`, then make the call.
 
@@ -204,13 +233,16 @@ class Idem:
         token: int | None = None,
     ) -> Begun:
         """Begins an external call. SQLSTATE 23000 if the step was begun with another request."""
-        return self.run(journal.begin_call(message_id, destination, step, request, token))
+        call = Call.of("idem_begin_call", message_id, destination).text(step)
+        call.json_option("request", request).option("token", "bigint", token)
+        return self.run(call.returning(results.BEGUN, results.begun_of))
 
     def finish_call(
         self, message_id: MessageId, destination: str, step: str, response: Any = None
     ) -> None:
         """Records the response of an external call, as JSON."""
-        return self.run(journal.finish_call(message_id, destination, step, response))
+        call = Call.of("idem_finish_call", message_id, destination).text(step)
+        return self.run(call.json_option("response", response).nothing())
 
     def fail_call(
         self,
@@ -225,8 +257,10 @@ class Idem:
 
         After `retryable=False` the call is never repeated.
         """
-        return self.run(journal.fail_call(message_id, destination, step, error, retryable))
+        call = Call.of("idem_fail_call", message_id, destination).text(step).text(error)
+        return self.run(call.add("boolean", retryable).nothing())
 
     def calls(self, message_id: MessageId, destination: str) -> list[ExternalCall]:
         """Returns the external calls of a message."""
-        return self.run(journal.calls(message_id, destination))
+        call = Call.of("idem_calls", message_id, destination)
+        return self.run(call.returning(results.CALLS, results.calls_of))

@@ -9,6 +9,7 @@ from typing import Any
 from idem_pg import AsyncIdem, Claimed, Outcome
 from idem_pg.http import statements
 from idem_pg.http.application import Response
+from idem_pg.http.fingerprint import journal_request
 from idem_pg.http.in_transaction import TransactionAttempt
 from idem_pg.http.recorded import Recorded
 
@@ -47,10 +48,11 @@ class RecordsApart(TransactionAttempt):
     async def response(self) -> Response:
         response = await super().response()
         if self._recorded is not None:
-            finish = statements.finish_record(self._identity, self._recorded)
+            step = (self._identity.message_id, self._identity.destination, statements.STEP)
             async with self._open() as connection:
-                await AsyncIdem(connection).run(statements.begin_record(self._identity))
-                await AsyncIdem(connection).run(finish)
+                idem = AsyncIdem(connection)
+                await idem.begin_call(*step, journal_request(self._identity.fingerprint))
+                await idem.finish_call(*step, self._recorded.to_json())
         return response
 
     async def _record(self, idem: AsyncIdem, recorded: Recorded) -> None:

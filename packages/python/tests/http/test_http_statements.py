@@ -9,6 +9,7 @@ import pytest
 
 from idem_pg import Claimed, Idem, IdemError
 from idem_pg.http import statements
+from idem_pg.http.fingerprint import journal_request
 from idem_pg.http.identity import Identity
 from idem_pg.http.recorded import Recorded
 
@@ -28,8 +29,9 @@ def test_failed_record_does_not_allow_the_commit(
     with psycopg.connect() as connection:
         idem = Idem(connection)
         assert idem.run(statements.claim_and_forbid_commit(identity)) == Claimed()
-        idem.run(statements.begin_record(identity))
-        idem.run(statements.finish_record(identity, RECORDED))
+        step = (identity.message_id, identity.destination, statements.STEP)
+        idem.begin_call(*step, journal_request(identity.fingerprint))
+        idem.finish_call(*step, RECORDED.to_json())
         connection.execute("SAVEPOINT s")
         with pytest.raises(IdemError) as failed:
             idem.run(statements.record(identity, OTHER))
@@ -49,7 +51,7 @@ def test_record_outside_of_its_transaction_has_no_effect(
     with pytest.raises(IdemError) as failed:
         idem.run(statements.record(identity, RECORDED))
     assert failed.value.sqlstate == "25P01"
-    assert idem.run(statements.calls(identity)) == []
+    assert idem.calls(identity.message_id, identity.destination) == []
 
 
 def test_record_allows_the_commit(identity: Identity, observer: psycopg.Connection) -> None:
@@ -57,5 +59,5 @@ def test_record_allows_the_commit(identity: Identity, observer: psycopg.Connecti
         idem = Idem(connection)
         idem.run(statements.claim_and_forbid_commit(identity))
         idem.run(statements.record(identity, RECORDED))
-    found = Idem(observer).run(statements.calls(identity))
+    found = Idem(observer).calls(identity.message_id, identity.destination)
     assert statements.recorded_in(found) == RECORDED

@@ -33,10 +33,12 @@ class AsyncAttempt(Generic[H]):
 
     async def _found(self) -> Recorded | None:
         """Returns the recorded response, or None if there is none. Raises Problem."""
-        calls = statements.calls(self._identity)
+        message_id, destination = self._identity.message_id, self._identity.destination
         try:
             # In a transaction of its own: a snapshot that is older than the record does not see it.
-            found = await async_short_transaction(self._open, lambda idem: idem.run(calls))
+            found = await async_short_transaction(
+                self._open, lambda idem: idem.calls(message_id, destination)
+            )
         except Exception as error:
             raise_caused(problem_of(error), error)
         return statements.recorded_in(found)

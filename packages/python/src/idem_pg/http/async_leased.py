@@ -18,6 +18,7 @@ from ..outcomes import Dead, Duplicate, InProgress
 from ..transactions import async_retried, async_short_transaction
 from . import statements
 from .async_attempt import AsyncAttempt
+from .fingerprint import journal_request
 from .problem import Kind, Problem, log, problem_of
 from .recorded import Recorded, replay
 from .request_transaction import shared_with
@@ -142,12 +143,15 @@ class AsyncLeaseAttempt(AsyncAttempt[AsyncLeasedHandler[R]]):
         An attempt at another request with the key may have had an effect outside of the database,
         so the key cannot be used for this request.
         """
-        begin = statements.begin_record(self._identity)
+        identity = self._identity
+        request = journal_request(identity.fingerprint)
 
         async def bind(idem: AsyncIdem) -> None:
             # Fails in autocommit mode, in which the completion and the record would be two commits.
             await idem.run(statements.FORBID_COMMIT)
-            await idem.run(begin)
+            await idem.begin_call(
+                identity.message_id, identity.destination, statements.STEP, request
+            )
             await idem.run(statements.ALLOW_COMMIT)
 
         try:
@@ -175,12 +179,15 @@ class AsyncLeaseAttempt(AsyncAttempt[AsyncLeasedHandler[R]]):
 
     async def _complete(self, acquired: AsyncLease, response: R) -> None:
         """Records the response and completes the lease, in one transaction."""
+        identity = self._identity
 
         async def complete() -> None:
             recorded = self._recorded = self._handler.recorded_of(response)
             async with self._open() as connection:
                 await acquired.complete(connection)
-                await AsyncIdem(connection).run(statements.finish_record(self._identity, recorded))
+                await AsyncIdem(connection).finish_call(
+                    identity.message_id, identity.destination, statements.STEP, recorded.to_json()
+                )
 
         try:
             await async_retried(complete, soon())

@@ -18,6 +18,7 @@ from ..outcomes import Dead, Duplicate, InProgress
 from ..transactions import retried, short_transaction
 from . import statements
 from .attempt import Attempt
+from .fingerprint import journal_request
 from .problem import Kind, Problem, log, problem_of
 from .recorded import Recorded, replay
 from .request_transaction import shared_with
@@ -142,12 +143,13 @@ class LeaseAttempt(Attempt[LeasedHandler[R]]):
         An attempt at another request with the key may have had an effect outside of the database,
         so the key cannot be used for this request.
         """
-        begin = statements.begin_record(self._identity)
+        identity = self._identity
+        request = journal_request(identity.fingerprint)
 
         def bind(idem: Idem) -> None:
             # Fails in autocommit mode, in which the completion and the record would be two commits.
             idem.run(statements.FORBID_COMMIT)
-            idem.run(begin)
+            idem.begin_call(identity.message_id, identity.destination, statements.STEP, request)
             idem.run(statements.ALLOW_COMMIT)
 
         try:
@@ -175,12 +177,15 @@ class LeaseAttempt(Attempt[LeasedHandler[R]]):
 
     def _complete(self, acquired: Lease, response: R) -> None:
         """Records the response and completes the lease, in one transaction."""
+        identity = self._identity
 
         def complete() -> None:
             recorded = self._recorded = self._handler.recorded_of(response)
             with self._open() as connection:
                 acquired.complete(connection)
-                Idem(connection).run(statements.finish_record(self._identity, recorded))
+                Idem(connection).finish_call(
+                    identity.message_id, identity.destination, statements.STEP, recorded.to_json()
+                )
 
         try:
             retried(complete, soon())

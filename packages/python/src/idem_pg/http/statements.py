@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..external_calls import Begun, ExternalCall
-from ..outcomes import Outcome, outcome_of
-from ..statements import Statement, journal
-from ..statements.call import Call
+from ..external_calls import ExternalCall
+from ..outcomes import Outcome
+from ..results import CLAIM, claim_of
+from ..statements import Call, Statement
 from .fingerprint import journal_request
 from .identity import Identity
 from .recorded import Recorded
@@ -32,33 +32,24 @@ ALLOW_COMMIT: Statement[None] = Call("idem_allow_commit").nothing()
 
 def claim_and_forbid_commit(identity: Identity) -> Statement[Outcome]:
     """Claims without waiting, and forbids COMMIT until ALLOW_COMMIT or `record`."""
-    call = Call("idem_claim").id(identity.message_id).text(identity.destination)
+    call = Call.of("idem_claim", identity.message_id, identity.destination)
     call.add("boolean", False).option("fingerprint", "bytea", identity.fingerprint)
-    return call.returning(
-        "CAST(outcome AS text), handled_at, idem_forbid_commit()",
-        lambda rows: outcome_of(rows[0][0], rows[0][1]),
-    )
+    return call.returning(f"{CLAIM}, idem_forbid_commit()", claim_of)
 
 
 def record(identity: Identity, recorded: Recorded) -> Statement[None]:
-    """Records the response in the transaction of FORBID_COMMIT, and allows its COMMIT."""
-    request, response = journal_request(identity.fingerprint), recorded.to_json()
-    return journal.record_call(identity.message_id, identity.destination, STEP, request, response)
+    """Records the response in the transaction of FORBID_COMMIT, and allows its COMMIT.
 
-
-def begin_record(identity: Identity) -> Statement[Begun]:
-    """Begins the journal entry. SQLSTATE 23000 if it was begun for another request."""
-    request = journal_request(identity.fingerprint)
-    return journal.begin_call(identity.message_id, identity.destination, STEP, request, None)
-
-
-def finish_record(identity: Identity, recorded: Recorded) -> Statement[None]:
-    response = recorded.to_json()
-    return journal.finish_call(identity.message_id, identity.destination, STEP, response)
-
-
-def calls(identity: Identity) -> Statement[list[ExternalCall]]:
-    return journal.calls(identity.message_id, identity.destination)
+    It is one statement, so that it has no effect outside of the transaction, where
+    `idem_allow_commit` fails and the other functions would commit by themselves. If the record
+    fails, COMMIT stays forbidden, because `idem_allow_commit` is the last function.
+    """
+    message_id, destination = identity.message_id, identity.destination
+    begin = Call.of("idem_begin_call", message_id, destination).text(STEP)
+    begin.json_option("request", journal_request(identity.fingerprint))
+    finish = Call.of("idem_finish_call", message_id, destination).text(STEP)
+    finish.json_option("response", recorded.to_json())
+    return finish.after(begin, "idem_allow_commit()")
 
 
 def recorded_in(found: Iterable[ExternalCall]) -> Recorded | None:

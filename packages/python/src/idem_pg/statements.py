@@ -1,15 +1,20 @@
-"""A statement, and how it is built from the call of a function."""
+"""The statements of idem's functions, without a driver.
+
+A statement has the parameters $1, $2… in this order, each with a cast, so that every driver passes
+them in the same way. JSON is passed and read as text.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from ..effects import json_text
-from ..ids import MessageId, id_text
+from .effects import is_bytes, json_text, object_of
+from .ids import MessageId, id_text
+from .leases import Held
 
 T = TypeVar("T")
 Rows = Sequence[Sequence[Any]]
@@ -32,6 +37,15 @@ class Call:
         self._types: list[str | tuple[str, str]] = []
         self._parameters: list[Any] = []
 
+    @classmethod
+    def of(cls, function: str, message_id: MessageId, destination: str) -> Call:
+        """Returns the call of a function whose first arguments are a message and its consumer."""
+        return cls(function).id(message_id).text(destination)
+
+    @classmethod
+    def of_lease(cls, function: str, held: Held) -> Call:
+        return cls.of(function, held.message_id, held.destination).add("bigint", held.token)
+
     def add(self, sql_type: str, value: Any) -> Call:
         self._types.append(sql_type)
         self._parameters.append(value)
@@ -45,7 +59,9 @@ class Call:
     def text(self, value: str) -> Call:
         return self.add("text", value)
 
-    def json(self, value: Any) -> Call:
+    def payload(self, value: Any) -> Call:
+        if is_bytes(value):
+            return self.add("bytea", bytes(value))
         return self.add("jsonb", json_text(value))
 
     def option(self, name: str, sql_type: str, value: Any) -> Call:
@@ -57,11 +73,22 @@ class Call:
     def json_option(self, name: str, value: Any) -> Call:
         return self.option(name, "jsonb", None if value is None else json_text(value))
 
+    def content(
+        self,
+        headers: Mapping[str, Any] | None,
+        key: str | None,
+        type: str | None,
+        content_type: str | None,
+    ) -> Call:
+        """Adds what a message has besides its payload."""
+        self.json_option("headers", object_of(headers)).option("key", "text", key)
+        return self.option("type", "text", type).option("content_type", "text", content_type)
+
     def returning(self, columns: str, decode: Callable[[Rows], T]) -> Statement[T]:
         """Returns a statement that reads columns of the function's result."""
         return Statement(f"SELECT {columns} FROM {self._text()}", tuple(self._parameters), decode)
 
-    def scalar(self) -> Statement[Any]:
+    def scalar(self) -> Statement[T]:
         """Returns a statement that reads the function's only value."""
         return Statement(f"SELECT {self._text()}", tuple(self._parameters), _first)
 
