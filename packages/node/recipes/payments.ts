@@ -36,7 +36,7 @@ export async function handle(pool: pg.Pool, message: Message): Promise<void> {
     if (!(error instanceof InvalidPayment)) throw error;
     const letter = { payload: message.body, error: error.message, source: message.source };
     const key = id;
-    await transactions(pool)((client) => idem(client).deadLetters.reject(key, DESTINATION, letter));
+    await transactions(pool)((client) => idem(client).reject(key, DESTINATION, letter));
   }
 }
 

@@ -5,10 +5,10 @@ import { CallFailedError, CallNotDone, CallRefused, describe } from "./call-erro
 import type { CallFailure } from "./call-errors.js";
 import { IdemError, LeaseLostError, storable } from "./errors.js";
 import { idem, type Idem } from "./idem.js";
+import type { BegunCall, Step } from "./journal.js";
 import { textOfJson } from "./json.js";
 import type { MessageId } from "./message-id.js";
 import type { Renewal } from "./renewal.js";
-import type { BegunCall, Step } from "./statements/journal.js";
 import type { Client, Transactor } from "./transactions/pool.js";
 
 /** What a call gets. */

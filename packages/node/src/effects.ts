@@ -24,33 +24,22 @@ export type OutgoingMessage = Omit<Effect, "deliverAfter">;
 
 /** An effect as it was recorded. */
 export class RecordedEffect extends Content {
-  readonly messageId: string;
-  readonly ordinal: number;
-  readonly topic: string;
-  readonly key: string | null;
-  readonly type: string | null;
-  readonly contentType: string;
-  readonly headers: JsonObject | null;
-  readonly traceparent: string | null;
-  readonly deliverAfter: Date | null;
-  readonly recordedAt: Date;
+  declare readonly messageId: string;
+  declare readonly ordinal: number;
+  declare readonly topic: string;
+  declare readonly key: string | null;
+  declare readonly type: string | null;
+  declare readonly contentType: string;
+  declare readonly headers: JsonObject | null;
+  declare readonly traceparent: string | null;
+  declare readonly deliverAfter: Date | null;
+  declare readonly recordedAt: Date;
 
-  constructor(fields: RecordedEffectFields) {
+  constructor(fields: Omit<RecordedEffect, "text" | "json">) {
     super(fields.payload);
-    this.messageId = fields.messageId;
-    this.ordinal = fields.ordinal;
-    this.topic = fields.topic;
-    this.key = fields.key;
-    this.type = fields.type;
-    this.contentType = fields.contentType;
-    this.headers = fields.headers;
-    this.traceparent = fields.traceparent;
-    this.deliverAfter = fields.deliverAfter;
-    this.recordedAt = fields.recordedAt;
+    Object.assign(this, fields);
   }
 }
-
-type RecordedEffectFields = Omit<RecordedEffect, "text" | "json">;
 
 /** One effect or several. */
 export type Effects = Effect | readonly Effect[];

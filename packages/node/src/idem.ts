@@ -1,18 +1,23 @@
 /** The functions of idem in the transaction of the user. */
 
-import { DeadLetters } from "./dead-letters.js";
-import type { Effects, OutgoingMessage, RecordedEffect } from "./effects.js";
+import { RecordedEffect, textOfEffects, type Effects, type OutgoingMessage } from "./effects.js";
 import { leaseError } from "./errors.js";
 import { executeOn, type Executor } from "./executors/index.js";
 import { Inbox } from "./inbox.js";
 import { Journal } from "./journal.js";
-import type { Letter } from "./letter.js";
-import type { MessageId } from "./message-id.js";
+import type { Letter, RejectedLetter } from "./letter.js";
+import { textOfId, type MessageId } from "./message-id.js";
 import type { ClaimOutcome, LeaseOutcome, LeaseToken } from "./outcomes.js";
+import { bytesOf, isBytes } from "./payload.js";
 import { runOn, type Run } from "./run.js";
-import * as claims from "./statements/claims.js";
-import * as effects from "./statements/effects.js";
-import * as leases from "./statements/leases.js";
+import { claim, type ClaimOptions } from "./statements/claims.js";
+import {
+  boolean, booleans, milliseconds, nothing, nullable, text, uuids,
+} from "./statements/columns.js";
+import { RECORDED_EFFECT } from "./statements/effects.js";
+import { LEASE, leaseOutcome } from "./statements/leases.js";
+import type { LeaseOptions, ReleaseOptions } from "./statements/leases.js";
+import { FunctionCall } from "./statements/statement.js";
 
 /**
  * Returns idem's functions on the connection of a transaction.
@@ -45,44 +50,51 @@ export class Idem {
   async claim(
     id: MessageId,
     destination: string,
-    options: claims.ClaimOptions = {},
+    options: ClaimOptions = {},
   ): Promise<ClaimOutcome> {
-    return this.#run(claims.claim(id, destination, options));
+    return this.#run(claim(id, destination, options));
   }
 
   /** Claims a message. Returns true if this transaction has claimed it. False is a duplicate. */
   async tryClaim(id: MessageId, destination: string): Promise<boolean> {
-    return this.#run(claims.tryClaim(id, destination));
+    return this.#run(FunctionCall.of("idem_try_claim", id, destination).value(boolean));
   }
 
   /** Claims at most 100,000 messages. Returns one result for each id, by position. */
   async tryClaimBatch(ids: readonly MessageId[], destination: string): Promise<boolean[]> {
-    return this.#run(claims.tryClaimBatch(ids, destination));
+    const call = new FunctionCall("idem_try_claim_batch").texts(ids.map(textOfId));
+    return this.#run(call.text(destination).value(booleans));
   }
 
   /** Claims a message and records its effects. Returns false for a duplicate. */
   async tryRecord(id: MessageId, destination: string, recorded: Effects): Promise<boolean> {
-    return this.#run(effects.tryRecord(id, destination, recorded));
+    const call = FunctionCall.of("idem_try_record", id, destination);
+    return this.#run(call.jsonText(textOfEffects(recorded)).value(boolean));
   }
 
   /** Returns whether a committed transaction or this one has claimed the message. */
   async isClaimed(id: MessageId, destination: string): Promise<boolean> {
-    return this.#run(claims.isClaimed(id, destination));
+    return this.#run(FunctionCall.of("idem_is_claimed", id, destination).value(boolean));
   }
 
   /** Records effects of a message that this transaction has claimed. Returns their message ids. */
   async record(id: MessageId, destination: string, recorded: Effects): Promise<string[]> {
-    return this.#run(effects.record(id, destination, recorded));
+    const call = FunctionCall.of("idem_record_effects", id, destination);
+    return this.#run(call.jsonText(textOfEffects(recorded)).value(uuids));
   }
 
   /** Returns the effects that the first execution of the message recorded, in order. */
   async effects(id: MessageId, destination: string): Promise<RecordedEffect[]> {
-    return this.#run(effects.effects(id, destination));
+    const call = FunctionCall.of("idem_effects", id, destination);
+    return this.#run(call.rows(RECORDED_EFFECT, (row) => new RecordedEffect(row)));
   }
 
   /** Sends a message that does not result from another message. Returns its message id. */
   async send(message: OutgoingMessage): Promise<string> {
-    return this.#run(effects.send(message));
+    const { topic, payload, messageId } = message;
+    const call = new FunctionCall(isBytes(payload) ? "idem_send_bytes" : "idem_send");
+    call.text(topic).payload(payload).content(message).option("message_id", "uuid", messageId);
+    return this.#run(call.value(text));
   }
 
   /**
@@ -92,38 +104,56 @@ export class Idem {
   async acquire(
     id: MessageId,
     destination: string,
-    options: leases.LeaseOptions = {},
+    options: LeaseOptions = {},
   ): Promise<LeaseOutcome> {
-    return this.#run(leases.acquire(id, destination, options));
+    const call = FunctionCall.of("idem_acquire", id, destination);
+    call.option("lease", "milliseconds", options.leaseMs);
+    return this.#run(call.row(LEASE, (row) => leaseOutcome(id, destination, row)));
   }
 
   /** Extends a lease: it ends `leaseMs` from now. */
-  async extend(lease: LeaseToken, options: leases.LeaseOptions = {}): Promise<void> {
-    await this.#run(leases.extend(lease, options), leaseError);
+  async extend(lease: LeaseToken, options: LeaseOptions = {}): Promise<void> {
+    const call = FunctionCall.ofLease("idem_extend", lease);
+    call.option("lease", "milliseconds", options.leaseMs);
+    await this.#run(call.value(nothing), leaseError);
   }
 
   /** Turns a lease into the claim and records the effects. Returns their message ids. */
   async complete(lease: LeaseToken, recorded: Effects = []): Promise<string[]> {
-    return this.#run(leases.complete(lease, recorded), leaseError);
+    const call = FunctionCall.ofLease("idem_complete", lease);
+    return this.#run(call.jsonText(textOfEffects(recorded)).value(uuids), leaseError);
   }
 
   /** Releases a lease. Returns the milliseconds until the next attempt, null if there is none. */
-  async release(lease: LeaseToken, options: leases.ReleaseOptions = {}): Promise<number | null> {
-    return this.#run(leases.release(lease, options), leaseError);
+  async release(lease: LeaseToken, options: ReleaseOptions = {}): Promise<number | null> {
+    const call = FunctionCall.ofLease("idem_release", lease);
+    call.option("error", "text", options.error).option("final", "boolean", options.final);
+    return this.#run(call.value((sql) => nullable(milliseconds(sql))), leaseError);
   }
 
   /** Stores a leased message of a broker as a dead letter. */
   async bury(lease: LeaseToken, letter: Letter): Promise<void> {
-    await this.#run(leases.bury(lease, letter), leaseError);
+    const call = FunctionCall.ofLease("idem_bury", lease).bytes(bytesOf(letter.payload));
+    await this.#run(call.text(letter.error).content(letter).value(nothing), leaseError);
+  }
+
+  /**
+   * Stores a message of a broker that is not leased as a dead letter. Returns false if it is a dead
+   * letter already, or was processed. With the id null, the key is a hash of the message.
+   */
+  async reject(
+    id: MessageId | null,
+    destination: string,
+    letter: RejectedLetter,
+  ): Promise<boolean> {
+    const call = new FunctionCall("idem_reject").idOrNull(id).text(destination);
+    call.bytes(bytesOf(letter.payload)).text(letter.error).content(letter);
+    return this.#run(call.option("source", "text", letter.source).value(boolean));
   }
 
   /** The durable inbox: messages that are stored first and processed later. */
   get inbox(): Inbox {
     return new Inbox(this.#run);
-  }
-
-  get deadLetters(): DeadLetters {
-    return new DeadLetters(this.#run);
   }
 
   /** The journal of external calls. */

@@ -28,35 +28,23 @@ export interface NextOptions extends LeaseOptions {
 
 /** A stored message that this process has leased. It is the token of its lease. */
 export class InboxMessage extends Content implements Held {
-  readonly id: string;
-  readonly destination: string;
-  readonly token: bigint;
-  readonly attempt: number;
-  readonly lastError: string | null;
-  readonly seq: bigint;
-  readonly key: string | null;
-  readonly type: string | null;
-  readonly contentType: string | null;
-  readonly headers: JsonObject | null;
-  readonly traceparent: string | null;
-  readonly receivedAt: Date;
+  declare readonly id: string;
+  declare readonly destination: string;
+  declare readonly token: bigint;
+  declare readonly attempt: number;
+  declare readonly lastError: string | null;
+  declare readonly seq: bigint;
+  declare readonly key: string | null;
+  declare readonly type: string | null;
+  declare readonly contentType: string | null;
+  declare readonly headers: JsonObject | null;
+  declare readonly traceparent: string | null;
+  declare readonly receivedAt: Date;
   /** Whether the lease of the previous attempt expired, for example because its process died. */
-  readonly leaseExpired: boolean;
+  declare readonly leaseExpired: boolean;
 
   constructor(fields: Omit<InboxMessage, "text" | "json">) {
     super(fields.payload);
-    this.id = fields.id;
-    this.destination = fields.destination;
-    this.token = fields.token;
-    this.attempt = fields.attempt;
-    this.lastError = fields.lastError;
-    this.seq = fields.seq;
-    this.key = fields.key;
-    this.type = fields.type;
-    this.contentType = fields.contentType;
-    this.headers = fields.headers;
-    this.traceparent = fields.traceparent;
-    this.receivedAt = fields.receivedAt;
-    this.leaseExpired = fields.leaseExpired;
+    Object.assign(this, fields);
   }
 }

@@ -1,6 +1,26 @@
-import type { InboxMessage, NextOptions, ReceivedMessage } from "./inbox-message.js";
+import { InboxMessage, type NextOptions, type ReceivedMessage } from "./inbox-message.js";
+import { isBytes } from "./payload.js";
 import type { Run } from "./run.js";
-import * as statements from "./statements/inbox.js";
+import {
+  bigint, boolean, bytes, integer, jsonObject, nullable, text, time,
+} from "./statements/columns.js";
+import { FunctionCall } from "./statements/statement.js";
+
+const INBOX_MESSAGE = {
+  token: bigint("token"),
+  seq: bigint("seq"),
+  id: text("id"),
+  key: nullable(text("key")),
+  type: nullable(text("type")),
+  payload: bytes("payload"),
+  contentType: nullable(text("content_type")),
+  headers: nullable(jsonObject("headers")),
+  traceparent: nullable(text("traceparent")),
+  attempt: integer("attempt"),
+  receivedAt: time("received_at"),
+  lastError: nullable(text("last_error")),
+  leaseExpired: boolean("lease_expired"),
+};
 
 /**
  * Messages that are stored first and processed later. Complete a message with `complete` of `Idem`,
@@ -16,16 +36,27 @@ export class Inbox {
 
   /** Stores a message. Returns false if it is already received, dead or claimed. */
   async receive(message: ReceivedMessage): Promise<boolean> {
-    return this.#run(statements.receive(message));
+    const { id, destination, payload, deliverAfter } = message;
+    const name = isBytes(payload) ? "idem_receive_bytes" : "idem_receive";
+    const call = FunctionCall.of(name, id, destination).payload(payload).content(message);
+    return this.#run(call.option("deliver_after", "time", deliverAfter).value(boolean));
   }
 
   /** Leases due messages, and returns them in order. */
   async next(destination: string, options: NextOptions = {}): Promise<InboxMessage[]> {
-    return this.#run(statements.next(destination, options));
+    const call = new FunctionCall("idem_next")
+      .text(destination)
+      .option("max_messages", "integer", options.maxMessages)
+      .option("lease", "milliseconds", options.leaseMs)
+      .option("max_bytes", "integer", options.maxBytes);
+    return this.#run(
+      call.rows(INBOX_MESSAGE, (row) => new InboxMessage({ destination, ...row })),
+    );
   }
 
   /** Waits until `next` can return a message. Returns false after `timeoutMs` (1,000). */
   async wait(destination: string, timeoutMs?: number): Promise<boolean> {
-    return this.#run(statements.nextWait(destination, timeoutMs));
+    const call = new FunctionCall("idem_next_wait").text(destination);
+    return this.#run(call.option("timeout_ms", "integer", timeoutMs).value(boolean));
   }
 }

@@ -2,7 +2,6 @@
 
 export { CallFailedError, CallNotDone, CallRefused, type CallFailure } from "./call-errors.js";
 export type { CallContext, Found, OnceOptions, OnUnknown, UnknownCall } from "./calls.js";
-export type { DeadLetters } from "./dead-letters.js";
 export { RecordedEffect, type Effect, type Effects, type OutgoingMessage } from "./effects.js";
 export {
   CommitUnknownError,
@@ -22,7 +21,8 @@ export type { TypeOrmManager } from "./executors/typeorm.js";
 export { idem, type Idem } from "./idem.js";
 export type { Inbox } from "./inbox.js";
 export { InboxMessage, type NextOptions, type ReceivedMessage } from "./inbox-message.js";
-export type { FailCallOptions, Journal } from "./journal.js";
+export type { BeginCallOptions, BegunCall, CallState, FailCallOptions } from "./journal.js";
+export type { Journal, JournalEntry, Step } from "./journal.js";
 export type { JsonObject } from "./json.js";
 export { lease, type Lease, type LeaseRequest, type NotLeased } from "./lease.js";
 export type { Letter, RejectedLetter } from "./letter.js";
@@ -32,8 +32,6 @@ export type { Payload } from "./payload.js";
 export { process, type Handler, type Processed } from "./process.js";
 export type { ProcessMessage, ProcessOptions } from "./process.js";
 export type { ClaimOptions } from "./statements/claims.js";
-export type { BeginCallOptions, BegunCall, CallState } from "./statements/journal.js";
-export type { JournalEntry, Step } from "./statements/journal.js";
 export type { LeaseOptions, ReleaseOptions } from "./statements/leases.js";
 export { ToolBusyError, ToolFailedError } from "./tool-errors.js";
 export { once, type OnceTool, type Tool, type ToolOptions } from "./tools.js";

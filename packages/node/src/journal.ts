@@ -1,8 +1,71 @@
-import { idemError, leaseError } from "./errors.js";
+import { idemError, leaseError, UnexpectedResultError } from "./errors.js";
 import type { MessageId } from "./message-id.js";
 import type { Run } from "./run.js";
-import * as statements from "./statements/journal.js";
-import type { BeginCallOptions, BegunCall, JournalEntry, Step } from "./statements/journal.js";
+import { integer, json, nothing, nullable, text, time, type Values } from "./statements/columns.js";
+import { FunctionCall } from "./statements/statement.js";
+
+/** The step of a message that is an external call. */
+export interface Step {
+  readonly id: MessageId;
+  readonly destination: string;
+  /** The name of the step, 1 to 255 bytes. */
+  readonly step: string;
+}
+
+export interface BeginCallOptions {
+  /** The content of the call. It must be the same at every attempt. */
+  readonly request?: unknown;
+  /** The token of the lease under which the message is processed. */
+  readonly token?: bigint | undefined;
+}
+
+export interface FailCallOptions {
+  readonly retryable: boolean;
+}
+
+/**
+ * What is known about a call when an attempt begins.
+ *
+ * - `new`: the call was not made. Commit, then make the call.
+ * - `unknown`: an earlier attempt began the call, and its result was not recorded.
+ * - `done`: the call was made, and `response` is its recorded response.
+ * - `failed`: the external system rejected the call permanently with `error`.
+ */
+export type BegunCall = {
+  readonly idempotencyKey: string;
+  /** The number of this attempt. */
+  readonly attempt: number;
+  /** The start of the first attempt that may have had its effect. */
+  readonly begunAt: Date | null;
+} & (
+  | { readonly state: "new" }
+  | { readonly state: "unknown" }
+  | { readonly state: "done"; readonly response: unknown }
+  | { readonly state: "failed"; readonly error: string }
+);
+
+export type CallState = BegunCall["state"];
+
+/** An external call in the journal of a message. */
+export interface JournalEntry {
+  readonly step: string;
+  readonly state: CallState;
+  readonly attempt: number;
+  readonly begunAt: Date | null;
+  readonly endedAt: Date | null;
+  readonly response: unknown;
+  readonly error: string | null;
+}
+
+const CALL = {
+  state: text("state"),
+  attempt: integer("attempt"),
+  begunAt: nullable(time("begun_at")),
+  response: nullable(json("response")),
+  error: nullable(text("error")),
+};
+const BEGUN_CALL = { ...CALL, idempotencyKey: text("idempotency_key") };
+const JOURNAL_ENTRY = { ...CALL, step: text("step"), endedAt: nullable(time("ended_at")) };
 
 /**
  * The external calls of messages. Each function needs a transaction of its own. `once` of a leased
@@ -19,12 +82,16 @@ export class Journal {
   /** Begins an attempt of a call. Commit before you make the call. */
   async beginCall(step: Step, options: BeginCallOptions = {}): Promise<BegunCall> {
     const errorOf = options.token === undefined ? idemError : leaseError;
-    return this.#run(statements.beginCall(step, options), errorOf);
+    const call = ofStep("idem_begin_call", step)
+      .option("request", "json", options.request)
+      .option("token", "bigint", options.token);
+    return this.#run(call.row(BEGUN_CALL, begunCall), errorOf);
   }
 
   /** Records the response of a call. */
   async finishCall(step: Step, response?: unknown): Promise<void> {
-    await this.#run(statements.finishCall(step, response));
+    const call = ofStep("idem_finish_call", step).option("response", "json", response);
+    await this.#run(call.value(nothing));
   }
 
   /**
@@ -32,15 +99,47 @@ export class Journal {
    * After `retryable: false` the call is never made again.
    */
   async failCall(step: Step, error: string, options: FailCallOptions): Promise<void> {
-    await this.#run(statements.failCall(step, error, options.retryable));
+    const call = ofStep("idem_fail_call", step).text(error);
+    await this.#run(call.option("retryable", "boolean", options.retryable).value(nothing));
   }
 
   /** Returns the external calls of a message, in the order in which they began. */
   async calls(id: MessageId, destination: string): Promise<JournalEntry[]> {
-    return this.#run(statements.calls(id, destination));
+    const call = FunctionCall.of("idem_calls", id, destination);
+    return this.#run(
+      call.rows(JOURNAL_ENTRY, (row) => ({ ...row, state: callState(row.state) })),
+    );
   }
 }
 
-export interface FailCallOptions {
-  readonly retryable: boolean;
+function ofStep(name: string, { id, destination, step }: Step): FunctionCall {
+  return FunctionCall.of(name, id, destination).text(step);
+}
+
+function begunCall({ state, response, error, ...begun }: Values<typeof BEGUN_CALL>): BegunCall {
+  return { ...begun, ...progress(callState(state), response, error) };
+}
+
+function progress(state: CallState, response: unknown, error: string | null) {
+  switch (state) {
+    case "new":
+    case "unknown":
+      return { state };
+    case "done":
+      return { state, response };
+    case "failed":
+      return { state, error: error ?? "" };
+  }
+}
+
+function callState(state: string): CallState {
+  switch (state) {
+    case "new":
+    case "unknown":
+    case "done":
+    case "failed":
+      return state;
+    default:
+      throw new UnexpectedResultError(`an external call has the state ${state}`);
+  }
 }

@@ -1,8 +1,8 @@
 /** The statements of a protected request. */
 
+import type { Step } from "../journal.js";
 import { textOfJson } from "../json.js";
 import { ALLOWED } from "../statements/commit.js";
-import type { Step } from "../statements/journal.js";
 import type { Statement } from "../statements/statement.js";
 import type { Identity } from "./exchange.js";
 import type { Recorded } from "./recorded.js";

@@ -1,9 +1,9 @@
 /** The statements of claims. */
 
 import { UnexpectedResultError } from "../errors.js";
-import { textOfId, type MessageId } from "../message-id.js";
+import type { MessageId } from "../message-id.js";
 import type { ClaimOutcome } from "../outcomes.js";
-import { boolean, booleans, nullable, text, time, type Values } from "./columns.js";
+import { boolean, nullable, text, time, type Values } from "./columns.js";
 import { FORBIDDEN } from "./commit.js";
 import { FunctionCall, type Statement } from "./statement.js";
 
@@ -37,16 +37,11 @@ export function claimAndForbidCommit(
 
 /** The same without options. It costs less, and does not return when the message was handled. */
 export function tryClaimAndForbidCommit(id: MessageId, destination: string): Statement<boolean> {
-  return new FunctionCall("idem_try_claim")
-    .id(id)
-    .text(destination)
-    .valueAnd(boolean, FORBIDDEN);
+  return FunctionCall.of("idem_try_claim", id, destination).valueAnd(boolean, FORBIDDEN);
 }
 
 function claimCall(id: MessageId, destination: string, options: ClaimOptions): FunctionCall {
-  return new FunctionCall("idem_claim")
-    .id(id)
-    .text(destination)
+  return FunctionCall.of("idem_claim", id, destination)
     .option("wait", "boolean", options.wait)
     .option("fingerprint", "bytes", options.fingerprint)
     .option("sent_at", "time", options.sentAt);
@@ -64,22 +59,4 @@ function claimOutcome({ outcome, handledAt }: Values<typeof CLAIM>): ClaimOutcom
     default:
       throw new UnexpectedResultError(`a claim returned the outcome ${outcome}`);
   }
-}
-
-export function tryClaim(id: MessageId, destination: string): Statement<boolean> {
-  return new FunctionCall("idem_try_claim").id(id).text(destination).value(boolean);
-}
-
-export function tryClaimBatch(
-  ids: readonly MessageId[],
-  destination: string,
-): Statement<boolean[]> {
-  return new FunctionCall("idem_try_claim_batch")
-    .texts(ids.map(textOfId))
-    .text(destination)
-    .value(booleans);
-}
-
-export function isClaimed(id: MessageId, destination: string): Statement<boolean> {
-  return new FunctionCall("idem_is_claimed").id(id).text(destination).value(boolean);
 }

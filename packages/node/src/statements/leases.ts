@@ -2,13 +2,9 @@
 
 import { textOfEffects, type Effects } from "../effects.js";
 import { UnexpectedResultError } from "../errors.js";
-import type { Letter } from "../letter.js";
 import type { MessageId } from "../message-id.js";
 import type { LeaseOutcome, LeaseToken } from "../outcomes.js";
-import { bytesOf } from "../payload.js";
-import {
-  bigint, integer, milliseconds, nothing, nullable, text, uuids, type Values,
-} from "./columns.js";
+import { bigint, integer, milliseconds, nullable, text, uuids, type Values } from "./columns.js";
 import { ALLOWED } from "./commit.js";
 import { FunctionCall, type Statement } from "./statement.js";
 
@@ -24,7 +20,7 @@ export interface ReleaseOptions {
   readonly final?: boolean | undefined;
 }
 
-const LEASE = {
+export const LEASE = {
   outcome: text("outcome"),
   token: nullable(bigint("token")),
   attempt: nullable(integer("attempt")),
@@ -32,19 +28,7 @@ const LEASE = {
   lastError: nullable(text("last_error")),
 };
 
-export function acquire(
-  id: MessageId,
-  destination: string,
-  options: LeaseOptions,
-): Statement<LeaseOutcome> {
-  return new FunctionCall("idem_acquire")
-    .id(id)
-    .text(destination)
-    .option("lease", "milliseconds", options.leaseMs)
-    .row(LEASE, (row) => leaseOutcome(id, destination, row));
-}
-
-function leaseOutcome(
+export function leaseOutcome(
   id: MessageId,
   destination: string,
   row: Values<typeof LEASE>,
@@ -75,45 +59,12 @@ export const SHORT_LOCK_TIMEOUT: Statement<undefined> = {
   decode: () => undefined,
 };
 
-function withToken(name: string, lease: LeaseToken): FunctionCall {
-  return new FunctionCall(name).id(lease.id).text(lease.destination).bigint(lease.token);
-}
-
-export function extend(lease: LeaseToken, options: LeaseOptions): Statement<undefined> {
-  return withToken("idem_extend", lease)
-    .option("lease", "milliseconds", options.leaseMs)
-    .value(nothing);
-}
-
-export function complete(lease: LeaseToken, effects: Effects): Statement<string[]> {
-  return withToken("idem_complete", lease).jsonText(textOfEffects(effects)).value(uuids);
-}
-
 /**
  * Completes, and allows COMMIT. One statement, so that the message is not completed if the
  * transaction of its work has ended.
  */
 export function completeAndAllowCommit(lease: LeaseToken, effects: Effects): Statement<string[]> {
-  return withToken("idem_complete", lease)
+  return FunctionCall.ofLease("idem_complete", lease)
     .jsonText(textOfEffects(effects))
     .valueAnd(uuids, ALLOWED);
-}
-
-/** Returns the time until the next attempt in milliseconds, or null if there is none. */
-export function release(lease: LeaseToken, options: ReleaseOptions): Statement<number | null> {
-  return withToken("idem_release", lease)
-    .option("error", "text", options.error)
-    .option("final", "boolean", options.final)
-    .value((sql) => nullable(milliseconds(sql)));
-}
-
-export function bury(lease: LeaseToken, letter: Letter): Statement<undefined> {
-  return withToken("idem_bury", lease)
-    .bytes(bytesOf(letter.payload))
-    .text(letter.error)
-    .option("headers", "json", letter.headers)
-    .option("key", "text", letter.key)
-    .option("type", "text", letter.type)
-    .option("content_type", "text", letter.contentType)
-    .value(nothing);
 }

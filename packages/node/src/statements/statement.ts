@@ -8,7 +8,9 @@
 
 import { UnexpectedResultError } from "../errors.js";
 import { textOfId, type MessageId } from "../message-id.js";
-import { textOfJson } from "../json.js";
+import { textOfJson, type JsonObject } from "../json.js";
+import type { LeaseToken } from "../outcomes.js";
+import { isBytes, type Payload } from "../payload.js";
 import type { Column, Columns, Values } from "./columns.js";
 
 /** A value of a parameter. */
@@ -23,6 +25,14 @@ export interface Statement<T> {
   readonly decode: (rows: readonly Row[]) => T;
 }
 
+/** What a message has besides its payload. */
+interface Message {
+  readonly headers?: JsonObject | undefined;
+  readonly key?: string | undefined;
+  readonly type?: string | undefined;
+  readonly contentType?: string | undefined;
+}
+
 /** A call of a function. An argument that is undefined is left out, so that its default applies. */
 export class FunctionCall {
   readonly #name: string;
@@ -31,6 +41,15 @@ export class FunctionCall {
 
   constructor(name: string) {
     this.#name = name;
+  }
+
+  /** Returns the call of a function whose first arguments are a message and its consumer. */
+  static of(name: string, id: MessageId, destination: string): FunctionCall {
+    return new FunctionCall(name).id(id).text(destination);
+  }
+
+  static ofLease(name: string, { id, destination, token }: LeaseToken): FunctionCall {
+    return FunctionCall.of(name, id, destination).bigint(token);
   }
 
   id(value: MessageId): this {
@@ -53,8 +72,8 @@ export class FunctionCall {
     return this.#add("bigint", value.toString());
   }
 
-  json(value: unknown): this {
-    return this.jsonText(textOfJson(value));
+  payload(value: Payload): this {
+    return isBytes(value) ? this.bytes(value) : this.jsonText(textOfJson(value));
   }
 
   jsonText(value: string): this {
@@ -74,6 +93,14 @@ export class FunctionCall {
     if (value === undefined) return this;
     const { sql, encode } = ENCODINGS[type];
     return this.#add(sql, encode(value), `${name} => `);
+  }
+
+  /** Adds what a message has besides its payload. */
+  content(message: Message): this {
+    return this.option("headers", "json", message.headers)
+      .option("key", "text", message.key)
+      .option("type", "text", message.type)
+      .option("content_type", "text", message.contentType);
   }
 
   /** Returns the statement that reads these columns of the function's rows. */

@@ -195,7 +195,7 @@ export async function testLibrary(connect: () => Promise<Library>): Promise<void
 
     test("rejected message is a dead letter", async () => {
       const reject = (id: string | null, letter: RejectedLetter) =>
-        library.transaction((tx) => idem(tx).deadLetters.reject(id, destination, letter));
+        library.transaction((tx) => idem(tx).reject(id, destination, letter));
       const letter = { payload: new Uint8Array([0, 255]), error: "broken", headers: { a: 1 } };
       assert.equal(await reject("d-1", letter), true);
       assert.equal(await reject("d-1", letter), false);

@@ -110,7 +110,7 @@ export const METHODS: Readonly<Record<string, Method>> = {
       ...content,
       source: read.omittable(read.string),
     },
-    (on, v) => on.deadLetters.reject(v.id, v.destination, { ...v, contentType: v.content_type }),
+    (on, v) => on.reject(v.id, v.destination, { ...v, contentType: v.content_type }),
   ),
   idem_receive: method({ ...message, payload: read.json, ...received }, (on, v) =>
     on.inbox.receive({ ...v, deliverAfter: v.deliver_after, contentType: v.content_type }),
