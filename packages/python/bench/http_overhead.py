@@ -33,7 +33,7 @@ from django.test.utils import override_settings
 from django.urls import path
 from measure import UPDATE, Side, compare, prepare
 
-from idem_pg.http import IdempotencyMiddleware, Scope, request_transaction
+from idem_pg.http import IdempotencyMiddleware, Options, Scope, request_transaction
 
 CLAIM = (
     "SELECT CAST(outcome AS text), handled_at{} FROM idem_claim("
@@ -117,7 +117,8 @@ async def handler(scope: Any, receive: Any, send: Any) -> None:
 
 
 def compare_asgi(name: str, by_hand: Any, pool: Any, loop: asyncio.AbstractEventLoop) -> None:
-    middleware = IdempotencyMiddleware(handler, pool, DESTINATION, Scope.single_tenant())
+    options = Options(DESTINATION, Scope.single_tenant())
+    middleware = IdempotencyMiddleware(handler, pool, options)
 
     def calling(app: Any) -> Side:
         return lambda: loop.run_until_complete(request(app))

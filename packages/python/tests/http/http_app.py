@@ -25,6 +25,7 @@ from starlette.routing import Route
 from idem_pg import OnUnknown
 from idem_pg.http import (
     IdempotencyMiddleware,
+    Options,
     Scope,
     asgi,
     keep_writes,
@@ -287,17 +288,15 @@ def build(config: Config, state: State) -> Any:
             app.add_api_route(path, service.handle, methods=METHODS, response_model=None)
     else:
         app = Starlette(routes=[Route(path, service.handle, methods=METHODS) for path in PATHS])
-    options: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
     if config.kept_statuses is not None:
-        options["keep_statuses"] = config.kept_statuses.__contains__
+        kept["keep_statuses"] = config.kept_statuses.__contains__
     if config.kept_headers is not None:
-        options["keep_headers"] = config.kept_headers.__contains__
+        kept["keep_headers"] = config.kept_headers.__contains__
     scope = Scope.single_tenant()
     if config.by_tenant:
         scope = Scope.by(lambda request: request.headers.get("x-tenant"))
-    app.add_middleware(
-        IdempotencyMiddleware,
-        source=state.source,
+    options = Options(
         destination=config.destination,
         scope=scope,
         mode=config.mode,
@@ -306,8 +305,10 @@ def build(config: Config, state: State) -> Any:
         request_limit=config.request_limit,
         response_limit=config.response_limit,
         lease=timedelta(milliseconds=config.lease_ms),
-        running=state.requests,
-        **options,
+        **kept,
+    )
+    app.add_middleware(
+        IdempotencyMiddleware, source=state.source, options=options, running=state.requests
     )
     return PauseBeforeResponse(app)
 

@@ -10,6 +10,7 @@ import threading
 from typing import Any
 
 from idem_pg.http import RunningRequests
+from idem_pg.http.options import Mode
 
 
 @dataclasses.dataclass
@@ -25,7 +26,7 @@ class Config:
     destination: str
     table: str
     driver: str = "asyncpg"
-    mode: str = "transaction"
+    mode: Mode = "transaction"
     framework: str = "starlette"
     by_tenant: bool = False
     required: bool = True

@@ -10,7 +10,7 @@ from conftest import until
 from http_app import build
 from http_fixtures import MODES, Ask, Fixture, Message, ask, call, run, service, start_task
 
-from idem_pg.http import IdempotencyMiddleware, Scope
+from idem_pg.http import IdempotencyMiddleware, Options, Scope
 
 HELD = ask("k").with_header("x-hold")
 
@@ -73,9 +73,8 @@ def test_cancelled_request_does_not_wait_for_a_connection() -> None:
 
 
 def middleware_over(fixture: Fixture, inner: Any) -> IdempotencyMiddleware:
-    return IdempotencyMiddleware(
-        inner, fixture.state.source, fixture.config.destination, Scope.single_tenant()
-    )
+    options = Options(fixture.config.destination, Scope.single_tenant())
+    return IdempotencyMiddleware(inner, fixture.state.source, options)
 
 
 async def has_ended_before_its_request(fixture: Fixture) -> bool:

@@ -3,8 +3,7 @@
     app.add_middleware(
         IdempotencyMiddleware,
         source=pool,
-        destination="shop.place-order",
-        scope=Scope.by(lambda request: request.scope["user"].username),
+        options=Options("shop.place-order", Scope.by(lambda request: request.headers["x-account"])),
     )
 
     @app.post("/orders")
@@ -20,11 +19,8 @@ what differs from that crate.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
-from datetime import timedelta
 from typing import Any
 
-from ..leases import DEFAULT_LEASE
 from ..transactions import async_transactions
 from .application import (
     App,
@@ -40,12 +36,11 @@ from .fingerprint import fingerprint_of
 from .identity import Identity
 from .in_transaction import TransactionAttempt
 from .leased_application import LeasedApplication
-from .options import MEBIBYTE, Mode, Options, all_but_cookies, all_statuses
+from .options import Options
 from .problem import Kind, Problem, log
 from .request_head import RequestHead
 from .responses import response_of_problem
 from .running import RunningRequests
-from .scope import Scope
 
 LeaseAttempt = AsyncLeaseAttempt[Response]
 
@@ -54,46 +49,21 @@ class IdempotencyMiddleware:
     """Makes each request with an `Idempotency-Key` take effect once. See docs/http.md.
 
     `source` opens transactions: see `async_transactions`. A source that is a function must commit
-    at the end of its block. With mode "transaction" the handler works in the transaction that
-    claims the request and records the response. With mode "lease" the request is leased, for work
-    that cannot share a transaction; `lease` is the duration, and `running` counts the requests that
-    are being processed.
+    at the end of its block. `running` counts the leased requests that are being processed.
     """
 
     def __init__(
         self,
         app: App,
         source: Any,
-        destination: str,
-        scope: Scope,
+        options: Options,
         *,
-        mode: Mode = "transaction",
-        methods: Collection[str] = ("POST", "PATCH"),
-        required: bool = True,
-        request_limit: int = MEBIBYTE,
-        response_limit: int = MEBIBYTE,
-        keep_statuses: Callable[[int], bool] = all_statuses,
-        keep_headers: Callable[[str], bool] = all_but_cookies,
-        retry_after: timedelta = timedelta(seconds=1),
-        lease: timedelta = DEFAULT_LEASE,
         running: RunningRequests | None = None,
     ) -> None:
         self.app = app
         self.running = running or RunningRequests()
         self._open = async_transactions(source)
-        self._options = Options(
-            destination=destination,
-            scope=scope,
-            mode=mode,
-            methods=methods,
-            required=required,
-            request_limit=request_limit,
-            response_limit=response_limit,
-            keep_statuses=keep_statuses,
-            keep_headers=keep_headers,
-            retry_after=retry_after,
-            lease=lease,
-        )
+        self._options = options
 
     async def __call__(self, scope: HttpScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

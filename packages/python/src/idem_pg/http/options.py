@@ -36,6 +36,8 @@ class Options:
     destination: str
     scope: Scope
     mode: Mode = "transaction"
+    """With "transaction" the handler works in the transaction that claims the request and records
+    the response. With "lease" the request is leased, for work that cannot share a transaction."""
     methods: Collection[str] = ("POST", "PATCH")
     required: bool = True
     request_limit: int = MEBIBYTE
@@ -47,6 +49,7 @@ class Options:
     """Gets the name of the header in lower case."""
     retry_after: timedelta = timedelta(seconds=1)
     lease: timedelta = DEFAULT_LEASE
+    """The duration of a lease."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.scope, Scope):
