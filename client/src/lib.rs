@@ -29,8 +29,6 @@ pub mod relay;
 mod row;
 pub mod span;
 pub mod sql;
-#[cfg(feature = "test-util")]
-pub mod test_util;
 
 pub use begin::{ClaimedTransaction, begin_and_claim};
 pub use claim::{

@@ -18,11 +18,9 @@ use idem_client::{
     Claim, ClaimOptions, Destination, Effect, Error, Executor, MessageId, Row, claim, effects,
     is_claimed,
     lease::{Lease, acquire},
-    send,
-    test_util::CrashProxy,
-    try_claim, try_claim_batch, try_record,
+    send, try_claim, try_claim_batch, try_record,
 };
-use idem_testkit::Database;
+use idem_testkit::{Database, proxy::Proxy};
 use serde_json::json;
 use tokio_postgres::{
     Client, NoTls,
@@ -225,29 +223,26 @@ async fn sent_message_is_rolled_back_with_its_transaction() {
 /// Invariant: the first poll of a call sends its statement, so two calls share a round trip.
 #[tokio::test]
 async fn two_calls_share_a_round_trip() {
-    async fn round_trips(proxy: &CrashProxy, executor: &impl Executor) -> usize {
+    async fn round_trips(proxy: &Proxy, executor: &impl Executor) -> usize {
         let (id, to) = (new_id(), destination());
-        let before = proxy.round_trips();
+        let before = proxy.turns();
         let (first, second) =
             join(is_claimed(executor, &id, &to), effects(executor, &id, &to)).await;
         assert!(!first.unwrap());
         assert_eq!(second.unwrap(), []);
-        proxy.round_trips() - before
+        proxy.turns() - before
     }
 
     let database = Database::create();
-    let config = database.direct_url().parse().unwrap();
-    let proxy = CrashProxy::start(&config).await.unwrap();
-    let client = proxy.connect().await.unwrap();
+    let proxy = Proxy::to(&database).await;
+    let client = proxy.client().await;
     // The first statement looks up the types of the columns.
     round_trips(&proxy, &client).await;
     assert_eq!(round_trips(&proxy, &client).await, 1);
     assert_eq!(round_trips(&proxy, &Counted::new(&client)).await, 1);
     assert_eq!(round_trips(&proxy, &Box::new(client)).await, 1);
 
-    let manager = deadpool_postgres::Manager::new(proxy.config(), NoTls);
-    let pool = deadpool_postgres::Pool::builder(manager).build().unwrap();
-    let pooled = pool.get().await.unwrap();
+    let pooled = proxy.pool(1).get().await.unwrap();
     round_trips(&proxy, &pooled).await;
     assert_eq!(round_trips(&proxy, &pooled).await, 1);
 }

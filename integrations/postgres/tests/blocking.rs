@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use idem_client::lease::{Lease, acquire};
-use idem_client::test_util::{Crash, CrashProxy};
 use idem_client::{
     Claim, ClaimOptions, Destination, Effect, Error, ErrorKind, Executor, MessageId, claim,
     effects, try_claim,
 };
 use idem_postgres::{PostgresConnection, PostgresTransaction, commit, wait};
 use idem_testkit::Database;
+use idem_testkit::proxy::{Cut, Proxy};
 use postgres::{Client, Config, NoTls};
 use serde_json::json;
 use tokio::runtime::Runtime;
@@ -224,14 +224,13 @@ fn commit_fails_without_an_open_transaction() {
 #[test]
 fn lost_reply_to_commit_is_ambiguous() {
     let database = Database::create();
-    let server = database.direct_url().parse().unwrap();
     let mut observer = connect(&database.url());
     // The proxy needs a runtime. The driver must be used outside of it.
     let runtime = Runtime::new().unwrap();
-    for (crash, is_committed) in [(Crash::BeforeCommit, false), (Crash::AfterCommit, true)] {
-        let id = id(&format!("{crash:?}"));
-        let proxy = runtime.block_on(CrashProxy::start(&server)).unwrap();
-        let mut client = connect(&proxy.connection_string());
+    for (cut, is_committed) in [(Cut::BeforeCommit, false), (Cut::AfterCommit, true)] {
+        let id = id(&format!("{cut:?}"));
+        let proxy = runtime.block_on(Proxy::to(&database));
+        let mut client = connect(proxy.url());
         let mut tx = client.transaction().unwrap();
         let idem = PostgresTransaction::new(&mut tx);
         assert!(
@@ -239,9 +238,9 @@ fn lost_reply_to_commit_is_ambiguous() {
                 .unwrap()
                 .is_new()
         );
-        proxy.crash_once(crash);
+        proxy.cut_once(cut);
         let error = commit(tx).unwrap_err();
-        assert_eq!(proxy.crashes(), 1);
+        assert!(proxy.was_cut());
         assert_eq!(error.kind(), ErrorKind::AmbiguousCommit, "{error:?}");
         assert_eq!(is_claimed(&mut observer, &id), is_committed);
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_client::redacted::causes;
-use idem_client::test_util::{Crash, CrashProxy};
 use idem_client::{Error, ErrorKind, Executor, admin, inbox, try_claim};
 use idem_sqlx::{SqlxConnection, SqlxTransaction, commit, driver_error_in, translated};
+use idem_testkit::proxy::{Cut, Proxy};
 
 use tokio_postgres::types::Json;
 
@@ -128,16 +128,15 @@ async fn session_that_ends_during_a_claim_is_lost() {
 #[tokio::test]
 async fn lost_reply_to_commit_is_ambiguous() {
     let fixture = Fixture::new().await;
-    let server = fixture.database.direct_url().parse().unwrap();
-    for (crash, is_committed) in [(Crash::BeforeCommit, false), (Crash::AfterCommit, true)] {
-        let id = id(&format!("{crash:?}"));
-        let proxy = CrashProxy::start(&server).await.unwrap();
+    for (cut, is_committed) in [(Cut::BeforeCommit, false), (Cut::AfterCommit, true)] {
+        let id = id(&format!("{cut:?}"));
+        let proxy = Proxy::to(&fixture.database).await;
         let pool = pool(&proxy.config()).await;
         let mut tx = pool.begin().await.unwrap();
         assert!(claims(&mut tx, &id).await.unwrap());
-        proxy.crash_once(crash);
+        proxy.cut_once(cut);
         let error = commit(tx).await.unwrap_err();
-        assert_eq!(proxy.crashes(), 1);
+        assert!(proxy.was_cut());
         assert_eq!(error.kind(), ErrorKind::AmbiguousCommit, "{error:?}");
         assert_eq!(fixture.is_claimed(&id).await, is_committed);
     }

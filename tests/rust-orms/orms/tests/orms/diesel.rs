@@ -5,11 +5,11 @@ use diesel::prelude::*;
 use diesel::result::Error as DieselError;
 use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
 use futures_util::FutureExt;
-use idem_client::test_util::{Crash, CrashProxy};
 use idem_client::{Claim, ClaimOptions, Error, ErrorKind, admin, claim, try_claim};
 use idem_rust_orms::consumers::diesel::{handle, pay, payment};
 use idem_rust_orms::consumers::{Faults, Message, Point};
 use idem_rust_orms::idem_diesel::{DieselConnection, DieselTransaction, translated};
+use idem_testkit::proxy::{Cut, Proxy};
 
 use crate::fixtures::{self, Fixture, facts, id, payments};
 use crate::rules;
@@ -339,20 +339,18 @@ async fn cancelled_handler_is_not_followed_by_a_lost_message() {
 #[tokio::test]
 async fn lost_reply_to_commit_is_an_error() {
     let fixture = Fixture::new().await;
-    let server = fixture.database.config();
-    for (crash, is_committed) in [(Crash::BeforeCommit, false), (Crash::AfterCommit, true)] {
-        let name = format!("{crash:?}");
+    for (cut, is_committed) in [(Cut::BeforeCommit, false), (Cut::AfterCommit, true)] {
+        let name = format!("{cut:?}");
         let message = fixtures::payment(&name);
-        let proxy = CrashProxy::start(&server).await.unwrap();
-        let url = proxy.connection_string();
-        let mut conn = AsyncPgConnection::establish(&url).await.unwrap();
-        proxy.crash_once(crash);
+        let proxy = Proxy::to(&fixture.database).await;
+        let mut conn = AsyncPgConnection::establish(proxy.url()).await.unwrap();
+        proxy.cut_once(cut);
         let error = handle(&mut conn, &message, Faults::default())
             .await
             .unwrap_err();
         let error = translated(error.downcast::<DieselError>().unwrap());
         assert_eq!(error.kind(), ErrorKind::ConnectionLost, "{error:?}");
-        assert_eq!(proxy.crashes(), 1);
+        assert!(proxy.was_cut());
         assert_eq!(fixture.is_claimed(&id(&name)).await, is_committed);
         let mut conn = fixture.diesel().await;
         handle(&mut conn, &message, Faults::default())

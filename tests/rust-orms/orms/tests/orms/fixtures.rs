@@ -1,38 +1,38 @@
 //! A database for one test, and a connection that sees what is committed.
 
-use std::env;
-
 use diesel_async::{AsyncConnection, AsyncPgConnection};
-use idem_client::test_util::TestDatabase;
 use idem_client::tokio_postgres::config::Host;
 use idem_client::tokio_postgres::{Client, Config};
 use idem_client::{Destination, Effect, MessageId, RecordedEffect, effects};
 use idem_rust_orms::consumers::{Message, TABLES};
-use sea_orm::{ConnectOptions, Database, DatabaseConnection};
+use idem_testkit::Database;
+use sea_orm::{ConnectOptions, DatabaseConnection};
 use serde_json::json;
 
 pub struct Fixture {
-    pub database: TestDatabase,
+    pub database: Database,
     pub observer: Client,
 }
 
 impl Fixture {
     pub async fn new() -> Self {
-        let setting = |name: &str| env::var(name).unwrap_or_else(|_| panic!("{name} is not set"));
-        let (host, user, port) = (setting("PGHOST"), setting("PGUSER"), setting("PGPORT"));
-        let server = format!("host={host} user={user} port={port} dbname=postgres");
-        let database = TestDatabase::create(&server).await.unwrap();
-        let observer = database.connect().await.unwrap();
+        let database = Database::with_idem("orms").await.unwrap();
+        let observer = database.client().await;
         observer.batch_execute(TABLES).await.unwrap();
         Self { database, observer }
     }
 
+    /// Returns the settings of a connection to the database.
+    pub fn config(&self) -> Config {
+        self.database.direct_url().parse().unwrap()
+    }
+
     pub async fn seaorm(&self) -> DatabaseConnection {
-        seaorm(&self.database.config()).await
+        seaorm(&self.config()).await
     }
 
     pub async fn diesel(&self) -> AsyncPgConnection {
-        let url = self.database.connection_string();
+        let url = self.database.direct_url();
         AsyncPgConnection::establish(&url).await.unwrap()
     }
 
@@ -76,7 +76,7 @@ impl Fixture {
 pub async fn seaorm(config: &Config) -> DatabaseConnection {
     let mut options = ConnectOptions::new(url(config));
     options.max_connections(2);
-    Database::connect(options).await.unwrap()
+    sea_orm::Database::connect(options).await.unwrap()
 }
 
 /// Returns the URL for SeaORM.

@@ -13,8 +13,8 @@ const ORMS: [&str; 2] = ["seaorm", "diesel"];
 fn consumer(fixture: &Fixture, orm: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_idem-rust-orms"));
     let url = match orm {
-        "seaorm" => url(&fixture.database.config()),
-        _ => fixture.database.connection_string(),
+        "seaorm" => url(&fixture.config()),
+        _ => fixture.database.direct_url(),
     };
     command.arg(orm).arg(url).args(arguments);
     command.stdout(Stdio::piped()).kill_on_drop(true);

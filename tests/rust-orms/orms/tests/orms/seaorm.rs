@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use idem_client::test_util::{Crash, CrashProxy};
 use idem_client::tokio_postgres::types::Type;
 use idem_client::{Claim, ClaimOptions, Error, ErrorKind, Executor, admin, claim, try_claim};
 use idem_rust_orms::consumers::seaorm::{handle, pay, payment};
 use idem_rust_orms::consumers::{Faults, Message, Point};
 use idem_rust_orms::idem_seaorm::{SeaOrm, check, commit, translated};
+use idem_testkit::proxy::{Cut, Proxy};
 use sea_orm::{ActiveModelTrait, ActiveValue::Set, ConnectionTrait, DatabaseTransaction, DbErr};
 use sea_orm::{ConnectOptions, Database, TransactionError, TransactionTrait};
 
@@ -112,7 +112,7 @@ async fn error_has_its_sqlstate() {
 #[tokio::test]
 async fn exhausted_pool_is_retryable() {
     let fixture = Fixture::new().await;
-    let mut options = ConnectOptions::new(fixtures::url(&fixture.database.config()));
+    let mut options = ConnectOptions::new(fixtures::url(&fixture.config()));
     options.max_connections(1);
     options.acquire_timeout(Duration::from_millis(100));
     let db = Database::connect(options).await.unwrap();
@@ -280,10 +280,9 @@ async fn cancelled_handler_rolls_back() {
 #[tokio::test]
 async fn lost_reply_to_commit_is_ambiguous() {
     let fixture = Fixture::new().await;
-    let server = fixture.database.config();
-    for (crash, is_committed) in [(Crash::BeforeCommit, false), (Crash::AfterCommit, true)] {
-        let m = id(&format!("{crash:?}"));
-        let proxy = CrashProxy::start(&server).await.unwrap();
+    for (cut, is_committed) in [(Cut::BeforeCommit, false), (Cut::AfterCommit, true)] {
+        let m = id(&format!("{cut:?}"));
+        let proxy = Proxy::to(&fixture.database).await;
         let db = fixtures::seaorm(&proxy.config()).await;
         let tx = db.begin().await.unwrap();
         assert!(
@@ -292,12 +291,12 @@ async fn lost_reply_to_commit_is_ambiguous() {
                 .unwrap()
                 .is_new()
         );
-        proxy.crash_once(crash);
+        proxy.cut_once(cut);
         let error = commit(tx).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AmbiguousCommit, "{error:?}");
         assert_eq!(fixture.is_claimed(&m).await, is_committed);
 
-        proxy.crash_once(crash);
+        proxy.cut_once(cut);
         let ended = db.transaction::<_, (), Error>(|tx| {
             Box::pin(async move {
                 tx.execute_unprepared("INSERT INTO queue VALUES (gen_random_uuid()::text, 7, 5)")
