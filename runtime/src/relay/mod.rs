@@ -7,7 +7,6 @@ mod erased;
 mod errors;
 mod hand_over;
 mod key_order;
-mod local;
 mod outages;
 mod partition;
 mod publisher;
@@ -22,7 +21,6 @@ mod topics;
 mod waiting;
 
 pub use hand_over::HandOver;
-pub use local::Local;
 pub use publisher::{PublishError, Publisher};
 pub use runtime::Relay;
 pub use status::{RelayStatus, RelaySummary, UnavailableTopic};

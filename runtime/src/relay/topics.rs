@@ -10,13 +10,13 @@ use super::{PublishError, Publisher, erased::ErasedPublisher};
 ///
 /// ```
 /// # fn route(
-/// #     local: impl idem_runtime::Publisher, rabbit: impl idem_runtime::Publisher,
+/// #     audit: impl idem_runtime::Publisher, rabbit: impl idem_runtime::Publisher,
 /// #     nats: impl idem_runtime::Publisher,
 /// # ) {
 /// use idem_runtime::relay::Topics;
 ///
 /// let topics = Topics::new()
-///     .topic("range.board", local)
+///     .topic("orders.audit", audit)
 ///     .prefix("orders.", rabbit)
 ///     .otherwise(nats);
 /// # let _ = topics;

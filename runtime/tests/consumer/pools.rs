@@ -11,14 +11,15 @@ use std::{
 use deadpool_postgres::{Manager, Pool};
 use idem_client::{Effect, relay::create_relay};
 use idem_runtime::{
-    Consumer, Error, Idem, Message, Policies, Processed, Relay, Services, Tx, policy::Policy,
-    relay::Local,
+    Consumer, Error, Idem, Message, OutgoingMessage, Policies, Processed, PublishError, Publisher,
+    Relay, Tx, policy::Policy,
 };
 use idem_testkit::broker::Broker;
-use tokio::sync::oneshot;
+use tokio::try_join;
 use tokio_postgres::NoTls;
+use tokio_util::sync::CancellationToken;
 
-use crate::fixtures::{DEADLINE, Fixture, in_time, message, note, noting, until};
+use crate::fixtures::{DEADLINE, Fixture, in_time, message, noting, until};
 
 /// The lease time of a message. Each handler runs longer than this.
 const LEASE: Duration = Duration::from_secs(2);
@@ -33,6 +34,49 @@ fn counting() -> Idem {
     Idem::builder().policies(policies).build().unwrap()
 }
 
+/// A publisher that processes each effect with a connection of the pool.
+struct Board(Pool);
+
+impl Publisher for Board {
+    async fn publish(&self, effect: &OutgoingMessage) -> Result<(), PublishError> {
+        let processed = Idem::new()
+            .process(
+                &self.0,
+                &message(effect.message_id.to_string(), ""),
+                noting(),
+            )
+            .await;
+        let unavailable = |error: Error| PublishError::Unavailable(error.into());
+        processed.map(drop).map_err(unavailable)
+    }
+}
+
+/// Runs a consumer and a relay in one task until the relay has published `effects` effects.
+async fn run_until_published(
+    fixture: &Fixture,
+    effects: usize,
+    consumer: Consumer<Broker>,
+    relay: Relay<Board>,
+) {
+    let stop = CancellationToken::new();
+    let published = async {
+        until("all effects are published", async || {
+            fixture.done().await.len() == effects
+        })
+        .await;
+        stop.cancel();
+        Ok(())
+    };
+    let running = async {
+        try_join!(
+            consumer.run(stop.cancelled()),
+            relay.run(stop.cancelled()),
+            published
+        )
+    };
+    in_time(running).await.unwrap();
+}
+
 fn pool_of(fixture: &Fixture, connections: usize) -> Pool {
     let manager = Manager::new(fixture.database.url().parse().unwrap(), NoTls);
     Pool::builder(manager)
@@ -41,7 +85,7 @@ fn pool_of(fixture: &Fixture, connections: usize) -> Pool {
         .unwrap()
 }
 
-/// Leases of running handlers are renewed and a relay with four partitions hands over the effects,
+/// Leases of running handlers are renewed and a relay with four partitions publishes the effects,
 /// although more handlers wait for a connection than the pool has connections.
 #[tokio::test(flavor = "multi_thread")]
 async fn handlers_lease_renewal_and_relay_share_a_pool_of_two() {
@@ -67,23 +111,10 @@ async fn handlers_lease_renewal_and_relay_share_a_pool_of_two() {
         .idem(counting())
         .handle("pools", handler)
         .concurrency(6);
-    let board = |tx: Tx, message: Message| async move {
-        note(&tx, &message).await?;
-        Ok(vec![])
-    };
-    let local = Local::new(pool.clone(), Idem::new()).handle("board", board);
-    let relay = Relay::new(pool.clone(), local).name("local").lease(LEASE);
-    let (stop, stopped) = oneshot::channel::<()>();
-    let services = Services::new().consumer(consumer).relay(relay);
-    let running = tokio::spawn(services.run(async {
-        let _ = stopped.await;
-    }));
-    until("all effects are handed over", async || {
-        fixture.done().await.len() == MESSAGES
-    })
-    .await;
-    stop.send(()).unwrap();
-    in_time(running).await.unwrap().unwrap();
+    let relay = Relay::new(pool.clone(), Board(pool))
+        .name("local")
+        .lease(LEASE);
+    run_until_published(&fixture, MESSAGES, consumer, relay).await;
     assert_eq!(broker.told().acknowledged.len(), MESSAGES);
     assert_eq!(
         runs.load(SeqCst),
@@ -133,20 +164,8 @@ async fn handlers_and_relay_share_a_pool_of_one() {
     let consumer = Consumer::new(pool.clone(), broker.clone())
         .handle("pools", handler)
         .concurrency(6);
-    let local = Local::new(pool.clone(), Idem::new()).handle("board", noting());
-    let (stop, stopped) = oneshot::channel::<()>();
-    let services = Services::new()
-        .consumer(consumer)
-        .relay(Relay::new(pool.clone(), local));
-    let running = tokio::spawn(services.run(async {
-        let _ = stopped.await;
-    }));
-    until("all effects are handed over", async || {
-        fixture.done().await.len() == MESSAGES
-    })
-    .await;
-    stop.send(()).unwrap();
-    in_time(running).await.unwrap().unwrap();
+    let relay = Relay::new(pool.clone(), Board(pool));
+    run_until_published(&fixture, MESSAGES, consumer, relay).await;
 }
 
 /// Another task keeps the only connection of a pool without time limits. A wait for a connection of

@@ -6,7 +6,6 @@ mod conflicts;
 mod environment;
 mod faults;
 mod fixtures;
-mod local;
 mod order;
 mod preflight;
 mod probes;
