@@ -23,7 +23,6 @@ pub mod policy;
 mod pool;
 pub mod process;
 pub mod relay;
-mod services;
 mod settlement;
 mod short_transaction;
 mod stored;
@@ -42,7 +41,6 @@ pub use policy::Policies;
 pub use pool::PoolConfig;
 pub use process::{Idem, Processed, Tx};
 pub use relay::{PublishError, Publisher, Relay};
-pub use services::Services;
 pub use settlement::Settlement;
 pub use telemetry::describe_metrics;
 

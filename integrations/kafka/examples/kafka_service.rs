@@ -11,7 +11,7 @@ use std::{env, error::Error};
 
 use idem_client::Effect;
 use idem_kafka::{DeadLetter, KafkaConfig, KafkaPublisher, KafkaSource, KafkaSubscription};
-use idem_runtime::{Consumer, Handled, Message, PoolConfig, Relay, Services, Tx, terminated};
+use idem_runtime::{Consumer, Handled, Message, PoolConfig, Relay, Tx, terminated};
 use serde::{Deserialize, Serialize};
 
 #[derive(Deserialize, Serialize)]
@@ -65,11 +65,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         .handle("billing.book", book)
         .concurrency(8);
     let relay = Relay::new(relay_pool, KafkaPublisher::new(&kafka)?);
-    Services::new()
-        .consumer(consumer)
-        .relay(relay)
-        .run(terminated())
-        .await?;
+    tokio::try_join!(consumer.run(terminated()), relay.run(terminated()))?;
     println!("stopped");
     Ok(())
 }

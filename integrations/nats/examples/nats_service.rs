@@ -18,7 +18,7 @@ use async_nats::{
 };
 use idem_client::Effect;
 use idem_nats::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription};
-use idem_runtime::{Consumer, Handled, Message, PoolConfig, Relay, Services, Tx, terminated};
+use idem_runtime::{Consumer, Handled, Message, PoolConfig, Relay, Tx, terminated};
 use serde::{Deserialize, Serialize};
 
 #[derive(Deserialize, Serialize)]
@@ -78,11 +78,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .handle("billing.book", book)
         .concurrency(8);
     let relay = Relay::new(relay_pool, NatsPublisher::new(config));
-    Services::new()
-        .consumer(consumer)
-        .relay(relay)
-        .run(terminated())
-        .await?;
+    tokio::try_join!(consumer.run(terminated()), relay.run(terminated()))?;
     println!("stopped");
     Ok(())
 }

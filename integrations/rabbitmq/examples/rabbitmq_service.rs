@@ -10,7 +10,7 @@ use std::env;
 
 use idem_client::Effect;
 use idem_rabbitmq::{RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription};
-use idem_runtime::{Consumer, Handled, Message, PoolConfig, Relay, Services, Tx, terminated};
+use idem_runtime::{Consumer, Handled, Message, PoolConfig, Relay, Tx, terminated};
 use serde::{Deserialize, Serialize};
 
 #[derive(Deserialize, Serialize)]
@@ -69,11 +69,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .handle("billing.book", book)
         .concurrency(8);
     let relay = Relay::new(relay_pool, RabbitMqPublisher::new(config));
-    Services::new()
-        .consumer(consumer)
-        .relay(relay)
-        .run(terminated())
-        .await?;
+    tokio::try_join!(consumer.run(terminated()), relay.run(terminated()))?;
     println!("stopped");
     Ok(())
 }

@@ -12,5 +12,4 @@ mod probes;
 mod processes;
 mod recreated;
 mod schema;
-mod services;
 mod waits;
