@@ -6,7 +6,7 @@ use std::{cmp::Reverse, str::FromStr, time::Duration};
 use tokio_postgres::{Client, types::Type};
 use tracing::Instrument;
 
-use crate::{Destination, Error, Executor, MessageId, Row, span};
+use crate::{Destination, Error, Executor, MessageId, Row, executor::value, span};
 
 /// Forgets the claim of a message and its external calls, so that the message can be processed
 /// again.
@@ -21,14 +21,10 @@ pub async fn forget(
     id: &MessageId,
     destination: &Destination,
 ) -> Result<bool, Error> {
-    let row = executor
-        .fetch_one(
-            "SELECT idem_forget($1, $2)",
-            &[id.parameter(), destination.parameter()],
-        )
+    let sql = "SELECT idem_forget($1, $2)";
+    value(executor, sql, &[id.parameter(), destination.parameter()])
         .instrument(span::of_message("forget", id, destination))
-        .await?;
-    row.try_get(0)
+        .await
 }
 
 /// Writes the recorded effects of a message to the outbox again, with the same message ids. Returns
@@ -38,14 +34,10 @@ pub async fn replay_effects(
     id: &MessageId,
     destination: &Destination,
 ) -> Result<i32, Error> {
-    let row = executor
-        .fetch_one(
-            "SELECT idem_replay_effects($1, $2)",
-            &[id.parameter(), destination.parameter()],
-        )
+    let sql = "SELECT idem_replay_effects($1, $2)";
+    value(executor, sql, &[id.parameter(), destination.parameter()])
         .instrument(span::of_message("replay_effects", id, destination))
-        .await?;
-    row.try_get(0)
+        .await
 }
 
 /// Sets the retention of a destination: its claims are found for at least this long.
@@ -165,8 +157,7 @@ pub async fn remove_destination(
     destination: &Destination,
 ) -> Result<bool, Error> {
     let sql = "SELECT idem_remove_destination($1)";
-    let row = executor.fetch_one(sql, &[destination.parameter()]).await?;
-    row.try_get(0)
+    value(executor, sql, &[destination.parameter()]).await
 }
 
 /// Ends the restore of a dump, when `pg_restore` has ended without an error. A restore in one

@@ -11,8 +11,8 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::{
-    Destination, Error, Executor, MessageId, Row, escape, lease::DeadLetterContent,
-    redacted::Length, span,
+    Destination, Error, Executor, MessageId, Row, escape, executor::value,
+    lease::DeadLetterContent, redacted::Length, span,
 };
 
 /// A message that has used up its attempts, or that failed with a terminal error.
@@ -128,22 +128,21 @@ pub async fn reject(
         id.map_or((&none as _, Type::TEXT), MessageId::parameter),
         escape::without_zero_bytes(error),
     );
-    let row = executor
-        .fetch_one(
-            "SELECT idem_reject($1, $2, $3, $4, $5, $6, $7, $8)",
-            &[
-                id,
-                destination.parameter(),
-                (&payload, Type::BYTEA),
-                (&error, Type::TEXT),
-                (&with.headers, Type::JSONB),
-                (&with.key, Type::TEXT),
-                (&with.message_type, Type::TEXT),
-                (&with.content_type, Type::TEXT),
-            ],
-        )
-        .await?;
-    row.try_get(0)
+    value(
+        executor,
+        "SELECT idem_reject($1, $2, $3, $4, $5, $6, $7, $8)",
+        &[
+            id,
+            destination.parameter(),
+            (&payload, Type::BYTEA),
+            (&error, Type::TEXT),
+            (&with.headers, Type::JSONB),
+            (&with.key, Type::TEXT),
+            (&with.message_type, Type::TEXT),
+            (&with.content_type, Type::TEXT),
+        ],
+    )
+    .await
 }
 
 /// Returns at most `max_messages` dead letters of a destination, the oldest first.
@@ -180,14 +179,10 @@ pub async fn requeue(
     id: &MessageId,
     destination: &Destination,
 ) -> Result<bool, Error> {
-    let row = executor
-        .fetch_one(
-            "SELECT idem_requeue($1, $2)",
-            &[id.parameter(), destination.parameter()],
-        )
+    let sql = "SELECT idem_requeue($1, $2)";
+    value(executor, sql, &[id.parameter(), destination.parameter()])
         .instrument(span::of_message("requeue", id, destination))
-        .await?;
-    row.try_get(0)
+        .await
 }
 
 /// Requeues at most `max_messages` dead letters of a destination, the oldest first.
@@ -199,14 +194,12 @@ pub async fn requeue_all(
     error_like: &str,
     max_messages: i32,
 ) -> Result<i32, Error> {
-    all(
-        executor,
-        "SELECT idem_requeue_all($1, $2, $3)",
-        destination,
-        error_like,
-        max_messages,
-    )
-    .await
+    let parameters = [
+        destination.parameter(),
+        (&error_like, Type::TEXT),
+        (&max_messages, Type::INT4),
+    ];
+    value(executor, "SELECT idem_requeue_all($1, $2, $3)", &parameters).await
 }
 
 /// Discards a dead letter.
@@ -218,14 +211,10 @@ pub async fn discard(
     id: &MessageId,
     destination: &Destination,
 ) -> Result<bool, Error> {
-    let row = executor
-        .fetch_one(
-            "SELECT idem_discard($1, $2)",
-            &[id.parameter(), destination.parameter()],
-        )
+    let sql = "SELECT idem_discard($1, $2)";
+    value(executor, sql, &[id.parameter(), destination.parameter()])
         .instrument(span::of_message("discard", id, destination))
-        .await?;
-    row.try_get(0)
+        .await
 }
 
 /// Discards at most `max_messages` dead letters of a destination, the oldest first.
@@ -237,14 +226,12 @@ pub async fn discard_all(
     error_like: &str,
     max_messages: i32,
 ) -> Result<i32, Error> {
-    all(
-        executor,
-        "SELECT idem_discard_all($1, $2, $3)",
-        destination,
-        error_like,
-        max_messages,
-    )
-    .await
+    let parameters = [
+        destination.parameter(),
+        (&error_like, Type::TEXT),
+        (&max_messages, Type::INT4),
+    ];
+    value(executor, "SELECT idem_discard_all($1, $2, $3)", &parameters).await
 }
 
 /// Sends a dead letter to a topic, as an effect of its message: back to a broker, or to another
@@ -266,11 +253,9 @@ pub async fn forward(
         destination.parameter(),
         (&topic as _, Type::TEXT),
     ];
-    let row = executor
-        .fetch_one("SELECT idem_forward($1, $2, $3)", &parameters)
+    value(executor, "SELECT idem_forward($1, $2, $3)", &parameters)
         .instrument(span::of_message("forward", id, destination))
-        .await?;
-    row.try_get(0)
+        .await
 }
 
 /// Sends at most `max_messages` dead letters of a destination to a topic, the oldest first.
@@ -290,23 +275,6 @@ pub async fn forward_all(
         (&error_like, Type::TEXT),
         (&max_messages, Type::INT4),
     ];
-    let row = executor
-        .fetch_one("SELECT idem_forward_all($1, $2, $3, $4)", &parameters)
-        .await?;
-    row.try_get(0)
-}
-
-async fn all(
-    executor: &impl Executor,
-    sql: &str,
-    destination: &Destination,
-    error_like: &str,
-    max_messages: i32,
-) -> Result<i32, Error> {
-    let parameters = [
-        destination.parameter(),
-        (&error_like, Type::TEXT),
-        (&max_messages, Type::INT4),
-    ];
-    executor.fetch_one(sql, &parameters).await?.try_get(0)
+    let sql = "SELECT idem_forward_all($1, $2, $3, $4)";
+    value(executor, sql, &parameters).await
 }

@@ -5,7 +5,7 @@ use std::{future::Future, sync::Arc};
 use futures_util::future::BoxFuture;
 use tokio_postgres::{
     Client, Transaction,
-    types::{ToSql, Type},
+    types::{FromSqlOwned, ToSql, Type},
 };
 
 use crate::{Error, Row};
@@ -88,6 +88,15 @@ pub trait Executor: Sync {
             }
         }
     }
+}
+
+/// Executes one statement and returns the only value of its only row.
+pub(crate) async fn value<T: FromSqlOwned>(
+    executor: &impl Executor,
+    sql: &str,
+    parameters: &[(&(dyn ToSql + Sync), Type)],
+) -> Result<T, Error> {
+    executor.fetch_one(sql, parameters).await?.try_get(0)
 }
 
 /// An [`Executor`] that is one open transaction. Claims take it.

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio_postgres::types::Type;
 use tracing::Instrument;
 
-use crate::{Destination, Error, Executor, MessageId, span};
+use crate::{Destination, Error, Executor, MessageId, executor::value, span};
 
 pub use inbox_message::InboxMessage;
 pub use received::Received;
@@ -30,24 +30,23 @@ pub async fn receive(
     destination: &Destination,
     letter: &InboxMessage,
 ) -> Result<bool, Error> {
-    let row = executor
-        .fetch_one(
-            "SELECT idem_receive_bytes($1, $2, $3, headers => $4, key => $5, deliver_after => $6, \
+    value(
+        executor,
+        "SELECT idem_receive_bytes($1, $2, $3, headers => $4, key => $5, deliver_after => $6, \
              type => $7, content_type => $8)",
-            &[
-                id.parameter(),
-                destination.parameter(),
-                (&&*letter.payload, Type::BYTEA),
-                (&letter.headers_value(), Type::JSONB),
-                (&letter.key, Type::TEXT),
-                (&letter.deliver_after, Type::TIMESTAMPTZ),
-                (&letter.message_type, Type::TEXT),
-                (&letter.content_type, Type::TEXT),
-            ],
-        )
-        .instrument(span::of_message("receive", id, destination))
-        .await?;
-    row.try_get(0)
+        &[
+            id.parameter(),
+            destination.parameter(),
+            (&&*letter.payload, Type::BYTEA),
+            (&letter.headers_value(), Type::JSONB),
+            (&letter.key, Type::TEXT),
+            (&letter.deliver_after, Type::TIMESTAMPTZ),
+            (&letter.message_type, Type::TEXT),
+            (&letter.content_type, Type::TEXT),
+        ],
+    )
+    .instrument(span::of_message("receive", id, destination))
+    .await
 }
 
 /// Stores several messages in one statement: all of them or none. Returns one result for each
@@ -150,11 +149,10 @@ pub async fn next_wait(
     timeout: Duration,
 ) -> Result<bool, Error> {
     let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
-    let row = executor
-        .fetch_one(
-            "SELECT idem_next_wait($1, $2)",
-            &[destination.parameter(), (&timeout_ms, Type::INT4)],
-        )
-        .await?;
-    row.try_get(0)
+    value(
+        executor,
+        "SELECT idem_next_wait($1, $2)",
+        &[destination.parameter(), (&timeout_ms, Type::INT4)],
+    )
+    .await
 }

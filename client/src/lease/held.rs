@@ -10,7 +10,7 @@ use tokio_postgres::types::{Json, Type};
 use tracing::Instrument;
 use uuid::Uuid;
 
-use crate::{Destination, Effect, Error, Executor, MessageId, escape, span};
+use crate::{Destination, Effect, Error, Executor, MessageId, escape, executor::value, span};
 
 /// A lease that was acquired. It is the right to work on a message until the lease ends, and to
 /// complete or release the message. Cheap to clone.
@@ -199,19 +199,18 @@ impl Held {
         effects: &[Effect],
     ) -> Result<Vec<Uuid>, Error> {
         let token = self.token();
-        let row = executor
-            .fetch_one(
-                COMPLETE,
-                &[
-                    self.id().parameter(),
-                    self.destination().parameter(),
-                    (&token, Type::INT8),
-                    (&Json(effects), Type::JSONB),
-                ],
-            )
-            .instrument(span::of_message("complete", self.id(), self.destination()))
-            .await?;
-        row.try_get(0)
+        value(
+            executor,
+            COMPLETE,
+            &[
+                self.id().parameter(),
+                self.destination().parameter(),
+                (&token, Type::INT8),
+                (&Json(effects), Type::JSONB),
+            ],
+        )
+        .instrument(span::of_message("complete", self.id(), self.destination()))
+        .await
     }
 
     /// Releases the message without a failure. The attempt does not count, and the message can be

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use crate::{Error, Executor};
+use crate::{Error, Executor, executor::value};
 
 pub use outgoing_message::OutgoingMessage;
 
@@ -26,10 +26,8 @@ pub struct Batch {
 /// Returns the number of partitions of a relay. They are numbered from 0. Fails with
 /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the relay does not exist.
 pub async fn partitions(executor: &impl Executor, relay: &str) -> Result<i32, Error> {
-    let row = executor
-        .fetch_one("SELECT idem_relay_partitions($1)", &[(&relay, Type::TEXT)])
-        .await?;
-    row.try_get(0)
+    let sql = "SELECT idem_relay_partitions($1)";
+    value(executor, sql, &[(&relay, Type::TEXT)]).await
 }
 
 /// Leases the next effects of a partition.
@@ -89,19 +87,18 @@ pub async fn extend(
     lease: Duration,
     waits_for: Option<&str>,
 ) -> Result<i64, Error> {
-    let row = executor
-        .fetch_one(
-            "SELECT idem_relay_extend($1, $2, $3, make_interval(secs => $4), $5)",
-            &[
-                (&relay, Type::TEXT),
-                (&partition, Type::INT4),
-                (&token, Type::INT8),
-                (&lease.as_secs_f64(), Type::FLOAT8),
-                (&waits_for, Type::TEXT),
-            ],
-        )
-        .await?;
-    row.try_get(0)
+    value(
+        executor,
+        "SELECT idem_relay_extend($1, $2, $3, make_interval(secs => $4), $5)",
+        &[
+            (&relay, Type::TEXT),
+            (&partition, Type::INT4),
+            (&token, Type::INT8),
+            (&lease.as_secs_f64(), Type::FLOAT8),
+            (&waits_for, Type::TEXT),
+        ],
+    )
+    .await
 }
 
 /// Acknowledges the batch of this token: all its effects are published, and the cursor moves past
@@ -160,13 +157,12 @@ pub async fn unpark(
     relay: &str,
     message_id: Uuid,
 ) -> Result<bool, Error> {
-    let row = executor
-        .fetch_one(
-            "SELECT idem_relay_unpark($1, $2)",
-            &[(&relay, Type::TEXT), (&message_id, Type::UUID)],
-        )
-        .await?;
-    row.try_get(0)
+    value(
+        executor,
+        "SELECT idem_relay_unpark($1, $2)",
+        &[(&relay, Type::TEXT), (&message_id, Type::UUID)],
+    )
+    .await
 }
 
 /// Returns parked effects to their relay: the oldest effects with an error that matches the LIKE
@@ -178,12 +174,14 @@ pub async fn unpark_all(
     error_like: &str,
     max_effects: i32,
 ) -> Result<i32, Error> {
-    of_parked(
+    value(
         executor,
         "SELECT idem_relay_unpark_all($1, $2, $3)",
-        relay,
-        error_like,
-        max_effects,
+        &[
+            (&relay, Type::TEXT),
+            (&error_like, Type::TEXT),
+            (&max_effects, Type::INT4),
+        ],
     )
     .await
 }
@@ -195,13 +193,12 @@ pub async fn discard(
     relay: &str,
     message_id: Uuid,
 ) -> Result<bool, Error> {
-    let row = executor
-        .fetch_one(
-            "SELECT idem_relay_discard($1, $2)",
-            &[(&relay, Type::TEXT), (&message_id, Type::UUID)],
-        )
-        .await?;
-    row.try_get(0)
+    value(
+        executor,
+        "SELECT idem_relay_discard($1, $2)",
+        &[(&relay, Type::TEXT), (&message_id, Type::UUID)],
+    )
+    .await
 }
 
 /// Deletes parked effects, selected as by [`unpark_all`]. Returns the number of effects.
@@ -211,34 +208,16 @@ pub async fn discard_all(
     error_like: &str,
     max_effects: i32,
 ) -> Result<i32, Error> {
-    of_parked(
+    value(
         executor,
         "SELECT idem_relay_discard_all($1, $2, $3)",
-        relay,
-        error_like,
-        max_effects,
+        &[
+            (&relay, Type::TEXT),
+            (&error_like, Type::TEXT),
+            (&max_effects, Type::INT4),
+        ],
     )
     .await
-}
-
-async fn of_parked(
-    executor: &impl Executor,
-    statement: &str,
-    relay: &str,
-    error_like: &str,
-    max_effects: i32,
-) -> Result<i32, Error> {
-    let row = executor
-        .fetch_one(
-            statement,
-            &[
-                (&relay, Type::TEXT),
-                (&error_like, Type::TEXT),
-                (&max_effects, Type::INT4),
-            ],
-        )
-        .await?;
-    row.try_get(0)
 }
 
 /// Waits until new effects are committed: effects that were not committed at the last wait of this
@@ -249,10 +228,8 @@ async fn of_parked(
 /// library is not preloaded, this only sleeps for a short time.
 pub async fn wait(executor: &impl Executor, timeout: Duration) -> Result<bool, Error> {
     let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
-    let row = executor
-        .fetch_one("SELECT idem_relay_wait($1)", &[(&timeout_ms, Type::INT4)])
-        .await?;
-    row.try_get(0)
+    let sql = "SELECT idem_relay_wait($1)";
+    value(executor, sql, &[(&timeout_ms, Type::INT4)]).await
 }
 
 /// Creates a relay with 1 to 256 partitions. It reads the effects that are recorded from now on.
@@ -289,10 +266,7 @@ pub async fn drop_relay(executor: &impl Executor, name: &str) -> Result<(), Erro
 /// not acknowledged to its delayed effects, which it publishes first. Returns the number of copied
 /// effects. Producers and relays must not run.
 pub async fn repair_relays(executor: &impl Executor) -> Result<i64, Error> {
-    let row = executor
-        .fetch_one("SELECT idem_repair_relays()", &[])
-        .await?;
-    row.try_get(0)
+    value(executor, "SELECT idem_repair_relays()", &[]).await
 }
 
 /// Hands over the next effects of a relay in one transaction. The effects with a topic in `topics`
@@ -312,17 +286,16 @@ pub async fn hand_over(
     max_effects: i32,
     max_bytes: i64,
 ) -> Result<i32, Error> {
-    let row = executor
-        .fetch_one(
-            "SELECT idem_hand_over($1, $2, $3, $4, $5)",
-            &[
-                (&relay, Type::TEXT),
-                (&topics, Type::TEXT_ARRAY),
-                (&partition, Type::INT4),
-                (&max_effects, Type::INT4),
-                (&max_bytes, Type::INT8),
-            ],
-        )
-        .await?;
-    row.try_get(0)
+    value(
+        executor,
+        "SELECT idem_hand_over($1, $2, $3, $4, $5)",
+        &[
+            (&relay, Type::TEXT),
+            (&topics, Type::TEXT_ARRAY),
+            (&partition, Type::INT4),
+            (&max_effects, Type::INT4),
+            (&max_bytes, Type::INT8),
+        ],
+    )
+    .await
 }
