@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use deadpool_postgres::{ClientWrapper, Object, Pool};
@@ -16,6 +17,7 @@ use super::{
     connection,
     sound::leaves_connection_sound,
     turns::{Patience, Turn, turn},
+    within,
 };
 use crate::Error;
 
@@ -114,7 +116,7 @@ impl Checkout {
     }
 }
 
-/// For the statements of [`on_connection`](super::on_connection).
+/// For the statements of [`on_connection`].
 impl Deref for Checkout {
     type Target = Client;
 
@@ -129,4 +131,21 @@ impl Drop for Checkout {
             close(object, self.has_begun.load(Ordering::Acquire));
         }
     }
+}
+
+/// Runs a short statement on a connection of the pool, with a time limit: see [`within`]. When the
+/// future is dropped, its connection is closed.
+pub(crate) async fn on_connection<T, E, F, Fut>(
+    pool: &Pool,
+    limit: Duration,
+    statement: F,
+) -> Result<T, Error>
+where
+    F: FnOnce(Arc<Checkout>) -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+    E: Into<Error>,
+{
+    let checkout = Checkout::take(pool).await?;
+    let result = within(limit, statement(Arc::clone(&checkout))).await;
+    checkout.end(result)
 }

@@ -23,14 +23,14 @@ mod per_pool;
 mod sound;
 mod turns;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use deadpool_postgres::{Object, Pool};
 use tokio::time::timeout;
 
 use crate::Error;
 
-pub(crate) use checkout::Checkout;
+pub(crate) use checkout::{Checkout, on_connection};
 pub(crate) use closing::closed;
 pub(crate) use sound::leaves_connection_sound;
 pub use turns::Patience;
@@ -60,23 +60,6 @@ pub(crate) const STATEMENT: Duration = Duration::from_secs(60);
 /// The shortest time limit of [`within`]. The limit of a statement under a lease is the lease,
 /// which can be too short for a busy server.
 const SHORTEST_STATEMENT: Duration = Duration::from_secs(5);
-
-/// Runs a short statement on a connection of the pool, with a time limit: see [`within`]. When the
-/// future is dropped, its connection is closed.
-pub(crate) async fn on_connection<T, E, F, Fut>(
-    pool: &Pool,
-    limit: Duration,
-    statement: F,
-) -> Result<T, Error>
-where
-    F: FnOnce(Arc<Checkout>) -> Fut,
-    Fut: Future<Output = Result<T, E>>,
-    E: Into<Error>,
-{
-    let checkout = Checkout::take(pool).await?;
-    let result = within(limit, statement(Arc::clone(&checkout))).await;
-    checkout.end(result)
-}
 
 /// Runs a short statement with a time limit. Fails with [`Error::Pool`] if the server does not
 /// respond in time, for example because another transaction holds a lock. The connection is then

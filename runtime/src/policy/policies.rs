@@ -2,11 +2,12 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{Policy, Table, pattern::Pattern};
+use super::{
+    Policy,
+    pattern::Pattern,
+    table::{Rule, Table},
+};
 use crate::Error;
-
-/// A rule: a change of the policy of the next less specific rule.
-pub(super) type Rule = Arc<dyn Fn(&mut Policy) + Send + Sync>;
 
 /// How messages are processed, by destination: a default rule, rules for prefixes of names, and
 /// rules for single names.

@@ -8,11 +8,14 @@ use idem_client::Destination;
 use crate::{
     Error,
     memory::Memory,
-    policy::{Policy, Store, check::check, pattern::Pattern, policies::Rule},
+    policy::{Policy, Store, check::check, pattern::Pattern},
 };
 
 /// The time to live of a memory, if neither a time to live nor a retention is configured.
 const MEMORY_TTL: Duration = Duration::from_secs(3600);
+
+/// A rule: a change of the policy of the next less specific rule.
+pub(super) type Rule = Arc<dyn Fn(&mut Policy) + Send + Sync>;
 
 /// The policy of every destination. A look-up allocates nothing, because all entries are created
 /// with the table.
