@@ -12,10 +12,10 @@
 mod failures;
 mod programs;
 mod quick;
-mod run;
 
 use std::num::NonZero;
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -23,8 +23,8 @@ use crate::build::{self, Variant};
 use crate::context::Context;
 use crate::suite::Suite;
 use crate::{chroot, debian, setup, step};
+use failures::Failures;
 use programs::{PACKAGES, Program, Target};
-use run::{Run, run};
 
 /// The variable that makes the tests of the client connect through PgBouncer in transaction mode.
 const THROUGH_PGBOUNCER: &str = "IDEM_TEST_PGBOUNCER";
@@ -39,16 +39,13 @@ const SEED: &str = "IDEM_TEST_SEED";
 /// The variable with the number of tests that run at the same time in one program.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
-/// The number of tests that run at the same time in one program, per core. Most tests wait for
-/// servers and use little of a core.
-const TESTS_PER_CORE: usize = 2;
+/// The number of tests that run at the same time, per core. Most tests wait for servers and use
+/// little of a core.
+const TESTS_PER_CORE: usize = 3;
 
-/// The largest number of tests that run at the same time in one program, because they share the
+/// The largest number of tests that run at the same time, because tests of one program share the
 /// connections of one server.
 const MAX_TESTS: usize = 8;
-
-/// The number of test programs that run at the same time.
-const PROGRAMS: usize = 2;
 
 /// The test binary with the deterministic tests of races. It needs the build with pause points.
 const RACES: &str = "races";
@@ -56,7 +53,7 @@ const RACES: &str = "races";
 /// The test binary with the drivers of all languages. The set of CI ignores most of its tests.
 const DRIVERS: &str = "drivers";
 
-/// The largest test binary. It starts first, and its summary ends the output.
+/// The largest test binary. It runs last, so that its summary ends the output.
 const SERVER: &str = "server";
 
 /// The packages whose tests also pass through PgBouncer.
@@ -135,6 +132,12 @@ fn has_name(target: &Target, name: &str) -> bool {
         || package.strip_prefix("idem-") == Some(name)
 }
 
+/// A test program with its arguments.
+struct Run {
+    title: String,
+    command: Command,
+}
+
 /// Runs a set of tests `repeat` times, each time with another seed, until a run fails.
 pub fn test(context: &Context, name: Option<&str>, repeat: u64) -> Result<()> {
     let mut targets = programs::targets(context)?;
@@ -178,10 +181,10 @@ fn test_once(
 ) -> Result<()> {
     let mut failures = Vec::new();
     if let Extent::Ci | Extent::Everything = extent {
-        failures.extend(run(vec![doc_tests(context)], 1));
+        failures.extend(run(vec![doc_tests(context)]));
     }
     if let Extent::Everything = extent {
-        failures.extend(run(through_pgbouncer(context, programs), PROGRAMS));
+        failures.extend(run(through_pgbouncer(context, programs)));
     }
     let mut runs = runs(context, extent, programs);
     if number > 1 {
@@ -191,7 +194,7 @@ fn test_once(
             run.command.env(SEED, &seed);
         });
     }
-    failures.extend(run(runs, PROGRAMS));
+    failures.extend(run(runs));
     for suite in others {
         let ended = step::show(in_suite(context, *suite)?);
         failures.extend(
@@ -224,12 +227,34 @@ fn other_suites(suite: Suite) -> Result<Vec<Suite>> {
     Ok(others)
 }
 
-/// Returns the runs of the programs. The largest one is the first.
+/// Runs all programs, also after a failure. The duration of a program is printed only before the
+/// next one, because the output must end with the summary of the last program. Returns a text for
+/// each program that failed.
+fn run(runs: Vec<Run>) -> Vec<String> {
+    let mut failures = Vec::new();
+    let mut earlier = String::new();
+    for Run { title, command } in runs {
+        println!("{earlier}{title}");
+        let began = Instant::now();
+        let mut failed_tests = Failures::default();
+        let ended = step::read_lines(command, |line| {
+            failed_tests.read(line);
+            println!("{line}");
+        });
+        if let Err(error) = ended {
+            failures.push(format!("{title}: {error:#}{}", failed_tests.report()));
+        }
+        earlier = format!("{title}: {} s\n", began.elapsed().as_secs());
+    }
+    failures
+}
+
+/// Returns the runs of the programs. The largest one is the last.
 fn runs(context: &Context, extent: Extent, programs: &[Program]) -> Vec<Run> {
-    let (first, rest): (Vec<_>, Vec<_>) = programs
+    let (last, rest): (Vec<_>, Vec<_>) = programs
         .iter()
         .partition(|program| program.target.name == SERVER);
-    let programs = first.into_iter().chain(rest);
+    let programs = rest.into_iter().chain(last);
     let run_of = |program: &Program| {
         let mut run = run_of(context, program);
         if let Extent::Everything = extent {
@@ -368,6 +393,27 @@ mod tests {
         assert_eq!(arguments(Some(EVERYTHING)), "--include-ignored");
         assert_eq!(arguments(Some(SERVER)), "--include-ignored");
         assert_eq!(arguments(Some("i1_")), "i1_ --include-ignored");
+    }
+
+    #[test]
+    fn failed_program_does_not_stop_the_next_and_is_named() {
+        let directory = xshell::Shell::new().unwrap().create_temp_dir().unwrap();
+        let made = directory.path().join("made");
+        let sh = |title: &str, script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            Run {
+                title: title.to_owned(),
+                command,
+            }
+        };
+        let fails = "printf 'failures:\n---- bad stdout ----\nwrong\nfailures:\n    bad\n'; exit 1";
+        let touch = format!("touch {}", made.display());
+        let failures = run(vec![sh("first", fails), sh("second", &touch)]);
+        assert!(made.exists(), "{failures:?}");
+        assert_eq!(failures.len(), 1, "{failures:?}");
+        assert!(failures[0].starts_with("first: `sh "), "{failures:?}");
+        assert!(failures[0].ends_with("\n  bad\n    wrong"), "{failures:?}");
     }
 
     /// The quick tests contain a test for each invariant, and each test exists in a binary that
