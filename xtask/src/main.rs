@@ -70,7 +70,7 @@ enum Command {
         /// text in their name
         tests: Option<String>,
         /// Run the tests this many times, each time with another seed, until a run fails
-        #[arg(long, default_value_t = 1)]
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
         repeat: u64,
     },
     /// Run a campaign of fault injection; prints a ledger and fails when the ledger has an error or

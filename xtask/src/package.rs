@@ -94,6 +94,20 @@ mod tests {
         assert!(error.contains("built with pause points"), "{error}");
     }
 
+    /// The settings may contain passwords, and an update must not replace them.
+    #[test]
+    fn settings_of_the_relay_are_private_and_kept() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let manifest = fs::read_to_string(root.join("relay/Cargo.toml")).unwrap();
+        for line in [
+            r#"    ["debian/idem-relay.toml", "etc/idem-relay/", "600"],"#,
+            r#"conf-files = ["/etc/idem-relay/idem-relay.toml"]"#,
+        ] {
+            let is_there = manifest.lines().any(|found| found == line);
+            assert!(is_there, "{line} is not in the manifest");
+        }
+    }
+
     #[test]
     fn unit_of_the_relay_is_valid_and_reads_its_settings() {
         let sh = Shell::new().unwrap();

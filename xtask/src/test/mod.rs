@@ -5,9 +5,9 @@
 //!   invariant.
 //! - `cargo xtask test everything` runs the stress tests for longer, the tests that the set of CI
 //!   ignores, the client through PgBouncer, and the other Debian suites.
-//! - `cargo xtask test <name>` runs the tests of a package or of a test binary, with the tests that
-//!   the set of CI ignores. If no package and no test binary has this name, it runs all tests with
-//!   this text in their name.
+//! - `cargo xtask test <name>` runs the tests of a test binary or of a package, with the tests that
+//!   the set of CI ignores and without the examples in the documentation. If no test binary and no
+//!   package has this name, it runs all tests with this text in their name.
 
 mod failures;
 mod programs;
@@ -15,7 +15,7 @@ mod quick;
 
 use std::num::NonZero;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -80,8 +80,10 @@ enum Extent<'n> {
     Ci,
     Quick,
     Everything,
-    /// All tests of the package or of the test binary with this name.
-    Named(&'n str),
+    /// All tests of the test binary with this name.
+    Binary(&'n str),
+    /// All tests of the package with this name.
+    Package(&'n str),
     /// All tests with this text in their name.
     Matching(&'n str),
 }
@@ -92,7 +94,12 @@ impl<'n> Extent<'n> {
             None => Self::Ci,
             Some(QUICK) => Self::Quick,
             Some(EVERYTHING) => Self::Everything,
-            Some(name) if targets.iter().any(|target| has_name(target, name)) => Self::Named(name),
+            Some(name) if targets.iter().any(|target| is_binary(target, name)) => {
+                Self::Binary(name)
+            }
+            Some(name) if targets.iter().any(|target| is_of_package(target, name)) => {
+                Self::Package(name)
+            }
             Some(text) => Self::Matching(text),
         }
     }
@@ -102,7 +109,8 @@ impl<'n> Extent<'n> {
         match self {
             Self::Ci | Self::Everything | Self::Matching(_) => true,
             Self::Quick => !target.is_binary || quick::BINARIES.contains(&target.name.as_str()),
-            Self::Named(name) => has_name(target, name),
+            Self::Binary(name) => is_binary(target, name),
+            Self::Package(name) => is_of_package(target, name),
         }
     }
 
@@ -112,7 +120,7 @@ impl<'n> Extent<'n> {
             Self::Ci => vec![],
             Self::Quick if target.is_binary => quick::INVARIANTS.to_vec(),
             Self::Quick => vec![],
-            Self::Everything | Self::Named(_) => vec!["--include-ignored"],
+            Self::Everything | Self::Binary(_) | Self::Package(_) => vec!["--include-ignored"],
             Self::Matching(text) => vec![text, "--include-ignored"],
         }
     }
@@ -120,16 +128,18 @@ impl<'n> Extent<'n> {
     /// Returns whether the drivers of all languages are needed. The set of CI executes a part of
     /// them.
     fn needs_languages(self) -> bool {
-        matches!(self, Self::Everything | Self::Named(DRIVERS))
+        matches!(self, Self::Everything | Self::Binary(DRIVERS))
     }
 }
 
-/// Returns whether this is the name of the test binary, or of the package with or without `idem-`.
-fn has_name(target: &Target, name: &str) -> bool {
-    let package = target.package.as_str();
+fn is_binary(target: &Target, name: &str) -> bool {
     target.is_binary && target.name == name
-        || package == name
-        || package.strip_prefix("idem-") == Some(name)
+}
+
+/// Returns whether this is the name of the package, with or without `idem-`.
+fn is_of_package(target: &Target, name: &str) -> bool {
+    let package = target.package.as_str();
+    package == name || package.strip_prefix("idem-") == Some(name)
 }
 
 /// A test program with its arguments.
@@ -153,7 +163,7 @@ pub fn test(context: &Context, name: Option<&str>, repeat: u64) -> Result<()> {
     }
     setup::setup(context)?;
     build::build(context)?;
-    if targets.iter().any(is_races) {
+    if targets.iter().any(|target| is_binary(target, RACES)) {
         build::build_variant(context, Variant::PausePoints)?;
     }
     let programs = programs::build(context, &targets)?;
@@ -165,36 +175,42 @@ pub fn test(context: &Context, name: Option<&str>, repeat: u64) -> Result<()> {
              `cargo xtask test {QUICK}` runs a few minutes."
         );
     }
-    for number in 1..=repeat {
-        test_once(context, extent, &programs, &others, number)?;
+    // A single run has the default seed. Repeated runs have other seeds in each call.
+    let first_seed = match repeat {
+        1 => None,
+        _ => Some(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs()),
+    };
+    for number in 0..repeat {
+        let seed = first_seed.map(|first| first + number);
+        test_once(context, extent, &programs, &others, seed)?;
     }
     Ok(())
 }
 
-/// Runs a set of tests. `number` counts the runs of this command.
+/// Runs a set of tests, if given with this seed.
 fn test_once(
     context: &Context,
     extent: Extent,
     programs: &[Program],
     others: &[Suite],
-    number: u64,
+    seed: Option<u64>,
 ) -> Result<()> {
-    let mut failures = Vec::new();
+    let mut selected = Vec::new();
     if let Extent::Ci | Extent::Everything = extent {
-        failures.extend(run(vec![doc_tests(context)]));
+        selected.push(doc_tests(context));
     }
     if let Extent::Everything = extent {
-        failures.extend(run(through_pgbouncer(context, programs)));
+        selected.extend(through_pgbouncer(context, programs));
     }
-    let mut runs = runs(context, extent, programs);
-    if number > 1 {
-        eprintln!("run {number} with {SEED}={number}");
-        let seed = number.to_string();
-        runs.iter_mut().for_each(|run| {
-            run.command.env(SEED, &seed);
-        });
+    selected.extend(runs(context, extent, programs));
+    if let Some(seed) = seed {
+        eprintln!("{SEED}={seed}");
+        for Run { command, .. } in &mut selected {
+            command.env(SEED, seed.to_string());
+        }
     }
-    failures.extend(run(runs));
+    let (tests, mut failures) = run(selected);
+    ensure!(tests > 0, "no test has this name");
     for suite in others {
         let ended = step::show(in_suite(context, *suite)?);
         failures.extend(
@@ -228,16 +244,17 @@ fn other_suites(suite: Suite) -> Result<Vec<Suite>> {
 }
 
 /// Runs all programs, also after a failure. The duration of a program is printed only before the
-/// next one, because the output must end with the summary of the last program. Returns a text for
-/// each program that failed.
-fn run(runs: Vec<Run>) -> Vec<String> {
-    let mut failures = Vec::new();
+/// next one, because the output must end with the summary of the last program. Returns the number
+/// of tests, and a text for each program that failed.
+fn run(runs: Vec<Run>) -> (usize, Vec<String>) {
+    let (mut tests, mut failures) = (0, Vec::new());
     let mut earlier = String::new();
     for Run { title, command } in runs {
         println!("{earlier}{title}");
         let began = Instant::now();
         let mut failed_tests = Failures::default();
         let ended = step::read_lines(command, |line| {
+            tests += number_of_tests(line);
             failed_tests.read(line);
             println!("{line}");
         });
@@ -246,7 +263,16 @@ fn run(runs: Vec<Run>) -> Vec<String> {
         }
         earlier = format!("{title}: {} s\n", began.elapsed().as_secs());
     }
-    failures
+    (tests, failures)
+}
+
+/// Returns the number in the line with which a program begins its tests: `running 7 tests`.
+fn number_of_tests(line: &str) -> usize {
+    let number = line.strip_prefix("running ").and_then(|rest| {
+        let (number, tests) = rest.split_once(' ')?;
+        tests.starts_with("test").then(|| number.parse().ok())?
+    });
+    number.unwrap_or(0)
 }
 
 /// Returns the runs of the programs. The largest one is the last.
@@ -271,7 +297,7 @@ fn run_of(context: &Context, program: &Program) -> Run {
     let Target { package, name, .. } = &program.target;
     let mut command = program.command();
     context.name_server(&mut command);
-    if is_races(&program.target) {
+    if is_binary(&program.target, RACES) {
         let install = context.install_root(Variant::PausePoints);
         command.env("IDEM_PG_INSTALL", install);
     }
@@ -312,10 +338,6 @@ fn in_suite(context: &Context, suite: Suite) -> Result<Command> {
     let mut command: Command = context.sh.cmd(xtask).into();
     command.args(["--suite", &suite.to_string(), "test"]);
     Ok(command)
-}
-
-fn is_races(target: &Target) -> bool {
-    target.is_binary && target.name == RACES
 }
 
 fn test_threads() -> usize {
@@ -374,6 +396,8 @@ mod tests {
     fn name_selects_a_package_or_a_test_binary() {
         let targets = targets();
         assert_eq!(names(&targets, Some("server")), ["server"]);
+        // A package has this name too.
+        assert_eq!(names(&targets, Some("drivers")), ["drivers"]);
         assert_eq!(
             names(&targets, Some("compile-fail")),
             ["compile_fail", "idem_compile_fail"]
@@ -407,9 +431,10 @@ mod tests {
                 command,
             }
         };
-        let fails = "printf 'failures:\n---- bad stdout ----\nwrong\nfailures:\n    bad\n'; exit 1";
+        let fails = "printf 'running 1 test\nfailures:\n---- bad stdout ----\nwrong\nfailures:\n    bad\n'; exit 1";
         let touch = format!("touch {}", made.display());
-        let failures = run(vec![sh("first", fails), sh("second", &touch)]);
+        let (tests, failures) = run(vec![sh("first", fails), sh("second", &touch)]);
+        assert_eq!(tests, 1);
         assert!(made.exists(), "{failures:?}");
         assert_eq!(failures.len(), 1, "{failures:?}");
         assert!(failures[0].starts_with("first: `sh "), "{failures:?}");

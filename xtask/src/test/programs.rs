@@ -94,6 +94,10 @@ pub fn build(context: &Context, targets: &[Target]) -> Result<Vec<Program>> {
         programs.extend(program.filter(|program| targets.contains(&program.target)));
     }
     programs.sort_by(|one, other| one.target.cmp(&other.target));
+    let built: Vec<_> = programs.iter().map(|program| &program.target).collect();
+    for target in targets {
+        ensure!(built.contains(&target), "cargo has not built {target:?}");
+    }
     Ok(programs)
 }
 
