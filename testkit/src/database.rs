@@ -31,7 +31,8 @@ pub struct Database {
 }
 
 impl Database {
-    /// Creates a database with the extension in the shared cluster.
+    /// Creates a database with the extension in the shared cluster. It is a copy of a template with
+    /// a new installation id. The times in its state are those of the template.
     ///
     /// # Errors
     /// Fails when the cluster does not start or the extension cannot be created.

@@ -60,10 +60,11 @@ impl Server {
             CREATE EXTENSION idem;
             \\connect postgres
             ALTER DATABASE template_idem ALLOW_CONNECTIONS false;
+            SET statement_timeout = '60s';
             DO $$BEGIN
                 WHILE EXISTS (SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                                WHERE datname = 'template_idem') LOOP
-                    PERFORM pg_stat_clear_snapshot();
+                    PERFORM pg_stat_clear_snapshot(), pg_sleep(0.01);
                 END LOOP;
             END$$";
         self.cluster.psql("postgres", CREATE)?;

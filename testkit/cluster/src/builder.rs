@@ -282,7 +282,6 @@ impl Builder {
             "--auth=trust",
             "--encoding=UTF8",
             "--no-locale",
-            "--no-sync",
         ]);
         complete(initdb, &unfinished)?;
         fs::rename(&unfinished, &dir)?;
