@@ -24,8 +24,8 @@ class RequestTransaction:
     def connection(self) -> Any:
         """The connection or session of the transaction.
 
-        Raises RuntimeError after the response: the transaction has ended, and another request may
-        use the connection.
+        With ASGI, raises RuntimeError after the response: the transaction has ended, and another
+        request may use the connection.
         """
         if self._has_ended:
             raise RuntimeError("the transaction of this request has ended")
@@ -57,7 +57,7 @@ def shared_with(request: Any, kind: type[S], name: str) -> S:
     """Returns what the middleware shares with the handler of a request."""
     # The middleware of Django sets an attribute of the request.
     found = getattr(request, "idem", None)
-    if found is None:
+    if not isinstance(found, kind):
         scope = request if isinstance(request, dict) else getattr(request, "scope", {})
         found = scope.get("idem")
     if isinstance(found, kind):
