@@ -75,7 +75,6 @@ pub struct Publish {
     pub max_attempts: u32,
 }
 
-/// The defaults are those of [`idem_runtime::Relay`].
 impl Default for Publish {
     fn default() -> Self {
         Self {

@@ -8,9 +8,9 @@ pub(super) fn is_of(error: &str, subject: &str) -> bool {
     let Some((words, quoted)) = error.split_at_checked(REFUSAL.len()) else {
         return false;
     };
-    // The server quotes the subject as a string literal of Go. Rust escapes only quotes, backslashes
-    // and some white space in the same way. Other escaped subjects are not recognized, and then the
-    // publish ends without a confirmation instead.
+    // The server quotes the subject as a string literal of Go. Rust escapes quotes, backslashes and
+    // some white space in the same way. A subject with other control characters or with combining
+    // characters is not recognized. Its publish then ends without a confirmation instead.
     words.eq_ignore_ascii_case(REFUSAL) && quoted.starts_with(&format!("{subject:?}"))
 }
 
@@ -37,5 +37,9 @@ mod tests {
             assert!(is_of(&error, subject), "{error}");
         }
         assert!(!is_of(r#"Permissions Violation for Publish to "a\"#, "a"));
+        // The server does not escape a combining character, and Rust does.
+        let combining = "e\u{301}";
+        let error = format!("Permissions Violation for Publish to \"{combining}\"");
+        assert!(!is_of(&error, combining), "{error}");
     }
 }

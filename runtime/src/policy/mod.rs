@@ -34,7 +34,8 @@ pub struct Policy {
     /// Where processed messages are remembered.
     pub store: Store,
     /// How long processed messages are remembered, one microsecond to ten years. `None` keeps the
-    /// retention of the database. [`Idem::configure`](crate::Idem::configure) sets it in the database.
+    /// retention of the database. [`Idem::configure`](crate::Idem::configure) sets it in the
+    /// database.
     pub retention: Option<Duration>,
     /// The largest number of messages that [`Store::Memory`] remembers. Beyond that, the least
     /// recently used message is forgotten. All destinations of one rule share this capacity.

@@ -334,7 +334,8 @@ mod tests {
             rules.extend(names.iter().map(|name| (false, name.clone())));
             let places = rules.len().max(1);
             rules.rotate_left(turn % places);
-            let mut policies = Policies::default().default_rule(|policy| policy.retry.max_attempts = 1);
+            let mut policies =
+                Policies::default().default_rule(|policy| policy.retry.max_attempts = 1);
             for (n, (is_prefix, name)) in rules.iter().enumerate() {
                 let attempts = n as u32 + 2;
                 let rule = move |policy: &mut Policy| policy.retry.max_attempts = attempts;
