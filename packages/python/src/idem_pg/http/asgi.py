@@ -3,7 +3,9 @@
     app.add_middleware(
         IdempotencyMiddleware,
         source=pool,
-        options=Options("shop.place-order", Scope.by(lambda request: request.headers.get("x-account"))),
+        options=Options(
+            "shop.place-order", Scope.by(lambda request: request.headers.get("x-account"))
+        ),
     )
 
     @app.post("/orders")
