@@ -6,7 +6,6 @@ import datetime as dt
 import enum
 import inspect
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,14 +27,6 @@ from idem_pg.outcomes import outcome_of
 from idem_pg.statements import Call
 
 PACKAGE = Path(__file__).parents[1]
-
-
-def test_modules_without_asyncio_are_up_to_date(tmp_path: Path) -> None:
-    source, copy = PACKAGE / "src/idem_pg", tmp_path / "idem_pg"
-    shutil.copytree(source, copy)
-    subprocess.run([sys.executable, PACKAGE / "make_sync.py", copy], check=True)
-    for written in copy.rglob("*.py"):
-        assert written.read_text() == (source / written.relative_to(copy)).read_text(), written
 
 
 def test_ruff_and_mypy_check_for_the_oldest_version() -> None:

@@ -1,13 +1,12 @@
 """idem for Python: process each message once, in the transaction that you have."""
 
-from .async_idem import AsyncIdem
 from .async_lease import AsyncLease, async_lease
 from .async_tools import async_once
 from .effects import Effect, RecordedEffect
 from .errors import IdemError, LeaseLostError, LeaseNotCompletedError
 from .external_calls import Begun, ExternalCall
 from .handlers import idempotent
-from .idem import Idem
+from .idem import AsyncIdem, Idem
 from .ids import MessageId
 from .lease import Lease, lease
 from .leases import Acquired, Exhausted, Held

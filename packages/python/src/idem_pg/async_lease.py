@@ -1,7 +1,4 @@
-"""Leases with renewal in the background.
-
-`make_sync.py` writes `lease.py` from `async_lease.py`.
-"""
+"""Leases with renewal in the background."""
 
 from __future__ import annotations
 
@@ -10,11 +7,11 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID
 
-from .async_idem import AsyncIdem
 from .async_renewal import AsyncRenewal
 from .effects import Effect, Effects, json_copy, text_of
 from .errors import IdemError, LeaseLostError
 from .external_calls import Begun
+from .functions import Functions
 from .ids import MessageId
 from .lease_rules import LOST, SHORT_LOCK_TIMEOUT, Completion, Ending, ending_of
 from .leases import DEFAULT_LEASE, Exhausted, Held
@@ -30,11 +27,14 @@ from .once import (
     unknown_of,
 )
 from .outcomes import Dead, Duplicate, InProgress
+from .renewal import Renewal
 from .transactions import (
     AsyncTransactions,
-    AsyncWork,
-    async_short_transaction,
+    BlockingTransactions,
+    Work,
     async_transactions,
+    functions_of,
+    short_transaction,
 )
 
 
@@ -43,11 +43,10 @@ async def async_lease(
 ) -> AsyncLease | Exhausted | Duplicate | InProgress | Dead:
     """Acquires the lease of a message, in a transaction of its own.
 
-    `source` opens transactions: see `transactions` and `async_transactions`. A lost
-    connection is retried.
+    `source` opens transactions: see `async_transactions`. A lost connection is retried.
     """
     opened = async_transactions(source)
-    acquired = await async_short_transaction(
+    acquired = await short_transaction(
         opened, lambda idem: idem.acquire(message_id, destination, duration)
     )
     return AsyncLease(opened, acquired) if isinstance(acquired, Held) else acquired
@@ -67,7 +66,8 @@ class AsyncLease:
         self._transactions: AsyncTransactions = async_transactions(source)
         self._effects: list[Effect] = []
         self._completion = Completion.BY_BLOCK
-        self._renewal = AsyncRenewal(self._transactions, held)
+        is_blocking = isinstance(self._transactions, BlockingTransactions)
+        self._renewal = (Renewal if is_blocking else AsyncRenewal)(self._transactions, held)
 
     def record(self, effects: Effects) -> None:
         """Records effects when the message is completed."""
@@ -90,7 +90,8 @@ class AsyncLease:
         self._completion = Completion.BY_USER
         added = [effects] if isinstance(effects, Effect) else list(effects)
         try:
-            return await AsyncIdem(connection).complete(self.held, [*self._effects, *added])
+            idem = functions_of(self._transactions, connection)
+            return await idem.complete(self.held, [*self._effects, *added])
         except IdemError as error:
             raise self._or_lost(error) from error
 
@@ -159,7 +160,7 @@ class AsyncLease:
         held = self.held
         seen: list[Begun] = []
 
-        async def begin(idem: AsyncIdem) -> None:
+        async def begin(idem: Functions) -> None:
             begun = await idem.begin_call(
                 held.message_id, held.destination, step, request, token=held.token
             )
@@ -189,7 +190,7 @@ class AsyncLease:
         held, retryable = self.held, isinstance(error, CallNotDoneError)
         text = storable(str(error)) or text_of_error(error)
 
-        async def fail(idem: AsyncIdem) -> None:
+        async def fail(idem: Functions) -> None:
             # The holder of the next lease may be making the call, so only the holder records.
             await idem.extend(held)
             await idem.fail_call(held.message_id, held.destination, step, text, retryable=retryable)
@@ -220,7 +221,7 @@ class AsyncLease:
     async def _release(self, error: BaseException | None) -> None:
         reason, final = self._completion.reason(error)
 
-        async def release(idem: AsyncIdem) -> None:
+        async def release(idem: Functions) -> None:
             # A transaction of the user that has called `complete` can still be open.
             await idem.run(SHORT_LOCK_TIMEOUT)
             await idem.release(self.held, reason, final=final)
@@ -232,11 +233,11 @@ class AsyncLease:
             # useful to the caller.
             return
 
-    async def _is_claimed(self, idem: AsyncIdem) -> bool:
+    async def _is_claimed(self, idem: Functions) -> bool:
         return await idem.is_claimed(self.held.message_id, self.held.destination)
 
-    async def _run(self, work: AsyncWork[Any]) -> Any:
-        return await async_short_transaction(self._transactions, work)
+    async def _run(self, work: Work[Any]) -> Any:
+        return await short_transaction(self._transactions, work)
 
     def _or_lost(self, error: IdemError) -> Exception:
         return LeaseLostError(LOST) if error.sqlstate == "55000" else error

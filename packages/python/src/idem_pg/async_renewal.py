@@ -7,8 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from .async_idem import AsyncIdem
 from .errors import IdemError
+from .idem import AsyncIdem
 from .lease_rules import RENEWAL_THREAD, pause_of, renew_at
 from .leases import Held
 from .transactions import AsyncTransactions

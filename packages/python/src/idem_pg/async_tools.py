@@ -2,28 +2,28 @@
 
 A model, a framework or a network repeats the call of a tool. `once` makes the call once for each
 id, and returns the recorded result to every repeated call.
-
-`make_sync.py` writes `tools.py` from `async_tools.py`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+import inspect
+from collections.abc import Callable, Collection, Coroutine
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
-from .async_idem import AsyncIdem
 from .async_lease import AsyncLease, async_lease
 from .errors import IdemError
+from .functions import Functions
 from .leases import DEFAULT_LEASE, Exhausted
 from .once import AsyncQuery, CallRefusedError, OnUnknown, UnknownResultError
 from .outcomes import Duplicate
-from .tool_rules import STEP, AsyncFunction, AsyncTool, ToolCall, mismatch, not_leased, not_recorded
-from .transactions import AsyncTransactions, async_short_transaction, async_transactions
+from .tool_rules import STEP, Tool, ToolCall, mismatch, not_leased, not_recorded
+from .transactions import AsyncTransactions, async_transactions, short_transaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Function = Callable[P, Coroutine[Any, Any, T]]
 
 
 def async_once(
@@ -35,10 +35,10 @@ def async_once(
     key: str | None = None,
     ignore: Collection[str] = (),
     lease_for: timedelta = DEFAULT_LEASE,
-) -> Callable[[AsyncFunction[P, T]], AsyncFunction[P, T]]:
+) -> Callable[[Function[P, T]], Function[P, T]]:
     """Makes each call of a function once.
 
-    - `source` opens transactions: see `transactions` and `async_transactions`.
+    - `source` opens transactions: see `async_transactions`.
     - `id` is the name of the parameter with the id of the call, for example the id that the model
       gave to its tool call. Calls with the same id are the same call.
     - `on_unknown` decides what happens after a process died in the middle of a call.
@@ -52,8 +52,10 @@ def async_once(
     """
     opened = async_transactions(source)
 
-    def decorate(function: AsyncFunction[P, T]) -> AsyncFunction[P, T]:
-        tool = AsyncTool(function, id, key, ignore)
+    def decorate(function: Function[P, T]) -> Function[P, T]:
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"{function.__qualname__}: use async_once for coroutine functions only")
+        tool = Tool(function, id, key, ignore)
 
         @functools.wraps(function)
         async def called(*args: P.args, **options: P.kwargs) -> Any:
@@ -100,15 +102,13 @@ def async_once(
 async def _give_up(opened: AsyncTransactions, exhausted: Exhausted) -> None:
     """Releases the lease of a call without attempts. Otherwise it would seem to be in progress."""
     reason = exhausted.held.last_error or "no attempt is left"
-    await async_short_transaction(
-        opened, lambda idem: idem.release(exhausted.held, reason, final=True)
-    )
+    await short_transaction(opened, lambda idem: idem.release(exhausted.held, reason, final=True))
 
 
 async def _recorded(opened: AsyncTransactions, destination: str, call: ToolCall) -> Any:
     """Returns the result that an earlier call has recorded."""
 
-    async def find(idem: AsyncIdem) -> Any:
+    async def find(idem: Functions) -> Any:
         known = await idem.calls(call.message_id, destination)
         if not any(entry.step == STEP for entry in known):
             raise not_recorded(call)
@@ -116,7 +116,7 @@ async def _recorded(opened: AsyncTransactions, destination: str, call: ToolCall)
         return await idem.begin_call(call.message_id, destination, STEP, call.request)
 
     try:
-        begun = await async_short_transaction(opened, find)
+        begun = await short_transaction(opened, find)
     except IdemError as error:
         raise mismatch(call, error) from error
     if begun.state == "failed":

@@ -8,62 +8,31 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NoReturn
 
 from .errors import IdemError
-from .statements import Rows, Statement
+from .statements import Rows
 
-T = TypeVar("T")
-Execute = Callable[[str, tuple[Any, ...]], Rows]
-AsyncExecute = Callable[[str, tuple[Any, ...]], Awaitable[Rows]]
+Execute = Callable[[str, tuple[Any, ...]], Awaitable[Rows]]
+Kinds = Mapping[str, Callable[[Any], Execute]]
 
 _PARAMETER = re.compile(r"\$(\d+)")
 
 
-def executor(connection: Any) -> Execute:
-    """Returns a function that executes a statement on this connection.
-
-    Raises TypeError for an object that is no connection, cursor or session of a supported driver.
-    """
-    match kind_of(connection):
-        case "psycopg.Connection" | "psycopg.Cursor":
-            return _psycopg(connection)
-        case "sqlalchemy.Connection" | "sqlalchemy.Session":
-            return lambda sql, parameters: _rows(
-                connection.execute(_text(sql), _named(parameters)).fetchall()
-            )
-        case "django.Connection":
-            return lambda sql, parameters: _django(connection, sql, parameters)
-    raise _unsupported(connection, "Idem")
-
-
-def async_executor(connection: Any) -> AsyncExecute:
+def executor(connection: Any, kinds: Kinds, wanted: str) -> Execute:
     """Returns a coroutine function that executes a statement on this connection.
 
-    Raises TypeError for an object that is no connection, cursor or session of a supported driver.
+    Raises TypeError for an object that is no connection, cursor or session of these kinds.
     """
-
-    async def asyncpg(sql: str, parameters: tuple[Any, ...]) -> Rows:
-        try:
-            return _rows(await connection.fetch(sql, *parameters))
-        except Exception as error:
-            if is_error_of_closed(error, connection):
-                raise IdemError(str(error), None, None) from error
-            raise
-
-    async def sqlalchemy(sql: str, parameters: tuple[Any, ...]) -> Rows:
-        result = await connection.execute(_text(sql), _named(parameters))
-        return _rows(result.fetchall())
-
-    match kind_of(connection):
-        case "psycopg.AsyncConnection" | "psycopg.AsyncCursor":
-            return _async_psycopg(connection)
-        case "asyncpg.Connection":
-            return asyncpg
-        case "sqlalchemy.AsyncConnection" | "sqlalchemy.AsyncSession":
-            return sqlalchemy
-    raise _unsupported(connection, "AsyncIdem")
+    make = kinds.get(kind_of(connection) or "")
+    if make is None:
+        raise TypeError(
+            f"{wanted} needs the connection or session of a transaction, not "
+            f"{type_name(connection)}. A pool or an engine would execute each statement on another "
+            "connection."
+        )
+    return make(connection)
 
 
 _KINDS = {
@@ -110,13 +79,6 @@ def type_name(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _unsupported(connection: Any, wanted: str) -> TypeError:
-    return TypeError(
-        f"{wanted} needs the connection or session of a transaction, not {type_name(connection)}. "
-        "A pool or an engine would execute each statement on another connection."
-    )
-
-
 @functools.lru_cache(maxsize=512)
 def _format(sql: str) -> str:
     """Returns the statement with the placeholders of psycopg and Django."""
@@ -142,14 +104,14 @@ def _psycopg(connection: Any) -> Execute:
 
     owner = getattr(connection, "connection", connection)
 
-    def execute(sql: str, parameters: tuple[Any, ...]) -> Rows:
+    async def execute(sql: str, parameters: tuple[Any, ...]) -> Rows:
         with Cursor(owner, row_factory=tuple_row) as cursor:
             return cursor.execute(_format(sql), parameters).fetchall()
 
     return execute
 
 
-def _async_psycopg(connection: Any) -> AsyncExecute:
+def _async_psycopg(connection: Any) -> Execute:
     from psycopg import AsyncCursor
     from psycopg.rows import tuple_row
 
@@ -161,6 +123,60 @@ def _async_psycopg(connection: Any) -> AsyncExecute:
             return await cursor.fetchall()
 
     return execute
+
+
+def _asyncpg(connection: Any) -> Execute:
+    async def execute(sql: str, parameters: tuple[Any, ...]) -> Rows:
+        try:
+            return _rows(await connection.fetch(sql, *parameters))
+        except Exception as error:
+            if is_error_of_closed(error, connection):
+                raise IdemError(str(error), None, None) from error
+            raise
+
+    return execute
+
+
+def _sqlalchemy(connection: Any) -> Execute:
+    async def execute(sql: str, parameters: tuple[Any, ...]) -> Rows:
+        return _rows(connection.execute(_text(sql), _named(parameters)).fetchall())
+
+    return execute
+
+
+def _async_sqlalchemy(connection: Any) -> Execute:
+    async def execute(sql: str, parameters: tuple[Any, ...]) -> Rows:
+        result = await connection.execute(_text(sql), _named(parameters))
+        return _rows(result.fetchall())
+
+    return execute
+
+
+def _django(connection: Any) -> Execute:
+    async def execute(sql: str, parameters: tuple[Any, ...]) -> Rows:
+        with connection.cursor() as cursor:
+            cursor.execute(_format(sql), parameters)
+            return _rows(cursor.fetchall())
+
+    return execute
+
+
+SYNCHRONOUS: Kinds = {
+    "psycopg.Connection": _psycopg,
+    "psycopg.Cursor": _psycopg,
+    "sqlalchemy.Connection": _sqlalchemy,
+    "sqlalchemy.Session": _sqlalchemy,
+    "django.Connection": _django,
+}
+"""The kinds whose coroutines block."""
+
+ASYNCHRONOUS: Kinds = {
+    "psycopg.AsyncConnection": _async_psycopg,
+    "psycopg.AsyncCursor": _async_psycopg,
+    "asyncpg.Connection": _asyncpg,
+    "sqlalchemy.AsyncConnection": _async_sqlalchemy,
+    "sqlalchemy.AsyncSession": _async_sqlalchemy,
+}
 
 
 def is_closed(connection: Any) -> bool:
@@ -176,30 +192,6 @@ def _rows(rows: Any) -> Rows:
     """Returns the rows of a driver, with a type."""
     fetched: Rows = rows
     return fetched
-
-
-def _django(connection: Any, sql: str, parameters: tuple[Any, ...]) -> Rows:
-    with connection.cursor() as cursor:
-        cursor.execute(_format(sql), parameters)
-        return _rows(cursor.fetchall())
-
-
-def run(execute: Execute, statement: Statement[T]) -> T:
-    """Executes a statement. Raises IdemError for an error of the server."""
-    try:
-        rows = execute(statement.sql, statement.parameters)
-    except Exception as error:
-        raise_caused(translated(error), error)
-    return statement.decode(rows)
-
-
-async def async_run(execute: AsyncExecute, statement: Statement[T]) -> T:
-    """Executes a statement. Raises IdemError for an error of the server."""
-    try:
-        rows = await execute(statement.sql, statement.parameters)
-    except Exception as error:
-        raise_caused(translated(error), error)
-    return statement.decode(rows)
 
 
 def raise_caused(error: Exception, cause: Exception) -> NoReturn:

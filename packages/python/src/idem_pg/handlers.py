@@ -7,8 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
-from .async_idem import AsyncIdem
-from .idem import Idem
+from .idem import AsyncIdem, Idem
 from .ids import MessageId
 from .outcomes import Duplicate
 

@@ -1,266 +1,55 @@
-"""The functions of idem in the transaction of a connection.
-
-`make_sync.py` writes `idem.py` from `async_idem.py`.
-"""
+"""The functions of idem in the transaction of a connection."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
-from typing import Any, TypeVar
-from uuid import UUID
+from typing import Any
 
-from . import results
-from .effects import Effect, Effects, RecordedEffect, is_bytes, text_of
-from .executors import executor, run
-from .external_calls import Begun, ExternalCall
-from .ids import MessageId, id_text
-from .leases import DEFAULT_LEASE, Acquired, Held
-from .messages import ReceivedMessage
-from .outcomes import Outcome
-from .statements import Call, Statement
-
-T = TypeVar("T")
+from .blocking import blocking
+from .executors import ASYNCHRONOUS, SYNCHRONOUS
+from .functions import Functions
 
 
-class Idem:
+class AsyncIdem(Functions):
     """idem's functions on a connection, cursor or session in whose transaction the work is done.
 
-    It never begins, commits, rolls back or retries. Every method raises IdemError for an error of
-    the server.
-
-    - `Idem` accepts a connection or cursor of psycopg, a Connection or Session of SQLAlchemy, and
-      the connection of Django.
-    - `AsyncIdem` accepts a connection of asyncpg, an AsyncConnection or AsyncCursor of psycopg, and
-      an AsyncConnection or AsyncSession of SQLAlchemy.
+    It accepts a connection of asyncpg, an AsyncConnection or AsyncCursor of psycopg, and an
+    AsyncConnection or AsyncSession of SQLAlchemy. It never begins, commits, rolls back or retries.
+    Every method raises IdemError for an error of the server.
     """
 
     def __init__(self, connection: Any) -> None:
-        self._execute = executor(connection)
+        super().__init__(connection, ASYNCHRONOUS, "AsyncIdem")
 
-    def run(self, statement: Statement[T]) -> T:
-        """Executes a statement of `idem_pg.statements`."""
-        return run(self._execute, statement)
 
-    def claim(
-        self,
-        message_id: MessageId,
-        destination: str,
-        *,
-        wait: bool = True,
-        fingerprint: bytes | None = None,
-        sent_at: datetime | None = None,
-    ) -> Outcome:
-        """Claims a message, and returns the outcome.
+class Idem:
+    """The same without asyncio.
 
-        `wait=False` returns InProgress in place of waiting for a concurrent claimer. A
-        `fingerprint` has 1 to 64 bytes.
-        """
-        call = Call.of("idem_claim", message_id, destination).add("boolean", wait)
-        call.option("fingerprint", "bytea", fingerprint).option("sent_at", "timestamptz", sent_at)
-        return self.run(call.returning(results.CLAIM, results.claim_of))
+    It accepts a connection or cursor of psycopg, a Connection or Session of SQLAlchemy, and the
+    connection of Django.
+    """
 
-    def try_claim(self, message_id: MessageId, destination: str) -> bool:
-        """Returns whether this transaction has claimed the message. False is a duplicate."""
-        return self.run(Call.of("idem_try_claim", message_id, destination).scalar())
+    def __init__(self, connection: Any) -> None:
+        self._asynchronous = Functions(connection, SYNCHRONOUS, "Idem")
 
-    def try_claim_batch(self, ids: Iterable[MessageId], destination: str) -> list[bool]:
-        """Claims many messages. The results are in the order of the ids."""
-        if isinstance(ids, (str, bytes)):
-            raise TypeError("try_claim_batch needs a list of ids, not one id")
-        ids = list(ids)
-        if ids and all(isinstance(message_id, UUID) for message_id in ids):
-            call = Call("idem_try_claim_uuid_batch").add("uuid[]", ids)
-        else:
-            texts = [id_text(message_id) for message_id in ids]
-            call = Call("idem_try_claim_batch").add("text[]", texts)
-        return self.run(call.text(destination).scalar())
-
-    def is_claimed(self, message_id: MessageId, destination: str) -> bool:
-        """Returns whether the message is claimed. Reads only, and works on a standby."""
-        return self.run(Call.of("idem_is_claimed", message_id, destination).scalar())
-
-    def record(self, message_id: MessageId, destination: str, effects: Effects) -> list[UUID]:
-        """Records the outgoing messages of a claim, and returns their message ids."""
-        call = Call.of("idem_record_effects", message_id, destination)
-        return self.run(call.add("jsonb", text_of(effects)).scalar())
-
-    def try_record(self, message_id: MessageId, destination: str, effects: Effects) -> bool:
-        """Claims a message and records its effects. Returns False for a duplicate."""
-        call = Call.of("idem_try_record", message_id, destination)
-        return self.run(call.add("jsonb", text_of(effects)).scalar())
-
-    def effects(self, message_id: MessageId, destination: str) -> list[RecordedEffect]:
-        """Returns the effects that the first execution of the message recorded."""
-        call = Call.of("idem_effects", message_id, destination)
-        return self.run(call.returning(results.EFFECTS, results.effects_of))
-
-    def send(self, effect: Effect) -> UUID:
-        """Sends a message that does not result from another message. Returns its message id."""
-        if effect.deliver_after is not None:
-            raise ValueError("send does not support deliver_after: record the effect with a claim")
-        call = Call("idem_send_bytes" if is_bytes(effect.payload) else "idem_send")
-        call.text(effect.topic).payload(effect.payload)
-        call.content(effect.headers, effect.key, effect.type, effect.content_type)
-        return self.run(call.option("message_id", "uuid", effect.message_id).scalar())
-
-    # Leases: each of these methods needs a commit of its own before the work.
-
-    def acquire(
-        self, message_id: MessageId, destination: str, lease: timedelta = DEFAULT_LEASE
-    ) -> Acquired:
-        """Acquires the lease of a message. Commit before the work begins."""
-        call = Call.of("idem_acquire", message_id, destination).add("interval", lease)
-        acquired = results.lease_of(message_id, destination, lease)
-        return self.run(call.returning(results.LEASE, acquired))
-
-    def extend(self, held: Held) -> None:
-        """Extends a lease by its duration from now. SQLSTATE 55000 if it is lost."""
-        call = Call.of_lease("idem_extend", held).add("interval", held.duration)
-        return self.run(call.nothing())
-
-    def complete(self, held: Held, effects: Effects = ()) -> list[UUID]:
-        """Turns the lease into the claim, and records the effects, in this transaction.
-
-        SQLSTATE 55000 if the lease is lost.
-        """
-        call = Call.of_lease("idem_complete", held).add("jsonb", text_of(effects))
-        return self.run(call.scalar())
-
-    def release(
-        self, held: Held, error: str | None = None, *, final: bool = False
-    ) -> timedelta | None:
-        """Releases a lease. Returns the time until the next attempt, None if there is none.
-
-        Without an error the attempt does not count.
-        """
-        call = Call.of_lease("idem_release", held).option("error", "text", error)
-        return self.run(call.option("final", "boolean", final).scalar())
-
-    def bury(
-        self,
-        held: Held,
-        payload: bytes,
-        error: str,
-        *,
-        headers: Mapping[str, Any] | None = None,
-        key: str | None = None,
-        type: str | None = None,
-        content_type: str | None = None,
-    ) -> None:
-        """Stores a leased message of a broker as a dead letter."""
-        call = Call.of_lease("idem_bury", held).add("bytea", bytes(payload)).text(error)
-        return self.run(call.content(headers, key, type, content_type).nothing())
-
-    # The durable inbox.
-
-    def receive(
-        self,
-        message_id: MessageId,
-        destination: str,
-        payload: Any,
-        *,
-        headers: Mapping[str, Any] | None = None,
-        key: str | None = None,
-        deliver_after: datetime | None = None,
-        type: str | None = None,
-        content_type: str | None = None,
-    ) -> bool:
-        """Stores a message. The payload is JSON or bytes. False if it is known already.
-
-        Acknowledge the message after the commit.
-        """
-        function = "idem_receive_bytes" if is_bytes(payload) else "idem_receive"
-        call = Call.of(function, message_id, destination).payload(payload)
-        call.content(headers, key, type, content_type)
-        return self.run(call.option("deliver_after", "timestamptz", deliver_after).scalar())
-
-    def next(
-        self,
-        destination: str,
-        *,
-        max_messages: int = 1,
-        lease: timedelta = DEFAULT_LEASE,
-        max_bytes: int | None = None,
-    ) -> list[ReceivedMessage]:
-        """Leases due messages, and returns them in order. Commit before the work begins."""
-        call = Call("idem_next").text(destination).add("integer", max_messages)
-        call.add("interval", lease).option("max_bytes", "bigint", max_bytes)
-        return self.run(call.returning(results.MESSAGES, results.messages_of(destination, lease)))
-
-    def next_wait(self, destination: str, timeout_ms: int = 1000) -> bool:
-        """Waits until `next` can return a message. False after the timeout."""
-        call = Call("idem_next_wait").text(destination).add("integer", timeout_ms)
-        return self.run(call.scalar())
-
-    # Dead letters.
-
-    def reject(
-        self,
-        message_id: MessageId | None,
-        destination: str,
-        payload: bytes,
-        error: str,
-        *,
-        headers: Mapping[str, Any] | None = None,
-        key: str | None = None,
-        type: str | None = None,
-        content_type: str | None = None,
-        source: str | None = None,
-    ) -> bool:
-        """Stores a message of a broker that is not leased as a dead letter.
-
-        Acknowledge the message after the commit. False if it is a dead letter or was processed.
-        """
-        call = Call("idem_reject")
-        if message_id is None:
-            call.add("text", None)
-        else:
-            call.id(message_id)
-        call.text(destination).add("bytea", bytes(payload)).text(error)
-        call.content(headers, key, type, content_type)
-        return self.run(call.option("source", "text", source).scalar())
-
-    # The journal of external calls: commit after `begin_call`, then make the call.
-
-    def begin_call(
-        self,
-        message_id: MessageId,
-        destination: str,
-        step: str,
-        request: Any = None,
-        *,
-        token: int | None = None,
-    ) -> Begun:
-        """Begins an external call. SQLSTATE 23000 if the step was begun with another request."""
-        call = Call.of("idem_begin_call", message_id, destination).text(step)
-        call.json_option("request", request).option("token", "bigint", token)
-        return self.run(call.returning(results.BEGUN, results.begun_of))
-
-    def finish_call(
-        self, message_id: MessageId, destination: str, step: str, response: Any = None
-    ) -> None:
-        """Records the response of an external call, as JSON."""
-        call = Call.of("idem_finish_call", message_id, destination).text(step)
-        return self.run(call.json_option("response", response).nothing())
-
-    def fail_call(
-        self,
-        message_id: MessageId,
-        destination: str,
-        step: str,
-        error: str,
-        *,
-        retryable: bool = True,
-    ) -> None:
-        """Records that this attempt certainly had no effect, or that the call was rejected.
-
-        After `retryable=False` the call is never repeated.
-        """
-        call = Call.of("idem_fail_call", message_id, destination).text(step).text(error)
-        return self.run(call.add("boolean", retryable).nothing())
-
-    def calls(self, message_id: MessageId, destination: str) -> list[ExternalCall]:
-        """Returns the external calls of a message."""
-        call = Call.of("idem_calls", message_id, destination)
-        return self.run(call.returning(results.CALLS, results.calls_of))
+    run = blocking(Functions.run)
+    claim = blocking(Functions.claim)
+    try_claim = blocking(Functions.try_claim)
+    try_claim_batch = blocking(Functions.try_claim_batch)
+    is_claimed = blocking(Functions.is_claimed)
+    record = blocking(Functions.record)
+    try_record = blocking(Functions.try_record)
+    effects = blocking(Functions.effects)
+    send = blocking(Functions.send)
+    acquire = blocking(Functions.acquire)
+    extend = blocking(Functions.extend)
+    complete = blocking(Functions.complete)
+    release = blocking(Functions.release)
+    bury = blocking(Functions.bury)
+    receive = blocking(Functions.receive)
+    next = blocking(Functions.next)
+    next_wait = blocking(Functions.next_wait)
+    reject = blocking(Functions.reject)
+    begin_call = blocking(Functions.begin_call)
+    finish_call = blocking(Functions.finish_call)
+    fail_call = blocking(Functions.fail_call)
+    calls = blocking(Functions.calls)

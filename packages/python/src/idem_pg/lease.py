@@ -1,41 +1,19 @@
-"""Leases with renewal in the background.
-
-`make_sync.py` writes `lease.py` from `async_lease.py`.
-"""
+"""Leases with renewal in the background, without asyncio."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
-from uuid import UUID
 
-from .effects import Effect, Effects, json_copy, text_of
-from .errors import IdemError, LeaseLostError
-from .external_calls import Begun
-from .idem import Idem
+from .async_lease import AsyncLease, async_lease
+from .blocking import awaitable, blocking, finished
+from .effects import Effects
 from .ids import MessageId
-from .lease_rules import LOST, SHORT_LOCK_TIMEOUT, Completion, Ending, ending_of
 from .leases import DEFAULT_LEASE, Exhausted, Held
-from .once import (
-    Call,
-    CallNotDoneError,
-    CallRefusedError,
-    OnUnknown,
-    Query,
-    UnknownResultError,
-    storable,
-    text_of_error,
-    unknown_of,
-)
+from .once import Call, OnUnknown, Query, awaitable_query
 from .outcomes import Dead, Duplicate, InProgress
-from .renewal import Renewal
-from .transactions import (
-    Transactions,
-    Work,
-    short_transaction,
-    transactions,
-)
+from .transactions import BlockingTransactions
 
 
 def lease(
@@ -43,198 +21,50 @@ def lease(
 ) -> Lease | Exhausted | Duplicate | InProgress | Dead:
     """Acquires the lease of a message, in a transaction of its own.
 
-    `source` opens transactions: see `transactions` and `async_transactions`. A lost
-    connection is retried.
+    `source` opens transactions: see `transactions`. A lost connection is retried.
     """
-    opened = transactions(source)
-    acquired = short_transaction(
-        opened, lambda idem: idem.acquire(message_id, destination, duration)
-    )
-    return Lease(opened, acquired) if isinstance(acquired, Held) else acquired
+    opened = BlockingTransactions(source)
+    acquired = finished(async_lease(opened, message_id, destination, duration))
+    return Lease(source, acquired.held) if isinstance(acquired, AsyncLease) else acquired
 
 
 class Lease:
-    """A lease that is renewed in the background while its block runs.
-
-    The normal end of the block completes the message, in a transaction of its own: the lease
-    becomes the claim, and the effects of `record` are recorded. After an exception the message is
-    released with the error, and waits for its retry. If the lease is lost, the block ends with
-    LeaseLostError.
-    """
+    """A lease that is renewed in the background while its block runs. See `AsyncLease`."""
 
     def __init__(self, source: Any, held: Held) -> None:
+        self._asynchronous = AsyncLease(BlockingTransactions(source), held)
         self.held = held
-        self._transactions: Transactions = transactions(source)
-        self._effects: list[Effect] = []
-        self._completion = Completion.BY_BLOCK
-        self._renewal = Renewal(self._transactions, held)
 
     def record(self, effects: Effects) -> None:
         """Records effects when the message is completed."""
-        added = [effects] if isinstance(effects, Effect) else list(effects)
-        # An effect that is not JSON fails here, and not at the end of the block.
-        text_of(added)
-        self._effects.extend(added)
+        self._asynchronous.record(effects)
 
     def give_back(self) -> None:
         """Releases the message at the end of the block, without counting the attempt."""
-        self._completion = Completion.GIVEN_BACK
+        self._asynchronous.give_back()
 
-    def complete(self, connection: Any, effects: Effects = ()) -> list[UUID]:
-        """Completes the message in the transaction of this connection, together with its writes.
-
-        Returns the message ids of the effects: those of `record`, and these. Call it at the end of
-        the transaction, and commit before the end of the block. It ends the renewal.
-        """
-        self._renewal.stop()
-        self._completion = Completion.BY_USER
-        added = [effects] if isinstance(effects, Effect) else list(effects)
-        try:
-            return Idem(connection).complete(self.held, [*self._effects, *added])
-        except IdemError as error:
-            raise self._or_lost(error) from error
+    complete = blocking(AsyncLease.complete)
 
     @property
     def is_lost(self) -> bool:
         """Whether the lease is lost or may be lost. Stop working then."""
-        return self._renewal.is_lost
+        return self._asynchronous.is_lost
 
-    def once(
-        self,
-        step: str,
-        request: Any,
-        call: Call,
-        *,
-        on_unknown: OnUnknown | Query,
-    ) -> Any:
-        """Makes an external call once, and returns its response.
-
-        The request and the response are JSON. If the response is not, the result is unknown.
-        `call` gets the idempotency key. If an earlier attempt began the call and its result is not
-        known, `on_unknown` decides: it repeats the call, fails, or looks the result up. An error of
-        `call` other than CallRefusedError and CallNotDoneError leaves the result unknown.
-        """
-        begun = self._begin(step, request)
-        if begun.state == "done":
-            return begun.response
-        if begun.state == "failed":
-            raise CallRefusedError(begun.error)
-        try:
-            if begun.state == "unknown":
-                if on_unknown is OnUnknown.FAIL:
-                    raise UnknownResultError(step, unknown_of(begun))
-                if not isinstance(on_unknown, OnUnknown):
-                    found = on_unknown(unknown_of(begun))
-                    if found is not None:
-                        return self._finish(step, found.response)
-            response = call(begun.idempotency_key)
-        except (CallRefusedError, CallNotDoneError) as error:
-            self._fail(step, error)
-            raise
-        return self._finish(step, response)
+    def once(self, step: str, request: Any, call: Call, *, on_unknown: OnUnknown | Query) -> Any:
+        """Makes an external call once, and returns its response. See `once` of `AsyncLease`."""
+        made = self._asynchronous.once(
+            step, request, awaitable(call), on_unknown=awaitable_query(on_unknown)
+        )
+        return finished(made)
 
     def __enter__(self) -> Lease:
-        self._renewal.start()
+        finished(self._asynchronous.__aenter__())
         return self
 
     def __exit__(
         self,
-        _type: type[BaseException] | None,
+        type: type[BaseException] | None,
         error: BaseException | None,
-        _traceback: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
-        self._renewal.stop()
-        if self._renewal.is_cause_of(error):
-            raise LeaseLostError(LOST) from error
-        match ending_of(error, self._completion):
-            case Ending.COMPLETE:
-                self._renewal.uninterrupted(self._end, None)
-            case Ending.CHECK:
-                if not self._run(self._is_claimed):
-                    raise self._completion.not_committed()
-            case Ending.RELEASE:
-                self._renewal.uninterrupted(self._release, error)
-
-    def _begin(self, step: str, request: Any) -> Begun:
-        held = self.held
-        seen: list[Begun] = []
-
-        def begin(idem: Idem) -> None:
-            begun = idem.begin_call(
-                held.message_id, held.destination, step, request, token=held.token
-            )
-            seen.append(begun)
-
-        try:
-            self._run(begin)
-        except IdemError as error:
-            raise self._or_lost(error) from error
-        # After a lost reply the step is unknown because of this process itself.
-        # `begun_at` differs if its entry was rolled back, and another process has begun the step.
-        is_own = (
-            seen[0].state == "new"
-            and seen[-1].state == "unknown"
-            and seen[0].begun_at == seen[-1].begun_at
-        )
-        return seen[0] if is_own else seen[-1]
-
-    def _finish(self, step: str, response: Any) -> Any:
-        held, response = self.held, json_copy(response)
-        self._run(lambda idem: idem.finish_call(held.message_id, held.destination, step, response))
-        return response
-
-    def _fail(self, step: str, error: Exception) -> None:
-        held, retryable = self.held, isinstance(error, CallNotDoneError)
-        text = storable(str(error)) or text_of_error(error)
-
-        def fail(idem: Idem) -> None:
-            # The holder of the next lease may be making the call, so only the holder records.
-            idem.extend(held)
-            idem.fail_call(held.message_id, held.destination, step, text, retryable=retryable)
-
-        try:
-            self._run(fail)
-        except IdemError as failed:
-            raise self._or_lost(failed) from error
-
-    def _end(self, _: None) -> None:
-        """Completes the message, or releases it with the error of the completion."""
-        try:
-            self._complete()
-        except Exception as error:
-            is_unavailable = isinstance(error, IdemError) and error.is_connection_lost
-            if not is_unavailable and not isinstance(error, LeaseLostError):
-                self._release(error)
-            raise
-
-    def _complete(self) -> None:
-        try:
-            self._run(lambda idem: idem.complete(self.held, self._effects))
-        except IdemError as error:
-            # The reply of an earlier attempt can be lost, so the message may be completed.
-            if error.sqlstate != "55000" or not self._run(self._is_claimed):
-                raise self._or_lost(error) from error
-
-    def _release(self, error: BaseException | None) -> None:
-        reason, final = self._completion.reason(error)
-
-        def release(idem: Idem) -> None:
-            # A transaction of the user that has called `complete` can still be open.
-            idem.run(SHORT_LOCK_TIMEOUT)
-            idem.release(self.held, reason, final=final)
-
-        try:
-            self._run(release)
-        except Exception:
-            # The lease expires, and the attempt stays counted. The error of the block is more
-            # useful to the caller.
-            return
-
-    def _is_claimed(self, idem: Idem) -> bool:
-        return idem.is_claimed(self.held.message_id, self.held.destination)
-
-    def _run(self, work: Work[Any]) -> Any:
-        return short_transaction(self._transactions, work)
-
-    def _or_lost(self, error: IdemError) -> Exception:
-        return LeaseLostError(LOST) if error.sqlstate == "55000" else error
+        finished(self._asynchronous.__aexit__(type, error, traceback))

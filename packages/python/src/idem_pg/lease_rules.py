@@ -1,4 +1,4 @@
-"""Rules of leases that `lease.py` and `async_lease.py` share."""
+"""Rules of leases and of their renewal."""
 
 from __future__ import annotations
 

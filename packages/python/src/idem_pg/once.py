@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from .blocking import awaitable
 from .external_calls import Begun
 
 
@@ -44,6 +45,11 @@ Call = Callable[[str], Any]
 AsyncCall = Callable[[str], Awaitable[Any]]
 Query = Callable[[UnknownCall], Found | None]
 AsyncQuery = Callable[[UnknownCall], Awaitable[Found | None]]
+
+
+def awaitable_query(on_unknown: OnUnknown | Query) -> OnUnknown | AsyncQuery:
+    """Returns `on_unknown` for coroutines that block."""
+    return on_unknown if isinstance(on_unknown, OnUnknown) else awaitable(on_unknown)
 
 
 class CallRefusedError(Exception):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from .blocking import finished
 from .errors import IdemError
-from .idem import Idem
 from .lease_rules import RENEWAL_THREAD, pause_of, renew_at
 from .leases import Held
-from .transactions import Transactions
+from .transactions import AsyncTransactions, functions_of
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 class Renewal:
     """Extends a lease when a third of its duration has passed, until it is stopped or lost."""
 
-    def __init__(self, open_transaction: Transactions, held: Held) -> None:
+    def __init__(self, open_transaction: AsyncTransactions, held: Held) -> None:
         self._transactions = open_transaction
         self._held = held
         self._lost = threading.Event()
@@ -42,9 +42,9 @@ class Renewal:
         """Returns whether this renewal has interrupted the block. A thread interrupts nothing."""
         return False
 
-    def uninterrupted(self, work: Callable[[T], None], argument: T) -> None:
+    async def uninterrupted(self, work: Callable[[T], Awaitable[None]], argument: T) -> None:
         """Runs a step of the end of the block."""
-        work(argument)
+        await work(argument)
 
     def _renew(self) -> None:
         duration = self._held.duration.total_seconds()
@@ -62,11 +62,14 @@ class Renewal:
 
     def _extended(self) -> bool:
         try:
-            with self._transactions() as connection:
-                Idem(connection).extend(self._held)
+            finished(self._extend())
         except Exception as error:
             if isinstance(error, IdemError) and error.sqlstate == "55000":
                 self._lost.set()
             # Every other error is one of the environment, so the extension is tried again.
             return False
         return True
+
+    async def _extend(self) -> None:
+        async with self._transactions() as connection:
+            await functions_of(self._transactions, connection).extend(self._held)

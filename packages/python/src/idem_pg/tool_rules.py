@@ -1,22 +1,17 @@
-"""Rules of tools that `tools.py` and `async_tools.py` share."""
+"""The signature of a tool, and the errors of its calls."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from .errors import IdemError
 from .ids import MessageId
 from .leases import Exhausted
 from .outcomes import Dead, Duplicate, InProgress
-
-P = ParamSpec("P")
-T = TypeVar("T")
-Function = Callable[P, T]
-AsyncFunction = Callable[P, Coroutine[Any, Any, T]]
 
 STEP = "tool"
 """The step of the journal that has the result of a tool."""
@@ -49,13 +44,9 @@ class ToolCall:
 class Tool:
     """The signature of a tool, and which of its parameters are not a part of the request."""
 
-    _is_asynchronous = False
-
     def __init__(
         self, function: Callable[..., Any], id: str, key: str | None, ignore: Collection[str]
     ) -> None:
-        if inspect.iscoroutinefunction(function) != self._is_asynchronous:
-            raise TypeError(f"{function.__qualname__}: use async_once for coroutine functions only")
         whole = _signature_of(function)
         self._id = id
         self._key = key
@@ -83,12 +74,6 @@ class Tool:
     def with_key(self, options: dict[str, Any], key: str) -> dict[str, Any]:
         """Returns the arguments by name, with the idempotency key if it has a parameter."""
         return options if self._key is None else options | {self._key: key}
-
-
-class AsyncTool(Tool):
-    """The same for a tool that is a coroutine function."""
-
-    _is_asynchronous = True
 
 
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature:

@@ -1,26 +1,18 @@
-"""A decorator for tools of AI agents and for other functions with an effect outside.
-
-A model, a framework or a network repeats the call of a tool. `once` makes the call once for each
-id, and returns the recorded result to every repeated call.
-
-`make_sync.py` writes `tools.py` from `async_tools.py`.
-"""
+"""A decorator for tools of AI agents and for other functions with an effect outside."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
-from .errors import IdemError
-from .idem import Idem
-from .lease import Lease, lease
-from .leases import DEFAULT_LEASE, Exhausted
-from .once import CallRefusedError, OnUnknown, Query, UnknownResultError
-from .outcomes import Duplicate
-from .tool_rules import STEP, Function, Tool, ToolCall, mismatch, not_leased, not_recorded
-from .transactions import Transactions, short_transaction, transactions
+from .async_tools import async_once
+from .blocking import awaitable, finished
+from .leases import DEFAULT_LEASE
+from .once import OnUnknown, Query, awaitable_query
+from .transactions import BlockingTransactions
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,90 +27,27 @@ def once(
     key: str | None = None,
     ignore: Collection[str] = (),
     lease_for: timedelta = DEFAULT_LEASE,
-) -> Callable[[Function[P, T]], Function[P, T]]:
-    """Makes each call of a function once.
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Makes each call of a function once. See `async_once`."""
+    asynchronous = async_once(
+        BlockingTransactions(source),
+        destination,
+        id=id,
+        on_unknown=awaitable_query(on_unknown),
+        key=key,
+        ignore=ignore,
+        lease_for=lease_for,
+    )
 
-    - `source` opens transactions: see `transactions` and `async_transactions`.
-    - `id` is the name of the parameter with the id of the call, for example the id that the model
-      gave to its tool call. Calls with the same id are the same call.
-    - `on_unknown` decides what happens after a process died in the middle of a call.
-    - `key` is the name of a parameter that gets the idempotency key for the external system. The
-      caller does not see it.
-    - `ignore` has the names of parameters that are no part of the request, for example a context.
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        if inspect.iscoroutinefunction(function):
+            raise TypeError(f"{function.__qualname__}: use async_once for coroutine functions only")
+        tool = asynchronous(awaitable(function))
 
-    The other arguments and the result are JSON. Raises ToolBusyError if another process runs the
-    same call, ToolFailedError if the id was used with other arguments, and CallRefusedError if the
-    call was rejected.
-    """
-    opened = transactions(source)
+        @functools.wraps(tool)
+        def called(*args: P.args, **options: P.kwargs) -> T:
+            return finished(tool(*args, **options))
 
-    def decorate(function: Function[P, T]) -> Function[P, T]:
-        tool = Tool(function, id, key, ignore)
-
-        @functools.wraps(function)
-        def called(*args: P.args, **options: P.kwargs) -> Any:
-            call = tool.bind(args, options)
-            leased = lease(opened, call.message_id, destination, lease_for)
-            if isinstance(leased, Duplicate):
-                return _recorded(opened, destination, call)
-            if not isinstance(leased, Lease):
-                if isinstance(leased, Exhausted):
-                    _give_up(opened, leased)
-                raise not_leased(call, leased)
-            failures: list[Exception] = []
-
-            def run(key: str) -> Any:
-                try:
-                    return function(*args, **tool.with_key(options, key))
-                except Exception as error:
-                    failures.append(error)
-                    raise
-
-            with leased:
-                try:
-                    return leased.once(STEP, call.request, run, on_unknown=on_unknown)
-                except CallRefusedError as error:
-                    # The rejection is the result of the call, so the message is completed.
-                    refused = error
-                except UnknownResultError:
-                    # A person records the result. Until then every call fails in this way.
-                    leased.give_back()
-                    raise
-                except IdemError as error:
-                    if error in failures:
-                        raise
-                    leased.give_back()
-                    raise mismatch(call, error) from error
-            raise refused
-
-        called.__signature__ = tool.signature  # type: ignore[attr-defined]
         return called
 
     return decorate
-
-
-def _give_up(opened: Transactions, exhausted: Exhausted) -> None:
-    """Releases the lease of a call without attempts. Otherwise it would seem to be in progress."""
-    reason = exhausted.held.last_error or "no attempt is left"
-    short_transaction(opened, lambda idem: idem.release(exhausted.held, reason, final=True))
-
-
-def _recorded(opened: Transactions, destination: str, call: ToolCall) -> Any:
-    """Returns the result that an earlier call has recorded."""
-
-    def find(idem: Idem) -> Any:
-        known = idem.calls(call.message_id, destination)
-        if not any(entry.step == STEP for entry in known):
-            raise not_recorded(call)
-        # Compares the arguments. The step has begun already, so this writes nothing.
-        return idem.begin_call(call.message_id, destination, STEP, call.request)
-
-    try:
-        begun = short_transaction(opened, find)
-    except IdemError as error:
-        raise mismatch(call, error) from error
-    if begun.state == "failed":
-        raise CallRefusedError(begun.error)
-    if begun.state != "done":
-        raise not_recorded(call)
-    return begun.response

@@ -15,23 +15,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, TypeVar
 
-from .async_idem import AsyncIdem
 from .errors import IdemError
 from .executors import (
+    SYNCHRONOUS,
     is_error_of_closed,
     kind_of,
     raise_caused,
     translated,
     type_name,
 )
-from .idem import Idem
+from .functions import Functions
+from .idem import AsyncIdem
 from .lease_rules import RENEWAL_THREAD
 
 T = TypeVar("T")
 Transactions = Callable[[], AbstractContextManager[Any]]
 AsyncTransactions = Callable[[], AbstractAsyncContextManager[Any]]
-Work = Callable[[Idem], T]
-AsyncWork = Callable[[AsyncIdem], Awaitable[T]]
+Work = Callable[[Functions], Awaitable[T]]
 
 ATTEMPTS = 6
 """The number of attempts of a short transaction whose connection is lost."""
@@ -77,37 +77,37 @@ def async_transactions(source: Any) -> AsyncTransactions:
     raise _no_source(source, "a Pool of asyncpg, an AsyncConnectionPool, an AsyncEngine")
 
 
-def short_transaction(open_transaction: Transactions, work: Work[T]) -> T:
+class BlockingTransactions:
+    """Transactions of a synchronous driver, for coroutines that block: see `blocking.py`."""
+
+    def __init__(self, source: Any) -> None:
+        self._open = transactions(source)
+
+    @contextlib.asynccontextmanager
+    async def __call__(self) -> AsyncIterator[Any]:
+        with self._open() as connection:
+            yield connection
+
+
+def functions_of(open_transaction: AsyncTransactions, connection: Any) -> Functions:
+    """Returns idem's functions on a connection of the same kind as these transactions have."""
+    if isinstance(open_transaction, BlockingTransactions):
+        return Functions(connection, SYNCHRONOUS, "Idem")
+    return AsyncIdem(connection)
+
+
+async def short_transaction(open_transaction: AsyncTransactions, work: Work[T]) -> T:
     """Runs `work` in a transaction of its own, and again after a lost connection.
 
     `work` must be safe to repeat, because a commit can have succeeded although its reply was lost.
     """
-
-    def attempt() -> T:
-        failed: IdemError | None = None
-        try:
-            with open_transaction() as connection:
-                try:
-                    return work(Idem(connection))
-                except IdemError as error:
-                    failed = error
-                    raise
-        except Exception as error:
-            # The rollback over a lost connection fails too. The first error tells more.
-            raise_caused(failed or translated(error), error)
-
-    return retried(attempt, is_retryable)
-
-
-async def async_short_transaction(open_transaction: AsyncTransactions, work: AsyncWork[T]) -> T:
-    """The same for an asynchronous driver."""
 
     async def attempt() -> T:
         failed: IdemError | None = None
         try:
             async with open_transaction() as connection:
                 try:
-                    return await work(AsyncIdem(connection))
+                    return await work(functions_of(open_transaction, connection))
                 except IdemError as error:
                     failed = error
                     raise
@@ -115,32 +115,25 @@ async def async_short_transaction(open_transaction: AsyncTransactions, work: Asy
             # The rollback over a lost connection fails too. The first error tells more.
             raise_caused(failed or translated(error), error)
 
-    return await async_retried(attempt, is_retryable)
+    return await retried(open_transaction, attempt, is_retryable)
 
 
-def retried(attempt: Callable[[], T], may_retry: Callable[[Exception], bool]) -> T:
-    """Runs a step that is safe to repeat, and again after an error that `may_retry` accepts."""
-    for delay in retry_delays():
-        try:
-            return attempt()
-        except Exception as error:
-            if delay == 0 or not may_retry(error):
-                raise
-        time.sleep(delay)
-    raise AssertionError("the last delay ends the loop")
-
-
-async def async_retried(
-    attempt: Callable[[], Awaitable[T]], may_retry: Callable[[Exception], bool]
+async def retried(
+    open_transaction: AsyncTransactions,
+    attempt: Callable[[], Awaitable[T]],
+    may_retry: Callable[[Exception], bool],
 ) -> T:
-    """The same for a coroutine function."""
+    """Runs a step that is safe to repeat, and again after an error that `may_retry` accepts."""
     for delay in retry_delays():
         try:
             return await attempt()
         except Exception as error:
             if delay == 0 or not may_retry(error):
                 raise
-        await asyncio.sleep(delay)
+        if isinstance(open_transaction, BlockingTransactions):
+            time.sleep(delay)  # noqa: ASYNC251
+        else:
+            await asyncio.sleep(delay)
     raise AssertionError("the last delay ends the loop")
 
 

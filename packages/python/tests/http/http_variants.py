@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from idem_pg import AsyncIdem, Claimed, Outcome
+from idem_pg.functions import Functions
 from idem_pg.http import statements
 from idem_pg.http.application import Response
 from idem_pg.http.fingerprint import journal_request
@@ -21,7 +22,7 @@ class WithoutClaim(TransactionAttempt):
         stack = AsyncExitStack()
         return stack, await stack.enter_async_context(self._open()), Claimed()
 
-    async def _record(self, idem: AsyncIdem, recorded: Recorded) -> None:
+    async def _record(self, idem: Functions, recorded: Recorded) -> None:
         """Records nothing."""
 
 
@@ -55,7 +56,7 @@ class RecordsApart(TransactionAttempt):
                 await idem.finish_call(*step, self._recorded.to_json())
         return response
 
-    async def _record(self, idem: AsyncIdem, recorded: Recorded) -> None:
+    async def _record(self, idem: Functions, recorded: Recorded) -> None:
         self._recorded = recorded
         await idem.run(statements.ALLOW_COMMIT)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -192,7 +194,7 @@ def test_retries_end_after_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "retry_delays", lambda: iter([0.001, 0.001, 0.0]))
     attempts = 0
 
-    def attempt() -> None:
+    async def attempt() -> None:
         nonlocal attempts
         attempts += 1
         raise IdemError("lost", None, None)
@@ -201,7 +203,7 @@ def test_retries_end_after_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(retry, "RETRY_FOR_S", window)
         attempts = 0
         with pytest.raises(IdemError):
-            module.retried(attempt, retry.soon())
+            asyncio.run(module.retried(nullcontext, attempt, retry.soon()))
         assert attempts == expected
 
 

@@ -4,7 +4,7 @@ This package contains the ASGI middleware. `idem_pg.http.django` contains that o
 """
 
 from .asgi import IdempotencyMiddleware
-from .async_leased import RequestLease, request_lease
+from .leased import RequestLease, request_lease
 from .options import Options
 from .request_transaction import RequestTransaction, keep_writes, request_transaction
 from .running import RunningRequests

@@ -33,18 +33,16 @@ from .application import (
     Response,
     Send,
 )
-from .async_leased import AsyncLeaseAttempt
 from .fingerprint import fingerprint_of
 from .identity import Identity
 from .in_transaction import TransactionAttempt
+from .leased import LeaseAttempt
 from .leased_application import LeasedApplication
 from .options import Options
 from .problem import Kind, Problem, log
 from .request_head import RequestHead
 from .responses import response_of_problem
 from .running import RunningRequests
-
-LeaseAttempt = AsyncLeaseAttempt[Response]
 
 
 class IdempotencyMiddleware:
@@ -107,10 +105,10 @@ class IdempotencyMiddleware:
     ) -> Response:
         """Processes the request in a task of its own, which no cancellation of this one stops."""
         options = self._options
-        attempt: LeaseAttempt | TransactionAttempt
+        attempt: LeaseAttempt[Response] | TransactionAttempt
         if options.is_leased:
             handler = LeasedApplication(options, identity, run)
-            attempt = AsyncLeaseAttempt(options, self._open, identity, handler)
+            attempt = LeaseAttempt(options, self._open, identity, handler)
         else:
             attempt = TransactionAttempt(options, self._open, identity, run)
         task = asyncio.create_task(attempt.response(), name="idem http request")
@@ -129,7 +127,7 @@ class IdempotencyMiddleware:
     async def _abandon(
         self,
         task: asyncio.Task[Response],
-        attempt: LeaseAttempt | TransactionAttempt,
+        attempt: LeaseAttempt[Response] | TransactionAttempt,
         run: ApplicationRun,
     ) -> None:
         """Ends a request that the server has cancelled. A commit that has begun continues."""

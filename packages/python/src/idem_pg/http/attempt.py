@@ -1,16 +1,13 @@
-"""What the attempts at a request have in common, in a transaction and under a lease.
-
-`make_sync.py` writes `attempt.py` from `async_attempt.py`.
-"""
+"""What the attempts at a request have in common, in a transaction and under a lease."""
 
 from __future__ import annotations
 
 from typing import Generic, TypeVar
 
 from ..executors import raise_caused
-from ..idem import Idem
+from ..functions import Functions
 from ..outcomes import InProgress, Mismatch, Outcome
-from ..transactions import Transactions, short_transaction
+from ..transactions import AsyncTransactions, short_transaction
 from . import statements
 from .identity import Identity
 from .options import Options
@@ -24,36 +21,38 @@ class Attempt(Generic[H]):
     """An attempt to process a request with its handler."""
 
     def __init__(
-        self, options: Options, open_transaction: Transactions, identity: Identity, handler: H
+        self, options: Options, open_transaction: AsyncTransactions, identity: Identity, handler: H
     ) -> None:
         self._options = options
         self._open = open_transaction
         self._identity = identity
         self._handler = handler
 
-    def _found(self) -> Recorded | None:
+    async def _found(self) -> Recorded | None:
         """Returns the recorded response, or None if there is none. Raises Problem."""
         message_id, destination = self._identity.message_id, self._identity.destination
         try:
             # In a transaction of its own: a snapshot that is older than the record does not see it.
-            found = short_transaction(self._open, lambda idem: idem.calls(message_id, destination))
+            found = await short_transaction(
+                self._open, lambda idem: idem.calls(message_id, destination)
+            )
         except Exception as error:
             raise_caused(problem_of(error), error)
         return statements.recorded_in(found)
 
-    def _replayed(self) -> Recorded:
+    async def _replayed(self) -> Recorded:
         """Returns the response to a request whose key is claimed. Raises Problem."""
-        return replay(self._found(), self._identity.fingerprint)
+        return replay(await self._found(), self._identity.fingerprint)
 
-    def _not_claimed(self, outcome: Outcome) -> Recorded:
+    async def _not_claimed(self, outcome: Outcome) -> Recorded:
         """Returns the response to a request that this attempt has not claimed. Raises Problem."""
         match outcome:
             case InProgress():
                 raise Problem(Kind.IN_PROGRESS)
             case Mismatch():
                 raise Problem(Kind.MISMATCH)
-        return self._replayed()
+        return await self._replayed()
 
-    def _record(self, idem: Idem, recorded: Recorded) -> None:
+    async def _record(self, idem: Functions, recorded: Recorded) -> None:
         """Records the response in the transaction that has claimed the request."""
-        idem.run(statements.record(self._identity, recorded))
+        await idem.run(statements.record(self._identity, recorded))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import Any
 
-from ..async_idem import AsyncIdem
 from ..executors import raise_caused
+from ..idem import AsyncIdem
 from ..outcomes import Claimed, Outcome
-from ..transactions import async_retried
+from ..transactions import retried
 from . import statements
 from .application import ApplicationRun, Response
-from .async_attempt import AsyncAttempt
+from .attempt import Attempt
 from .options import keeps_writes
 from .problem import Kind, Problem, log, problem_of
 from .request_transaction import (
@@ -31,7 +31,7 @@ class RollBackError(Exception):
     """Ends the block of a transaction, so that it is rolled back."""
 
 
-class TransactionAttempt(AsyncAttempt[ApplicationRun]):
+class TransactionAttempt(Attempt[ApplicationRun]):
     """Claims a request, runs its handler, records the response, and commits."""
 
     _base: Any = None
@@ -41,7 +41,7 @@ class TransactionAttempt(AsyncAttempt[ApplicationRun]):
     async def response(self) -> Response:
         """Returns the response after the commit. Raises Problem or the error of the handler."""
         try:
-            stack, connection, outcome = await async_retried(self._begin, soon())
+            stack, connection, outcome = await retried(self._open, self._begin, soon())
         except Exception as error:
             raise_caused(problem_of(error), error)
         self.has_begun = isinstance(outcome, Claimed)

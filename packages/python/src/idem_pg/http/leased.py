@@ -1,21 +1,18 @@
-"""Processes a request under a lease, for work that cannot share a transaction.
-
-`make_sync.py` writes `leased.py` from `async_leased.py`.
-"""
+"""Processes a request under a lease, for work that cannot share a transaction."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar
 
+from ..async_lease import AsyncLease, async_lease
 from ..errors import IdemError, LeaseLostError, LeaseNotCompletedError
 from ..executors import raise_caused
-from ..idem import Idem
-from ..lease import Lease, lease
+from ..functions import Functions
 from ..lease_rules import LOST
 from ..leases import Exhausted
-from ..once import Call, OnUnknown, Query
+from ..once import AsyncCall, AsyncQuery, OnUnknown
 from ..outcomes import Dead, Duplicate, InProgress
-from ..transactions import retried, short_transaction
+from ..transactions import functions_of, retried, short_transaction
 from . import statements
 from .attempt import Attempt
 from .fingerprint import journal_request
@@ -30,21 +27,21 @@ R = TypeVar("R")
 class RequestLease:
     """The lease of a protected request, as its handler sees it."""
 
-    def __init__(self, leased: Lease) -> None:
+    def __init__(self, leased: AsyncLease) -> None:
         self._lease = leased
         self._was_rejected = False
 
-    def once(
+    async def once(
         self,
         step: str,
         request: Any,
-        call: Call,
+        call: AsyncCall,
         *,
-        on_unknown: OnUnknown | Query,
+        on_unknown: OnUnknown | AsyncQuery,
     ) -> Any:
         """Makes an external call once, and returns its response. See `once` of the lease."""
         try:
-            return self._lease.once(step, request, call, on_unknown=on_unknown)
+            return await self._lease.once(step, request, call, on_unknown=on_unknown)
         except LeaseLostError:
             self._was_rejected = True
             raise
@@ -63,10 +60,10 @@ def request_lease(request: Any) -> RequestLease:
 class LeasedHandler(Protocol[R]):
     """The handler of a request, and the conversions of its responses."""
 
-    def run(self, shared: RequestLease) -> R:
+    async def run(self, shared: RequestLease) -> R:
         """Runs the handler, and returns its complete response."""
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Stops a handler that has not ended, if that is possible."""
 
     def status_of(self, response: R) -> int:
@@ -88,28 +85,28 @@ class LeaseAttempt(Attempt[LeasedHandler[R]]):
     _recorded: Recorded | None = None
     _is_completed = False
 
-    def response(self) -> R:
+    async def response(self) -> R:
         """Returns the response after its record. Raises Problem or the error of the handler."""
         identity = self._identity
         try:
-            acquired = lease(
+            acquired = await async_lease(
                 self._open, identity.message_id, identity.destination, self._options.lease
             )
         except Exception as error:
             raise_caused(problem_of(error), error)
-        if not isinstance(acquired, Lease):
-            return self._not_acquired(acquired)
+        if not isinstance(acquired, AsyncLease):
+            return await self._not_acquired(acquired)
         response: R | None = None
         try:
-            with acquired:
-                self._bind_key(acquired)
-                response = self._handled(acquired)
+            async with acquired:
+                await self._bind_key(acquired)
+                response = await self._handled(acquired)
                 if self._options.keeps(self._handler.status_of(response)):
-                    self._complete(acquired, response)
+                    await self._complete(acquired, response)
                 else:
                     acquired.give_back()
         except LeaseLostError:
-            return self._after_loss(response)
+            return await self._after_loss(response)
         except LeaseNotCompletedError as error:
             log.exception("the source of IdempotencyMiddleware has not committed a completion")
             raise Problem(Kind.IN_DOUBT) from error
@@ -121,23 +118,23 @@ class LeaseAttempt(Attempt[LeasedHandler[R]]):
             raise
         return response
 
-    def _not_acquired(self, acquired: Exhausted | Duplicate | InProgress | Dead) -> R:
+    async def _not_acquired(self, acquired: Exhausted | Duplicate | InProgress | Dead) -> R:
         match acquired:
             case Duplicate():
-                return self._handler.response_of(self._replayed())
+                return self._handler.response_of(await self._replayed())
             case InProgress():
                 raise Problem(Kind.IN_PROGRESS)
             case Exhausted(held):
                 reason = held.last_error or "the request has no attempts left"
                 try:
-                    short_transaction(
+                    await short_transaction(
                         self._open, lambda idem: idem.release(held, reason, final=True)
                     )
                 except Exception as error:
                     log.debug("an exhausted request stays leased until its end: %s", error)
         raise Problem(Kind.EXHAUSTED)
 
-    def _bind_key(self, acquired: Lease) -> None:
+    async def _bind_key(self, acquired: AsyncLease) -> None:
         """Binds the key to this request.
 
         An attempt at another request with the key may have had an effect outside of the database,
@@ -146,24 +143,26 @@ class LeaseAttempt(Attempt[LeasedHandler[R]]):
         identity = self._identity
         request = journal_request(identity.fingerprint)
 
-        def bind(idem: Idem) -> None:
+        async def bind(idem: Functions) -> None:
             # Fails in autocommit mode, in which the completion and the record would be two commits.
-            idem.run(statements.FORBID_COMMIT)
-            idem.begin_call(identity.message_id, identity.destination, statements.STEP, request)
-            idem.run(statements.ALLOW_COMMIT)
+            await idem.run(statements.FORBID_COMMIT)
+            await idem.begin_call(
+                identity.message_id, identity.destination, statements.STEP, request
+            )
+            await idem.run(statements.ALLOW_COMMIT)
 
         try:
-            short_transaction(self._open, bind)
+            await short_transaction(self._open, bind)
         except Exception as error:
             acquired.give_back()
             if isinstance(error, IdemError) and error.sqlstate == "23000":
                 raise Problem(Kind.MISMATCH) from error
             raise_caused(problem_of(error), error)
 
-    def _handled(self, acquired: Lease) -> R:
+    async def _handled(self, acquired: AsyncLease) -> R:
         shared = RequestLease(acquired)
         try:
-            response = self._handler.run(shared)
+            response = await self._handler.run(shared)
             is_kept = self._options.keeps(self._handler.status_of(response))
             if shared.is_lost and not is_kept:
                 # Another process works on the request, so this failure does not tell its result.
@@ -171,24 +170,24 @@ class LeaseAttempt(Attempt[LeasedHandler[R]]):
         except BaseException:
             # In a task, this includes its cancellation by the renewal, when the lease is lost.
             acquired.give_back()
-            self._handler.stop()
+            await self._handler.stop()
             raise
         return response
 
-    def _complete(self, acquired: Lease, response: R) -> None:
+    async def _complete(self, acquired: AsyncLease, response: R) -> None:
         """Records the response and completes the lease, in one transaction."""
         identity = self._identity
 
-        def complete() -> None:
+        async def complete() -> None:
             recorded = self._recorded = self._handler.recorded_of(response)
-            with self._open() as connection:
-                acquired.complete(connection)
-                Idem(connection).finish_call(
+            async with self._open() as connection:
+                await acquired.complete(connection)
+                await functions_of(self._open, connection).finish_call(
                     identity.message_id, identity.destination, statements.STEP, recorded.to_json()
                 )
 
         try:
-            retried(complete, soon())
+            await retried(self._open, complete, soon())
         except LeaseLostError:
             raise
         except Exception as error:
@@ -196,13 +195,13 @@ class LeaseAttempt(Attempt[LeasedHandler[R]]):
         self._is_completed = True
         self._handler.note_record()
 
-    def _after_loss(self, response: R | None) -> R:
+    async def _after_loss(self, response: R | None) -> R:
         """Returns the response after another process, or a commit without a reply, has won."""
         if response is None or self._recorded is None:
             # The handler has not ended, or has failed. A repeated request shows the result.
             raise Problem(Kind.IN_DOUBT)
         try:
-            found = self._found()
+            found = await self._found()
         except Problem as problem:
             raise_caused(problem.after_work(), problem)
         if found is None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from .application import ApplicationRun, Response
-from .async_leased import RequestLease
 from .identity import Identity
+from .leased import RequestLease
 from .options import Options
 from .recorded import Recorded
 from .responses import recorded_of, response_of
 
 
 class LeasedApplication:
-    """Runs the application under a lease. See `AsyncLeasedHandler`."""
+    """Runs the application under a lease. See `LeasedHandler`."""
 
     def __init__(self, options: Options, identity: Identity, application: ApplicationRun) -> None:
         self._options = options

@@ -14,8 +14,8 @@ under a lease and in no transaction, for work that cannot share one: see `reques
 docs/http.md says what differs from the crate `idem-http`.
 """
 
-from ..leased import RequestLease, request_lease
 from ..request_transaction import RequestTransaction, keep_writes, request_transaction
+from .leased_view import RequestLease, request_lease
 from .middleware import IdempotencyMiddleware
 
 __all__ = [

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from typing import Any
 
 from django.db import transaction
 from django.http import HttpRequest
 
 from ...executors import raise_caused
-from ...idem import Idem
 from ...outcomes import Claimed, Outcome
-from ...transactions import retried
+from ...transactions import functions_of, retried
 from .. import statements
 from ..attempt import Attempt
 from ..options import keeps_writes
@@ -32,32 +31,32 @@ class TransactionAttempt(Attempt[Callable[[HttpRequest], Any]]):
 
     _is_committed = False
 
-    def response(self, request: HttpRequest) -> Any:
+    async def response(self, request: HttpRequest) -> Any:
         """Returns the response after the commit. Raises Problem."""
         try:
-            stack, connection, outcome = retried(self._begin, soon())
+            stack, connection, outcome = await retried(self._open, self._begin, soon())
         except Exception as error:
             raise_caused(problem_of(error), error)
         if not isinstance(outcome, Claimed):
-            _roll_back(stack)
-            return response_of(self._not_claimed(outcome))
+            await _roll_back(stack)
+            return response_of(await self._not_claimed(outcome))
         try:
             response, recorded = self._handled(request, connection)
         except BaseException:
-            _roll_back(stack)
+            await _roll_back(stack)
             raise
         if recorded is None:
-            _roll_back(stack)
+            await _roll_back(stack)
             return response
-        self._commit(stack, connection, recorded)
+        await self._commit(stack, connection, recorded)
         return response
 
-    def _begin(self) -> tuple[ExitStack, Any, Outcome]:
+    async def _begin(self) -> tuple[AsyncExitStack, Any, Outcome]:
         """Begins a transaction with the claim. The caller ends it with the stack."""
         claim = statements.claim_and_forbid_commit(self._identity)
-        with ExitStack() as stack:
-            connection = stack.enter_context(self._open())
-            outcome = Idem(connection).run(claim)
+        async with AsyncExitStack() as stack:
+            connection = await stack.enter_async_context(self._open())
+            outcome = await functions_of(self._open, connection).run(claim)
             return stack.pop_all(), connection, outcome
         raise AssertionError("atomic has swallowed an exception")
 
@@ -95,11 +94,11 @@ class TransactionAttempt(Attempt[Callable[[HttpRequest], Any]]):
                 raise Problem(Kind.FAILED) from error
         return response, recorded
 
-    def _commit(self, stack: ExitStack, connection: Any, recorded: Recorded) -> None:
+    async def _commit(self, stack: AsyncExitStack, connection: Any, recorded: Recorded) -> None:
         is_committing = False
         try:
-            with stack:
-                self._record(Idem(connection), recorded)
+            async with stack:
+                await self._record(functions_of(self._open, connection), recorded)
                 is_committing = True
         except Exception as error:
             if self._is_committed:
@@ -111,9 +110,9 @@ class TransactionAttempt(Attempt[Callable[[HttpRequest], Any]]):
         self._is_committed = True
 
 
-def _roll_back(stack: ExitStack) -> None:
+async def _roll_back(stack: AsyncExitStack) -> None:
     """Rolls back. An error is only logged, because the server rejects a COMMIT until the end."""
     try:
-        stack.__exit__(RollBackError, RollBackError(), None)
+        await stack.__aexit__(RollBackError, RollBackError(), None)
     except Exception as error:
         log.debug("cannot roll back, so the server does it: %s", error)

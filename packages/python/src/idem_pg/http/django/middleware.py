@@ -12,7 +12,8 @@ from django.db import connections
 from django.http import HttpRequest
 from django.utils.module_loading import import_string
 
-from ...transactions import transactions
+from ...blocking import finished
+from ...transactions import BlockingTransactions
 from ..fingerprint import fingerprint_of
 from ..identity import Identity
 from ..leased import LeaseAttempt
@@ -39,7 +40,7 @@ class IdempotencyMiddleware:
     def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
         self._get_response = get_response
         self._options = self._configured()
-        self._open = transactions(connections[self._setting("using", "default")])
+        self._open = BlockingTransactions(connections[self._setting("using", "default")])
 
     def __call__(self, request: HttpRequest) -> Any:
         method: str = request.method or ""
@@ -58,9 +59,9 @@ class IdempotencyMiddleware:
         identity = Identity(message_id, options.destination, fingerprint)
         if options.is_leased:
             view = LeasedView(options, identity, self._get_response, request)
-            return LeaseAttempt(options, self._open, identity, view).response()
+            return finished(LeaseAttempt(options, self._open, identity, view).response())
         attempt = TransactionAttempt(options, self._open, identity, self._get_response)
-        return attempt.response(request)
+        return finished(attempt.response(request))
 
     def _configured(self) -> Options:
         names = [field.name for field in fields(Options)]

@@ -1,7 +1,4 @@
-"""The functions of idem in the transaction of a connection.
-
-`make_sync.py` writes `idem.py` from `async_idem.py`.
-"""
+"""The functions of idem as coroutines, over a driver of either kind."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from uuid import UUID
 
 from . import results
 from .effects import Effect, Effects, RecordedEffect, is_bytes, text_of
-from .executors import async_executor, async_run
+from .executors import Kinds, executor, raise_caused, translated
 from .external_calls import Begun, ExternalCall
 from .ids import MessageId, id_text
 from .leases import DEFAULT_LEASE, Acquired, Held
@@ -23,24 +20,19 @@ from .statements import Call, Statement
 T = TypeVar("T")
 
 
-class AsyncIdem:
-    """idem's functions on a connection, cursor or session in whose transaction the work is done.
+class Functions:
+    """The methods of `AsyncIdem`. Over a synchronous driver they block: see `blocking.py`."""
 
-    It never begins, commits, rolls back or retries. Every method raises IdemError for an error of
-    the server.
-
-    - `Idem` accepts a connection or cursor of psycopg, a Connection or Session of SQLAlchemy, and
-      the connection of Django.
-    - `AsyncIdem` accepts a connection of asyncpg, an AsyncConnection or AsyncCursor of psycopg, and
-      an AsyncConnection or AsyncSession of SQLAlchemy.
-    """
-
-    def __init__(self, connection: Any) -> None:
-        self._execute = async_executor(connection)
+    def __init__(self, connection: Any, kinds: Kinds, wanted: str) -> None:
+        self._execute = executor(connection, kinds, wanted)
 
     async def run(self, statement: Statement[T]) -> T:
-        """Executes a statement of `idem_pg.statements`."""
-        return await async_run(self._execute, statement)
+        """Executes a statement. Raises IdemError for an error of the server."""
+        try:
+            rows = await self._execute(statement.sql, statement.parameters)
+        except Exception as error:
+            raise_caused(translated(error), error)
+        return statement.decode(rows)
 
     async def claim(
         self,
