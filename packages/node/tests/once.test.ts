@@ -40,7 +40,7 @@ function callsOf(pool: Pool, held: CallOwner, leaseMs: number, run: (on: Run) =>
     transact: (beginning, work) => transactor.transact(beginning, work),
     run: run((work, isolation) => transactor.run(work, isolation)),
     savepoint: (client, part) => transactor.savepoint(client, part),
-    revocable: (client) => transactor.revocable(client),
+    fence: () => transactor.fence(),
   };
   const extend = () => new Promise<void>(() => undefined);
   const renewal = new Renewal({ leaseMs, askedAtMs: performance.now(), extend });

@@ -97,19 +97,21 @@ export class TransactionAttempt<C extends Client> {
 
   /** Runs the handler. It gets a client that sends no statements after its response. */
   async #run(client: C): Promise<Ran> {
-    const lent = this.transactor.revocable(client);
-    const transaction = new RequestTransaction(lent.client, this.#exchange.disconnected);
+    const fence = this.transactor.fence();
+    const transaction = new RequestTransaction(
+      fence.around(client),
+      this.#exchange.disconnected,
+    );
     try {
       this.#response = this.#exchange.run(transaction, this.#rules.limitOf);
       const response = await this.#unlessDisconnected(this.#response);
       return {
         response,
         keepsWrites: keepsWrites(response.status, transaction.keepsWrites),
-        wasUsedLate: () => transaction.wasUsedLate || lent.wasUsedLate(),
+        wasUsedLate: () => fence.wasUsedLate,
       };
     } finally {
-      transaction.end();
-      lent.revoke();
+      fence.close();
     }
   }
 

@@ -4,25 +4,17 @@
 export class RequestTransaction<C> {
   /** Aborts when the client has disconnected. The transaction is rolled back then. */
   readonly signal: AbortSignal;
-  readonly #client: C;
-  #hasEnded = false;
-  #wasUsedLate = false;
+  /**
+   * The connection of the transaction: a `PoolClient` of node-postgres, or the `sql` of a
+   * transaction of postgres.js. Its statements fail after the response.
+   */
+  readonly client: C;
   #keepsWrites = false;
 
   /** @internal */
   constructor(client: C, signal: AbortSignal) {
-    this.#client = client;
+    this.client = client;
     this.signal = signal;
-  }
-
-  /**
-   * The connection of the transaction: a `PoolClient` of node-postgres, or the `sql` of a
-   * transaction of postgres.js. Fails after the response.
-   */
-  get client(): C {
-    if (!this.#hasEnded) return this.#client;
-    this.#wasUsedLate = true;
-    throw new Error("the transaction of this request has ended: send the response last");
   }
 
   /** Commits the writes of the handler also with a status of 4xx. */
@@ -33,15 +25,5 @@ export class RequestTransaction<C> {
   /** @internal */
   get keepsWrites(): boolean {
     return this.#keepsWrites;
-  }
-
-  /** @internal */
-  get wasUsedLate(): boolean {
-    return this.#wasUsedLate;
-  }
-
-  /** @internal */
-  end(): void {
-    this.#hasEnded = true;
   }
 }

@@ -1,7 +1,8 @@
 /** Transactions that this package begins and commits, for work that the user leaves to it. */
 
 import { member, hasMethods } from "../executors/execute.js";
-import { PgTransactor, type PgClient, type PgPool } from "./pg.js";
+import type { PgClient } from "./pg-fence.js";
+import { PgTransactor, type PgPool } from "./pg.js";
 import { PostgresTransactor, type PostgresBegin, type PostgresClient } from "./postgres.js";
 import type { ClientOf, Isolation, Pool, Transactor } from "./pool.js";
 

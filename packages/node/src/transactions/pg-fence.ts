@@ -7,7 +7,22 @@
  */
 
 import { IdemError } from "../errors.js";
-import type { PgClient } from "./pg.js";
+import type { Row } from "../statements/statement.js";
+import type { Fence } from "./pool.js";
+
+/** What this package needs of a `PoolClient`. */
+export interface PgClient {
+  query(text: string, values?: unknown[]): Promise<PgResult | PgResult[]>;
+  release(error?: Error | boolean): void;
+  escapeLiteral(text: string): string;
+  on(event: "error", listener: (error: Error) => void): unknown;
+  off(event: "error", listener: (error: Error) => void): unknown;
+}
+
+interface PgResult {
+  readonly command: string;
+  readonly rows: Row[];
+}
 
 /** Methods that take the connection away from its transaction. */
 const OWNED: ReadonlySet<string | symbol> = new Set(["release", "end"]);
@@ -15,21 +30,15 @@ const OWNED: ReadonlySet<string | symbol> = new Set(["release", "end"]);
 type Method = (...parameters: unknown[]) => unknown;
 
 /** Sends no statement after the transaction has ended. */
-export class PgFence {
+export class PgFence<C extends PgClient> implements Fence<C> {
+  wasUsedLate = false;
   #hasEnded = false;
-  #wasUsedLate = false;
 
-  end(): void {
+  close(): void {
     this.#hasEnded = true;
   }
 
-  /** Returns whether a statement was to be sent after the end. */
-  wasUsedLate(): boolean {
-    return this.#wasUsedLate;
-  }
-
-  /** Returns the client for the work. Its statements fail after the end. */
-  around<C extends PgClient>(client: C): C {
+  around(client: C): C {
     return new Proxy(client, {
       get: (target, name) => {
         const value: unknown = Reflect.get(target, name);
@@ -44,7 +53,7 @@ export class PgFence {
   #checked(query: Method): Method {
     return (...parameters) => {
       if (!this.#hasEnded) return query(...parameters);
-      this.#wasUsedLate = true;
+      this.wasUsedLate = true;
       const error = new IdemError("the transaction has ended", { retryable: false });
       if (returnsPromise(parameters)) return Promise.reject(error);
       throw error;

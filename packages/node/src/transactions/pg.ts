@@ -3,27 +3,13 @@
 import { commitError, idemError, IdemError } from "../errors.js";
 import type { Parameter, Row, Statement } from "../statements/statement.js";
 import { checkMark, markError, MARK_TRANSACTION } from "./mark.js";
-import { PgFence } from "./pg-fence.js";
+import { PgFence, type PgClient } from "./pg-fence.js";
 import { beginText, type Beginning, type Ending, type Isolation } from "./pool.js";
-import type { Revocable, Transactor } from "./pool.js";
-
-/** What this package needs of a `PoolClient`. */
-export interface PgClient {
-  query(text: string, values?: unknown[]): Promise<PgResult | PgResult[]>;
-  release(error?: Error | boolean): void;
-  escapeLiteral(text: string): string;
-  on(event: "error", listener: (error: Error) => void): unknown;
-  off(event: "error", listener: (error: Error) => void): unknown;
-}
+import type { Transactor } from "./pool.js";
 
 /** What this package needs of a `Pool`. */
 export interface PgPool<C extends PgClient> {
   connect(callback: (error: Error | undefined, client: C | undefined) => void): unknown;
-}
-
-interface PgResult {
-  readonly command: string;
-  readonly rows: Row[];
 }
 
 /** A part of the work that has ended the transaction has also ended its savepoint. */
@@ -43,7 +29,7 @@ export class PgTransactor<C extends PgClient> implements Transactor<C> {
     return this.#on(async (client, fence) => {
       const first = await beginWith(client, beginning);
       const ending = await work(fence.around(client), first);
-      fence.end();
+      fence.close();
       if (ending.commit) return ending.last.decode(await commit(client, ending.last));
       // A connection that is lost now has nothing to commit. The pool removes it.
       await rollback(client).catch(ignore);
@@ -68,26 +54,19 @@ export class PgTransactor<C extends PgClient> implements Transactor<C> {
     await client.query(`${end} SAVEPOINT ${SAVEPOINT}`).catch(rethrow);
   }
 
-  revocable(client: C): Revocable<C> {
-    const fence = new PgFence();
-    return {
-      client: fence.around(client),
-      revoke: () => {
-        fence.end();
-      },
-      wasUsedLate: () => fence.wasUsedLate(),
-    };
+  fence(): PgFence<C> {
+    return new PgFence();
   }
 
   /** Executes `work` on a connection. After an error the connection is rolled back, or closed. */
-  async #on<T>(work: (client: C, fence: PgFence) => Promise<T>): Promise<T> {
+  async #on<T>(work: (client: C, fence: PgFence<C>) => Promise<T>): Promise<T> {
     const client = await connect(this.#pool).catch(rethrow);
-    const fence = new PgFence();
+    const fence = new PgFence<C>();
     let broken = false;
     try {
       return await work(client, fence);
     } catch (error) {
-      fence.end();
+      fence.close();
       broken = await rollback(client).then(
         () => false,
         () => true,

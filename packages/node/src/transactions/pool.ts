@@ -70,17 +70,18 @@ export interface Transactor<C> {
    * after a statement that failed. Fails if the part has ended the transaction.
    */
   savepoint(client: C, part: (client: C) => Promise<boolean>): Promise<void>;
-  /** Returns a client for a part of the work, which must end before the transaction does. */
-  revocable(client: C): Revocable<C>;
+  /** Returns the fence of a part of the work, which must end before the transaction does. */
+  fence(): Fence<C>;
 }
 
-/** A client that sends statements until it is revoked. */
-export interface Revocable<C> {
-  readonly client: C;
+/** Sends the statements of a part of the work until its end. */
+export interface Fence<C> {
+  /** Returns the client for the work. Its statements fail after the end. */
+  around(client: C): C;
   /** Sends no more statements. Those that were sent before keep their results. */
-  revoke(): void;
-  /** Returns whether a statement was to be sent after `revoke`. It was not sent. */
-  wasUsedLate(): boolean;
+  close(): void;
+  /** Whether a statement was to be sent after the end. It was not sent. */
+  readonly wasUsedLate: boolean;
 }
 
 /** The connection of a transaction as the functions of idem take it. */

@@ -15,6 +15,7 @@ import { readFile } from "node:fs";
 import { serverError } from "../driver-error.js";
 import { IdemError } from "../errors.js";
 import { hasEndedTransaction } from "./mark.js";
+import type { Fence } from "./pool.js";
 import { isQuery, observe, type Query } from "./postgres-query.js";
 
 /** What this package needs of the `sql` of a transaction. */
@@ -36,14 +37,14 @@ type Work = (client: PostgresClient) => unknown;
 const TURNS_UNTIL_CLOSED = 3;
 
 /** Sends no statement after the transaction has ended or its connection is lost. */
-export class Fence {
+export class PostgresFence implements Fence<PostgresClient> {
+  wasUsedLate = false;
   /** Fails when a statement of the work ends the transaction. */
   readonly left: Promise<never>;
   readonly #ended: Promise<never>;
   /** The statements that have no result. */
   readonly #open = new Set<Query>();
   #hasEnded = false;
-  #wasUsedLate = false;
   #failLeft: (error: IdemError) => void = ignore;
   #failEnded: (error: IdemError) => void = ignore;
   /** Pending while the connection may be lost, because a statement failed without the server. */
@@ -55,15 +56,9 @@ export class Fence {
     for (const promise of [this.left, this.#ended]) promise.catch(ignore);
   }
 
-  /** Sends no more statements, while the transaction continues. */
   close(): void {
     this.#hasEnded = true;
     this.#failEnded(hasEnded());
-  }
-
-  /** Returns whether a statement was to be sent after the end. */
-  wasUsedLate(): boolean {
-    return this.#wasUsedLate;
   }
 
   end(): void {
@@ -89,7 +84,6 @@ export class Fence {
     return new Promise(ignore);
   }
 
-  /** Returns the client for the work. Its methods that send statements fail after the end. */
   around<C extends PostgresClient>(client: C): C {
     return new Proxy(client, {
       apply: (target, self, parameters) => {
@@ -152,7 +146,7 @@ export class Fence {
     // Without a suspicion the statement is sent at once, so that the order stays.
     if (this.#suspicion !== undefined) await this.#suspicion;
     if (this.#hasEnded) {
-      this.#wasUsedLate = true;
+      this.wasUsedLate = true;
       query.reject(hasEnded());
       return;
     }
@@ -206,7 +200,7 @@ export class Fence {
 
   #check(): void {
     if (!this.#hasEnded) return;
-    this.#wasUsedLate = true;
+    this.wasUsedLate = true;
     throw hasEnded();
   }
 }

@@ -5,8 +5,8 @@ import { commitError, idemError, IdemError } from "../errors.js";
 import { PREPARED } from "../executors/postgres.js";
 import type { Row, Statement } from "../statements/statement.js";
 import { checkMark, markError, MARK_TRANSACTION } from "./mark.js";
-import type { Beginning, Ending, Isolation, Revocable, Transactor } from "./pool.js";
-import { allOf, Fence, type PostgresClient } from "./postgres-fence.js";
+import type { Beginning, Ending, Isolation, Transactor } from "./pool.js";
+import { allOf, PostgresFence, type PostgresClient } from "./postgres-fence.js";
 
 export type { PostgresClient };
 
@@ -73,19 +73,12 @@ export class PostgresTransactor<C extends PostgresClient> implements Transactor<
     });
   }
 
-  revocable(client: C): Revocable<C> {
-    const fence = new Fence();
-    return {
-      client: fence.around(client),
-      revoke: () => {
-        fence.close();
-      },
-      wasUsedLate: () => fence.wasUsedLate(),
-    };
+  fence(): PostgresFence {
+    return new PostgresFence();
   }
 
   async #begin<T>(isolation: Isolation, work: (client: C) => Promise<Ended<T>>): Promise<T> {
-    const fence = new Fence();
+    const fence = new PostgresFence();
     const progress: Progress<T> = {};
     const options = isolation === "default" ? "" : `isolation level ${isolation}`;
     try {

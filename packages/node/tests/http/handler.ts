@@ -53,12 +53,10 @@ export class Handler {
   /** Executes a statement after the response. */
   async late({ context, body }: Input, how: string): Promise<void> {
     if (!(context instanceof RequestTransaction)) return;
-    const kept = this.#state.kept[0]?.();
     // The reply of the server to the next statement of the middleware takes longer.
-    const isLater = how === "kept" || how === "requested";
-    for (let n = 0; isLater && n < 100; n += 1) await Promise.resolve();
+    for (let n = 0; how === "later" && n < 100; n += 1) await Promise.resolve();
     const statement = how === "failing" ? "SELECT 1 / 0" : this.#insertion(body);
-    await execute(how === "kept" ? kept : context.client, statement);
+    await execute(context.client, statement);
   }
 
   async #work(input: Input): Promise<Output> {
@@ -109,7 +107,7 @@ export class Handler {
       const ended = execute(client, statement);
       await (header("x-ignore-end") === undefined ? ended : ended.catch(() => undefined));
     }
-    this.#state.kept.push(() => (header("x-keep") === undefined ? client : transaction.client));
+    this.#state.clients.push(client);
     if (header("x-keep-writes") !== undefined) transaction.keepWrites();
   }
 

@@ -11,8 +11,8 @@ export class State {
   charges = 0;
   /** The errors that the middleware has reported. */
   readonly errors: unknown[] = [];
-  /** The transactions that handlers have kept. */
-  readonly kept: (() => unknown)[] = [];
+  /** The clients of the handlers. */
+  readonly clients: unknown[] = [];
   /** The reasons of signals that have aborted. */
   aborted = 0;
   #permits = 0;
