@@ -6,22 +6,28 @@ const ATTEMPTS = 6;
 const FIRST_PAUSE_MS = 50;
 
 /** Repeats `work` while it fails with a retryable error, at most six times. */
-export async function retry<T>(work: (attempt: number) => Promise<T>): Promise<T> {
+export function retry<T>(
+  work: () => Promise<T>,
+  mayRepeat: () => boolean = () => true,
+): Promise<T> {
+  const isRetryable = (error: unknown) => error instanceof IdemError && error.retryable;
+  return repeat(work, ATTEMPTS, (error) => isRetryable(error) && mayRepeat());
+}
+
+/** Repeats `work` while it fails with an error that `mayRepeat` accepts. */
+export async function repeat<T>(
+  work: () => Promise<T>,
+  attempts: number,
+  mayRepeat: (error: unknown) => boolean,
+): Promise<T> {
   for (let attempt = 1; ; attempt += 1) {
     try {
-      return await work(attempt);
+      return await work();
     } catch (error) {
-      if (attempt === ATTEMPTS || !(error instanceof IdemError) || !error.retryable) throw error;
+      if (attempt >= attempts || !mayRepeat(error)) throw error;
     }
-    await sleep(pauseMs(attempt));
+    // The pause doubles with each attempt, and half of it is random.
+    const pauseMs = FIRST_PAUSE_MS * 2 ** (attempt - 1) * (0.5 + Math.random() / 2);
+    await new Promise((resolve) => setTimeout(resolve, pauseMs));
   }
-}
-
-/** Returns the pause after a failed attempt: it doubles with each one, and half of it is random. */
-export function pauseMs(attempt: number): number {
-  return FIRST_PAUSE_MS * 2 ** (attempt - 1) * (0.5 + Math.random() / 2);
-}
-
-export function sleep(milliseconds: number): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }

@@ -1,6 +1,6 @@
 /** Processes a message in a transaction of its own. */
 
-import { pauseMs, sleep } from "./backoff.js";
+import { repeat } from "./backoff.js";
 import { serverError } from "./driver-error.js";
 import type { Effects } from "./effects.js";
 import { idem } from "./idem.js";
@@ -67,18 +67,14 @@ export async function process<P extends Pool>(
     first: claimStatement(message),
     isolation: options.isolation ?? "default",
   };
-  for (let attempt = 1; ; attempt += 1) {
+  const attempt = async () => {
     options.signal?.throwIfAborted();
-    try {
-      return await transactor.transact(beginning, (client, claimed) =>
-        work(message, claimed, client, handler, options.signal),
-      );
-    } catch (error) {
-      const isConflict = CONFLICTS.has(serverError(error)?.sqlstate);
-      if (!isConflict || attempt > (options.retries ?? 0)) throw error;
-    }
-    await sleep(pauseMs(attempt));
-  }
+    return transactor.transact(beginning, (client, claimed) =>
+      work(message, claimed, client, handler, options.signal),
+    );
+  };
+  const isConflict = (error: unknown) => CONFLICTS.has(serverError(error)?.sqlstate);
+  return repeat(attempt, 1 + (options.retries ?? 0), isConflict);
 }
 
 /** A claim without options is cheaper, because it returns only whether it has succeeded. */
