@@ -52,14 +52,11 @@ export function expressIdempotency<P extends Pool, M extends Mode = "transaction
 export function expressMiddleware<X>(
   idempotency: Idempotency<ExpressRequest, X>,
 ): ExpressIdempotency<X> {
-  const middleware = (request: ExpressRequest, response: ServerResponse, next: Next) => {
-    handle(idempotency, request, response, next).catch(next);
-  };
-  return Object.assign(middleware, {
-    of: (request: object) => idempotency.of(request),
-    find: (request: object) => idempotency.find(request),
-    running: idempotency.running,
-  });
+  return idempotency.protecting(
+    (request: ExpressRequest, response: ServerResponse, next: Next) => {
+      handle(idempotency, request, response, next).catch(next);
+    },
+  );
 }
 
 async function handle<X>(

@@ -55,14 +55,12 @@ export function fastifyIdempotency<P extends Pool, M extends Mode = "transaction
     scope.addHook("onSend", hooks.onSend);
     return Promise.resolve();
   };
-  return Object.assign(plugin, {
+  Object.assign(plugin, {
     // The hooks belong to the scope in which the plugin is registered, not to one of its own.
     [Symbol.for("skip-override")]: true,
     [Symbol.for("fastify.display-name")]: "idem-pg",
-    of: (request: object) => idempotency.of(request),
-    find: (request: object) => idempotency.find(request),
-    running: idempotency.running,
   });
+  return idempotency.protecting(plugin);
 }
 
 class Hooks<X> {

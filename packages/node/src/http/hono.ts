@@ -49,12 +49,9 @@ export function honoIdempotency<P extends Pool, M extends Mode = "transaction">(
   options: Options<HonoContext, M>,
 ): HonoIdempotency<ContextOf<P, M>> {
   const idempotency = idempotencyOf(pool, options);
-  const middleware = (c: HonoContext, next: () => Promise<void>) => handle(idempotency, c, next);
-  return Object.assign(middleware, {
-    of: (context: object) => idempotency.of(context),
-    find: (context: object) => idempotency.find(context),
-    running: idempotency.running,
-  });
+  return idempotency.protecting((c: HonoContext, next: () => Promise<void>) =>
+    handle(idempotency, c, next),
+  );
 }
 
 async function handle<X>(

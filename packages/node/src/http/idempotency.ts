@@ -66,6 +66,15 @@ export class Idempotency<R, X> implements Protected<X> {
     this.#contexts.set(request, context);
   }
 
+  /** Adds to a middleware what its handlers call. */
+  protecting<M extends object>(middleware: M): M & Protected<X> {
+    return Object.assign(middleware, {
+      of: (request: object) => this.of(request),
+      find: (request: object) => this.find(request),
+      running: this.running,
+    });
+  }
+
   /** Returns the message id of a request, or null if it is not protected. Throws a Problem. */
   messageIdOf(method: string, keys: readonly string[], request: R): string | null {
     return this.rules.messageIdOf(method, keys, request);
