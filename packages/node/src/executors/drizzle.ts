@@ -12,22 +12,16 @@ export interface DrizzleTransaction {
   readonly $client?: never;
 }
 
-export const drizzle: Library = {
-  executeOn(candidate) {
-    if (!isTransaction(candidate)) return undefined;
-    return async (text, values) => rowsOf(await candidate.execute(statement(text, values)));
-  },
+export const drizzle: Library<DrizzleTransaction> = {
+  isTransaction: (candidate) => hasMethods(candidate, "execute", "rollback", "setTransaction"),
   isPool: (candidate) =>
-    hasMethods(candidate, "execute", "transaction", "insert") && !isTransaction(candidate),
+    hasMethods(candidate, "execute", "transaction", "insert") && !drizzle.isTransaction(candidate),
+  execute: async (on, text, values) => rowsOf(await on.execute(statement(text, values))),
 };
 
-function isTransaction(candidate: object): candidate is DrizzleTransaction {
-  return hasMethods(candidate, "execute", "rollback", "setTransaction");
-}
-
 /** Returns what `execute` needs of the SQL objects of Drizzle, which cannot be imported here. */
-function statement(text: string, values: readonly Parameter[]): object {
-  return { getSQL: () => ({ toQuery: () => ({ sql: text, params: [...values] }) }) };
+function statement(text: string, params: Parameter[]): object {
+  return { getSQL: () => ({ toQuery: () => ({ sql: text, params }) }) };
 }
 
 /** Drizzle returns the result of its driver: that of node-postgres, or the array of postgres.js. */

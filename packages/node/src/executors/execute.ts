@@ -3,12 +3,12 @@ import type { Parameter, Row } from "../statements/statement.js";
 /** Executes a statement with the parameters $1, $2… in the transaction of the user. */
 export type Execute = (text: string, values: readonly Parameter[]) => Promise<readonly Row[]>;
 
-/** How the object of a library executes statements. */
-export interface Library {
-  /** Returns how to execute, or undefined for an object of another library. Gets no pool. */
-  readonly executeOn: (candidate: object) => Execute | undefined;
+/** How the object of a library executes statements. `T` is the type of its transactions. */
+export interface Library<T> {
+  readonly isTransaction: (candidate: object) => boolean;
   /** Returns whether the object is a pool of this library, or works on one. */
   readonly isPool: (candidate: object) => boolean;
+  readonly execute: (on: T, text: string, values: Parameter[]) => Promise<readonly Row[]>;
 }
 
 /** Returns whether the object has a method with each of these names. */

@@ -20,7 +20,9 @@ export type Executor =
   | TypeOrmManager;
 
 /** `query` is the last one, because objects of other libraries have a method `query` too. */
-const LIBRARIES: readonly Library[] = [postgres, drizzle, knex, kysely, prisma, typeorm, query];
+const LIBRARIES: readonly Library<never>[] = [
+  postgres, drizzle, knex, kysely, prisma, typeorm, query,
+];
 
 /** Returns how to execute statements. Throws a TypeError for a pool and for any other object. */
 export function executeOn(executor: Executor): Execute {
@@ -35,9 +37,9 @@ export function executeOn(executor: Executor): Execute {
         "commit together. Begin a transaction, and pass the object of the transaction.",
     );
   }
-  for (const library of LIBRARIES) {
-    const execute = library.executeOn(candidate);
-    if (execute !== undefined) return execute;
+  const library = LIBRARIES.find(({ isTransaction }) => isTransaction(candidate));
+  if (library !== undefined) {
+    return (text, values) => library.execute(candidate as never, text, [...values]);
   }
   throw new TypeError(
     `idem does not support ${nameOf(candidate)}: pass the transaction of a supported library, or ` +

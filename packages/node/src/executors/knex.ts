@@ -10,20 +10,16 @@ export interface KnexTransaction {
   isCompleted(): boolean;
 }
 
-export const knex: Library = {
-  executeOn(candidate) {
-    if (!isTransaction(candidate)) return undefined;
-    return async (text, values) => {
-      const { sql, bindings } = withQuestionMarks(text, values);
-      return ((await candidate.raw(sql, bindings)) as { rows: Row[] }).rows;
-    };
+export const knex: Library<KnexTransaction> = {
+  isTransaction: (candidate) =>
+    hasMethods(candidate, "raw", "isCompleted") && member(candidate, "isTransaction") === true,
+  isPool: (candidate) =>
+    hasMethods(candidate, "raw", "transaction") && !knex.isTransaction(candidate),
+  async execute(on, text, values) {
+    const { sql, bindings } = withQuestionMarks(text, values);
+    return ((await on.raw(sql, bindings)) as { rows: Row[] }).rows;
   },
-  isPool: (candidate) => hasMethods(candidate, "raw", "transaction") && !isTransaction(candidate),
 };
-
-function isTransaction(candidate: object): candidate is KnexTransaction {
-  return hasMethods(candidate, "raw", "isCompleted") && member(candidate, "isTransaction") === true;
-}
 
 /** Returns the statement with ? for $1, and the values in the order of the placeholders. */
 function withQuestionMarks(text: string, values: readonly Parameter[]) {

@@ -10,21 +10,17 @@ export interface KyselyTransaction {
   readonly isTransaction: true;
 }
 
-export const kysely: Library = {
-  executeOn(candidate) {
-    if (!isTransaction(candidate)) return undefined;
-    return async (text, values) =>
-      (await candidate.executeQuery(compiled(text, values))).rows as Row[];
-  },
-  isPool: (candidate) => hasMethods(candidate, "executeQuery") && !isTransaction(candidate),
+export const kysely: Library<KyselyTransaction> = {
+  isTransaction: (candidate) =>
+    hasMethods(candidate, "executeQuery") && member(candidate, "isTransaction") === true,
+  isPool: (candidate) =>
+    hasMethods(candidate, "executeQuery") && !kysely.isTransaction(candidate),
+  execute: async (on, text, values) =>
+    (await on.executeQuery(compiled(text, values))).rows as Row[],
 };
 
-function isTransaction(candidate: object): candidate is KyselyTransaction {
-  return hasMethods(candidate, "executeQuery") && member(candidate, "isTransaction") === true;
-}
-
 /** Returns the object that `CompiledQuery.raw` of Kysely creates. */
-function compiled(sql: string, values: readonly Parameter[]): object {
+function compiled(sql: string, parameters: Parameter[]): object {
   const query = { kind: "RawNode", sqlFragments: [sql], parameters: [] };
-  return { sql, parameters: [...values], query, queryId: { queryId: "idem-pg" } };
+  return { sql, parameters, query, queryId: { queryId: "idem-pg" } };
 }

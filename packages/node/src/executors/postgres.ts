@@ -22,15 +22,8 @@ export interface PostgresTransaction {
  */
 export const PREPARED = { prepare: true } as const;
 
-export const postgres: Library = {
-  executeOn(candidate) {
-    if (!isTransaction(candidate)) return undefined;
-    return async (text, values) =>
-      (await candidate.unsafe(text, [...values], PREPARED)) as Row[];
-  },
+export const postgres: Library<PostgresTransaction> = {
+  isTransaction: (candidate) => hasMethods(candidate, "unsafe", "savepoint"),
   isPool: (candidate) => hasMethods(candidate, "unsafe", "begin"),
+  execute: async (on, text, values) => (await on.unsafe(text, values, PREPARED)) as Row[],
 };
-
-function isTransaction(candidate: object): candidate is PostgresTransaction {
-  return hasMethods(candidate, "unsafe", "savepoint");
-}

@@ -10,14 +10,8 @@ export interface PrismaTransaction {
   readonly $connect?: never;
 }
 
-export const prisma: Library = {
-  executeOn(candidate) {
-    if (!isTransaction(candidate)) return undefined;
-    return async (text, values) => (await candidate.$queryRawUnsafe(text, ...values)) as Row[];
-  },
+export const prisma: Library<PrismaTransaction> = {
+  isTransaction: (candidate) => hasMethods(candidate, "$queryRawUnsafe"),
   isPool: (candidate) => hasMethods(candidate, "$queryRawUnsafe", "$connect"),
+  execute: async (on, text, values) => (await on.$queryRawUnsafe(text, ...values)) as Row[],
 };
-
-function isTransaction(candidate: object): candidate is PrismaTransaction {
-  return hasMethods(candidate, "$queryRawUnsafe");
-}

@@ -37,19 +37,13 @@ interface Client {
   getTypeParser(...parameters: any[]): unknown;
 }
 
-export const query: Library = {
-  executeOn(candidate) {
-    if (!isQueryExecutor(candidate)) return undefined;
-    return async (text, values) => (await candidate.query(text, [...values])).rows as Row[];
-  },
+export const query: Library<QueryExecutor> = {
+  isTransaction: (candidate) => hasMethods(candidate, "query"),
   // A pool of node-postgres, one with the same interface, for example of Neon, or a wrapper of one.
   isPool: (candidate) =>
     hasMethods(candidate, "query", "connect") &&
     (typeof member(candidate, "totalCount") === "number" ||
       typeof member(candidate, "idleCount") === "number" ||
       !(hasMethods(candidate, "release") || hasMethods(candidate, "getTypeParser"))),
+  execute: async (on, text, values) => (await on.query(text, values)).rows as Row[],
 };
-
-function isQueryExecutor(candidate: object): candidate is QueryExecutor {
-  return hasMethods(candidate, "query");
-}

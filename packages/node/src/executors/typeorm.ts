@@ -1,7 +1,7 @@
 /** TypeORM: the `EntityManager` of a transaction. */
 
 import type { Row } from "../statements/statement.js";
-import { hasMethods, type Library } from "./execute.js";
+import { hasMethods, member, type Library } from "./execute.js";
 
 /**
  * The `EntityManager` that the callback of `dataSource.transaction` gets. TypeScript cannot exclude
@@ -16,18 +16,20 @@ export interface TypeOrmManager {
   readonly createQueryRunner?: never;
 }
 
-export const typeorm: Library = {
-  executeOn(candidate) {
-    if (!isManager(candidate) || candidate.queryRunner === undefined) return undefined;
-    return async (text, values) => (await candidate.query(text, [...values])) as Row[];
-  },
+export const typeorm: Library<TypeOrmManager> = {
+  isTransaction: (candidate) => isManager(candidate) && hasRunner(candidate),
   isPool: (candidate) =>
     hasMethods(candidate, "query", "createQueryRunner") ||
-    (isManager(candidate) && candidate.queryRunner === undefined),
+    (isManager(candidate) && !hasRunner(candidate)),
+  execute: async (on, text, values) => (await on.query(text, values)) as Row[],
 };
 
-function isManager(candidate: object): candidate is TypeOrmManager {
+function isManager(candidate: object): boolean {
   return (
     hasMethods(candidate, "query", "getRepository") && !hasMethods(candidate, "createQueryRunner")
   );
+}
+
+function hasRunner(candidate: object): boolean {
+  return member(candidate, "queryRunner") !== undefined;
 }
