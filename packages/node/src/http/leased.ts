@@ -1,6 +1,5 @@
 /** Processes a request under a lease, for work that cannot share a transaction. */
 
-import type { CallContext, OnceOptions } from "../calls.js";
 import { IdemError, LeaseLostError } from "../errors.js";
 import { idem } from "../idem.js";
 import { lease, type Lease, type NotLeased } from "../lease.js";
@@ -20,29 +19,7 @@ const OTHER_REQUEST = "23000";
 const OTHER_RESULT = "55000";
 
 /** The lease of a protected request, as its handler sees it. */
-export class RequestLease {
-  readonly #lease: Lease<Client>;
-
-  /** @internal */
-  constructor(held: Lease<Client>) {
-    this.#lease = held;
-  }
-
-  /** Aborts when the lease is lost or may be lost. Stop working then. */
-  get signal(): AbortSignal {
-    return this.#lease.signal;
-  }
-
-  /** Makes an external call once, and returns its result. See `once` of `Lease`. */
-  once<T>(
-    step: string,
-    request: unknown,
-    call: (context: CallContext) => Promise<T>,
-    options: OnceOptions<T>,
-  ): Promise<T> {
-    return this.#lease.once(step, request, call, options);
-  }
-}
+export type RequestLease = Pick<Lease<Client>, "once" | "signal">;
 
 /** Leases a request, runs its handler, and completes the lease with the record. */
 export class LeaseAttempt {
@@ -119,9 +96,11 @@ export class LeaseAttempt {
 
   /** Runs the handler. After the loss of the lease it continues, but its client waits no more. */
   #run(held: Lease<Client>): Promise<CompleteResponse> {
-    const response = this.#exchange.run(new RequestLease(held), this.#rules.limitOf);
+    const { signal } = held;
+    const once: RequestLease["once"] = (...given) => held.once(...given);
+    const response = this.#exchange.run({ signal, once }, this.#rules.limitOf);
     // Another process may now work on the request. A repeated request shows the result.
-    return unlessAborted(response, held.signal, () => new Problem("in-doubt"));
+    return unlessAborted(response, signal, () => new Problem("in-doubt"));
   }
 
   /** Records the response and completes the lease, in one transaction. */
