@@ -7,7 +7,7 @@ import { IdemError, LeaseLostError, storable } from "./errors.js";
 import { idem, type Idem } from "./idem.js";
 import type { BegunCall, Step } from "./journal.js";
 import { textOfJson } from "./json.js";
-import type { MessageId } from "./message-id.js";
+import type { LeaseToken } from "./outcomes.js";
 import type { Renewal } from "./renewal.js";
 import type { Client, Transactor } from "./transactions/pool.js";
 
@@ -46,10 +46,7 @@ export interface OnceOptions<T> {
 }
 
 /** The message whose calls are made. */
-export interface CallOwner {
-  readonly id: MessageId;
-  readonly destination: string;
-  readonly token: bigint;
+export interface CallOwner extends LeaseToken {
   readonly leaseMs: number;
 }
 
@@ -97,7 +94,7 @@ export class ExternalCalls<C extends Client> {
       case "done":
         return begun.response as T;
       case "failed":
-        throw new CallFailedError(name, "refused", refusal(name, begun.error));
+        throw new CallFailedError(name, "refused", refusal(name, begun.error ?? ""));
       case "unknown": {
         const found = await this.#find(step, begun, options.onUnknown);
         if (found !== null) return found.found;

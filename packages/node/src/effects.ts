@@ -1,20 +1,18 @@
 /** Outgoing messages. */
 
-import { textOfJson, type JsonObject } from "./json.js";
-import { Content, isBytes, type Payload } from "./payload.js";
+import { textOfJson } from "./json.js";
+import { isBytes, type Content, type Payload, type Properties } from "./payload.js";
+import {
+  bytes, integer, jsonObject, nullable, text, time, type Values,
+} from "./statements/columns.js";
 
 /** An outgoing message that results from processing a message. */
-export interface Effect {
+export interface Effect extends Properties {
   readonly topic: string;
   /** A `Uint8Array` is sent as bytes. Any other value is sent as JSON. */
   readonly payload: Payload;
-  /** Effects with the same key are delivered in order. */
-  readonly key?: string | undefined;
-  readonly type?: string | undefined;
-  readonly headers?: JsonObject | undefined;
   /** A UUID. By default it is derived from the message and the position of the effect. */
   readonly messageId?: string | undefined;
-  readonly contentType?: string | undefined;
   /** The earliest time of delivery. */
   readonly deliverAfter?: Date | undefined;
 }
@@ -23,23 +21,21 @@ export interface Effect {
 export type OutgoingMessage = Omit<Effect, "deliverAfter">;
 
 /** An effect as it was recorded. */
-export class RecordedEffect extends Content {
-  declare readonly messageId: string;
-  declare readonly ordinal: number;
-  declare readonly topic: string;
-  declare readonly key: string | null;
-  declare readonly type: string | null;
-  declare readonly contentType: string;
-  declare readonly headers: JsonObject | null;
-  declare readonly traceparent: string | null;
-  declare readonly deliverAfter: Date | null;
-  declare readonly recordedAt: Date;
+export type RecordedEffect = Content & Values<typeof RECORDED_EFFECT>;
 
-  constructor(fields: Omit<RecordedEffect, "text" | "json">) {
-    super(fields.payload);
-    Object.assign(this, fields);
-  }
-}
+export const RECORDED_EFFECT = {
+  messageId: text("message_id"),
+  ordinal: integer("ordinal"),
+  topic: text("topic"),
+  key: nullable(text("key")),
+  type: nullable(text("type")),
+  payload: bytes("payload"),
+  contentType: text("content_type"),
+  headers: nullable(jsonObject("headers")),
+  traceparent: nullable(text("traceparent")),
+  deliverAfter: nullable(time("deliver_after")),
+  recordedAt: time("recorded_at"),
+};
 
 /** One effect or several. */
 export type Effects = Effect | readonly Effect[];

@@ -1,6 +1,7 @@
 /** The functions of idem in the transaction of the user. */
 
-import { RecordedEffect, textOfEffects, type Effects, type OutgoingMessage } from "./effects.js";
+import { RECORDED_EFFECT, textOfEffects } from "./effects.js";
+import type { Effects, OutgoingMessage, RecordedEffect } from "./effects.js";
 import { leaseError } from "./errors.js";
 import { executeOn, type Executor } from "./executors/index.js";
 import { Inbox } from "./inbox.js";
@@ -8,13 +9,12 @@ import { Journal } from "./journal.js";
 import type { Letter, RejectedLetter } from "./letter.js";
 import { textOfId, type MessageId } from "./message-id.js";
 import type { ClaimOutcome, LeaseOutcome, LeaseToken } from "./outcomes.js";
-import { bytesOf, isBytes } from "./payload.js";
+import { bytesOf, Content, isBytes } from "./payload.js";
 import { runOn, type Run } from "./run.js";
 import { claim, type ClaimOptions } from "./statements/claims.js";
 import {
   boolean, booleans, milliseconds, nothing, nullable, text, uuids,
 } from "./statements/columns.js";
-import { RECORDED_EFFECT } from "./statements/effects.js";
 import { LEASE, leaseOutcome } from "./statements/leases.js";
 import type { LeaseOptions, ReleaseOptions } from "./statements/leases.js";
 import { FunctionCall } from "./statements/statement.js";
@@ -86,7 +86,7 @@ export class Idem {
   /** Returns the effects that the first execution of the message recorded, in order. */
   async effects(id: MessageId, destination: string): Promise<RecordedEffect[]> {
     const call = FunctionCall.of("idem_effects", id, destination);
-    return this.#run(call.rows(RECORDED_EFFECT, (row) => new RecordedEffect(row)));
+    return this.#run(call.rows(RECORDED_EFFECT, (row) => Content.with(row)));
   }
 
   /** Sends a message that does not result from another message. Returns its message id. */

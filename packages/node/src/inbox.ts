@@ -1,10 +1,28 @@
-import { InboxMessage, type NextOptions, type ReceivedMessage } from "./inbox-message.js";
-import { isBytes } from "./payload.js";
+import type { MessageId } from "./message-id.js";
+import { Content, isBytes, type Payload, type Properties } from "./payload.js";
 import type { Run } from "./run.js";
 import {
-  bigint, boolean, bytes, integer, jsonObject, nullable, text, time,
+  bigint, boolean, bytes, integer, jsonObject, nullable, text, time, type Values,
 } from "./statements/columns.js";
+import type { LeaseOptions } from "./statements/leases.js";
 import { FunctionCall } from "./statements/statement.js";
+
+/** A message to store first and process later. */
+export interface ReceivedMessage extends Properties {
+  readonly id: MessageId;
+  readonly destination: string;
+  /** A `Uint8Array` is stored as bytes. Any other value is stored as JSON. */
+  readonly payload: Payload;
+  /** The earliest time of the first attempt. */
+  readonly deliverAfter?: Date | undefined;
+}
+
+export interface NextOptions extends LeaseOptions {
+  /** 1 to 10,000. 1 by default. */
+  readonly maxMessages?: number | undefined;
+  /** Limits payloads and headers. 16 MiB by default. */
+  readonly maxBytes?: number | undefined;
+}
 
 const INBOX_MESSAGE = {
   token: bigint("token"),
@@ -19,8 +37,13 @@ const INBOX_MESSAGE = {
   attempt: integer("attempt"),
   receivedAt: time("received_at"),
   lastError: nullable(text("last_error")),
+  /** Whether the lease of the previous attempt expired, for example because its process died. */
   leaseExpired: boolean("lease_expired"),
 };
+
+/** A stored message that this process has leased. It is the token of its lease. */
+export type InboxMessage = Content &
+  Values<typeof INBOX_MESSAGE> & { readonly destination: string };
 
 /**
  * Messages that are stored first and processed later. Complete a message with `complete` of `Idem`,
@@ -50,7 +73,7 @@ export class Inbox {
       .option("lease", "milliseconds", options.leaseMs)
       .option("max_bytes", "integer", options.maxBytes);
     return this.#run(
-      call.rows(INBOX_MESSAGE, (row) => new InboxMessage({ destination, ...row })),
+      call.rows(INBOX_MESSAGE, (row) => Content.with({ destination, ...row })),
     );
   }
 

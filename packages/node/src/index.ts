@@ -2,7 +2,7 @@
 
 export { CallFailedError, CallNotDone, CallRefused, type CallFailure } from "./call-errors.js";
 export type { CallContext, Found, OnceOptions, OnUnknown, UnknownCall } from "./calls.js";
-export { RecordedEffect, type Effect, type Effects, type OutgoingMessage } from "./effects.js";
+export type { Effect, Effects, OutgoingMessage, RecordedEffect } from "./effects.js";
 export {
   CommitUnknownError,
   IdemError,
@@ -19,9 +19,8 @@ export type { PrismaTransaction } from "./executors/prisma.js";
 export type { QueryExecutor } from "./executors/query.js";
 export type { TypeOrmManager } from "./executors/typeorm.js";
 export { idem, type Idem } from "./idem.js";
-export type { Inbox } from "./inbox.js";
-export { InboxMessage, type NextOptions, type ReceivedMessage } from "./inbox-message.js";
-export type { BeginCallOptions, BegunCall, CallState, FailCallOptions } from "./journal.js";
+export type { Inbox, InboxMessage, NextOptions, ReceivedMessage } from "./inbox.js";
+export type { BeginCallOptions, BegunCall, FailCallOptions } from "./journal.js";
 export type { Journal, JournalEntry, Step } from "./journal.js";
 export type { JsonObject } from "./json.js";
 export { lease, type Lease, type LeaseRequest, type NotLeased } from "./lease.js";

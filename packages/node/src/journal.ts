@@ -1,7 +1,9 @@
-import { idemError, leaseError, UnexpectedResultError } from "./errors.js";
+import { idemError, leaseError } from "./errors.js";
 import type { MessageId } from "./message-id.js";
 import type { Run } from "./run.js";
-import { integer, json, nothing, nullable, text, time, type Values } from "./statements/columns.js";
+import {
+  integer, json, nothing, nullable, oneOf, text, time, type Values,
+} from "./statements/columns.js";
 import { FunctionCall } from "./statements/statement.js";
 
 /** The step of a message that is an external call. */
@@ -23,49 +25,29 @@ export interface FailCallOptions {
   readonly retryable: boolean;
 }
 
-/**
- * What is known about a call when an attempt begins.
- *
- * - `new`: the call was not made. Commit, then make the call.
- * - `unknown`: an earlier attempt began the call, and its result was not recorded.
- * - `done`: the call was made, and `response` is its recorded response.
- * - `failed`: the external system rejected the call permanently with `error`.
- */
-export type BegunCall = {
-  readonly idempotencyKey: string;
-  /** The number of this attempt. */
-  readonly attempt: number;
-  /** The start of the first attempt that may have had its effect. */
-  readonly begunAt: Date | null;
-} & (
-  | { readonly state: "new" }
-  | { readonly state: "unknown" }
-  | { readonly state: "done"; readonly response: unknown }
-  | { readonly state: "failed"; readonly error: string }
-);
-
-export type CallState = BegunCall["state"];
-
-/** An external call in the journal of a message. */
-export interface JournalEntry {
-  readonly step: string;
-  readonly state: CallState;
-  readonly attempt: number;
-  readonly begunAt: Date | null;
-  readonly endedAt: Date | null;
-  readonly response: unknown;
-  readonly error: string | null;
-}
-
 const CALL = {
-  state: text("state"),
+  /**
+   * - `new`: the call was not made. Commit, then make the call.
+   * - `unknown`: an earlier attempt began the call, and its result was not recorded.
+   * - `done`: the call was made, and `response` is its recorded response.
+   * - `failed`: the external system rejected the call permanently with `error`.
+   */
+  state: oneOf("state", "new", "unknown", "done", "failed"),
+  /** The number of the last attempt. */
   attempt: integer("attempt"),
+  /** The start of the first attempt that may have had its effect. */
   begunAt: nullable(time("begun_at")),
   response: nullable(json("response")),
   error: nullable(text("error")),
 };
 const BEGUN_CALL = { ...CALL, idempotencyKey: text("idempotency_key") };
 const JOURNAL_ENTRY = { ...CALL, step: text("step"), endedAt: nullable(time("ended_at")) };
+
+/** What is known about a call when an attempt begins. */
+export type BegunCall = Values<typeof BEGUN_CALL>;
+
+/** An external call in the journal of a message. */
+export type JournalEntry = Values<typeof JOURNAL_ENTRY>;
 
 /**
  * The external calls of messages. Each function needs a transaction of its own. `once` of a leased
@@ -85,7 +67,7 @@ export class Journal {
     const call = ofStep("idem_begin_call", step)
       .option("request", "json", options.request)
       .option("token", "bigint", options.token);
-    return this.#run(call.row(BEGUN_CALL, begunCall), errorOf);
+    return this.#run(call.row(BEGUN_CALL, (row) => row), errorOf);
   }
 
   /** Records the response of a call. */
@@ -106,40 +88,10 @@ export class Journal {
   /** Returns the external calls of a message, in the order in which they began. */
   async calls(id: MessageId, destination: string): Promise<JournalEntry[]> {
     const call = FunctionCall.of("idem_calls", id, destination);
-    return this.#run(
-      call.rows(JOURNAL_ENTRY, (row) => ({ ...row, state: callState(row.state) })),
-    );
+    return this.#run(call.rows(JOURNAL_ENTRY, (row) => row));
   }
 }
 
 function ofStep(name: string, { id, destination, step }: Step): FunctionCall {
   return FunctionCall.of(name, id, destination).text(step);
-}
-
-function begunCall({ state, response, error, ...begun }: Values<typeof BEGUN_CALL>): BegunCall {
-  return { ...begun, ...progress(callState(state), response, error) };
-}
-
-function progress(state: CallState, response: unknown, error: string | null) {
-  switch (state) {
-    case "new":
-    case "unknown":
-      return { state };
-    case "done":
-      return { state, response };
-    case "failed":
-      return { state, error: error ?? "" };
-  }
-}
-
-function callState(state: string): CallState {
-  switch (state) {
-    case "new":
-    case "unknown":
-    case "done":
-    case "failed":
-      return state;
-    default:
-      throw new UnexpectedResultError(`an external call has the state ${state}`);
-  }
 }

@@ -1,16 +1,11 @@
-import type { JsonObject } from "./json.js";
-import type { Payload } from "./payload.js";
+import type { Payload, Properties } from "./payload.js";
 
 /** A message of a broker that becomes a dead letter. */
-export interface Letter {
+export interface Letter extends Properties {
   /** Stored as bytes. Any value but a `Uint8Array` is stored as JSON. */
   readonly payload: Payload;
   /** The last error of the message. */
   readonly error: string;
-  readonly headers?: JsonObject | undefined;
-  readonly key?: string | undefined;
-  readonly type?: string | undefined;
-  readonly contentType?: string | undefined;
 }
 
 /** A message that is not leased. */

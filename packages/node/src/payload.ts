@@ -1,7 +1,16 @@
-import { textOfJson } from "./json.js";
+import { textOfJson, type JsonObject } from "./json.js";
 
 /** A payload: bytes, or any value that `JSON.stringify` accepts. */
 export type Payload = unknown;
+
+/** What a message has besides its payload. */
+export interface Properties {
+  readonly headers?: JsonObject | undefined;
+  /** Messages with the same key are processed in order. */
+  readonly key?: string | undefined;
+  readonly type?: string | undefined;
+  readonly contentType?: string | undefined;
+}
 
 /** Returns whether the payload is passed as bytes and not as JSON. */
 export function isBytes(payload: Payload): payload is Uint8Array {
@@ -20,6 +29,11 @@ export class Content {
 
   constructor(payload: Uint8Array) {
     this.payload = payload;
+  }
+
+  /** Returns the content of a message together with its other members. */
+  static with<T extends { readonly payload: Uint8Array }>(members: T): Content & T {
+    return Object.assign(new Content(members.payload), members);
   }
 
   /** Returns the payload as text. */

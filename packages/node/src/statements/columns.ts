@@ -28,6 +28,16 @@ export function text(sql: string): Column<string> {
   return { sql: `CAST(${sql} AS text)`, decode: textOf };
 }
 
+/** A text that is one of these names. Another one is that of a newer extension. */
+export function oneOf<N extends string>(sql: string, ...names: readonly N[]): Column<N> {
+  const decode = (value: unknown) => {
+    const found = names.find((name) => name === value);
+    if (found !== undefined) return found;
+    throw new UnexpectedResultError(`${sql} is ${textOf(value)}`);
+  };
+  return { sql: `CAST(${sql} AS text)`, decode };
+}
+
 /** Every driver reads a boolean, so it needs no cast, which would cost the server time. */
 export function boolean(sql: string): Column<boolean> {
   return { sql, decode: booleanOf };

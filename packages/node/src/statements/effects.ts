@@ -2,7 +2,7 @@
 
 import { textOfEffects, type Effects } from "../effects.js";
 import type { MessageId } from "../message-id.js";
-import { bytes, integer, jsonObject, nullable, text, time, uuids } from "./columns.js";
+import { uuids } from "./columns.js";
 import { ALLOWED, allowCommit } from "./commit.js";
 import { FunctionCall, type Statement } from "./statement.js";
 
@@ -20,18 +20,3 @@ export function recordAndAllowCommit(
     .jsonText(textOfEffects(effects))
     .valueAnd(uuids, ALLOWED);
 }
-
-/** The columns of a `RecordedEffect`. */
-export const RECORDED_EFFECT = {
-  messageId: text("message_id"),
-  ordinal: integer("ordinal"),
-  topic: text("topic"),
-  key: nullable(text("key")),
-  type: nullable(text("type")),
-  payload: bytes("payload"),
-  contentType: text("content_type"),
-  headers: nullable(jsonObject("headers")),
-  traceparent: nullable(text("traceparent")),
-  deliverAfter: nullable(time("deliver_after")),
-  recordedAt: time("recorded_at"),
-};

@@ -4,7 +4,9 @@ import { textOfEffects, type Effects } from "../effects.js";
 import { UnexpectedResultError } from "../errors.js";
 import type { MessageId } from "../message-id.js";
 import type { LeaseOutcome, LeaseToken } from "../outcomes.js";
-import { bigint, integer, milliseconds, nullable, text, uuids, type Values } from "./columns.js";
+import {
+  bigint, integer, milliseconds, nullable, oneOf, text, uuids, type Values,
+} from "./columns.js";
 import { ALLOWED } from "./commit.js";
 import { FunctionCall, type Statement } from "./statement.js";
 
@@ -21,7 +23,7 @@ export interface ReleaseOptions {
 }
 
 export const LEASE = {
-  outcome: text("outcome"),
+  outcome: oneOf("outcome", "acquired", "exhausted", "duplicate", "in_progress", "dead"),
   token: nullable(bigint("token")),
   attempt: nullable(integer("attempt")),
   retryAfterMs: nullable(milliseconds("retry_after")),
@@ -47,8 +49,6 @@ export function leaseOutcome(
       return { outcome };
     case "in_progress":
       return { outcome, retryAfterMs };
-    default:
-      throw new UnexpectedResultError(`a lease returned the outcome ${outcome}`);
   }
 }
 

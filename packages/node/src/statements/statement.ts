@@ -8,9 +8,9 @@
 
 import { UnexpectedResultError } from "../errors.js";
 import { textOfId, type MessageId } from "../message-id.js";
-import { textOfJson, type JsonObject } from "../json.js";
+import { textOfJson } from "../json.js";
 import type { LeaseToken } from "../outcomes.js";
-import { isBytes, type Payload } from "../payload.js";
+import { isBytes, type Payload, type Properties } from "../payload.js";
 import type { Column, Columns, Values } from "./columns.js";
 
 /** A value of a parameter. */
@@ -23,14 +23,6 @@ export interface Statement<T> {
   readonly text: string;
   readonly values: readonly Parameter[];
   readonly decode: (rows: readonly Row[]) => T;
-}
-
-/** What a message has besides its payload. */
-interface Message {
-  readonly headers?: JsonObject | undefined;
-  readonly key?: string | undefined;
-  readonly type?: string | undefined;
-  readonly contentType?: string | undefined;
 }
 
 /** A call of a function. An argument that is undefined is left out, so that its default applies. */
@@ -96,7 +88,7 @@ export class FunctionCall {
   }
 
   /** Adds what a message has besides its payload. */
-  content(message: Message): this {
+  content(message: Properties): this {
     return this.option("headers", "json", message.headers)
       .option("key", "text", message.key)
       .option("type", "text", message.type)
