@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
@@ -9,11 +10,11 @@ from uuid import UUID
 
 from .async_renewal import AsyncRenewal
 from .effects import Effect, Effects, json_copy, text_of
-from .errors import IdemError, LeaseLostError
+from .errors import IdemError, LeaseLostError, LeaseNotCompletedError
 from .external_calls import Begun
 from .functions import Functions
 from .ids import MessageId
-from .lease_rules import LOST, SHORT_LOCK_TIMEOUT, Completion, Ending, ending_of
+from .lease_rules import LOST, SHORT_LOCK_TIMEOUT
 from .leases import DEFAULT_LEASE, Exhausted, Held
 from .once import (
     AsyncCall,
@@ -22,6 +23,7 @@ from .once import (
     CallRefusedError,
     OnUnknown,
     UnknownResultError,
+    is_final,
     storable,
     text_of_error,
     unknown_of,
@@ -50,6 +52,17 @@ async def async_lease(
         opened, lambda idem: idem.acquire(message_id, destination, duration)
     )
     return AsyncLease(opened, acquired) if isinstance(acquired, Held) else acquired
+
+
+class Completion(enum.Enum):
+    """What completes the message."""
+
+    BY_BLOCK = enum.auto()
+    """The normal end of the block."""
+    BY_USER = enum.auto()
+    """The user has called `complete` in a transaction of the user."""
+    GIVEN_BACK = enum.auto()
+    """The message is not completed, and its attempt does not count."""
 
 
 class AsyncLease:
@@ -147,14 +160,14 @@ class AsyncLease:
         self._renewal.stop()
         if self._renewal.is_cause_of(error):
             raise LeaseLostError(LOST) from error
-        match ending_of(error, self._completion):
-            case Ending.COMPLETE:
-                await self._renewal.uninterrupted(self._end, None)
-            case Ending.CHECK:
-                if not await self._run(self._is_claimed):
-                    raise self._completion.not_committed()
-            case Ending.RELEASE:
-                await self._renewal.uninterrupted(self._release, error)
+        if error is not None or self._completion is Completion.GIVEN_BACK:
+            await self._renewal.uninterrupted(self._release, error)
+        elif self._completion is Completion.BY_BLOCK:
+            await self._renewal.uninterrupted(self._end, None)
+        elif not await self._run(self._is_claimed):
+            raise LeaseNotCompletedError(
+                "the transaction of `complete` did not commit before the end of the block"
+            )
 
     async def _begin(self, step: str, request: Any) -> Begun:
         held = self.held
@@ -219,7 +232,10 @@ class AsyncLease:
                 raise self._or_lost(error) from error
 
     async def _release(self, error: BaseException | None) -> None:
-        reason, final = self._completion.reason(error)
+        reason, final = None, False
+        # An exception that ends the program is no failure of the message, so it is not counted.
+        if self._completion is not Completion.GIVEN_BACK and isinstance(error, Exception):
+            reason, final = text_of_error(error), is_final(error)
 
         async def release(idem: Functions) -> None:
             # A transaction of the user that has called `complete` can still be open.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from contextlib import AsyncExitStack
+from typing import Any, Generic, TypeVar
 
 from ..executors import raise_caused
 from ..functions import Functions
 from ..outcomes import InProgress, Mismatch, Outcome
-from ..transactions import AsyncTransactions, short_transaction
+from ..transactions import AsyncTransactions, functions_of, short_transaction
 from . import statements
 from .identity import Identity
 from .options import Options
@@ -15,6 +16,10 @@ from .problem import Kind, Problem, problem_of
 from .recorded import Recorded, replay
 
 H = TypeVar("H")
+
+
+class RollBackError(Exception):
+    """Ends the block of a transaction, so that it is rolled back."""
 
 
 class Attempt(Generic[H]):
@@ -27,6 +32,15 @@ class Attempt(Generic[H]):
         self._open = open_transaction
         self._identity = identity
         self._handler = handler
+
+    async def _begin(self) -> tuple[AsyncExitStack, Any, Outcome]:
+        """Begins a transaction with the claim. The caller ends it with the stack."""
+        claim = statements.claim_and_forbid_commit(self._identity)
+        async with AsyncExitStack() as stack:
+            connection = await stack.enter_async_context(self._open())
+            outcome = await functions_of(self._open, connection).run(claim)
+            return stack.pop_all(), connection, outcome
+        raise AssertionError("the context manager has swallowed an exception")
 
     async def _found(self) -> Recorded | None:
         """Returns the recorded response, or None if there is none. Raises Problem."""

@@ -7,11 +7,10 @@ from typing import Any
 
 from ..executors import raise_caused
 from ..idem import AsyncIdem
-from ..outcomes import Claimed, Outcome
+from ..outcomes import Claimed
 from ..transactions import retried
-from . import statements
 from .application import ApplicationRun, Response
-from .attempt import Attempt
+from .attempt import Attempt, RollBackError
 from .options import keeps_writes
 from .problem import Kind, Problem, log, problem_of
 from .request_transaction import (
@@ -25,10 +24,6 @@ from .request_transaction import (
 )
 from .responses import recorded_of, response_of
 from .retry import soon
-
-
-class RollBackError(Exception):
-    """Ends the block of a transaction, so that it is rolled back."""
 
 
 class TransactionAttempt(Attempt[ApplicationRun]):
@@ -74,21 +69,12 @@ class TransactionAttempt(Attempt[ApplicationRun]):
         self._handler.is_recorded = True
         return response
 
-    async def _begin(self) -> tuple[AsyncExitStack, Any, Outcome]:
-        """Begins a transaction with the claim. The caller ends it with the stack."""
-        claim = statements.claim_and_forbid_commit(self._identity)
-        async with AsyncExitStack() as stack:
-            connection = await stack.enter_async_context(self._open())
-            outcome = await AsyncIdem(connection).run(claim)
-            self._base = await base_of(connection)
-            return stack.pop_all(), connection, outcome
-        raise AssertionError("the context manager has swallowed an exception")
-
     async def _handled(
         self, connection: Any, transaction: RequestTransaction
     ) -> tuple[Savepoint, Response]:
         savepoint = Savepoint(connection)
         try:
+            self._base = await base_of(connection)
             await savepoint.begin()
         except Exception as error:
             raise_caused(problem_of(error), error)

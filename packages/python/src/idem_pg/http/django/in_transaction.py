@@ -10,20 +10,15 @@ from django.db import transaction
 from django.http import HttpRequest
 
 from ...executors import raise_caused
-from ...outcomes import Claimed, Outcome
+from ...outcomes import Claimed
 from ...transactions import functions_of, retried
-from .. import statements
-from ..attempt import Attempt
+from ..attempt import Attempt, RollBackError
 from ..options import keeps_writes
 from ..problem import Kind, Problem, log, problem_of
 from ..recorded import Recorded
 from ..request_transaction import RequestTransaction
 from ..retry import soon
 from .responses import read_body, recorded_of, response_of
-
-
-class RollBackError(Exception):
-    """Ends the block of a transaction, so that it is rolled back."""
 
 
 class TransactionAttempt(Attempt[Callable[[HttpRequest], Any]]):
@@ -50,15 +45,6 @@ class TransactionAttempt(Attempt[Callable[[HttpRequest], Any]]):
             return response
         await self._commit(stack, connection, recorded)
         return response
-
-    async def _begin(self) -> tuple[AsyncExitStack, Any, Outcome]:
-        """Begins a transaction with the claim. The caller ends it with the stack."""
-        claim = statements.claim_and_forbid_commit(self._identity)
-        async with AsyncExitStack() as stack:
-            connection = await stack.enter_async_context(self._open())
-            outcome = await functions_of(self._open, connection).run(claim)
-            return stack.pop_all(), connection, outcome
-        raise AssertionError("atomic has swallowed an exception")
 
     def _handled(self, request: HttpRequest, connection: Any) -> tuple[Any, Recorded | None]:
         """Runs the view in a savepoint. Returns its response, and the record if it has one."""
