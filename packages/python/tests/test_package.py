@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import enum
 import inspect
@@ -19,6 +20,7 @@ from psycopg_pool import ConnectionPool
 
 import idem_pg
 from idem_pg import AsyncIdem, Claimed, Effect, Expired, Idem, InProgress
+from idem_pg.blocking import finished
 from idem_pg.effects import text_of
 from idem_pg.errors import IdemError
 from idem_pg.executors import translated
@@ -43,6 +45,11 @@ def test_both_classes_have_the_same_methods() -> None:
 
     assert len(methods(Idem)) > 20
     assert methods(Idem) == methods(AsyncIdem)
+
+
+def test_blocking_coroutine_must_not_wait() -> None:
+    with pytest.raises(RuntimeError, match="waited for an event loop"):
+        finished(asyncio.sleep(0))
 
 
 def test_import_needs_no_other_package() -> None:
