@@ -22,7 +22,6 @@ pub struct Authority {
 /// The files of one certificate and of its key, in PEM.
 #[derive(Clone, Debug)]
 pub struct Certified {
-    /// The certificate.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
@@ -39,9 +38,6 @@ pub enum Validity {
 
 impl Authority {
     /// Creates an authority that no client trusts yet.
-    ///
-    /// # Errors
-    /// Fails when its files cannot be written.
     pub fn create() -> Result<Self> {
         // Each authority has a different name: if two authorities had the same name, a client could
         // check a certificate with the key of the wrong authority.
@@ -76,18 +72,12 @@ impl Authority {
     }
 
     /// Signs a server certificate for these host names and addresses.
-    ///
-    /// # Errors
-    /// Fails when the certificate cannot be made or written.
     pub fn server(&self, names: &[&str], validity: Validity) -> Result<Certified> {
         let name = names.first().copied().unwrap_or("server");
         self.sign(names, name, validity, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
     /// Signs a client certificate with this common name.
-    ///
-    /// # Errors
-    /// Fails when the certificate cannot be made or written.
     pub fn client(&self, name: &str) -> Result<Certified> {
         self.sign(
             &[],

@@ -1,10 +1,8 @@
 //! A mail server that keeps the mails that it receives.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use idem_cluster::Home;
@@ -23,9 +21,6 @@ pub struct Aiosmtpd {
 
 impl MailSink {
     /// Starts a new server with an empty mailbox.
-    ///
-    /// # Errors
-    /// Fails when the server does not start. The message ends with the last lines of its log.
     pub fn start() -> Result<Self> {
         let port = Port::claim()?;
         Self::start_in(Home::create(Aiosmtpd::NAME)?, Aiosmtpd { port })
@@ -38,9 +33,6 @@ impl MailSink {
     }
 
     /// Returns the mails that the server has accepted, with their headers.
-    ///
-    /// # Errors
-    /// Fails when the mails cannot be read.
     pub fn mails(&self) -> Result<Vec<String>> {
         let mut mails = Vec::new();
         for entry in fs::read_dir(self.home().dir().join("mails/new"))? {
@@ -76,12 +68,8 @@ impl Program for Aiosmtpd {
 
     /// The server is ready when it sends its greeting.
     fn is_ready(&self, _home: &Home) -> bool {
-        let greeting = || {
-            let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number()))?;
-            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-            let mut line = String::new();
-            BufReader::new(stream).read_line(&mut line).map(|_| line)
-        };
-        greeting().is_ok_and(|line: String| line.starts_with("220 "))
+        self.port
+            .greeting()
+            .is_ok_and(|line| line.starts_with("220 "))
     }
 }

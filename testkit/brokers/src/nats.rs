@@ -1,11 +1,8 @@
 //! NATS with JetStream.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use idem_cluster::Home;
@@ -26,17 +23,11 @@ pub struct NatsServer {
 
 impl Nats {
     /// Starts a new server without streams.
-    ///
-    /// # Errors
-    /// Fails when the server does not start. The message ends with the last lines of its log.
     pub fn start() -> Result<Self> {
         Self::start_with("")
     }
 
     /// Starts a new server with further lines of configuration.
-    ///
-    /// # Errors
-    /// Fails when the server does not start. The message ends with the last lines of its log.
     pub fn start_with(settings: &str) -> Result<Self> {
         let port = Port::claim()?;
         let settings = settings.to_owned();
@@ -47,9 +38,6 @@ impl Nats {
     }
 
     /// Replaces the further lines of configuration of the running server, which reads them soon.
-    ///
-    /// # Errors
-    /// Fails when the server is not running, or when the file cannot be written.
     pub fn reconfigure(&mut self, settings: &str) -> Result<()> {
         settings.clone_into(&mut self.program_mut().settings);
         self.program().write_settings(self.home())?;
@@ -104,14 +92,8 @@ impl Program for NatsServer {
 
     /// The server is ready when its greeting announces JetStream.
     fn is_ready(&self, _home: &Home) -> bool {
-        let greeting = || {
-            let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number()))?;
-            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-            let mut line = String::new();
-            BufReader::new(stream).read_line(&mut line).map(|_| line)
-        };
-        greeting().is_ok_and(|line: String| {
-            line.starts_with("INFO ") && line.contains("\"jetstream\":true")
-        })
+        self.port
+            .greeting()
+            .is_ok_and(|line| line.starts_with("INFO ") && line.contains("\"jetstream\":true"))
     }
 }

@@ -34,17 +34,11 @@ pub struct Proxy {
 impl PgBouncer {
     /// Starts a proxy for all databases of a cluster, with every role of the cluster. `database` is
     /// the database of [`PgBouncer::connection_string`].
-    ///
-    /// # Errors
-    /// Fails when the proxy does not start. The message ends with the last lines of its log.
     pub fn start(cluster: &Cluster, database: &str) -> Result<Self> {
         Self::start_with_pool(cluster, database, POOL_SIZE)
     }
 
     /// Starts a proxy with `pool_size` connections to each database for each role.
-    ///
-    /// # Errors
-    /// Fails when the proxy does not start. The message ends with the last lines of its log.
     pub fn start_with_pool(cluster: &Cluster, database: &str, pool_size: u32) -> Result<Self> {
         let home = Home::create(Proxy::NAME)?;
         // Like PostgreSQL, PgBouncer does not run as root.

@@ -1,9 +1,11 @@
 //! Reserves ports. No other process takes a reserved port, even while the server of the port is
 //! stopped.
 
-use std::net::Ipv4Addr;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use idem_cluster::probe;
@@ -24,9 +26,6 @@ pub struct Port {
 
 impl Port {
     /// Reserves a free port.
-    ///
-    /// # Errors
-    /// Fails when no port is free.
     pub fn claim() -> Result<Self> {
         let count = LAST - FIRST + 1;
         // Processes start at different ports, so that they rarely try the same port.
@@ -49,5 +48,31 @@ impl Port {
 
     pub fn number(&self) -> u16 {
         self.number
+    }
+
+    /// Connects to the server of the port.
+    pub fn connect(&self) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.number))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        Ok(stream)
+    }
+
+    /// Returns the line that the server sends to a new client.
+    pub fn greeting(&self) -> io::Result<String> {
+        let mut line = String::new();
+        BufReader::new(self.connect()?).read_line(&mut line)?;
+        Ok(line)
+    }
+
+    /// Returns whether the server replies to `request` with bytes that begin with `reply`.
+    pub fn replies<const N: usize>(&self, request: &[u8], reply: &[u8; N]) -> bool {
+        let replied = || {
+            let mut stream = self.connect()?;
+            stream.write_all(request)?;
+            let mut bytes = [0; N];
+            stream.read_exact(&mut bytes)?;
+            io::Result::Ok(bytes == *reply)
+        };
+        replied().is_ok_and(|is_expected| is_expected)
     }
 }

@@ -1,8 +1,7 @@
 //! RabbitMQ, on its own Erlang node.
 
 use std::fs::{self, File, Permissions};
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -41,17 +40,11 @@ struct Epmd {
 
 impl RabbitMq {
     /// Starts a new server without queues. This takes some seconds.
-    ///
-    /// # Errors
-    /// Fails when the server does not start. The message ends with the last lines of its log.
     pub fn start() -> Result<Self> {
         Self::start_as("", None)
     }
 
     /// Starts a new server with further lines of configuration.
-    ///
-    /// # Errors
-    /// Fails when the server does not start. The message ends with the last lines of its log.
     pub fn start_with(settings: &str) -> Result<Self> {
         Self::start_as(settings, None)
     }
@@ -60,9 +53,6 @@ impl RabbitMq {
     /// must be signed by `clients`. Without `clients` the server requests no client certificate.
     /// The common name of a client certificate is its user if the client authenticates with it
     /// (`EXTERNAL`).
-    ///
-    /// # Errors
-    /// Fails when the server does not start. The message ends with the last lines of its log.
     pub fn start_with_tls(server: &Certified, clients: Option<&Path>) -> Result<Self> {
         let port = Port::claim()?;
         let mut settings = format!(
@@ -100,9 +90,6 @@ impl RabbitMq {
     }
 
     /// Returns the major and the minor version of the installed server.
-    ///
-    /// # Errors
-    /// Fails when no server is installed.
     pub fn version() -> Result<(u32, u32)> {
         let installed = Path::new("/usr/lib/rabbitmq/lib");
         fs::read_dir(installed)
@@ -250,14 +237,7 @@ impl Program for RabbitMqServer {
     /// *method*, and when it has booted. The second condition is needed because a stop before the
     /// end of the boot hangs.
     fn is_ready(&self, home: &Home) -> bool {
-        let reply = || {
-            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number()))?;
-            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-            stream.write_all(b"AMQP\x00\x00\x09\x01")?;
-            let mut frame_type = [0];
-            stream.read_exact(&mut frame_type).map(|()| frame_type)
-        };
-        reply().is_ok_and(|frame_type: [u8; 1]| frame_type == [1])
+        self.port.replies(b"AMQP\x00\x00\x09\x01", &[1])
             && home.log().is_ok_and(|log| has_booted(&log))
     }
 }
@@ -277,7 +257,7 @@ impl Epmd {
         wait_for("epmd listens", Duration::from_secs(60), || {
             match process.exit_status() {
                 Some(status) => bail!("epmd ended ({status}):\n{}", home.log_tail()),
-                None => Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port.number())).is_ok()),
+                None => Ok(port.connect().is_ok()),
             }
         })?;
         Ok(Self {

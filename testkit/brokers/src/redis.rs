@@ -1,9 +1,6 @@
 //! Redis.
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::Result;
 use idem_cluster::Home;
@@ -21,9 +18,6 @@ pub struct RedisServer {
 
 impl Redis {
     /// Starts a new server without keys.
-    ///
-    /// # Errors
-    /// Fails when the server does not start. The message ends with the last lines of its log.
     pub fn start() -> Result<Self> {
         let port = Port::claim()?;
         Self::start_in(Home::create(RedisServer::NAME)?, RedisServer { port })
@@ -51,13 +45,6 @@ impl Program for RedisServer {
 
     /// The server is ready when it replies to `PING`. Before that it reads its file.
     fn is_ready(&self, _home: &Home) -> bool {
-        let ping = || {
-            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number()))?;
-            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-            stream.write_all(b"PING\r\n")?;
-            let mut reply = [0; 7];
-            stream.read_exact(&mut reply).map(|()| reply)
-        };
-        ping().is_ok_and(|reply: [u8; 7]| &reply == b"+PONG\r\n")
+        self.port.replies(b"PING\r\n", b"+PONG\r\n")
     }
 }

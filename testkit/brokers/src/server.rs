@@ -67,9 +67,6 @@ impl<P: Program> Server<P> {
     }
 
     /// Returns everything that the server has logged so far, over all its starts.
-    ///
-    /// # Errors
-    /// Fails when the log cannot be read.
     pub fn log(&self) -> Result<String> {
         self.home.log()
     }
@@ -122,6 +119,12 @@ impl<P: Program> Server<P> {
         self.running()?.kill(TIMEOUT)?;
         self.process = None;
         Ok(())
+    }
+
+    /// Kills the server with SIGKILL and starts it again.
+    pub fn crash(&mut self) -> Result<()> {
+        self.kill()?;
+        self.start_again()
     }
 
     fn running(&self) -> Result<&Process> {

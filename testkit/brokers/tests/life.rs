@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Result;
 use async_nats::jetstream;
 use idem_brokers::{MailSink, Nats, PgBouncer, RabbitMq};
-use idem_cluster::{Cluster, Install, wait_for};
+use idem_cluster::{Cluster, Install, is_running, processes_of, wait_for};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Confirmation, Connection, ConnectionProperties};
@@ -214,17 +213,6 @@ async fn connect(proxy: &PgBouncer) -> tokio_postgres::Client {
     client
 }
 
-#[test]
-fn dropped_server_leaves_no_process() {
-    let (rabbitmq, nats) = (RabbitMq::start().unwrap(), Nats::start().unwrap());
-    let pids = [rabbitmq.pid().unwrap(), nats.pid().unwrap()];
-    let all = processes_of(&pids);
-    assert!(all.len() > pids.len(), "RabbitMQ has helper processes");
-    drop((rabbitmq, nats));
-    let left: Vec<_> = all.into_iter().filter(|pid| is_running(*pid)).collect();
-    assert_eq!(left, [0; 0]);
-}
-
 /// The test cannot kill its own process, so the owner is a child process: the same binary, which
 /// runs only this test and has a variable set.
 #[test]
@@ -260,7 +248,7 @@ fn servers_do_not_outlive_their_killed_owner() {
     let names = line.split_once("SERVERS ").unwrap().1;
     let mut pids: Vec<u32> = names.split(' ').map(|pid| pid.parse().unwrap()).collect();
     // Erlang's name server and all other processes of the owner must end as well.
-    pids.extend(processes_of(&[owner.id()]));
+    pids.extend(processes_of(&[owner.id()]).unwrap());
 
     owner.kill().unwrap();
     owner.wait().unwrap();
@@ -268,37 +256,4 @@ fn servers_do_not_outlive_their_killed_owner() {
         Ok(pids.iter().all(|pid| !is_running(*pid)))
     })
     .unwrap();
-}
-
-/// Returns the processes that run among `roots` and their descendants.
-fn processes_of(roots: &[u32]) -> Vec<u32> {
-    let mut found = Vec::new();
-    for entry in Path::new("/proc").read_dir().unwrap() {
-        let Some(pid) = entry
-            .unwrap()
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok())
-        else {
-            continue;
-        };
-        let mut line =
-            std::iter::successors(Some(pid), |pid| stat_of(*pid).map(|(_, parent)| parent));
-        if is_running(pid) && line.any(|pid| roots.contains(&pid)) {
-            found.push(pid);
-        }
-    }
-    found
-}
-
-/// Returns whether the process runs. A zombie counts as ended, because an orphan may stay a zombie
-/// in a container with a first process that reaps no children.
-fn is_running(pid: u32) -> bool {
-    stat_of(pid).is_some_and(|(state, _)| state != 'Z')
-}
-
-fn stat_of(pid: u32) -> Option<(char, u32)> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }

@@ -82,21 +82,16 @@ impl Builder {
     }
 
     /// Returns the builder of a standby. The limits of a standby must be at least those of its
-    /// primary, so the standby begins with the settings of the primary.
+    /// primary, so the standby begins with the settings and the environment of the primary.
     pub(crate) fn standby_of(primary: &Cluster) -> Self {
         Self {
-            install: primary.install().clone(),
             name: format!("{}-standby", primary.name()),
             source: Source::StandbyOf {
                 connection: primary.connection_string("postgres"),
             },
             settings: primary.settings().clone(),
-            environment: Vec::new(),
-            preload: true,
-            data_dir: None,
-            address: None,
-            tls: None,
-            hba: None,
+            environment: primary.environment.clone(),
+            ..Self::new(primary.install())
         }
         .preload(primary.settings().contains_key("shared_preload_libraries"))
     }
@@ -138,9 +133,6 @@ impl Builder {
     }
 
     /// Listens on a loopback address that no other server has, on PostgreSQL's default port.
-    ///
-    /// # Errors
-    /// Fails when no address is free.
     pub fn tcp(mut self) -> Result<Self> {
         let address = loopback::free(5432)?;
         self.address = Some(address);
@@ -196,10 +188,17 @@ impl Builder {
                 format!("local all all trust\n{lines}\n"),
             )?;
         }
-        let mut cluster =
-            Cluster::new(self.install, self.name, home, user, data_dir, self.settings);
-        cluster.set_environment(self.environment);
-        cluster.set_address(self.address);
+        let mut cluster = Cluster {
+            postmaster: None,
+            install: self.install,
+            name: self.name,
+            user,
+            data_dir,
+            settings: self.settings,
+            environment: self.environment,
+            address: self.address,
+            home,
+        };
         cluster.start()?;
         Ok(cluster)
     }

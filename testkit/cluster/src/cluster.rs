@@ -32,15 +32,15 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// When a test panics, the data is kept and the path of the log is printed.
 pub struct Cluster {
     // The order of the fields matters: the server is stopped before its directories are removed.
-    postmaster: Option<Process>,
-    install: Install,
-    name: String,
-    user: ServerUser,
-    data_dir: PathBuf,
-    settings: BTreeMap<String, String>,
-    environment: Vec<(String, String)>,
-    address: Option<Ipv4Addr>,
-    home: Home,
+    pub(crate) postmaster: Option<Process>,
+    pub(crate) install: Install,
+    pub(crate) name: String,
+    pub(crate) user: ServerUser,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) settings: BTreeMap<String, String>,
+    pub(crate) environment: Vec<(String, String)>,
+    pub(crate) address: Option<Ipv4Addr>,
+    pub(crate) home: Home,
 }
 
 impl Cluster {
@@ -48,36 +48,6 @@ impl Cluster {
     #[must_use]
     pub fn builder(install: &Install) -> Builder {
         Builder::new(install)
-    }
-
-    pub(crate) fn new(
-        install: Install,
-        name: String,
-        home: Home,
-        user: ServerUser,
-        data_dir: PathBuf,
-        settings: BTreeMap<String, String>,
-    ) -> Self {
-        Self {
-            postmaster: None,
-            install,
-            name,
-            user,
-            data_dir,
-            settings,
-            environment: Vec::new(),
-            address: None,
-            home,
-        }
-    }
-
-    /// Sets further variables of the server's environment, from its next start.
-    pub(crate) fn set_environment(&mut self, environment: Vec<(String, String)>) {
-        self.environment = environment;
-    }
-
-    pub(crate) fn set_address(&mut self, address: Option<Ipv4Addr>) {
-        self.address = address;
     }
 
     /// Returns the builder of a physical standby of this server: a base backup that then follows
@@ -139,9 +109,6 @@ impl Cluster {
     }
 
     /// Returns everything that the server has logged so far, over all its starts.
-    ///
-    /// # Errors
-    /// Fails when the log cannot be read.
     pub fn log(&self) -> Result<String> {
         self.home.log()
     }
@@ -186,9 +153,6 @@ impl Cluster {
     }
 
     /// Stops the server with a fast shutdown and starts it again with the current settings.
-    ///
-    /// # Errors
-    /// Fails as [`Cluster::stop`] and [`Cluster::start`] do.
     pub fn restart(&mut self) -> Result<()> {
         self.stop(Shutdown::Fast)?;
         self.start()
@@ -208,9 +172,6 @@ impl Cluster {
     /// Kills one backend with SIGKILL and waits until the server has noticed, that is, until it has
     /// begun to end all other sessions and to recover. [`Cluster::wait_until_ready`] waits for the
     /// end of the recovery.
-    ///
-    /// # Errors
-    /// Fails when there is no such process.
     pub fn crash_backend(&self, pid: i32) -> Result<()> {
         self.running()?;
         kill(Pid::from_raw(pid), Signal::SIGKILL)
@@ -264,9 +225,6 @@ impl Cluster {
 
     /// Changes a line of `postgresql.conf`, or removes it. The server reads the line at the next
     /// reload, or at the next restart if the setting needs one.
-    ///
-    /// # Errors
-    /// Fails when the file cannot be written.
     pub fn configure(&mut self, name: &str, value: Option<&str>) -> Result<()> {
         match value {
             Some(value) => self.settings.insert(name.to_owned(), value.to_owned()),
@@ -321,9 +279,6 @@ impl Cluster {
 
     /// Returns a command for a client program that finds this server by its environment, for
     /// callers that handle the process themselves.
-    ///
-    /// # Errors
-    /// Fails when there is no such program.
     pub fn command(&self, program: &str) -> Result<Command> {
         let mut command = Command::new(self.install.program(program)?);
         self.set_server_of(&mut command);

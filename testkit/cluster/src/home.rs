@@ -27,9 +27,6 @@ pub struct Home {
 
 impl Home {
     /// Makes new directories for a server with the name `name`.
-    ///
-    /// # Errors
-    /// Fails when a directory cannot be made.
     pub fn create(name: &str) -> Result<Self> {
         let parent = crate::workspace_root().join("target/clusters");
         fs::create_dir_all(&parent)
@@ -78,9 +75,6 @@ impl Home {
     }
 
     /// Opens the log for appending.
-    ///
-    /// # Errors
-    /// Fails when the log cannot be opened.
     pub fn open_log(&self) -> Result<File> {
         let file = self.log_file();
         let opened = File::options().create(true).append(true).open(&file);
@@ -88,9 +82,6 @@ impl Home {
     }
 
     /// Returns everything that has been logged so far, over all starts.
-    ///
-    /// # Errors
-    /// Fails when the log cannot be read.
     pub fn log(&self) -> Result<String> {
         Ok(String::from_utf8_lossy(&fs::read(self.log_file())?).into_owned())
     }

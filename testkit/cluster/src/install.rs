@@ -48,9 +48,6 @@ impl Install {
     }
 
     /// Opens the install that is at `root`.
-    ///
-    /// # Errors
-    /// Fails when it does not exist.
     pub fn open(root: &Path, version: u16) -> Result<Self> {
         let install = Self {
             root: root.to_path_buf(),
@@ -88,9 +85,6 @@ impl Install {
 
     /// Copies a package of the extension (a tree ready for `/`) over this copy, and removes the
     /// files that an earlier package left.
-    ///
-    /// # Errors
-    /// Fails when files cannot be read or written.
     pub fn overlay(&self, package: &Path) -> Result<()> {
         copy_tree(package, &self.root, &|_| true)?;
         let extension = self.share_dir().join("extension");
@@ -117,12 +111,6 @@ impl Install {
         &self.root
     }
 
-    /// Returns the directory of the server's loadable libraries.
-    #[must_use]
-    pub fn library_dir(&self) -> PathBuf {
-        self.lib_root().join("lib")
-    }
-
     /// Returns the directory of `postgres`, `psql`, `pg_dump` and the other programs.
     #[must_use]
     pub fn bin_dir(&self) -> PathBuf {
@@ -139,9 +127,6 @@ impl Install {
 
     /// Returns the path of a program. `pg_regress`, `pg_isolation_regress` and `isolationtester`
     /// are found as well.
-    ///
-    /// # Errors
-    /// Fails when there is no such program.
     pub fn program(&self, name: &str) -> Result<PathBuf> {
         let tests = self.lib_root().join("lib/pgxs/src/test");
         [

@@ -39,7 +39,7 @@ pub use cluster::Cluster;
 pub use home::Home;
 pub use install::Install;
 pub use probe::probe;
-pub use process::{Process, Stops};
+pub use process::{Process, Stops, is_running, processes_of};
 pub use shutdown::Shutdown;
 pub use user::ServerUser;
 pub use wait::wait_for;

@@ -9,9 +9,6 @@ use crate::probe;
 
 /// Returns an address of 127.0.0.0/8 on which this port is free. Different processes begin the
 /// search at different addresses.
-///
-/// # Errors
-/// Fails when none of a thousand addresses is free.
 pub fn free(port: u16) -> Result<Ipv4Addr> {
     static NUMBER: AtomicU32 = AtomicU32::new(1);
     let first = std::process::id().wrapping_mul(0x9E37_79B1);

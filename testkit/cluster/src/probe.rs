@@ -10,9 +10,6 @@ use socket2::{Domain, Socket, Type};
 /// The socket does not listen, so it does not prevent a server from listening at this address. A
 /// listening socket would, even after this process has closed it: a child that another thread is
 /// starting has a copy of the socket until it runs its program.
-///
-/// # Errors
-/// Fails when the address cannot be bound.
 pub fn probe(address: impl Into<SocketAddr>) -> io::Result<Socket> {
     let address = address.into();
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;

@@ -53,9 +53,6 @@ impl Exit {
 
 impl Process {
     /// Starts `command`, which must stay in the foreground, with its output in `log`.
-    ///
-    /// # Errors
-    /// Fails when the program cannot be run.
     pub fn spawn(mut command: Command, log: File, stops: Stops) -> Result<Self> {
         let owner = Pid::this();
         let program = command.get_program().to_owned();
@@ -126,15 +123,16 @@ impl Process {
         // The server is paused first, so that it cannot start another child that would be missed
         // here.
         self.signal(Signal::SIGSTOP)?;
-        let descendants = match self.exit_status() {
+        let processes = match self.exit_status() {
             Some(_) => Ok(Vec::new()),
-            None => descendants_of(self.pid),
+            None => processes_of(&[self.pid()]),
         };
         self.signal(Signal::SIGKILL)?;
         self.wait(deadline)?;
-        let descendants = descendants?;
+        let processes = processes?;
         wait_for("the children of a killed server end", deadline, || {
-            Ok(!descendants.iter().any(|pid| is_alive(*pid)))
+            let mut children = processes.iter().filter(|pid| **pid != self.pid());
+            Ok(!children.any(|pid| is_running(*pid)))
         })
     }
 
@@ -196,39 +194,38 @@ fn reap(mut child: Child, exit: &Exit) {
 }
 
 /// Returns the state letter and the parent of a process.
-fn stat_of(pid: Pid) -> Option<(char, Pid)> {
+fn stat_of(pid: u32) -> Option<(char, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // "pid (name) state ppid ...": the name may contain anything, so count from its last
     // parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?.chars().next()?;
-    let parent = fields.next()?.parse().ok()?;
-    Some((state, Pid::from_raw(parent)))
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-/// Returns whether the process is alive. A zombie holds no resources, and in a container it may
-/// never be reaped.
-fn is_alive(pid: Pid) -> bool {
+/// Returns whether the process runs. A zombie counts as ended: it holds no resources, and in a
+/// container it may never be reaped.
+#[must_use]
+pub fn is_running(pid: u32) -> bool {
     stat_of(pid).is_some_and(|(state, _)| state != 'Z')
 }
 
-fn descendants_of(ancestor: Pid) -> Result<Vec<Pid>> {
+/// Returns the processes that run among `roots` and their descendants.
+pub fn processes_of(roots: &[u32]) -> Result<Vec<u32>> {
     let mut parents = HashMap::new();
     for entry in Path::new("/proc").read_dir()? {
-        if let Some(pid) = entry?
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok())
-            .map(Pid::from_raw)
-            && let Some((_, parent)) = stat_of(pid)
+        let name = entry?.file_name();
+        if let Some(pid) = name.to_str().and_then(|name| name.parse().ok())
+            && let Some((state, parent)) = stat_of(pid)
         {
-            parents.insert(pid, parent);
+            parents.insert(pid, (state, parent));
         }
     }
-    let is_descendant = |pid: &Pid| {
-        successors(Some(*pid), |pid| parents.get(pid).copied())
-            .skip(1)
-            .any(|pid| pid == ancestor)
+    let is_found = |pid: &u32| {
+        parents[pid].0 != 'Z'
+            && successors(Some(*pid), |pid| {
+                parents.get(pid).map(|(_, parent)| *parent)
+            })
+            .any(|pid| roots.contains(&pid))
     };
-    Ok(parents.keys().copied().filter(is_descendant).collect())
+    Ok(parents.keys().copied().filter(is_found).collect())
 }

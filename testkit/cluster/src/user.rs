@@ -110,9 +110,6 @@ impl ServerUser {
     }
 
     /// Makes the server's user the owner of `path`.
-    ///
-    /// # Errors
-    /// Fails when this is not allowed.
     pub fn own(self, path: &Path) -> Result<()> {
         let (uid, gid) = match self {
             Self::Myself => return Ok(()),

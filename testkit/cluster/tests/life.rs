@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use idem_cluster::{Builder, Cluster, Install, Shutdown, wait_for};
+use idem_cluster::{Builder, Cluster, Install, Shutdown, is_running, wait_for};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -231,25 +231,17 @@ fn server_does_not_outlive_its_killed_owner() {
         .find(|line| line.contains("SERVER"))
         .expect("the owner did not print its server");
     let mut words = line.split_once("SERVER ").unwrap().1.split(' ');
-    let server = process(words.next().unwrap().parse().unwrap());
+    let server = words.next().unwrap().parse().unwrap();
     let data_dir = PathBuf::from(words.next().unwrap());
-    assert!(server.exists() && data_dir.exists());
+    assert!(is_running(server) && data_dir.exists());
 
     owner.kill().unwrap();
     owner.wait().unwrap();
-    wait_for("the server ends", DEADLINE, || Ok(!is_running(&server))).unwrap();
+    wait_for("the server ends", DEADLINE, || Ok(!is_running(server))).unwrap();
     drop(plain("heir").start().unwrap());
     assert!(!data_dir.exists(), "the next cluster removes the data");
 }
 
 fn process(pid: u32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
-}
-
-/// Returns whether the process runs. A zombie counts as ended, because an orphan may stay a zombie
-/// in a container with a first process that reaps no children.
-fn is_running(process: &Path) -> bool {
-    let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
-    stat.rsplit_once(") ")
-        .is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
