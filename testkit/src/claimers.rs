@@ -39,9 +39,6 @@ struct Load {
 impl Claimers {
     /// Creates the table `done` and starts the sessions. They continue after a restart of the
     /// server, and when the library serves the version of the extension again.
-    ///
-    /// # Errors
-    /// Fails when the server returns an error.
     pub async fn start(cluster: &Cluster, session: &Session) -> Result<Self> {
         session.run("CREATE TABLE done (id text)").await?;
         let database = session.text("SELECT current_database()").await?;
@@ -60,9 +57,6 @@ impl Claimers {
     }
 
     /// Waits until this many further messages are claimed.
-    ///
-    /// # Errors
-    /// Fails with the error of a session that has ended.
     pub async fn until_claimed(&mut self, count: u64) -> Result<()> {
         self.until_more("messages are claimed", count, |load| &load.claimed)
             .await
@@ -70,9 +64,6 @@ impl Claimers {
 
     /// Waits until this many further claims have failed because the library does not serve the
     /// extension.
-    ///
-    /// # Errors
-    /// Fails with the error of a session that has ended.
     pub async fn until_unserved(&mut self, count: u64) -> Result<()> {
         self.until_more("claims are not served", count, |load| &load.unserved)
             .await

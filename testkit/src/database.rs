@@ -9,6 +9,7 @@ use idem_brokers::PgBouncer;
 use idem_cluster::{Cluster, Install};
 use tokio_postgres::{Client, NoTls};
 
+use super::proxy::Target;
 use super::server::{Server, keep_the_log};
 use super::session::Session;
 use super::until::until;
@@ -33,34 +34,22 @@ pub struct Database {
 impl Database {
     /// Creates a database with the extension in the shared cluster. It is a copy of a template with
     /// a new installation id. The times in its state are those of the template.
-    ///
-    /// # Errors
-    /// Fails when the cluster does not start or the extension cannot be created.
     pub async fn with_idem(name: &str) -> Result<Self> {
         Self::prepare(None, name, Contents::Extension).await
     }
 
     /// Creates an empty database in the shared cluster.
-    ///
-    /// # Errors
-    /// Fails when the cluster does not start.
     pub async fn empty(name: &str) -> Result<Self> {
         Self::prepare(None, name, Contents::Nothing).await
     }
 
     /// Creates a database with the extension in this cluster.
-    ///
-    /// # Errors
-    /// Fails when the server returns an error.
     pub async fn with_idem_in(cluster: Arc<Cluster>, name: &str) -> Result<Self> {
         Self::prepare(Some(cluster), name, Contents::Extension).await
     }
 
     /// Creates a database with the extension in a new cluster without a worker, autovacuum and
     /// checkpoints. So only the test writes, and only the test executes the steps of a rotation.
-    ///
-    /// # Errors
-    /// Fails when the cluster does not start or the extension cannot be created.
     pub async fn without_worker(name: &str) -> Result<Self> {
         let cluster = Cluster::builder(&Install::from_env()?)
             .name(&name.replace('_', "-"))
@@ -70,14 +59,6 @@ impl Database {
             .setting("idem.databases", "none")
             .start()?;
         Self::with_idem_in(Arc::new(cluster), name).await
-    }
-
-    /// Creates an empty database in this cluster. The name of the database begins with `name`.
-    ///
-    /// # Errors
-    /// Fails when the server returns an error.
-    pub async fn empty_in(cluster: Arc<Cluster>, name: &str) -> Result<Self> {
-        Self::prepare(Some(cluster), name, Contents::Nothing).await
     }
 
     /// Creates a database with the extension in the shared cluster.
@@ -134,6 +115,12 @@ impl Database {
     #[must_use]
     pub fn cluster(&self) -> &Arc<Cluster> {
         &self.server.cluster
+    }
+
+    /// Returns the socket of the server, for a proxy.
+    #[must_use]
+    pub fn socket(&self) -> Target {
+        Target::Unix(self.server.cluster.socket_dir().join(".s.PGSQL.5432"))
     }
 
     /// Returns the URL through which the program under test connects. The URL may lead to
@@ -195,25 +182,16 @@ impl Database {
     }
 
     /// Opens a session of the superuser.
-    ///
-    /// # Errors
-    /// Fails when the server rejects the connection.
     pub async fn connect(&self) -> Result<Session> {
         self.connect_as("postgres").await
     }
 
     /// Opens a session of the superuser with default settings.
-    ///
-    /// # Errors
-    /// Fails when the server rejects the connection.
     pub async fn connect_on_defaults(&self) -> Result<Session> {
         Session::connect_with(&self.server.cluster, &self.name, "postgres", "").await
     }
 
     /// Opens a session of a role that can log in.
-    ///
-    /// # Errors
-    /// Fails when the server rejects the connection.
     pub async fn connect_as(&self, role: &str) -> Result<Session> {
         Session::connect(&self.server.cluster, &self.name, role).await
     }
@@ -221,9 +199,6 @@ impl Database {
     /// Creates a role that can log in and has no other privilege. A session of the superuser
     /// creates it. The name of the role begins with the name of this database, because roles belong
     /// to the whole cluster.
-    ///
-    /// # Errors
-    /// Fails when the server returns an error.
     pub async fn role(&self, name: &str) -> Result<String> {
         let role = format!("{}_{name}", self.name);
         self.connect()
@@ -235,9 +210,6 @@ impl Database {
 
     /// Waits until the backend waits for a lock that another session holds. A pause would not prove
     /// that the backend is waiting.
-    ///
-    /// # Errors
-    /// Fails when the backend does not wait before the deadline.
     pub async fn until_blocked(&self, pid: i32) -> Result<()> {
         let observer = self.connect().await?;
         let blocked = until(

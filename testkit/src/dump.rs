@@ -14,9 +14,6 @@ pub struct Dump {
 
 impl Dump {
     /// Dumps a database.
-    ///
-    /// # Errors
-    /// Fails when `pg_dump` fails.
     pub fn of(cluster: &Cluster, database: &str) -> Result<Self> {
         let file = cluster
             .data_dir()
@@ -37,9 +34,6 @@ impl Dump {
     }
 
     /// Returns the entries of the dump, one a line.
-    ///
-    /// # Errors
-    /// Fails when `pg_restore` fails.
     pub fn entries(&self, cluster: &Cluster) -> Result<Vec<String>> {
         let list = cluster.run("pg_restore", ["--list", path(&self.file)?], &[])?;
         let entries = list.lines().filter(|line| !line.starts_with(';'));
@@ -47,9 +41,6 @@ impl Dump {
     }
 
     /// Loads the dump into a database with `pg_restore`, with these options.
-    ///
-    /// # Errors
-    /// Fails when `pg_restore` fails.
     pub fn load(&self, cluster: &Cluster, database: &str, options: &[&str]) -> Result<()> {
         let fixed = ["--exit-on-error", "--dbname", database, path(&self.file)?];
         let arguments = options.iter().chain(&fixed);
@@ -57,9 +48,6 @@ impl Dump {
     }
 
     /// Loads these entries into a database, in their order.
-    ///
-    /// # Errors
-    /// Fails when `pg_restore` fails.
     pub fn load_entries(
         &self,
         cluster: &Cluster,
@@ -73,9 +61,6 @@ impl Dump {
 
     /// Restores the dump into a new database and finishes the restore. Returns a session in the new
     /// database.
-    ///
-    /// # Errors
-    /// Fails when the database exists, or a program or the server returns an error.
     pub async fn restore(&self, cluster: &Cluster, database: &str) -> Result<Session> {
         let session = Session::in_empty_database(cluster, database).await?;
         self.load(cluster, database, &[])?;

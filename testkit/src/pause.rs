@@ -35,9 +35,6 @@ impl Pause {
     }
 
     /// Makes a session pause at this point, and at no other point.
-    ///
-    /// # Errors
-    /// Fails when the connection is lost.
     pub async fn arm(&self, session: &Session) -> Result<()> {
         session
             .run(&format!("SET idem.pause_at = '{}'", self.name))
@@ -45,9 +42,6 @@ impl Pause {
     }
 
     /// Waits until the backend is paused at the point.
-    ///
-    /// # Errors
-    /// Fails when the backend does not reach the point before the deadline.
     pub async fn until_reached(&self, pid: i32) -> Result<()> {
         let shown = format!("paused at {}", self.name);
         until(&format!("backend {pid} is {shown}"), async || {
@@ -65,17 +59,11 @@ impl Pause {
     }
 
     /// Releases the point. Sessions that wait there continue, and no other session pauses there.
-    ///
-    /// # Errors
-    /// Fails when the connection is lost.
     pub async fn release(self) -> Result<()> {
         self.release_all().await
     }
 
     /// Releases the point and keeps this value, so that its borrower can be used further.
-    ///
-    /// # Errors
-    /// Fails when the connection is lost.
     pub async fn release_all(&self) -> Result<()> {
         self.holder
             .run(&locking("pg_advisory_unlock", &self.name))

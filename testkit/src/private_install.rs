@@ -11,9 +11,6 @@ use idem_cluster::{Cluster, Home, Install};
 use super::Session;
 
 /// Creates a database with this version of the extension, and connects to it as superuser.
-///
-/// # Errors
-/// Fails when the server returns an error.
 pub async fn create(cluster: &Cluster, database: &str, version: &str) -> Result<Session> {
     let session = Session::in_empty_database(cluster, database).await?;
     session
@@ -31,9 +28,6 @@ pub struct PrivateInstall {
 
 impl PrivateInstall {
     /// Links the files of the shared install into a new directory, which needs no space.
-    ///
-    /// # Errors
-    /// Fails when the shared install does not exist or cannot be linked.
     pub fn new() -> Result<Self> {
         let shared = Install::from_env()?;
         // If this process is killed, the next server that starts removes the directory.
@@ -54,9 +48,6 @@ impl PrivateInstall {
     }
 
     /// Adds a version of the extension, or replaces its script.
-    ///
-    /// # Errors
-    /// Fails when the file cannot be written.
     pub fn add(&self, version: &str, script: &str) -> Result<()> {
         let directory = self.install.share_dir().join("extension");
         let draft = directory.join("draft");
@@ -67,9 +58,6 @@ impl PrivateInstall {
     }
 
     /// Starts a server without a worker, because a worker changes rows.
-    ///
-    /// # Errors
-    /// Fails when the server does not start.
     pub fn start(&self) -> Result<Cluster> {
         Cluster::builder(&self.install)
             .name("install-script")

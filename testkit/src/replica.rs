@@ -5,9 +5,6 @@ use anyhow::Result;
 use super::{Session, until};
 
 /// Waits until the standby has replayed what the primary has written.
-///
-/// # Errors
-/// Fails when one of the servers returns an error, or when the standby does not catch up.
 pub async fn caught_up(primary: &Session, standby: &Session) -> Result<()> {
     let written = primary.text("SELECT pg_current_wal_lsn()").await?;
     let replayed = format!("SELECT pg_last_wal_replay_lsn() >= '{written}'");

@@ -8,9 +8,6 @@ use anyhow::Result;
 pub const SEALED: usize = 6;
 
 /// Makes the next rotation of a ring due, as if its period had passed.
-///
-/// # Errors
-/// Fails when the server returns an error.
 pub async fn make_due(session: &Session, ring: &str) -> Result<()> {
     session
         .run(&format!(
@@ -20,17 +17,11 @@ pub async fn make_due(session: &Session, ring: &str) -> Result<()> {
 }
 
 /// Tries the next step of a rotation. Returns the executed step.
-///
-/// # Errors
-/// Fails when the server returns an error.
 pub async fn rotate(session: &Session, ring: &str) -> Result<String> {
     session.text(&format!("SELECT idem.rotate('{ring}')")).await
 }
 
 /// Waits until a maintenance step waits at its fence.
-///
-/// # Errors
-/// Fails when the server returns an error, or when no step waits in time.
 pub async fn until_at_fence(session: &Session, step: &str) -> Result<()> {
     until("the step waits at its fence", async || {
         let waits =
@@ -41,9 +32,6 @@ pub async fn until_at_fence(session: &Session, step: &str) -> Result<()> {
 }
 
 /// Rotates a ring once, while transactions run.
-///
-/// # Errors
-/// Fails when the server returns an error.
 pub async fn rotate_once(session: &Session, ring: &str) -> Result<()> {
     let before = rotations(session, ring).await?;
     make_due(session, ring).await?;
@@ -60,9 +48,6 @@ pub async fn rotate_once(session: &Session, ring: &str) -> Result<()> {
 }
 
 /// Builds the filters of all rings until each slice has one.
-///
-/// # Errors
-/// Fails when the server returns an error.
 pub async fn build_filters(session: &Session) -> Result<()> {
     until("each slice has a filter", async || {
         session
@@ -75,9 +60,6 @@ pub async fn build_filters(session: &Session) -> Result<()> {
 }
 
 /// Returns how often a ring has rotated.
-///
-/// # Errors
-/// Fails when the server returns an error.
 pub async fn rotations(session: &Session, ring: &str) -> Result<i64> {
     let rotations = session
         .text(&format!(

@@ -42,25 +42,16 @@ const SETTINGS: &str = "-c statement_timeout=120s -c idem.lone_claims=allow";
 
 impl Session {
     /// Connects to a database of the cluster, with the settings that tests change.
-    ///
-    /// # Errors
-    /// Fails when the server rejects the connection.
     pub async fn connect(cluster: &Cluster, database: &str, role: &str) -> Result<Self> {
         Self::connect_with(cluster, database, role, SETTINGS).await
     }
 
     /// Connects as superuser `postgres`, with the settings that tests change.
-    ///
-    /// # Errors
-    /// Fails when the server rejects the connection.
     pub async fn superuser(cluster: &Cluster, database: &str) -> Result<Self> {
         Self::connect(cluster, database, "postgres").await
     }
 
     /// Creates an empty database, and connects to it as superuser.
-    ///
-    /// # Errors
-    /// Fails when the database exists or the server rejects the connection.
     pub async fn in_empty_database(cluster: &Cluster, database: &str) -> Result<Self> {
         // CREATE DATABASE fails while a session is connected to the template. No session can
         // connect to template0.
@@ -73,9 +64,6 @@ impl Session {
     }
 
     /// Creates a database with the extension, and connects to it as superuser.
-    ///
-    /// # Errors
-    /// Fails when the database exists or the server rejects the connection.
     pub async fn in_database_with_idem(cluster: &Cluster, database: &str) -> Result<Self> {
         let session = Self::in_empty_database(cluster, database).await?;
         session.run("CREATE EXTENSION idem").await?;
@@ -84,9 +72,6 @@ impl Session {
 
     /// Connects with these settings only. `settings` has the form of command line options of the
     /// server.
-    ///
-    /// # Errors
-    /// Fails when the server rejects the connection.
     pub async fn connect_with(
         cluster: &Cluster,
         database: &str,
@@ -118,9 +103,6 @@ impl Session {
 
     /// Runs statements and ignores their results. Several statements in one text are one
     /// transaction.
-    ///
-    /// # Errors
-    /// Returns the first error, with its SQLSTATE.
     pub async fn run(&self, sql: &str) -> Result<()> {
         self.client
             .batch_execute(sql)
@@ -131,9 +113,6 @@ impl Session {
 
     /// Runs statements and returns their rows as lines, with the columns separated by `|`, as psql
     /// -A prints them. NULL is printed as `NULL`.
-    ///
-    /// # Errors
-    /// Returns the first error, with its SQLSTATE.
     pub async fn text(&self, sql: &str) -> Result<String> {
         let results = self
             .client
@@ -168,9 +147,6 @@ impl Session {
     }
 
     /// Returns the process id of the backend that serves this session.
-    ///
-    /// # Errors
-    /// Fails when the connection is lost.
     pub async fn pid(&self) -> Result<i32> {
         Ok(self
             .client
@@ -181,9 +157,6 @@ impl Session {
 
     /// Raises the priority of the backend of this session: see [`prioritize`]. Prints a warning
     /// where this is not possible.
-    ///
-    /// # Errors
-    /// Fails when the connection is lost.
     pub async fn prioritize(&self) -> Result<()> {
         let pid = self.pid().await?;
         if !prioritize(pid) {

@@ -24,9 +24,6 @@ pub struct Clock {
 impl Clock {
     /// Creates a clock that is wrong by this number of seconds. The processes must start before the
     /// clock is dropped.
-    ///
-    /// # Errors
-    /// When the file of the clock cannot be written.
     pub fn wrong_by(seconds: i64) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("idem-clock-").tempdir()?;
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
@@ -38,9 +35,6 @@ impl Clock {
     }
 
     /// Makes the clock jump. Afterwards it is wrong by this number of seconds.
-    ///
-    /// # Errors
-    /// When the file of the clock cannot be written.
     pub fn set(&self, seconds: i64) -> Result<()> {
         // The processes have mapped the file, so it is written in place, with one system call.
         Ok(self.file.write_all_at(&seconds.to_ne_bytes(), 0)?)

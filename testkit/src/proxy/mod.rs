@@ -1,32 +1,31 @@
-//! A proxy between a test and the server, which loses the connection before or after COMMIT.
+//! Proxies between a test and a server.
+//!
+//! | proxy | what it does |
+//! |---|---|
+//! | [`Proxy`] | loses the connection before or after COMMIT, cancels a statement, counts round trips |
+//! | [`network::Network`] | resets, stalls or half closes the connections |
+//!
+//! Both are a [`Listener`] in front of a [`Target`]. [`protocol`] reads the messages of PostgreSQL.
 
 mod forward;
-mod protocol;
+mod line;
+mod listener;
+pub mod network;
+pub mod protocol;
 #[cfg(test)]
 mod tests;
 
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use deadpool_postgres::{Manager, Pool, PoolBuilder};
-use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 use tokio_postgres::{Client, Config, NoTls};
 
 use crate::Database;
-use forward::accept;
-use protocol::Message;
-
-/// The point at which the connection is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
-    /// The connection is lost when the client sends COMMIT. The server does not execute it, and
-    /// rolls back.
-    BeforeCommit,
-    /// The server commits, and the connection is lost before the client gets the reply.
-    AfterCommit,
-}
+pub use line::Cut;
+use line::{Line, Request, lock};
+pub use listener::{Listener, Stream, Target};
 
 /// A proxy in front of the server of a database. It forwards everything, until a test requests a
 /// cut. It recognizes COMMIT at the end of a simple query. It does not understand encryption.
@@ -35,26 +34,31 @@ pub enum Cut {
 pub struct Proxy {
     url: String,
     line: Arc<Line>,
-    accepting: JoinHandle<()>,
+    _listener: Listener,
 }
 
 impl Proxy {
     /// Starts a proxy on the runtime of the caller.
     pub async fn to(database: &Database) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let socket = database.cluster().socket_dir().join(".s.PGSQL.5432");
+        let target = database.socket();
         let line = Arc::new(Line::default());
-        let accepting = tokio::spawn(accept(listener, socket, Arc::clone(&line)));
+        let shared = Arc::clone(&line);
+        let listener = Listener::start(move |client| {
+            let (target, line) = (target.clone(), Arc::clone(&shared));
+            async move { forward::serve(client, &target, &line).await }
+        })
+        .await
+        .unwrap();
         let url = format!(
-            "host={} port={port} user=postgres dbname={} sslmode=disable",
+            "host={} port={} user=postgres dbname={} sslmode=disable",
             Ipv4Addr::LOCALHOST,
+            listener.address().port(),
             database.name(),
         );
         Self {
             url,
             line,
-            accepting,
+            _listener: listener,
         }
     }
 
@@ -127,62 +131,4 @@ impl Proxy {
     pub fn has_cancelled(&self) -> bool {
         self.line.has_cancelled.load(SeqCst)
     }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.accepting.abort();
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Request {
-    cut: Cut,
-    /// Whether the proxy closes new connections after the cut.
-    is_last: bool,
-}
-
-/// What the connections of a proxy share.
-#[derive(Default)]
-struct Line {
-    requested: Mutex<Option<Request>>,
-    is_down: AtomicBool,
-    was_cut: AtomicBool,
-    cancelled: Mutex<Option<String>>,
-    has_cancelled: AtomicBool,
-    turns: AtomicUsize,
-}
-
-impl Line {
-    /// Returns whether the test has requested a cut at the point `at`. Removes the request, so that
-    /// only one connection is cut.
-    fn cuts_at(&self, at: Cut) -> bool {
-        let request = lock(&self.requested).take_if(|request| request.cut == at);
-        if let Some(Request { is_last, .. }) = request {
-            if is_last {
-                self.is_down.store(true, SeqCst);
-            }
-            self.was_cut.store(true, SeqCst);
-        }
-        request.is_some()
-    }
-
-    /// Returns whether the reply to a COMMIT that is sent now is to be lost.
-    fn loses_the_reply(&self) -> bool {
-        lock(&self.requested).is_some_and(|request| request.cut == Cut::AfterCommit)
-    }
-
-    /// Returns whether the test has requested that the server cancels this message. Removes the
-    /// request.
-    fn cancels(&self, message: Message<'_>) -> bool {
-        let taken = lock(&self.cancelled).take_if(|sql| message.is_query(sql));
-        if taken.is_some() {
-            self.has_cancelled.store(true, SeqCst);
-        }
-        taken.is_some()
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

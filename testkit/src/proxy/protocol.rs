@@ -1,65 +1,109 @@
-//! The messages of the PostgreSQL protocol, as far as the proxy has to understand them.
+//! The messages of the PostgreSQL protocol, as far as the proxies have to understand them.
 
 use std::io;
 
-/// The bytes of a message in front of its body: its type and its length.
-const HEADER_BYTES: usize = 5;
+/// The kind that stands for the first message of a client, which has no type byte.
+pub const CONNECT: u8 = 0;
 
-/// A message of a client or of a server, after the start of the connection.
-#[derive(Clone, Copy)]
-pub(super) struct Message<'m> {
-    kind: u8,
-    body: &'m [u8],
+/// The type byte of ReadyForQuery, which ends every response.
+pub const READY: u8 = b'Z';
+
+/// The bytes of the length of a message.
+const LENGTH_BYTES: usize = size_of::<u32>();
+
+/// The messages of one side of a connection, assembled from the bytes of several reads.
+pub struct Messages {
+    pending: Vec<u8>,
+    has_kinds: bool,
 }
 
-impl<'m> Message<'m> {
-    /// Reads the first message. Returns it with its total length in bytes, or `None` if the message
-    /// is not complete.
-    pub(super) fn first(bytes: &'m [u8]) -> io::Result<Option<(Self, usize)>> {
-        let Some((&[kind, a, b, c, d], _)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
-            return Ok(None);
+impl Messages {
+    /// The messages of a client.
+    #[must_use]
+    pub fn of_client() -> Self {
+        Self {
+            pending: Vec::new(),
+            has_kinds: false,
+        }
+    }
+
+    /// The messages of a server.
+    #[must_use]
+    pub fn of_server() -> Self {
+        Self {
+            has_kinds: true,
+            ..Self::of_client()
+        }
+    }
+
+    /// Adds bytes and returns the messages that are complete now.
+    pub fn take(&mut self, bytes: &[u8]) -> Vec<Message> {
+        self.pending.extend_from_slice(bytes);
+        let mut whole = Vec::new();
+        while let Some(message) = self.next() {
+            whole.push(message);
+        }
+        whole
+    }
+
+    fn next(&mut self) -> Option<Message> {
+        let kind_bytes = usize::from(self.has_kinds);
+        let length = self.pending.get(kind_bytes..)?.first_chunk()?;
+        let end = kind_bytes + (u32::from_be_bytes(*length) as usize).max(LENGTH_BYTES);
+        self.pending.get(..end)?;
+        let kind = if self.has_kinds {
+            self.pending[0]
+        } else {
+            CONNECT
         };
-        // The length contains itself, but not the type.
-        let total = usize::try_from(u32::from_be_bytes([a, b, c, d]))
-            .ok()
-            .and_then(|length| length.checked_add(1))
-            .filter(|&total| total >= HEADER_BYTES)
-            .ok_or_else(|| io::Error::other("not a message of the PostgreSQL protocol"))?;
-        Ok(bytes
-            .get(HEADER_BYTES..total)
-            .map(|body| (Self { kind, body }, total)))
+        self.has_kinds = true;
+        let bytes = self.pending.drain(..end).collect();
+        Some(Message { kind, bytes })
+    }
+}
+
+/// A message of a client or of a server. `bytes` includes the type byte, if there is one, and the
+/// length.
+#[derive(Debug)]
+pub struct Message {
+    pub kind: u8,
+    pub bytes: Vec<u8>,
+}
+
+impl Message {
+    /// Returns the message of a simple query.
+    pub(super) fn query(sql: &str) -> io::Result<Self> {
+        let length = u32::try_from(LENGTH_BYTES + sql.len() + 1).map_err(io::Error::other)?;
+        let bytes = [b"Q", &length.to_be_bytes()[..], sql.as_bytes(), b"\0"].concat();
+        Ok(Self { kind: b'Q', bytes })
+    }
+
+    /// Returns the bytes after the type and the length.
+    #[must_use]
+    pub fn body(&self) -> &[u8] {
+        self.bytes.get(1 + LENGTH_BYTES..).unwrap_or_default()
     }
 
     /// Returns whether this is a simple query that ends with COMMIT, as all drivers and ORMs of
     /// these tests send it.
-    pub(super) fn is_commit(self) -> bool {
-        let last = self.body.rsplit(|&byte| byte == b';').next();
+    pub(super) fn is_commit(&self) -> bool {
+        let last = self.body().rsplit(|&byte| byte == b';').next();
         self.kind == b'Q' && last.is_some_and(|sql| sql.trim_ascii() == b"COMMIT\0")
     }
 
     /// Returns whether the server reports that a transaction has committed.
-    pub(super) fn is_committed(self) -> bool {
-        self.kind == b'C' && self.body == b"COMMIT\0"
+    pub(super) fn is_committed(&self) -> bool {
+        self.kind == b'C' && self.body() == b"COMMIT\0"
     }
 
     /// Returns whether this reply means that the server does not commit: an error, or the end of a
     /// ROLLBACK.
-    pub(super) fn is_rolled_back(self) -> bool {
-        self.kind == b'E' || (self.kind == b'C' && self.body == b"ROLLBACK\0")
+    pub(super) fn is_rolled_back(&self) -> bool {
+        self.kind == b'E' || (self.kind == b'C' && self.body() == b"ROLLBACK\0")
     }
 
     /// Returns whether this is a simple query with this text.
-    pub(super) fn is_query(self, sql: &str) -> bool {
-        self.kind == b'Q' && self.body.strip_suffix(b"\0") == Some(sql.as_bytes())
+    pub(super) fn is_query(&self, sql: &str) -> bool {
+        self.kind == b'Q' && self.body().strip_suffix(b"\0") == Some(sql.as_bytes())
     }
-}
-
-/// Returns the message of a simple query.
-pub(super) fn simple_query(sql: &str) -> io::Result<Vec<u8>> {
-    let length = u32::try_from(size_of::<u32>() + sql.len() + 1).map_err(io::Error::other)?;
-    let mut message = vec![b'Q'];
-    message.extend(length.to_be_bytes());
-    message.extend(sql.as_bytes());
-    message.push(0);
-    Ok(message)
 }

@@ -7,12 +7,12 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::{
     fate::{Fate, Moment, Point},
-    line::{Line, Server},
+    line,
     parser::Protocol,
     work::{LEASE, Role},
     worker::{Ending, Worker},
 };
-use idem_testkit::Database;
+use idem_testkit::{Database, proxy::Target};
 
 /// The number of messages in progress at the same time. It can be high, because most of the time a
 /// message waits until the lease of a killed worker expires.
@@ -140,23 +140,11 @@ impl Drill<'_> {
     /// its requests.
     async fn deliver(&self, message: &str, point: Option<Point>) -> Result<(Ending, Vec<String>)> {
         let fate = Arc::new(Fate::new(point));
-        let socket = self.database.cluster().socket_dir().join(".s.PGSQL.5432");
-        let database = Line::open(
-            "database",
-            Server::Unix(socket),
-            Protocol::Postgres,
-            Arc::clone(&fate),
-        )
-        .await?;
-        let outside = Line::open(
-            "outside",
-            Server::Tcp(self.outside),
-            Protocol::Lines,
-            Arc::clone(&fate),
-        )
-        .await?;
+        let open = |name, target, protocol| line::open(name, target, protocol, Arc::clone(&fate));
+        let database = open("database", self.database.socket(), Protocol::Postgres).await?;
+        let outside = open("outside", Target::Tcp(self.outside), Protocol::Lines).await?;
         let arguments = [
-            self.role.argument().to_owned(),
+            self.role.to_string(),
             format!(
                 "--database=host={} port={} user=postgres dbname={}",
                 database.address().ip(),

@@ -2,7 +2,7 @@
 //! killed at every request.
 //!
 //! A worker process connects to the database and to an external service through one proxy each
-//! ([`Line`]). The proxies parse the protocols and count each request, and in a pipeline to the
+//! The proxies parse the protocols and count each request, and in a pipeline to the
 //! database each statement. At one request the worker is killed with SIGKILL: before the request is
 //! forwarded, after half of it, before the response is forwarded, or after the response. The worker
 //! contains no fault injection. The tests have no list of requests. They count the requests of a
@@ -28,6 +28,4 @@ mod worker;
 
 pub use drill::{Drill, Outcome};
 pub use fate::{Fate, Moment, Point};
-pub use line::{Line, Server};
-pub use parser::Protocol;
 pub use worker::{Ending, Worker};

@@ -1,17 +1,12 @@
 //! The proxy between a worker and a server. The proxy counts requests, and stops forwarding at the
 //! point where the worker is killed.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
-    sync::Arc,
-};
+use std::sync::Arc;
 
-use anyhow::Result;
+use idem_testkit::proxy::{Listener, Target};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::{TcpListener, TcpStream, UnixStream},
-    task::JoinHandle,
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
 };
 
 use super::{
@@ -19,76 +14,25 @@ use super::{
     parser::{Parser, Protocol},
 };
 
-/// The server to which a proxy connects.
-#[derive(Clone, Debug)]
-pub enum Server {
-    /// The path of a Unix socket.
-    Unix(PathBuf),
-    /// A TCP address.
-    Tcp(SocketAddr),
-}
-
-/// A proxy on a port of 127.0.0.1. It forwards data to a server until the worker is killed.
-pub struct Line {
-    address: SocketAddr,
-    listening: JoinHandle<()>,
-}
-
-/// A connection to a server.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
-
-impl Line {
-    /// Starts a proxy. `name` is the first word in the names of its requests.
-    pub async fn open(
-        name: &'static str,
-        server: Server,
-        protocol: Protocol,
-        fate: Arc<Fate>,
-    ) -> Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let address = listener.local_addr()?;
-        let listening = tokio::spawn(async move {
-            let mut number = 0;
-            while let Ok((client, _)) = listener.accept().await {
-                number += 1;
-                let call = Call {
-                    name: format!("{name} {number}"),
-                    parser: Parser::new(protocol),
-                    fate: Arc::clone(&fate),
-                };
-                // The result is ignored: an error closes both sides of the connection, which the
-                // worker sees.
-                tokio::spawn(call.pass(client, server.clone()));
-            }
-        });
-        Ok(Self { address, listening })
-    }
-
-    /// Returns the address to which the worker connects.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        self.listening.abort();
-    }
-}
-
-impl Server {
-    async fn connect(&self) -> std::io::Result<Box<dyn Stream>> {
-        Ok(match self {
-            Self::Unix(path) => Box::new(UnixStream::connect(path).await?),
-            Self::Tcp(address) => {
-                let stream = TcpStream::connect(address).await?;
-                stream.set_nodelay(true)?;
-                Box::new(stream)
-            }
-        })
-    }
+/// Starts a proxy, which forwards data to a server until the worker is killed. `name` is the first
+/// word in the names of its requests.
+pub async fn open(
+    name: &'static str,
+    server: Target,
+    protocol: Protocol,
+    fate: Arc<Fate>,
+) -> std::io::Result<Listener> {
+    let mut number = 0;
+    Listener::start(move |client| {
+        number += 1;
+        let call = Call {
+            name: format!("{name} {number}"),
+            parser: Parser::new(protocol),
+            fate: Arc::clone(&fate),
+        };
+        call.pass(client, server.clone())
+    })
+    .await
 }
 
 /// One connection through a proxy.
@@ -101,8 +45,7 @@ struct Call {
 impl Call {
     /// Forwards data in both directions until one side closes the connection, or until the worker
     /// is killed.
-    async fn pass(mut self, mut client: TcpStream, server: Server) -> std::io::Result<()> {
-        client.set_nodelay(true)?;
+    async fn pass(mut self, mut client: TcpStream, server: Target) -> std::io::Result<()> {
         let mut server = server.connect().await?;
         let (mut requests, mut responses) = (vec![0; 1 << 16], vec![0; 1 << 16]);
         let mut death = None;

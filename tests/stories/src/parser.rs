@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use idem_testkit::proxy::protocol::{CONNECT, Message, Messages, READY};
+
 /// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
@@ -41,9 +43,8 @@ impl Parser {
     pub fn new(protocol: Protocol) -> Self {
         Self {
             protocol,
-            // The first message of a client has no type byte.
-            requests: Messages::new(false),
-            responses: Messages::new(true),
+            requests: Messages::of_client(),
+            responses: Messages::of_server(),
             statements: HashMap::new(),
             is_in_statement: false,
             missing: 0,
@@ -130,64 +131,6 @@ impl Parser {
             begins: (!was_in_statement).then_some(name),
             responses: usize::from(is_last),
         }
-    }
-}
-
-/// The kind that stands for the first message of a client, which has no type byte.
-const CONNECT: u8 = 0;
-
-/// The type byte of ReadyForQuery, which ends every response.
-const READY: u8 = b'Z';
-
-/// The messages of one side of a connection, assembled from the bytes of several reads.
-struct Messages {
-    pending: Vec<u8>,
-    has_kinds: bool,
-}
-
-impl Messages {
-    fn new(has_kinds: bool) -> Self {
-        Self {
-            pending: Vec::new(),
-            has_kinds,
-        }
-    }
-
-    /// Adds bytes and returns the messages that are complete now.
-    fn take(&mut self, bytes: &[u8]) -> Vec<Message> {
-        self.pending.extend_from_slice(bytes);
-        let mut whole = Vec::new();
-        while let Some(message) = self.next() {
-            whole.push(message);
-        }
-        whole
-    }
-
-    fn next(&mut self) -> Option<Message> {
-        let kind_bytes = usize::from(self.has_kinds);
-        let length = self.pending.get(kind_bytes..)?.first_chunk()?;
-        let end = kind_bytes + u32::from_be_bytes(*length) as usize;
-        self.pending.get(..end)?;
-        let kind = if self.has_kinds {
-            self.pending[0]
-        } else {
-            CONNECT
-        };
-        self.has_kinds = true;
-        let bytes = self.pending.drain(..end).collect();
-        Some(Message { kind, bytes })
-    }
-}
-
-/// A message of the protocol. `bytes` includes the type byte, if there is one, and the length.
-struct Message {
-    kind: u8,
-    bytes: Vec<u8>,
-}
-
-impl Message {
-    fn body(&self) -> &[u8] {
-        self.bytes.get(5..).unwrap_or_default()
     }
 }
 

@@ -5,8 +5,11 @@ use anyhow::{Result, bail};
 use idem_runtime::{Handled, Idem, Message, Processed, Tx};
 use uuid::Uuid;
 
-use super::{Post, Role, outside::Outside};
-use crate::outside::{Booking, Order};
+use super::{
+    outside::Outside,
+    post::{Post, Role},
+};
+use crate::outside::Order;
 
 pub async fn run(role: Role, post: &Post) -> Result<()> {
     let (pool, outside) = (post.pool()?, Outside::new(post.outside()?));
@@ -22,15 +25,13 @@ pub async fn run(role: Role, post: &Post) -> Result<()> {
 
 async fn call(role: Role, outside: Outside, message: Message) -> Handled {
     let reference = message.message_id().unwrap_or_default().to_owned();
+    let order = Order { reference };
     match role {
-        Role::CarrierBare => drop(outside.book(&Booking { reference }).await?),
-        Role::MailBare => outside.send(&reference).await?,
+        Role::CarrierBare => drop(outside.book(&order).await?),
+        Role::MailBare => outside.send(&order.reference).await?,
         _ => {
-            let order = Order {
-                reference,
-                cents: 4_200,
-            };
-            outside.charge(&order, &Uuid::new_v4().to_string()).await?;
+            let key = Uuid::new_v4().to_string();
+            outside.charge(&order, &key).await?;
         }
     }
     Ok(Vec::new())

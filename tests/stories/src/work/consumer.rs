@@ -11,7 +11,11 @@ use idem_runtime::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
-use super::{Control, LEASE, Post, Role, notes};
+use super::{
+    control::Control,
+    notes,
+    post::{LEASE, Post, Role},
+};
 
 /// The payload of a message. It determines the behaviour of the handler.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

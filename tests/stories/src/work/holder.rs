@@ -4,7 +4,10 @@
 use anyhow::{Context, Result};
 use tokio_postgres::{Client, Error, NoTls};
 
-use super::{Control, LEASE, Post, Role};
+use super::{
+    control::Control,
+    post::{LEASE, Post, Role},
+};
 
 /// The statement that leases a message of a broker.
 const ACQUIRE: &str =

@@ -10,8 +10,12 @@ use idem_runtime::{
     lease::LeaseContext,
 };
 
-use super::{Post, Role, notes, outside::Outside};
-use crate::outside::{Booking, Order};
+use super::{
+    notes,
+    outside::Outside,
+    post::{Post, Role},
+};
+use crate::outside::Order;
 
 /// The text of the note that a handler writes when the result of an earlier external call is
 /// unknown.
@@ -49,10 +53,7 @@ impl HandlerContext {
     /// Charges a card. The gateway supports idempotency keys, so the request is repeated with the
     /// same key, whatever the result of an earlier attempt was.
     async fn charge(self, work: &LeaseContext, reference: String) -> Handled {
-        let order = Order {
-            reference,
-            cents: 4_200,
-        };
+        let order = Order { reference };
         let request = |key: String| async move { self.outside.charge(&order, &key).await };
         let charge = work.calls().once("charge", &4_200, request).await?;
         Ok(vec![Effect::json("charges", &charge)?])
@@ -61,7 +62,7 @@ impl HandlerContext {
     /// Books a parcel. The carrier has no idempotency keys, but it can be queried for an earlier
     /// booking.
     async fn book(self, work: &LeaseContext, reference: String) -> Handled {
-        let booking = Booking { reference };
+        let booking = Order { reference };
         let find = |_: UnknownCall| async {
             notes::take(&self.pool, &booking.reference, UNKNOWN).await?;
             self.outside.find(&booking.reference).await

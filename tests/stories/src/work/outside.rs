@@ -6,7 +6,7 @@ use anyhow::Result;
 use lettre::{AsyncSmtpTransport, AsyncTransport, Message as Mail, Tokio1Executor};
 use reqwest::{Client, StatusCode};
 
-use crate::outside::{Booking, Charge, Order};
+use crate::outside::Order;
 
 /// The client of an external service.
 #[derive(Clone)]
@@ -24,27 +24,26 @@ impl Outside {
     }
 
     /// Charges a card at the gateway.
-    pub async fn charge(&self, order: &Order, key: &str) -> Result<Charge> {
-        let url = format!("http://{}/charges", self.address);
+    pub async fn charge(&self, order: &Order, key: &str) -> Result<Order> {
+        self.post("charges", order, key).await
+    }
+
+    /// Books a parcel at the carrier, which ignores idempotency keys.
+    pub async fn book(&self, order: &Order) -> Result<Order> {
+        self.post("bookings", order, "").await
+    }
+
+    async fn post(&self, path: &str, order: &Order, key: &str) -> Result<Order> {
         let request = self
             .http
-            .post(url)
+            .post(format!("http://{}/{path}", self.address))
             .header("Idempotency-Key", key)
             .json(order);
         Ok(request.send().await?.error_for_status()?.json().await?)
     }
 
-    /// Books a parcel at the carrier.
-    pub async fn book(&self, booking: &Booking) -> Result<Booking> {
-        let request = self
-            .http
-            .post(format!("http://{}/bookings", self.address))
-            .json(booking);
-        Ok(request.send().await?.error_for_status()?.json().await?)
-    }
-
     /// Returns the booking at the carrier with this reference, or `None`.
-    pub async fn find(&self, reference: &str) -> Result<Option<Booking>> {
+    pub async fn find(&self, reference: &str) -> Result<Option<Order>> {
         let url = format!("http://{}/bookings/{reference}", self.address);
         let response = self.http.get(url).send().await?;
         if response.status() == StatusCode::NOT_FOUND {

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use idem_brokers::MailSink;
 use idem_stories::{
     Drill, Moment, Outcome, Point,
-    outside::{Carrier, Gateway},
+    outside::Service,
     work::{Role, UNKNOWN, notes},
 };
 use idem_testkit::Database;
@@ -207,11 +207,24 @@ const MAIL: &str = "From: shop@example.org";
 const BEGUN: &str = "idem_begin_call";
 const FINISHED: &str = "idem_finish_call";
 
+/// Runs workers that use the card gateway or the carrier.
+async fn with_service(role: Role, name: &str) -> Result<(Run, Service)> {
+    let (database, service) = (Database::with_idem(name).await?, Service::open().await?);
+    let done = |message: &str| Ok(service.done(message));
+    let run = Run::execute(role, &database, service.address(), done).await?;
+    Ok((run, service))
+}
+
+/// Runs workers that use the mail server.
+async fn with_mail(role: Role, name: &str) -> Result<Run> {
+    let (database, sink) = (Database::with_idem(name).await?, MailSink::start()?);
+    let sent = |message: &str| mails(&sink, message);
+    Run::execute(role, &database, sink.address(), sent).await
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn card_is_charged_once_wherever_the_worker_is_killed() -> Result<()> {
-    let (database, gateway) = (Database::with_idem("card").await?, Gateway::open().await?);
-    let charges = |message: &str| Ok(gateway.charges(message));
-    let run = Run::execute(Role::Card, &database, gateway.address(), charges).await?;
+    let (run, gateway) = with_service(Role::Card, "card").await?;
     run.assert_cut(&[
         "idem_acquire",
         BEGUN,
@@ -229,12 +242,7 @@ async fn card_is_charged_once_wherever_the_worker_is_killed() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn card_is_charged_twice_without_a_journal() -> Result<()> {
-    let (database, gateway) = (
-        Database::with_idem("card_bare").await?,
-        Gateway::open().await?,
-    );
-    let charges = |message: &str| Ok(gateway.charges(message));
-    let run = Run::execute(Role::CardBare, &database, gateway.address(), charges).await?;
+    let (run, _) = with_service(Role::CardBare, "card_bare").await?;
     run.assert_cut(&["POST /charges", "COMMIT"]);
     assert_eq!(run.max_deeds(), 2);
     Ok(())
@@ -244,12 +252,7 @@ async fn card_is_charged_twice_without_a_journal() -> Result<()> {
 /// books again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn parcel_is_booked_once_wherever_the_worker_is_killed() -> Result<()> {
-    let (database, carrier) = (
-        Database::with_idem("carrier").await?,
-        Carrier::open().await?,
-    );
-    let bookings = |message: &str| Ok(carrier.bookings(message));
-    let run = Run::execute(Role::Carrier, &database, carrier.address(), bookings).await?;
+    let (run, _) = with_service(Role::Carrier, "carrier").await?;
     run.assert_cut(&[
         "idem_acquire",
         BEGUN,
@@ -271,12 +274,7 @@ async fn parcel_is_booked_once_wherever_the_worker_is_killed() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn parcel_is_booked_twice_without_a_journal() -> Result<()> {
-    let (database, carrier) = (
-        Database::with_idem("carrier_bare").await?,
-        Carrier::open().await?,
-    );
-    let bookings = |message: &str| Ok(carrier.bookings(message));
-    let run = Run::execute(Role::CarrierBare, &database, carrier.address(), bookings).await?;
+    let (run, _) = with_service(Role::CarrierBare, "carrier_bare").await?;
     run.assert_cut(&["POST /bookings", "COMMIT"]);
     assert_eq!(run.max_deeds(), 2);
     Ok(())
@@ -287,9 +285,7 @@ async fn parcel_is_booked_twice_without_a_journal() -> Result<()> {
 /// told the handler that the result of the first attempt is unknown.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn second_mail_follows_only_a_kill_before_recording() -> Result<()> {
-    let (database, sink) = (Database::with_idem("mail").await?, MailSink::start()?);
-    let sent = |message: &str| mails(&sink, message);
-    let run = Run::execute(Role::Mail, &database, sink.address(), sent).await?;
+    let run = with_mail(Role::Mail, "mail").await?;
     run.assert_cut(&[
         "idem_acquire",
         BEGUN,
@@ -326,9 +322,7 @@ async fn second_mail_follows_only_a_kill_before_recording() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn handler_that_gives_up_unknown_calls_sends_no_second_mail() -> Result<()> {
-    let (database, sink) = (Database::with_idem("mail_once").await?, MailSink::start()?);
-    let sent = |message: &str| mails(&sink, message);
-    let run = Run::execute(Role::MailOnce, &database, sink.address(), sent).await?;
+    let run = with_mail(Role::MailOnce, "mail_once").await?;
     run.assert_cut(&[
         "idem_acquire",
         BEGUN,
@@ -366,9 +360,7 @@ async fn handler_that_gives_up_unknown_calls_sends_no_second_mail() -> Result<()
 /// Without a journal a second mail is sent, and the handler gets no sign of the first attempt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mail_is_sent_twice_without_a_journal() -> Result<()> {
-    let (database, sink) = (Database::with_idem("mail_bare").await?, MailSink::start()?);
-    let sent = |message: &str| mails(&sink, message);
-    let run = Run::execute(Role::MailBare, &database, sink.address(), sent).await?;
+    let run = with_mail(Role::MailBare, "mail_bare").await?;
     run.assert_cut(&["DATA", MAIL, "COMMIT"]);
     assert_eq!(run.max_deeds(), 2);
     assert!(!run.0.iter().any(MessageState::saw_unknown));

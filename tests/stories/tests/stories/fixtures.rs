@@ -44,7 +44,7 @@ pub fn arguments(
     wish: &Wish,
 ) -> Result<Vec<String>> {
     Ok(vec![
-        role.argument().to_owned(),
+        role.to_string(),
         format!(
             "--database={}",
             database.cluster().connection_string(database.name())

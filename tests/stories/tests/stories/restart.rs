@@ -135,7 +135,7 @@ async fn workers_handle_messages_once_despite_server_crashes() -> Result<()> {
     );
     client.run(&receive).await?;
     let arguments = [
-        Role::Durable.argument().to_owned(),
+        Role::Durable.to_string(),
         format!("--database={}", cluster.connection_string("postgres")),
         format!("--payload={}", serde_json::to_string(&Wish::default())?),
     ];
