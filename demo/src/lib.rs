@@ -102,12 +102,4 @@ mod tests {
         let options = CommandLine::parse_from(line.split(' ')).options;
         assert_eq!((options.traffic.shots, options.cost.rounds), (50, 2));
     }
-
-    /// The texts fit into a terminal with 80 columns.
-    #[test]
-    fn texts_fit_into_80_columns() {
-        for text in [ERRORS, COST] {
-            assert!(text.lines().all(|line| line.len() <= 80), "{text}");
-        }
-    }
 }

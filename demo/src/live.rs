@@ -1,13 +1,13 @@
 //! The progress of the two parts: a table that is redrawn on a terminal, and lines otherwise.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::Result;
 use tokio::task::JoinHandle;
 
 use super::table::Table;
-use crate::range::{System, Watch, transport::Counts};
+use crate::range::{System, Watch};
 use idem_bench::protection::{Contestant, Progress, Rates};
 
 /// The time between two updates of the table.
@@ -23,9 +23,6 @@ pub struct ErrorsView {
 
 impl ErrorsView {
     /// Creates the view and shows that all systems wait.
-    ///
-    /// # Errors
-    /// Fails when the table cannot be created.
     pub fn new() -> Result<Self> {
         let headings = columns("deliveries", "repeated", "killed", "hit+miss");
         let table = Table::new(&headings, &System::ALL.map(System::name))?;
@@ -49,7 +46,7 @@ impl ErrorsView {
                 tick.tick().await;
                 loop {
                     tick.tick().await;
-                    show(&table, &State::of(&watch));
+                    show(&table, &watch);
                 }
             }
         });
@@ -76,60 +73,27 @@ pub struct Following {
 impl Drop for Following {
     fn drop(&mut self) {
         self.ticker.abort();
-        let state = State::of(&self.watch);
-        show(&self.table, &state);
+        show(&self.table, &self.watch);
     }
 }
 
-fn show(table: &Table, state: &State) {
+fn show(table: &Table, watch: &Watch) {
+    let Watch { state, attempts } = watch;
+    let (counts, kills) = (state.transport.counts(), state.kills.load(Relaxed));
+    let contradictions = state.observer.contradictions();
     if table.is_drawn() {
+        let share = state.observer.attempts() as f64 / (*attempts).max(1) as f64;
         let row = System::ALL.iter().position(|s| *s == state.system);
-        table.set_row(row.unwrap_or_default(), state.share, state.columns());
+        let text = columns(counts.deliveries, counts.duplicates, kills, contradictions);
+        table.set_row(row.unwrap_or_default(), share, text);
     } else {
-        eprintln!("{}", state.line());
-    }
-}
-
-/// The state of a trial.
-struct State {
-    system: System,
-    counts: Counts,
-    kills: u64,
-    contradictions: usize,
-    share: f64,
-}
-
-impl State {
-    fn of(watch: &Watch) -> Self {
-        Self {
-            system: watch.system(),
-            counts: watch.counts(),
-            kills: watch.kills(),
-            contradictions: watch.contradictions(),
-            share: watch.share_done(),
-        }
-    }
-
-    /// Returns the state as the text of a row.
-    fn columns(&self) -> String {
-        let Counts {
-            deliveries,
-            duplicates,
-            ..
-        } = self.counts;
-        columns(deliveries, duplicates, self.kills, self.contradictions)
-    }
-
-    /// Returns the state as a line.
-    fn line(&self) -> String {
-        format!(
-            "errors, {:<11} {:>7} deliveries, {:>6} repeated, {:>5} killed, {:>6} hit and miss",
-            self.system.name(),
-            self.counts.deliveries,
-            self.counts.duplicates,
-            self.kills,
-            self.contradictions,
-        )
+        eprintln!(
+            "errors, {:<11} {:>7} deliveries, {:>6} repeated, {kills:>5} killed, \
+             {contradictions:>6} hit and miss",
+            state.system.name(),
+            counts.deliveries,
+            counts.duplicates,
+        );
     }
 }
 
@@ -159,9 +123,6 @@ pub struct CostView {
 
 impl CostView {
     /// Creates the view of a measurement with this number of rounds.
-    ///
-    /// # Errors
-    /// Fails when the table cannot be created.
     pub fn new(rounds: usize) -> Result<Self> {
         let headings = format!("{:>10} {:>16}", "messages/s", "against alone");
         let table = Table::new(&headings, &Contestant::ALL.map(Contestant::name))?;
@@ -263,34 +224,6 @@ mod tests {
         rates
     }
 
-    /// The line of a trial names the system and has its counts.
-    #[test]
-    fn line_of_a_trial_has_all_counts() {
-        let state = State {
-            system: System::ById,
-            counts: Counts {
-                deliveries: 8_398,
-                duplicates: 2_931,
-                ..Counts::default()
-            },
-            kills: 121,
-            contradictions: 301,
-            share: 0.5,
-        };
-        let words: Vec<_> = state.line().split_whitespace().map(str::to_owned).collect();
-        assert_eq!(
-            words.join(" "),
-            "errors, by id 8398 deliveries, 2931 repeated, 121 killed, 301 hit and miss"
-        );
-        assert!(state.line().len() <= 100, "{}", state.line());
-        let row: Vec<_> = state
-            .columns()
-            .split_whitespace()
-            .map(str::to_owned)
-            .collect();
-        assert_eq!(row, ["8398", "2931", "121", "301"]);
-    }
-
     /// The line of a round has the rates of this round, and not the medians.
     #[test]
     fn line_of_a_round_has_the_rates_of_this_round() {
@@ -314,20 +247,5 @@ mod tests {
         rates.add(Contestant::Idem, 1_000.0);
         view.print(&rates);
         assert_eq!(view.printed, 1);
-    }
-
-    /// A row has the median rate and the ratio to the baseline. Before the first round it shows
-    /// "waits".
-    #[test]
-    fn row_has_the_rate_and_the_ratio_to_the_baseline() {
-        let row = |rates: &Rates, contestant| {
-            let text = figures(rates, contestant);
-            let words: Vec<_> = text.split_whitespace().collect();
-            words.join(" ")
-        };
-        assert_eq!(row(&Rates::default(), Contestant::Idem), "waits");
-        assert_eq!(row(&rates(), Contestant::BusinessAlone), "2000 baseline");
-        assert_eq!(row(&rates(), Contestant::ByHand), "900 0.45x");
-        assert_eq!(row(&rates(), Contestant::Idem), "1000 0.50x");
     }
 }

@@ -169,18 +169,15 @@ mod tests {
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
     }
 
-    /// An error of idem is called a bug.
+    /// An error of idem is called a bug. When a system without idem made no error, the run had too
+    /// few faults.
     #[test]
-    fn error_of_idem_is_called_a_bug() {
+    fn unexpected_results_are_named() {
         let text = summary([wrong(), wrong(), wrong()]);
-        assert!(text.contains("a bug in idem"), "{text}");
-        assert!(!text.contains("no error"), "{text}");
-    }
-
-    /// When a system without idem made no error, the summary reports that the run had too few
-    /// faults.
-    #[test]
-    fn run_with_too_few_faults_is_reported() {
+        assert!(
+            text.contains("a bug in idem") && !text.contains("no error"),
+            "{text}"
+        );
         let text = summary([Verdict::default(), wrong(), Verdict::default()]);
         assert!(text.contains("too few faults"), "{text}");
     }

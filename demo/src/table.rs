@@ -25,9 +25,6 @@ pub struct Table {
 
 impl Table {
     /// Creates a table on the standard error with a row for each name.
-    ///
-    /// # Errors
-    /// Fails when the style of the rows is not valid.
     pub fn new(headings: &str, names: &[&'static str]) -> Result<Self> {
         let bars = MultiProgress::new();
         let text = ProgressStyle::with_template("{wide_msg}")?;

@@ -88,6 +88,10 @@ async fn demo_without_a_terminal_prints_plain_lines() -> Result<()> {
         .split_once("2 of 2: cost")
         .with_context(|| format!("there is no second part:\n{stdout}"))?;
     assert!(errors.contains("messages that took effect twice"));
+    assert!(errors.lines().all(|line| line.len() <= 80), "{errors}");
+    let last = errors.lines().rfind(|line| !line.is_empty());
+    let words: Vec<_> = last.unwrap_or_default().split_whitespace().collect();
+    assert_eq!(words, ["all", "results", "are", "wrong", "wrong", "right"]);
     assert!(!errors.contains("second"), "a rate:\n{errors}");
     let (cost, summary) = rest
         .split_once("What this run showed")

@@ -32,7 +32,6 @@ async fn play(config: &LiveConfig) -> Result<LiveReport> {
 async fn everything_takes_effect_once_over(broker: Kind) -> Result<()> {
     let mut config = LiveConfig::new(broker);
     config.field.messages = 20_000;
-    config.deadline_s = 600;
     let report = play(&config).await?;
 
     // Check that the faults have happened.

@@ -19,7 +19,7 @@ fn server() -> Result<Cluster> {
 async fn i2_i3_duplicates_get_the_same_fact_across_restarts() -> Result<()> {
     let mut cluster = server()?;
     cluster.psql("postgres", "CREATE EXTENSION idem")?;
-    let mut config = Config::new(cluster.connection_string("postgres"));
+    let mut config = Config::new(&cluster.connection_string("postgres"));
     config.shots = 1_000;
     config.seed = 7;
 
@@ -37,7 +37,7 @@ async fn i2_i3_duplicates_get_the_same_fact_across_restarts() -> Result<()> {
     let watch = trial.watch();
     let play = tokio::spawn(async move { trial.play(Until::Drained).await.map(|()| trial) });
     until("the remaining deliveries have started", async || {
-        Ok(watch.counts().deliveries > 1_200)
+        Ok(watch.state.transport.counts().deliveries > 1_200)
     })
     .await?;
     let cluster = tokio::task::spawn_blocking(move || {

@@ -163,9 +163,9 @@ mod tests {
     #[test]
     fn demo_receives_its_arguments_except_the_suite() {
         for line in [
-            "xtask --suite trixie demo --players 3",
-            "xtask demo --suite trixie --players 3",
-            "xtask demo --suite trixie -- --players 3",
+            "xtask --suite trixie demo --shots 3",
+            "xtask demo --suite trixie --shots 3",
+            "xtask demo --suite trixie -- --shots 3",
         ] {
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
             let Command::Demo {
@@ -176,7 +176,7 @@ mod tests {
                 panic!("{line} must be parsed as a demo")
             };
             assert_eq!(arguments.suite, Some(Suite::Trixie), "{line}");
-            assert_eq!(passed_on.join(" "), "--players 3", "{line}");
+            assert_eq!(passed_on.join(" "), "--shots 3", "{line}");
         }
     }
 

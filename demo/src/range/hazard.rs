@@ -4,6 +4,7 @@ use std::{fmt, sync::atomic::Ordering};
 
 use anyhow::{Result, ensure};
 use tokio::task::AbortHandle;
+use tokio_postgres::Transaction;
 
 use super::{fate::Kill, session::Session, trial_state::TrialState};
 
@@ -32,6 +33,13 @@ impl<'a> Hazard<'a> {
             line: session.line.clone(),
             state,
         }
+    }
+
+    /// Commits a transaction, with a fault before or after its commit.
+    pub async fn commit(&self, tx: Transaction<'_>) -> Result<()> {
+        self.mid_transaction().await?;
+        tx.commit().await?;
+        Ok(self.after_commit()?)
     }
 
     /// Executes a fault between the first and the last statement. When the consumer is killed here,

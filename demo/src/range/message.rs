@@ -50,9 +50,7 @@ impl Kind {
 pub struct FireAt {
     /// The business id. One attempt has one result.
     pub attempt: Uuid,
-    /// The player.
     pub player: i32,
-    /// The target.
     pub target: i32,
     /// The position that the player aims at.
     pub aim: i32,
@@ -63,7 +61,6 @@ pub struct FireAt {
 pub struct MoveTarget {
     /// The id of the move.
     pub order: Uuid,
-    /// The target.
     pub target: i32,
     /// The new position.
     pub position: i32,
@@ -72,11 +69,8 @@ pub struct MoveTarget {
 /// The result of an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fact {
-    /// The attempt.
     pub attempt: Uuid,
-    /// The player.
     pub player: i32,
-    /// The target.
     pub target: i32,
     /// The position that the player aimed at.
     pub aim: i32,

@@ -29,7 +29,6 @@ pub mod consumer;
 pub mod fate;
 pub mod handlers;
 pub mod hazard;
-pub mod leader_board;
 #[cfg(feature = "brokers")]
 pub mod live;
 pub mod message;
@@ -37,6 +36,7 @@ pub mod observer;
 pub mod relay;
 pub mod report;
 pub mod session;
+pub mod system;
 pub mod traffic;
 pub mod transport;
 pub mod trial;
@@ -44,8 +44,8 @@ pub mod trial_state;
 pub mod verdict;
 
 pub use config::{Config, Rates};
-pub use handlers::System;
 pub use report::{Report, SystemReport};
+pub use system::System;
 pub use trial::{Trial, Until, Watch};
 pub use verdict::Verdict;
 

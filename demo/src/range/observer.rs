@@ -18,12 +18,23 @@ pub struct Observer {
 /// A fact as it was published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
-    /// The message id.
     pub message_id: Uuid,
     /// Whether the attempt hit, according to this fact.
     pub hit: bool,
     /// The bytes of the payload.
     pub payload: Vec<u8>,
+}
+
+impl Published {
+    /// Returns a fact as the observer keeps it.
+    #[must_use]
+    pub fn of(fact: Message) -> Self {
+        Self {
+            message_id: fact.id,
+            hit: fact.kind == Kind::TargetHit,
+            payload: fact.body,
+        }
+    }
 }
 
 impl Observer {
@@ -32,11 +43,7 @@ impl Observer {
         self.heard()
             .entry(fact.subject)
             .or_default()
-            .push(Published {
-                message_id: fact.id,
-                hit: fact.kind == Kind::TargetHit,
-                payload: fact.body.clone(),
-            });
+            .push(Published::of(fact.clone()));
     }
 
     /// Returns the facts about each attempt, in the order of publication.

@@ -113,7 +113,7 @@ mod tests {
         assert_ne!(bodies(7), bodies(8));
     }
 
-    /// The traffic has the requested number of shots, and targets move.
+    /// The traffic has the requested number of shots or commands, and targets move.
     #[test]
     fn traffic_has_all_shots_and_moves_between_them() {
         let config = Config {
@@ -121,9 +121,15 @@ mod tests {
             ..Config::new("")
         };
         let traffic = Traffic::generate(&config).unwrap();
-        let of = |kind| traffic.commands.iter().filter(|m| m.kind == kind).count();
-        assert_eq!(of(Kind::FireAt), 100);
-        assert_eq!(traffic.attempts.len(), 100);
-        assert!(of(Kind::MoveTarget) > 10);
+        let shots = |traffic: &Traffic| -> Vec<Uuid> {
+            let shots = traffic.commands.iter().filter(|m| m.kind == Kind::FireAt);
+            shots.map(|shot| shot.id).collect()
+        };
+        assert_eq!(shots(&traffic).len(), 100);
+        assert!(traffic.commands.len() > 110);
+        let traffic = traffic.first(50);
+        assert_eq!(traffic.commands.len(), 50);
+        let attempts: Vec<_> = traffic.attempts.iter().map(|shot| shot.attempt).collect();
+        assert_eq!(shots(&traffic), attempts);
     }
 }

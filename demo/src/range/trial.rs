@@ -6,14 +6,15 @@ use anyhow::{Context, Result};
 use tokio::task::JoinSet;
 
 use super::{
-    Config, System, business, consumer,
+    Config, System, business,
+    config::DEADLINE,
+    consumer,
     handlers::by_id,
     message::FireAt,
     relay,
     report::SystemReport,
     session::Session,
     traffic::Traffic,
-    transport::Counts,
     trial_state::TrialState,
     verdict::{self, Facts},
 };
@@ -38,8 +39,10 @@ pub enum Until {
 /// A handle that reads the progress of a trial while it runs.
 #[derive(Clone)]
 pub struct Watch {
-    state: Arc<TrialState>,
-    attempts: usize,
+    /// The state of the trial.
+    pub state: Arc<TrialState>,
+    /// The number of attempts.
+    pub attempts: usize,
 }
 
 impl Trial {
@@ -99,13 +102,12 @@ impl Trial {
             }
             anyhow::Ok(())
         };
-        tokio::time::timeout(self.config.deadline(), all)
+        tokio::time::timeout(DEADLINE, all)
             .await
             .with_context(|| {
                 format!(
-                    "system \"{}\" did not finish within {:?}: {:?}",
+                    "system \"{}\" did not finish within {DEADLINE:?}: {:?}",
                     self.state.system.name(),
-                    self.config.deadline(),
                     self.state.transport.counts()
                 )
             })??;
@@ -119,7 +121,7 @@ impl Trial {
             return Ok(Facts::new());
         }
         let session = Session::open(&self.state).await?;
-        verdict::recorded(&session.client, &self.state.targets, &self.attempts).await
+        verdict::recorded(&session.client, self.state.targets.as_str(), &self.attempts).await
     }
 
     /// Returns the facts that were published so far about each attempt, in order.
@@ -157,37 +159,5 @@ impl Trial {
             state: Arc::clone(&self.state),
             attempts: self.attempts.len(),
         }
-    }
-}
-
-impl Watch {
-    /// Returns the system of the trial.
-    #[must_use]
-    pub fn system(&self) -> System {
-        self.state.system
-    }
-
-    /// Returns the counts of the transport so far.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.state.transport.counts()
-    }
-
-    /// Returns the number of consumers that were killed so far.
-    #[must_use]
-    pub fn kills(&self) -> u64 {
-        self.state.kills.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of contradictions among the facts that were published so far.
-    #[must_use]
-    pub fn contradictions(&self) -> usize {
-        self.state.observer.contradictions()
-    }
-
-    /// Returns the share of the attempts that have a published fact, from 0 to 1.
-    #[must_use]
-    pub fn share_done(&self) -> f64 {
-        self.state.observer.attempts() as f64 / self.attempts.max(1) as f64
     }
 }

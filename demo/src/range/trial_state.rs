@@ -7,7 +7,8 @@ use idem_client::Destination;
 use uuid::Uuid;
 
 use super::{
-    Config, System, fate::Fates, message::Message, observer::Observer, transport::Transport,
+    config::Config, fate::Fates, message::Message, observer::Observer, system::System,
+    transport::Transport,
 };
 
 /// The state of one system on one database.
@@ -44,7 +45,7 @@ impl TrialState {
         Ok(Self {
             system,
             database_url: config.database_url.clone(),
-            schema: format!("range_{}", system.slug()),
+            schema: format!("range_{}", system.name().replace(' ', "_")),
             targets: Destination::new(format!("range.{run}.targets"))?,
             board: Destination::new(format!("range.{run}.leader-board"))?,
             topic: format!("range.{run}.facts"),

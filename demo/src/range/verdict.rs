@@ -6,12 +6,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use anyhow::Result;
-use idem_client::Destination;
 use tokio_postgres::{Client, types::Type};
 use uuid::Uuid;
 
 use super::{
-    leader_board,
+    business,
     message::{FireAt, Kind},
     observer::{Published, contradict},
 };
@@ -62,7 +61,7 @@ pub async fn judge(
         "SELECT attempt, count(*) FROM counted GROUP BY attempt",
     )
     .await?;
-    let mut board = leader_board::read(client).await?;
+    let mut board = business::hits(client).await?;
 
     let mut verdict = Verdict::default();
     for FireAt {
@@ -102,18 +101,14 @@ pub async fn judge(
 }
 
 /// Returns the recorded effects of each attempt, as a duplicate reads them.
-pub async fn recorded(
-    client: &Client,
-    targets: &Destination,
-    attempts: &[FireAt],
-) -> Result<Facts> {
+pub async fn recorded(client: &Client, targets: &str, attempts: &[FireAt]) -> Result<Facts> {
     let mut recorded = Facts::new();
     let ids: Vec<Uuid> = attempts.iter().map(|shot| shot.attempt).collect();
     let rows = client
         .query_typed(
             "SELECT attempt, message_id, type, payload \
              FROM unnest($1) AS attempt, LATERAL idem_effects(attempt, $2)",
-            &[(&ids, Type::UUID_ARRAY), (&targets.as_str(), Type::TEXT)],
+            &[(&ids, Type::UUID_ARRAY), (&targets, Type::TEXT)],
         )
         .await?;
     for row in rows {

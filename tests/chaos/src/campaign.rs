@@ -17,14 +17,16 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::checker::{self, Violation};
 use super::config::{CampaignConfig, KILL_EVERY, SENDS_PER_SECOND};
-use super::faults::{self, Kind};
+use super::faults::Kind;
 use super::ledger::{FaultRow, Ledger};
 use super::plan::Plan;
 use super::site::Site;
 use super::watch::Watch;
-use super::{disk, drain, progress};
+use super::{drain, progress};
 use idem_demo::range::live::{
-    Flaw, Role, place,
+    Flaw, Post, Role,
+    config::argument,
+    place::{self, Queue},
     processes::{Processes, Strength},
     work,
 };
@@ -144,20 +146,17 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
     let field = config.field();
     let traffic = field.traffic()?;
     let site = Arc::new(Site::start(config, dir, &traffic.positions).await?);
-    let mut arguments = vec![
-        format!("--broker={}", config.broker.argument()),
-        format!("--broker-url={}", site.proxied_broker_url),
-        format!("--database={}", site.proxied_database),
-        format!("--dir={}", dir.display()),
-        format!("--per-second={SENDS_PER_SECOND}"),
-    ];
-    arguments.extend(field.arguments());
-    arguments.extend(
-        config
-            .flaw
-            .map(|flaw| format!("--break={}", flaw.argument())),
-    );
-    let mut processes = Processes::with(worker, dir, arguments, &STRENGTH);
+    let post = Post {
+        broker: config.broker,
+        broker_url: site.proxied_broker_url.clone(),
+        database: site.proxied_database.clone(),
+        dir: dir.to_owned(),
+        per_second: SENDS_PER_SECOND,
+        unprotected: false,
+        flaw: config.flaw,
+        field,
+    };
+    let mut processes = Processes::new(worker, &post, &STRENGTH);
     if config.flaw == Some(Flaw::StuckObserver) {
         // With this bug the observer hangs after its connection was lost. A kill would replace the
         // process and hide the bug.
@@ -177,8 +176,9 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
     for role in [Role::Claims, Role::Leases, Role::Steps, Role::Producer] {
         processes.stop(role).await?;
     }
-    let sends = field.plan();
-    let sends = &sends[..work::noted(dir)?.min(sends.len())];
+    let sends = post.field.plan();
+    let noted = usize::try_from(work::noted(dir)?)?;
+    let sends = &sends[..noted.min(sends.len())];
     let commands = sends.iter().max().map_or(0, |last| last + 1);
     let traffic = traffic.first(commands);
     let left = drain::drain(&site, &mut processes).await?;
@@ -210,12 +210,8 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
         })
         .collect();
     let count = |kind| injected.counts.get(&kind).copied().unwrap_or_default();
-    let minimum = if config.flaw.is_some() { 0 } else { cycles };
-    rows.extend(
-        faults::all()
-            .iter()
-            .map(|fault| row(fault.kind().to_string(), count(fault.kind()), minimum)),
-    );
+    let minimum = config.minimum();
+    rows.extend(Kind::ALL.map(|kind| row(kind.name().to_owned(), count(kind), minimum)));
     let client = site.connect().await?;
     let rotations: i64 = client
         .query_one("SELECT sum(rotations)::bigint FROM idem.ring", &[])
@@ -251,8 +247,7 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
                 "planted bug",
                 config
                     .flaw
-                    .map_or("none", |flaw| flaw.argument())
-                    .to_owned(),
+                    .map_or("none".to_owned(), |flaw| argument(&flaw)),
             ),
             ("commit", commit()),
             ("PostgreSQL", text(&client, "SHOW server_version").await?),
@@ -270,7 +265,7 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
             ("commands sent, duplicates included", work::sent(dir)?),
             ("different commands", commands as u64),
             ("attempts among them", traffic.attempts.len() as u64),
-            ("commands delivered", work::given(dir)?[0]),
+            ("commands delivered", work::given(dir, Queue::Commands)?),
             (
                 "facts received, duplicates included",
                 number(&client, "SELECT count(*) FROM heard").await?,
@@ -359,22 +354,13 @@ async fn inject(
     dir: &Path,
     is_recovering: &Cell<bool>,
 ) -> Result<Injected> {
-    let faults = faults::all();
-    let mut plan = Plan::new(
-        config.seed,
-        faults.iter().map(|fault| fault.kind()).collect(),
-    );
+    let mut plan = Plan::new(config.seed);
     let mut dice = plan.dice();
     let mut injected = Injected::default();
     let began = Instant::now();
-    let minimum = if config.flaw.is_some() {
-        0
-    } else {
-        config.cycles()
-    };
     let is_enough = |injected: &Injected| {
-        let count = |kind| injected.counts.get(&kind).copied().unwrap_or_default();
-        faults.iter().all(|fault| count(fault.kind()) >= minimum)
+        let count = |kind| injected.counts.get(kind).copied().unwrap_or_default();
+        Kind::ALL.iter().all(|kind| count(kind) >= config.minimum())
     };
     injected.note_recovery(&progress::stuck_streams(site, dir).await);
     is_recovering.set(false);
@@ -382,22 +368,17 @@ async fn inject(
         || (!is_enough(&injected) && began.elapsed() < config.longest())
     {
         let Some(kind) = plan.next() else { break };
-        let Some(fault) = faults.iter().find(|fault| fault.kind() == kind) else {
-            break;
-        };
         let struck = Instant::now();
-        let has_effect = fault
-            .strike(site, &mut dice)
-            .await
-            .with_context(|| kind.to_string())?;
+        let has_effect = kind.strike(site, &mut dice).await.context(kind.name())?;
         *injected.counts.entry(kind).or_default() += u64::from(has_effect);
         let (held, healed) = (struck.elapsed(), Instant::now());
         is_recovering.set(true);
         injected.note_recovery(&progress::stuck_streams(site, dir).await);
         is_recovering.set(false);
         eprintln!(
-            "{:>6.0} s  {kind}: {:.1} s{}, recovered after {:.1} s",
+            "{:>6.0} s  {}: {:.1} s{}, recovered after {:.1} s",
             began.elapsed().as_secs_f64(),
+            kind.name(),
             held.as_secs_f64(),
             if has_effect {
                 ""
@@ -448,13 +429,4 @@ fn commit() -> String {
         }
         _ => "unknown".to_owned(),
     }
-}
-
-/// Prepares this process for campaigns: see [`disk::unshare_mounts`]. It must run before any thread
-/// is started.
-///
-/// # Errors
-/// When the process does not run as root.
-pub fn prepare() -> Result<()> {
-    disk::unshare_mounts()
 }

@@ -55,10 +55,20 @@ pub struct CampaignConfig {
 }
 
 impl CampaignConfig {
-    /// Returns the minimum number of faults of each kind.
+    /// Returns the number of cycles.
     #[must_use]
     pub fn cycles(&self) -> u64 {
         u64::from((self.minutes / MINUTES_PER_CYCLE).max(1))
+    }
+
+    /// Returns the minimum number of faults of each kind. A campaign with a planted bug has none.
+    #[must_use]
+    pub fn minimum(&self) -> u64 {
+        if self.flaw.is_some() {
+            0
+        } else {
+            self.cycles()
+        }
     }
 
     /// Returns the minimum time for which faults are injected.
@@ -90,9 +100,8 @@ impl CampaignConfig {
             messages: commands as u32,
             duplicates: DUPLICATES,
             farthest: FARTHEST_SENDS,
-            players: 100,
-            targets: 64,
             seed: self.seed,
+            ..Field::default()
         }
     }
 }
@@ -115,7 +124,7 @@ mod tests {
         field: Field,
     }
 
-    /// The longest permitted campaign has enough messages, and a worker accepts its arguments.
+    /// The longest permitted campaign has enough messages, and a worker accepts their number.
     #[test]
     fn longest_campaign_has_messages_for_all_faults() {
         let longest = (1..=1_440)
@@ -133,9 +142,8 @@ mod tests {
             "{} minutes: the messages end after {seconds} s, the faults after {faults} s",
             longest.minutes
         );
-        let line = ["worker".to_owned()]
-            .into_iter()
-            .chain(longest.field().arguments());
-        assert_eq!(Worker::try_parse_from(line).unwrap().field, longest.field());
+        let messages = longest.field().messages;
+        let line = ["worker", &format!("--messages={messages}")];
+        assert_eq!(Worker::parse_from(line).field.messages, messages);
     }
 }

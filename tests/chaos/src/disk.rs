@@ -43,9 +43,6 @@ pub struct Disk {
 
 impl Disk {
     /// Creates this directory and mounts an empty disk there.
-    ///
-    /// # Errors
-    /// When the disk cannot be mounted.
     pub fn mount(dir: PathBuf) -> Result<Self> {
         fs::create_dir_all(&dir)?;
         let nothing: Option<&str> = None;
@@ -61,9 +58,6 @@ impl Disk {
     }
 
     /// Allocates all free space.
-    ///
-    /// # Errors
-    /// When the space cannot be allocated.
     pub fn fill(&self) -> Result<()> {
         let balloon = File::create(self.balloon())?;
         let mut chunk = 64 << 20;
@@ -80,9 +74,6 @@ impl Disk {
     }
 
     /// Frees the space that [`fill`](Self::fill) has allocated.
-    ///
-    /// # Errors
-    /// When the space cannot be freed.
     pub fn free(&self) -> Result<()> {
         match fs::remove_file(self.balloon()) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),

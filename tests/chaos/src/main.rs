@@ -18,7 +18,7 @@ fn main() -> Result<ExitCode> {
     let Arguments { config } = Arguments::parse();
     // This must come before any thread is started: only threads that start later are in the new
     // mount namespace.
-    chaos::campaign::prepare()?;
+    chaos::disk::unshare_mounts()?;
     let mut worker = std::env::current_exe()?;
     worker.set_file_name("chaos-worker");
     ensure!(

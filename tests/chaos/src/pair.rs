@@ -38,18 +38,13 @@ struct Node {
 pub struct Pair {
     primary: Node,
     standby: Node,
-    environment: [(String, String); 2],
     /// The file with the logs of servers that were replaced.
     old_logs: PathBuf,
 }
 
 impl Pair {
     /// Starts the primary, with the extension in database `postgres`, and its standby.
-    ///
-    /// # Errors
-    /// When a server does not start.
     pub fn start(dir: &Path, clock: &Clock) -> Result<Self> {
-        let environment = clock.environment();
         let disks = [
             Disk::mount(dir.join("disk-a"))?,
             Disk::mount(dir.join("disk-b"))?,
@@ -58,8 +53,8 @@ impl Pair {
         for (name, value) in SETTINGS.into_iter().chain(server_log::SETTINGS) {
             builder = builder.setting(name, value);
         }
-        for (name, value) in &environment {
-            builder = builder.env(name, value);
+        for (name, value) in clock.environment() {
+            builder = builder.env(&name, &value);
         }
         let [first, second] = disks;
         let primary = Node {
@@ -68,13 +63,12 @@ impl Pair {
         };
         primary.cluster.psql("postgres", "CREATE EXTENSION idem")?;
         let standby = Node {
-            cluster: follow(&primary.cluster, &second, &environment)?,
+            cluster: follow(&primary.cluster, &second)?,
             disk: second,
         };
         let mut pair = Self {
             primary,
             standby,
-            environment,
             old_logs: dir.join("servers.log"),
         };
         pair.synchronize()?;
@@ -100,9 +94,6 @@ impl Pair {
     }
 
     /// Returns the logs of all servers so far.
-    ///
-    /// # Errors
-    /// When a log cannot be read.
     pub fn log(&self) -> Result<String> {
         let old = if self.old_logs.exists() {
             fs::read_to_string(&self.old_logs)?
@@ -113,9 +104,6 @@ impl Pair {
     }
 
     /// Returns the number of lines in the log of the primary that contain this text.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn count_in_log(&self, text: &str) -> Result<usize> {
         let log = self.primary.cluster.log()?;
         Ok(log.lines().filter(|line| line.contains(text)).count())
@@ -134,9 +122,6 @@ impl Pair {
     }
 
     /// Kills the primary with SIGKILL and restarts it.
-    ///
-    /// # Errors
-    /// When the primary does not start.
     pub fn crash_primary(&mut self) -> Result<()> {
         self.primary.cluster.kill()?;
         self.primary.cluster.start()
@@ -176,16 +161,12 @@ impl Pair {
             .open(&self.old_logs)?;
         logs.write_all(self.standby.cluster.log()?.as_bytes())?;
         fs::remove_dir_all(self.standby.cluster.data_dir())?;
-        self.standby.cluster =
-            follow(&self.primary.cluster, &self.standby.disk, &self.environment)?;
+        self.standby.cluster = follow(&self.primary.cluster, &self.standby.disk)?;
         self.synchronize()
     }
 
     /// Restarts the primary if it has ended. When the disk is full, the primary ends as soon as it
     /// cannot create the next WAL file.
-    ///
-    /// # Errors
-    /// When the primary does not start.
     pub fn revive_primary(&mut self) -> Result<()> {
         if self
             .primary
@@ -226,14 +207,11 @@ const SETTINGS: [(&str, &str); 11] = [
 ];
 
 /// Starts a standby of this server on an empty disk.
-fn follow(primary: &Cluster, disk: &Disk, environment: &[(String, String)]) -> Result<Cluster> {
-    let mut builder = primary
+fn follow(primary: &Cluster, disk: &Disk) -> Result<Cluster> {
+    let standby = primary
         .standby()
         .name("chaos")
         .setting("synchronous_standby_names", "")
         .data_dir(disk.dir().join("data"));
-    for (name, value) in environment {
-        builder = builder.env(name, value);
-    }
-    builder.start().context("cannot start the standby")
+    standby.start().context("cannot start the standby")
 }

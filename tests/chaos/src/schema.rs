@@ -7,7 +7,8 @@ use super::config::RETENTION;
 use idem_demo::range::live::{
     Flaw,
     business::{self, CONSUMER_ROLE, SCHEMA},
-    work::{RELAY, RELAY_PARTITIONS, claims},
+    post::{RELAY, RELAY_PARTITIONS},
+    work::claims,
 };
 use idem_stress::broken::{COMPLETE_UNFENCED, ROTATE_AT_ONCE};
 
@@ -42,9 +43,6 @@ const TABLES: &str = "
 
 /// Creates tables, roles and the relay, sets the retention of the rings, and plants the bug, if
 /// there is one.
-///
-/// # Errors
-/// When a statement fails.
 pub async fn set_up(
     client: &Client,
     players: u32,

@@ -1,25 +1,29 @@
 //! The servers of a campaign: the primary and its standby, the broker, and the proxies in front of
 //! the primary and the broker.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use tokio::task::spawn_blocking;
 use tokio_postgres::{Client, NoTls};
+use uuid::Uuid;
 
 use super::config::CampaignConfig;
-use super::faults::poison::SentPoison;
 use super::pair::Pair;
-use super::proxy::{Proxy, Target};
 use super::schema;
 use idem_demo::range::live::{
     Kind,
     broker::Broker,
     place::{self, Queue},
+    poison::Poison,
+    servers::Shared,
 };
-use idem_testkit::clock::Clock;
+use idem_testkit::{
+    clock::Clock,
+    proxy::{Target, network::Network},
+};
 
 /// The longest time for which the campaign retries to acquire a lock.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -27,16 +31,27 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The interval between two checks of a condition.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
+/// A poison message that the broker has confirmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentPoison {
+    /// The kind of the message.
+    pub poison: Poison,
+    /// The id, which is also in the payload.
+    pub id: Uuid,
+    /// Whether the message was repaired and requeued.
+    pub repaired: bool,
+}
+
 /// All servers of a campaign, which are stopped when this value is dropped.
 pub struct Site {
-    pair: Arc<Mutex<Pair>>,
-    broker: Arc<Mutex<Broker>>,
+    pair: Shared<Pair>,
+    broker: Shared<Broker>,
     /// The wall clock of the servers.
     pub clock: Clock,
     /// The proxy between the processes and the primary.
-    pub database_proxy: Proxy,
+    pub database_proxy: Network,
     /// The proxy between the processes and the broker.
-    pub broker_proxy: Proxy,
+    pub broker_proxy: Network,
     /// The kind of the broker.
     pub kind: Kind,
     /// The URL of the broker, without the proxy.
@@ -52,29 +67,26 @@ pub struct Site {
 impl Site {
     /// Starts all servers, with empty tables and empty queues. The servers must be able to read
     /// `dir`.
-    ///
-    /// # Errors
-    /// When a server does not start.
     pub async fn start(config: &CampaignConfig, dir: &Path, positions: &[i32]) -> Result<Self> {
         let kind = config.broker;
         let clock = Clock::wrong_by(0)?;
         let broker = Broker::start(kind)?;
         let pair = Pair::start(dir, &clock)?;
         let (database_proxy, broker_proxy) = (
-            Proxy::start(Target::Unix(pair.socket())).await?,
-            Proxy::start(Target::Tcp(broker.port())).await?,
+            Network::start(Target::Unix(pair.socket())).await?,
+            Network::start(Target::Tcp((Ipv4Addr::LOCALHOST, broker.port).into())).await?,
         );
-        let broker_url = broker.url();
+        let broker_url = broker.url.clone();
         let site = Self {
             proxied_broker_url: broker_url
-                .replace(&broker.port().to_string(), &broker_proxy.port().to_string()),
+                .replace(&broker.port.to_string(), &broker_proxy.port().to_string()),
             proxied_database: format!(
                 "host=127.0.0.1 port={} user=postgres dbname=postgres {SEARCH_PATH}",
                 database_proxy.port()
             ),
             database: Mutex::new(pair.connection_string()),
-            pair: Arc::new(Mutex::new(pair)),
-            broker: Arc::new(Mutex::new(broker)),
+            pair: Shared::new(pair),
+            broker: Shared::new(broker),
             clock,
             database_proxy,
             broker_proxy,
@@ -91,17 +103,11 @@ impl Site {
     }
 
     /// Opens a connection to the primary as superuser, without the proxy.
-    ///
-    /// # Errors
-    /// When the primary cannot be reached.
     pub async fn connect(&self) -> Result<Client> {
         self.connect_as("postgres", "campaign").await
     }
 
     /// Opens a connection to the primary with this role and application name, without the proxy.
-    ///
-    /// # Errors
-    /// When the primary cannot be reached or rejects the connection.
     pub async fn connect_as(&self, role: &str, application: &str) -> Result<Client> {
         let url = self
             .database
@@ -119,31 +125,20 @@ impl Site {
     }
 
     /// Runs a blocking function with exclusive access to the two database servers.
-    ///
-    /// # Errors
-    /// The error of `work`.
     pub async fn with_pair<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Pair) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let pair = Arc::clone(&self.pair);
-        spawn_blocking(move || work(&mut pair.lock().unwrap_or_else(PoisonError::into_inner)))
-            .await?
+        self.pair.with(work).await?
     }
 
     /// Returns the number of lines in the log of the primary that contain this text.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub async fn count_in_log(&self, text: &str) -> Result<usize> {
         let text = text.to_owned();
         self.with_pair(move |pair| pair.count_in_log(&text)).await
     }
 
     /// Directs the proxy and new connections to the server that is the primary now.
-    ///
-    /// # Errors
-    /// This function returns no error at present.
     pub async fn follow_primary(&self) -> Result<()> {
         let (url, socket) = self
             .with_pair(|pair| Ok((pair.connection_string(), pair.socket())))
@@ -154,18 +149,8 @@ impl Site {
     }
 
     /// Kills the broker with SIGKILL and restarts it.
-    ///
-    /// # Errors
-    /// When the broker does not start.
     pub async fn crash_broker(&self) -> Result<()> {
-        let broker = Arc::clone(&self.broker);
-        spawn_blocking(move || {
-            broker
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .crash()
-        })
-        .await?
+        self.broker.with(Broker::crash).await?
     }
 
     /// Records poison messages that were sent, for the checker.
@@ -193,16 +178,8 @@ impl Site {
     pub async fn until(&self, what: &str, patience: Duration, sql: &str) -> Result<()> {
         let began = Instant::now();
         loop {
-            let result = async {
-                anyhow::Ok(
-                    self.connect()
-                        .await?
-                        .query_one(sql, &[])
-                        .await?
-                        .try_get(0)?,
-                )
-            };
-            let result: Result<bool> = result.await;
+            let look = async { anyhow::Ok(self.connect().await?.query_one(sql, &[]).await?) };
+            let result = look.await.and_then(|row| Ok(row.try_get::<_, bool>(0)?));
             if matches!(result, Ok(true)) {
                 return Ok(());
             }
@@ -223,21 +200,15 @@ impl Site {
         let client = self.connect().await?;
         client.batch_execute("SET lock_timeout = '500ms'").await?;
         let began = Instant::now();
-        loop {
-            match client.batch_execute(sql).await {
-                Ok(()) => return Ok(()),
-                Err(error)
-                    if error
-                        .code()
-                        .is_some_and(|code| matches!(code.code(), "55P03" | "40P01")) =>
-                {
-                    if began.elapsed() > PATIENCE {
-                        return Err(error).context(sql.to_owned());
-                    }
-                }
-                Err(error) => return Err(error).context(sql.to_owned()),
+        while let Err(error) = client.batch_execute(sql).await {
+            let is_locked = error
+                .code()
+                .is_some_and(|code| matches!(code.code(), "55P03" | "40P01"));
+            if !is_locked || began.elapsed() > PATIENCE {
+                return Err(error).context(sql.to_owned());
             }
         }
+        Ok(())
     }
 }
 

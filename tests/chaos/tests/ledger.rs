@@ -7,19 +7,20 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, bail};
 use idem_chaos::checker::{Errors, History, Violation};
-use idem_chaos::faults::poison::SentPoison;
-use idem_chaos::watch::Watched;
+use idem_chaos::site::SentPoison;
+use idem_chaos::watch::{self, Watched};
 use idem_chaos::{schema, server_log};
 use idem_cluster::{Cluster, Install};
 use idem_demo::range::live::place::{FACTS, LETTERS, Logged, STEPS};
-use idem_demo::range::live::work::{self, claims::COMMITTED, letters::Letter, steps::Step};
+use idem_demo::range::live::post::{BOARD, TARGETS};
+use idem_demo::range::live::work::{claims::COMMITTED, letters::Letter, steps::Step};
 use idem_demo::range::live::{Field, business as live, poison::Poison};
 use idem_demo::range::message::{Fact, Kind, Message};
-use idem_demo::range::{business, leader_board, observer::Published, traffic::Traffic};
+use idem_demo::range::{business, observer::Published, traffic::Traffic};
 use idem_testkit::{Database, Session, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -28,7 +29,7 @@ use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
 
 use Violation as V;
-use idem_client::{Claim, Effect, MessageId, effects, try_claim};
+use idem_client::{Claim, Destination, Effect, MessageId, effects, try_claim};
 
 /// The rows that are not tested, because only a running campaign can make them red.
 const NOT_RECORDED: [V; 3] = [V::NotRecovered, V::ProcessEnded, V::NotDrained];
@@ -36,7 +37,7 @@ const NOT_RECORDED: [V; 3] = [V::NotRecovered, V::ProcessEnded, V::NotDrained];
 /// Changes that make the database wrong, and the rows that must be red. Where two rows are listed,
 /// the error of the first row is also an error of the second row: for example, a move that was made
 /// twice was not made exactly once.
-const WRONG_TABLES: [(&str, &[V]); 24] = [
+const WRONG_TABLES: [(&str, &[V]); 25] = [
     ("DELETE FROM counted WHERE attempt = '{hit}'", &[V::Lost]),
     ("DELETE FROM heard WHERE attempt = '{miss}'", &[V::Lost]),
     (
@@ -103,6 +104,11 @@ const WRONG_TABLES: [(&str, &[V]); 24] = [
     ),
     (
         "SELECT idem_discard('{poison}'::uuid, 'range.targets')",
+        &[V::PoisonNotOnce],
+    ),
+    (
+        "SELECT idem_reject(gen_random_uuid(), 'range.targets', payload, last_error) \
+         FROM idem.dead_letters",
         &[V::PoisonNotOnce],
     ),
     (
@@ -173,10 +179,9 @@ impl Recorded {
         let field = Field {
             messages: 40,
             duplicates: 0.0,
-            farthest: 600,
             players: 3,
             targets: 2,
-            seed: 1,
+            ..Field::default()
         };
         let traffic = field.traffic()?;
         schema::set_up(&session, field.players, &traffic.positions, None).await?;
@@ -213,7 +218,8 @@ impl Recorded {
     /// Handles a command. For a shot, also records its fact and lets the observer receive the fact.
     async fn handle(&mut self, command: &Message) -> Result<()> {
         let tx = self.session.transaction().await?;
-        let Claim::New(claimed) = try_claim(&tx, &command.id.into(), &work::targets()?).await?
+        let Claim::New(claimed) =
+            try_claim(&tx, &command.id.into(), &Destination::new(TARGETS)?).await?
         else {
             bail!("{} is claimed already", command.id);
         };
@@ -232,7 +238,12 @@ impl Recorded {
     /// Records that the observer has received the fact. For a hit, also counts the hit and
     /// publishes a letter.
     async fn hear(&mut self, fact: &Fact) -> Result<()> {
-        let recorded = effects(&*self.session, &fact.attempt.into(), &work::targets()?).await?;
+        let recorded = effects(
+            &*self.session,
+            &fact.attempt.into(),
+            &Destination::new(TARGETS)?,
+        )
+        .await?;
         let effect = recorded.into_iter().next().context("no effect")?;
         let message_id = effect.message_id;
         let heard = Published {
@@ -244,11 +255,11 @@ impl Recorded {
         if fact.hit {
             let tx = self.session.transaction().await?;
             let Claim::New(_) =
-                try_claim(&tx, &MessageId::from(message_id), &work::board()?).await?
+                try_claim(&tx, &MessageId::from(message_id), &Destination::new(BOARD)?).await?
             else {
                 bail!("{message_id} is counted already");
             };
-            leader_board::count(&tx, fact).await?;
+            business::count_hit(&tx, fact).await?;
             tx.commit().await?;
             self.published.push(letter(fact.attempt, "letter")?);
         }
@@ -258,7 +269,8 @@ impl Recorded {
     /// Records everything that needs no command: clients without a broker, steps and poison
     /// messages.
     async fn others(&mut self) -> Result<()> {
-        fs::write(self.dir.path().join(COMMITTED), "1\n2\n")?;
+        // A kill has interrupted the last line.
+        fs::write(self.dir.path().join(COMMITTED), "1\n2\n-9")?;
         let [poison, mended] = [&self.poison[0], &self.poison[1]];
         self.session
             .run(&format!(
@@ -316,8 +328,9 @@ impl Recorded {
     }
 
     async fn judge(&self, published: &[Logged]) -> Result<Errors> {
-        let mut watched = self.watched.clone();
-        watched.look(&self.session).await?;
+        let watched = Mutex::new(self.watched.clone());
+        watch::look(&self.session, &watched).await?;
+        let watched = watched.into_inner().unwrap();
         let history = History {
             client: &self.session,
             dir: self.dir.path(),
@@ -383,9 +396,10 @@ async fn each_wrong_history_turns_its_row_red() -> Result<()> {
     let rows = V::ALL.into_iter().filter(|row| !NOT_RECORDED.contains(row));
     assert_eq!(judged, rows.map(|row| (row, 0)).collect::<Errors>());
 
-    // A relay may publish a letter twice. This is no error.
+    // A relay may publish a letter or a step twice. This is no error.
     let mut again = recorded.published.clone();
     again.push(again[0].clone());
+    again.push(again[again.len() - 3].clone());
     assert_eq!(recorded.red(&again).await?, []);
 
     let mut shown = BTreeSet::from([

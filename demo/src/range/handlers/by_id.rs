@@ -21,9 +21,9 @@ use anyhow::Result;
 use tokio_postgres::{Client, GenericClient, types::Type};
 use uuid::Uuid;
 
-use super::HandlerContext;
+use super::context::HandlerContext;
 use crate::range::{
-    business, leader_board,
+    business,
     message::{Fact, FireAt, MoveTarget},
 };
 
@@ -53,9 +53,7 @@ pub async fn fire(context: &mut HandlerContext<'_>, shot: FireAt) -> Result<()> 
         ],
     )
     .await?;
-    context.hazard.mid_transaction().await?;
-    tx.commit().await?;
-    context.hazard.after_commit()?;
+    context.hazard.commit(tx).await?;
     context.state.publish(fact.message(fact.attempt)?);
     Ok(())
 }
@@ -67,10 +65,7 @@ pub async fn move_target(context: &mut HandlerContext<'_>, order: MoveTarget) ->
     if is_new {
         business::move_target(&tx, &order).await?;
     }
-    context.hazard.mid_transaction().await?;
-    tx.commit().await?;
-    context.hazard.after_commit()?;
-    Ok(())
+    context.hazard.commit(tx).await
 }
 
 /// Counts the hit unless the filter drops the message as a duplicate.
@@ -78,7 +73,7 @@ pub async fn count(context: &mut HandlerContext<'_>, id: Uuid, fact: Fact) -> Re
     let is_new = mark(&*context.client, id).await?;
     if is_new {
         let tx = context.client.transaction().await?;
-        leader_board::count(&tx, &fact).await?;
+        business::count_hit(&tx, &fact).await?;
         context.hazard.mid_transaction().await?;
         tx.commit().await?;
     }

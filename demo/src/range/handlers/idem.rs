@@ -7,9 +7,9 @@ use anyhow::{Result, ensure};
 use idem_client::{Claim, Effect, MessageId, commit, effects, try_claim};
 use uuid::Uuid;
 
-use super::HandlerContext;
+use super::context::HandlerContext;
 use crate::range::{
-    business, leader_board,
+    business,
     message::{Fact, FireAt, MoveTarget},
 };
 
@@ -64,7 +64,7 @@ pub async fn move_target(context: &mut HandlerContext<'_>, order: MoveTarget) ->
 pub async fn count(context: &mut HandlerContext<'_>, id: Uuid, fact: Fact) -> Result<()> {
     let tx = context.client.transaction().await?;
     if let Claim::New(_) = try_claim(&tx, &id.into(), &context.state.board).await? {
-        leader_board::count(&tx, &fact).await?;
+        business::count_hit(&tx, &fact).await?;
     }
     context.hazard.mid_transaction().await?;
     commit(tx).await?;

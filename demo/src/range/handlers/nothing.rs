@@ -7,9 +7,9 @@
 use anyhow::Result;
 use uuid::Uuid;
 
-use super::HandlerContext;
+use super::context::HandlerContext;
 use crate::range::{
-    business, leader_board,
+    business,
     message::{Fact, FireAt, MoveTarget},
 };
 
@@ -18,9 +18,7 @@ pub async fn fire(context: &mut HandlerContext<'_>, shot: FireAt) -> Result<()> 
     let tx = context.client.transaction().await?;
     let fact = business::decide(&tx, shot).await?;
     business::keep_shot(&tx, &fact).await?;
-    context.hazard.mid_transaction().await?;
-    tx.commit().await?;
-    context.hazard.after_commit()?;
+    context.hazard.commit(tx).await?;
     context.state.publish(fact.message(Uuid::new_v4())?);
     Ok(())
 }
@@ -29,18 +27,12 @@ pub async fn fire(context: &mut HandlerContext<'_>, shot: FireAt) -> Result<()> 
 pub async fn move_target(context: &mut HandlerContext<'_>, order: MoveTarget) -> Result<()> {
     let tx = context.client.transaction().await?;
     business::move_target(&tx, &order).await?;
-    context.hazard.mid_transaction().await?;
-    tx.commit().await?;
-    context.hazard.after_commit()?;
-    Ok(())
+    context.hazard.commit(tx).await
 }
 
 /// Counts the hit at each delivery.
 pub async fn count(context: &mut HandlerContext<'_>, fact: Fact) -> Result<()> {
     let tx = context.client.transaction().await?;
-    leader_board::count(&tx, &fact).await?;
-    context.hazard.mid_transaction().await?;
-    tx.commit().await?;
-    context.hazard.after_commit()?;
-    Ok(())
+    business::count_hit(&tx, &fact).await?;
+    context.hazard.commit(tx).await
 }

@@ -3,54 +3,42 @@
 use anyhow::Result;
 use idem_brokers::{Nats, RabbitMq};
 
-use super::Kind;
+use super::config::Kind;
 
 /// A running broker, which is stopped when this value is dropped.
-pub enum Broker {
-    /// RabbitMQ.
-    RabbitMq(RabbitMq),
-    /// NATS with JetStream.
-    Nats(Nats),
+pub struct Broker {
+    /// The URL of the broker.
+    pub url: String,
+    /// The port on which the broker listens, on 127.0.0.1.
+    pub port: u16,
+    crash: Box<dyn FnMut() -> Result<()> + Send>,
 }
 
 impl Broker {
     /// Starts an empty broker. It blocks for seconds, so it must not run in an async context.
     pub fn start(kind: Kind) -> Result<Self> {
         Ok(match kind {
-            Kind::RabbitMq => Self::RabbitMq(RabbitMq::start()?),
-            Kind::Nats => Self::Nats(Nats::start()?),
+            Kind::RabbitMq => {
+                let mut server = RabbitMq::start()?;
+                Self {
+                    url: server.url(),
+                    port: server.port(),
+                    crash: Box::new(move || server.crash()),
+                }
+            }
+            Kind::Nats => {
+                let mut server = Nats::start()?;
+                Self {
+                    url: server.url(),
+                    port: server.port(),
+                    crash: Box::new(move || server.crash()),
+                }
+            }
         })
-    }
-
-    /// Returns the URL of the broker.
-    #[must_use]
-    pub fn url(&self) -> String {
-        match self {
-            Self::RabbitMq(broker) => broker.url(),
-            Self::Nats(broker) => broker.url(),
-        }
-    }
-
-    /// Returns the port on which the broker listens, on 127.0.0.1.
-    #[must_use]
-    pub fn port(&self) -> u16 {
-        match self {
-            Self::RabbitMq(broker) => broker.port(),
-            Self::Nats(broker) => broker.port(),
-        }
     }
 
     /// Kills the broker with SIGKILL and restarts it with its data and on its port.
     pub fn crash(&mut self) -> Result<()> {
-        match self {
-            Self::RabbitMq(broker) => {
-                broker.kill()?;
-                broker.start_again()
-            }
-            Self::Nats(broker) => {
-                broker.kill()?;
-                broker.start_again()
-            }
-        }
+        (self.crash)()
     }
 }

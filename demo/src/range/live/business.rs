@@ -8,7 +8,6 @@ use idem_client::admin::RoleKind;
 use tokio_postgres::{Client, GenericClient, types::Type};
 use uuid::Uuid;
 
-use super::work;
 use crate::range::{business, message::MoveTarget, observer::Published, verdict::Facts};
 
 /// The schema of all tables.
@@ -129,18 +128,6 @@ pub async fn progress(client: &Client) -> Result<Progress> {
         heard: count(2)?,
         contradictions: count(3)?,
     })
-}
-
-/// Returns whether the board has claimed every fact that the observer received.
-pub async fn is_all_counted(client: &Client) -> Result<bool> {
-    let row = client
-        .query_one(
-            "SELECT (SELECT count(DISTINCT message_id) FROM heard)
-                    <= (SELECT count(*) FROM idem.inbox WHERE destination = $1)",
-            &[&work::board()?.as_str()],
-        )
-        .await?;
-    Ok(row.try_get(0)?)
 }
 
 /// Returns the number of messages that each destination has claimed.

@@ -9,15 +9,16 @@ use anyhow::{Context, Result};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::{
-    LiveConfig,
     processes::Processes,
     servers::{Crash, Server, Servers},
 };
 
+/// Mean time between two kills.
+const KILL_EVERY: Duration = Duration::from_millis(500);
+
 /// Kills processes at random intervals, the broker once, and the database once.
 pub struct Faults {
     dice: StdRng,
-    every: Duration,
     next_strike: Instant,
     /// The remaining crashes. A crash happens when its share of the commands, from 0 to 1, is
     /// handled.
@@ -28,10 +29,9 @@ pub struct Faults {
 
 impl Faults {
     /// Creates the faults of a run. None has happened yet.
-    pub fn new(config: &LiveConfig) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self {
-            dice: StdRng::seed_from_u64(config.field.seed),
-            every: config.kill_every(),
+            dice: StdRng::seed_from_u64(seed),
             next_strike: Instant::now(),
             to_come: VecDeque::from([(0.3, Server::Broker), (0.6, Server::Database)]),
             under_way: None,
@@ -50,7 +50,7 @@ impl Faults {
         if Instant::now() >= self.next_strike {
             processes.strike(&mut self.dice).await?;
             self.next_strike =
-                Instant::now() + self.every.mul_f64(self.dice.random_range(0.5..1.5));
+                Instant::now() + KILL_EVERY.mul_f64(self.dice.random_range(0.5..1.5));
         }
         if let Some((server, crash)) = self.under_way.take_if(|(_, crash)| crash.is_finished()) {
             crash

@@ -16,17 +16,3 @@ pub enum Flaw {
     /// The observer hangs after its connection to the broker was lost.
     StuckObserver,
 }
-
-impl Flaw {
-    /// Returns the name on the command line.
-    #[must_use]
-    pub fn argument(self) -> &'static str {
-        match self {
-            Self::AckBeforeCommit => "ack-before-commit",
-            Self::RejectDrops => "reject-drops",
-            Self::SkippedFence => "skipped-fence",
-            Self::IgnoredToken => "ignored-token",
-            Self::StuckObserver => "stuck-observer",
-        }
-    }
-}

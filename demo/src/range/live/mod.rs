@@ -17,11 +17,13 @@
 pub mod broker;
 pub mod business;
 pub mod config;
+pub mod drain;
 pub mod faults;
 pub mod flaw;
 pub mod place;
 pub mod plan;
 pub mod poison;
+pub mod post;
 pub mod processes;
 pub mod report;
 pub mod runner;
@@ -31,8 +33,8 @@ pub mod work;
 
 pub use config::{Field, Kind, LiveConfig};
 pub use flaw::Flaw;
+pub use post::{Post, Role};
 pub use report::LiveReport;
 pub use runner::{Look, run};
 pub use servers::Server;
 pub use verdict::LiveVerdict;
-pub use work::{Post, Role};

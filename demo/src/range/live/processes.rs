@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     path::{Path, PathBuf},
-    process::{ExitStatus, Stdio},
+    process::Stdio,
     time::Duration,
 };
 
@@ -16,7 +16,7 @@ use nix::{
 use rand::{Rng, seq::SliceRandom};
 use tokio::process::{Child, ChildStdin, Command};
 
-use super::{LiveConfig, Role};
+use super::post::{Post, Role};
 
 /// A role and its number of processes.
 pub type Strength = (Role, usize);
@@ -64,48 +64,20 @@ pub struct Tally {
 struct Member {
     role: Role,
     number: usize,
-    process: Process,
-}
-
-/// A process, and the write end of the pipe to its standard input. The process ends when the pipe
-/// is closed. The pipe is not in the child handle, because a wait for the child would close the
-/// pipe.
-struct Process {
     child: Child,
+    /// The write end of the pipe to the standard input of the process, which ends when the pipe is
+    /// closed. It is not in the child handle, because a wait for the child would close the pipe.
     _lifeline: Option<ChildStdin>,
 }
 
 impl Processes {
-    /// Creates the processes of a live range without starting them. `program` is the binary
-    /// `range-worker`, `dir` the directory for notes and logs, `url` the URL of the broker, and
-    /// `database` a connection string.
-    pub fn new(program: &Path, dir: &Path, config: &LiveConfig, url: &str, database: &str) -> Self {
-        let mut arguments = vec![
-            format!("--broker={}", config.broker.argument()),
-            format!("--broker-url={url}"),
-            format!("--database={database}"),
-            format!("--dir={}", dir.display()),
-            format!("--per-second={}", config.per_second),
-        ];
-        arguments.extend(config.field.arguments());
-        if config.unprotected {
-            arguments.push("--unprotected".to_owned());
-        }
-        Self::with(program, dir, arguments, &STRENGTH)
-    }
-
-    /// Creates processes like [`new`](Self::new), with these arguments for each process and these
-    /// numbers of processes.
-    pub fn with(
-        program: &Path,
-        dir: &Path,
-        arguments: Vec<String>,
-        strength: &'static [Strength],
-    ) -> Self {
+    /// Creates processes of `program` (a binary that runs [`work`](super::work)) with these
+    /// arguments, without starting them.
+    pub fn new(program: &Path, post: &Post, strength: &'static [Strength]) -> Self {
         Self {
             program: program.to_owned(),
-            dir: dir.to_owned(),
-            arguments,
+            dir: post.dir.clone(),
+            arguments: post.arguments(),
             strength,
             members: Vec::new(),
             next_kills: Vec::new(),
@@ -144,21 +116,17 @@ impl Processes {
             .find(|(of, _)| *of == role)
             .map_or(0, |(_, strength)| *strength);
         for number in 0..strength {
-            let process = self.spawn(role, number)?;
-            self.members.push(Member {
-                role,
-                number,
-                process,
-            });
+            let member = self.spawn(role, number)?;
+            self.members.push(member);
         }
         Ok(())
     }
 
-    fn spawn(&self, role: Role, number: usize) -> Result<Process> {
+    fn spawn(&self, role: Role, number: usize) -> Result<Member> {
         let log = self.log(role, number);
         let log = File::options().create(true).append(true).open(&log)?;
         let mut child = Command::new(&self.program)
-            .arg(role.argument())
+            .arg(role.to_string())
             .args(&self.arguments)
             // Errors quote only the last lines of the log. With a backtrace, these lines would not
             // contain the error message.
@@ -171,14 +139,16 @@ impl Processes {
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("cannot run {}", self.program.display()))?;
-        Ok(Process {
+        Ok(Member {
+            role,
+            number,
             _lifeline: child.stdin.take(),
             child,
         })
     }
 
     fn log(&self, role: Role, number: usize) -> PathBuf {
-        self.dir.join(format!("{}-{number}.log", role.argument()))
+        self.dir.join(format!("{role}-{number}.log"))
     }
 
     /// Restarts processes that have ended by themselves. Returns whether the producer has finished.
@@ -186,13 +156,9 @@ impl Processes {
     /// Returns an error when more than `MOST_ENDS` processes have ended by themselves.
     pub fn tend(&mut self) -> Result<bool> {
         for place in 0..self.members.len() {
-            let Member {
-                role,
-                number,
-                process,
-            } = &mut self.members[place];
-            let (role, number) = (*role, *number);
-            let Some(status) = process.child.try_wait()? else {
+            let member = &mut self.members[place];
+            let (role, number) = (member.role, member.number);
+            let Some(status) = member.child.try_wait()? else {
                 continue;
             };
             if role == Role::Producer && status.success() {
@@ -206,7 +172,7 @@ impl Processes {
                  the last one is {role} {number} ({status}), and its log ends with\n{}",
                 self.log_tail(role, number)
             );
-            self.members[place].process = self.spawn(role, number)?;
+            self.members[place] = self.spawn(role, number)?;
         }
         Ok(!self
             .members
@@ -237,11 +203,11 @@ impl Processes {
         };
         // `kill` also waits for the end. A process that has just ended by itself is not killed:
         // `tend` counts and restarts it.
-        let child = &mut self.members[place].process.child;
+        let child = &mut self.members[place].child;
         if child.try_wait()?.is_none() {
             child.kill().await?;
             let (role, number) = victim;
-            self.members[place].process = self.spawn(role, number)?;
+            self.members[place] = self.spawn(role, number)?;
             *self.tally.kills.entry(role).or_default() += 1;
         }
         Ok(())
@@ -258,22 +224,18 @@ impl Processes {
         self.members = staying;
         let mut leaving: Vec<Member> = leaving;
         for member in &leaving {
-            if let Some(pid) = member.process.child.id() {
+            if let Some(pid) = member.child.id() {
                 kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM)?;
             }
         }
-        for Member {
-            number, process, ..
-        } in &mut leaving
-        {
-            let status: ExitStatus =
-                match tokio::time::timeout(LAST_WORK, process.child.wait()).await {
-                    Ok(status) => status?,
-                    Err(_) => bail!(
-                        "{role} {number} does not stop within {LAST_WORK:?}; its log ends with\n{}",
-                        self.log_tail(role, *number)
-                    ),
-                };
+        for Member { number, child, .. } in &mut leaving {
+            let Ok(status) = tokio::time::timeout(LAST_WORK, child.wait()).await else {
+                bail!(
+                    "{role} {number} does not stop within {LAST_WORK:?}; its log ends with\n{}",
+                    self.log_tail(role, *number)
+                );
+            };
+            let status = status?;
             ensure!(
                 status.success(),
                 "{role} {number} failed ({status}); its log ends with\n{}",

@@ -2,8 +2,13 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use super::{LiveConfig, LiveVerdict, Role, processes::Tally, servers::Server};
-use crate::range::verdict::Facts;
+use super::{
+    config::LiveConfig, post::Role, processes::Tally, servers::Server, verdict::LiveVerdict,
+};
+use crate::range::{
+    report::{COLUMN, ERRORS, LABEL, outcome},
+    verdict::Facts,
+};
 
 /// The results of a run.
 #[derive(Clone, Debug)]
@@ -14,8 +19,8 @@ pub struct LiveReport {
     pub attempts: usize,
     /// The number of messages that the producers have sent, duplicates included.
     pub sent: u64,
-    /// The number of deliveries to the targets, the board and the observer.
-    pub given: [u64; 3],
+    /// The number of deliveries to the targets.
+    pub given: u64,
     /// The number of messages that each destination has claimed.
     pub claimed: BTreeMap<String, u64>,
     /// The kills and unexpected ends of processes.
@@ -31,41 +36,20 @@ pub struct LiveReport {
 }
 
 impl LiveReport {
-    /// Returns the number of commands that were sent again.
-    #[must_use]
-    pub fn sent_again(&self) -> u64 {
-        self.sent
-            .saturating_sub(u64::from(self.config.field.messages))
-    }
-
     /// Returns the number of deliveries to the targets beyond one for each command.
     #[must_use]
     pub fn given_again(&self) -> u64 {
-        self.given[0].saturating_sub(u64::from(self.config.field.messages))
-    }
-
-    /// Returns the number of facts that the observer received again.
-    #[must_use]
-    pub fn told_again(&self) -> usize {
-        self.facts.values().map(|told| told.len() - 1).sum()
+        self.given
+            .saturating_sub(u64::from(self.config.field.messages))
     }
 }
-
-const LABEL: usize = 40;
-const COLUMN: usize = 10;
 
 impl fmt::Display for LiveReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LiveConfig { broker, field, .. } = &self.config;
-        let kills = |role| self.tally.kills_of(role).to_string();
-        let crashes = |server| {
-            self.crashed
-                .iter()
-                .filter(|crashed| **crashed == server)
-                .count()
-                .to_string()
-        };
-        let errors = &self.verdict;
+        let again: usize = self.facts.values().map(|facts| facts.len() - 1).sum();
+        let kills = |role| u64::from(self.tally.kills_of(role));
+        let crashes = |server| self.crashed.iter().filter(|c| **c == server).count() as u64;
         writeln!(
             f,
             "{} commands over {}, {} of them shots of {} players, seed {}\n",
@@ -75,83 +59,48 @@ impl fmt::Display for LiveReport {
             field.players,
             field.seed
         )?;
-        table(
-            f,
-            &[
-                ("commands sent, duplicates included", self.sent.to_string()),
-                (
-                    "commands redelivered to the targets",
-                    self.given_again().to_string(),
-                ),
-                (
-                    "facts received again by the observer",
-                    self.told_again().to_string(),
-                ),
-                ("producers killed", kills(Role::Producer)),
-                ("targets killed", kills(Role::Targets)),
-                ("relays killed", kills(Role::Relay)),
-                ("boards killed", kills(Role::Board)),
-                ("observers killed", kills(Role::Observer)),
-                ("broker killed and restarted", crashes(Server::Broker)),
-                ("database killed and restarted", crashes(Server::Database)),
-                (
-                    "processes that ended unexpectedly",
-                    self.tally.ends.to_string(),
-                ),
-                ("seconds", format!("{:.1}", self.played.as_secs_f64())),
-            ],
-        )?;
-        table(
-            f,
-            &[
-                (
-                    "contradictions (hit and missed)",
-                    errors.range.contradictions.to_string(),
-                ),
-                (
-                    "attempts without exactly one fact",
-                    errors.not_one_fact.to_string(),
-                ),
-                ("lost messages", errors.range.lost_messages.to_string()),
-                (
-                    "dead letters and parked effects",
-                    errors.given_up.to_string(),
-                ),
-                (
-                    "moves not made exactly once",
-                    errors.moves_not_once.to_string(),
-                ),
-                (
-                    "hits counted more than once",
-                    errors.counted_again.to_string(),
-                ),
-                (
-                    "wrong hit counts (players)",
-                    errors.range.wrong_hit_counts.to_string(),
-                ),
-                ("hits off by", errors.range.hits_off_by.to_string()),
-                (
-                    "rows different from the first fact",
-                    errors.range.torn_attempts.to_string(),
-                ),
-                (
-                    "facts with different ids or bytes",
-                    errors.range.unequal_duplicates.to_string(),
-                ),
-            ],
-        )?;
-        let board = if errors.range.hits_off_by == 0 {
-            "right"
-        } else {
-            "wrong"
-        };
-        writeln!(f, "the leader board is {board}")
+        for (label, count) in [
+            ("commands sent, duplicates included", self.sent),
+            ("commands redelivered to the targets", self.given_again()),
+            ("results published again", again as u64),
+            ("producers killed", kills(Role::Producer)),
+            ("targets killed", kills(Role::Targets)),
+            ("relays killed", kills(Role::Relay)),
+            ("boards killed", kills(Role::Board)),
+            ("observers killed", kills(Role::Observer)),
+            ("broker killed and restarted", crashes(Server::Broker)),
+            ("database killed and restarted", crashes(Server::Database)),
+            (
+                "processes that ended unexpectedly",
+                u64::from(self.tally.ends),
+            ),
+            ("seconds", self.played.as_secs()),
+        ] {
+            line(f, label, count)?;
+        }
+        rule(f)?;
+        for (label, count) in ERRORS {
+            line(f, label, count(&self.verdict.range))?;
+        }
+        for (label, count) in [
+            (
+                "shots without one recorded result",
+                self.verdict.not_one_fact,
+            ),
+            ("moves not made exactly once", self.verdict.moves_not_once),
+            ("dead letters and parked effects", self.verdict.given_up),
+        ] {
+            line(f, label, count as u64)?;
+        }
+        rule(f)?;
+        line(f, "all results are", outcome(self.verdict.is_right()))
     }
 }
 
-fn table(f: &mut fmt::Formatter<'_>, lines: &[(&str, String)]) -> fmt::Result {
-    for (label, value) in lines {
-        writeln!(f, "{label:<LABEL$}{value:>COLUMN$}")?;
-    }
+fn line(f: &mut fmt::Formatter<'_>, label: &str, value: impl fmt::Display) -> fmt::Result {
+    writeln!(f, "{label:<LABEL$}{value:>COLUMN$}")
+}
+
+fn rule(f: &mut fmt::Formatter<'_>) -> fmt::Result {
     writeln!(f, "{}", "-".repeat(LABEL + COLUMN))
 }

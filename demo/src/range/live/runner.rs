@@ -1,7 +1,7 @@
 //! Executes one run, from the start of the servers to the verdict.
 
 use std::{
-    fs,
+    fmt, fs,
     path::Path,
     time::{Duration, Instant},
 };
@@ -11,15 +11,18 @@ use idem_cluster::workspace_root;
 use tempfile::TempDir;
 
 use super::{
-    LiveConfig, LiveReport, Role,
     business::{self, Progress},
+    config::{LiveConfig, SENDS_PER_SECOND},
+    drain::{Drain, STANDSTILL},
     faults::Faults,
     place::Queue,
-    processes::Processes,
+    post::{Post, Role, TARGETS},
+    processes::{Processes, STRENGTH},
+    report::LiveReport,
     servers::Servers,
     verdict, work,
 };
-use crate::range::traffic::Traffic;
+use crate::range::{traffic::Traffic, verdict::recorded};
 
 /// The interval between two checks of the processes.
 const BEAT: Duration = Duration::from_millis(50);
@@ -27,9 +30,8 @@ const BEAT: Duration = Duration::from_millis(50);
 /// The interval between two reads of the progress in the database.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
 
-/// The time without progress after which a run is stalled. Messages that are not handled by then
-/// are lost.
-const STANDSTILL: Duration = Duration::from_secs(40);
+/// The longest time that a run may take.
+const DEADLINE: Duration = Duration::from_secs(600);
 
 /// A snapshot of the progress of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +44,23 @@ pub struct Look {
     pub kills: u32,
     /// The number of servers that have crashed and are up again.
     pub crashes: usize,
+}
+
+impl fmt::Display for Look {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            sent,
+            progress,
+            kills,
+            crashes,
+        } = self;
+        write!(
+            f,
+            "{sent:>6} sent {:>6} handled {:>6} facts {kills:>4} killed {crashes} crashes \
+             {:>4} contradictions",
+            progress.handled, progress.heard, progress.contradictions,
+        )
+    }
 }
 
 /// Executes a run with processes of `program` (the binary `range-worker`). `show` is called with
@@ -61,15 +80,19 @@ pub async fn run(
     let mut dir = TempDir::with_prefix_in("run-", &parent)?;
     let traffic = config.field.traffic()?;
     let servers = Servers::start(config, &traffic.positions).await?;
+    let post = Post {
+        broker: config.broker,
+        broker_url: servers.broker_url.clone(),
+        database: servers.database.clone(),
+        dir: dir.path().to_owned(),
+        per_second: SENDS_PER_SECOND,
+        unprotected: config.unprotected,
+        flaw: None,
+        field: config.field.clone(),
+    };
     let mut runner = Runner {
-        processes: Processes::new(
-            program,
-            dir.path(),
-            config,
-            &servers.broker_url,
-            &servers.database,
-        ),
-        faults: Faults::new(config),
+        processes: Processes::new(program, &post, &STRENGTH),
+        faults: Faults::new(config.field.seed),
         traffic,
         servers,
         dir: dir.path(),
@@ -78,12 +101,11 @@ pub async fn run(
         looked: Instant::now(),
         changed: Instant::now(),
     };
-    let report = match tokio::time::timeout(config.deadline(), runner.play()).await {
+    let report = match tokio::time::timeout(DEADLINE, runner.play()).await {
         Ok(Ok(played)) => runner.report(config, played).await,
         Ok(Err(error)) => Err(error),
         Err(_) => Err(anyhow!(
-            "the run did not finish within {:?}: {:?}",
-            config.deadline(),
+            "the run did not finish within {DEADLINE:?}: {:?}",
             runner.look
         )),
     };
@@ -117,16 +139,26 @@ impl<S: FnMut(&Look)> Runner<'_, S> {
         let started = Instant::now();
         self.processes.start_all()?;
         self.run_with_faults().await?;
+        let Self {
+            processes,
+            servers,
+            look,
+            show,
+            ..
+        } = self;
+        let broker = (servers.kind, servers.broker_url.as_str());
+        let mut drain = Drain::new(processes, broker, async || {
+            look.progress = business::progress(&servers.connect().await?).await?;
+            show(look);
+            Ok(look.progress)
+        })
+        .await?;
         // Stop the roles in the order of the message flow, each when no more messages can reach it.
-        self.close(Role::Targets, Queue::Commands).await?;
-        self.until(async |runner| Ok(runner.look.progress.unpublished == 0))
-            .await?;
-        self.processes.stop(Role::Relay).await?;
-        self.close(Role::Observer, Queue::Observer).await?;
-        self.until(async |runner| business::is_all_counted(&runner.servers.connect().await?).await)
-            .await?;
-        self.close(Role::Board, Queue::Board).await?;
-        self.look_now().await?;
+        drain.close(Role::Targets, Queue::Commands).await?;
+        drain.until(async |seen| Ok(seen.unpublished == 0)).await?;
+        drain.processes.stop(Role::Relay).await?;
+        drain.close(Role::Observer, Queue::Observer).await?;
+        drain.close(Role::Board, Queue::Board).await?;
         Ok(started.elapsed())
     }
 
@@ -147,39 +179,10 @@ impl<S: FnMut(&Look)> Runner<'_, S> {
             }
             let is_done = is_all_sent && handled == commands && self.faults.crashes_are_over();
             let is_stuck = self.is_stalled() && !self.faults.server_is_away();
-            if is_done && self.is_empty(Queue::Commands).await? || is_stuck {
+            if is_stuck || is_done && self.servers.waiting(Queue::Commands).await? == 0 {
                 return Ok(());
             }
         }
-    }
-
-    /// Stops the processes of a role when their queue is empty. If they return messages to the
-    /// queue when they stop, they are started again.
-    async fn close(&mut self, role: Role, queue: Queue) -> Result<()> {
-        loop {
-            self.until(async |runner| runner.is_empty(queue).await)
-                .await?;
-            self.processes.stop(role).await?;
-            if self.servers.left(queue).await? == 0 || self.is_stalled() {
-                return Ok(());
-            }
-            self.processes.start(role)?;
-        }
-    }
-
-    /// Waits until `reached` returns true, or until the run is stalled. In the second case messages
-    /// are lost, and the verdict reports them.
-    async fn until(&mut self, reached: impl AsyncFn(&Self) -> Result<bool>) -> Result<()> {
-        while !(reached(self).await? || self.is_stalled()) {
-            tokio::time::sleep(BETWEEN_LOOKS).await;
-            self.processes.tend()?;
-            self.look().await?;
-        }
-        Ok(())
-    }
-
-    async fn is_empty(&self, queue: Queue) -> Result<bool> {
-        Ok(self.servers.waiting(queue).await? == 0)
     }
 
     fn is_stalled(&self) -> bool {
@@ -190,10 +193,6 @@ impl<S: FnMut(&Look)> Runner<'_, S> {
         if self.looked.elapsed() < BETWEEN_LOOKS {
             return Ok(());
         }
-        self.look_now().await
-    }
-
-    async fn look_now(&mut self) -> Result<()> {
         let look = Look {
             sent: work::sent(self.dir)?,
             progress: business::progress(&self.servers.connect().await?).await?,
@@ -213,12 +212,14 @@ impl<S: FnMut(&Look)> Runner<'_, S> {
 
     async fn report(&self, config: &LiveConfig, played: Duration) -> Result<LiveReport> {
         let client = self.servers.connect().await?;
-        let (verdict, facts) = verdict::judge(&client, &self.traffic).await?;
+        let attempts = &self.traffic.attempts;
+        let recorded = recorded(&client, TARGETS, attempts).await?;
+        let (verdict, facts) = verdict::judge(&client, &self.traffic, &recorded, attempts).await?;
         Ok(LiveReport {
             config: config.clone(),
-            attempts: self.traffic.attempts.len(),
+            attempts: attempts.len(),
             sent: work::sent(self.dir)?,
-            given: work::given(self.dir)?,
+            given: work::given(self.dir, Queue::Commands)?,
             claimed: business::claimed(&client).await?,
             tally: self.processes.tally().clone(),
             crashed: self.faults.crashed().to_vec(),

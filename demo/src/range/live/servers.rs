@@ -12,13 +12,13 @@ use super::{
     business,
     config::{Kind, LiveConfig},
     place::{self, Queue},
-    work::{RELAY, RELAY_PARTITIONS},
+    post::{RELAY, RELAY_PARTITIONS},
 };
 
 /// The database and the broker of a run, which are stopped when this value is dropped.
 pub struct Servers {
-    cluster: Arc<Mutex<Cluster>>,
-    broker: Arc<Mutex<Broker>>,
+    cluster: Shared<Cluster>,
+    broker: Shared<Broker>,
     /// The connection string of the database. The schema of the range is the first in its search
     /// path.
     pub database: String,
@@ -26,6 +26,25 @@ pub struct Servers {
     pub broker_url: String,
     /// The kind of the broker.
     pub kind: Kind,
+}
+
+/// A server that one blocking function uses at a time.
+pub struct Shared<T>(Arc<Mutex<T>>);
+
+impl<T: Send + 'static> Shared<T> {
+    /// Makes a server shared.
+    pub fn new(server: T) -> Self {
+        Self(Arc::new(Mutex::new(server)))
+    }
+
+    /// Starts a blocking function with exclusive access to the server.
+    pub fn with<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut T) -> Result<R> + Send + 'static,
+    ) -> JoinHandle<Result<R>> {
+        let server = Arc::clone(&self.0);
+        spawn_blocking(move || work(&mut server.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
 }
 
 /// A server of a run.
@@ -54,10 +73,10 @@ impl Servers {
         );
         let servers = Self {
             database,
-            broker_url: broker.url(),
+            broker_url: broker.url.clone(),
             kind,
-            cluster: Arc::new(Mutex::new(cluster)),
-            broker: Arc::new(Mutex::new(broker)),
+            cluster: Shared::new(cluster),
+            broker: Shared::new(broker),
         };
         let client = servers.connect().await?;
         business::set_up(&client, config.field.players, positions).await?;
@@ -87,25 +106,15 @@ impl Servers {
         place::waiting(self.kind, &self.broker_url, queue).await
     }
 
-    /// Returns the number of messages in a queue whose consumers have stopped.
-    pub async fn left(&self, queue: Queue) -> Result<u64> {
-        place::left(self.kind, &self.broker_url, queue).await
-    }
-
     /// Kills a server with SIGKILL and restarts it with its data and its address.
     pub fn crash(&self, server: Server) -> Crash {
-        let (broker, cluster) = (Arc::clone(&self.broker), Arc::clone(&self.cluster));
-        spawn_blocking(move || match server {
-            Server::Broker => broker
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .crash(),
-            Server::Database => {
-                let mut cluster = cluster.lock().unwrap_or_else(PoisonError::into_inner);
+        match server {
+            Server::Broker => self.broker.with(Broker::crash),
+            Server::Database => self.cluster.with(|cluster| {
                 cluster.kill()?;
                 cluster.start()
-            }
-        })
+            }),
+        }
     }
 }
 

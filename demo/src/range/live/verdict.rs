@@ -3,12 +3,11 @@
 
 use anyhow::Result;
 use tokio_postgres::Client;
-use uuid::Uuid;
 
-use super::{business, work};
+use super::business;
 use crate::range::{
     Verdict,
-    message::Kind,
+    message::{FireAt, Kind},
     traffic::Traffic,
     verdict::{self, Facts, times},
 };
@@ -22,8 +21,6 @@ pub struct LiveVerdict {
     pub not_one_fact: usize,
     /// The moves that were not made exactly once.
     pub moves_not_once: usize,
-    /// The hits that the board counted more than once.
-    pub counted_again: usize,
     /// The effects that a relay parked, and the dead letters.
     pub given_up: usize,
 }
@@ -37,17 +34,23 @@ impl LiveVerdict {
 }
 
 /// Counts the errors of a run after its end. Also returns the facts that the observer received.
-pub async fn judge(client: &Client, traffic: &Traffic) -> Result<(LiveVerdict, Facts)> {
+///
+/// - `recorded`: the recorded effects of all attempts.
+/// - `retained`: the attempts whose effects must be retained.
+pub async fn judge(
+    client: &Client,
+    traffic: &Traffic,
+    recorded: &Facts,
+    retained: &[FireAt],
+) -> Result<(LiveVerdict, Facts)> {
     let facts = business::heard(client).await?;
-    let recorded = verdict::recorded(client, &work::targets()?, &traffic.attempts).await?;
-    let range = verdict::judge(client, &traffic.attempts, &facts, &recorded).await?;
-    let one_fact = |attempt: &Uuid| recorded.get(attempt).is_some_and(|facts| facts.len() == 1);
+    let range = verdict::judge(client, &traffic.attempts, &facts, recorded).await?;
+    let has_one = |shot: &FireAt| recorded.get(&shot.attempt).is_some_and(|r| r.len() == 1);
     let moved = times(client, "SELECT move, count(*) FROM moved GROUP BY move").await?;
-    let counted = times(
-        client,
-        "SELECT attempt, count(*) FROM counted GROUP BY attempt",
-    )
-    .await?;
+    let moves = traffic
+        .commands
+        .iter()
+        .filter(|command| command.kind == Kind::MoveTarget);
     let given_up: i64 = client
         .query_one(
             "SELECT (SELECT coalesce(sum(parked), 0)::bigint FROM idem.relays)
@@ -58,19 +61,10 @@ pub async fn judge(client: &Client, traffic: &Traffic) -> Result<(LiveVerdict, F
         .try_get(0)?;
     let verdict = LiveVerdict {
         range,
-        not_one_fact: traffic
-            .attempts
-            .iter()
-            .filter(|shot| !one_fact(&shot.attempt))
+        not_one_fact: retained.iter().filter(|shot| !has_one(shot)).count(),
+        moves_not_once: moves
+            .filter(|command| moved.get(&command.id) != Some(&1))
             .count(),
-        moves_not_once: traffic
-            .commands
-            .iter()
-            .filter(|command| {
-                command.kind == Kind::MoveTarget && moved.get(&command.id) != Some(&1)
-            })
-            .count(),
-        counted_again: counted.values().filter(|&&times| times > 1).count(),
         given_up: usize::try_from(given_up)?,
     };
     Ok((verdict, facts))

@@ -1,16 +1,18 @@
 //! Checks commands and facts: each command was handled once, and all copies of its fact are equal.
 
+use std::collections::HashSet;
+
 use anyhow::Result;
 use tokio_postgres::{Client, types::Type};
 use uuid::Uuid;
 
-use super::{Errors, Violation};
+use super::violation::{Errors, Violation};
 use crate::config::RETENTION;
 use idem_demo::range::{
-    live::{business, work},
-    message::Kind,
+    live::{self, LiveVerdict, post::TARGETS},
+    message::FireAt,
     traffic::Traffic,
-    verdict::{self, times},
+    verdict,
 };
 
 /// Returns the number of commands that were handled again within the retention (`$1`), of commands
@@ -32,21 +34,14 @@ const GAPS: &str = "
     WHERE gap IS NOT NULL";
 
 pub(super) async fn check(client: &Client, traffic: &Traffic, errors: &mut Errors) -> Result<()> {
-    let facts = business::heard(client).await?;
     // The recorded effects of an attempt are checked only if its claim is still found. The claims
     // are read after the effects, because a ring may rotate in between: a claim that exists now
     // also existed when its effects were read.
-    let recorded = verdict::recorded(client, &work::targets()?, &traffic.attempts).await?;
+    let recorded = verdict::recorded(client, TARGETS, &traffic.attempts).await?;
     let mut retained = traffic.attempts.clone();
-    let claimed = claimed(
-        client,
-        &retained.iter().map(|shot| shot.attempt).collect::<Vec<_>>(),
-    )
-    .await?;
+    let claimed = claimed(client, &retained).await?;
     retained.retain(|shot| claimed.contains(&shot.attempt));
-    let found = verdict::judge(client, &traffic.attempts, &facts, &recorded).await?;
-    let one_effect = |attempt: &Uuid| recorded.get(attempt).is_some_and(|facts| facts.len() == 1);
-    let moved = times(client, "SELECT move, count(*) FROM moved GROUP BY move").await?;
+    let (found, _) = live::verdict::judge(client, traffic, &recorded, &retained).await?;
     let gaps = client
         .query_typed_one(GAPS, &[(&RETENTION.as_secs_f64(), Type::FLOAT8)])
         .await?;
@@ -68,49 +63,31 @@ pub(super) async fn check(client: &Client, traffic: &Traffic, errors: &mut Error
         )
         .await?
         .try_get(0)?;
-    let not_made = |id: &Uuid| moved.get(id) != Some(&1);
-    let moves = traffic
-        .commands
-        .iter()
-        .filter(|command| command.kind == Kind::MoveTarget);
+    let LiveVerdict { range, .. } = found;
     errors.extend([
-        (Violation::Lost, found.lost_messages as u64),
+        (Violation::Lost, range.lost_messages as u64),
         (Violation::HandledTwice, gap(0)?),
         (Violation::Late, gap(1)?),
-        (Violation::Torn, found.torn_attempts as u64),
-        (Violation::Contradiction, found.contradictions as u64),
-        (Violation::OtherFact, found.unequal_duplicates as u64),
-        (
-            Violation::NotOneEffect,
-            retained
-                .iter()
-                .filter(|shot| !one_effect(&shot.attempt))
-                .count() as u64,
-        ),
-        (
-            Violation::MoveNotOnce,
-            moves.filter(|command| not_made(&command.id)).count() as u64,
-        ),
+        (Violation::Torn, range.torn_attempts as u64),
+        (Violation::Contradiction, range.contradictions as u64),
+        (Violation::OtherFact, range.unequal_duplicates as u64),
+        (Violation::NotOneEffect, found.not_one_fact as u64),
+        (Violation::MoveNotOnce, found.moves_not_once as u64),
         (Violation::HitAgain, gap(2)?),
-        (Violation::WrongBoard, found.wrong_hit_counts as u64),
+        (Violation::WrongBoard, range.wrong_hit_counts as u64),
         (Violation::TwoClaims, u64::try_from(two_claims)?),
     ]);
     Ok(())
 }
 
 /// Returns the attempts whose claim is still found.
-async fn claimed(client: &Client, attempts: &[Uuid]) -> Result<std::collections::HashSet<Uuid>> {
+async fn claimed(client: &Client, attempts: &[FireAt]) -> Result<HashSet<Uuid>> {
+    let attempts: Vec<Uuid> = attempts.iter().map(|shot| shot.attempt).collect();
     let rows = client
         .query_typed(
             "SELECT attempt FROM unnest($1) AS attempt WHERE idem_is_claimed(attempt, $2)",
-            &[
-                (&attempts, Type::UUID_ARRAY),
-                (&work::targets()?.as_str(), Type::TEXT),
-            ],
+            &[(&attempts, Type::UUID_ARRAY), (&TARGETS, Type::TEXT)],
         )
         .await?;
-    Ok(rows
-        .iter()
-        .map(|row| row.try_get(0))
-        .collect::<Result<_, _>>()?)
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }

@@ -7,22 +7,22 @@ mod server;
 mod streams;
 mod violation;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use tokio_postgres::Client;
 
-use super::{faults::poison::SentPoison, site::Site, watch::Watched};
+use super::{
+    site::{SentPoison, Site},
+    watch::Watched,
+};
 use idem_demo::range::{
     live::place::{self, Logged},
     traffic::Traffic,
 };
 
-pub use violation::Violation;
-
-/// The count of each error.
-pub type Errors = BTreeMap<Violation, u64>;
+pub use violation::{Errors, Violation};
 
 /// The state after a campaign.
 pub struct History<'h> {
@@ -44,9 +44,6 @@ pub struct History<'h> {
 
 impl History<'_> {
     /// Counts all errors except those that can only be observed during the run.
-    ///
-    /// # Errors
-    /// When a query fails.
     pub async fn judge(&self) -> Result<Errors> {
         let mut errors = Errors::new();
         deliveries::check(self.client, self.traffic, &mut errors).await?;
@@ -75,9 +72,6 @@ impl History<'_> {
 }
 
 /// Counts the errors of a campaign after its drain.
-///
-/// # Errors
-/// When a server cannot be queried.
 pub async fn check(
     site: &Site,
     dir: &Path,

@@ -6,8 +6,8 @@ use anyhow::Result;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::{Errors, Violation};
-use crate::faults::poison::SentPoison;
+use super::violation::{Errors, Violation};
+use crate::site::SentPoison;
 use idem_demo::range::verdict::times;
 
 /// The payload and the last error of a dead letter.
@@ -84,64 +84,4 @@ fn judge(
         (Violation::GivenUp, given_up.count() as u64),
     ]);
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use idem_demo::range::live::poison::Poison;
-
-    fn judged(letters: &[(Poison, &str)], mended: i64) -> Errors {
-        let id = Uuid::from_u128(7);
-        let sent = [Poison::UnknownType, Poison::Repairable].map(|poison| SentPoison {
-            poison,
-            id: Uuid::from_u128(poison as u128),
-            repaired: poison == Poison::Repairable,
-        });
-        let letters: Vec<Letter> = letters
-            .iter()
-            .map(|(poison, error)| {
-                let id = if error.is_empty() {
-                    id
-                } else {
-                    Uuid::from_u128(*poison as u128)
-                };
-                (poison.payload(id).unwrap(), (*error).to_owned())
-            })
-            .collect();
-        let mended = HashMap::from([(Uuid::from_u128(Poison::Repairable as u128), mended)]);
-        let mut errors = Errors::new();
-        judge(&sent, &letters, &mended, &mut errors).unwrap();
-        errors.retain(|_, count| *count > 0);
-        errors
-    }
-
-    /// Each kind of wrong dead letter is counted as exactly one error.
-    #[test]
-    fn each_wrong_dead_letter_is_its_own_error() {
-        let right = (Poison::UnknownType, "unknown command: x");
-        assert_eq!(judged(&[right], 1), Errors::new());
-        assert_eq!(
-            judged(&[], 1),
-            Errors::from([(Violation::PoisonNotOnce, 1)])
-        );
-        assert_eq!(
-            judged(&[right, right], 1),
-            Errors::from([(Violation::PoisonNotOnce, 1)])
-        );
-        let other = (Poison::UnknownType, "a bad day");
-        assert_eq!(
-            judged(&[other], 1),
-            Errors::from([(Violation::OtherReason, 1)])
-        );
-        assert_eq!(
-            judged(&[right], 2),
-            Errors::from([(Violation::MendedNotOnce, 1)])
-        );
-        let unknown = (Poison::UnknownType, "");
-        assert_eq!(
-            judged(&[right, unknown], 1),
-            Errors::from([(Violation::GivenUp, 1)])
-        );
-    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
-use super::{Errors, Violation};
+use super::violation::{Errors, Violation};
 use crate::server_log::{LOOK, Processes};
 use crate::watch::Watched;
 
@@ -178,22 +178,6 @@ mod tests {
             "2026 [{pid}] 00000 (client backend) (app) LOG:  disconnection: \
              session time: 0:00:01.000 user=postgres\n"
         )
-    }
-
-    /// A wait is counted only if maintenance holds the lock and the relation belongs to idem.
-    #[test]
-    fn wait_counts_when_maintenance_holds_the_lock() {
-        assert_eq!(count(WAIT, &[8]), 1);
-        assert_eq!(count(WAIT, &[9]), 0);
-        for other in ["transaction 5", "relation 6 of database 1"] {
-            assert_eq!(
-                count(&WAIT.replace("relation 5 of database 1", other), &[8]),
-                0,
-                "{other}"
-            );
-        }
-        assert_eq!(count(&WAIT.replace("(app)", &format!("({LOOK})")), &[8]), 0);
-        assert_eq!(count(&(connected(7, "maintenance") + WAIT), &[]), 1);
     }
 
     /// A client that has the process id of a former worker is not taken for maintenance.

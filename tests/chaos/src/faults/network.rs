@@ -1,65 +1,28 @@
 //! The network between the processes and one of the servers is interrupted.
 
 use anyhow::Result;
-use futures_util::{FutureExt, future::BoxFuture};
+use idem_testkit::proxy::network::{Fault, Network};
 use rand::{RngExt, rngs::StdRng};
 
-use super::{Fault, Kind, hold};
-use crate::proxy::{Cut, Proxy};
+use super::hold::hold;
 use crate::site::Site;
 
-/// Connections are reset.
-pub struct Reset;
-/// No data passes for some seconds.
-pub struct Stall;
-/// Connections are closed at the server, and the client receives nothing for some seconds.
-pub struct HalfOpen;
-
-impl Fault for Reset {
-    fn kind(&self) -> Kind {
-        Kind::NetworkReset
+/// Resets connections several times: each reset interrupts different sessions at different points.
+pub(super) async fn reset(site: &Site, dice: &mut StdRng) -> Result<bool> {
+    let hits = || site.database_proxy.hits() + site.broker_proxy.hits();
+    let before = hits();
+    for _ in 0..5 {
+        choose(site, dice).cut(Fault::Reset);
+        hold(dice, 0.2..1.0).await;
     }
-
-    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
-        async {
-            let hits = || site.database_proxy.hits() + site.broker_proxy.hits();
-            let before = hits();
-            // Reset connections several times: each reset interrupts different sessions at
-            // different points.
-            for _ in 0..5 {
-                choose(site, dice).cut(Cut::Reset);
-                hold(dice, 0.2..1.0).await;
-            }
-            Ok(hits() > before)
-        }
-        .boxed()
-    }
+    Ok(hits() > before)
 }
 
-impl Fault for Stall {
-    fn kind(&self) -> Kind {
-        Kind::NetworkStall
-    }
-
-    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
-        cut(site, dice, Cut::Stall).boxed()
-    }
-}
-
-impl Fault for HalfOpen {
-    fn kind(&self) -> Kind {
-        Kind::NetworkHalfOpen
-    }
-
-    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
-        cut(site, dice, Cut::HalfOpen).boxed()
-    }
-}
-
-async fn cut(site: &Site, dice: &mut StdRng, cut: Cut) -> Result<bool> {
+/// Passes no data for some seconds.
+pub(super) async fn cut(site: &Site, dice: &mut StdRng, fault: Fault) -> Result<bool> {
     let proxy = choose(site, dice);
     let before = proxy.hits();
-    proxy.cut(cut);
+    proxy.cut(fault);
     hold(dice, 2.0..7.0).await;
     // Read before `heal`, which resets half-open connections and counts these as hits.
     let has_hit = proxy.hits() > before;
@@ -67,7 +30,7 @@ async fn cut(site: &Site, dice: &mut StdRng, cut: Cut) -> Result<bool> {
     Ok(has_hit)
 }
 
-fn choose<'s>(site: &'s Site, dice: &mut StdRng) -> &'s Proxy {
+fn choose<'s>(site: &'s Site, dice: &mut StdRng) -> &'s Network {
     if dice.random_bool(0.5) {
         &site.database_proxy
     } else {

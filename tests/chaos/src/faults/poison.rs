@@ -4,20 +4,16 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use futures_util::{FutureExt, future::BoxFuture};
-use idem_nats::{NatsConfig, NatsPublisher};
-use idem_rabbitmq::{RabbitMqConfig, RabbitMqPublisher};
 use idem_runtime::{OutgoingMessage, Publisher};
 use rand::{RngExt, rngs::StdRng};
 use uuid::Uuid;
 
-use super::{Fault, Kind};
-use crate::site::Site;
+use crate::site::{SentPoison, Site};
 use idem_demo::range::live::{
-    self,
-    place::{self, COMMANDS, rabbitmq},
+    place::{self, COMMANDS},
     poison::Poison,
-    work,
+    post::TARGETS,
+    work::wiring::BrokerPublisher,
 };
 
 /// The number of messages of each kind in a burst.
@@ -26,74 +22,30 @@ const OF_EACH: usize = 3;
 /// The longest time in which a poison message must become a dead letter.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// A poison message that the broker has confirmed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SentPoison {
-    /// The kind of the message.
-    pub poison: Poison,
-    /// The id, which is also in the payload.
-    pub id: Uuid,
-    /// Whether the message was repaired and requeued.
-    pub repaired: bool,
-}
-
 /// Sends poison messages of each kind, and repairs and requeues those that can be repaired. Each
 /// message with an id is sent twice.
-pub struct PoisonBurst;
-
-impl Fault for PoisonBurst {
-    fn kind(&self) -> Kind {
-        Kind::Poison
-    }
-
-    fn strike<'a>(&'a self, site: &'a Site, dice: &'a mut StdRng) -> BoxFuture<'a, Result<bool>> {
-        async {
-            let burst: Vec<_> = Poison::ALL
-                .into_iter()
-                .cycle()
-                .take(OF_EACH * Poison::ALL.len())
-                .map(|poison| SentPoison {
-                    poison,
-                    id: Uuid::from_u128(dice.random()),
-                    repaired: poison == Poison::Repairable,
-                })
-                .collect();
-            send(site, &burst).await?;
-            site.note_poison(burst.iter().cloned());
-            let repaired: Vec<Uuid> = burst
-                .iter()
-                .filter(|sent| sent.repaired)
-                .map(|sent| sent.id)
-                .collect();
-            repair(site, &repaired).await
-        }
-        .boxed()
-    }
-}
-
-async fn send(site: &Site, burst: &[SentPoison]) -> Result<()> {
-    match site.kind {
-        live::Kind::RabbitMq => {
-            let config = RabbitMqConfig {
-                exchange: rabbitmq::EXCHANGE.into(),
-                ..RabbitMqConfig::new(&site.broker_url)
-            };
-            send_through(&RabbitMqPublisher::new(config), site, burst).await
-        }
-        live::Kind::Nats => {
-            send_through(
-                &NatsPublisher::new(NatsConfig::new(&site.broker_url)),
-                site,
-                burst,
-            )
-            .await
-        }
-    }
+pub(super) async fn burst(site: &Site, dice: &mut StdRng) -> Result<bool> {
+    let burst: Vec<_> = Poison::ALL
+        .into_iter()
+        .cycle()
+        .take(OF_EACH * Poison::ALL.len())
+        .map(|poison| SentPoison {
+            poison,
+            id: Uuid::from_u128(dice.random()),
+            repaired: poison == Poison::Repairable,
+        })
+        .collect();
+    send(site, &burst).await?;
+    site.note_poison(burst.iter().cloned());
+    let repaired = burst.iter().filter(|sent| sent.repaired);
+    let repaired: Vec<Uuid> = repaired.map(|sent| sent.id).collect();
+    repair(site, &repaired).await
 }
 
 /// Sends each message, and then sends the messages with an id a second time. A message without an
 /// id is sent only once, because a second copy would be a different message.
-async fn send_through(publisher: &impl Publisher, site: &Site, burst: &[SentPoison]) -> Result<()> {
+async fn send(site: &Site, burst: &[SentPoison]) -> Result<()> {
+    let publisher = BrokerPublisher::new(site.kind, &site.broker_url);
     let again = burst.iter().filter(|sent| sent.poison != Poison::WithoutId);
     for sent in burst.iter().chain(again) {
         let payload = sent.poison.payload(sent.id)?;
@@ -111,13 +63,11 @@ async fn send_through(publisher: &impl Publisher, site: &Site, burst: &[SentPois
 /// Waits for the dead letters of these ids, repairs the messages, and requeues them. Returns
 /// whether all dead letters were found.
 async fn repair(site: &Site, ids: &[Uuid]) -> Result<bool> {
-    let targets = work::targets()?;
-    let targets = targets.as_str();
     let ids: Vec<String> = ids.iter().map(|id| format!("'{id}'")).collect();
     let (count, list) = (ids.len(), ids.join(", "));
     let letters = format!(
         "SELECT count(*) = {count} FROM idem.dead_letters
-          WHERE destination = '{targets}' AND id IN ({list})"
+          WHERE destination = '{TARGETS}' AND id IN ({list})"
     );
     // A missing dead letter does not end the campaign: with a planted bug a message can be lost,
     // and the checker must report it.
@@ -129,7 +79,7 @@ async fn repair(site: &Site, ids: &[Uuid]) -> Result<bool> {
     }
     site.insist(&format!(
         "INSERT INTO repaired SELECT id::uuid FROM unnest(ARRAY[{list}]) id;
-         SELECT idem_requeue(id, '{targets}') FROM unnest(ARRAY[{list}]) id"
+         SELECT idem_requeue(id, '{TARGETS}') FROM unnest(ARRAY[{list}]) id"
     ))
     .await?;
     Ok(died.is_ok())

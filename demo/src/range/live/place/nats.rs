@@ -10,7 +10,7 @@ use async_nats::jetstream::{
 };
 use futures_util::StreamExt;
 
-use super::{COMMANDS, FACTS, LETTERS, Logged, Queue, QueueState, STEPS};
+use super::queue::{COMMANDS, FACTS, LETTERS, Logged, Queue, QueueState, STEPS};
 
 /// The time after which a message that is not acknowledged is redelivered, because its consumer may
 /// have been killed.

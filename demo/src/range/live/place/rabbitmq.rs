@@ -3,12 +3,12 @@
 //! ```text
 //! exchange range ──range.commands──► queue range.commands
 //!                ──range.facts────► exchange range.facts ──► the queue of each consumer
-//!                ──range.letters, range.steps──► queue range.log
+//!                ──range.letters, range.steps──► exchange range.log ──► queue range.log
 //! ```
 //!
-//! The facts have their own exchange, so that one binding routes them to the queues of all
-//! consumers. A campaign removes and adds this binding. So each fact reaches all of these queues or
-//! none of them.
+//! The effects have their own exchanges, so that one binding routes a fact to the queues of all
+//! consumers. A campaign removes and adds these bindings. So each fact reaches all of these queues
+//! or none of them.
 
 use anyhow::{Context, Result, ensure};
 use idem_brokers::RabbitMq;
@@ -21,51 +21,45 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 
-use super::{COMMANDS, FACTS, LETTERS, Logged, Queue, QueueState, STEPS};
+use super::queue::{COMMANDS, FACTS, LETTERS, LOG, Logged, Queue, QueueState, STEPS};
 
 /// The exchange to which all messages are published.
 pub const EXCHANGE: &str = "range";
 
+/// The exchanges that receive the effects, each with a topic.
+const EFFECTS: [(&str, &str); 3] = [(FACTS, FACTS), (LOG, LETTERS), (LOG, STEPS)];
+
 /// Creates exchanges and queues, all of which survive a crash of the broker.
 pub async fn make(url: &str, queues: &[Queue]) -> Result<()> {
     let (connection, channel) = open(url).await?;
-    let durable = ExchangeDeclareOptions {
-        durable: true,
-        ..ExchangeDeclareOptions::default()
-    };
     for (exchange, kind) in [
         (EXCHANGE, ExchangeKind::Topic),
         (FACTS, ExchangeKind::Fanout),
+        (LOG, ExchangeKind::Fanout),
     ] {
+        let durable = ExchangeDeclareOptions {
+            durable: true,
+            ..ExchangeDeclareOptions::default()
+        };
         channel
             .exchange_declare(exchange.into(), kind, durable, FieldTable::default())
             .await?;
     }
     for queue in queues {
-        let durable = QueueDeclareOptions {
-            durable: true,
-            ..QueueDeclareOptions::default()
-        };
+        let (name, durable) = (queue.name(), QueueDeclareOptions::durable());
         channel
-            .queue_declare(queue.name().into(), durable, arguments(*queue, queues)?)
+            .queue_declare(name.into(), durable, arguments(*queue, queues)?)
             .await?;
         let (exchange, key) = match queue {
             Queue::Commands => (EXCHANGE, COMMANDS),
-            Queue::Board | Queue::Observer | Queue::Letters => (FACTS, ""),
-            // `bind` adds the bindings of the log.
-            Queue::Log => continue,
+            _ => (queue.subject(), ""),
         };
+        let (options, table) = (QueueBindOptions::default(), FieldTable::default());
         channel
-            .queue_bind(
-                queue.name().into(),
-                exchange.into(),
-                key.into(),
-                QueueBindOptions::default(),
-                FieldTable::default(),
-            )
+            .queue_bind(name.into(), exchange.into(), key.into(), options, table)
             .await?;
     }
-    bind(&channel, queues.contains(&Queue::Log)).await?;
+    bind(&channel, true).await?;
     Ok(connection.close(200, "done".into()).await?)
 }
 
@@ -88,61 +82,29 @@ fn arguments(queue: Queue, queues: &[Queue]) -> Result<FieldTable> {
     Ok(arguments)
 }
 
-async fn bind(channel: &Channel, has_log: bool) -> Result<()> {
-    channel
-        .exchange_bind(
-            FACTS.into(),
-            EXCHANGE.into(),
-            FACTS.into(),
-            ExchangeBindOptions::default(),
-            FieldTable::default(),
-        )
-        .await?;
-    for topic in [LETTERS, STEPS] {
-        if has_log {
-            let (log, exchange) = (Queue::Log.name(), EXCHANGE);
+/// Binds the exchanges of the effects, or removes these bindings.
+async fn bind(channel: &Channel, are_there: bool) -> Result<()> {
+    for (exchange, topic) in EFFECTS {
+        let (from, table) = (EXCHANGE.into(), FieldTable::default());
+        if are_there {
+            let options = ExchangeBindOptions::default();
             channel
-                .queue_bind(
-                    log.into(),
-                    exchange.into(),
-                    topic.into(),
-                    QueueBindOptions::default(),
-                    FieldTable::default(),
-                )
+                .exchange_bind(exchange.into(), from, topic.into(), options, table)
+                .await?;
+        } else {
+            let options = ExchangeUnbindOptions::default();
+            channel
+                .exchange_unbind(exchange.into(), from, topic.into(), options, table)
                 .await?;
         }
     }
     Ok(())
 }
 
-/// Removes the bindings of the effects of a campaign, or adds them again.
+/// Removes the bindings of the effects, or adds them again.
 pub async fn set_topics(url: &str, are_there: bool) -> Result<()> {
     let (connection, channel) = open(url).await?;
-    if are_there {
-        bind(&channel, true).await?;
-    } else {
-        let options = ExchangeUnbindOptions::default();
-        channel
-            .exchange_unbind(
-                FACTS.into(),
-                EXCHANGE.into(),
-                FACTS.into(),
-                options,
-                FieldTable::default(),
-            )
-            .await?;
-        for topic in [LETTERS, STEPS] {
-            let (log, exchange) = (Queue::Log.name(), EXCHANGE);
-            channel
-                .queue_unbind(
-                    log.into(),
-                    exchange.into(),
-                    topic.into(),
-                    FieldTable::default(),
-                )
-                .await?;
-        }
-    }
+    bind(&channel, are_there).await?;
     Ok(connection.close(200, "done".into()).await?)
 }
 

@@ -11,10 +11,8 @@ use anyhow::Result;
 use rand::{Rng, RngExt};
 use tokio_postgres::{Client, types::Type};
 
-use super::{
-    Post,
-    sessions::{monotonic_us, repeat},
-};
+use super::sessions::{monotonic_us, repeat};
+use crate::range::live::post::Post;
 
 /// The destination of these claims, in a ring that rotates three times in a second.
 pub const DESTINATION: &str = "range.claims";

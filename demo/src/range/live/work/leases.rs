@@ -11,11 +11,8 @@ use anyhow::Result;
 use rand::RngExt;
 use tokio_postgres::{Client, types::Type};
 
-use super::{
-    Post,
-    sessions::{monotonic_us, repeat},
-};
-use crate::range::live::Flaw;
+use super::sessions::{monotonic_us, repeat};
+use crate::range::live::{flaw::Flaw, post::Post};
 
 /// The destination of these leases.
 pub const DESTINATION: &str = "range.leases";

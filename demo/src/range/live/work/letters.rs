@@ -4,28 +4,21 @@ use std::time::Duration;
 
 use anyhow::Result;
 use idem_client::Effect;
-use idem_runtime::{Consumer, Handled, Message, lease::LeaseContext, terminated};
+use idem_runtime::{Handled, Message, lease::LeaseContext, terminated};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{
-    Post, letters,
-    note::Counter,
-    wiring::{self, QueueSource},
-};
+use super::wiring;
 use crate::range::{
     live::{
-        business::CONSUMER_ROLE,
         place::{LETTERS, Queue},
+        post::Post,
     },
     message::Fact,
 };
 
-/// The file that counts the deliveries to this role.
-pub const GIVEN: &str = "letters.given";
-
-/// The number of messages that a process handles concurrently.
-const CONCURRENCY: usize = 4;
+/// The destination that writes the letters.
+const DESTINATION: &str = "range.letters";
 
 /// The time that a handler takes to write a letter.
 const WRITING: Duration = Duration::from_millis(10);
@@ -41,12 +34,8 @@ pub struct Letter {
 }
 
 pub async fn run(post: &Post) -> Result<()> {
-    let counter = Counter::open(&post.dir, GIVEN)?;
-    let source = QueueSource::new(post, Queue::Letters, counter);
-    let pool = wiring::pool(post, CONSUMER_ROLE, CONCURRENCY + 1)?;
-    let summary = Consumer::new(pool, source)
-        .handle_leased(letters()?.as_str(), write)
-        .concurrency(CONCURRENCY)
+    let summary = wiring::consumer(post, Queue::Letters)?
+        .handle_leased(DESTINATION, write)
         .run(terminated())
         .await?;
     eprintln!("{summary:?}");

@@ -7,25 +7,21 @@ use idem_runtime::Message;
 use uuid::Uuid;
 
 use super::{
-    Post, by_hand,
-    note::Counter,
+    by_hand,
     wiring::{self, QueueSource},
 };
 use crate::range::{
     live::{
         business::{self, CONSUMER_ROLE},
         place::Queue,
+        post::Post,
     },
-    message::{self, Fact, Kind},
+    message::Fact,
     observer::Published,
 };
 
-/// The file that counts the deliveries to the observer.
-pub const GIVEN: &str = "observer.given";
-
 pub async fn run(post: &Post) -> Result<()> {
-    let counter = Counter::open(&post.dir, GIVEN)?;
-    let source = QueueSource::new(post, Queue::Observer, counter);
+    let source = QueueSource::new(post, Queue::Observer)?;
     let pool = wiring::pool(post, CONSUMER_ROLE, by_hand::AT_A_TIME)?;
     by_hand::consume(source, move |message| {
         let pool = pool.clone();
@@ -39,16 +35,11 @@ async fn hear(pool: &Pool, message: &Message) -> Result<()> {
         .message_id()
         .context("a fact has no message id")?
         .parse()?;
-    let message::Message {
-        subject,
-        kind,
-        body,
-        ..
-    } = Fact::published(id, message.payload().to_vec())?;
-    let fact = Published {
-        message_id: id,
-        hit: kind == Kind::TargetHit,
-        payload: body,
-    };
-    business::hear(&**pool.get().await?, subject, &fact).await
+    let fact = Fact::published(id, message.payload().to_vec())?;
+    business::hear(
+        &**pool.get().await?,
+        fact.subject,
+        &Published::of(fact.clone()),
+    )
+    .await
 }

@@ -12,12 +12,11 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use idem_runtime::{OutgoingMessage, PublishError, Publisher, terminated};
 use tokio::time::MissedTickBehavior;
 
-use super::{
-    Post,
-    note::{Counter, Note},
-    wiring::BrokerPublisher,
+use super::{note::Counter, wiring::BrokerPublisher};
+use crate::range::{
+    live::{place::COMMANDS, post::Post},
+    message::Message,
 };
-use crate::range::{live::place::COMMANDS, message::Message};
 
 /// The number of messages in a chunk. The messages of a chunk are sent concurrently, and the
 /// producer writes its note after each chunk.
@@ -26,7 +25,7 @@ const CHUNK: usize = 40;
 /// The pause before a failed send is retried.
 const BROKER_IS_AWAY: Duration = Duration::from_millis(200);
 
-/// The file with the number of entries of the plan that were sent.
+/// The file that counts the entries of the plan that were sent.
 pub const PROGRESS: &str = "producer.progress";
 
 /// The file that counts the messages that were sent.
@@ -35,10 +34,10 @@ pub const SENT: &str = "producer.sent";
 pub async fn run(post: &Post) -> Result<()> {
     let commands = post.field.traffic()?.commands;
     let plan = post.field.plan();
-    let publisher = BrokerPublisher::new(post);
-    let note = Note::new(&post.dir, PROGRESS);
+    let publisher = BrokerPublisher::new(post.broker, &post.broker_url);
+    let mut note = Counter::open(&post.dir, PROGRESS)?;
     let mut sent = Counter::open(&post.dir, SENT)?;
-    let mut done = note.read()?;
+    let mut done = usize::try_from(Counter::read(&post.dir, PROGRESS)?)?;
     let mut ticks =
         tokio::time::interval(Duration::from_secs(1) * u32::try_from(CHUNK)? / post.per_second);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -55,10 +54,10 @@ pub async fn run(post: &Post) -> Result<()> {
             .map(|&command| send(&publisher, &commands[command]))
             .buffer_unordered(CHUNK);
         while confirmed.try_next().await?.is_some() {
-            sent.add()?;
+            sent.add(1)?;
         }
         done += chunk.len();
-        note.write(done)?;
+        note.add(chunk.len())?;
     }
     Ok(())
 }

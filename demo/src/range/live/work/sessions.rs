@@ -9,8 +9,7 @@ use nix::time::{ClockId, clock_gettime};
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls};
 
-use super::Post;
-use crate::range::live::business::CONSUMER_ROLE;
+use crate::range::live::{business::CONSUMER_ROLE, post::Post};
 
 /// The pause after an error, before a session is opened again.
 const PAUSE: Duration = Duration::from_millis(200);

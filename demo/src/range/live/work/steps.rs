@@ -7,8 +7,8 @@ use idem_client::{Effect, send};
 use serde::{Deserialize, Serialize};
 use tokio_postgres::{Client, types::Type};
 
-use super::{Post, sessions::repeat};
-use crate::range::live::place::STEPS;
+use super::sessions::repeat;
+use crate::range::live::{place::STEPS, post::Post};
 
 /// The number of sessions. Each session has its own key, so that the commits of a key are
 /// sequential.
@@ -19,7 +19,6 @@ const PAUSE: Duration = Duration::from_millis(150);
 /// The payload of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// The key.
     pub key: i32,
     /// The number of the step within its key, from 1.
     pub n: i64,

@@ -1,46 +1,25 @@
 //! Handles the commands. A shot is decided by the position that its target has *now*, and the
 //! result is recorded as an effect.
 
-use std::time::Duration;
-
 use anyhow::Result;
 use idem_client::Effect;
-use idem_runtime::{Consumer, Handled, HandlerError, Message, Tx, consumer::Batches, terminated};
+use idem_runtime::{Handled, HandlerError, Message, Tx, terminated};
 
-use super::{
-    Post,
-    note::Counter,
-    targets,
-    wiring::{self, QueueSource},
-};
+use super::wiring;
 use crate::range::{
     business as range,
     live::{
-        business::{self, CONSUMER_ROLE},
+        business,
         place::{FACTS, Queue},
         poison::{self, Poison},
+        post::{Post, TARGETS},
     },
     message::Kind,
 };
 
-/// The file that counts the deliveries to the targets.
-pub const GIVEN: &str = "targets.given";
-
-/// The number of concurrent transactions of a process.
-const CONCURRENCY: usize = 4;
-
 pub async fn run(post: &Post) -> Result<()> {
-    let counter = Counter::open(&post.dir, GIVEN)?;
-    let source = QueueSource::new(post, Queue::Commands, counter);
-    let pool = wiring::pool(post, CONSUMER_ROLE, CONCURRENCY + 1)?;
-    let summary = Consumer::new(pool, source)
-        .handle(targets()?.as_str(), handle)
-        .concurrency(CONCURRENCY)
-        .batches(Batches::new(10).linger(Duration::from_millis(10)))
-        .max_deliveries(wiring::MAX_DELIVERIES)
-        .back_off(wiring::FIRST_PAUSE, wiring::LONGEST_PAUSE)
-        .run(terminated())
-        .await?;
+    let consumer = wiring::batching(post, Queue::Commands)?;
+    let summary = consumer.handle(TARGETS, handle).run(terminated()).await?;
     eprintln!("{summary:?}");
     Ok(())
 }

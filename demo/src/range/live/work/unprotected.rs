@@ -10,9 +10,7 @@ use idem_runtime::{Message, OutgoingMessage, Publisher};
 use uuid::Uuid;
 
 use super::{
-    Post, by_hand,
-    note::Counter,
-    targets::GIVEN,
+    by_hand,
     wiring::{self, BrokerPublisher, QueueSource},
 };
 use crate::range::{
@@ -20,14 +18,14 @@ use crate::range::{
     live::{
         business::{self, CONSUMER_ROLE},
         place::{FACTS, Queue},
+        post::Post,
     },
     message::{Fact, Kind},
 };
 
 pub async fn run(post: &Post) -> Result<()> {
-    let counter = Counter::open(&post.dir, GIVEN)?;
-    let source = QueueSource::new(post, Queue::Commands, counter);
-    let publisher = Arc::new(BrokerPublisher::new(post));
+    let source = QueueSource::new(post, Queue::Commands)?;
+    let publisher = Arc::new(BrokerPublisher::new(post.broker, &post.broker_url));
     let pool = wiring::pool(post, CONSUMER_ROLE, by_hand::AT_A_TIME)?;
     by_hand::consume(source, move |message| {
         let (pool, publisher) = (pool.clone(), Arc::clone(&publisher));

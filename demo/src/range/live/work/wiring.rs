@@ -8,28 +8,45 @@ use deadpool_postgres::{Manager, Pool};
 use idem_nats::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription};
 use idem_rabbitmq::{RabbitMqConfig, RabbitMqPublisher, RabbitMqSource, RabbitMqSubscription};
 use idem_runtime::{
-    Delivery, OutgoingMessage, PublishError, Publisher, Source, transport::TransportError,
+    Consumer, Delivery, OutgoingMessage, PublishError, Publisher, Source, consumer::Batches,
+    transport::TransportError,
 };
 use tokio_postgres::NoTls;
 
-use super::{Post, flawed, note::Counter};
+use super::{flawed, note::Counter};
 use crate::range::live::{
-    Flaw, Kind,
+    business::CONSUMER_ROLE,
+    config::Kind,
+    flaw::Flaw,
     place::{Queue, nats, rabbitmq},
+    post::Post,
 };
+
+/// The number of messages or batches that a process handles concurrently.
+const CONCURRENCY: usize = 4;
 
 /// The largest number of deliveries of a failing message. Failures of the environment do not count,
 /// and each process counts separately.
-pub const MAX_DELIVERIES: u32 = 12;
-
-/// The first back-off of a failed message.
-pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest back-off of a failed message.
-pub const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_DELIVERIES: u32 = 12;
 
 /// The largest number of unsettled messages of a process. The broker redelivers them when the
 /// process is killed.
 const PREFETCH: u16 = 50;
+
+/// Creates a consumer of a queue.
+pub fn consumer(post: &Post, queue: Queue) -> Result<Consumer<QueueSource>> {
+    let source = QueueSource::new(post, queue)?;
+    let pool = pool(post, CONSUMER_ROLE, CONCURRENCY + 1)?;
+    Ok(Consumer::new(pool, source).concurrency(CONCURRENCY))
+}
+
+/// Creates a consumer that handles the messages of a queue in batches.
+pub fn batching(post: &Post, queue: Queue) -> Result<Consumer<QueueSource>> {
+    Ok(consumer(post, queue)?
+        .batches(Batches::new(10).linger(Duration::from_millis(10)))
+        .max_deliveries(MAX_DELIVERIES)
+        .back_off(Duration::from_millis(100), Duration::from_secs(1)))
+}
 
 /// Creates a pool of connections to the database with a role that has only the privileges it needs.
 pub fn pool(post: &Post, role: &str, connections: usize) -> Result<Pool> {
@@ -57,7 +74,7 @@ enum BrokerSource {
 
 impl QueueSource {
     /// Creates a source of the messages of this queue.
-    pub fn new(post: &Post, queue: Queue, counter: Counter) -> Self {
+    pub fn new(post: &Post, queue: Queue) -> Result<Self> {
         let broker = match post.broker {
             Kind::RabbitMq => BrokerSource::RabbitMq(Box::new(RabbitMqSource::new(
                 RabbitMqConfig::new(&post.broker_url),
@@ -77,13 +94,13 @@ impl QueueSource {
                 )))
             }
         };
-        Self {
+        Ok(Self {
             broker,
-            counter,
+            counter: Counter::open(&post.dir, queue.name())?,
             flaw: post.flaw,
             queue,
             is_stuck: false,
-        }
+        })
     }
 }
 
@@ -102,7 +119,7 @@ impl Source for QueueSource {
         let Some(delivery) = next? else {
             return Ok(None);
         };
-        self.counter.add()?;
+        self.counter.add(1)?;
         Ok(Some(match self.flaw {
             Some(Flaw::AckBeforeCommit) => flawed::acknowledged(delivery).await?,
             Some(Flaw::RejectDrops) => flawed::dropping(delivery),
@@ -120,14 +137,14 @@ pub enum BrokerPublisher {
 }
 
 impl BrokerPublisher {
-    /// Creates a publisher to the broker in these arguments.
-    pub fn new(post: &Post) -> Self {
-        match post.broker {
+    /// Creates a publisher to this broker.
+    pub fn new(kind: Kind, url: &str) -> Self {
+        match kind {
             Kind::RabbitMq => Self::RabbitMq(RabbitMqPublisher::new(RabbitMqConfig {
                 exchange: rabbitmq::EXCHANGE.into(),
-                ..RabbitMqConfig::new(&post.broker_url)
+                ..RabbitMqConfig::new(url)
             })),
-            Kind::Nats => Self::Nats(NatsPublisher::new(NatsConfig::new(&post.broker_url))),
+            Kind::Nats => Self::Nats(NatsPublisher::new(NatsConfig::new(url))),
         }
     }
 }
