@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::policy::{OnDuplicate, Policy, Store, Style};
 
-/// The longest retention that the server accepts, and the longest time to live of a memory.
-const LONGEST: Duration = Duration::from_secs(10 * 366 * 86_400);
+/// The longest time to live of a memory.
+const LONGEST_TTL: Duration = Duration::from_secs(10 * 366 * 86_400);
 
 /// The shortest duration of a lease.
 pub const SHORTEST_LEASE: Duration = Duration::from_millis(100);
@@ -14,13 +14,6 @@ pub const LONGEST_LEASE: Duration = Duration::from_secs(86_400);
 
 pub(super) fn check(policy: &Policy) -> Result<(), String> {
     policy.id.check()?;
-    if let Some(retention) = policy.retention
-        && !(Duration::from_micros(1)..=LONGEST).contains(&retention)
-    {
-        return Err(format!(
-            "a retention must be between one microsecond and ten years, not {retention:?}"
-        ));
-    }
     if policy.retry.max_attempts == 0 {
         return Err("max_attempts must be at least 1".into());
     }
@@ -36,8 +29,16 @@ pub(super) fn check(policy: &Policy) -> Result<(), String> {
     if policy.count_attempts {
         check_leased(policy).map_err(|why| format!("count_attempts: {why}"))?;
     }
-    check_capacity(policy.memory_capacity)?;
-    policy.memory_ttl.map_or(Ok(()), check_time_to_live)?;
+    if policy.memory_capacity == 0 {
+        return Err("the capacity of a memory must be at least 1".into());
+    }
+    if policy.memory_ttl.is_zero() || policy.memory_ttl > LONGEST_TTL {
+        return Err(format!(
+            "the time to live of a memory must be longer than zero and at most ten years, \
+             not {:?}",
+            policy.memory_ttl
+        ));
+    }
     if policy.store == Store::Memory {
         let needs_database = [
             (policy.style == Style::Reactive, "style reactive"),
@@ -80,22 +81,5 @@ pub(crate) fn check_checked(policy: &Policy) -> Result<(), String> {
     match not_looked_up.iter().find(|(is_asked, _)| *is_asked) {
         Some((_, what)) => Err(format!("{what} is not supported for checked handlers")),
         None => Ok(()),
-    }
-}
-
-fn check_capacity(messages: u64) -> Result<(), String> {
-    match messages {
-        0 => Err("the capacity of a memory must be at least 1".into()),
-        _ => Ok(()),
-    }
-}
-
-fn check_time_to_live(ttl: Duration) -> Result<(), String> {
-    match ttl.is_zero() || ttl > LONGEST {
-        true => Err(format!(
-            "the time to live of a memory must be longer than zero and at most ten years, \
-             not {ttl:?}"
-        )),
-        false => Ok(()),
     }
 }

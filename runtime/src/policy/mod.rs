@@ -33,16 +33,11 @@ pub struct Policy {
     pub on_duplicate: OnDuplicate,
     /// Where processed messages are remembered.
     pub store: Store,
-    /// How long processed messages are remembered, one microsecond to ten years. `None` keeps the
-    /// retention of the database. [`Idem::configure`](crate::Idem::configure) sets it in the
-    /// database.
-    pub retention: Option<Duration>,
     /// The largest number of messages that [`Store::Memory`] remembers. Beyond that, the least
     /// recently used message is forgotten. All destinations of one rule share this capacity.
     pub memory_capacity: u64,
-    /// How long [`Store::Memory`] remembers a message, at most ten years. `None` means the
-    /// retention, or one hour if there is no retention.
-    pub memory_ttl: Option<Duration>,
+    /// How long [`Store::Memory`] remembers a message, at most ten years; one hour by default.
+    pub memory_ttl: Duration,
     /// Whether to wait for another transaction that is processing the same message. Otherwise the
     /// message is redelivered later.
     pub wait: bool,
@@ -74,9 +69,8 @@ impl Default for Policy {
             missing_id: MissingId::Reject,
             on_duplicate: OnDuplicate::Acknowledge,
             store: Store::Database,
-            retention: None,
             memory_capacity: 100_000,
-            memory_ttl: None,
+            memory_ttl: Duration::from_secs(3600),
             wait: true,
             fingerprint: false,
             expire: false,

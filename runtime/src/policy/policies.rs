@@ -17,12 +17,11 @@ use crate::Error;
 /// rule over the default rule.
 ///
 /// ```
-/// use std::time::Duration;
 /// use idem_runtime::{Idem, Policies, policy::{OnDuplicate, Style}};
 ///
 /// let policies = Policies::default()
 ///     .default_rule(|policy| policy.on_duplicate = OnDuplicate::Log)
-///     .prefix("orders.", |policy| policy.retention = Some(Duration::from_secs(30 * 86_400)))
+///     .prefix("orders.", |policy| policy.wait = false)
 ///     .destination("orders.reserve", |policy| policy.style = Style::Reactive);
 /// let idem = Idem::builder().policies(policies).build()?;
 /// # let _ = idem;
@@ -100,6 +99,7 @@ mod tests {
     use super::*;
     use crate::policy::{IdStrategy, Isolation, MissingId, OnDuplicate, Store, Style};
 
+    const MINUTE: Duration = Duration::from_secs(60);
     const DAY: Duration = Duration::from_secs(86_400);
 
     fn of(table: &Table, name: &str) -> Policy {
@@ -130,11 +130,11 @@ mod tests {
                 policy.style = Style::Reactive
             })
             .prefix("orders.reserve.", |policy| {
-                policy.retention = Some(3 * DAY);
+                policy.lease = 3 * MINUTE;
                 policy.wait = false;
             })
             .prefix("orders.", |policy| {
-                policy.retention = Some(30 * DAY);
+                policy.lease = 30 * MINUTE;
                 policy.on_duplicate = OnDuplicate::Effects;
                 policy.retry.max_attempts = 9;
             })
@@ -148,26 +148,23 @@ mod tests {
 
         let stock = of(&table, "orders.reserve.stock");
         assert_eq!(stock.style, Style::Reactive);
-        assert_eq!(stock.retention, Some(3 * DAY));
+        assert_eq!(stock.lease, 3 * MINUTE);
         assert!(!stock.wait);
         assert_eq!(stock.on_duplicate, OnDuplicate::Effects);
         assert_eq!(stock.retry.max_attempts, 9);
         assert_eq!(stock.retry.cap, Duration::from_secs(9));
 
         let other = of(&table, "orders.reserve.other");
-        assert_eq!(
-            (other.style, other.retention),
-            (Style::Eager, Some(3 * DAY))
-        );
-        assert_eq!(of(&table, "orders.ship").retention, Some(30 * DAY));
+        assert_eq!((other.style, other.lease), (Style::Eager, 3 * MINUTE));
+        assert_eq!(of(&table, "orders.ship").lease, 30 * MINUTE);
         assert!(of(&table, "orders.ship").wait);
         let elsewhere = of(&table, "billing");
         assert_eq!(
-            (elsewhere.on_duplicate, elsewhere.retention),
-            (OnDuplicate::Log, None)
+            (elsewhere.on_duplicate, elsewhere.lease),
+            (OnDuplicate::Log, Policy::default().lease)
         );
         // The dot belongs to the prefix, so the prefix rule does not apply to `orders`.
-        assert_eq!(of(&table, "orders").retention, None);
+        assert_eq!(of(&table, "orders").lease, Policy::default().lease);
     }
 
     #[test]
@@ -179,9 +176,8 @@ mod tests {
         ]);
         let table = Policies::default()
             .default_rule(|policy| {
-                policy.retention = Some(7 * DAY);
                 policy.memory_capacity = 1000;
-                policy.memory_ttl = Some(DAY);
+                policy.memory_ttl = DAY;
                 policy.fingerprint = true;
                 policy.expire = true;
                 policy.isolation = Isolation::RepeatableRead;
@@ -199,10 +195,7 @@ mod tests {
             .build()
             .unwrap();
         let default = of(&table, "any");
-        assert_eq!(
-            (default.memory_capacity, default.memory_ttl),
-            (1000, Some(DAY))
-        );
+        assert_eq!((default.memory_capacity, default.memory_ttl), (1000, DAY));
         assert_eq!(default.isolation, Isolation::RepeatableRead);
         assert!(default.fingerprint && default.expire);
         let orders = of(&table, "orders.ship");
@@ -237,15 +230,7 @@ mod tests {
             (memory(|policy| policy.fingerprint = true), "fingerprint"),
             (memory(|policy| policy.expire = true), "expire"),
             (
-                with(|policy| policy.retention = Some(Duration::ZERO)),
-                "retention",
-            ),
-            (
-                with(|policy| policy.retention = Some(Duration::from_secs(u64::MAX))),
-                "retention",
-            ),
-            (
-                with(|policy| policy.memory_ttl = Some(Duration::MAX)),
+                with(|policy| policy.memory_ttl = Duration::MAX),
                 "ten years",
             ),
             (
@@ -294,29 +279,6 @@ mod tests {
         assert!(refusal(Policies::default().destination("a.*", |_| {})).contains("prefix"));
         assert!(refusal(Policies::default().destination("", |_| {})).contains("empty"));
         assert!(refusal(Policies::default().destination("x".repeat(256), |_| {})).contains("255"));
-    }
-
-    #[test]
-    fn retentions_are_configured_for_names_and_not_prefixes() {
-        let table = Policies::default()
-            .prefix("orders.", |policy| policy.retention = Some(30 * DAY))
-            .prefix("billing.", |policy| policy.wait = false)
-            .destination("orders.reserve", |policy| policy.wait = false)
-            .destination("orders.cached", |policy| policy.store = Store::Memory)
-            .destination("billing.charge", |policy| policy.retention = Some(2 * DAY))
-            .destination("other", |policy| policy.wait = false)
-            .build()
-            .unwrap();
-        let named: Vec<_> = table.retentions().unwrap();
-        let named: Vec<_> = named
-            .iter()
-            .map(|(name, retention)| (name.as_str(), *retention))
-            .collect();
-        assert_eq!(
-            named,
-            [("billing.charge", 2 * DAY), ("orders.reserve", 30 * DAY)]
-        );
-        assert_eq!(table.open_retentions(), [r#"destinations "orders.*""#]);
     }
 
     proptest! {

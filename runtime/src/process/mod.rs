@@ -26,8 +26,7 @@ mod work;
 use std::{future::Future, sync::Arc};
 
 use deadpool_postgres::Pool;
-use idem_client::{Destination, Executor, MessageId};
-use tracing::warn;
+use idem_client::MessageId;
 
 use self::{identify::identify, pipeline::Pipeline, settings::Settings};
 use crate::{Error, Handled, Message, lease::LeaseContext};
@@ -192,32 +191,5 @@ impl Idem {
         Fut: Future<Output = Handled>,
     {
         self.pipeline(pool).process_batch(messages, &handler).await
-    }
-
-    /// Sets the retention in the database for each destination that has a rule of its own and a
-    /// retention in its rules.
-    ///
-    /// Returns these destinations. Needs the role of an admin
-    /// ([`grant`](idem_client::admin::grant)). No other function applies these retentions.
-    ///
-    /// The retention of a prefix rule or of the default rule is not applied to destinations without
-    /// a rule of their own, because the database needs the name of each destination. Each rule with
-    /// such a retention is logged as a warning. For these destinations use
-    /// [`configure`](idem_client::admin::configure), or add rules of their own. For each
-    /// destination this function waits at most two seconds for running claims. Do not use it inside
-    /// a transaction: it would block all claims until the end of the transaction.
-    pub async fn configure(&self, executor: &impl Executor) -> Result<Vec<Destination>, Error> {
-        for rule in self.settings.policies.open_retentions() {
-            warn!(
-                rule,
-                "the retention of this rule is not applied: the database needs each name"
-            );
-        }
-        let mut configured = Vec::new();
-        for (destination, retention) in self.settings.policies.retentions()? {
-            idem_client::admin::configure(executor, &destination, retention).await?;
-            configured.push(destination);
-        }
-        Ok(configured)
     }
 }

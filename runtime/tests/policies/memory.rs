@@ -196,8 +196,7 @@ async fn memory_ttl_limits_the_memory() {
     let fixture = Fixture::new().await;
     let idem = idem(|policy| {
         policy.store = Store::Memory;
-        policy.memory_ttl = Some(SHORT);
-        policy.retention = Some(Duration::from_secs(3600));
+        policy.memory_ttl = SHORT;
     });
     assert!(is_new(&fixture.process(&idem, &message("a")).await));
     until("the message is forgotten", async || {
@@ -221,18 +220,4 @@ async fn memory_capacity_limits_the_memory() {
     })
     .await;
     assert!(is_duplicate(&fixture.process(&idem, &message("a")).await));
-}
-
-#[tokio::test]
-async fn memory_ttl_defaults_to_the_retention() {
-    let fixture = Fixture::new().await;
-    let idem = idem(|policy| {
-        policy.store = Store::Memory;
-        policy.retention = Some(SHORT);
-    });
-    assert!(is_new(&fixture.process(&idem, &message("a")).await));
-    until("the message is forgotten", async || {
-        is_new(&fixture.process(&idem, &message("a")).await)
-    })
-    .await;
 }

@@ -14,9 +14,7 @@ use idem_runtime::{
     policy::{IdStrategy, OnDuplicate},
 };
 
-use crate::fixtures::{Fixture, is_duplicate, is_new, message, with};
-
-const DAY: Duration = Duration::from_secs(86_400);
+use crate::fixtures::{Fixture, is_new, message, with};
 
 fn of(destination: &str) -> Message {
     message("m").with_destination(Destination::new(destination).unwrap())
@@ -39,67 +37,6 @@ async fn each_destination_has_its_own_policy() {
             .process(&idem, &of("orders.other").with_correlation_id("c"))
             .await
     ));
-}
-
-#[tokio::test]
-async fn configure_sets_retentions_in_the_database() {
-    let fixture = Fixture::new().await;
-    let idem = with(
-        Policies::default()
-            .prefix("orders.", |policy| policy.retention = Some(30 * DAY))
-            .destination("orders.reserve", |policy| policy.wait = true)
-            .destination("telemetry", |policy| policy.retention = Some(DAY / 48))
-            .destination("plain", |policy| policy.wait = true),
-    );
-    assert!(is_new(&fixture.process(&idem, &of("orders.reserve")).await));
-    let configured = idem.configure(&fixture.client).await.unwrap();
-    assert_eq!(
-        configured
-            .iter()
-            .map(Destination::as_str)
-            .collect::<Vec<_>>(),
-        ["orders.reserve", "telemetry"]
-    );
-    let rows = fixture
-        .client
-        .query(
-            "SELECT d.name, r.name, d.retention::text
-             FROM idem.destination d JOIN idem.ring r ON r.id = d.ring ORDER BY 1",
-            &[],
-        )
-        .await
-        .unwrap();
-    let rows: Vec<(String, String, String)> = rows
-        .iter()
-        .map(|row| (row.get(0), row.get(1), row.get(2)))
-        .collect();
-    let row = |name: &str, ring: &str, retention: &str| {
-        (name.to_owned(), ring.to_owned(), retention.to_owned())
-    };
-    assert_eq!(
-        rows,
-        [
-            row("orders.reserve", "long", "720:00:00"),
-            row("telemetry", "short", "00:30:00")
-        ]
-    );
-    // The destination uses another ring now. Its earlier claim is still found.
-    assert!(is_duplicate(
-        &fixture.process(&idem, &of("orders.reserve")).await
-    ));
-}
-
-#[tokio::test]
-async fn configure_fails_for_a_retention_above_all_rings() {
-    let fixture = Fixture::new().await;
-    let idem =
-        with(Policies::default().destination("tests", |policy| policy.retention = Some(400 * DAY)));
-    let error = idem
-        .configure(&fixture.client)
-        .await
-        .unwrap_err()
-        .to_string();
-    assert!(error.contains("no ring keeps claims for"), "{error}");
 }
 
 #[tokio::test]
