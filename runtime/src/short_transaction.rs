@@ -131,7 +131,7 @@ impl ShortTransaction {
 }
 
 /// Runs a request in a transaction of its own: see [`ShortTransaction::run`].
-pub(crate) async fn in_short_transaction<T, F, Fut>(pool: &Pool, call: F) -> Result<T, Error>
+pub async fn in_short_transaction<T, F, Fut>(pool: &Pool, call: F) -> Result<T, Error>
 where
     F: FnOnce(Arc<Checkout>) -> Fut,
     Fut: Future<Output = Result<T, idem_client::Error>> + Send,
@@ -139,6 +139,19 @@ where
     let step = ShortTransaction::new(pool).await?;
     let answer = step.run(call(Arc::clone(&step.checkout))).await;
     step.end(answer)
+}
+
+/// Runs a request in a transaction of its own, and [repeats](again) the transaction.
+pub async fn in_retried_transaction<T, F, Fut>(
+    pool: &Pool,
+    retry: Retry,
+    call: F,
+) -> Result<T, Error>
+where
+    F: Fn(Arc<Checkout>) -> Fut,
+    Fut: Future<Output = Result<T, idem_client::Error>> + Send,
+{
+    again(retry, || in_short_transaction(pool, &call)).await
 }
 
 /// Sends requests without waiting for their results.

@@ -7,5 +7,5 @@ pub use crate::{
     connection::Patience,
     policy::{LONGEST_LEASE, SHORTEST_LEASE},
     process::{claim::ClaimOutcome, session::Session},
-    short_transaction::{ShortTransaction, again},
+    short_transaction::{ShortTransaction, again, in_retried_transaction, in_short_transaction},
 };

@@ -1,6 +1,6 @@
 //! Extractors of axum for the transaction or the lease of a protected request.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc};
 
 use axum_core::{
     body::Body as AxumBody,
@@ -49,7 +49,7 @@ pub struct NotProtected;
 impl IntoResponse for NotProtected {
     fn into_response(self) -> Response {
         tracing::error!("{self}");
-        Problem::Failed.response(Duration::ZERO).map(AxumBody::new)
+        Problem::Failed.response().map(AxumBody::new)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::Pool;
-use http::{HeaderName, Method, StatusCode};
+use http::{HeaderName, Method};
 use idem_client::Destination;
 use idem_runtime::transaction::{LONGEST_LEASE, SHORTEST_LEASE};
 use tower::Layer;
@@ -116,18 +116,6 @@ impl IdempotencyLayer {
         self
     }
 
-    /// Sets which statuses are recorded. Only 2xx, 3xx and 4xx except 409 and 429 can be recorded,
-    /// and by default all of these are. A response with another status is not recorded: the
-    /// transaction is rolled back or the lease is released, and the handler runs again for the next
-    /// request with the same key.
-    pub fn keep_statuses(
-        mut self,
-        is_kept: impl Fn(StatusCode) -> bool + Send + Sync + 'static,
-    ) -> Self {
-        self.options.keep_status = Arc::new(is_kept);
-        self
-    }
-
     /// Sets which response headers are recorded; all but `Set-Cookie` by default. Headers that
     /// belong to one connection or one moment, such as `Connection` and `Date`, are never recorded.
     pub fn keep_headers(
@@ -135,12 +123,6 @@ impl IdempotencyLayer {
         is_kept: impl Fn(&HeaderName) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.options.keep_header = Arc::new(is_kept);
-        self
-    }
-
-    /// Sets the value of `Retry-After`, rounded up to whole seconds; one second by default.
-    pub fn retry_after(mut self, retry_after: Duration) -> Self {
-        self.options.retry_after = retry_after;
         self
     }
 }

@@ -17,7 +17,7 @@ use idem_runtime::{
     Error,
     lease::{Keeper, LeaseContext},
     policy::Retry,
-    transaction::{ShortTransaction, again},
+    transaction::{ShortTransaction, again, in_retried_transaction, in_short_transaction},
 };
 use tokio_postgres::error::SqlState;
 use tower::Service;
@@ -26,7 +26,7 @@ use tracing::Instrument;
 use crate::{
     body::{self, Body},
     journal,
-    options::Options,
+    options::{Options, keeps},
     problem::Problem,
     recorded::Recorded,
     request_identity::{Failure, RequestIdentity, replay, unrecordable},
@@ -142,7 +142,7 @@ impl Attempt<'_> {
             Ok(response) => response,
             Err(error) => return Worked::Failed(Failure::Service(error)),
         };
-        if !self.options.keeps(response.status()) {
+        if !keeps(response.status()) {
             return Worked::Passed(response.map(body::pass));
         }
         let (parts, body) = response.into_parts();
@@ -153,24 +153,11 @@ impl Attempt<'_> {
     }
 
     async fn acquire(&self) -> Result<Lease, Error> {
-        let acquired = again(Retry::default(), || {
-            self.transact(async |step| {
-                let (id, destination) = (&self.identity.id, &self.options.destination);
-                let lease = acquire(step.client(), id, destination, self.options.lease);
-                step.run(lease).await
-            })
-        });
-        acquired.await
-    }
-
-    /// Runs requests in one transaction, on a connection of the pool.
-    async fn transact<T>(
-        &self,
-        requests: impl AsyncFnOnce(&ShortTransaction) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let step = ShortTransaction::new(&self.options.pool).await?;
-        let done = requests(&step).await;
-        step.end(done)
+        let (id, destination) = (&self.identity.id, &self.options.destination);
+        in_retried_transaction(&self.options.pool, Retry::default(), async |client| {
+            acquire(&**client, id, destination, self.options.lease).await
+        })
+        .await
     }
 
     async fn not_acquired(&self, lease: Lease) -> Result<Response<Body>, Problem> {
@@ -184,8 +171,8 @@ impl Attempt<'_> {
                 let error = held
                     .last_error()
                     .unwrap_or("the request has no attempts left");
-                let release = self.transact(async |step| {
-                    step.run(held.release(step.client(), error, true)).await
+                let release = in_short_transaction(&self.options.pool, async |client| {
+                    held.release(&**client, error, true).await
                 });
                 if let Err(error) = release.await {
                     tracing::debug!(
@@ -207,12 +194,11 @@ impl Attempt<'_> {
     /// database.
     async fn begin(&self, held: &Held) -> Result<(), Problem> {
         let RequestIdentity { id, fingerprint } = self.identity;
-        let begun = again(Retry::default(), || {
-            self.transact(async |step| {
-                let destination = &self.options.destination;
-                let begin = journal::begin(step.client(), id, destination, fingerprint);
-                step.run(begin).await
-            })
+        let Options {
+            pool, destination, ..
+        } = self.options;
+        let begun = in_retried_transaction(pool, Retry::default(), async |client| {
+            journal::begin(&**client, id, destination, fingerprint).await
         });
         let Err(error) = begun.await else {
             return Ok(());
@@ -240,15 +226,15 @@ impl Attempt<'_> {
             &*options.keep_header,
             &body,
         );
-        let completed = again(Retry::default(), || {
-            self.transact(async |step| {
-                let client = step.client();
-                let calls = [
-                    held.complete(client, &[]).map_ok(drop).boxed(),
-                    journal::finish(client, &identity.id, &options.destination, &recorded).boxed(),
-                ];
-                step.run_all(calls).await.map(drop)
-            })
+        let completed = again(Retry::default(), || async {
+            let step = ShortTransaction::new(&options.pool).await?;
+            let client = step.client();
+            let calls = [
+                held.complete(client, &[]).map_ok(drop).boxed(),
+                journal::finish(client, &identity.id, &options.destination, &recorded).boxed(),
+            ];
+            let done = step.run_all(calls).await;
+            step.end(done).map(drop)
         });
         match completed.await {
             Ok(()) => {}
@@ -269,10 +255,8 @@ impl Attempt<'_> {
     }
 
     async fn find(&self) -> Result<Option<Recorded>, Error> {
-        self.transact(async |step| {
-            let (id, destination) = (&self.identity.id, &self.options.destination);
-            step.run(journal::find(step.client(), id, destination))
-                .await
+        in_short_transaction(&self.options.pool, async |client| {
+            journal::find(&**client, &self.identity.id, &self.options.destination).await
         })
         .await
     }
@@ -280,8 +264,9 @@ impl Attempt<'_> {
     /// Releases the lease, so that the next request can run at once. If this fails, the next
     /// request waits for the end of the lease.
     async fn give_back(&self, held: &Held) {
-        let released = again(Retry::default(), || {
-            self.transact(async |step| step.run(held.give_back(step.client())).await)
+        let pool = &self.options.pool;
+        let released = in_retried_transaction(pool, Retry::default(), async |client| {
+            held.give_back(&**client).await
         });
         if let Err(error) = released.await {
             tracing::debug!(

@@ -17,7 +17,6 @@ pub(crate) enum Mode {
     Lease,
 }
 
-pub(crate) type KeepStatus = Arc<dyn Fn(StatusCode) -> bool + Send + Sync>;
 pub(crate) type KeepHeader = Arc<dyn Fn(&HeaderName) -> bool + Send + Sync>;
 
 #[derive(Clone)]
@@ -30,9 +29,7 @@ pub(crate) struct Options {
     pub(crate) scope: Scope,
     pub(crate) request_limit: usize,
     pub(crate) response_limit: usize,
-    pub(crate) keep_status: KeepStatus,
     pub(crate) keep_header: KeepHeader,
-    pub(crate) retry_after: Duration,
     pub(crate) lease: Duration,
     pub(crate) running: RunningRequests,
 }
@@ -48,10 +45,8 @@ impl Options {
             scope,
             request_limit: 1 << 20,
             response_limit: 1 << 20,
-            keep_status: Arc::new(|_| true),
             // A cookie may identify a session, so a replayed response contains no cookie.
             keep_header: Arc::new(|name| name != header::SET_COOKIE),
-            retry_after: Duration::from_secs(1),
             lease: Duration::from_secs(30),
             running: RunningRequests::default(),
         }
@@ -77,16 +72,13 @@ impl Options {
             .map(Some)
             .map_err(|_| Problem::IdTooLong)
     }
+}
 
-    /// Returns whether a response with this status is recorded. Statuses after which another
-    /// attempt may succeed are never recorded.
-    pub(crate) fn keeps(&self, status: StatusCode) -> bool {
-        let is_final = status.is_success() || status.is_redirection() || status.is_client_error();
-        is_final
-            && status != StatusCode::CONFLICT
-            && status != StatusCode::TOO_MANY_REQUESTS
-            && (self.keep_status)(status)
-    }
+/// Returns whether a response with this status is recorded. Statuses after which another attempt
+/// may succeed are not recorded.
+pub(crate) fn keeps(status: StatusCode) -> bool {
+    let is_final = status.is_success() || status.is_redirection() || status.is_client_error();
+    is_final && status != StatusCode::CONFLICT && status != StatusCode::TOO_MANY_REQUESTS
 }
 
 impl fmt::Debug for Options {
@@ -99,7 +91,6 @@ impl fmt::Debug for Options {
             .field("scope", &self.scope)
             .field("request_limit", &self.request_limit)
             .field("response_limit", &self.response_limit)
-            .field("retry_after", &self.retry_after)
             .field("lease", &self.lease)
             .finish_non_exhaustive()
     }

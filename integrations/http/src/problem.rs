@@ -1,6 +1,6 @@
 //! The error responses of the layer, as `application/problem+json` (RFC 9457).
 
-use std::{borrow::Cow, time::Duration};
+use std::borrow::Cow;
 
 use http::{HeaderValue, Response, StatusCode, header};
 use idem_client::ErrorKind;
@@ -84,7 +84,7 @@ impl Problem {
     }
 
     /// Returns whether the same request may soon succeed. Then the response has the header
-    /// `Retry-After`.
+    /// `Retry-After` with one second.
     fn passes(&self) -> bool {
         matches!(self, Self::InProgress | Self::Unavailable | Self::InDoubt)
     }
@@ -110,7 +110,7 @@ impl Problem {
         }
     }
 
-    pub(crate) fn response(&self, retry_after: Duration) -> Response<Body> {
+    pub(crate) fn response(&self) -> Response<Body> {
         let status = self.status();
         let problem = json!({
             "type": format!("urn:idem:{}", self.name()),
@@ -126,29 +126,8 @@ impl Problem {
             HeaderValue::from_static("application/problem+json"),
         );
         if self.passes() {
-            headers.insert(header::RETRY_AFTER, seconds(retry_after).into());
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response
-    }
-}
-
-/// Converts to whole seconds, at least one, as the header requires.
-fn seconds(duration: Duration) -> u64 {
-    duration
-        .as_millis()
-        .div_ceil(1000)
-        .clamp(1, u128::from(u32::MAX)) as u64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// `Retry-After` is rounded up to whole seconds, at least one.
-    #[test]
-    fn retry_after_is_in_whole_seconds() {
-        assert_eq!(seconds(Duration::ZERO), 1);
-        assert_eq!(seconds(Duration::from_millis(1_001)), 2);
-        assert_eq!(seconds(Duration::from_secs(30)), 30);
     }
 }

@@ -59,9 +59,9 @@ where
         let ready = mem::replace(&mut self.inner, later);
         let options = Arc::clone(&self.options);
         async move {
-            match answer(Arc::clone(&options), ready, request).await {
+            match answer(options, ready, request).await {
                 Ok(response) => Ok(response),
-                Err(Failure::Problem(problem)) => Ok(problem.response(options.retry_after)),
+                Err(Failure::Problem(problem)) => Ok(problem.response()),
                 Err(Failure::Service(error)) => Err(error),
             }
         }

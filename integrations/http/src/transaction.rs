@@ -18,7 +18,7 @@ use crate::{
     body::{self, Body},
     extensions::{KeepWrites, RequestTx},
     journal,
-    options::Options,
+    options::{Options, keeps},
     problem::Problem,
     recorded::Recorded,
     request_identity::{Failure, RequestIdentity, replay, unrecordable},
@@ -60,7 +60,7 @@ where
             return Err(Failure::Service(error));
         }
     };
-    if !options.keeps(response.status()) {
+    if !keeps(response.status()) {
         take_from_handler(session, &request_tx)
             .await?
             .roll_back()

@@ -24,7 +24,7 @@ use crate::Error;
 /// A connection that is checked out of its pool. [`return_to_pool`](Checkout::return_to_pool)
 /// returns it. A checkout that is dropped without this call closes its connection, because a
 /// transaction or a statement may still be open on it.
-pub(crate) struct Checkout {
+pub struct Checkout {
     object: Option<Object>,
     /// Whether BEGIN was sent, and neither COMMIT nor ROLLBACK after it.
     is_open: AtomicBool,

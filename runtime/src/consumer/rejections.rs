@@ -11,7 +11,7 @@ use crate::{
     panics::unwinding,
     policy::Retry,
     process::{claim::ClaimOutcome, fingerprint},
-    short_transaction::{again, in_short_transaction},
+    short_transaction::in_retried_transaction,
 };
 
 /// The id under which a rejected message is kept.
@@ -41,12 +41,12 @@ pub(super) async fn keep(
         KeptAs::Hash => None,
     };
     let store = async |id: Option<&MessageId>| {
-        in_short_transaction(pool, async |client| {
+        in_retried_transaction(pool, Retry::default(), async |client| {
             reject(&**client, id, destination, message.payload(), reason, &with).await
         })
         .await
     };
-    let mut is_new = again(Retry::default(), || store(id.as_ref())).await?;
+    let mut is_new = store(id.as_ref()).await?;
     let compares = idem
         .settings()
         .policies
@@ -58,7 +58,7 @@ pub(super) async fn keep(
         && compares
         && is_of_another(pool, id, destination, message).await?
     {
-        is_new = again(Retry::default(), || store(None)).await?;
+        is_new = store(None).await?;
     }
     tracing::warn!(
         reason,

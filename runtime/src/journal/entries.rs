@@ -23,7 +23,7 @@ use super::Calls;
 use crate::{
     Error,
     policy::Retry,
-    short_transaction::{ShortTransaction, again, in_short_transaction},
+    short_transaction::{ShortTransaction, again, in_retried_transaction},
 };
 
 type Request<'c, T> = Pin<Box<dyn Future<Output = Result<T, idem_client::Error>> + Send + 'c>>;
@@ -79,11 +79,8 @@ impl Calls {
         response: &impl Serialize,
     ) -> Result<(), Error> {
         let body = serde_json::to_value(response).map_err(Error::Encode)?;
-        again(Retry::default(), || async {
-            in_short_transaction(&self.pool, async |client| {
-                finish_call(&**client, &self.id, &self.destination, step, Some(&body)).await
-            })
-            .await
+        in_retried_transaction(&self.pool, Retry::default(), async |client| {
+            finish_call(&**client, &self.id, &self.destination, step, Some(&body)).await
         })
         .await
     }

@@ -13,16 +13,13 @@ use super::{
 use crate::{
     Error, Processed,
     policy::OnDuplicate,
-    short_transaction::{again, in_short_transaction},
+    short_transaction::{in_retried_transaction, in_short_transaction},
 };
 
 /// Returns whether a committed transaction has claimed the message.
 pub(super) async fn is_claimed(task: &Task<'_>, id: &MessageId) -> Result<bool, Error> {
-    again(task.policy.retry, || async {
-        in_short_transaction(task.pool, async |client| {
-            idem_client::is_claimed(&**client, id, task.destination).await
-        })
-        .await
+    in_retried_transaction(task.pool, task.policy.retry, async |client| {
+        idem_client::is_claimed(&**client, id, task.destination).await
     })
     .await
 }

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     Error, HandlerError, Processed, Settlement,
     lease::{Burial, InterruptedLease, NotedLease, bury_on, give_back_on, reject_on},
-    short_transaction::{again, in_short_transaction},
+    short_transaction::{again, in_retried_transaction, in_short_transaction},
     telemetry,
 };
 
@@ -79,12 +79,14 @@ impl<'t> Leases<'t> {
         if let Some(held) = self.stored() {
             return Ok(Lease::Acquired(held));
         }
-        again(self.task.policy.retry, || async {
-            let (destination, lease) = (self.task.destination, self.task.policy.lease);
-            in_short_transaction(self.task.pool, async |client| {
-                acquire(&**client, self.id, destination, lease).await
-            })
-            .await
+        let Task {
+            pool,
+            policy,
+            destination,
+            ..
+        } = self.task;
+        in_retried_transaction(pool, policy.retry, async |client| {
+            acquire(&**client, self.id, destination, policy.lease).await
         })
         .await
     }
@@ -221,11 +223,9 @@ impl<'t> Leases<'t> {
             return Err(Error::Handler(error));
         }
         self.note_failure(held, &reason);
-        let released = again(self.task.policy.retry, || async {
-            in_short_transaction(self.task.pool, async |client| {
-                held.release(&**client, &reason, false).await
-            })
-            .await
+        let Task { pool, policy, .. } = self.task;
+        let released = in_retried_transaction(pool, policy.retry, async |client| {
+            held.release(&**client, &reason, false).await
         });
         match released.await.map_err(lost)? {
             Some(retry_after) => {

@@ -47,23 +47,6 @@ async fn success_redirection_and_client_error_are_recorded() {
 }
 
 #[tokio::test]
-async fn keep_statuses_selects_the_recorded_statuses() {
-    for mode in MODES {
-        let fixture = Fixture::with(mode, |layer| {
-            layer.keep_statuses(|status| status.is_success() || status == 500)
-        })
-        .await;
-        for (run, status) in [404, 500, 404].into_iter().enumerate() {
-            let failed = ask("k").with("x-status", &status.to_string());
-            fixture.send(&failed).await.assert_run(status, run + 1);
-        }
-        assert_eq!(fixture.claims().await, 0, "{mode:?}");
-        let done = fixture.send(&ask("k")).await;
-        fixture.send(&ask("k")).await.assert_replay_of(&done);
-    }
-}
-
-#[tokio::test]
 async fn headers_are_recorded_except_cookies_and_connection_headers() {
     for mode in MODES {
         let fixture = Fixture::new(mode).await;
