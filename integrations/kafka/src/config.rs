@@ -19,12 +19,9 @@ const RESERVED: [&str; 6] = [
 /// The settings of a connection to a Kafka cluster.
 ///
 /// ```
-/// # fn main() -> Result<(), serde_json::Error> {
-/// let config: idem_kafka::KafkaConfig = serde_json::from_str(
-///     r#"{"brokers": "kafka-1:9092,kafka-2:9092", "properties": {"compression.type": "lz4"}}"#,
-/// )?;
+/// let config = idem_kafka::KafkaConfig::new("kafka-1:9092,kafka-2:9092")
+///     .property("compression.type", "lz4");
 /// # let _ = config;
-/// # Ok(()) }
 /// ```
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -130,8 +127,7 @@ impl fmt::Debug for KafkaConfig {
 
 /// The settings of a subscription: the consumer group, the topics, and the place for rejected
 /// messages.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KafkaSubscription {
     /// The name of the consumer group. The members of the group share the partitions, and the
     /// source commits the offsets of the group.
@@ -139,16 +135,10 @@ pub struct KafkaSubscription {
     /// The names of the topics.
     pub topics: Vec<String>,
     /// The treatment of rejected messages. Default: [`DeadLetter::Database`].
-    #[serde(default)]
     pub dead_letter: DeadLetter,
     /// The number of unsettled messages at which the source stops fetching until a message is
     /// settled. Default: 1,000.
-    #[serde(default = "max_unsettled")]
     pub max_unsettled: usize,
-}
-
-fn max_unsettled() -> usize {
-    1000
 }
 
 impl KafkaSubscription {
@@ -162,7 +152,7 @@ impl KafkaSubscription {
             group: group.into(),
             topics: topics.into_iter().map(Into::into).collect(),
             dead_letter: DeadLetter::default(),
-            max_unsettled: max_unsettled(),
+            max_unsettled: 1000,
         }
     }
 
@@ -194,10 +184,8 @@ impl KafkaSubscription {
     }
 }
 
-/// The treatment of rejected messages. In a configuration file it is `"database"`, or
-/// `{ topic = "orders.dead" }`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// The treatment of rejected messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeadLetter {
     /// The consumer keeps rejected messages in `idem.dead_letter`.
@@ -214,15 +202,8 @@ mod tests {
 
     #[test]
     fn i4_rejected_messages_go_to_the_database_by_default() {
-        let read = serde_json::from_str::<KafkaSubscription>;
-        let default = read(r#"{"group": "g", "topics": ["t"]}"#).unwrap();
-        assert_eq!(
-            (&default, &default.dead_letter),
-            (&KafkaSubscription::new("g", ["t"]), &DeadLetter::Database)
-        );
-        let topic =
-            read(r#"{"group": "g", "topics": ["t"], "dead-letter": {"topic": "dead"}}"#).unwrap();
-        assert_eq!(topic.dead_letter, DeadLetter::Topic("dead".into()));
+        let default = KafkaSubscription::new("g", ["t"]);
+        assert_eq!(default.dead_letter, DeadLetter::Database);
     }
 
     #[test]

@@ -1,11 +1,9 @@
 //! Records the unsettled deliveries in all partitions that are assigned to this consumer.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     time::Instant,
 };
-
-use super::offsets::OffsetTracker;
 
 /// A partition of a topic.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,9 +37,21 @@ pub(super) struct Ledger<T> {
 #[derive(Debug)]
 struct Partition {
     assignment: u64,
-    tracker: OffsetTracker,
+    /// The delivered offsets that are not settled. Offsets are delivered in ascending order, with
+    /// gaps because of compaction and transaction markers. They are settled in any order.
+    unsettled: BTreeSet<i64>,
+    /// The highest delivered offset plus one.
+    end: i64,
     /// The offset that was last stored in the client.
     stored: Option<i64>,
+}
+
+impl Partition {
+    /// Returns the offset to commit, at which the group continues after a restart: all delivered
+    /// offsets below it are settled.
+    fn committable(&self) -> i64 {
+        self.unsettled.first().copied().unwrap_or(self.end)
+    }
 }
 
 impl<T> Default for Ledger<T> {
@@ -57,28 +67,28 @@ impl<T> Default for Ledger<T> {
 impl<T> Ledger<T> {
     /// Records a message that the broker delivered.
     pub(super) fn deliver(&mut self, place: Place, offset: i64) -> Ticket {
-        if let Some(partition) = self.partitions.get_mut(&place)
-            && partition.tracker.deliver(offset)
-        {
-            let assignment = partition.assignment;
-            return Ticket {
-                place,
-                offset,
-                assignment,
-            };
-        }
-        // This is the first message of the partition, or its offsets went backwards. If they went
-        // backwards, older tickets must not settle new deliveries with the same offset.
-        self.counter += 1;
-        let assignment = self.counter;
-        let mut tracker = OffsetTracker::default();
-        let _first = tracker.deliver(offset);
-        let partition = Partition {
-            assignment,
-            tracker,
-            stored: None,
+        let known = self.partitions.get_mut(&place);
+        let assignment = match known.filter(|known| offset >= known.end) {
+            Some(partition) => {
+                partition.unsettled.insert(offset);
+                partition.end = offset + 1;
+                partition.assignment
+            }
+            // This is the first message of the partition, or its offsets went backwards, because
+            // the log was truncated or the offset of the group was reset. Older tickets must not
+            // settle new deliveries with the same offset.
+            None => {
+                self.counter += 1;
+                let partition = Partition {
+                    assignment: self.counter,
+                    unsettled: BTreeSet::from([offset]),
+                    end: offset + 1,
+                    stored: None,
+                };
+                self.partitions.insert(place.clone(), partition);
+                self.counter
+            }
         };
-        self.partitions.insert(place.clone(), partition);
         Ticket {
             place,
             offset,
@@ -90,7 +100,7 @@ impl<T> Ledger<T> {
     pub(super) fn is_current(&self, ticket: &Ticket) -> bool {
         let partition = self.partitions.get(&ticket.place);
         partition.is_some_and(|found| {
-            found.assignment == ticket.assignment && found.tracker.is_unsettled(ticket.offset)
+            found.assignment == ticket.assignment && found.unsettled.contains(&ticket.offset)
         })
     }
 
@@ -100,7 +110,7 @@ impl<T> Ledger<T> {
         if let Some(partition) = self.partitions.get_mut(&ticket.place)
             && partition.assignment == ticket.assignment
         {
-            partition.tracker.settle(ticket.offset);
+            partition.unsettled.remove(&ticket.offset);
         }
     }
 
@@ -129,7 +139,7 @@ impl<T> Ledger<T> {
     pub(super) fn unsettled(&self) -> usize {
         self.partitions
             .values()
-            .map(|partition| partition.tracker.unsettled())
+            .map(|partition| partition.unsettled.len())
             .sum()
     }
 
@@ -142,7 +152,7 @@ impl<T> Ledger<T> {
     /// Returns the offsets that may be committed and are not stored in the client.
     pub(super) fn unstored(&self) -> Vec<(Place, i64)> {
         let offsets = self.partitions.iter().filter_map(|(place, partition)| {
-            let offset = partition.tracker.committable()?;
+            let offset = partition.committable();
             (partition.stored != Some(offset)).then(|| (place.clone(), offset))
         });
         offsets.collect()
@@ -161,7 +171,7 @@ impl<T> Ledger<T> {
     /// without a delivery are left out.
     pub(super) fn committable(&self, places: &[Place]) -> Vec<(Place, i64)> {
         let offsets = places.iter().filter_map(|place| {
-            let offset = self.partitions.get(place)?.tracker.committable()?;
+            let offset = self.partitions.get(place)?.committable();
             Some((place.clone(), offset))
         });
         offsets.collect()
@@ -171,6 +181,8 @@ impl<T> Ledger<T> {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -251,5 +263,60 @@ mod tests {
         ledger.stored(&offsets);
         assert_eq!(ledger.unstored(), []);
         assert_eq!(ledger.committable(&[place(0), place(1)]), offsets);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// Deliver the offset that is above the last offset by this number.
+        Deliver(i64),
+        /// Settle the nth of all delivered offsets, settled or not.
+        Settle(prop::sample::Index),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            (1..4i64).prop_map(Step::Deliver),
+            any::<prop::sample::Index>().prop_map(Step::Settle),
+        ];
+        prop::collection::vec(step, 0..200)
+    }
+
+    proptest! {
+        /// Goal: the ledger agrees with a simple model, a list of all delivered offsets that is
+        /// searched from its beginning.
+        #[test]
+        fn ledger_agrees_with_the_model(steps in steps()) {
+            let mut ledger = Ledger::<()>::default();
+            let mut model: Vec<(Ticket, bool)> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Deliver(gap) => {
+                        let offset = model.last().map_or(0, |(last, _)| last.offset) + gap;
+                        model.push((ledger.deliver(place(0), offset), false));
+                    }
+                    Step::Settle(nth) if !model.is_empty() => {
+                        let count = model.len();
+                        let (ticket, is_settled) = &mut model[nth.index(count)];
+                        prop_assert_eq!(ledger.is_current(ticket), !*is_settled);
+                        ledger.settle(ticket);
+                        *is_settled = true;
+                    }
+                    Step::Settle(_) => {}
+                }
+                let open = model
+                    .iter()
+                    .find(|(_, is_settled)| !is_settled)
+                    .map(|(ticket, _)| ticket.offset);
+                let committable = open.or(model.last().map(|(last, _)| last.offset + 1));
+                prop_assert_eq!(
+                    ledger.committable(&[place(0)]),
+                    Vec::from_iter(committable.map(|offset| (place(0), offset)))
+                );
+                prop_assert_eq!(
+                    ledger.unsettled(),
+                    model.iter().filter(|(_, is_settled)| !is_settled).count()
+                );
+            }
+        }
     }
 }

@@ -16,7 +16,6 @@ mod driver;
 mod errors;
 mod incoming;
 mod ledger;
-mod offsets;
 mod producer;
 mod publisher;
 mod receipt;
