@@ -92,10 +92,8 @@ pub(super) async fn publish<P: Publisher>(
             .entry(batch.messages[place].topic.as_str())
             .or_default() += 1;
     }
-    context
-        .steps
-        .reporter
-        .has_batch(|topic| topics.contains_key(topic));
+    let reporter = &context.steps.reporter;
+    reporter.keep_topics(|topic| topics.contains_key(topic));
     let mut work = BatchInProgress {
         ready: sequences.all().collect(),
         sequences,
@@ -266,7 +264,8 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
             Event::Parked(sequence, result) => {
                 self.is_stepping = false;
                 if self.unless_lease_lost(result)?.is_some() {
-                    self.context.steps.reporter.status.parked();
+                    let status = &self.context.steps.reporter.status;
+                    status.send_modify(|status| status.parked += 1);
                     // Forget the failures of the effect now and not at the end of the batch,
                     // because the lease may end before that. If the effect is unparked later, it
                     // has all its attempts again.
@@ -289,7 +288,8 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
         match result {
             Ok(()) => {
                 self.broker_answers();
-                self.context.steps.reporter.status.published();
+                let status = &self.context.steps.reporter.status;
+                status.send_modify(|status| status.published += 1);
                 self.context.memory.confirmed(message);
                 self.ready.extend(self.waiting.takes(&message.topic));
                 self.context.steps.reporter.topic_takes(&message.topic);
@@ -328,7 +328,7 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
             back_off,
             max_attempts,
             ..
-        } = self.context.steps.settings.as_ref();
+        } = &self.context.steps.settings;
         let attempt = self.context.memory.failed(message);
         let (id, topic, reason) = (message.message_id, &message.topic, error.causes());
         if attempt >= *max_attempts {
@@ -389,7 +389,8 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
 
     /// Pauses the partition. All effects that are being published share one pause.
     fn broker_is_away(&mut self, message: &OutgoingMessage, error: &PublishError) {
-        self.context.steps.reporter.broker_fails(message, error);
+        let reporter = &self.context.steps.reporter;
+        reporter.broker_fails(&error.reason(), Some(message));
         if self.is_paused {
             return;
         }
@@ -406,7 +407,7 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
             Ok(result) => Ok(Some(result)),
             Err(error) if is_final(&error) || is_gone(&error) => Err(error),
             Err(error) => {
-                let (partition, error) = (self.context.steps.partition, causes(&error));
+                let (partition, error) = (self.context.steps.reporter.partition, causes(&error));
                 warn!(
                     partition,
                     error, "the lease of a batch is lost: its effects are leased again"

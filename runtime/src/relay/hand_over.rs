@@ -1,35 +1,18 @@
 //! Hands effects over to the durable inboxes of the same database.
 
-use std::{
-    future::Future,
-    pin::{Pin, pin},
-    sync::Arc,
-    time::Duration,
-};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use deadpool_postgres::Pool;
 use idem_client::relay;
-use tokio::{
-    select,
-    task::JoinSet,
-    time::{sleep, timeout},
-};
-use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tokio::sync::watch;
 
 use super::{
-    commit_notifier::CommitNotifier,
     errors::{is_final, is_gone},
-    recreated::{Counted, Ended, partitions},
     reporter::Reporter,
-    serving::Serving,
+    serving::{PartitionTask, Serving},
     settings::{AWAY, MAX_BYTES, RECOUNT},
-    status::Status,
 };
-use crate::{Error, backoff::Backoff, connection::Checkout, describe_metrics};
-
-/// The first and the longest sleep of an idle partition without a notification.
-const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+use crate::{Error, backoff::Backoff, connection::Checkout};
 
 /// Hands effects over to the durable inboxes of the same database. Each destination receives the
 /// effects of the topic with the same name, and receives effects of one key in their order. No
@@ -100,106 +83,45 @@ impl HandOver {
     /// waiting cannot help: a setting is out of range, or sessions are not READ COMMITTED. Dropping
     /// the future stops at once and loses nothing.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<u64, Error> {
-        describe_metrics();
-        let mut shutdown = pin!(shutdown);
-        let reporter = Reporter::new(&self.relay, Status::new());
-        let (shared, mut passed) = (Arc::new(self), 0);
-        loop {
-            let relay = &shared.relay;
-            let partitions = select! {
-                partitions = partitions(&shared.pool, relay, &reporter) => partitions?,
-                () = &mut shutdown => return Ok(passed),
-            };
-            info!(relay, partitions, "the hand-over of effects has started");
-            match shared
-                .serve(partitions, &reporter, shutdown.as_mut(), &mut passed)
-                .await?
-            {
-                Ended::Recreated => reporter.partitions_are_gone(),
-                Ended::Requested => return Ok(passed),
-            }
-        }
-    }
-
-    /// Serves all partitions until `shutdown` completes or the number of partitions changes.
-    async fn serve(
-        self: &Arc<Self>,
-        partitions: i32,
-        reporter: &Reporter,
-        shutdown: Pin<&mut impl Future<Output = ()>>,
-        passed: &mut u64,
-    ) -> Result<Ended, Error> {
-        let (commit_notifier, stop) = (Arc::new(CommitNotifier::new()), CancellationToken::new());
-        let mut tasks = JoinSet::new();
-        for partition in 0..partitions {
-            let reporter = reporter.of_partition(partition);
-            tasks.spawn(Arc::clone(self).work(
-                partition,
-                reporter,
-                Arc::clone(&commit_notifier),
-                stop.clone(),
-            ));
-        }
+        let shared = Arc::new(self);
+        let reporter = Reporter::new(&shared.relay, watch::Sender::default());
         let serving = Serving {
-            counted: Counted {
-                pool: &self.pool,
-                relay: &self.relay,
-                partitions,
-            },
+            pool: &shared.pool,
+            reporter: &reporter,
             recount: RECOUNT,
-            commit_notifier: &commit_notifier,
-            stop,
-            tasks,
+            grace: shared.grace,
         };
-        let error_of = |(count, ended): (u64, Result<(), Error>)| {
-            *passed += count;
-            ended.err()
-        };
-        serving.ended(shutdown, error_of).await
+        serving
+            .run(shutdown, |task| Arc::clone(&shared).work(task))
+            .await?;
+        Ok(reporter.status.borrow().published)
     }
 
-    async fn work(
-        self: Arc<Self>,
-        partition: i32,
-        reporter: Reporter,
-        commit_notifier: Arc<CommitNotifier>,
-        stop: CancellationToken,
-    ) -> (u64, Result<(), Error>) {
-        let (mut idle, mut away) = (Backoff::new(IDLE.0, IDLE.1), Backoff::new(AWAY.0, AWAY.1));
-        let mut rung = commit_notifier.listen();
-        let mut passed = 0;
-        while !stop.is_cancelled() {
-            // Every commit after this line causes a notification, whether or not the next statement
-            // finds its effects. So no commit is missed.
-            rung.mark_unchanged();
-            let grace_ended = async {
-                stop.cancelled().await;
-                sleep(self.grace).await;
-            };
-            let handed_over = select! {
-                handed_over = self.hand_over(partition) => handed_over,
-                () = grace_ended => break,
+    async fn work(self: Arc<Self>, mut task: PartitionTask) -> Result<(), Error> {
+        let mut away = Backoff::new(AWAY.0, AWAY.1);
+        let reporter = task.reporter.clone();
+        while !task.stop.is_cancelled() {
+            let Some(handed_over) = task.look(self.hand_over(reporter.partition)).await else {
+                return Ok(());
             };
             match reporter.step(handed_over) {
                 Ok(0) => {
                     away.reset();
-                    let _idle = commit_notifier.idle();
-                    select! {
-                        () = stop.cancelled() => {}
-                        _ = rung.changed() => idle.reset(),
-                        () = sleep(idle.next()) => {}
-                    }
+                    task.wait_for_commit().await;
                 }
                 Ok(count) => {
-                    passed += u64::try_from(count).unwrap_or(0);
+                    let count = u64::try_from(count).unwrap_or(0);
+                    reporter
+                        .status
+                        .send_modify(|status| status.published += count);
                     away.reset();
-                    idle.reset();
+                    task.idle.reset();
                 }
-                Err(error) if is_final(&error) || is_gone(&error) => return (passed, Err(error)),
-                Err(_) => drop(timeout(away.next(), stop.cancelled()).await),
+                Err(error) if is_final(&error) || is_gone(&error) => return Err(error),
+                Err(_) => task.rest(away.next()).await,
             }
         }
-        (passed, Ok(()))
+        Ok(())
     }
 
     /// Hands over one batch. When the future is dropped, its connection is closed. The server then

@@ -3,14 +3,12 @@
 mod batch;
 mod commit_notifier;
 mod effect_memory;
-mod erased;
 mod errors;
 mod hand_over;
 mod key_order;
 mod outages;
 mod partition;
 mod publisher;
-mod recreated;
 mod reporter;
 mod runtime;
 mod serving;

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use idem_client::ErrorKind;
 use idem_client::relay::OutgoingMessage;
+use tokio::sync::watch;
 use tracing::{debug, info};
 
 use super::{
-    PublishError,
+    PublishError, RelayStatus, UnavailableTopic,
     errors::{is_final, is_lost_conflict},
     outages::Outages,
-    status::Status,
 };
 use crate::{
     Error,
@@ -19,19 +19,25 @@ use crate::{
     telemetry::{self, warn_if_new},
 };
 
+/// The largest number of unavailable topics in the status.
+const MOST_TOPICS: usize = 100;
+
+/// The cause of a failure of the broker that does not reply.
+const AWAY: &str = "away";
+
 /// Reports the observations of one partition. All partitions of a process share the status and the
 /// outages.
 #[derive(Clone, Debug)]
 pub(super) struct Reporter {
-    pub(super) status: Status,
-    relay: Arc<str>,
-    partition: i32,
+    pub(super) status: watch::Sender<RelayStatus>,
+    pub(super) relay: Arc<str>,
+    pub(super) partition: i32,
     outages: Arc<Mutex<Outages>>,
 }
 
 impl Reporter {
     /// Creates the reporter of a relay that starts to run, for its partition 0.
-    pub(super) fn new(relay: &str, status: Status) -> Self {
+    pub(super) fn new(relay: &str, status: watch::Sender<RelayStatus>) -> Self {
         telemetry::relay_begins(relay);
         Self {
             status,
@@ -42,10 +48,9 @@ impl Reporter {
     }
 
     pub(super) fn of_partition(&self, partition: i32) -> Self {
-        let shared = self.clone();
         Self {
             partition,
-            ..shared
+            ..self.clone()
         }
     }
 
@@ -89,8 +94,10 @@ impl Reporter {
     fn database_fails(&self, error: &Error) {
         let reason = causes(error);
         let mut outages = self.outages();
-        let is_new = outages.database_fails(self.partition, error.kind());
-        self.status.database(Some(&reason));
+        let is_new = outages
+            .database
+            .begins(self.partition, error.kind().as_str());
+        self.show_database(Some(&reason));
         telemetry::relay_database_is_away(&self.relay, true);
         drop(outages);
         let (relay, partition) = (&*self.relay, self.partition);
@@ -105,9 +112,9 @@ impl Reporter {
 
     fn database_serves(&self) {
         let mut outages = self.outages();
-        let ends = outages.database_serves(self.partition);
-        if !outages.is_database_away() {
-            self.status.database(None);
+        let ends = outages.database.ends(self.partition);
+        if outages.database.is_over() {
+            self.show_database(None);
         }
         if ends {
             telemetry::relay_database_is_away(&self.relay, false);
@@ -118,21 +125,32 @@ impl Reporter {
         }
     }
 
-    /// Records that the broker is unavailable.
-    pub(super) fn broker_fails(&self, message: &OutgoingMessage, error: &PublishError) {
-        let (topic, reason) = (&message.topic, error.reason());
+    fn show_database(&self, error: Option<&str>) {
+        self.status.send_if_modified(|status| {
+            let before = (status.database, status.database_error.as_deref());
+            let is_changed = before != (error.is_none(), error);
+            if is_changed {
+                status.database = error.is_none();
+                status.database_error = error.map(str::to_owned);
+            }
+            is_changed
+        });
+    }
+
+    /// Records that the broker is unavailable: to this effect, or to a check.
+    pub(super) fn broker_fails(&self, reason: &str, message: Option<&OutgoingMessage>) {
         let mut outages = self.outages();
-        let is_new = outages.broker_fails(self.partition);
-        self.status.broker(Some(&reason));
+        let is_new = outages.broker.begins(self.partition, AWAY);
+        self.show_broker(Some(false), Some(reason));
         telemetry::relay_broker_is_away(&self.relay, true);
         drop(outages);
-        let (relay, partition, id) = (&*self.relay, self.partition, message.message_id);
+        let (relay, partition) = (&*self.relay, self.partition);
         warn_if_new!(
             is_new,
             relay,
             partition,
-            topic,
-            message.id = %id,
+            topic = message.map(|message| message.topic.as_str()),
+            message.id = message.map(|message| message.message_id.to_string()),
             error = reason,
             "the broker is not available: effects wait"
         );
@@ -140,11 +158,10 @@ impl Reporter {
 
     /// Records that the broker is available but lacks something that the publisher needs, such as
     /// its exchange.
-    pub(super) fn broker_lacks(&self, error: &PublishError) {
-        let reason = error.reason();
+    pub(super) fn broker_lacks(&self, reason: &str) {
         let mut outages = self.outages();
-        let is_new = outages.broker_lacks(&reason);
-        self.status.broker_lacks(&reason);
+        let is_new = outages.broker.begins(self.partition, reason);
+        self.show_broker(Some(true), Some(reason));
         telemetry::relay_broker_is_away(&self.relay, false);
         drop(outages);
         let (relay, partition) = (&*self.relay, self.partition);
@@ -157,34 +174,55 @@ impl Reporter {
         );
     }
 
-    /// Records that a check has found the broker still unavailable. Since the last check, the
-    /// broker may have been available but lacked something.
-    pub(super) fn broker_is_away_still(&self, reason: &str) {
-        let mut outages = self.outages();
-        if outages.broker_lacked_something() {
-            self.status.broker(Some(reason));
-            telemetry::relay_broker_is_away(&self.relay, true);
-        }
-        drop(outages);
-        debug!(
-            relay = &*self.relay,
-            partition = self.partition,
-            error = reason,
-            "the broker is not available"
-        );
-    }
-
     /// Records that the broker replied, with success or an error.
     pub(super) fn broker_answers(&self) {
         let mut outages = self.outages();
-        let ends = outages.broker_answers(self.partition);
-        if !outages.is_broker_away() {
-            self.status.broker(None);
+        let ends = outages.broker.ends(self.partition);
+        if outages.broker.is_over() {
+            self.show_broker(Some(true), None);
         }
         if ends {
             telemetry::relay_broker_is_away(&self.relay, false);
             info!(relay = &*self.relay, "the broker is available again");
         }
+    }
+
+    /// Returns whether the broker was unavailable when this partition last used it.
+    pub(super) fn is_broker_away(&self) -> bool {
+        self.outages().broker.is_of(self.partition)
+    }
+
+    /// Records that the broker accepts connections again. Nothing was published, so it is not known
+    /// whether the broker accepts effects.
+    pub(super) fn broker_accepts(&self) {
+        let mut outages = self.outages();
+        let ends = outages.broker.ends(self.partition);
+        self.broker_is_unknown(ends);
+    }
+
+    /// Ends a failure of the broker if no partition waits for it any more. No effect has shown that
+    /// the broker is available again, so its state is now unknown.
+    fn broker_is_unknown(&self, ends: bool) {
+        if ends {
+            self.show_broker(None, None);
+            telemetry::relay_broker_is_away(&self.relay, false);
+            info!(
+                relay = &*self.relay,
+                "no effect waits for the broker any more"
+            );
+        }
+    }
+
+    fn show_broker(&self, is_available: Option<bool>, error: Option<&str>) {
+        self.status.send_if_modified(|status| {
+            let before = (status.broker, status.broker_error.as_deref());
+            let is_changed = before != (is_available, error);
+            if is_changed {
+                status.broker = is_available;
+                status.broker_error = error.map(str::to_owned);
+            }
+            is_changed
+        });
     }
 
     /// Records that the broker did not accept an effect because of its topic.
@@ -210,45 +248,35 @@ impl Reporter {
 
     /// Records that the broker confirmed an effect of this topic.
     pub(super) fn topic_takes(&self, topic: &str) {
-        let mut outages = self.outages();
-        let is_logged = outages.is_topic_logged(topic);
-        if outages.topic_takes(self.partition, topic) {
-            self.show_topics(&outages);
-            let relay = &*self.relay;
-            if is_logged {
-                info!(relay, topic, "a topic is available again");
-            } else {
-                debug!(relay, topic, "a topic is available again");
-            }
+        let relay = &*self.relay;
+        match self.topic_ends(topic) {
+            Some(true) => info!(relay, topic, "a topic is available again"),
+            Some(false) => debug!(relay, topic, "a topic is available again"),
+            None => {}
         }
     }
 
     /// Records that the batch of the partition has no more effects of this topic.
     pub(super) fn topic_has_no_effects(&self, topic: &str) {
-        let mut outages = self.outages();
-        if outages.topic_takes(self.partition, topic) {
-            self.show_topics(&outages);
-            info!(
-                relay = &*self.relay,
-                topic, "no effect waits for a topic any more"
-            );
+        if self.topic_ends(topic).is_some() {
+            let relay = &*self.relay;
+            info!(relay, topic, "no effect waits for a topic any more");
         }
     }
 
-    /// Records that the partition begins a batch with effects of these topics.
-    pub(super) fn has_batch(&self, has_topic: impl Fn(&str) -> bool) {
+    fn topic_ends(&self, topic: &str) -> Option<bool> {
+        let mut outages = self.outages();
+        let is_logged = outages.topic_ends(self.partition, topic)?;
+        self.show_topics(&outages);
+        Some(is_logged)
+    }
+
+    /// Records that the partition has no effects of other topics than these: it begins a batch, or
+    /// has none. If the broker was unavailable and there is no batch, publishing can no longer show
+    /// when the broker is available again: see [`is_broker_away`](Self::is_broker_away).
+    pub(super) fn keep_topics(&self, has_topic: impl Fn(&str) -> bool) {
         let mut outages = self.outages();
         if outages.keep_topics(self.partition, has_topic) {
-            self.show_topics(&outages);
-        }
-    }
-
-    /// Records that the partition has no batch, so that it waits for no topic. If the broker was
-    /// unavailable, publishing can no longer show when it is available again: see
-    /// [`is_broker_away`](Self::is_broker_away).
-    pub(super) fn has_no_batch(&self) {
-        let mut outages = self.outages();
-        if outages.keep_topics(self.partition, |_| false) {
             self.show_topics(&outages);
         }
     }
@@ -258,42 +286,25 @@ impl Reporter {
         self.outages().cause_of(self.partition)
     }
 
-    /// Returns whether the broker was unavailable when this partition last used it.
-    pub(super) fn is_broker_away(&self) -> bool {
-        self.outages().is_broker_away_for(self.partition)
-    }
-
-    /// Records that the broker accepts connections again. Nothing was published, so it is not known
-    /// whether the broker accepts effects.
-    pub(super) fn broker_accepts(&self) {
-        let mut outages = self.outages();
-        outages.forget_broker(self.partition);
-        self.broker_may_be_unknown(&mut outages);
-    }
-
     /// Records that the relay was dropped and all its partitions have ended.
     pub(super) fn partitions_are_gone(&self) {
         let mut outages = self.outages();
-        outages.partitions_are_gone();
+        let ends = outages.partitions_are_gone();
         self.show_topics(&outages);
-        self.broker_may_be_unknown(&mut outages);
-    }
-
-    /// Ends the failure of the broker if no partition waits for it any more. No effect has shown
-    /// that the broker is available again, so its state is now unknown.
-    fn broker_may_be_unknown(&self, outages: &mut Outages) {
-        if outages.broker_is_unknown() {
-            self.status.broker_is_unknown();
-            telemetry::relay_broker_is_away(&self.relay, false);
-            info!(
-                relay = &*self.relay,
-                "no effect waits for the broker any more"
-            );
-        }
+        self.broker_is_unknown(ends);
     }
 
     fn show_topics(&self, outages: &Outages) {
-        self.status.topics(outages);
-        telemetry::relay_unavailable_topics(&self.relay, outages.topics().count());
+        let topics = outages.topics();
+        telemetry::relay_unavailable_topics(&self.relay, topics.len());
+        self.status.send_modify(|status| {
+            status.unavailable_topics = topics.len();
+            let shown = topics.take(MOST_TOPICS);
+            let shown = shown.map(|(topic, reason)| UnavailableTopic {
+                topic: topic.to_owned(),
+                reason: reason.to_owned(),
+            });
+            status.unavailable = shown.collect();
+        });
     }
 }

@@ -1,29 +1,20 @@
 //! The relay as a whole: settings, start and stop.
 
-use std::{
-    future::Future,
-    pin::{Pin, pin},
-    sync::Arc,
-    time::Duration,
-};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use deadpool_postgres::Pool;
-use tokio::{select, sync::watch, task::JoinSet};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::watch;
 use tracing::info;
 
 use super::{
     Publisher, RelayStatus, RelaySummary,
-    commit_notifier::CommitNotifier,
     partition::Partition,
-    recreated::{Counted, Ended, partitions},
     reporter::Reporter,
-    serving::Serving,
+    serving::{PartitionTask, Serving},
     settings::{MAX_BYTES, RECOUNT, Settings},
     statements::RelayStatements,
-    status::Status,
 };
-use crate::{Error, describe_metrics};
+use crate::Error;
 
 /// Publishes the effects of a database: leases batches, passes them to a [`Publisher`], and
 /// acknowledges them.
@@ -70,7 +61,7 @@ pub struct Relay<P> {
     publisher: Arc<P>,
     settings: Settings,
     max_held_bytes: u64,
-    status: Status,
+    status: watch::Sender<RelayStatus>,
 }
 
 impl<P: Publisher> Relay<P> {
@@ -92,7 +83,7 @@ impl<P: Publisher> Relay<P> {
                 recount: RECOUNT,
             },
             max_held_bytes: 64 * 1024 * 1024,
-            status: Status::new(),
+            status: watch::Sender::default(),
         }
     }
 
@@ -198,22 +189,24 @@ impl<P: Publisher> Relay<P> {
     /// Dropping the future stops the relay at once. The effects that it has leased are leased again
     /// after their lease has expired.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<RelaySummary, Error> {
-        describe_metrics();
-        let mut shutdown = pin!(shutdown);
-        let reporter = Reporter::new(&self.settings.name, self.status.clone());
         let relay = &self.settings.name;
-        loop {
-            let partitions = select! {
-                partitions = partitions(&self.pool, relay, &reporter) => partitions?,
-                () = &mut shutdown => break,
-            };
-            info!(relay, partitions, "the relay has started");
-            match self.serve(partitions, &reporter, shutdown.as_mut()).await? {
-                Ended::Recreated => reporter.partitions_are_gone(),
-                Ended::Requested => break,
+        let reporter = Reporter::new(relay, self.status.clone());
+        let serving = Serving {
+            pool: &self.pool,
+            reporter: &reporter,
+            recount: self.settings.recount,
+            grace: self.settings.grace,
+        };
+        let serve =
+            |task| Partition::new(self.statements(&task), Arc::clone(&self.publisher), task);
+        serving.run(shutdown, |task| serve(task).run()).await?;
+        let summary = {
+            let status = self.status.borrow();
+            RelaySummary {
+                published: status.published,
+                parked: status.parked,
             }
-        }
-        let summary = self.status.summary();
+        };
         info!(
             relay,
             summary.published, summary.parked, "the relay has stopped"
@@ -221,57 +214,18 @@ impl<P: Publisher> Relay<P> {
         Ok(summary)
     }
 
-    /// Returns the settings of one partition, with its share of the bytes that the process may
+    /// Returns the statements of one partition, with its share of the bytes that the process may
     /// hold.
-    fn settings_for(&self, partitions: i32) -> Settings {
-        let share = self.max_held_bytes / u64::try_from(partitions).unwrap_or(1).max(1);
+    fn statements(&self, task: &PartitionTask) -> RelayStatements {
+        let share = self.max_held_bytes / u64::try_from(task.partitions).unwrap_or(1).max(1);
         let share = i64::try_from(share).unwrap_or(i64::MAX).max(1);
-        let settings = self.settings.clone();
-        Settings {
-            max_bytes: settings.max_bytes.min(share),
-            ..settings
-        }
-    }
-
-    /// Serves all partitions until `shutdown` completes or the number of partitions changes.
-    async fn serve(
-        &self,
-        partitions: i32,
-        reporter: &Reporter,
-        shutdown: Pin<&mut impl Future<Output = ()>>,
-    ) -> Result<Ended, Error> {
-        let (commit_notifier, stop, settings) = (
-            Arc::new(CommitNotifier::new()),
-            CancellationToken::new(),
-            Arc::new(self.settings_for(partitions)),
-        );
-        let mut tasks = JoinSet::new();
-        for partition in 0..partitions {
-            let steps = RelayStatements {
-                pool: self.pool.clone(),
-                settings: Arc::clone(&settings),
-                reporter: reporter.of_partition(partition),
-                partition,
-            };
-            let partition = Partition::new(
-                steps,
-                Arc::clone(&self.publisher),
-                Arc::clone(&commit_notifier),
-                stop.clone(),
-            );
-            tasks.spawn(partition.run());
-        }
-        let serving = Serving {
-            counted: Counted {
-                pool: &self.pool,
-                relay: &self.settings.name,
-                partitions,
+        RelayStatements {
+            pool: self.pool.clone(),
+            settings: Settings {
+                max_bytes: self.settings.max_bytes.min(share),
+                ..self.settings.clone()
             },
-            recount: self.settings.recount,
-            commit_notifier: &commit_notifier,
-            stop,
-            tasks,
-        };
-        serving.ended(shutdown, Result::err).await
+            reporter: task.reporter.clone(),
+        }
     }
 }

@@ -18,12 +18,10 @@ use crate::{
 /// this time from now.
 const GIVEN_BACK: Duration = Duration::from_millis(1);
 
-#[derive(Clone)]
 pub(super) struct RelayStatements {
     pub(super) pool: Pool,
-    pub(super) settings: Arc<Settings>,
+    pub(super) settings: Settings,
     pub(super) reporter: Reporter,
-    pub(super) partition: i32,
 }
 
 impl RelayStatements {
@@ -34,9 +32,17 @@ impl RelayStatements {
             lease,
             max_bytes,
             ..
-        } = &*self.settings;
+        } = &self.settings;
         let next = on_connection(&self.pool, *lease, async |client| {
-            relay::next(&**client, name, self.partition, *batch, *lease, *max_bytes).await
+            relay::next(
+                &**client,
+                name,
+                self.reporter.partition,
+                *batch,
+                *lease,
+                *max_bytes,
+            )
+            .await
         });
         self.reporter.step(next.await)
     }
@@ -54,14 +60,28 @@ impl RelayStatements {
         let waits_for = waits_for.as_deref().map(without_zero_bytes);
         let (name, waits_for) = (&self.settings.name, waits_for.as_deref());
         self.leased(async |client| {
-            relay::extend(&**client, name, self.partition, token, lease, waits_for).await
+            relay::extend(
+                &**client,
+                name,
+                self.reporter.partition,
+                token,
+                lease,
+                waits_for,
+            )
+            .await
         })
         .await
     }
 
     pub(super) async fn ack(&self, token: i64) -> Result<(), Error> {
         self.leased(async |client| {
-            relay::ack(&**client, &self.settings.name, self.partition, token).await
+            relay::ack(
+                &**client,
+                &self.settings.name,
+                self.reporter.partition,
+                token,
+            )
+            .await
         })
         .await
     }
@@ -74,7 +94,15 @@ impl RelayStatements {
     ) -> Result<(), Error> {
         let (name, reason) = (&self.settings.name, without_zero_bytes(reason));
         self.leased(async |client| {
-            relay::park(&**client, name, self.partition, token, message_id, &reason).await
+            relay::park(
+                &**client,
+                name,
+                self.reporter.partition,
+                token,
+                message_id,
+                &reason,
+            )
+            .await
         })
         .await
     }

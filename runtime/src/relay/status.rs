@@ -1,12 +1,5 @@
 //! The current status of a relay, and the summary of what it has done.
 
-use tokio::sync::watch;
-
-use super::outages::Outages;
-
-/// The largest number of unavailable topics in the status.
-const MOST_TOPICS: usize = 100;
-
 /// The status of a relay: see [`Relay::status`](crate::Relay::status).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -51,82 +44,4 @@ pub struct RelaySummary {
     pub published: u64,
     /// The number of effects that were parked.
     pub parked: u64,
-}
-
-/// The sender of the status, shared by all partitions of one process.
-#[derive(Clone, Debug)]
-pub(super) struct Status(watch::Sender<RelayStatus>);
-
-impl Status {
-    pub(super) fn new() -> Self {
-        Self(watch::Sender::default())
-    }
-
-    pub(super) fn subscribe(&self) -> watch::Receiver<RelayStatus> {
-        self.0.subscribe()
-    }
-
-    pub(super) fn summary(&self) -> RelaySummary {
-        let now = self.0.borrow();
-        RelaySummary {
-            published: now.published,
-            parked: now.parked,
-        }
-    }
-
-    pub(super) fn database(&self, error: Option<&str>) {
-        self.0.send_if_modified(|status| {
-            let before = (status.database, status.database_error.take());
-            status.database = error.is_none();
-            status.database_error = error.map(str::to_owned);
-            before != (status.database, status.database_error.clone())
-        });
-    }
-
-    pub(super) fn broker(&self, error: Option<&str>) {
-        self.0.send_if_modified(|status| {
-            let before = (status.broker, status.broker_error.take());
-            status.broker = Some(error.is_none());
-            status.broker_error = error.map(str::to_owned);
-            before != (status.broker, status.broker_error.clone())
-        });
-    }
-
-    /// Records that the broker replied, but lacks something that the publisher needs.
-    pub(super) fn broker_lacks(&self, reason: &str) {
-        self.0.send_if_modified(|status| {
-            let before = (
-                status.broker,
-                status.broker_error.replace(reason.to_owned()),
-            );
-            status.broker = Some(true);
-            before != (status.broker, status.broker_error.clone())
-        });
-    }
-
-    /// Records that the state of the broker is not known any more.
-    pub(super) fn broker_is_unknown(&self) {
-        self.0
-            .send_modify(|status| (status.broker, status.broker_error) = (None, None));
-    }
-
-    pub(super) fn topics(&self, outages: &Outages) {
-        self.0.send_modify(|status| {
-            let topics = outages.topics().take(MOST_TOPICS);
-            let topics = topics.map(|(topic, reason)| UnavailableTopic {
-                topic: topic.to_owned(),
-                reason: reason.to_owned(),
-            });
-            status.unavailable = topics.collect();
-            status.unavailable_topics = outages.topics().count();
-        });
-    }
-
-    pub(super) fn published(&self) {
-        self.0.send_modify(|status| status.published += 1);
-    }
-
-    pub(super) fn parked(&self) {
-        self.0.send_modify(|status| status.parked += 1);
-    }
 }

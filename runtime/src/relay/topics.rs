@@ -1,10 +1,44 @@
 //! Selects a publisher for each effect by its topic.
 
-use std::{collections::HashMap, fmt};
+use std::{collections::HashMap, fmt, sync::Arc};
 
+use futures_util::{FutureExt, future::BoxFuture};
 use idem_client::relay::OutgoingMessage;
 
-use super::{PublishError, Publisher, erased::ErasedPublisher};
+use super::{PublishError, Publisher};
+
+/// A publisher as a trait object.
+trait ErasedPublisher: Send + Sync {
+    fn publish<'a>(
+        &'a self,
+        message: &'a OutgoingMessage,
+    ) -> BoxFuture<'a, Result<(), PublishError>>;
+
+    fn check(&self) -> BoxFuture<'_, Result<(), PublishError>>;
+}
+
+impl<P: Publisher> ErasedPublisher for P {
+    fn publish<'a>(
+        &'a self,
+        message: &'a OutgoingMessage,
+    ) -> BoxFuture<'a, Result<(), PublishError>> {
+        Publisher::publish(self, message).boxed()
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<(), PublishError>> {
+        Publisher::check(self).boxed()
+    }
+}
+
+impl<P: Publisher> Publisher for Arc<P> {
+    async fn publish(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
+        Publisher::publish(&**self, message).await
+    }
+
+    async fn check(&self) -> Result<(), PublishError> {
+        Publisher::check(&**self).await
+    }
+}
 
 /// A [`Publisher`] that passes each effect to another publisher by its topic.
 ///
@@ -49,7 +83,7 @@ impl Topics {
     }
 
     /// Publishes the effects of all topics with this prefix with `publisher`. To use one publisher
-    /// for several rules, wrap it in an [`Arc`](std::sync::Arc).
+    /// for several rules, wrap it in an [`Arc`].
     pub fn prefix(mut self, prefix: impl Into<String>, publisher: impl Publisher) -> Self {
         let prefix = prefix.into();
         self.prefixes.retain(|(known, _)| *known != prefix);
@@ -112,7 +146,7 @@ impl fmt::Debug for Topics {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     use uuid::Uuid;
 
