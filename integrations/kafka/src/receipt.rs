@@ -11,8 +11,8 @@ use super::{
     driver::{Fetched, Shared},
 };
 
-/// The delay before a message is redelivered after its receipt was dropped, its dead letter could
-/// not be published, or its settlement is not known to this version.
+/// The delay before a message is redelivered after its receipt was dropped, or its dead letter could
+/// not be published.
 const UNSETTLED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) struct KafkaReceipt {
@@ -76,9 +76,6 @@ impl Receipt for KafkaReceipt {
                     self.come_again(after)
                 }
                 Settlement::Reject { reason } => self.reject(&reason).await?,
-                unknown => {
-                    self.come_again(unknown.release_after().unwrap_or(UNSETTLED_AGAIN_AFTER))
-                }
             }
             Ok(())
         }

@@ -23,9 +23,9 @@ use tokio::{
 
 use super::{NatsSubscription, held::Held, link::Link, message, terms::Terms};
 
-/// The delay before a message is redelivered after its dead letter could not be published, after
-/// its receipt was dropped at the last delivery, or after a settlement that this version does not
-/// know. Without a delay the handler and the server would repeat this in a tight loop.
+/// The delay before a message is redelivered after its dead letter could not be published, or after
+/// its receipt was dropped at the last delivery. Without a delay the handler and the server would
+/// repeat this in a tight loop.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The longest time that a settlement waits for its confirmation after the connection of its
@@ -229,7 +229,7 @@ impl Receipt for NatsReceipt {
         settlement: Settlement,
     ) -> BoxFuture<'static, Result<(), TransportError>> {
         let mut receipt = *self;
-        if let Some(after) = settlement.release_after() {
+        if let Settlement::Release { after } = settlement {
             receipt = match receipt.withhold(after) {
                 Ok(()) => return Box::pin(async { Ok(()) }),
                 Err(receipt) => receipt,
@@ -241,7 +241,7 @@ impl Receipt for NatsReceipt {
         Box::pin(async move {
             let kind = match settlement {
                 Settlement::Acknowledge => AckKind::Ack,
-                Settlement::Retry { after } => nak(after),
+                Settlement::Retry { after } | Settlement::Release { after } => nak(after),
                 Settlement::Reject { reason } => {
                     if let Err(error) = receipt.bury(&reason).await {
                         receipt.ask_again();
@@ -249,7 +249,6 @@ impl Receipt for NatsReceipt {
                     }
                     AckKind::Term
                 }
-                released => nak(released.release_after().unwrap_or(AGAIN_AFTER)),
             };
             receipt.finish(kind).await
         })

@@ -22,8 +22,7 @@ use super::session::Session;
 /// message that is not settled for 30 minutes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
-/// The delay before a message near its limit is redelivered after its receipt was dropped, or after
-/// a settlement that is not known to this version.
+/// The delay before a message near its limit is redelivered after its receipt was dropped.
 const DROPPED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 const NOT_RETURNED: &str = "the source has ended, and the message was not returned, because its \
@@ -169,7 +168,7 @@ impl Receipt for RabbitMqReceipt {
             // the message, so that the source redelivers it.
             settlement = Settlement::Release { after };
         }
-        if let Some(after) = settlement.release_after() {
+        if let Settlement::Release { after } = settlement {
             receipt = match receipt.withhold(after) {
                 Ok(()) => return Box::pin(async { Ok(()) }),
                 Err(receipt) => receipt,
@@ -192,8 +191,7 @@ impl Receipt for RabbitMqReceipt {
                 Settlement::Acknowledge => expect(acker.ack(BasicAckOptions::default()).await),
                 Settlement::Retry { after } => requeue(Requeue::Failed, acker, after, open).await,
                 Settlement::Reject { .. } => reject(&acker, false).await,
-                released => {
-                    let after = released.release_after().unwrap_or(DROPPED_AGAIN_AFTER);
+                Settlement::Release { after } => {
                     requeue(Requeue::Released, acker, after, open).await
                 }
             }
