@@ -14,34 +14,16 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     breaker::{Breaker, FIRST_PAUSE},
+    failures::identity,
     probe::probe,
     routes::Table,
     status::Status,
 };
-use crate::{Error, error::causes, telemetry::warn_if_new};
+use crate::{Error, Message, error::causes, telemetry::warn_if_new};
 
 /// The number of messages that are remembered because they met a failure of the environment.
 const SUSPECTS: u64 = 10_000;
 const SUSPECTED_FOR: Duration = Duration::from_secs(3600);
-
-/// The cause of a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
-    Message,
-    /// The environment. The message may be redelivered after `after`.
-    Environment {
-        after: Duration,
-    },
-}
-
-/// One attempt to process a message of a route.
-#[derive(Clone, Copy)]
-pub(super) struct Attempted<'m> {
-    /// A hash that is the same at every delivery of the message.
-    pub(super) identity: u64,
-    pub(super) message_id: Option<&'m str>,
-    pub(super) route: usize,
-}
 
 /// The circuit breaker of the database, and a circuit breaker for each destination.
 pub(super) struct Breakers {
@@ -92,48 +74,50 @@ impl Breakers {
 
     // What the result of an attempt changes
 
-    /// Decides what caused an error of the environment in an attempt.
+    /// Decides what caused an error of the environment in an attempt to process a message of this
+    /// route. Returns the time after which the message may be redelivered; `None` if the message
+    /// itself is the cause.
     ///
     /// The message is the cause if two kinds of attempts have succeeded since the time in
     /// `suspects`: an attempt of any route, which shows that the database is available, and an
     /// attempt that handled a message of the same destination. Only attempts that started after a
     /// probe closed the breakers count.
-    pub(super) fn judge(&self, attempted: Attempted<'_>, error: &Error) -> Cause {
-        let Some((destination, breaker)) = self.of_route(attempted.route) else {
-            return Cause::Message;
-        };
+    pub(super) fn judge(&self, message: &Message, route: usize, error: &Error) -> Option<Duration> {
+        let (destination, breaker) = self.of_route(route)?;
         self.has_suspects.store(true, Ordering::Relaxed);
-        match self.suspects.get(&attempted.identity) {
+        let identity = identity(message);
+        match self.suspects.get(&identity) {
             Some(last)
                 if breaker.has_succeeded_since(last) && self.all.has_succeeded_since(last) =>
             {
                 // After this failure, which the message caused, another message must succeed before
                 // the next failure counts as caused by this message too.
-                self.suspects.insert(attempted.identity, Instant::now());
-                return Cause::Message;
+                self.suspects.insert(identity, Instant::now());
+                return None;
             }
             Some(_) => {}
-            None => self.suspects.insert(attempted.identity, Instant::now()),
+            None => self.suspects.insert(identity, Instant::now()),
         }
         let pause = match error {
             Error::Handler(_) => {
                 let (pause, is_new) = breaker.trip();
-                self.note_paused_destination(
-                    destination,
-                    attempted.message_id,
-                    error,
-                    pause,
+                let error = causes(error);
+                warn_if_new!(
                     is_new,
+                    error,
+                    %destination,
+                    message_id = message.message_id(),
+                    ?pause,
+                    "the environment of a destination failed: the destination is paused"
                 );
+                self.status.paused_destination(destination, Some(error));
                 pause
             }
             _ => self.trip_all(error),
         };
         // Other messages are tried first, because this message waits twice as long as the pause.
         // Their success shows whether this message is the cause.
-        Cause::Environment {
-            after: pause.max(FIRST_PAUSE) * 2,
-        }
+        Some(pause.max(FIRST_PAUSE) * 2)
     }
 
     /// Opens the breaker of the database. Returns the pause.
@@ -141,26 +125,6 @@ impl Breakers {
         let (pause, is_new) = self.all.trip();
         self.note_paused(error, pause, is_new);
         pause
-    }
-
-    fn note_paused_destination(
-        &self,
-        destination: &Destination,
-        message_id: Option<&str>,
-        error: &Error,
-        pause: Duration,
-        is_new: bool,
-    ) {
-        let error = causes(error);
-        warn_if_new!(
-            is_new,
-            error,
-            %destination,
-            message_id,
-            ?pause,
-            "the environment of a destination failed: the destination is paused"
-        );
-        self.status.paused_destination(destination, Some(error));
     }
 
     fn note_paused(&self, error: &Error, pause: Duration, is_new: bool) {
@@ -190,9 +154,9 @@ impl Breakers {
     }
 
     /// Forgets a message that is finished.
-    pub(super) fn forget(&self, identity: impl FnOnce() -> u64) {
+    pub(super) fn forget(&self, message: &Message) {
         if self.has_suspects.load(Ordering::Relaxed) {
-            self.suspects.invalidate(&identity());
+            self.suspects.invalidate(&identity(message));
         }
     }
 

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::{
     routes::{RouteAction, Routes},
-    runtime::{self, Parts, Runtime},
+    runtime::{self, Runtime},
     settings::{Batches, Settings},
     status::{ConsumerStatus, Status},
 };
@@ -49,12 +49,12 @@ use crate::{
 /// messages, fetches nothing, and probes the database with a back-off.
 #[must_use = "nothing is fetched before `run`"]
 pub struct Consumer<S> {
-    pool: Pool,
-    source: S,
-    idem: Idem,
-    routes: Routes,
-    settings: Settings,
-    status: Status,
+    pub(super) pool: Pool,
+    pub(super) source: S,
+    pub(super) idem: Idem,
+    pub(super) routes: Routes,
+    pub(super) settings: Settings,
+    pub(super) status: Status,
 }
 
 /// The default number of bytes that a consumer holds.
@@ -108,7 +108,7 @@ impl<S: Source> Consumer<S> {
         Fut: Future<Output = Handled> + Send + 'static,
     {
         self.routes
-            .add_fallback(destination, RouteAction::Handle(erase(handler)));
+            .add(None, destination, RouteAction::Handle(erase(handler)));
         self
     }
 
@@ -120,14 +120,15 @@ impl<S: Source> Consumer<S> {
     /// one statement stores many messages. The policy of the destination determines the id. A
     /// message without an id is stored under a random id if the policy accepts such messages.
     pub fn store(mut self, destination: &str) -> Self {
-        self.routes.add_fallback(destination, RouteAction::Store);
+        self.routes.add(None, destination, RouteAction::Store);
         self
     }
 
     /// Adds a [`route`](Self::route) that [stores](Self::store) its messages in the inbox of
     /// `destination`.
     pub fn store_route(mut self, selector: Selector, destination: &str) -> Self {
-        self.routes.add(selector, destination, RouteAction::Store);
+        self.routes
+            .add(Some(selector), destination, RouteAction::Store);
         self
     }
 
@@ -143,7 +144,7 @@ impl<S: Source> Consumer<S> {
         Fut: Future<Output = Handled> + Send + 'static,
     {
         self.routes
-            .add_fallback(destination, RouteAction::Leased(erase(handler)));
+            .add(None, destination, RouteAction::Leased(erase(handler)));
         self
     }
 
@@ -156,7 +157,7 @@ impl<S: Source> Consumer<S> {
         Fut: Future<Output = Handled> + Send + 'static,
     {
         self.routes
-            .add_fallback(destination, RouteAction::checked(handler));
+            .add(None, destination, RouteAction::checked(handler));
         self
     }
 
@@ -173,8 +174,11 @@ impl<S: Source> Consumer<S> {
         F: Fn(Tx, Message) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Handled> + Send + 'static,
     {
-        self.routes
-            .add(selector, destination, RouteAction::Handle(erase(handler)));
+        self.routes.add(
+            Some(selector),
+            destination,
+            RouteAction::Handle(erase(handler)),
+        );
         self
     }
 
@@ -184,8 +188,11 @@ impl<S: Source> Consumer<S> {
         F: Fn(LeaseContext, Message) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Handled> + Send + 'static,
     {
-        self.routes
-            .add(selector, destination, RouteAction::Leased(erase(handler)));
+        self.routes.add(
+            Some(selector),
+            destination,
+            RouteAction::Leased(erase(handler)),
+        );
         self
     }
 
@@ -203,7 +210,7 @@ impl<S: Source> Consumer<S> {
         Fut: Future<Output = Handled> + Send + 'static,
     {
         self.routes
-            .add(selector, destination, RouteAction::checked(handler));
+            .add(Some(selector), destination, RouteAction::checked(handler));
         self
     }
 
@@ -300,14 +307,7 @@ impl<S: Source> Consumer<S> {
     /// Dropping the future rolls back open transactions and settles nothing.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Summary, Error> {
         self.settings.check()?;
-        let runtime = Runtime::new(Parts {
-            pool: self.pool,
-            source: self.source,
-            idem: self.idem,
-            routes: self.routes,
-            settings: self.settings,
-            status: self.status,
-        })?;
+        let runtime = Runtime::new(self)?;
         describe_metrics();
         runtime::run(Arc::new(runtime), shutdown).await
     }

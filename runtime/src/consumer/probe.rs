@@ -9,14 +9,12 @@ use uuid::Uuid;
 
 use crate::{
     Error,
-    connection::{Checkout, at_most},
+    connection::{CHECKOUT_TIMEOUT, Checkout, at_most},
 };
 
-/// The longest time that a probe waits for a connection. The pool may try several hosts.
-const CHECKOUT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest time that a probe waits for the server when it has a connection.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The limit that replaces both limits above while the consumer works. It is short, because the
+/// The limit that replaces this limit and that of the checkout while the consumer works. It is short, because the
 /// consumer fetches nothing during a probe.
 const TIMEOUT_WHILE_WORKING: Duration = Duration::from_secs(1);
 /// The lock timeout, in milliseconds, of the claim. The claim may have to wait for another

@@ -12,16 +12,13 @@ use crate::{
     process::check_counted,
 };
 
-/// The routes in their order, and the fallback for messages that match no route.
+/// The routes in their order, with the fallback for messages that match no route.
 #[derive(Default)]
-pub(super) struct Routes {
-    routes: Vec<Entry>,
-    /// At most one fallback. [`check`](Self::check) returns an error if there are more.
-    fallbacks: Vec<Entry>,
-}
+pub(super) struct Routes(Vec<Entry>);
 
 /// A route as the user gave it. The destination is checked when the consumer starts to run.
 struct Entry {
+    /// `None` for the fallback.
     selector: Option<Selector>,
     destination: Result<Destination, Error>,
     action: RouteAction,
@@ -50,16 +47,6 @@ impl RouteAction {
 }
 
 impl Entry {
-    fn new(selector: Option<Selector>, destination: &str, action: RouteAction) -> Self {
-        Self {
-            selector,
-            destination: Destination::new(destination).map_err(Into::into),
-            action,
-        }
-    }
-}
-
-impl Entry {
     /// Returns the name of the destination for an error message.
     fn name(&self) -> String {
         match &self.destination {
@@ -70,21 +57,27 @@ impl Entry {
 }
 
 impl Routes {
-    pub(super) fn add(&mut self, selector: Selector, destination: &str, action: RouteAction) {
-        self.routes
-            .push(Entry::new(Some(selector), destination, action));
-    }
-
-    pub(super) fn add_fallback(&mut self, destination: &str, action: RouteAction) {
-        self.fallbacks.push(Entry::new(None, destination, action));
+    /// Adds a route, or the fallback if there is no selector.
+    pub(super) fn add(
+        &mut self,
+        selector: Option<Selector>,
+        destination: &str,
+        action: RouteAction,
+    ) {
+        self.0.push(Entry {
+            selector,
+            destination: Destination::new(destination).map_err(Into::into),
+            action,
+        });
     }
 
     /// Checks the routes and returns the table for look-ups. Returns [`Error::Invalid`] if there is
     /// no handler, two handlers take the same messages, a destination is invalid, or a policy does
     /// not fit its handler.
-    pub(super) fn check(self, idem: &Idem, pool: &Pool) -> Result<Table, Error> {
+    pub(super) fn check(mut self, idem: &Idem, pool: &Pool) -> Result<Table, Error> {
         self.check_selectors()?;
-        let routes = self.routes.into_iter().chain(self.fallbacks);
+        self.0.sort_by_key(|entry| entry.selector.is_none());
+        let routes = self.0.into_iter();
         let table: Vec<Route> = routes
             .enumerate()
             .map(|(number, entry)| {
@@ -125,31 +118,24 @@ impl Routes {
 
     /// Returns an error if two routes take the same messages: the second would never run.
     fn check_selectors(&self) -> Result<(), Error> {
-        if let [one, other, ..] = &self.fallbacks[..] {
-            return Err(Error::Invalid(format!(
-                "two handlers take the messages that match no route: {} and {} \
-                 (add all but one of them with `route` and a selector)",
-                one.name(),
-                other.name()
-            )));
-        }
-        for (number, route) in self.routes.iter().enumerate() {
-            let Some(selector) = &route.selector else {
+        for (number, route) in self.0.iter().enumerate() {
+            let is_same = |earlier: &&Entry| match (&earlier.selector, &route.selector) {
+                (Some(one), Some(other)) => one.is_same_as(other),
+                (one, other) => one.is_none() && other.is_none(),
+            };
+            let Some(earlier) = self.0[..number].iter().find(is_same) else {
                 continue;
             };
-            let is_same = |earlier: &&Entry| {
-                earlier
-                    .selector
-                    .as_ref()
-                    .is_some_and(|other| other.is_same_as(selector))
-            };
-            if let Some(earlier) = self.routes[..number].iter().find(is_same) {
-                return Err(Error::Invalid(format!(
-                    "two routes take the messages of {selector:?}: {} and {}",
-                    earlier.name(),
-                    route.name()
-                )));
-            }
+            let (one, other) = (earlier.name(), route.name());
+            return Err(Error::Invalid(match &route.selector {
+                Some(selector) => {
+                    format!("two routes take the messages of {selector:?}: {one} and {other}")
+                }
+                None => format!(
+                    "two handlers take the messages that match no route: {one} and {other} \
+                     (add all but one of them with `route` and a selector)"
+                ),
+            }));
         }
         Ok(())
     }

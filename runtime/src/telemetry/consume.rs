@@ -25,13 +25,10 @@ pub(crate) fn source_failed() {
 }
 
 pub(crate) fn database_is_away(is_away: bool) {
-    gauge!(metric::CONSUMER_DATABASE_AWAY).set(if is_away { 1.0 } else { 0.0 });
+    gauge!(metric::CONSUMER_DATABASE_AWAY).set(u8::from(is_away));
 }
 
 pub(crate) fn destination_is_paused(destination: &Destination, is_paused: bool) {
-    gauge!(metric::CONSUMER_PAUSED, "destination" => destination.to_string()).set(if is_paused {
-        1.0
-    } else {
-        0.0
-    });
+    gauge!(metric::CONSUMER_PAUSED, "destination" => destination.to_string())
+        .set(u8::from(is_paused));
 }

@@ -5,10 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::sleep;
 
-use super::{
-    state::Runtime,
-    time::{STOP_STEP_LIMIT, later},
-};
+use super::{STOP_STEP_LIMIT, later, state::Runtime};
 use crate::{
     Source,
     consumer::{

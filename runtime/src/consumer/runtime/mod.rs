@@ -6,17 +6,29 @@ mod process;
 mod settle;
 mod state;
 mod stop;
-mod time;
 mod unprocessed;
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
 
 use crate::{
     Error, Source,
     consumer::{ended::SourceEnded, summary::Summary, workers::Workers},
 };
 
-pub(super) use state::{Parts, Runtime};
+pub(super) use state::Runtime;
+
+/// The longest time for each step of a shutdown after the grace period: see `drain`.
+const STOP_STEP_LIMIT: Duration = Duration::from_secs(5);
+/// The limit for every wait. A longer wait counts as this time.
+const LONGEST_WAIT: Duration = Duration::from_secs(10 * 366 * 86_400);
+
+/// Returns the instant after this time, at most [`LONGEST_WAIT`] from now. [`Duration::MAX`] means
+/// "never", but a clock cannot add it.
+fn later(after: Duration) -> Instant {
+    Instant::now() + after.min(LONGEST_WAIT)
+}
 
 /// Runs the workers until `shutdown` completes, the source ends or a worker panics, and then drains
 /// them. Returns an error if the source ended or a worker panicked.

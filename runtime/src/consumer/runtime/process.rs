@@ -9,14 +9,8 @@ use super::state::Runtime;
 use crate::{
     Error, Message, Processed, Settlement, Source,
     consumer::{
-        attempt::attempt_route,
-        breakers::{Attempted, Cause},
-        failures::identity,
-        queue::QueuedMessage,
-        rejections::KeptAs,
-        routes::Route,
-        summary::DeliveryOutcome,
-        verdict::Verdict,
+        attempt::attempt_route, queue::QueuedMessage, rejections::KeptAs, routes::Route,
+        summary::DeliveryOutcome, verdict::Verdict,
     },
     error::causes,
     lease::NotedLease,
@@ -134,14 +128,9 @@ impl<S: Source> Runtime<S> {
             }
             Verdict::Failed { error, after } => self.failed(queued, &error, after).await,
             Verdict::Environment(error) => {
-                let attempted = Attempted {
-                    identity: identity(&queued.message),
-                    message_id: queued.message.message_id(),
-                    route: route.number,
-                };
-                match self.breakers.judge(attempted, &error) {
-                    Cause::Message => self.failed(queued, &error, Duration::ZERO).await,
-                    Cause::Environment { after } => {
+                match self.breakers.judge(&queued.message, route.number, &error) {
+                    None => self.failed(queued, &error, Duration::ZERO).await,
+                    Some(after) => {
                         // Wake the worker that fetches, because it must stop fetching at once.
                         self.changed.notify_one();
                         self.release_or_keep(

@@ -4,7 +4,7 @@ use std::{future::Future, sync::atomic::Ordering, time::Duration};
 
 use tokio::time::timeout;
 
-use super::{state::Runtime, time::later};
+use super::{later, state::Runtime};
 use crate::{
     Message, Settlement, Source,
     consumer::{

@@ -7,29 +7,12 @@ use tokio::sync::{Mutex, Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Error, Idem, Source,
+    Consumer, Error, Idem, Source,
     consumer::{
-        breakers::Breakers,
-        failures::Failures,
-        intake::Intake,
-        queue::Queue,
-        requeued::Requeued,
-        routes::{Routes, Table},
-        settings::Settings,
-        status::Status,
-        summary::Counters,
+        breakers::Breakers, failures::Failures, intake::Intake, queue::Queue, requeued::Requeued,
+        routes::Table, settings::Settings, summary::Counters,
     },
 };
-
-/// What a consumer is built from.
-pub(in crate::consumer) struct Parts<S> {
-    pub(in crate::consumer) pool: Pool,
-    pub(in crate::consumer) source: S,
-    pub(in crate::consumer) idem: Idem,
-    pub(in crate::consumer) routes: Routes,
-    pub(in crate::consumer) settings: Settings,
-    pub(in crate::consumer) status: Status,
-}
 
 /// The state that all workers share.
 pub(in crate::consumer) struct Runtime<S> {
@@ -57,31 +40,37 @@ pub(in crate::consumer) struct Runtime<S> {
 }
 
 impl<S: Source> Runtime<S> {
-    pub(in crate::consumer) fn new(parts: Parts<S>) -> Result<Self, Error> {
-        let settings = parts.settings;
+    pub(in crate::consumer) fn new(consumer: Consumer<S>) -> Result<Self, Error> {
+        let Consumer {
+            pool,
+            source,
+            idem,
+            settings,
+            ..
+        } = consumer;
         let capacity = settings
             .concurrency
             .saturating_mul(settings.batches.max)
             // The capacity is at least two. While one message is retried in place, the success of
             // another message shows that the environment is available.
             .clamp(2, Semaphore::MAX_PERMITS);
-        let routes = parts.routes.check(&parts.idem, &parts.pool)?;
-        let breakers = Breakers::new(&routes, parts.status);
-        let inbox = parts.source.inbox().cloned();
+        let routes = consumer.routes.check(&idem, &pool)?;
+        let breakers = Breakers::new(&routes, consumer.status);
+        let inbox = source.inbox().cloned();
         let destinations = routes
             .handled()
             .into_iter()
             .filter(|handled| inbox.as_ref() != Some(handled));
-        let requeued = Requeued::new(&parts.pool, destinations, routes.unrouted()?);
+        let requeued = Requeued::new(&pool, destinations, routes.unrouted()?);
         Ok(Self {
-            pool: parts.pool,
+            pool,
             routes,
-            idem: parts.idem,
+            idem,
             settings,
             is_ordered: settings
                 .is_ordered
-                .unwrap_or_else(|| parts.source.keeps_order_of_keys()),
-            intake: Mutex::new(Intake::new(parts.source, requeued)),
+                .unwrap_or_else(|| source.keeps_order_of_keys()),
+            intake: Mutex::new(Intake::new(source, requeued)),
             room: Arc::new(Semaphore::new(capacity)),
             capacity,
             queue: Queue::new(settings.max_bytes),

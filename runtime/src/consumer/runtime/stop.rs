@@ -7,8 +7,7 @@ use idem_client::{Destination, ErrorKind};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::{
-    settle::in_time, state::Runtime, time::STOP_STEP_LIMIT,
-    unprocessed::letter_failed_by_environment,
+    STOP_STEP_LIMIT, settle::in_time, state::Runtime, unprocessed::letter_failed_by_environment,
 };
 use crate::{
     Delivery, Error, Message, Receipt, Settlement, Source,

@@ -9,7 +9,6 @@ use super::{settle::in_time, state::Runtime};
 use crate::{
     Error, Message, Settlement, Source,
     consumer::{
-        failures::identity,
         queue::QueuedMessage,
         rejections::{KeptAs, keep},
         summary::DeliveryOutcome,
@@ -199,7 +198,7 @@ impl<S: Source> Runtime<S> {
     /// Forgets the failures of a message that is finished.
     pub(super) fn forget(&self, queued: &QueuedMessage) {
         self.failures.forget(&queued.message);
-        self.breakers.forget(|| identity(&queued.message));
+        self.breakers.forget(&queued.message);
     }
 }
 
