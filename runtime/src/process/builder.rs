@@ -1,21 +1,20 @@
 //! The builder of [`Idem`].
 
-use std::{fmt, future::Future, sync::Arc};
+use std::{future::Future, sync::Arc};
 
 use futures_util::FutureExt;
 use idem_client::RecordedEffect;
 
-use super::settings::{OnDuplicateCallback, Settings};
+use super::settings::Settings;
 use crate::{Error, HandlerError, Idem, Message, Policies, filter::Filter};
 
 /// Builds an [`Idem`]: `Idem::builder().policies(...).build()?`.
-#[derive(Default)]
+#[derive(Debug, Default)]
 #[must_use = "nothing is made before `build`"]
 pub struct IdemBuilder {
     policies: Policies,
-    filters: Vec<Arc<dyn Filter>>,
-    on_duplicate: Option<OnDuplicateCallback>,
-    prepared_statements: bool,
+    /// The settings without the policies, which [`build`](Self::build) checks.
+    settings: Settings,
 }
 
 impl Idem {
@@ -37,7 +36,7 @@ impl IdemBuilder {
     /// This filter gets each message after the filters that were added earlier, and the effects
     /// before these filters.
     pub fn filter(mut self, filter: impl Filter) -> Self {
-        self.filters.push(Arc::new(filter));
+        self.settings.filters.push(Arc::new(filter));
         self
     }
 
@@ -54,7 +53,7 @@ impl IdemBuilder {
         F: Fn(Message, Vec<RecordedEffect>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), HandlerError>> + Send + 'static,
     {
-        self.on_duplicate = Some(Arc::new(move |message, effects| {
+        self.settings.on_duplicate = Some(Arc::new(move |message, effects| {
             callback(message, effects).boxed()
         }));
         self
@@ -68,7 +67,7 @@ impl IdemBuilder {
     /// do not work with a proxy that assigns another connection to each transaction and does not
     /// keep prepared statements.
     pub fn prepared_statements(mut self, prepared_statements: bool) -> Self {
-        self.prepared_statements = prepared_statements;
+        self.settings.prepared_statements = prepared_statements;
         self
     }
 
@@ -78,20 +77,7 @@ impl IdemBuilder {
     pub fn build(self) -> Result<Idem, Error> {
         Ok(Idem::with(Settings {
             policies: self.policies.build()?,
-            filters: self.filters,
-            on_duplicate: self.on_duplicate,
-            prepared_statements: self.prepared_statements,
+            ..self.settings
         }))
-    }
-}
-
-impl fmt::Debug for IdemBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdemBuilder")
-            .field("policies", &self.policies)
-            .field("filters", &self.filters.len())
-            .field("on_duplicate", &self.on_duplicate.is_some())
-            .field("prepared_statements", &self.prepared_statements)
-            .finish()
     }
 }

@@ -4,7 +4,6 @@
 
 mod batch;
 mod builder;
-mod checked;
 pub(crate) mod claim;
 mod counting;
 mod duplicate;

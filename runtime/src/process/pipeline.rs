@@ -19,9 +19,8 @@
 //!      no attempt is left (I4).
 //!    - leased: [`work_leased`] runs the handler without a transaction, and completes the message
 //!      with the token of its lease. A lost lease completes nothing (I1).
-//!    - checked: [`check_and_work`] runs the handler without a transaction, unless the message is
-//!      claimed. [`recorded`] claims it. The effects take effect once (I1, I2), the work of the
-//!      handler perhaps twice.
+//!    - checked: the handler runs without a transaction, unless the message is claimed. [`recorded`]
+//!      claims it. The effects take effect once (I1, I2), the work of the handler perhaps twice.
 //!    - batch: [`batch_transaction`] processes several messages. If it fails, nothing took effect
 //!      or the result is unknown (I2), and each message is processed alone: the claims show the
 //!      result, and only the message that causes the failure fails.
@@ -50,10 +49,9 @@ use tracing::Instrument;
 
 use super::{
     batch::{Batch, Placed, batch_transaction, skip_error},
-    checked::{Checked, check_and_work},
     claim::ClaimOutcome,
     counting,
-    duplicate::{after_duplicate, not_claimed},
+    duplicate::{after_duplicate, duplicate, is_claimed, not_claimed},
     filters::{filter_effects, filter_message},
     identify::identify,
     leased::work_leased,
@@ -69,6 +67,7 @@ use crate::{
     Error, Message, Processed,
     lease::{Keeper, LeaseContext},
     panics::{Panicked, unwinding},
+    policy::check_checked,
     telemetry::{self, Processing},
 };
 
@@ -125,10 +124,17 @@ impl Pipeline<'_> {
         };
         let task = Task::of(self.settings, self.pool, &ready);
         let work = async {
-            match check_and_work(&task, handler).await? {
-                Checked::Worked(effects) => recorded(&task, effects).await,
-                Checked::Duplicate(processed) => Ok(processed),
+            if let Some(id) = task.id {
+                check_checked(task.policy).map_err(Error::Policy)?;
+                if is_claimed(&task, id).await? {
+                    return duplicate(&task, id).await;
+                }
             }
+            let handled = async {
+                let effects = handler((), task.message.clone()).await?;
+                filter_effects(self.settings, task.message, effects).await
+            };
+            recorded(&task, handled.await.map_err(Error::Handler)?).await
         };
         let result = work.instrument(task.span.clone()).await;
         self.conclude(ready, result).await
