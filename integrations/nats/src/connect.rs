@@ -47,11 +47,11 @@ impl NatsConfig {
 
     fn options(&self, options: ConnectOptions) -> Result<(ConnectOptions, Servers), Error> {
         let mut servers = Servers::parse(&self.url)?;
-        let files = Files::new(
-            self.ca.as_deref(),
-            self.client_certificate.as_deref(),
-            self.client_key.as_deref(),
-        );
+        let files = Files {
+            ca: self.ca.as_deref(),
+            certificate: self.client_certificate.as_deref(),
+            key: self.client_key.as_deref(),
+        };
         if files.is_any() && !servers.has_tls {
             return Err(Error::Invalid(
                 "the NATS settings name certificate files, but no URL is tls://".into(),

@@ -81,11 +81,11 @@ impl RabbitMqConfig {
             Some(_) => {}
             None => return Err(Error::Invalid("the URL of RabbitMQ has no host".into())),
         }
-        let files = Files::new(
-            self.ca.as_deref(),
-            self.client_certificate.as_deref(),
-            self.client_key.as_deref(),
-        );
+        let files = Files {
+            ca: self.ca.as_deref(),
+            certificate: self.client_certificate.as_deref(),
+            key: self.client_key.as_deref(),
+        };
         match uri.scheme {
             AMQPScheme::AMQPS => Ok((uri, Some(files.verify_full()?.into()))),
             AMQPScheme::AMQP if files.is_any() => Err(Error::Invalid(

@@ -225,11 +225,11 @@ impl PoolConfig {
     }
 
     fn tls(&self) -> Result<MakeRustlsConnect, Error> {
-        let files = Files::new(
-            self.ca.as_deref(),
-            self.certificate.as_deref(),
-            self.key.as_deref(),
-        );
+        let files = Files {
+            ca: self.ca.as_deref(),
+            certificate: self.certificate.as_deref(),
+            key: self.key.as_deref(),
+        };
         let mut config = match self.mode {
             Mode::VerifyCa => files.verify_ca()?,
             Mode::VerifyFull | Mode::Disable => files.verify_full()?,
@@ -262,21 +262,35 @@ impl PoolConfig {
             return Err(invalid("host and port have different numbers of elements"));
         }
         let host = |number: usize| {
-            let at = |list: &[&str]| list.get(number).copied().unwrap_or_default().to_owned();
+            let name = names.get(number).copied().unwrap_or_default();
+            let address = addresses.get(number).copied().unwrap_or_default();
             let port = ports.get(number).or(ports.first()).copied();
-            self.config(&Target::new(at(&names), at(&addresses), port)?)
+            self.config(name, address, port.unwrap_or_default())
         };
         (0..count).map(host).collect()
     }
 
-    fn config(&self, host: &Target) -> Result<Config, Error> {
+    /// Returns the configuration of one host. `name` is the name to verify, or the directory of a
+    /// socket. Each text may be empty, but not both `name` and `address`.
+    fn config(&self, name: &str, address: &str, port: &str) -> Result<Config, Error> {
+        let name = if name.is_empty() { address } else { name };
+        if name.is_empty() {
+            return Err(invalid("a host has neither a name nor an address"));
+        }
+        // With both, the connection would use TCP because of `hostaddr`, and no TLS because of the
+        // socket.
+        if name.starts_with('/') && !address.is_empty() {
+            return Err(invalid(
+                "a host is the directory of a socket and has hostaddr too",
+            ));
+        }
         let mut options = self.options.clone();
-        options.set("host", &host.name);
-        options.set("port", &host.port);
-        if host.address.is_empty() {
+        options.set("host", name);
+        options.set("port", if port.is_empty() { "5432" } else { port });
+        if address.is_empty() {
             options.remove("hostaddr");
         } else {
-            options.set("hostaddr", &host.address);
+            options.set("hostaddr", address);
         }
         let mut config: Config = options
             .passed_on()
@@ -307,49 +321,6 @@ impl PoolConfig {
             config.keepalives_idle(SILENCE);
         }
         Ok(config)
-    }
-}
-
-/// One server of the connection string.
-struct Target {
-    /// The name to verify, or the directory of a socket.
-    name: String,
-    /// The address to connect to; empty if the name must be looked up.
-    address: String,
-    port: String,
-}
-
-impl Target {
-    fn new(name: String, address: String, port: Option<&str>) -> Result<Self, Error> {
-        let port = port
-            .filter(|port| !port.is_empty())
-            .unwrap_or("5432")
-            .to_owned();
-        let name = if name.is_empty() {
-            address.clone()
-        } else {
-            name
-        };
-        let target = Self {
-            name,
-            address,
-            port,
-        };
-        if target.name.is_empty() {
-            return Err(invalid("a host has neither a name nor an address"));
-        }
-        // With both, the connection would use TCP because of `hostaddr`, and no TLS because of the
-        // socket.
-        if target.is_socket() && !target.address.is_empty() {
-            return Err(invalid(
-                "a host is the directory of a socket and has hostaddr too",
-            ));
-        }
-        Ok(target)
-    }
-
-    fn is_socket(&self) -> bool {
-        self.name.starts_with('/')
     }
 }
 

@@ -32,31 +32,6 @@ const PASSED_ON: [&str; 18] = [
 /// The options that are read here and not passed on.
 const OWN: [&str; 4] = ["sslmode", "sslrootcert", "sslcert", "sslkey"];
 
-/// Options of libpq that are not supported. They are errors, because a connection without such an
-/// option could be less secure.
-const NOT_SUPPORTED: [&str; 20] = [
-    "client_encoding",
-    "fallback_application_name",
-    "gssdelegation",
-    "gssencmode",
-    "gsslib",
-    "keepalives_count",
-    "krbsrvname",
-    "passfile",
-    "replication",
-    "require_auth",
-    "requirepeer",
-    "requiressl",
-    "service",
-    "ssl_max_protocol_version",
-    "ssl_min_protocol_version",
-    "sslcertmode",
-    "sslcompression",
-    "sslcrl",
-    "sslpassword",
-    "sslsni",
-];
-
 /// Options by name. A later value replaces an earlier one.
 #[derive(Clone, Default)]
 pub(super) struct Options(Vec<(&'static str, String)>);
@@ -102,17 +77,17 @@ impl Options {
             .collect()
     }
 
-    /// Adds an option. `place` is the position of the option. The error for an unknown name
+    /// Adds an option. `place` is the position of the option. An option of libpq that is not
+    /// supported is an error, because a connection without it could be less secure. The error
     /// contains the position and not the name.
     fn add(&mut self, name: &str, value: String, place: usize) -> Result<(), Error> {
-        if let Some(known) = PASSED_ON.iter().chain(&OWN).find(|known| **known == name) {
-            self.set(known, value);
-            return Ok(());
-        }
-        Err(match NOT_SUPPORTED.iter().find(|known| **known == name) {
-            Some(known) => invalid(&format!("the option {known} is not supported")),
-            None => invalid(&format!("option {place} has an unknown name")),
-        })
+        let Some(known) = PASSED_ON.iter().chain(&OWN).find(|known| **known == name) else {
+            return Err(invalid(&format!(
+                "the name of option {place} is unknown or not supported"
+            )));
+        };
+        self.set(known, value);
+        Ok(())
     }
 
     fn parse_url(rest: &str) -> Result<Self, Error> {
@@ -282,17 +257,5 @@ mod tests {
             let error = error.unwrap_or_else(|| panic!("{text} is accepted"));
             assert!(!error.contains("cret"), "{error}");
         }
-    }
-
-    #[test]
-    fn unsupported_option_is_an_error() {
-        let error = Options::parse("host=db sslcrl=/crl.pem")
-            .err()
-            .unwrap()
-            .to_string();
-        assert!(
-            error.ends_with("the option sslcrl is not supported"),
-            "{error}"
-        );
     }
 }

@@ -16,7 +16,6 @@ use verify_ca::SignedByRoots;
 /// The PEM files of a connection: the certificates that it trusts, and the certificate and key that
 /// identify the client.
 #[derive(Clone, Copy, Default)]
-#[non_exhaustive]
 pub struct Files<'f> {
     /// The certificates to trust. If this is `None`, the certificates of the system are trusted.
     pub ca: Option<&'f Path>,
@@ -26,20 +25,7 @@ pub struct Files<'f> {
     pub key: Option<&'f Path>,
 }
 
-impl<'f> Files<'f> {
-    /// Returns the files of a connection.
-    ///
-    /// - `ca`: the certificates to trust. `None` means the certificates of the system.
-    /// - `certificate`: the client's own certificate, with intermediates.
-    /// - `key`: the private key of `certificate`.
-    pub fn new(ca: Option<&'f Path>, certificate: Option<&'f Path>, key: Option<&'f Path>) -> Self {
-        Self {
-            ca,
-            certificate,
-            key,
-        }
-    }
-
+impl Files<'_> {
     /// Returns whether a file is set, which contradicts a connection without TLS.
     pub fn is_any(&self) -> bool {
         self.ca.or(self.certificate).or(self.key).is_some()
