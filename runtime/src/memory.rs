@@ -22,44 +22,22 @@ impl Identity {
     }
 }
 
-/// Identities that were handled: a bounded number, each for a limited time.
-#[derive(Clone)]
-pub(crate) struct Known(Cache<Identity, ()>);
-
-impl Known {
-    pub(crate) fn new(capacity: u64, ttl: Duration) -> Self {
-        let cache = Cache::builder()
-            .max_capacity(capacity)
-            .time_to_live(ttl)
-            // The default policy of moka adds an entry to a full cache only if it was looked up
-            // before. Most messages are delivered once, so they would not be added.
-            .eviction_policy(EvictionPolicy::lru());
-        Self(cache.build())
-    }
-
-    pub(crate) fn contains(&self, identity: &Identity) -> bool {
-        // `get` marks the entry as recently used. `contains_key` does not.
-        self.0.get(identity).is_some()
-    }
-
-    pub(crate) fn insert(&self, identity: Identity) {
-        self.0.insert(identity, ());
-    }
-}
-
-impl fmt::Debug for Known {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Known").field(&self.0.entry_count()).finish()
-    }
-}
-
 /// The store of [`Store::Memory`](crate::policy::Store::Memory): the messages that were handled,
 /// and the messages that are being handled.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Memory {
-    known: Known,
+    /// The messages that were handled: a bounded number, each for a limited time.
+    known: Cache<Identity, ()>,
     /// The messages that are being handled. They are not in the cache, which can evict any entry.
     seats: Arc<Mutex<HashMap<Identity, Seat>>>,
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Memory")
+            .field(&self.known.entry_count())
+            .finish()
+    }
 }
 
 /// The queue of the tasks for one message.
@@ -81,16 +59,27 @@ pub(crate) enum Entered {
 
 impl Memory {
     pub(crate) fn new(capacity: u64, ttl: Duration) -> Self {
+        let known = Cache::builder()
+            .max_capacity(capacity)
+            .time_to_live(ttl)
+            // The default policy of moka adds an entry to a full cache only if it was looked up
+            // before. Most messages are delivered once, so they would not be added.
+            .eviction_policy(EvictionPolicy::lru());
         Self {
-            known: Known::new(capacity, ttl),
+            known: known.build(),
             seats: Arc::default(),
         }
+    }
+
+    fn is_known(&self, identity: &Identity) -> bool {
+        // `get` marks the entry as recently used. `contains_key` does not.
+        self.known.get(identity).is_some()
     }
 
     /// Requests the turn to handle a message. With `wait`, waits until all earlier tasks for the
     /// message have succeeded, failed or been dropped.
     pub(crate) async fn enter(&self, identity: Identity, wait: bool) -> Entered {
-        if self.known.contains(&identity) {
+        if self.is_known(&identity) {
             return Entered::Duplicate;
         }
         let place = Place::new(self, identity);
@@ -104,7 +93,7 @@ impl Memory {
             }
         };
         // The task that had the turn before may have handled the message.
-        if self.known.contains(&place.identity) {
+        if self.is_known(&place.identity) {
             return Entered::Duplicate;
         }
         Entered::New(Turn {
@@ -125,7 +114,10 @@ pub(crate) struct Turn {
 impl Turn {
     /// Records that the message took effect. Its later deliveries are duplicates.
     pub(crate) fn handled(self) {
-        self.place.memory.known.insert(self.place.identity.clone());
+        let Place {
+            memory, identity, ..
+        } = &self.place;
+        memory.known.insert(identity.clone(), ());
     }
 }
 
@@ -198,35 +190,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn second_delivery_waits_and_is_a_duplicate() {
-        let memory = memory();
-        let first = turn(memory.enter(identity("a"), true));
-        let mut second = std::pin::pin!(memory.enter(identity("a"), true));
-        assert!(poll!(second.as_mut()).is_pending());
-        assert!(matches!(
-            memory.enter(identity("a"), false).await,
-            Entered::InProgress
-        ));
-        drop(turn(memory.enter(identity("b"), true)));
-        first.handled();
-        assert!(matches!(second.await, Entered::Duplicate));
-        assert!(matches!(
-            memory.enter(identity("a"), false).await,
-            Entered::Duplicate
-        ));
-    }
-
-    #[tokio::test]
-    async fn waiting_delivery_gets_turn_after_a_failure() {
-        let memory = memory();
-        let first = turn(memory.enter(identity("a"), true));
-        let mut second = std::pin::pin!(memory.enter(identity("a"), true));
-        assert!(poll!(second.as_mut()).is_pending());
-        drop(first);
-        assert!(matches!(second.await, Entered::New(_)));
-    }
-
-    #[tokio::test]
     async fn dropped_delivery_leaves_no_seat() {
         let memory = memory();
         let first = turn(memory.enter(identity("a"), true));
@@ -245,18 +208,6 @@ mod tests {
             Entered::Duplicate
         ));
         assert!(lock(&memory.seats).is_empty());
-    }
-
-    #[test]
-    fn newest_are_remembered_and_number_is_bounded() {
-        let known = Known::new(10, Duration::from_secs(60));
-        for n in 0..1_000 {
-            known.insert(identity(&n.to_string()));
-        }
-        known.0.run_pending_tasks();
-        assert!(known.0.entry_count() <= 10);
-        assert!(known.contains(&identity("999")));
-        assert!(!known.contains(&identity("0")));
     }
 
     #[test]

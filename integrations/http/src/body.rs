@@ -65,14 +65,3 @@ where
         Err(error) => Err(Unread::Broken(error)),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn body_error_implements_error() {
-        fn assert_error<E: std::error::Error + Send + Sync + 'static>() {}
-        assert_error::<BodyError>();
-    }
-}

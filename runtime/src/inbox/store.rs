@@ -53,13 +53,10 @@ fn id_of(idem: &Idem, message: &Message) -> Result<MessageId, Error> {
 }
 
 fn processed_of(is_new: bool) -> Processed {
-    if is_new {
-        Processed::New {
+    match is_new {
+        true => Processed::New {
             effects: Vec::new(),
-        }
-    } else {
-        Processed::Duplicate {
-            effects: Vec::new(),
-        }
+        },
+        false => Processed::duplicate(),
     }
 }

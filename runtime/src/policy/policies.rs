@@ -97,7 +97,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::{IdStrategy, Isolation, MissingId, OnDuplicate, Store, Style};
+    use crate::policy::{IdStrategy, OnDuplicate, Store, Style};
 
     const MINUTE: Duration = Duration::from_secs(60);
     const DAY: Duration = Duration::from_secs(86_400);
@@ -111,15 +111,6 @@ mod tests {
             Err(Error::Invalid(why)) => why,
             other => panic!("{other:?}"),
         }
-    }
-
-    #[test]
-    fn member_without_a_rule_has_its_default() {
-        let table = Policies::default().build().unwrap();
-        assert_eq!(
-            format!("{:?}", of(&table, "any")),
-            format!("{:?}", Policy::default())
-        );
     }
 
     #[test]
@@ -165,51 +156,6 @@ mod tests {
         );
         // The dot belongs to the prefix, so the prefix rule does not apply to `orders`.
         assert_eq!(of(&table, "orders").lease, Policy::default().lease);
-    }
-
-    #[test]
-    fn rule_can_set_every_member() {
-        let composite = IdStrategy::Composite(vec![
-            IdStrategy::CorrelationId,
-            IdStrategy::Header("x-step".into()),
-            IdStrategy::Payload("/order/id".into()),
-        ]);
-        let table = Policies::default()
-            .default_rule(|policy| {
-                policy.memory_capacity = 1000;
-                policy.memory_ttl = DAY;
-                policy.fingerprint = true;
-                policy.expire = true;
-                policy.isolation = Isolation::RepeatableRead;
-                policy.retry.max_attempts = 3;
-            })
-            .prefix("orders.", move |policy| policy.id = composite.clone())
-            .destination("orders.reserve", |policy| {
-                policy.id = IdStrategy::Coordinates;
-                policy.missing_id = MissingId::Unprotected;
-                policy.store = Store::Memory;
-                policy.fingerprint = false;
-                policy.expire = false;
-                policy.isolation = Isolation::Serializable;
-            })
-            .build()
-            .unwrap();
-        let default = of(&table, "any");
-        assert_eq!((default.memory_capacity, default.memory_ttl), (1000, DAY));
-        assert_eq!(default.isolation, Isolation::RepeatableRead);
-        assert!(default.fingerprint && default.expire);
-        let orders = of(&table, "orders.ship");
-        assert_eq!(
-            orders.id.to_string(),
-            "the correlation id and the header x-step and /order/id of the payload"
-        );
-        assert_eq!(orders.retry.max_attempts, 3);
-        let reserve = of(&table, "orders.reserve");
-        assert!(matches!(reserve.id, IdStrategy::Coordinates));
-        assert_eq!(reserve.missing_id, MissingId::Unprotected);
-        assert_eq!(reserve.isolation, Isolation::Serializable);
-        assert!(table.of("orders.reserve").memory.is_some());
-        assert!(table.of("orders.ship").memory.is_none());
     }
 
     #[test]

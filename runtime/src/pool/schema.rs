@@ -40,20 +40,3 @@ fn escape(value: &str) -> String {
     }
     escaped
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn name_is_one_identifier_of_one_option() {
-        assert_eq!(
-            search_path("api").unwrap(),
-            r#"-c search_path="api",\ "$user",\ public"#
-        );
-        assert_eq!(
-            search_path("a\" -c x\\").unwrap(),
-            r#"-c search_path="a""\ -c\ x\\",\ "$user",\ public"#
-        );
-    }
-}

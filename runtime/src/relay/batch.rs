@@ -322,7 +322,7 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
     /// Handles a failure that is caused by the effect itself: the effect is retried or parked.
     fn failed(&mut self, sequence: usize, message: &OutgoingMessage, error: &PublishError) {
         if let PublishError::Permanent(_) = error {
-            return self.park(sequence, message, error.causes());
+            return self.park(sequence, message, causes(error));
         }
         let Settings {
             back_off,
@@ -330,7 +330,7 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
             ..
         } = &self.context.steps.settings;
         let attempt = self.context.memory.failed(message);
-        let (id, topic, reason) = (message.message_id, &message.topic, error.causes());
+        let (id, topic, reason) = (message.message_id, &message.topic, causes(error));
         if attempt >= *max_attempts {
             self.park(
                 sequence,

@@ -55,11 +55,6 @@ pub enum PublishError {
 }
 
 impl PublishError {
-    /// Returns this error and its causes in one line.
-    pub(crate) fn causes(&self) -> String {
-        causes(self)
-    }
-
     /// Returns the cause of this error, without its kind.
     pub(crate) fn reason(&self) -> String {
         match self {
