@@ -15,27 +15,15 @@ use super::{
 /// not be published.
 const UNSETTLED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
+/// The receipt of a delivery for which [`hand_out`](Shared::hand_out) returned true.
 pub(super) struct KafkaReceipt {
-    shared: Arc<Shared>,
-    dead_letters: Arc<DeadLetters>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) dead_letters: Arc<DeadLetters>,
     /// The delivery. `None` after the settlement.
-    fetched: Option<Fetched>,
+    pub(super) fetched: Option<Fetched>,
 }
 
 impl KafkaReceipt {
-    /// Returns the receipt of a delivery for which [`hand_out`](Shared::hand_out) returned true.
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        dead_letters: Arc<DeadLetters>,
-        fetched: Fetched,
-    ) -> Self {
-        Self {
-            shared,
-            dead_letters,
-            fetched: Some(fetched),
-        }
-    }
-
     fn acknowledge(&mut self) {
         if let Some(fetched) = self.fetched.take() {
             self.shared.settle(&fetched.ticket);

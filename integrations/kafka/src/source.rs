@@ -108,11 +108,11 @@ impl Source for KafkaSource {
             // The partition may have been revoked since the message was fetched.
             if self.shared.hand_out(&fetched.ticket) {
                 let message = fetched.message.clone();
-                let receipt = KafkaReceipt::new(
-                    Arc::clone(&self.shared),
-                    Arc::clone(&self.dead_letters),
-                    fetched,
-                );
+                let receipt = KafkaReceipt {
+                    shared: Arc::clone(&self.shared),
+                    dead_letters: Arc::clone(&self.dead_letters),
+                    fetched: Some(fetched),
+                };
                 return Ok(Some(Delivery::new(message, receipt)));
             }
         }

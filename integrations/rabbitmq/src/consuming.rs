@@ -78,15 +78,15 @@ impl Consuming {
             withheld: Arc::clone(withheld),
         };
         let is_withheld = is_near_limit || subscription.hold_s > 0 && !self.returns_are_free;
-        let receipt = RabbitMqReceipt::new(
-            delivery.acker,
-            is_withheld.then_some(hold),
+        let receipt = RabbitMqReceipt {
+            acker: Some(delivery.acker),
+            hold: is_withheld.then_some(hold),
             counts_releases,
-            self.returns_are_free,
+            returns_are_free: self.returns_are_free,
             is_near_limit,
-            subscription.dead_letter_exchange,
-            Arc::clone(&self.session),
-        );
+            has_dead_letter_exchange: subscription.dead_letter_exchange,
+            session: Arc::clone(&self.session),
+        };
         (message, receipt)
     }
 

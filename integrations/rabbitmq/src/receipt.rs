@@ -34,19 +34,19 @@ const NO_DEAD_LETTER_EXCHANGE: &str = "the subscription names no dead-letter exc
 
 pub(super) struct RabbitMqReceipt {
     /// Settles the delivery. `None` after the settlement.
-    acker: Option<Acker>,
+    pub(super) acker: Option<Acker>,
     /// The data to withhold the message. `None` if the message is returned instead. It is always
     /// set for a message near its limit.
-    hold: Option<Hold>,
-    counts_releases: bool,
+    pub(super) hold: Option<Hold>,
+    pub(super) counts_releases: bool,
     /// Whether the queue does not count the return of a message. When a connection ends, every
     /// quorum queue counts the unsettled messages of this connection.
-    returns_are_free: bool,
+    pub(super) returns_are_free: bool,
     /// Whether the queue may delete the message when it counts another delivery.
-    is_near_limit: bool,
-    has_dead_letter_exchange: bool,
+    pub(super) is_near_limit: bool,
+    pub(super) has_dead_letter_exchange: bool,
     /// Keeps the channel open until the delivery is settled.
-    session: Arc<Session>,
+    pub(super) session: Arc<Session>,
 }
 
 /// The data to redeliver a message without its broker.
@@ -58,30 +58,6 @@ pub(super) struct Hold {
 }
 
 impl RabbitMqReceipt {
-    pub(super) fn new(
-        acker: Acker,
-        hold: Option<Hold>,
-        counts_releases: bool,
-        returns_are_free: bool,
-        is_near_limit: bool,
-        has_dead_letter_exchange: bool,
-        session: Arc<Session>,
-    ) -> Self {
-        Self {
-            acker: Some(acker),
-            hold,
-            counts_releases,
-            returns_are_free,
-            is_near_limit,
-            has_dead_letter_exchange,
-            session,
-        }
-    }
-
-    pub(super) fn is_near_limit(&self) -> bool {
-        self.is_near_limit
-    }
-
     /// Returns whether the delivery can be settled: it is not settled, and its channel is open.
     fn is_usable(&self) -> bool {
         self.acker.as_ref().is_some_and(Acker::usable)

@@ -115,7 +115,7 @@ impl RabbitMqSource {
         let withheld = self.withheld.close();
         let (keep, give_back): (Vec<_>, Vec<_>) = withheld
             .into_iter()
-            .partition(|(_, receipt)| receipt.is_near_limit());
+            .partition(|(_, receipt)| receipt.is_near_limit);
         let (starting, consuming) = (mem::take(&mut self.starting), self.consuming.take());
         let (subscription, withheld) = (self.subscription.clone(), Arc::clone(&self.withheld));
         async move {
@@ -134,7 +134,7 @@ impl RabbitMqSource {
             };
             let (keep, ahead): (Vec<_>, Vec<_>) = ahead
                 .into_iter()
-                .partition(|(_, receipt)| receipt.is_near_limit());
+                .partition(|(_, receipt)| receipt.is_near_limit);
             let near_limit = keep
                 .into_iter()
                 .map(|(message, receipt)| Delivery::new(message, receipt));

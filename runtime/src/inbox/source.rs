@@ -82,14 +82,10 @@ impl DurableSource {
         every: Duration,
         is_unrouted: bool,
     ) -> Self {
-        Self::over(InboxClient {
-            pool,
-            destination,
-            batch: 2,
-            max_bytes: MAX_BYTES,
-            lease: Duration::from_secs(30),
-            look_every: Some(every),
-            is_unrouted,
+        Self::new(pool, destination).with(|inbox| {
+            inbox.batch = 2;
+            inbox.look_every = Some(every);
+            inbox.is_unrouted = is_unrouted;
         })
     }
 

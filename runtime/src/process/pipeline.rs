@@ -194,7 +194,14 @@ impl Pipeline<'_> {
             }
         };
         let mut ready = match identify(self.settings, &message) {
-            Ok(identity) => Ready::new(message, identity, processing),
+            Ok((destination, entry, id)) => Ready {
+                message,
+                destination,
+                entry,
+                id,
+                turn: None,
+                processing,
+            },
             Err(error) => return Prepared::Done(processing.end(Err(error))),
         };
         let Some(processed) = recall(&mut ready).await else {

@@ -2,7 +2,10 @@
 //! that: for destinations with [`Store::Memory`](crate::policy::Store::Memory).
 
 use super::task::Ready;
-use crate::{Processed, memory::Entered};
+use crate::{
+    Processed,
+    memory::{Entered, Identity},
+};
 
 /// Looks the message up in the memory of this process, which decides whether the message is new.
 /// Returns the outcome of a message that must not be processed now.
@@ -10,7 +13,8 @@ use crate::{Processed, memory::Entered};
 /// A new message gets a turn, and nothing is claimed in the database.
 pub(super) async fn recall(ready: &mut Ready) -> Option<Processed> {
     let memory = ready.entry.memory.as_ref()?;
-    match memory.enter(ready.identity()?, ready.policy().wait).await {
+    let identity = Identity::new(&ready.destination, ready.id.as_ref()?);
+    match memory.enter(identity, ready.policy().wait).await {
         Entered::Duplicate => Some(Processed::duplicate()),
         Entered::InProgress => Some(Processed::InProgress),
         Entered::New(turn) => {

@@ -9,7 +9,7 @@ use tracing::Span;
 use super::settings::Settings;
 use crate::{
     Error, Message, Processed,
-    memory::{Identity, Turn},
+    memory::Turn,
     policy::{Entry, Policy, Style},
     telemetry::Processing,
 };
@@ -44,26 +44,8 @@ pub(crate) enum Prepared {
 }
 
 impl Ready {
-    pub(crate) fn new(message: Message, identified: Identified, processing: Processing) -> Self {
-        let (destination, entry, id) = identified;
-        Self {
-            message,
-            destination,
-            entry,
-            id,
-            turn: None,
-            processing,
-        }
-    }
-
     pub(crate) fn policy(&self) -> &Policy {
         &self.entry.policy
-    }
-
-    /// Returns the identity of the message; `None` if nothing is claimed in the database.
-    pub(crate) fn identity(&self) -> Option<Identity> {
-        let id = self.id.as_ref()?;
-        Some(Identity::new(&self.destination, id))
     }
 }
 

@@ -152,49 +152,6 @@ impl<'a> Waiting<'a> {
 mod tests {
     use super::*;
 
-    /// After each pause one sequence tries, and all sequences continue when the broker accepts an
-    /// effect of the topic.
-    #[test]
-    fn one_sequence_retries_until_the_topic_is_available() {
-        let mut waiting = Waiting::default();
-        assert!(
-            waiting.admits("t", 0) && waiting.admits("t", 1),
-            "the topic is not known to be unavailable"
-        );
-        assert!(waiting.refused("t", 0).is_some());
-        assert_eq!(waiting.refused("t", 1), None, "the pause lasts");
-        assert!(!waiting.admits("t", 2) && waiting.admits("other", 3));
-        assert_eq!(waiting.pause_ends("t"), Some(0));
-        assert!(
-            waiting.admits("t", 0) && !waiting.admits("t", 4),
-            "one sequence tries"
-        );
-        assert!(waiting.refused("t", 0).is_some(), "the next pause begins");
-        assert_eq!(waiting.pause_ends("t"), Some(1));
-        assert!(waiting.admits("t", 1));
-        assert_eq!(waiting.undecided("t"), Some(2), "another sequence tries");
-        assert!(waiting.admits("t", 2));
-        assert_eq!(waiting.takes("t"), [4, 0]);
-        assert!(waiting.admits("t", 5));
-    }
-
-    /// If the broker does not confirm the effect that probes an unavailable topic, only the
-    /// sequence of this effect retries.
-    #[test]
-    fn unconfirmed_attempt_leaves_other_sequences_waiting() {
-        let mut waiting = Waiting::default();
-        for sequence in 0..3 {
-            let _ = waiting.refused("t", sequence);
-        }
-        assert_eq!(waiting.pause_ends("t"), Some(0));
-        for _ in 0..3 {
-            assert!(waiting.admits("t", 0), "the sequence may try");
-            waiting.not_confirmed("t");
-        }
-        assert!(waiting.admits("t", 0), "the sequence may try");
-        assert_eq!(waiting.takes("t"), [1, 2]);
-    }
-
     /// At most eight topics are tried at a time. The other topics are tried after them in order.
     #[test]
     fn number_of_topics_tried_at_once_is_limited() {
