@@ -11,8 +11,8 @@ use super::{
     driver::{Fetched, Shared},
 };
 
-/// The delay before a message is redelivered after its receipt was dropped, or its dead letter could
-/// not be published.
+/// The delay before a message is redelivered after its receipt was dropped, or after its dead
+/// letter could not be published.
 const UNSETTLED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The receipt of a delivery for which [`hand_out`](Shared::hand_out) returned true.

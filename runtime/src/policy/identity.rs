@@ -24,10 +24,11 @@ pub enum IdStrategy {
     /// A member of a JSON payload, by its JSON pointer (RFC 6901), such as `/order/id`: a business
     /// id.
     ///
-    /// A string is used unchanged, and an integer of at most 64 bits by its digits, so `"7"` and `7`
-    /// are the same id. `null` is no id. A number with a point or an exponent has several spellings
-    /// of one value, so it is rejected with [`Error::Invalid`], and so are `-0`, longer integers,
-    /// booleans, arrays and objects. A payload that is not JSON fails with [`Error::Decode`].
+    /// A string is used unchanged, and an integer of at most 64 bits by its digits, so `"7"` and
+    /// `7` are the same id. `null` is no id. A number with a point or an exponent has several
+    /// spellings of one value, so it is rejected with [`Error::Invalid`], and so are `-0`, longer
+    /// integers, booleans, arrays and objects. A payload that is not JSON fails with
+    /// [`Error::Decode`].
     Payload(String),
     /// Topic, partition and offset: the position of the message at its broker.
     ///

@@ -19,8 +19,9 @@
 //!      no attempt is left (I4).
 //!    - leased: [`work_leased`] runs the handler without a transaction, and completes the message
 //!      with the token of its lease. A lost lease completes nothing (I1).
-//!    - checked: the handler runs without a transaction, unless the message is claimed. [`recorded`]
-//!      claims it. The effects take effect once (I1, I2), the work of the handler perhaps twice.
+//!    - checked: the handler runs without a transaction, unless the message is claimed.
+//!      [`recorded`] claims it. The effects take effect once (I1, I2), the work of the handler
+//!      perhaps twice.
 //!    - batch: [`batch_transaction`] processes several messages. If it fails, nothing took effect
 //!      or the result is unknown (I2), and each message is processed alone: the claims show the
 //!      result, and only the message that causes the failure fails.

@@ -127,7 +127,8 @@ impl<P: Publisher> Partition<P> {
                 // lease.
                 if let Some(Err(error)) = self.task.within_grace(self.steps.give_back(token)).await
                 {
-                    debug!(partition = self.task.reporter.partition, %error, "cannot release a batch");
+                    let partition = self.task.reporter.partition;
+                    debug!(partition, %error, "cannot release a batch");
                 }
                 Ok(())
             }

@@ -179,8 +179,8 @@ impl Serving<'_> {
 
 impl PartitionTask {
     /// Runs a statement that looks for work. Every commit after its start causes a notification,
-    /// whether or not the statement finds its effects. So [`wait_for_commit`](Self::wait_for_commit)
-    /// misses no commit.
+    /// whether or not the statement finds its effects. So
+    /// [`wait_for_commit`](Self::wait_for_commit) misses no commit.
     pub(super) async fn look<T>(&mut self, step: impl Future<Output = T>) -> Option<T> {
         self.commits.mark_unchanged();
         self.within_grace(step).await
