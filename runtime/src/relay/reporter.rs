@@ -58,24 +58,38 @@ impl Reporter {
         self.outages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the result of a statement. A lost conflict with a concurrent transaction and the
-    /// error of a stale token also show that the database is available.
+    /// Records the result of a statement that needs no lease.
     pub(super) fn step<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
         match &done {
-            Err(error) if is_lost_conflict(error) => {
-                let (relay, partition, error) = (&*self.relay, self.partition, causes(error));
-                debug!(
-                    relay,
-                    partition, error, "a statement of the relay lost a conflict, and is retried"
-                );
-                self.database_serves();
-            }
-            Err(error) if !is_final(error) && error.kind() != ErrorKind::NotClaimed => {
-                self.database_fails(error);
-            }
+            Err(error) if is_lost_conflict(error) => self.conflict_lost(error),
+            Err(error) if !is_final(error) => self.database_fails(error),
             _ => self.database_serves(),
         }
         done
+    }
+
+    /// Records the result of a statement under a lease. The error of a stale token also shows that
+    /// the database is available. Without a lease the same SQLSTATE (55000) means that transaction
+    /// ids went backwards.
+    pub(super) fn leased_step<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
+        match &done {
+            Err(error) if error.kind() == ErrorKind::NotClaimed => self.database_serves(),
+            _ => return self.step(done),
+        }
+        done
+    }
+
+    /// Records a lost conflict with a concurrent transaction. The conflict shows that the database
+    /// is available. The statement is retried.
+    fn conflict_lost(&self, error: &Error) {
+        let (relay, partition, reason) = (&*self.relay, self.partition, causes(error));
+        debug!(
+            relay,
+            partition,
+            error = reason,
+            "a statement of the relay lost a conflict"
+        );
+        self.database_serves();
     }
 
     fn database_fails(&self, error: &Error) {

@@ -113,6 +113,6 @@ impl RelayStatements {
         Fut: Future<Output = Result<T, idem_client::Error>>,
     {
         let done = on_connection(&self.pool, self.settings.lease, statement).await;
-        self.reporter.step(done)
+        self.reporter.leased_step(done)
     }
 }
