@@ -4,12 +4,10 @@
 // A panic would end the consumer of a user. Tests may panic.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
-pub mod admin;
 mod begin;
 mod claim;
 mod commit;
 pub mod deadletters;
-pub mod dependencies;
 mod destination;
 mod effect;
 mod error;

@@ -7,7 +7,7 @@
 
 use tokio_postgres::{error::SqlState, types::Type};
 
-use crate::{Error, Executor, Row, admin::RoleKind};
+use crate::{Error, Executor, Row};
 
 pub use crate::error::NotReady;
 
@@ -79,7 +79,7 @@ const LOOK: &str = "
 ///
 /// Fails with [`Error::NotReady`], which names what is missing and how to correct it.
 pub async fn consumer_preflight(executor: &impl Executor) -> Result<(), Error> {
-    preflight(executor, RoleKind::Consumer, OF_CONSUMERS).await
+    preflight(executor, "consumer", OF_CONSUMERS).await
 }
 
 /// Checks that a relay can work on this connection.
@@ -88,14 +88,10 @@ pub async fn consumer_preflight(executor: &impl Executor) -> Result<(), Error> {
 ///
 /// Fails with [`Error::NotReady`], which names what is missing and how to correct it.
 pub async fn relay_preflight(executor: &impl Executor) -> Result<(), Error> {
-    preflight(executor, RoleKind::Relay, OF_RELAYS).await
+    preflight(executor, "relay", OF_RELAYS).await
 }
 
-async fn preflight(
-    executor: &impl Executor,
-    kind: RoleKind,
-    functions: &[&str],
-) -> Result<(), Error> {
+async fn preflight(executor: &impl Executor, kind: &str, functions: &[&str]) -> Result<(), Error> {
     let row = executor
         .fetch_one(LOOK, &[(&functions, Type::TEXT_ARRAY)])
         .await?;
@@ -158,7 +154,7 @@ impl TryFrom<&Row> for Found {
 
 impl Found {
     /// Returns the first problem to correct.
-    fn lacks(&self, kind: RoleKind) -> Option<NotReady> {
+    fn lacks(&self, kind: &str) -> Option<NotReady> {
         let lacks = |state, message, hint| {
             Some(NotReady {
                 state,
@@ -166,7 +162,7 @@ impl Found {
                 hint,
             })
         };
-        let (role, kind) = (&self.role, kind.as_str());
+        let role = &self.role;
         let grant =
             |schema: &str| format!("SELECT {schema}idem_grant({}, '{kind}');", self.role_sql);
         if let Some(Extension { version, .. }) = &self.extension
@@ -263,9 +259,9 @@ mod tests {
 
     #[test]
     fn newer_sql_is_accepted_and_older_is_not() {
-        assert_eq!(extension(OLDEST_SQL).lacks(RoleKind::Relay), None);
-        assert_eq!(extension("10.0.0").lacks(RoleKind::Relay), None);
-        let older = extension("0.1.9").lacks(RoleKind::Relay).unwrap();
+        assert_eq!(extension(OLDEST_SQL).lacks("relay"), None);
+        assert_eq!(extension("10.0.0").lacks("relay"), None);
+        let older = extension("0.1.9").lacks("relay").unwrap();
         assert_eq!(
             (older.state.code(), older.kind()),
             ("58000", ErrorKind::NotInstalled)
@@ -274,7 +270,7 @@ mod tests {
 
     #[test]
     fn functions_without_the_extension_are_accepted() {
-        assert_eq!(Found::default().lacks(RoleKind::Consumer), None);
+        assert_eq!(Found::default().lacks("consumer"), None);
     }
 
     #[test]
@@ -283,7 +279,7 @@ mod tests {
         found.unseen = vec!["idem_claim".to_owned()];
         assert!(
             found
-                .lacks(RoleKind::Consumer)
+                .lacks("consumer")
                 .unwrap()
                 .to_string()
                 .contains("search_path")
@@ -292,7 +288,7 @@ mod tests {
             extension.may_use_schema = false;
         }
         assert_eq!(
-            found.lacks(RoleKind::Consumer).unwrap().kind(),
+            found.lacks("consumer").unwrap().kind(),
             ErrorKind::NotGranted
         );
     }

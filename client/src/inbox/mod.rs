@@ -1,12 +1,11 @@
 //! The durable inbox: messages are stored first and handled later.
 //!
 //! [`receive`] stores a message. After the commit its sender can delete the message. [`next`]
-//! leases the messages that are due. A failed message is retried by the [`RetryPolicy`] of its
-//! destination and finally becomes a [dead letter](crate::deadletters).
+//! leases the messages that are due. A failed message is retried by the retry policy of its
+//! destination (`idem_configure_retries`) and finally becomes a [dead letter](crate::deadletters).
 
 mod inbox_message;
 mod received;
-mod retry_policy;
 
 use std::time::Duration;
 
@@ -18,7 +17,6 @@ use crate::{Destination, Error, Executor, MessageId, executor::value, span};
 
 pub use inbox_message::InboxMessage;
 pub use received::Received;
-pub use retry_policy::{RetryPolicy, configure_retries};
 
 /// Stores a message in the inbox of a destination. Returns false if the message was received or
 /// handled before.

@@ -150,76 +150,6 @@ pub async fn park(
     Ok(())
 }
 
-/// Returns a parked effect to its relay, which publishes it next. Returns false if no effect with
-/// this id is parked.
-pub async fn unpark(
-    executor: &impl Executor,
-    relay: &str,
-    message_id: Uuid,
-) -> Result<bool, Error> {
-    value(
-        executor,
-        "SELECT idem_relay_unpark($1, $2)",
-        &[(&relay, Type::TEXT), (&message_id, Type::UUID)],
-    )
-    .await
-}
-
-/// Returns parked effects to their relay: the oldest effects with an error that matches the LIKE
-/// pattern `error_like` (`%` matches any text), at most `max_effects` (1 to 10,000). Returns the
-/// number of effects.
-pub async fn unpark_all(
-    executor: &impl Executor,
-    relay: &str,
-    error_like: &str,
-    max_effects: i32,
-) -> Result<i32, Error> {
-    value(
-        executor,
-        "SELECT idem_relay_unpark_all($1, $2, $3)",
-        &[
-            (&relay, Type::TEXT),
-            (&error_like, Type::TEXT),
-            (&max_effects, Type::INT4),
-        ],
-    )
-    .await
-}
-
-/// Deletes a parked effect, so that its relay never publishes it. Returns false if no effect with
-/// this id is parked.
-pub async fn discard(
-    executor: &impl Executor,
-    relay: &str,
-    message_id: Uuid,
-) -> Result<bool, Error> {
-    value(
-        executor,
-        "SELECT idem_relay_discard($1, $2)",
-        &[(&relay, Type::TEXT), (&message_id, Type::UUID)],
-    )
-    .await
-}
-
-/// Deletes parked effects, selected as by [`unpark_all`]. Returns the number of effects.
-pub async fn discard_all(
-    executor: &impl Executor,
-    relay: &str,
-    error_like: &str,
-    max_effects: i32,
-) -> Result<i32, Error> {
-    value(
-        executor,
-        "SELECT idem_relay_discard_all($1, $2, $3)",
-        &[
-            (&relay, Type::TEXT),
-            (&error_like, Type::TEXT),
-            (&max_effects, Type::INT4),
-        ],
-    )
-    .await
-}
-
 /// Waits until new effects are committed: effects that were not committed at the last wait of this
 /// session. Waits at most `timeout` (up to 60 s).
 ///
@@ -230,43 +160,6 @@ pub async fn wait(executor: &impl Executor, timeout: Duration) -> Result<bool, E
     let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
     let sql = "SELECT idem_relay_wait($1)";
     value(executor, sql, &[(&timeout_ms, Type::INT4)]).await
-}
-
-/// Creates a relay with 1 to 256 partitions. It reads the effects that are recorded from now on.
-/// With `from_oldest` it also reads the effects that are still in the outbox.
-pub async fn create_relay(
-    executor: &impl Executor,
-    name: &str,
-    partitions: i32,
-    from_oldest: bool,
-) -> Result<(), Error> {
-    executor
-        .fetch_one(
-            "SELECT idem_create_relay($1, $2, $3)",
-            &[
-                (&name, Type::TEXT),
-                (&partitions, Type::INT4),
-                (&from_oldest, Type::BOOL),
-            ],
-        )
-        .await?;
-    Ok(())
-}
-
-/// Drops a relay with its delayed and its parked effects. The outbox no longer keeps effects for
-/// this relay.
-pub async fn drop_relay(executor: &impl Executor, name: &str) -> Result<(), Error> {
-    executor
-        .fetch_one("SELECT idem_drop_relay($1)", &[(&name, Type::TEXT)])
-        .await?;
-    Ok(())
-}
-
-/// Repairs the relays after a restore into a younger cluster: copies the effects that a relay has
-/// not acknowledged to its delayed effects, which it publishes first. Returns the number of copied
-/// effects. Producers and relays must not run.
-pub async fn repair_relays(executor: &impl Executor) -> Result<i64, Error> {
-    value(executor, "SELECT idem_repair_relays()", &[]).await
 }
 
 /// Hands over the next effects of a relay in one transaction. The effects with a topic in `topics`

@@ -113,11 +113,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Destination::new("shop.place-order")?,
         Destination::new("shop.pay")?,
     );
-    for destination in [&orders, &payments] {
-        // The time for which a key is remembered.
-        idem_client::admin::configure(&**client, destination, Duration::from_secs(24 * 3600))
-            .await?;
-    }
+    // The time for which a key is remembered.
+    client
+        .batch_execute(
+            "SELECT idem_configure('shop.place-order', '24 hours'),
+                    idem_configure('shop.pay', '24 hours')",
+        )
+        .await?;
     drop(client);
 
     let in_transaction = IdempotencyLayer::transaction(pool.clone(), orders, Scope::by(account));

@@ -2,9 +2,8 @@
 //!
 //! [`receive`](idem_client::inbox::receive) stores a message; its sender can delete the message
 //! after that. A [`Consumer`](crate::Consumer) of a [`DurableSource`] handles the message once, in
-//! the order of its key. A failed message is retried by the
-//! [`RetryPolicy`](idem_client::inbox::RetryPolicy) of its destination and finally becomes a [dead
-//! letter](idem_client::deadletters).
+//! the order of its key. A failed message is retried by the retry policy of its destination
+//! (`idem_configure_retries`) and finally becomes a [dead letter](idem_client::deadletters).
 
 mod client;
 mod message;

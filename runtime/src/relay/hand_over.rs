@@ -20,9 +20,8 @@ use crate::{Error, backoff::Backoff, connection::Checkout};
 ///
 /// An effect is received and acknowledged in one transaction, and the inbox identifies it by its
 /// message id. So each effect is received exactly once, even if several processes hand over
-/// effects. Create a separate relay for the hand-over
-/// ([`create_relay`](idem_client::relay::create_relay)): the hand-over skips effects of other
-/// topics, and other relays publish them.
+/// effects. Create a separate relay for the hand-over (`idem_create_relay`): the hand-over skips
+/// effects of other topics, and other relays publish them.
 ///
 /// ```no_run
 /// # async fn run(pool: deadpool_postgres::Pool) -> Result<(), idem_runtime::Error> {

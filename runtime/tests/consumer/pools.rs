@@ -9,7 +9,7 @@ use std::{
 };
 
 use deadpool_postgres::{Manager, Pool};
-use idem_client::{Effect, relay::create_relay};
+use idem_client::Effect;
 use idem_runtime::{
     Consumer, Error, Idem, Message, OutgoingMessage, Policies, Processed, PublishError, Publisher,
     Relay, Tx, policy::Policy,
@@ -94,7 +94,10 @@ async fn handlers_lease_renewal_and_relay_share_a_pool_of_two() {
     let pool = pool_of(&fixture, 2);
     {
         let observer = fixture.pool.get().await.unwrap();
-        create_relay(&**observer, "local", 4, true).await.unwrap();
+        observer
+            .batch_execute("SELECT idem_create_relay('local', 4, true)")
+            .await
+            .unwrap();
     }
     let runs = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&runs);

@@ -10,7 +10,6 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use idem_client::deadletters::requeue_all;
 use idem_runtime::{Handled, Message, Tx, consumer::Batches};
 use idem_testkit::until;
 
@@ -138,8 +137,7 @@ async fn i4_message_with_ended_transaction_becomes_dead_letter() {
             assert_eq!(done, ["first", "last"], "{what}");
             ender.kept.lock().unwrap().clear();
             ender.is_repaired.store(round == 2, Ordering::SeqCst);
-            let requeued = requeue_all(&fixture.client, &fixture.to, "%", 100).await;
-            assert_eq!(requeued.unwrap(), 1, "{what}");
+            assert_eq!(fixture.requeue_all().await, 1, "{what}");
         }
         fixture.until_done(3).await;
         fixture.until_empty().await;

@@ -10,14 +10,10 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use idem_client::{
-    deadletters::{discard, discard_all, requeue, requeue_all},
-    inbox::{InboxMessage, receive},
-};
 use idem_runtime::{Handled, HandlerError, Message, Tx};
 use idem_testkit::until;
 
-use crate::fixtures::{Fixture, Running, brief, id_of, note};
+use crate::fixtures::{Fixture, Running, note};
 
 type Attempts = Arc<Mutex<Vec<(Option<u32>, Option<String>)>>>;
 
@@ -125,17 +121,7 @@ async fn requeued_dead_letter_is_handled_once() {
     assert!(fixture.done().await.is_empty());
 
     poison.is_repaired.store(1, Ordering::SeqCst);
-    assert!(
-        requeue(&fixture.client, &id_of("m"), &fixture.to)
-            .await
-            .unwrap()
-    );
-    assert!(
-        !requeue(&fixture.client, &id_of("m"), &fixture.to)
-            .await
-            .unwrap(),
-        "the message is no longer a dead letter"
-    );
+    assert_eq!(fixture.requeue_all().await, 1);
     fixture.until_done(1).await;
     fixture.until_empty().await;
     let summary = consumer.stop().await;
@@ -153,7 +139,7 @@ async fn requeued_dead_letter_is_handled_once() {
 async fn terminal_or_final_error_makes_a_dead_letter_at_once() {
     let fixture = Fixture::new().await;
     fixture
-        .retries(&brief().final_error("%declined for good%"))
+        .retries("max_attempts => 3, base => '20 ms', final_errors => '{%declined for good%}'")
         .await;
     fixture.receive("final", "").await;
     fixture.receive("known", "").await;
@@ -173,69 +159,6 @@ async fn terminal_or_final_error_makes_a_dead_letter_at_once() {
     assert!(dead.iter().all(|(_, attempt, _)| *attempt == 1), "{dead:?}");
     assert!(dead[0].2.contains("no such account"), "{dead:?}");
     assert_eq!(poison.attempts.load(Ordering::SeqCst), 2);
-}
-
-#[tokio::test]
-async fn requeue_all_and_discard_all_select_by_error() {
-    let fixture = Fixture::new().await;
-    for id in ["final-1", "final-2", "other-1", "other-2", "other-3"] {
-        fixture.receive(id, "").await;
-    }
-    let poison = Poison::default();
-    let consumer = Running::start(
-        fixture
-            .consumer(&fixture.db.pool(4))
-            .handle(fixture.to.as_str(), poison.handler()),
-    );
-    until("all are dead letters", async || {
-        fixture.dead().await.len() == 5
-    })
-    .await;
-    consumer.stop().await;
-
-    assert_eq!(
-        discard_all(&fixture.client, &fixture.to, "%no such account%", 10)
-            .await
-            .unwrap(),
-        2
-    );
-    assert!(
-        discard(&fixture.client, &id_of("other-1"), &fixture.to)
-            .await
-            .unwrap()
-    );
-    assert!(
-        !discard(&fixture.client, &id_of("other-1"), &fixture.to)
-            .await
-            .unwrap()
-    );
-    assert_eq!(
-        requeue_all(&fixture.client, &fixture.to, "nothing like it", 10)
-            .await
-            .unwrap(),
-        0
-    );
-    assert_eq!(
-        requeue_all(&fixture.client, &fixture.to, "%never%", 1)
-            .await
-            .unwrap(),
-        1
-    );
-    assert_eq!(
-        requeue_all(&fixture.client, &fixture.to, "%", 10)
-            .await
-            .unwrap(),
-        1
-    );
-    assert_eq!((fixture.left().await, fixture.dead().await.len()), (2, 0));
-    // `receive` returns false for a discarded message, as for a handled message.
-    let letter = InboxMessage::json(&1).unwrap();
-    let id = id_of("final-1");
-    assert!(
-        !receive(&fixture.client, &id, &fixture.to, &letter)
-            .await
-            .unwrap()
-    );
 }
 
 #[tokio::test]

@@ -1,19 +1,18 @@
 //! Fixtures: a database with an inbox, and running consumers.
 
-use std::{future::Future, pin::Pin, time::Duration};
+use std::{future::Future, pin::Pin};
 
 use deadpool_postgres::Pool;
 use idem_client::{
     Destination, MessageId,
-    deadletters::{DeadLetter, list},
-    inbox::{InboxMessage, RetryPolicy, configure_retries, receive},
+    inbox::{InboxMessage, receive},
 };
 use idem_runtime::{
     Consumer, Error, Handled, Message, Tx, consumer::Summary, inbox::DurableSource,
 };
 use idem_testkit::{DEADLINE, Database, until};
 use tokio::{sync::oneshot, task::JoinHandle};
-use tokio_postgres::{Client, types::Type};
+use tokio_postgres::{Client, Row, types::Type};
 
 pub struct Fixture {
     pub db: Database,
@@ -23,8 +22,8 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// Creates the database, the table that handlers write to, and a retry policy with a short
-    /// back-off.
+    /// Creates the database, the table that handlers write to, and a retry policy with three
+    /// attempts and a short back-off.
     pub async fn new() -> Self {
         let db = Database::create();
         let client = db.client().await;
@@ -35,14 +34,16 @@ impl Fixture {
             client,
             to: Destination::new("tests.inbox").unwrap(),
         };
-        fixture.retries(&brief()).await;
+        fixture
+            .retries("max_attempts => 3, base => '20 ms', cap => '20 ms'")
+            .await;
         fixture
     }
 
-    pub async fn retries(&self, policy: &RetryPolicy) {
-        configure_retries(&self.client, &self.to, policy)
-            .await
-            .unwrap();
+    /// Sets the retry policy: `policy` contains the arguments of `idem_configure_retries`.
+    pub async fn retries(&self, policy: &str) {
+        let sql = format!("SELECT idem_configure_retries('{}', {policy})", self.to);
+        self.client.batch_execute(&sql).await.unwrap();
     }
 
     /// Stores a message with this id. If `key` is empty, the message has no key.
@@ -111,19 +112,19 @@ impl Fixture {
 
     /// Returns the ids, attempts and last errors of the dead letters.
     pub async fn dead(&self) -> Vec<(String, i32, String)> {
-        let letters = list(&self.client, &self.to, "%", i64::MAX).await.unwrap();
-        let last = |letter: &DeadLetter| letter.failures.last().unwrap().error.clone();
-        let of = |letter: &DeadLetter| (letter.id.to_string(), letter.attempt, last(letter));
+        let sql = "SELECT id, attempt, last_error FROM idem.dead_letters
+                    WHERE destination = $1 ORDER BY seq";
+        let letters = self.client.query(sql, &[&self.to.as_str()]).await.unwrap();
+        let of = |letter: &Row| (letter.get(0), letter.get(1), letter.get(2));
         letters.iter().map(of).collect()
     }
-}
 
-/// Returns a policy with three attempts and a short back-off.
-pub fn brief() -> RetryPolicy {
-    let brief = Duration::from_millis(20);
-    RetryPolicy::default()
-        .max_attempts(3)
-        .back_off(brief, brief)
+    /// Requeues all dead letters, and returns their number.
+    pub async fn requeue_all(&self) -> i32 {
+        let sql = "SELECT idem_requeue_all($1)";
+        let requeued = self.client.query_one(sql, &[&self.to.as_str()]).await;
+        requeued.unwrap().get(0)
+    }
 }
 
 pub fn id_of(id: &str) -> MessageId {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use idem_client::{Effect, relay::create_relay, send};
+use idem_client::{Effect, send};
 use idem_runtime::relay::HandOver;
 use idem_testkit::{DEADLINE, until};
 use tokio::{sync::oneshot, task::JoinHandle};
@@ -57,7 +57,9 @@ async fn send_effects(fixture: &Fixture, count: usize) -> HashMap<usize, Vec<Str
 async fn concurrent_hand_overs_deliver_an_effect_once() {
     const EFFECTS: usize = 200;
     let fixture = Fixture::new().await;
-    create_relay(&fixture.client, "inboxes", 2, true)
+    fixture
+        .client
+        .batch_execute("SELECT idem_create_relay('inboxes', 2, true)")
         .await
         .unwrap();
     let (first, second) = (
@@ -121,7 +123,9 @@ async fn i4_hand_over_waits_for_its_relay_and_its_database() {
             .get::<_, bool>(0)
     })
     .await;
-    create_relay(&fixture.client, "later", 1, false)
+    fixture
+        .client
+        .batch_execute("SELECT idem_create_relay('later')")
         .await
         .unwrap();
     send_effects(&fixture, 1).await;

@@ -9,17 +9,15 @@ use std::{
     time::Instant,
 };
 
-use idem_client::{
-    deadletters::requeue_all,
-    inbox::{InboxMessage, receive_batch},
-};
+use idem_client::inbox::{InboxMessage, receive_batch};
 use idem_runtime::{Handled, Message, Tx};
 use idem_testkit::until;
 
-use crate::fixtures::{Fixture, Running, brief, id_of, note};
+use crate::fixtures::{Fixture, Running, id_of, note};
 
 const MESSAGES: usize = 10_000;
 const KEYS: usize = 400;
+/// The number of attempts in the retry policy of the fixture.
 const ATTEMPTS: i32 = 3;
 const CONSUMERS: usize = 8;
 
@@ -55,7 +53,6 @@ impl Mixed {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn good_messages_are_handled_and_poisoned_become_dead_letters() {
     let fixture = Fixture::new().await;
-    fixture.retries(&brief().max_attempts(ATTEMPTS)).await;
     let letters: Vec<_> = (0..MESSAGES)
         .map(|n| {
             let letter = InboxMessage::json(&n)
@@ -107,12 +104,7 @@ async fn good_messages_are_handled_and_poisoned_become_dead_letters() {
     );
 
     mixed.is_repaired.store(true, Ordering::SeqCst);
-    assert_eq!(
-        requeue_all(&fixture.client, &fixture.to, "%poison%", 10_000)
-            .await
-            .unwrap(),
-        bad as i32
-    );
+    assert_eq!(fixture.requeue_all().await, bad as i32);
     fixture.until_done(MESSAGES).await;
     fixture.until_empty().await;
     for consumer in consumers {

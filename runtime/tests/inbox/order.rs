@@ -10,7 +10,7 @@ use std::{
 use idem_runtime::{Handled, Message, Tx, consumer::Batches};
 use rand::RngExt;
 
-use crate::fixtures::{Fixture, Running, brief, note};
+use crate::fixtures::{Fixture, Running, note};
 
 const KEYS: usize = 9;
 const MESSAGES: usize = 270;
@@ -51,7 +51,9 @@ impl Moody {
 async fn key_order_holds_across_consumers_with_failing_handlers() {
     for batches in [1, 20] {
         let fixture = Fixture::new().await;
-        fixture.retries(&brief().max_attempts(10)).await;
+        fixture
+            .retries("max_attempts => 10, base => '20 ms', cap => '20 ms'")
+            .await;
         for n in 0..MESSAGES {
             fixture
                 .receive(&format!("{n}"), &format!("key-{}", n % KEYS))
@@ -97,8 +99,9 @@ async fn key_order_holds_across_consumers_with_failing_handlers() {
 #[tokio::test]
 async fn other_keys_proceed_while_a_message_waits_for_its_retry() {
     let fixture = Fixture::new().await;
-    let back_off = Duration::from_millis(500);
-    fixture.retries(&brief().back_off(back_off, back_off)).await;
+    fixture
+        .retries("max_attempts => 3, base => '500 ms', cap => '500 ms'")
+        .await;
     for (id, key) in [
         ("poison", "a"),
         ("behind", "a"),

@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
-use idem_client::{Effect, ErrorKind, deadletters::list, lease::Lease};
+use idem_client::{Effect, ErrorKind, lease::Lease};
 use idem_runtime::{
     Consumer, Error, Idem, Message, Policies, Processed, Settlement, Tx,
     consumer::Summary,
@@ -26,7 +26,7 @@ use idem_testkit::{
 use tokio_postgres::types::Type;
 
 use crate::fixtures::{
-    DESTINATION, Fixture, LONG, SHORT, destination, fact, idem, is_new, message, until, work,
+    DESTINATION, Fixture, LONG, SHORT, fact, idem, is_new, message, until, work,
 };
 
 fn counting(style: Style) -> Idem {
@@ -556,18 +556,10 @@ async fn i4_last_delivery_in_back_off_is_kept_at_a_stop() {
     let summary = in_time(consumer.run(async {})).await.unwrap();
     assert_eq!((summary.handled, summary.rejected), (0, 1), "{summary:?}");
     assert_eq!(broker.told().acknowledged.len(), 1);
-    let letters = list(&fixture.observer, &destination(), "%", 10).await;
-    let [letter] = &letters.unwrap()[..] else {
-        panic!("not one dead letter");
-    };
-    assert_eq!(Some(&*letter.id.to_string()), message.message_id());
-    let errors: Vec<_> = letter
-        .failures
-        .iter()
-        .map(|failure| &*failure.error)
-        .collect();
+    let (_, errors) = fixture.dead_letter(&message).await;
     assert!(
-        matches!(errors[..], ["out of stock", stopped] if stopped.contains("stopped before")),
+        matches!(&errors[..], [first, stopped]
+                 if first == "out of stock" && stopped.contains("stopped before")),
         "{errors:?}"
     );
 }
@@ -667,17 +659,8 @@ async fn i4_interrupted_end_of_last_delivery_is_kept() {
             "{what}"
         );
         assert_eq!(fixture.left(&message).await, None, "{what}");
-        let letters = list(&fixture.observer, &destination(), "%", 10).await;
-        let [letter] = &letters.unwrap()[..] else {
-            panic!("{what}: not one dead letter");
-        };
-        assert_eq!(Some(&*letter.id.to_string()), message.message_id());
-        assert_eq!(letter.payload.as_deref(), Some(payload), "{what}");
-        let errors: Vec<_> = letter
-            .failures
-            .iter()
-            .map(|failure| &failure.error)
-            .collect();
+        let (kept, errors) = fixture.dead_letter(&message).await;
+        assert_eq!(kept, payload, "{what}");
         assert_eq!(errors, ["out of stock"], "{what}");
     }
 }

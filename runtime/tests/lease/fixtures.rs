@@ -141,6 +141,18 @@ impl Fixture {
             .unwrap()
     }
 
+    /// Returns the payload of the dead letter of a message, and the errors of its attempts.
+    pub async fn dead_letter(&self, message: &Message) -> (Vec<u8>, Vec<String>) {
+        let sql = "SELECT payload, ARRAY(SELECT e ->> 'error' FROM jsonb_array_elements(errors) e)
+                     FROM idem.dead_letters WHERE destination = $1 AND id = $2";
+        let row = self
+            .observer
+            .query_one(sql, &[&DESTINATION, &message.message_id()])
+            .await
+            .unwrap();
+        (row.get(0), row.get(1))
+    }
+
     /// Asserts that the message is claimed, has one effect, and is not leased.
     pub async fn assert_done_once(&self, message: &Message) {
         assert!(self.is_claimed(message).await, "{message:?} is not claimed");

@@ -10,7 +10,7 @@ use std::{
 };
 
 use deadpool_postgres::{Manager, Object, Pool, PoolError};
-use idem_client::{Effect, ErrorKind, deadletters::list};
+use idem_client::{Effect, ErrorKind};
 use idem_runtime::{
     Consumer, Error, Handled, HandlerError, Idem, Message, Policies, Processed, Settlement, Tx,
     lease::LeaseContext,
@@ -25,9 +25,7 @@ use idem_testkit::{
 use tokio::sync::oneshot;
 use tokio_postgres::NoTls;
 
-use crate::fixtures::{
-    DESTINATION, Fixture, LONG, SHORT, destination, fact, idem, is_new, message, until,
-};
+use crate::fixtures::{DESTINATION, Fixture, LONG, SHORT, fact, idem, is_new, message, until};
 
 async fn handler(_: LeaseContext, _: Message) -> Handled {
     Ok(vec![fact()])
@@ -464,14 +462,9 @@ async fn i4_invalid_effect_is_a_dead_letter_after_one_run() {
         assert_eq!(broker.told().acknowledged.len(), 1);
         assert_eq!(runs.load(Ordering::SeqCst), 1);
         assert_eq!(fixture.left(&message).await, None);
-        let letters = list(&fixture.observer, &destination(), "%", 10).await;
-        let letters = letters.unwrap();
-        let letter = letters
-            .iter()
-            .find(|letter| Some(&*letter.id.to_string()) == message.message_id());
-        let failures = &letter.unwrap().failures;
+        let (_, failures) = fixture.dead_letter(&message).await;
         assert_eq!(failures.len(), 1, "{failures:?}");
-        assert!(failures[0].error.contains("topic"), "{failures:?}");
+        assert!(failures[0].contains("topic"), "{failures:?}");
     }
 }
 

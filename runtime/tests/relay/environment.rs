@@ -10,11 +10,7 @@ use std::{
 };
 
 use deadpool_postgres::{Manager, Pool};
-use idem_client::{
-    Effect,
-    relay::{create_relay, drop_relay, repair_relays},
-    send,
-};
+use idem_client::{Effect, send};
 use idem_runtime::{OutgoingMessage, PublishError, Publisher};
 use idem_testkit::{Database, log::Log, until};
 use tokio_postgres::{Client, NoTls};
@@ -74,7 +70,10 @@ async fn i4_missing_relay_is_waited_for_with_one_warning() {
             .clone()
             .unwrap_or_default();
         assert!(reason.starts_with("42704: "), "{reason}");
-        create_relay(&client, "later", 1, false).await.unwrap();
+        client
+            .batch_execute("SELECT idem_create_relay('later')")
+            .await
+            .unwrap();
         until("the database is available", async || {
             relay.status.borrow().database
         })
@@ -85,7 +84,10 @@ async fn i4_missing_relay_is_waited_for_with_one_warning() {
         let warnings = log.lines(Level::WARN, "");
         assert_eq!(warnings.len(), round, "{warnings:#?}");
         until_acknowledged(&client, "later").await;
-        drop_relay(&client, "later").await.unwrap();
+        client
+            .batch_execute("SELECT idem_drop_relay('later')")
+            .await
+            .unwrap();
     }
     until_refused(&client, 1).await;
     relay.stop().await;
@@ -195,7 +197,9 @@ async fn i4_restore_into_a_younger_cluster_is_waited_for() {
         reason.starts_with("55000: ") && reason.contains("idem_repair_relays"),
         "{reason}"
     );
-    assert_eq!(repair_relays(&client).await.unwrap(), 1);
+    let repair = "SELECT idem_repair_relays()";
+    let repaired = client.query_one(repair, &[]).await.unwrap();
+    assert_eq!(repaired.get::<_, i64>(0), 1);
     broker.until_taken(1).await;
     relay.stop().await;
     assert_eq!(log.lines(Level::WARN, "").len(), 1);
@@ -208,28 +212,43 @@ async fn i4_all_partitions_of_a_relay_created_again_are_served() {
     const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let db = Database::create();
     let mut client = db.client().await;
-    create_relay(&client, "again", 1, false).await.unwrap();
+    client
+        .batch_execute("SELECT idem_create_relay('again')")
+        .await
+        .unwrap();
     let broker = Broker::default();
     let relay = Running::start(quick(db.pool(3), broker.clone()).name("again"));
     until("the database is available", async || {
         relay.status.borrow().database
     })
     .await;
-    drop_relay(&client, "again").await.unwrap();
+    client
+        .batch_execute("SELECT idem_drop_relay('again')")
+        .await
+        .unwrap();
     until("the relay is missing", async || {
         !relay.status.borrow().database
     })
     .await;
-    create_relay(&client, "again", 4, false).await.unwrap();
+    client
+        .batch_execute("SELECT idem_create_relay('again', 4)")
+        .await
+        .unwrap();
     say_rounds(&mut client, &KEYS, 1).await;
     broker.until_taken(KEYS.len()).await;
     until_acknowledged(&client, "again").await;
-    drop_relay(&client, "again").await.unwrap();
+    client
+        .batch_execute("SELECT idem_drop_relay('again')")
+        .await
+        .unwrap();
     until("the relay is missing", async || {
         !relay.status.borrow().database
     })
     .await;
-    create_relay(&client, "again", 1, false).await.unwrap();
+    client
+        .batch_execute("SELECT idem_create_relay('again')")
+        .await
+        .unwrap();
     say(&client, None, "last").await;
     broker.until_taken(KEYS.len() + 1).await;
     until("the database is available", async || {
@@ -376,7 +395,10 @@ async fn i4_unavailable_broker_is_logged_once() {
     let (log, _guard) = Log::keep();
     let db = Database::create();
     let mut client = db.client().await;
-    create_relay(&client, "split", 4, true).await.unwrap();
+    client
+        .batch_execute("SELECT idem_create_relay('split', 4, true)")
+        .await
+        .unwrap();
     say_rounds(&mut client, &["a", "b", "c", "d", "e", "f"], 2).await;
     let broker = Broker::default();
     broker.rule(|_| Fate::Unavailable);

@@ -11,20 +11,25 @@ use std::{
 };
 
 use deadpool_postgres::{Manager, Pool};
-use idem_client::{
-    ErrorKind,
-    relay::{create_relay, discard, discard_all, unpark, unpark_all},
-};
+use idem_client::ErrorKind;
 use idem_cluster::{Cluster, Install};
 use idem_runtime::{Error, OutgoingMessage, PublishError, Publisher, Relay};
 use idem_testkit::{DEADLINE, Database, until};
 use tokio::time::timeout;
-use tokio_postgres::NoTls;
+use tokio_postgres::{Client, NoTls};
+use uuid::Uuid;
 
 use crate::{
     broker::{Broker, Fate},
     fixtures::{Running, parked, quick, rounds, say, say_rounds, split, until_acknowledged},
 };
+
+/// Returns a parked effect to the relay `default`.
+async fn unpark(client: &Client, message_id: Uuid) {
+    let unpark = "SELECT idem_relay_unpark('default', $1)";
+    let unparked = client.query_one(unpark, &[&message_id]).await.unwrap();
+    assert!(unparked.get::<_, bool>(0));
+}
 
 #[tokio::test]
 async fn rejected_effect_is_parked_and_its_key_continues() {
@@ -60,7 +65,7 @@ async fn rejected_effect_is_parked_and_its_key_continues() {
         left -= 1;
         if left > 0 { Fate::Reject } else { Fate::Take }
     });
-    assert!(unpark(&client, "default", poison).await.unwrap());
+    unpark(&client, poison).await;
     broker.until_taken(2).await;
     assert_eq!(broker.of_key("a"), ["next", "poison"]);
     until_acknowledged(&client, "default").await;
@@ -92,7 +97,7 @@ async fn unparked_effect_has_all_its_attempts_again() {
     let is_parked = async || parked(&client).await.len() == 1;
     until("the effect is parked", is_parked).await;
     assert_eq!(broker.attempts("poison"), 3);
-    assert!(unpark(&client, "default", poison).await.unwrap());
+    unpark(&client, poison).await;
     until("the effect is parked again", is_parked).await;
     assert_eq!(broker.attempts("poison"), 6);
     relay.stop().await;
@@ -325,45 +330,6 @@ async fn role_of_kind_relay_can_run_a_relay() {
     assert_eq!((summary.published, summary.parked), (2, 1));
 }
 
-/// Goal: one function retries all parked effects. Effects that are parked again can be discarded,
-/// singly and all together.
-#[tokio::test]
-async fn parked_effects_are_retried_and_discarded_in_bulk() {
-    let db = Database::create();
-    let client = db.client().await;
-    let poison = say(&client, None, "poison").await;
-    for payload in ["poison too", "and this"] {
-        say(&client, None, payload).await;
-    }
-    let broker = Broker::default();
-    broker.rule(|_| Fate::Refuse);
-    let relay = Running::start(quick(db.pool(2), broker.clone()));
-    let all_parked = async || parked(&client).await.len() == 3;
-    until("all effects are parked", all_parked).await;
-    assert_eq!(
-        unpark_all(&client, "default", "no such queue%", 10)
-            .await
-            .unwrap(),
-        0
-    );
-    assert_eq!(
-        unpark_all(&client, "default", "%no such exchange%", 10)
-            .await
-            .unwrap(),
-        3
-    );
-    until("the effects are retried", async || {
-        broker.attempts("and this") == 2
-    })
-    .await;
-    until("all effects are parked again", all_parked).await;
-    assert!(discard(&client, "default", poison).await.unwrap());
-    assert!(!discard(&client, "default", poison).await.unwrap());
-    assert_eq!(discard_all(&client, "default", "%", 10).await.unwrap(), 2);
-    assert_eq!(parked(&client).await, []);
-    relay.stop().await;
-}
-
 struct Panics;
 
 impl Publisher for Panics {
@@ -378,7 +344,10 @@ impl Publisher for Panics {
 async fn i4_publisher_that_panics_ends_the_relay_with_an_error() {
     let db = Database::create();
     let client = db.client().await;
-    create_relay(&client, "two", 2, true).await.unwrap();
+    client
+        .batch_execute("SELECT idem_create_relay('two', 2, true)")
+        .await
+        .unwrap();
     say(&client, Some("a"), "once").await;
     let relay = Relay::new(db.pool(3), Panics).name("two");
     let ended = timeout(DEADLINE, relay.run(pending()))

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use idem_client::{Effect, relay::create_relay, send};
+use idem_client::{Effect, send};
 use idem_runtime::{
     Error, Publisher, Relay,
     relay::{RelayStatus, RelaySummary},
@@ -70,9 +70,8 @@ impl Running {
 
 /// Creates the relay `split` with several partitions.
 pub async fn split(client: &Client, partitions: i32) {
-    create_relay(client, "split", partitions, true)
-        .await
-        .unwrap();
+    let create = format!("SELECT idem_create_relay('split', {partitions}, true)");
+    client.batch_execute(&create).await.unwrap();
 }
 
 /// Sends an effect with this payload to the topic `things`.

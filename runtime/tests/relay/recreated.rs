@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use idem_client::relay::{create_relay, drop_relay};
 use idem_testkit::{Database, until};
 use tokio_postgres::Client;
 
@@ -18,10 +17,11 @@ const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 /// any time.
 async fn create_again(client: &mut Client, partitions: i32) {
     let tx = client.transaction().await.unwrap();
-    drop_relay(tx.client(), "again").await.unwrap();
-    create_relay(tx.client(), "again", partitions, false)
+    tx.batch_execute("SELECT idem_drop_relay('again')")
         .await
         .unwrap();
+    let create = format!("SELECT idem_create_relay('again', {partitions})");
+    tx.batch_execute(&create).await.unwrap();
     tx.commit().await.unwrap();
 }
 
@@ -31,7 +31,10 @@ async fn create_again(client: &mut Client, partitions: i32) {
 async fn i4_relay_recreated_with_more_partitions_serves_all() {
     let db = Database::create();
     let mut client = db.client().await;
-    create_relay(&client, "again", 1, false).await.unwrap();
+    client
+        .batch_execute("SELECT idem_create_relay('again')")
+        .await
+        .unwrap();
     let broker = Broker::default();
     let relay = quick(db.pool(3), broker.clone()).name("again");
     let relay = Running::start(relay.recount(Duration::from_millis(100)));
@@ -53,7 +56,10 @@ async fn i4_relay_recreated_with_more_partitions_serves_all() {
 async fn i4_relay_recreated_with_fewer_partitions_continues() {
     let db = Database::create();
     let mut client = db.client().await;
-    create_relay(&client, "again", 4, false).await.unwrap();
+    client
+        .batch_execute("SELECT idem_create_relay('again', 4)")
+        .await
+        .unwrap();
     let broker = Broker::default();
     let relay = Running::start(quick(db.pool(3), broker.clone()).name("again"));
     until("the database is available", async || {

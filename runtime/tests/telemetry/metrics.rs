@@ -11,7 +11,7 @@ use std::{
 
 use deadpool_postgres::{Manager, Pool};
 use futures_util::future::BoxFuture;
-use idem_client::{Effect, relay::create_relay, send};
+use idem_client::{Effect, send};
 use idem_runtime::{
     Consumer, Delivery, HandlerError, Idem, Message, OutgoingMessage, PublishError, Publisher,
     Receipt, Relay, Settlement, Source, Tx, consumer::Selector, describe_metrics,
@@ -421,7 +421,10 @@ async fn gauges_show_what_a_relay_waits_for() {
             history("idem_relay_database_away") == [0.0, 1.0]
         })
         .await;
-        create_relay(&client, "later", 1, false).await.unwrap();
+        client
+            .batch_execute("SELECT idem_create_relay('later')")
+            .await
+            .unwrap();
         until("the database is available", async || {
             status.borrow().database
         })

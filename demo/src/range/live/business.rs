@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use idem_client::admin::RoleKind;
 use tokio_postgres::{Client, GenericClient, types::Type};
 use uuid::Uuid;
 
@@ -40,11 +39,10 @@ pub async fn set_up(client: &Client, players: u32, positions: &[i32]) -> Result<
             "CREATE ROLE {CONSUMER_ROLE} LOGIN;
              CREATE ROLE {RELAY_ROLE} LOGIN;
              GRANT USAGE ON SCHEMA {SCHEMA} TO {CONSUMER_ROLE};
-             GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {SCHEMA} TO {CONSUMER_ROLE};"
+             GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {SCHEMA} TO {CONSUMER_ROLE};
+             SELECT idem_grant('{CONSUMER_ROLE}', 'consumer'), idem_grant('{RELAY_ROLE}', 'relay');"
         ))
         .await?;
-    idem_client::admin::grant(client, CONSUMER_ROLE, RoleKind::Consumer).await?;
-    idem_client::admin::grant(client, RELAY_ROLE, RoleKind::Relay).await?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_client::redacted::causes;
-use idem_client::{Error, ErrorKind, Executor, admin, inbox, try_claim};
+use idem_client::{Error, ErrorKind, Executor, inbox, try_claim};
 use idem_sqlx::{SqlxConnection, SqlxTransaction, commit, driver_error_in, translated};
 use idem_testkit::proxy::{Cut, Proxy};
 
@@ -19,17 +19,15 @@ async fn error_of_the_server_has_its_sqlstate_and_hint() {
     let fixture = Fixture::new().await;
     let mut connection = fixture.pool.acquire().await.unwrap();
     let idem = SqlxConnection::new(&mut connection);
-    let retention = Duration::ZERO;
-    let error = admin::set_retention(&idem, admin::Ring::Short, retention).await;
-    let error = error.unwrap_err();
-    let direct = admin::set_retention(&fixture.observer, admin::Ring::Short, retention).await;
-    let direct = direct.unwrap_err();
+    let sql = "SELECT idem_set_retention('short', '0')";
+    let error = idem.fetch_one(sql, &[]).await.unwrap_err();
+    let direct = fixture.observer.fetch_one(sql, &[]).await.unwrap_err();
     assert_eq!(error.sqlstate(), direct.sqlstate());
     assert_eq!(error.kind(), direct.kind());
     assert_eq!(error.to_string(), direct.to_string());
     assert_eq!(error.kind(), ErrorKind::Invalid);
     // The connection is usable.
-    assert!(admin::health(&idem).await.is_ok());
+    assert!(idem.fetch_one("SELECT 1", &[]).await.is_ok());
 }
 
 /// Goal: a lost conflict can be repeated, and each kind is that of the driver of the client.

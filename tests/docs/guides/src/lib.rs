@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use idem_client::{admin::*, deadletters, relay::create_relay, *};
+use idem_client::*;
 use idem_kafka::*;
 use idem_nats::*;
 use idem_rabbitmq::*;

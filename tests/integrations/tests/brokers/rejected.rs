@@ -2,10 +2,10 @@
 
 use std::{future::pending, time::Duration};
 
-use idem_client::{Destination, MessageId, deadletters};
 use idem_runtime::{Consumer, HandlerError, Message, Publisher, Relay, Source, Tx};
 use idem_testkit::{Database, until};
 use tokio::{select, sync::oneshot, time::timeout};
+use uuid::Uuid;
 
 use crate::DEADLINE;
 
@@ -96,14 +96,9 @@ pub async fn assert_forwarded(
             count("SELECT count(*) FROM idem.dead_letters").await == 1
         })
         .await;
-        let (id, to) = (
-            MessageId::text(id).unwrap(),
-            Destination::new("orders").unwrap(),
-        );
-        let forwarded = deadletters::forward(&client, &id, &to, topic)
-            .await
-            .unwrap()
-            .unwrap();
+        let forward = "SELECT idem_forward($1, 'orders', $2)";
+        let forwarded = client.query_one(forward, &[&id, &topic]).await.unwrap();
+        let forwarded: Uuid = forwarded.get(0);
         until("the message is handled", async || {
             count("SELECT count(*) FROM done").await == 1
         })

@@ -5,7 +5,7 @@ use diesel::prelude::*;
 use diesel::result::Error as DieselError;
 use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
 use futures_util::FutureExt;
-use idem_client::{Claim, ClaimOptions, Error, ErrorKind, admin, claim, try_claim};
+use idem_client::{Claim, ClaimOptions, Error, ErrorKind, Executor, claim, try_claim};
 use idem_rust_orms::consumers::diesel::{handle, pay, payment};
 use idem_rust_orms::consumers::{Faults, Message, Point};
 use idem_rust_orms::idem_diesel::{DieselConnection, DieselTransaction, translated};
@@ -88,11 +88,10 @@ async fn every_function_works() {
 async fn error_has_what_diesel_returns() {
     let fixture = Fixture::new().await;
     let mut conn = fixture.diesel().await;
-    let zero = std::time::Duration::ZERO;
     let connection = DieselConnection::new(&mut conn).unwrap();
-    let error = admin::set_retention(&connection, admin::Ring::Short, zero).await;
-    let direct = admin::set_retention(&fixture.observer, admin::Ring::Short, zero).await;
-    let (error, direct) = (error.unwrap_err(), direct.unwrap_err());
+    let sql = "SELECT idem_set_retention('short', '0')";
+    let error = connection.fetch_one(sql, &[]).await.unwrap_err();
+    let direct = fixture.observer.fetch_one(sql, &[]).await.unwrap_err();
     assert_eq!(direct.to_string(), format!("22023: {error}"));
     assert_eq!((error.sqlstate(), error.kind()), (None, ErrorKind::Other));
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use idem_client::tokio_postgres::types::Type;
-use idem_client::{Claim, ClaimOptions, Error, ErrorKind, Executor, admin, claim, try_claim};
+use idem_client::{Claim, ClaimOptions, Error, ErrorKind, Executor, claim, try_claim};
 use idem_rust_orms::consumers::seaorm::{handle, pay, payment};
 use idem_rust_orms::consumers::{Faults, Message, Point};
 use idem_rust_orms::idem_seaorm::{SeaOrm, check, commit, translated};
@@ -85,10 +85,9 @@ async fn every_function_works() {
 async fn error_has_its_sqlstate() {
     let fixture = Fixture::new().await;
     let db = fixture.seaorm().await;
-    let zero = Duration::ZERO;
-    let error = admin::set_retention(&SeaOrm(&db), admin::Ring::Short, zero).await;
-    let direct = admin::set_retention(&fixture.observer, admin::Ring::Short, zero).await;
-    let (error, direct) = (error.unwrap_err(), direct.unwrap_err());
+    let sql = "SELECT idem_set_retention('short', '0')";
+    let error = SeaOrm(&db).fetch_one(sql, &[]).await.unwrap_err();
+    let direct = fixture.observer.fetch_one(sql, &[]).await.unwrap_err();
     assert_eq!(error.to_string(), direct.to_string());
     assert_eq!(error.sqlstate(), direct.sqlstate());
     assert_eq!(error.kind(), ErrorKind::Invalid);
