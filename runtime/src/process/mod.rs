@@ -15,7 +15,6 @@ mod leases;
 mod pipeline;
 mod processed;
 mod recall;
-mod savepoint;
 pub(crate) mod session;
 mod settings;
 mod task;
@@ -33,7 +32,6 @@ use crate::{Error, Handled, Message, lease::LeaseContext};
 pub use builder::IdemBuilder;
 pub(crate) use claim::fingerprint;
 pub use processed::Processed;
-pub use savepoint::Savepoint;
 pub use tx::Tx;
 pub(crate) use {counting::check_counted, environment::caused_by_environment};
 

@@ -4,8 +4,7 @@ use std::{ops::Deref, sync::Arc};
 
 use tokio_postgres::Client;
 
-use super::savepoint::Savepoint;
-use crate::{Error, connection::Checkout};
+use crate::connection::Checkout;
 
 /// The transaction in which a message is processed.
 ///
@@ -14,38 +13,31 @@ use crate::{Error, connection::Checkout};
 /// The caller of the handler begins and ends the transaction. The server rejects a COMMIT of the
 /// handler (2D000), and each later statement fails (25P02). A handler that returns the error of its
 /// COMMIT has failed with a terminal error. A handler that executes ROLLBACK and returns no error
-/// fails with [`Error::TransactionEnded`].
+/// fails with [`Error::TransactionEnded`](crate::Error::TransactionEnded).
 ///
 /// A handler that changes the role or the search_path must use SET LOCAL, and must restore the
 /// values that it found before it returns. If the functions of idem cannot be called then, and the
-/// handler returns no error, it fails with [`Error::SettingsChanged`]. If they can be called, the
+/// handler returns no error, it fails with [`Error::SettingsChanged`](crate::Error::SettingsChanged). If they can be called, the
 /// change is not noticed: it applies to the next handlers of a batch, and without LOCAL to the next
-/// users of the connection. Drop this value before the handler returns, and close each savepoint: a
-/// later handler of a batch could roll back to it. [`savepoint`](Self::savepoint) does so.
+/// users of the connection. Drop this value before the handler returns.
+///
+/// A savepoint is a statement. Close it before the handler returns: a later handler of a batch could
+/// roll back to it.
+///
+/// ```
+/// # async fn handler(tx: idem_runtime::Tx) -> Result<(), Box<dyn std::error::Error>> {
+/// tx.batch_execute("SAVEPOINT player").await?;
+/// if tx.execute_typed("INSERT INTO players VALUES (7)", &[]).await.is_err() {
+///     tx.batch_execute("ROLLBACK TO SAVEPOINT player").await?; // the row exists already
+/// }
+/// tx.batch_execute("RELEASE SAVEPOINT player").await?;
+/// # Ok(()) }
+/// ```
 pub struct Tx(Arc<Checkout>);
 
 impl Tx {
     pub(crate) fn on(checkout: &Arc<Checkout>) -> Self {
         Self(Arc::clone(checkout))
-    }
-
-    /// Begins a savepoint.
-    ///
-    /// A failure inside the savepoint can be rolled back without losing the rest of the
-    /// transaction.
-    ///
-    /// ```
-    /// # async fn handler(mut tx: idem_runtime::Tx) -> Result<(), Box<dyn std::error::Error>> {
-    /// let savepoint = tx.savepoint().await?;
-    /// match savepoint.execute_typed("INSERT INTO players VALUES (7)", &[]).await {
-    ///     Ok(_) => savepoint.release().await?,
-    ///     // The row exists already.
-    ///     Err(_) => savepoint.rollback().await?,
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub async fn savepoint(&mut self) -> Result<Savepoint<'_>, Error> {
-        Savepoint::begin(self, 1).await
     }
 }
 

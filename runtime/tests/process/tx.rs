@@ -53,82 +53,14 @@ async fn savepoint_rollback_keeps_the_transaction() {
     let fixture = Fixture::new().await;
     let message = message();
     let idem = Idem::new();
-    let processed = idem.process(&fixture.pool, &message, |mut tx: Tx, message| async move {
-        let savepoint = tx.savepoint().await?;
-        insert(&savepoint, &message).await?;
-        assert!(savepoint.batch_execute("SELECT 1 / 0").await.is_err());
-        savepoint.rollback().await?;
+    let processed = idem.process(&fixture.pool, &message, |tx: Tx, message| async move {
+        tx.batch_execute("SAVEPOINT mine").await?;
+        insert(&tx, &message).await?;
+        assert!(tx.batch_execute("SELECT 1 / 0").await.is_err());
+        let undo = "ROLLBACK TO SAVEPOINT mine; RELEASE SAVEPOINT mine";
+        tx.batch_execute(undo).await?;
         work(tx, message).await
     });
     assert!(matches!(processed.await, Ok(Processed::New { .. })));
     fixture.assert_done_once(&message).await;
-}
-
-#[tokio::test]
-async fn dropped_savepoint_is_rolled_back_and_released_one_is_kept() {
-    let fixture = Fixture::new().await;
-    let (kept, dropped) = (message(), message());
-    let other = &dropped;
-    let idem = Idem::new();
-    let processed = idem.process(&fixture.pool, &kept, |mut tx: Tx, message| async move {
-        {
-            let savepoint = tx.savepoint().await?;
-            insert(&savepoint, other).await?;
-        }
-        let mut outer = tx.savepoint().await?;
-        {
-            // The inner savepoint is dropped after one of its statements has failed.
-            let inner = outer.savepoint().await?;
-            insert(&inner, other).await?;
-            assert!(inner.batch_execute("SELECT 1 / 0").await.is_err());
-        }
-        insert(&outer, &message).await?;
-        outer.release().await?;
-        Ok(vec![fact()])
-    });
-    assert!(matches!(processed.await, Ok(Processed::New { .. })));
-    fixture.assert_done_once(&kept).await;
-    assert_eq!(fixture.work(&dropped).await, 0);
-}
-
-/// Goal: the start of an inner savepoint is cancelled. A later rollback of the outer savepoint
-/// still rolls back to the outer savepoint.
-#[tokio::test]
-async fn cancelled_savepoint_leaves_the_outer_one_intact() {
-    use futures_util::FutureExt;
-    let fixture = Fixture::new().await;
-    let message = message();
-    let idem = Idem::new();
-    let processed = idem.process(&fixture.pool, &message, |mut tx: Tx, message| async move {
-        let mut outer = tx.savepoint().await?;
-        insert(&outer, &message).await?;
-        // The statement that starts the inner savepoint is sent, but its result is not awaited.
-        assert!(outer.savepoint().now_or_never().is_none());
-        outer.rollback().await?;
-        work(tx, message).await
-    });
-    assert!(matches!(processed.await, Ok(Processed::New { .. })));
-    fixture.assert_done_once(&message).await;
-}
-
-/// Goal: the release of an inner savepoint fails. A later rollback of the outer savepoint still
-/// rolls back to the outer savepoint.
-#[tokio::test]
-async fn unreleased_savepoint_leaves_the_outer_one_intact() {
-    let fixture = Fixture::new().await;
-    let (message, other) = (message(), message());
-    let rolled_back = &other;
-    let idem = Idem::new();
-    let processed = idem.process(&fixture.pool, &message, |mut tx: Tx, message| async move {
-        let mut outer = tx.savepoint().await?;
-        insert(&outer, rolled_back).await?;
-        let inner = outer.savepoint().await?;
-        assert!(inner.batch_execute("SELECT 1 / 0").await.is_err());
-        assert!(inner.release().await.is_err());
-        outer.rollback().await?;
-        work(tx, message).await
-    });
-    assert!(matches!(processed.await, Ok(Processed::New { .. })));
-    fixture.assert_done_once(&message).await;
-    assert_eq!(fixture.work(&other).await, 0);
 }
