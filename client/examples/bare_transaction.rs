@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..Config::default()
     }
     .create_pool(Some(Runtime::Tokio1), NoTls)?;
-    let destination = Destination::try_from("example.bare-transaction")?;
+    let destination = Destination::new("example.bare-transaction")?;
     let fact = Effect::json("example.facts", &json!({"seen": true}))?;
 
     // Claim a message in a transaction of a pooled connection.

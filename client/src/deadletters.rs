@@ -7,7 +7,7 @@
 use tokio_postgres::types::Type;
 
 use crate::{
-    Destination, Error, Executor, MessageId, escape, executor::value, lease::DeadLetterContent,
+    Destination, Error, Executor, MessageId, escape, executor::value, inbox::InboxMessage,
 };
 
 /// Stores a message of a broker as a dead letter. The message is not leased.
@@ -28,9 +28,8 @@ pub async fn reject(
     executor: &impl Executor,
     id: Option<&MessageId>,
     destination: &Destination,
-    payload: &[u8],
+    message: &InboxMessage,
     error: &str,
-    with: &DeadLetterContent,
 ) -> Result<bool, Error> {
     let none: Option<&str> = None;
     let (id, error) = (
@@ -43,12 +42,12 @@ pub async fn reject(
         &[
             id,
             destination.parameter(),
-            (&payload, Type::BYTEA),
+            (&&*message.payload, Type::BYTEA),
             (&error, Type::TEXT),
-            (&with.headers, Type::JSONB),
-            (&with.key, Type::TEXT),
-            (&with.message_type, Type::TEXT),
-            (&with.content_type, Type::TEXT),
+            (&message.headers_value(), Type::JSONB),
+            (&message.key, Type::TEXT),
+            (&message.message_type, Type::TEXT),
+            (&message.content_type, Type::TEXT),
         ],
     )
     .await

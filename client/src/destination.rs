@@ -56,22 +56,6 @@ impl fmt::Display for Destination {
     }
 }
 
-impl TryFrom<&str> for Destination {
-    type Error = Error;
-
-    fn try_from(name: &str) -> Result<Self, Error> {
-        Self::new(name)
-    }
-}
-
-impl TryFrom<String> for Destination {
-    type Error = Error;
-
-    fn try_from(name: String) -> Result<Self, Error> {
-        Self::new(name)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::{Error, redacted::Length};
+use crate::Error;
 
 /// An outgoing message that results from processing a message.
 ///
@@ -27,7 +27,7 @@ use crate::{Error, redacted::Length};
 /// # let _ = effect;
 /// # Ok::<(), idem_client::Error>(())
 /// ```
-#[derive(Clone, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[must_use = "an effect does nothing until it is recorded or sent"]
 pub struct Effect {
     pub(crate) topic: String,
@@ -39,21 +39,6 @@ pub struct Effect {
     pub(crate) deliver_after: Option<OffsetDateTime>,
 }
 
-/// Omits the payload, which can contain data that must not be logged.
-impl fmt::Debug for Effect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Effect")
-            .field("topic", &self.topic)
-            .field("payload", &self.payload.length())
-            .field("key", &self.key)
-            .field("message_type", &self.message_type)
-            .field("headers", &self.headers)
-            .field("message_id", &self.message_id)
-            .field("deliver_after", &self.deliver_after)
-            .finish()
-    }
-}
-
 #[derive(Clone, PartialEq)]
 pub(crate) enum Payload {
     Json(Value),
@@ -63,13 +48,14 @@ pub(crate) enum Payload {
     },
 }
 
-impl Payload {
-    /// Returns the length of the payload as it is sent to the server.
-    fn length(&self) -> Length {
-        Length(match self {
+/// Shows only the length, because a payload can contain data that must not be logged.
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let length = match self {
             Self::Json(json) => json.to_string().len(),
             Self::Bytes { bytes, .. } => bytes.len(),
-        })
+        };
+        write!(f, "{length} bytes")
     }
 }
 

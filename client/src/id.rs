@@ -18,10 +18,10 @@ const LONGEST_BYTES: usize = 1024;
 /// ```
 /// use idem_client::MessageId;
 ///
-/// let by_text = MessageId::try_from("order-4711")?;
+/// let by_text = MessageId::text("order-4711")?;
 /// let by_uuid = MessageId::from(uuid::Uuid::nil());
 /// assert_eq!(by_text.to_string(), "order-4711");
-/// assert!(MessageId::try_from("").is_err());
+/// assert!(MessageId::text("").is_err());
 /// # let _ = by_uuid;
 /// # Ok::<(), idem_client::Error>(())
 /// ```
@@ -108,22 +108,6 @@ impl fmt::Display for MessageId {
 impl From<Uuid> for MessageId {
     fn from(id: Uuid) -> Self {
         Self(Repr::Uuid(id))
-    }
-}
-
-impl TryFrom<&str> for MessageId {
-    type Error = Error;
-
-    fn try_from(id: &str) -> Result<Self, Error> {
-        Self::text(id)
-    }
-}
-
-impl TryFrom<String> for MessageId {
-    type Error = Error;
-
-    fn try_from(id: String) -> Result<Self, Error> {
-        Self::text(id)
     }
 }
 

@@ -1,16 +1,14 @@
 //! The effects that an earlier execution recorded.
 
-use std::fmt;
-
 use serde_json::Value;
 use time::OffsetDateTime;
 use tracing::Instrument;
 use uuid::Uuid;
 
-use crate::{Destination, Error, Executor, MessageId, Row, redacted::Length, span};
+use crate::{Destination, Error, Executor, MessageId, Row, redacted::Payload, span};
 
 /// An effect as it was recorded. Every reader gets the same bytes as long as the claim is retained.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RecordedEffect {
     /// The message id with which relays publish the effect. Its consumers deduplicate by this id.
@@ -24,7 +22,7 @@ pub struct RecordedEffect {
     /// The type of the message.
     pub message_type: Option<String>,
     /// The payload. A JSON payload is returned as the bytes of its text in UTF-8.
-    pub payload: Vec<u8>,
+    pub payload: Payload,
     /// The content type of the payload.
     pub content_type: Option<String>,
     /// The headers, a JSON object.
@@ -37,25 +35,6 @@ pub struct RecordedEffect {
     pub recorded_at: OffsetDateTime,
 }
 
-/// Omits the payload, which can contain data that must not be logged.
-impl fmt::Debug for RecordedEffect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RecordedEffect")
-            .field("message_id", &self.message_id)
-            .field("ordinal", &self.ordinal)
-            .field("topic", &self.topic)
-            .field("key", &self.key)
-            .field("message_type", &self.message_type)
-            .field("payload", &Length(self.payload.len()))
-            .field("content_type", &self.content_type)
-            .field("headers", &self.headers)
-            .field("traceparent", &self.traceparent)
-            .field("deliver_after", &self.deliver_after)
-            .field("recorded_at", &self.recorded_at)
-            .finish()
-    }
-}
-
 impl TryFrom<&Row> for RecordedEffect {
     type Error = Error;
 
@@ -66,7 +45,7 @@ impl TryFrom<&Row> for RecordedEffect {
             topic: row.try_get("topic")?,
             key: row.try_get("key")?,
             message_type: row.try_get("type")?,
-            payload: row.try_get("payload")?,
+            payload: row.try_get::<_, Vec<u8>>("payload")?.into(),
             content_type: row.try_get("content_type")?,
             headers: row.try_get("headers")?,
             traceparent: row.try_get("traceparent")?,

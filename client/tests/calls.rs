@@ -69,7 +69,7 @@ async fn duplicate_reads_the_recorded_effects() {
     assert_eq!(json.message_type.as_deref(), Some("Fact"));
     assert_eq!(json.headers, Some(json!({"h": "v"})));
     assert_eq!(json.content_type.as_deref(), Some("application/json"));
-    assert_eq!(binary.payload, bytes);
+    assert_eq!(binary.payload.to_vec(), bytes);
     assert_eq!(binary.content_type.as_deref(), Some("application/x-test"));
 
     // A second connection reads the same effects.

@@ -1,6 +1,6 @@
 //! The parts of a broker message that a dead letter keeps.
 
-use idem_client::{lease::DeadLetterContent, sql::without_zero_bytes};
+use idem_client::{inbox::InboxMessage, sql::without_zero_bytes};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -21,46 +21,46 @@ const COUNTERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
 const LONGEST_KEY_BYTES: usize = 1024;
 const LONGEST_NAME_BYTES: usize = 255;
 
-impl From<&Message> for DeadLetterContent {
-    fn from(message: &Message) -> Self {
-        let mut headers: Map<String, Value> = message
-            .headers()
-            .iter()
-            .filter(|(name, _)| !COUNTERS.contains(&name.as_str()))
-            .map(|(name, value)| (without_zero_bytes(name), without_zero_bytes(value).into()))
-            .collect();
-        if let Some(id) = message.correlation_id() {
-            headers.insert(CORRELATION_ID.into(), without_zero_bytes(id).into());
-        }
-        if let Some(id) = message.message_id() {
-            headers.insert(MESSAGE_ID.into(), without_zero_bytes(id).into());
-        }
-        if let Some(at) = message.coordinates() {
-            let place = format!("{}/{}/{}", at.topic, at.partition, at.offset);
-            headers.insert(SOURCE_PLACE.into(), without_zero_bytes(&place).into());
-        }
-        headers.insert(
-            SOURCE_TOPIC.into(),
-            without_zero_bytes(message.topic()).into(),
-        );
-        let mut column = |name: &str, text: Option<&str>, longest: usize| {
-            let text = without_zero_bytes(text.filter(|text| !text.is_empty())?);
-            if text.len() <= longest {
-                return Some(text);
-            }
-            // The column cannot hold the text. A header keeps it, so that nothing is lost.
-            headers.insert(name.into(), text.into());
-            None
-        };
-        let key = column(KEY, message.key(), LONGEST_KEY_BYTES);
-        let message_type = column(MESSAGE_TYPE, message.message_type(), LONGEST_NAME_BYTES);
-        let content_type = column(CONTENT_TYPE, message.content_type(), LONGEST_NAME_BYTES);
-        let mut content = Self::default().headers(headers);
-        content.key = key;
-        content.message_type = message_type;
-        content.content_type = content_type;
-        content
+/// Returns what a dead letter keeps of a message.
+pub(crate) fn dead_letter_of(message: &Message) -> InboxMessage {
+    let mut headers: Map<String, Value> = message
+        .headers()
+        .iter()
+        .filter(|(name, _)| !COUNTERS.contains(&name.as_str()))
+        .map(|(name, value)| (without_zero_bytes(name), without_zero_bytes(value).into()))
+        .collect();
+    if let Some(id) = message.correlation_id() {
+        headers.insert(CORRELATION_ID.into(), without_zero_bytes(id).into());
     }
+    if let Some(id) = message.message_id() {
+        headers.insert(MESSAGE_ID.into(), without_zero_bytes(id).into());
+    }
+    if let Some(at) = message.coordinates() {
+        let place = format!("{}/{}/{}", at.topic, at.partition, at.offset);
+        headers.insert(SOURCE_PLACE.into(), without_zero_bytes(&place).into());
+    }
+    headers.insert(
+        SOURCE_TOPIC.into(),
+        without_zero_bytes(message.topic()).into(),
+    );
+    let mut column = |name: &str, text: Option<&str>, longest: usize| {
+        let text = without_zero_bytes(text.filter(|text| !text.is_empty())?);
+        if text.len() <= longest {
+            return Some(text);
+        }
+        // The column cannot hold the text. A header keeps it, so that nothing is lost.
+        headers.insert(name.into(), text.into());
+        None
+    };
+    let key = column(KEY, message.key(), LONGEST_KEY_BYTES);
+    let message_type = column(MESSAGE_TYPE, message.message_type(), LONGEST_NAME_BYTES);
+    let content_type = column(CONTENT_TYPE, message.content_type(), LONGEST_NAME_BYTES);
+    let mut kept = InboxMessage::bytes(message.payload().clone());
+    kept.headers = headers;
+    kept.key = key;
+    kept.message_type = message_type;
+    kept.content_type = content_type;
+    kept
 }
 
 /// Parses the coordinates that [`SOURCE_PLACE`] holds.
@@ -91,14 +91,14 @@ mod tests {
             .with_content_type("text/plain")
             .with_header("x-delivery-count", "3")
             .with_header("zero", "a\0b");
-        let burial = DeadLetterContent::from(&message);
-        assert_eq!((burial.key, burial.message_type), (None, None));
-        assert_eq!(burial.content_type.as_deref(), Some("text/plain"));
+        let kept = dead_letter_of(&message);
+        assert_eq!((kept.key, kept.message_type), (None, None));
+        assert_eq!(kept.content_type.as_deref(), Some("text/plain"));
         let headers = json!({
             "correlation-id": "c", "message-id": "m", "idem-source-place": "a/b/2/7",
             "idem-source-topic": "queue", "idem-key": "k".repeat(2000), "zero": "a\u{fffd}b"
         });
-        assert_eq!(burial.headers, Some(headers));
+        assert_eq!(Value::Object(kept.headers), headers);
         assert_eq!(place("a/b/2/7").as_ref(), message.coordinates());
         assert_eq!(place("a/b"), None);
     }

@@ -1,9 +1,9 @@
 //! An incoming message of any broker.
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use idem_client::{Destination, redacted::Length};
+use idem_client::{Destination, redacted::Payload};
 use time::OffsetDateTime;
 
 use crate::{Error, lease::NotedLease, stored::Stored};
@@ -19,10 +19,10 @@ use crate::{Error, lease::NotedLease, stored::Stored};
 /// assert_eq!(message.destination()?.as_str(), "orders.reserve-inventory");
 /// # Ok::<(), idem_runtime::Error>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Message(Arc<Parts>);
 
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 struct Parts {
     topic: String,
     destination: Option<Destination>,
@@ -32,33 +32,12 @@ struct Parts {
     message_type: Option<String>,
     content_type: Option<String>,
     headers: BTreeMap<String, String>,
-    payload: Bytes,
+    payload: Payload,
     coordinates: Option<Coordinates>,
     sent_at: Option<OffsetDateTime>,
     deliveries: Option<u32>,
     stored: Option<Stored>,
     noted_lease: Option<NotedLease>,
-}
-
-/// Omits the payload, which can contain data that must not be logged.
-impl fmt::Debug for Parts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Message")
-            .field("topic", &self.topic)
-            .field("destination", &self.destination)
-            .field("message_id", &self.message_id)
-            .field("correlation_id", &self.correlation_id)
-            .field("key", &self.key)
-            .field("message_type", &self.message_type)
-            .field("content_type", &self.content_type)
-            .field("headers", &self.headers)
-            .field("payload", &Length(self.payload.len()))
-            .field("coordinates", &self.coordinates)
-            .field("sent_at", &self.sent_at)
-            .field("deliveries", &self.deliveries)
-            .field("stored", &self.stored)
-            .finish()
-    }
 }
 
 /// The position of a message at its broker, which is the same at every delivery.
@@ -88,16 +67,10 @@ impl Coordinates {
     }
 }
 
-impl fmt::Debug for Message {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 impl Message {
     /// Creates a message that was delivered from a topic: the queue, subject or topic that the
     /// consumer reads.
-    pub fn new(topic: impl Into<String>, payload: impl Into<Bytes>) -> Self {
+    pub fn new(topic: impl Into<String>, payload: impl Into<Payload>) -> Self {
         Self(Arc::new(Parts {
             topic: topic.into(),
             payload: payload.into(),
@@ -294,7 +267,7 @@ impl Message {
 
     /// Returns the payload.
     pub fn payload(&self) -> &Bytes {
-        &self.0.payload
+        &self.0.payload.0
     }
 
     /// Deserializes the payload as JSON.

@@ -1,17 +1,15 @@
-//! A message to be stored in the inbox.
+//! A message to be stored in the inbox or as a dead letter.
 
-use std::fmt;
-
-use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
-use crate::{Error, redacted::Length};
+use crate::{Error, redacted::Payload};
 
 const JSON: &str = "application/json";
 
-/// The content of a message to be stored in the inbox: everything but its id and its destination.
+/// The content of a message to be stored, in the inbox or as a dead letter: everything but its id
+/// and its destination.
 ///
 /// ```
 /// use idem_client::inbox::InboxMessage;
@@ -22,29 +20,22 @@ const JSON: &str = "application/json";
 /// # let _ = message;
 /// # Ok::<(), idem_client::Error>(())
 /// ```
-#[derive(Clone, PartialEq)]
-#[must_use = "a message is stored only when it is passed to `receive`"]
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+#[must_use = "a message is stored only when it is passed to a function that stores it"]
 pub struct InboxMessage {
-    pub(super) payload: Bytes,
-    pub(super) content_type: Option<String>,
-    pub(super) key: Option<String>,
-    pub(super) message_type: Option<String>,
-    pub(super) headers: Map<String, Value>,
-    pub(super) deliver_after: Option<OffsetDateTime>,
-}
-
-/// Omits the payload, which may contain confidential data.
-impl fmt::Debug for InboxMessage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InboxMessage")
-            .field("payload", &Length(self.payload.len()))
-            .field("content_type", &self.content_type)
-            .field("key", &self.key)
-            .field("message_type", &self.message_type)
-            .field("headers", &self.headers)
-            .field("deliver_after", &self.deliver_after)
-            .finish()
-    }
+    /// The payload.
+    pub payload: Payload,
+    /// The content type of the payload.
+    pub content_type: Option<String>,
+    /// The key.
+    pub key: Option<String>,
+    /// The type of the message.
+    pub message_type: Option<String>,
+    /// The headers.
+    pub headers: Map<String, Value>,
+    /// The time before which the message is not handled. A dead letter does not keep it.
+    pub deliver_after: Option<OffsetDateTime>,
 }
 
 impl InboxMessage {
@@ -56,7 +47,7 @@ impl InboxMessage {
     }
 
     /// Creates a message with any other payload.
-    pub fn bytes(payload: impl Into<Bytes>) -> Self {
+    pub fn bytes(payload: impl Into<Payload>) -> Self {
         Self {
             payload: payload.into(),
             content_type: None,

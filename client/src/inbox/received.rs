@@ -1,15 +1,13 @@
 //! A leased message of the inbox.
 
-use std::fmt;
-
-use bytes::Bytes;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
+use tokio_postgres::types::Json;
 
-use crate::{Error, MessageId, Row, redacted::Length};
+use crate::{Error, MessageId, Row, redacted::Payload};
 
 /// A message of the durable inbox, under a lease.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 #[must_use = "the message stays leased until it is settled or its lease expires"]
 pub struct Received {
@@ -24,7 +22,7 @@ pub struct Received {
     /// The type of the message.
     pub message_type: Option<String>,
     /// The payload. A JSON payload is UTF-8 text.
-    pub payload: Bytes,
+    pub payload: Payload,
     /// The content type of the payload.
     pub content_type: String,
     /// The headers.
@@ -43,32 +41,11 @@ pub struct Received {
     pub lease_expired: bool,
 }
 
-/// Omits the payload, which may contain confidential data.
-impl fmt::Debug for Received {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Received")
-            .field("token", &self.token)
-            .field("seq", &self.seq)
-            .field("id", &self.id)
-            .field("key", &self.key)
-            .field("message_type", &self.message_type)
-            .field("payload", &Length(self.payload.len()))
-            .field("content_type", &self.content_type)
-            .field("headers", &self.headers)
-            .field("traceparent", &self.traceparent)
-            .field("attempt", &self.attempt)
-            .field("received_at", &self.received_at)
-            .field("last_error", &self.last_error)
-            .field("lease_expired", &self.lease_expired)
-            .finish()
-    }
-}
-
 impl Received {
     /// Creates a message for a test of code that handles received messages: its first attempt,
     /// received now, without key, type and headers. The other fields can be set afterwards. The
     /// server does not know `token`.
-    pub fn new(token: i64, id: MessageId, payload: impl Into<Bytes>) -> Self {
+    pub fn new(token: i64, id: MessageId, payload: impl Into<Payload>) -> Self {
         Self {
             token,
             seq: 0,
@@ -91,20 +68,16 @@ impl TryFrom<&Row> for Received {
     type Error = Error;
 
     fn try_from(row: &Row) -> Result<Self, Error> {
-        let headers = match row.try_get("headers")? {
-            Some(Value::Object(headers)) => headers,
-            None => Map::new(),
-            Some(other) => return Err(Error::Unexpected(format!("headers {other}"))),
-        };
+        let headers: Option<Json<_>> = row.try_get("headers")?;
         Ok(Self {
             token: row.try_get("token")?,
             seq: row.try_get("seq")?,
             id: MessageId::text(row.try_get::<_, String>("id")?)?,
             key: row.try_get("key")?,
             message_type: row.try_get("type")?,
-            payload: Bytes::from(row.try_get::<_, Vec<u8>>("payload")?),
+            payload: row.try_get::<_, Vec<u8>>("payload")?.into(),
             content_type: row.try_get("content_type")?,
-            headers,
+            headers: headers.map(|Json(headers)| headers).unwrap_or_default(),
             traceparent: row.try_get("traceparent")?,
             attempt: row.try_get("attempt")?,
             received_at: row.try_get("received_at")?,

@@ -5,12 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::{Map, Value};
 use tokio_postgres::types::{Json, Type};
 use tracing::Instrument;
 use uuid::Uuid;
 
-use crate::{Destination, Effect, Error, Executor, MessageId, escape, executor::value, span};
+use crate::{
+    Destination, Effect, Error, Executor, MessageId, escape, executor::value, inbox::InboxMessage,
+    span,
+};
 
 /// A lease that was acquired. It is the right to work on a message until the lease ends, and to
 /// complete or release the message. Cheap to clone.
@@ -47,59 +49,6 @@ struct Parts {
     last_error: Option<String>,
     lease: Duration,
     asked_at: Instant,
-}
-
-/// The content of a broker's message that its dead letter stores, besides the payload.
-///
-/// ```
-/// use idem_client::lease::DeadLetterContent;
-///
-/// let content = DeadLetterContent::default()
-///     .key("player-3")
-///     .content_type("application/json");
-/// assert_eq!(content.key.as_deref(), Some("player-3"));
-/// ```
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct DeadLetterContent {
-    /// The headers as a JSON object, or `None`.
-    pub headers: Option<Value>,
-    /// The key. Messages of one key keep their order.
-    pub key: Option<String>,
-    /// The type of the message.
-    pub message_type: Option<String>,
-    /// The content type of the payload.
-    pub content_type: Option<String>,
-}
-
-impl DeadLetterContent {
-    /// Sets the headers.
-    #[must_use]
-    pub fn headers(mut self, headers: Map<String, Value>) -> Self {
-        self.headers = Some(Value::Object(headers));
-        self
-    }
-
-    /// Sets the key.
-    #[must_use]
-    pub fn key(mut self, key: impl Into<String>) -> Self {
-        self.key = Some(key.into());
-        self
-    }
-
-    /// Sets the type of the message.
-    #[must_use]
-    pub fn message_type(mut self, message_type: impl Into<String>) -> Self {
-        self.message_type = Some(message_type.into());
-        self
-    }
-
-    /// Sets the content type of the payload.
-    #[must_use]
-    pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
-        self.content_type = Some(content_type.into());
-        self
-    }
 }
 
 impl Held {
@@ -266,9 +215,8 @@ impl Held {
     pub async fn bury(
         &self,
         executor: &impl Executor,
-        payload: &[u8],
+        message: &InboxMessage,
         error: &str,
-        with: &DeadLetterContent,
     ) -> Result<(), Error> {
         let (token, error) = (self.token(), escape::without_zero_bytes(error));
         executor
@@ -278,12 +226,12 @@ impl Held {
                     self.id().parameter(),
                     self.destination().parameter(),
                     (&token, Type::INT8),
-                    (&payload, Type::BYTEA),
+                    (&&*message.payload, Type::BYTEA),
                     (&error, Type::TEXT),
-                    (&with.headers, Type::JSONB),
-                    (&with.key, Type::TEXT),
-                    (&with.message_type, Type::TEXT),
-                    (&with.content_type, Type::TEXT),
+                    (&message.headers_value(), Type::JSONB),
+                    (&message.key, Type::TEXT),
+                    (&message.message_type, Type::TEXT),
+                    (&message.content_type, Type::TEXT),
                 ],
             )
             .instrument(span::of_message("bury", self.id(), self.destination()))

@@ -42,7 +42,7 @@ use tracing::Instrument;
 use self::held::seconds;
 use crate::{Destination, Error, Executor, MessageId, span};
 
-pub use held::{DeadLetterContent, Held};
+pub use held::Held;
 
 /// The result of [`acquire`].
 #[derive(Debug)]

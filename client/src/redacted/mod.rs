@@ -3,17 +3,35 @@
 
 mod causes;
 
-use std::fmt;
+use std::{fmt, ops::Deref};
+
+use bytes::Bytes;
 
 pub(crate) use causes::{Described, server_text};
 pub use causes::{causes, describe};
 
-/// The length of a payload in bytes, for the `Debug` of a type that contains one.
-pub struct Length(pub usize);
+/// The bytes of a payload. Its `Debug` shows only their number, because a payload can contain data
+/// that must not be logged.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Payload(pub Bytes);
 
-impl fmt::Debug for Length {
+impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.0)
+        write!(f, "{} bytes", self.len())
+    }
+}
+
+impl Deref for Payload {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl<B: Into<Bytes>> From<B> for Payload {
+    fn from(bytes: B) -> Self {
+        Self(bytes.into())
     }
 }
 

@@ -1,16 +1,14 @@
 //! An effect that is to be published.
 
-use std::fmt;
-
-use bytes::Bytes;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
+use tokio_postgres::types::Json;
 use uuid::Uuid;
 
-use crate::{Error, Row, redacted::Length};
+use crate::{Error, Row, redacted::Payload};
 
 /// An effect that is to be published.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct OutgoingMessage {
     /// The number of the effect in the outbox, which defines the order. It is 0 for a message that
@@ -26,7 +24,7 @@ pub struct OutgoingMessage {
     /// The type of the message.
     pub message_type: Option<String>,
     /// The payload. A JSON payload is UTF-8 text.
-    pub payload: Bytes,
+    pub payload: Payload,
     /// The content type of the payload.
     pub content_type: Option<String>,
     /// The headers.
@@ -41,29 +39,10 @@ pub struct OutgoingMessage {
     pub source_destination: Option<String>,
 }
 
-/// Omits the payload, which may contain confidential data.
-impl fmt::Debug for OutgoingMessage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OutgoingMessage")
-            .field("seq", &self.seq)
-            .field("message_id", &self.message_id)
-            .field("topic", &self.topic)
-            .field("key", &self.key)
-            .field("message_type", &self.message_type)
-            .field("payload", &Length(self.payload.len()))
-            .field("content_type", &self.content_type)
-            .field("headers", &self.headers)
-            .field("traceparent", &self.traceparent)
-            .field("recorded_at", &self.recorded_at)
-            .field("source_destination", &self.source_destination)
-            .finish()
-    }
-}
-
 impl OutgoingMessage {
     /// Creates a message that is not from an outbox, recorded now. Use it to call or test a
     /// publisher without a relay. The other fields can be set afterwards.
-    pub fn new(message_id: Uuid, topic: impl Into<String>, payload: impl Into<Bytes>) -> Self {
+    pub fn new(message_id: Uuid, topic: impl Into<String>, payload: impl Into<Payload>) -> Self {
         Self {
             seq: 0,
             message_id,
@@ -84,20 +63,16 @@ impl TryFrom<&Row> for OutgoingMessage {
     type Error = Error;
 
     fn try_from(row: &Row) -> Result<Self, Error> {
-        let headers = match row.try_get("headers")? {
-            Some(Value::Object(headers)) => headers,
-            None => Map::new(),
-            Some(other) => return Err(Error::Unexpected(format!("headers {other}"))),
-        };
+        let headers: Option<Json<_>> = row.try_get("headers")?;
         Ok(Self {
             seq: row.try_get("seq")?,
             message_id: row.try_get("message_id")?,
             topic: row.try_get("topic")?,
             key: row.try_get("key")?,
             message_type: row.try_get("type")?,
-            payload: Bytes::from(row.try_get::<_, Vec<u8>>("payload")?),
+            payload: row.try_get::<_, Vec<u8>>("payload")?.into(),
             content_type: row.try_get("content_type")?,
-            headers,
+            headers: headers.map(|Json(headers)| headers).unwrap_or_default(),
             traceparent: row.try_get("traceparent")?,
             recorded_at: row.try_get("recorded_at")?,
             source_destination: row.try_get("source_destination")?,

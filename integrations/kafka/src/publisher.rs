@@ -59,7 +59,7 @@ impl Publisher for KafkaPublisher {
         let recorded_ms = message.recorded_at.unix_timestamp_nanos() / 1_000_000;
         let mut record = FutureRecord::<[u8], [u8]>::to(&message.topic)
             .key(message.key.as_ref().unwrap_or(&id).as_bytes())
-            .payload(&message.payload)
+            .payload(&*message.payload)
             .headers(headers_of(message, &id));
         if let Ok(recorded_ms) = i64::try_from(recorded_ms) {
             record = record.timestamp(recorded_ms);

@@ -122,7 +122,7 @@ impl Publisher for NatsPublisher {
         let subject = Subject::validated(&message.topic)
             .map_err(|error| PublishError::Permanent(error.into()))?;
         let outgoing = PublishMessage::build()
-            .payload(message.payload.clone())
+            .payload(message.payload.0.clone())
             .headers(headers);
         let context = self.context().await?;
         let errors = self.errors.subscribe();

@@ -92,8 +92,8 @@ fn duplicate_reads_the_recorded_effects() {
         let found = wait(effects(&idem, &id, &to)).unwrap();
         let found_ids: Vec<_> = found.iter().map(|effect| effect.message_id).collect();
         assert_eq!(found_ids, ids);
-        let payloads: Vec<_> = found.iter().map(|effect| &effect.payload).collect();
-        assert_eq!(payloads, [&bytes[0], &bytes[1]]);
+        let payloads: Vec<_> = found.iter().map(|effect| effect.payload.to_vec()).collect();
+        assert_eq!(payloads, bytes);
         assert!(found.iter().all(|effect| effect.key.is_none()));
         commit(tx).unwrap();
     }

@@ -1,13 +1,12 @@
 //! Stores rejected messages as dead letters in the database when their broker does not keep them.
 
 use deadpool_postgres::Pool;
-use idem_client::{
-    Destination, MessageId, deadletters::reject, lease::DeadLetterContent, sql::last_value,
-};
+use idem_client::{Destination, MessageId, deadletters::reject, sql::last_value};
 
 use crate::{
     Error, Idem, Message,
     connection::{Checkout, STATEMENT, within},
+    dead_letter_headers::dead_letter_of,
     panics::unwinding,
     policy::Retry,
     process::{claim::ClaimOutcome, fingerprint},
@@ -35,14 +34,14 @@ pub(super) async fn keep(
     kept_as: KeptAs,
     reason: &str,
 ) -> Result<bool, Error> {
-    let with = DeadLetterContent::from(message);
+    let kept = dead_letter_of(message);
     let id = match kept_as {
         KeptAs::Itself => own_id(idem, message).await,
         KeptAs::Hash => None,
     };
     let store = async |id: Option<&MessageId>| {
         in_retried_transaction(pool, Retry::default(), async |client| {
-            reject(&**client, id, destination, message.payload(), reason, &with).await
+            reject(&**client, id, destination, &kept, reason).await
         })
         .await
     };

@@ -1,13 +1,13 @@
 //! The statements that a `DurableSource` executes. Each statement is short and uses its own
 //! connection of the pool.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use deadpool_postgres::Pool;
 use idem_client::inbox::{Received, next, next_wait};
-use idem_client::{Destination, ErrorKind, MessageId, sql::without_zero_bytes};
+use idem_client::{Destination, ErrorKind, MessageId, lease::Held};
 use tokio::time::sleep;
-use tokio_postgres::{Client, types::Type};
+use tokio_postgres::Client;
 
 use crate::{
     Error,
@@ -103,14 +103,9 @@ impl InboxClient {
     /// Turns the lease of a processed message into a claim, and deletes the pending row. The
     /// receipt calls this function only if it knows of no claim of the message.
     pub(super) async fn complete(&self, id: &MessageId, token: i64) -> Result<(), Error> {
+        let held = self.held(id, token);
         on_connection(&self.pool, self.lease, async |client| {
-            let parameters = [
-                id.parameter(),
-                self.destination.parameter(),
-                (&token as _, Type::INT8),
-            ];
-            let complete = "SELECT idem_complete($1, $2, $3)";
-            client.query_typed(complete, &parameters).await.map(drop)
+            held.complete(&**client, &[]).await.map(drop)
         })
         .await
     }
@@ -125,21 +120,24 @@ impl InboxClient {
         error: Option<&str>,
         is_final: bool,
     ) -> Result<Option<Duration>, Error> {
-        let error = error.map(without_zero_bytes);
-        let released = on_connection(&self.pool, self.lease, async |client| {
-            let release = "SELECT extract(epoch FROM \
-                           idem_release($1, $2, $3, error => $4, final => $5))::float8";
-            let parameters = [
-                id.parameter(),
-                self.destination.parameter(),
-                (&token as _, Type::INT8),
-                (&error as _, Type::TEXT),
-                (&is_final as _, Type::BOOL),
-            ];
-            client.query_typed_one(release, &parameters).await
-        });
-        let retry_after: Option<f64> = released.await?.try_get(0)?;
-        Ok(retry_after
-            .map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)))
+        let held = self.held(id, token);
+        on_connection(&self.pool, self.lease, async |client| match error {
+            Some(error) => held.release(&**client, error, is_final).await,
+            None => held.give_back(&**client).await.map(|()| None),
+        })
+        .await
+    }
+
+    /// Returns the lease that the token proves. The caller does not use its attempt and its end.
+    fn held(&self, id: &MessageId, token: i64) -> Held {
+        Held::new(
+            id,
+            &self.destination,
+            token,
+            1,
+            None,
+            self.lease,
+            Instant::now(),
+        )
     }
 }

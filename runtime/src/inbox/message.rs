@@ -38,7 +38,7 @@ impl Message {
         let header = |name: &str| received.headers.get(name).and_then(Value::as_str);
         let mut message = Self::new(
             header(SOURCE_TOPIC).unwrap_or(destination.as_str()),
-            received.payload.clone(),
+            received.payload.0.clone(),
         )
         .with_destination(destination.clone())
         .with_message_id(received.id.to_string())
@@ -101,23 +101,17 @@ impl From<&Message> for InboxMessage {
             // The inbox has no column for the correlation id, so it is stored as a header.
             stored = stored.header(CORRELATION_ID, id);
         }
-        if let Some(content_type) = given(message.content_type()) {
-            stored = stored.content_type(content_type);
-        }
-        if let Some(key) = given(message.key()) {
-            stored = stored.key(key);
-        }
-        if let Some(message_type) = given(message.message_type()) {
-            stored = stored.message_type(message_type);
-        }
+        stored.content_type = given(message.content_type());
+        stored.key = given(message.key());
+        stored.message_type = given(message.message_type());
         stored
     }
 }
 
 /// Some brokers use an empty text for "no value". The database rejects an empty text, so leave it
 /// out.
-fn given(text: Option<&str>) -> Option<&str> {
-    text.filter(|text| !text.is_empty())
+fn given(text: Option<&str>) -> Option<String> {
+    text.filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -59,9 +59,7 @@ pub(crate) async fn give_back_on(held: &Held, pool: &Pool) -> Result<(), Error> 
 /// Stores the message as a dead letter, in a transaction of its own.
 pub(crate) async fn bury_on(held: &Held, pool: &Pool, burial: &Burial) -> Result<(), Error> {
     in_short_transaction(pool, async |client| {
-        let content = &burial.content;
-        held.bury(&**client, &burial.payload, &burial.reason, content)
-            .await
+        held.bury(&**client, &burial.message, &burial.reason).await
     })
     .await?;
     log_dead_letter(held.id(), held.destination(), &burial.reason);
@@ -78,16 +76,8 @@ pub(crate) async fn reject_on(
     burial: &Burial,
 ) -> Result<bool, Error> {
     let is_new = in_short_transaction(pool, async |client| {
-        let (payload, reason) = (&burial.payload, &burial.reason);
-        reject(
-            &**client,
-            Some(id),
-            destination,
-            payload,
-            reason,
-            &burial.content,
-        )
-        .await
+        let Burial { message, reason } = burial;
+        reject(&**client, Some(id), destination, message, reason).await
     })
     .await?;
     if is_new {

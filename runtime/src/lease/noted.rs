@@ -2,8 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
-use idem_client::lease::{DeadLetterContent, Held};
+use idem_client::{inbox::InboxMessage, lease::Held};
 
 /// Contains the lease of an attempt while the attempt runs and while its lease is ended. If the
 /// future of the attempt is dropped, the lease stays here, and the consumer can end it.
@@ -25,8 +24,7 @@ pub(crate) struct InterruptedLease {
 /// The content and the reason of a dead letter.
 #[derive(Debug)]
 pub(crate) struct Burial {
-    pub(crate) payload: Bytes,
-    pub(crate) content: DeadLetterContent,
+    pub(crate) message: InboxMessage,
     /// The last error of the message.
     pub(crate) reason: String,
 }

@@ -8,7 +8,7 @@ use std::{
 
 use idem_client::{
     Effect, ErrorKind, MessageId,
-    lease::{DeadLetterContent, Held, Lease, acquire},
+    lease::{Held, Lease, acquire},
 };
 
 use super::{
@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     Error, HandlerError, Processed, Settlement,
+    dead_letter_headers::dead_letter_of,
     lease::{Burial, InterruptedLease, NotedLease, bury_on, give_back_on, reject_on},
     short_transaction::{again, in_retried_transaction, in_short_transaction},
     telemetry,
@@ -292,10 +293,8 @@ impl<'t> Leases<'t> {
     }
 
     fn burial(&self, reason: &str) -> Burial {
-        let message = self.task.message;
         Burial {
-            payload: message.payload().clone(),
-            content: DeadLetterContent::from(message),
+            message: dead_letter_of(self.task.message),
             reason: reason.into(),
         }
     }

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use idem_client::{
-    ErrorKind,
-    lease::{DeadLetterContent, Lease},
-};
+use idem_client::{ErrorKind, inbox::InboxMessage, lease::Lease};
 
 use crate::fixtures::{Fixture, LONG, SHORT, fact, message};
 
@@ -78,7 +75,7 @@ async fn lost_lease_permits_no_write() {
         kind(lost.release(client, "late", false).await),
         kind(lost.give_back(client).await),
         kind(
-            lost.bury(client, b"late", "late", &DeadLetterContent::default())
+            lost.bury(client, &InboxMessage::bytes("late"), "late")
                 .await,
         ),
     ];
@@ -129,14 +126,12 @@ async fn failure_counts_as_an_attempt_and_give_back_does_not() {
         panic!("the attempts are not used up");
     };
     assert_eq!(held.attempt(), 2);
-    let content = DeadLetterContent::default()
+    let kept = InboxMessage::bytes("[1]")
         .key("k")
         .message_type("Order")
         .content_type("application/json")
-        .headers([("x".into(), "1".into())].into_iter().collect());
-    held.bury(&fixture.observer, b"[1]", "enough", &content)
-        .await
-        .unwrap();
+        .header("x", "1");
+    held.bury(&fixture.observer, &kept, "enough").await.unwrap();
     assert!(matches!(fixture.acquire(&message, LONG).await, Lease::Dead));
     let sql = "SELECT convert_from(payload, 'UTF8'), order_key, type, content_type,
                       headers->>'x', attempt,

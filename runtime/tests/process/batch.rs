@@ -200,7 +200,7 @@ async fn messages_that_share_no_transaction_are_processed_singly() {
     let mixed = [
         message(),
         message(),
-        message().with_destination("process.others".try_into().unwrap()),
+        message().with_destination(idem_client::Destination::new("process.others").unwrap()),
         Message::new(DESTINATION, "{}"),
         message(),
     ];

@@ -249,7 +249,7 @@ impl Recorded {
         let heard = Published {
             message_id,
             hit: fact.hit,
-            payload: effect.payload,
+            payload: effect.payload.to_vec(),
         };
         live::hear(&*self.session, fact.attempt, &heard).await?;
         if fact.hit {

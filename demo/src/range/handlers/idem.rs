@@ -31,7 +31,7 @@ pub async fn fire(context: &mut HandlerContext<'_>, shot: FireAt) -> Result<()> 
         for effect in recorded {
             context
                 .state
-                .publish(Fact::published(effect.message_id, effect.payload)?);
+                .publish(Fact::published(effect.message_id, effect.payload.to_vec())?);
         }
         return Ok(());
     };

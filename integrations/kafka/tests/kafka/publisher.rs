@@ -36,7 +36,7 @@ async fn published_message_arrives_with_all_properties() {
     let delivery = next(&mut source).await;
     let arrived = delivery.message();
     assert_eq!(arrived.topic(), TOPIC);
-    assert_eq!(arrived.payload(), &message.payload);
+    assert_eq!(arrived.payload(), &message.payload.0);
     assert_eq!(arrived.message_id(), Some(&*message.message_id.to_string()));
     assert_eq!(arrived.correlation_id(), Some("conversation-1"));
     assert_eq!(arrived.key(), Some("customer-7"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use idem_client::deadletters::reject;
 use idem_client::inbox::{InboxMessage, next, next_wait, receive, receive_batch};
 use idem_client::journal::{CallState, begin_call, calls, fail_call, finish_call};
-use idem_client::lease::{DeadLetterContent, Lease, acquire};
+use idem_client::lease::{Lease, acquire};
 use idem_client::preflight::consumer_preflight;
 use idem_client::{
     Claim, ClaimOptions, Effect, MessageId, claim, effects, is_claimed, relay, send, try_claim,
@@ -37,7 +37,7 @@ async fn effects_are_read_as_they_were_recorded() {
     let mut connection = fixture.pool.acquire().await.unwrap();
     let idem = SqlxConnection::new(&mut connection);
     let recorded = effects(&idem, &id, &to).await.unwrap();
-    assert_eq!(recorded[1].payload, bytes);
+    assert_eq!(recorded[1].payload.to_vec(), bytes);
     assert_eq!(recorded[0].headers, Some(json!({"h": "v"})));
     assert_eq!(
         recorded,
@@ -69,8 +69,8 @@ async fn duplicate_reads_the_recorded_effects() {
         let found = effects(&idem, &id, &to).await.unwrap();
         let found_ids: Vec<_> = found.iter().map(|effect| effect.message_id).collect();
         assert_eq!(found_ids, ids);
-        let payloads: Vec<_> = found.iter().map(|effect| &effect.payload).collect();
-        assert_eq!(payloads, [&bytes[0], &bytes[1]]);
+        let payloads: Vec<_> = found.iter().map(|effect| effect.payload.to_vec()).collect();
+        assert_eq!(payloads, bytes);
         let ordinals: Vec<_> = found.iter().map(|effect| effect.ordinal).collect();
         assert_eq!(ordinals, [0, 1]);
         assert!(found.iter().all(|effect| effect.key.is_none()));
@@ -153,10 +153,8 @@ async fn lease_is_completed_released_and_buried() {
         panic!("the message is due");
     };
     assert_eq!((held.attempt(), held.last_error()), (2, Some("no route")));
-    let content = DeadLetterContent::default().key("k");
-    held.bury(&idem, b"payload", "no route", &content)
-        .await
-        .unwrap();
+    let message = InboxMessage::bytes("payload").key("k");
+    held.bury(&idem, &message, "no route").await.unwrap();
     let dead = "SELECT payload FROM idem.dead_letters";
     let dead = fixture.observer.query_one(dead, &[]).await.unwrap();
     assert_eq!(dead.get::<_, Vec<u8>>(0), b"payload");
@@ -276,18 +274,16 @@ async fn rejected_message_is_stored_as_a_dead_letter() {
     let to = destination();
     let mut connection = fixture.pool.acquire().await.unwrap();
     let idem = SqlxConnection::new(&mut connection);
-    let headers = json!({"h": [1, null]});
-    let headers = headers.as_object().unwrap().clone();
-    let content = DeadLetterContent::default().headers(headers.clone());
+    let message = InboxMessage::bytes("p").header("h", json!([1, null]));
     let id = id("m");
     assert!(
-        reject(&idem, Some(&id), &to, b"p", "broken", &content)
+        reject(&idem, Some(&id), &to, &message, "broken")
             .await
             .unwrap()
     );
     let dead = "SELECT headers FROM idem.dead_letters WHERE last_error = 'broken'";
     let dead = fixture.observer.query_one(dead, &[]).await.unwrap();
-    assert_eq!(dead.get::<_, Value>(0), Value::Object(headers));
+    assert_eq!(dead.get::<_, Value>(0), json!({"h": [1, null]}));
 }
 
 #[tokio::test]

@@ -46,7 +46,7 @@ fn assert_whole(delivery: &Delivery, effect: &OutgoingMessage) {
         Some(effect.message_id.to_string().as_str())
     );
     assert_eq!(message.topic(), effect.topic);
-    assert_eq!(message.payload(), &effect.payload);
+    assert_eq!(message.payload(), &effect.payload.0);
     assert_eq!(message.key(), effect.key.as_deref());
     assert_eq!(message.message_type(), effect.message_type.as_deref());
     assert_eq!(message.content_type(), effect.content_type.as_deref());

@@ -166,7 +166,7 @@ pub async fn later_claims_have_their_outcomes(
     let json: Value = serde_json::from_slice(&found[0].payload).unwrap();
     assert_eq!(json, json!({"quotes": "\"\\", "none": null}));
     assert_eq!(found[0].headers, Some(json!({"h": "v"})));
-    assert_eq!(found[1].payload, [0, 255, 10]);
+    assert_eq!(found[1].payload[..], [0, 255, 10]);
     assert_eq!(found.len(), facts().len());
 }
 
