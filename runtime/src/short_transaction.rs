@@ -36,8 +36,9 @@ impl ShortTransaction {
 
     /// Runs a request in a transaction: BEGIN, the request and COMMIT share one round trip.
     ///
-    /// After [`Error::AmbiguousCommit`], or after [`Error::Pool`] because the server is silent, the
-    /// result is unknown. Any other error means a certain rollback.
+    /// After [`AmbiguousCommit`](idem_client::Error::AmbiguousCommit), or after [`Error::Pool`]
+    /// because the server is silent, the result is unknown. Any other error means a certain
+    /// rollback.
     ///
     /// If the server cancels BEGIN, the request commits by itself, in the default isolation level
     /// of the role.

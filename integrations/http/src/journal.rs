@@ -36,7 +36,7 @@ pub(crate) async fn finish(
     destination: &Destination,
     response: &Recorded,
 ) -> Result<(), Error> {
-    let response = serde_json::to_value(response).map_err(Error::Encode)?;
+    let response = serde_json::to_value(response).map_err(idem_client::Error::Encode)?;
     finish_call(executor, id, destination, STEP, Some(&response)).await
 }
 

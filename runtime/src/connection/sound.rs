@@ -1,6 +1,6 @@
 //! Which errors leave a connection usable.
 
-use idem_client::ErrorKind;
+use idem_client::{Error as Call, ErrorKind};
 use tokio_postgres::error::SqlState;
 
 use crate::Error;
@@ -13,11 +13,12 @@ pub(crate) fn leaves_connection_sound(error: &Error) -> bool {
     match error {
         Error::Handler(error) => !error.database_kind().is_some_and(is_useless),
         // Without its prepared statements, the connection fails with each further message.
-        Error::Database(answer) if answer.code() == Some(&SqlState::INVALID_SQL_STATEMENT_NAME) => {
-            false
+        Error::Client(Call::Database(answer)) => {
+            answer.code() != Some(&SqlState::INVALID_SQL_STATEMENT_NAME)
+                && answer.as_db_error().is_some()
+                && !is_useless(error.kind())
         }
-        Error::Database(answer) => answer.as_db_error().is_some() && !is_useless(error.kind()),
-        Error::Invalid(_) | Error::Encode(_) | Error::Decode(_) => true,
+        Error::Invalid(_) | Error::Client(Call::Encode(_)) | Error::Decode(_) => true,
         _ => false,
     }
 }

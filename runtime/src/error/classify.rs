@@ -3,7 +3,7 @@
 
 use std::error::Error as StdError;
 
-use idem_client::ErrorKind;
+use idem_client::{Error as Call, ErrorKind};
 use tokio_postgres::error::{DbError, SqlState};
 
 use super::{
@@ -16,7 +16,8 @@ impl Error {
     /// Returns the kind of this error.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Invalid(_) | Self::Encode(_) | Self::Decode(_) => ErrorKind::Invalid,
+            Self::Invalid(_) | Self::Decode(_) => ErrorKind::Invalid,
+            Self::Client(error) => error.kind(),
             Self::MissingId { .. } => ErrorKind::MissingId,
             Self::Handler(error) if error.is_terminal() => ErrorKind::Terminal,
             Self::Handler(error) | Self::Attempt { error, .. } => error
@@ -24,16 +25,12 @@ impl Error {
                 .filter(|kind| kind.is_retryable())
                 .unwrap_or(ErrorKind::Handler),
             Self::Pool(_) => ErrorKind::PoolExhausted,
-            Self::TransactionKept | Self::TransactionEnded | Self::SettingsChanged(_) => {
-                ErrorKind::Terminal
-            }
-            Self::AmbiguousCommit(_) => ErrorKind::AmbiguousCommit,
+            Self::TransactionKept => ErrorKind::Terminal,
             Self::LeaseLost => ErrorKind::NotClaimed,
-            Self::SourceEnded(_) | Self::WorkerPanicked(_) | Self::Policy(_) => ErrorKind::Other,
-            Self::NotReady(lacks) => lacks.kind(),
-            Self::Unexpected(_) => ErrorKind::Other,
-            Self::Database(error) => ErrorKind::of(error),
-            Self::Driver(error) => error.kind(),
+            Self::SourceEnded(_)
+            | Self::WorkerPanicked(_)
+            | Self::Policy(_)
+            | Self::Unexpected(_) => ErrorKind::Other,
         }
     }
 
@@ -58,7 +55,7 @@ impl HandlerError {
                 return Some(error.kind());
             }
             // The error of a function of `idem_client` that the handler has called itself.
-            if let Some(error) = error.downcast_ref::<idem_client::Error>() {
+            if let Some(error) = error.downcast_ref::<Call>() {
                 return Some(error.kind());
             }
             if let Some(error) = error.downcast_ref::<tokio_postgres::Error>() {
@@ -105,7 +102,8 @@ fn class_of(error: &(dyn StdError + 'static)) -> Class {
         if error.is::<DecodeError>() {
             return Class::Terminal;
         }
-        if ends_or_changes_transaction(error) {
+        // The handler has misused a transaction, which a function of idem could then not commit.
+        if let Some(Call::TransactionEnded | Call::SettingsChanged(_)) = error.downcast_ref() {
             return Class::Terminal;
         }
         // The handler has executed COMMIT. A COMMIT in a procedure that cannot commit also fails
@@ -119,19 +117,6 @@ fn class_of(error: &(dyn StdError + 'static)) -> Class {
         cause = error.source();
     }
     Class::Failed
-}
-
-/// Returns whether the handler has misused a transaction of its own, which a function of idem
-/// commits.
-fn ends_or_changes_transaction(error: &(dyn StdError + 'static)) -> bool {
-    use idem_client::Error as Call;
-    matches!(
-        error.downcast_ref(),
-        Some(Call::TransactionEnded | Call::SettingsChanged(_))
-    ) || matches!(
-        error.downcast_ref(),
-        Some(Error::TransactionEnded | Error::SettingsChanged(_))
-    )
 }
 
 #[cfg(test)]
@@ -153,15 +138,15 @@ mod tests {
     /// is not repeated, also in a helper that uses `anyhow`.
     #[test]
     fn ended_transaction_of_the_handlers_own_is_terminal() {
-        let ended = || idem_client::Error::TransactionEnded;
+        let ended = || Call::TransactionEnded;
         for error in [
             HandlerError::from(ended()),
-            HandlerError::from(Error::TransactionEnded),
+            HandlerError::from(Error::from(ended())),
             anyhow::Error::from(ended()).context("while booking").into(),
         ] {
             assert!(error.is_terminal(), "{error:?}");
         }
-        assert!(!HandlerError::from(idem_client::Error::Invalid("no id".into())).is_terminal());
+        assert!(!HandlerError::from(Call::Invalid("no id".into())).is_terminal());
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Calls {
         step: &str,
         request: &(impl Serialize + ?Sized),
     ) -> Result<Begun, Error> {
-        let request = serde_json::to_value(request).map_err(Error::Encode)?;
+        let request = serde_json::to_value(request).map_err(idem_client::Error::Encode)?;
         let (first, is_lost) = (OnceLock::new(), AtomicBool::new(false));
         let begun = again(Retry::default(), || async {
             let on = ShortTransaction::new(&self.pool).await?;
@@ -78,7 +78,7 @@ impl Calls {
         step: &str,
         response: &impl Serialize,
     ) -> Result<(), Error> {
-        let body = serde_json::to_value(response).map_err(Error::Encode)?;
+        let body = serde_json::to_value(response).map_err(idem_client::Error::Encode)?;
         in_retried_transaction(&self.pool, Retry::default(), async |client| {
             finish_call(&**client, &self.id, &self.destination, step, Some(&body)).await
         })

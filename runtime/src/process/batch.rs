@@ -3,7 +3,7 @@
 use std::{mem, sync::Arc};
 
 use deadpool_postgres::Pool;
-use idem_client::{Effect, ErrorKind, MessageId};
+use idem_client::{Effect, Error as Call, ErrorKind, MessageId};
 use tracing::Instrument;
 
 use super::{
@@ -98,7 +98,7 @@ fn shares_transaction(ready: &Ready) -> bool {
 pub(super) fn skip_error(before: &ProcessResult, doubt: &Doubt) -> Option<Error> {
     let is_away = before.as_ref().is_err_and(|error| is_away(error, doubt));
     is_away.then(|| match doubt {
-        Some(cause) => Error::AmbiguousCommit(Arc::clone(cause)),
+        Some(cause) => Call::AmbiguousCommit(Arc::clone(cause)).into(),
         None => Error::Pool(
             "the message was not attempted, because the database was unavailable for the message \
              before it"
@@ -112,18 +112,18 @@ pub(super) fn skip_error(before: &ProcessResult, doubt: &Doubt) -> Option<Error>
 fn is_away(error: &Error, doubt: &Doubt) -> bool {
     match error {
         Error::Pool(_) => true,
-        Error::Database(_) => matches!(
+        Error::Client(Call::Database(_)) => matches!(
             error.kind(),
             ErrorKind::ConnectionLost | ErrorKind::PoolExhausted
         ),
-        Error::AmbiguousCommit(_) => doubt.is_some(),
+        Error::Client(Call::AmbiguousCommit(_)) => doubt.is_some(),
         _ => false,
     }
 }
 
 /// Claims all messages, runs the handler for the new ones one after the other, records and commits.
 /// An error applies to all messages. Nothing is claimed after an error, unless the error is
-/// [`Error::AmbiguousCommit`]: then either everything was committed or nothing.
+/// [`Call::AmbiguousCommit`]: then either everything was committed or nothing.
 pub(super) async fn batch_transaction(
     settings: &Settings,
     pool: &Pool,

@@ -5,7 +5,7 @@
 use std::{error::Error as StdError, iter::successors};
 
 use deadpool_postgres::PoolError;
-use idem_client::{DriverError, ErrorKind};
+use idem_client::{DriverError, Error as Call, ErrorKind};
 use tokio_postgres::error::Severity;
 
 use crate::{Error, HandlerError};
@@ -14,17 +14,10 @@ use crate::{Error, HandlerError};
 pub(crate) fn caused_by_environment(error: &Error) -> bool {
     match error {
         Error::Handler(error) => handler_error_caused_by_environment(error),
-        // The message of an ambiguous commit can be redelivered: if the commit took effect, the
-        // next delivery is a duplicate.
-        Error::AmbiguousCommit(_) | Error::Pool(_) | Error::NotReady(_) => true,
+        Error::Client(error) => error.kind() == ErrorKind::ConnectionLost || is_listed_call(error),
+        Error::Pool(_) => true,
         // The policies and the code of the program do not fit together.
         Error::Policy(_) => true,
-        Error::Database(cause) => {
-            ErrorKind::of(cause) == ErrorKind::ConnectionLost || is_listed(cause)
-        }
-        Error::Driver(error) => {
-            error.kind() == ErrorKind::ConnectionLost || is_listed_of_driver(error)
-        }
         _ => false,
     }
 }
@@ -46,12 +39,11 @@ pub(super) fn handler_error_caused_by_environment(error: &HandlerError) -> bool 
 fn is_listed(error: &(dyn StdError + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<idem_client::Error>() {
+        if let Some(error) = error.downcast_ref::<Call>() {
             return is_listed_call(error);
         }
         match error.downcast_ref::<Error>() {
-            Some(Error::Database(cause)) => return is_listed(cause),
-            Some(Error::Driver(error)) => return is_listed_of_driver(error),
+            Some(Error::Client(error)) => return is_listed_call(error),
             Some(error) => return caused_by_environment(error),
             None => {}
         }
@@ -84,12 +76,13 @@ fn is_listed(error: &(dyn StdError + 'static)) -> bool {
     false
 }
 
-/// Like [`is_listed`], for the error of a function of `idem_client` that a handler called itself.
-fn is_listed_call(error: &idem_client::Error) -> bool {
-    use idem_client::Error as Call;
+/// Like [`is_listed`], for the error of a function of `idem_client`.
+fn is_listed_call(error: &Call) -> bool {
     match error {
         Call::Database(cause) => is_listed(cause),
         Call::Driver(error) => is_listed_of_driver(error),
+        // The message of an ambiguous commit can be redelivered: if the commit took effect, the
+        // next delivery is a duplicate.
         Call::AmbiguousCommit(_) | Call::NotReady(_) => true,
         _ => false,
     }
@@ -168,7 +161,7 @@ mod tests {
         let connecting =
             tokio_postgres::connect("host=127.0.0.1 port=1 user=none", tokio_postgres::NoTls);
         let error = connecting.await.err().unwrap();
-        let error = Error::Database(error);
+        let error = Error::from(error);
         assert!(caused_by_environment(&Error::Handler(HandlerError::from(
             error
         ))));
@@ -181,11 +174,11 @@ mod tests {
         let connecting =
             tokio_postgres::connect("host=127.0.0.1 port=1 user=none", tokio_postgres::NoTls);
         let cause = std::sync::Arc::new(connecting.await.err().unwrap());
-        let error = HandlerError::from(idem_client::Error::AmbiguousCommit(cause));
+        let error = HandlerError::from(Call::AmbiguousCommit(cause));
         assert_eq!(error.database_kind(), Some(ErrorKind::AmbiguousCommit));
         assert!(caused_by_environment(&Error::Handler(error)));
 
-        let invalid = || idem_client::Error::Invalid("a destination must not be empty".into());
+        let invalid = || Call::Invalid("a destination must not be empty".into());
         for error in [
             HandlerError::from(invalid()),
             anyhow::Error::from(invalid()).into(),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use idem_client::{
-    Effect, ErrorKind, MessageId,
+    Effect, Error as Call, ErrorKind, MessageId,
     lease::{Held, Lease, acquire},
 };
 
@@ -125,7 +125,7 @@ impl<'t> Leases<'t> {
                 held.complete(&**client, recorded).await
             });
             completed.await.inspect_err(|error| {
-                if let Error::AmbiguousCommit(cause) = error {
+                if let Error::Client(Call::AmbiguousCommit(cause)) = error {
                     *doubt.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(cause));
                 }
             })
@@ -137,7 +137,7 @@ impl<'t> Leases<'t> {
             Err(error) if error.kind() == ErrorKind::NotClaimed => self.not_held().await,
             Err(error) => {
                 let doubt = doubt.into_inner().unwrap_or_else(PoisonError::into_inner);
-                Err(doubt.map_or(error, Error::AmbiguousCommit))
+                Err(doubt.map_or(error, |cause| Call::AmbiguousCommit(cause).into()))
             }
         }
     }

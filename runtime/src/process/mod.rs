@@ -83,7 +83,8 @@ impl Idem {
     /// The handler runs again after a lost conflict or connection, so its actions outside of the
     /// transaction may happen more than once. If a connection is lost during COMMIT, the claim of
     /// the next attempt shows whether the commit took effect. If no attempt is left, this function
-    /// fails with [`Error::AmbiguousCommit`], and the next delivery resolves the result.
+    /// fails with [`AmbiguousCommit`](idem_client::Error::AmbiguousCommit), and the next delivery
+    /// resolves the result.
     ///
     /// The future may be dropped at any time. Then either the claim, the handler's writes and the
     /// effects all take effect, or nothing does.

@@ -43,7 +43,7 @@ use std::sync::Arc;
 use backon::BackoffBuilder;
 use deadpool_postgres::Pool;
 use idem_client::{
-    Effect,
+    Effect, Error as Call,
     lease::{Held, Lease},
 };
 use tracing::Instrument;
@@ -252,7 +252,7 @@ impl Pipeline<'_> {
                     }
                     return;
                 }
-                Err(Error::AmbiguousCommit(cause)) => doubt = Some(cause),
+                Err(Error::Client(Call::AmbiguousCommit(cause))) => doubt = Some(cause),
                 Err(_) => {}
             }
         }
@@ -274,7 +274,7 @@ impl Pipeline<'_> {
 /// Repeats the transaction after a failure if another attempt may succeed, as often as the policy
 /// allows.
 ///
-/// While the result of a commit is unknown, this function returns [`Error::AmbiguousCommit`] in
+/// While the result of a commit is unknown, this function returns [`Call::AmbiguousCommit`] in
 /// place of any later error, because a later error such as a lost connection would mean that
 /// nothing took effect.
 async fn attempts(task: &Task<'_>, handler: &impl Work, doubt: Doubt) -> ProcessResult {
@@ -295,14 +295,14 @@ async fn attempts_noting(
                 Ok(processed) => return Ok(processed),
                 Err(error) => error,
             };
-            if let Error::AmbiguousCommit(cause) = &error {
+            if let Error::Client(Call::AmbiguousCommit(cause)) = &error {
                 doubt = Some(Arc::clone(cause));
                 *was_ambiguous = true;
             }
             // Without a claim, another attempt cannot show the result of the commit.
             let is_worth_it = error.is_retryable() && (doubt.is_none() || task.id.is_some());
             let Some(pause) = pauses.next().filter(|_| is_worth_it) else {
-                return Err(doubt.map_or(error, Error::AmbiguousCommit));
+                return Err(doubt.map_or(error, |cause| Call::AmbiguousCommit(cause).into()));
             };
             telemetry::retried(task.destination, &error);
             tracing::debug!(

@@ -5,7 +5,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 use deadpool_postgres::Pool;
 use futures_util::future::join;
 use idem_client::{
-    Destination, Effect, MessageId, RecordedEffect,
+    Destination, Effect, Error as Call, MessageId, RecordedEffect,
     lease::Held,
     pipeline::{
         ALLOW_COMMIT, FORBID_COMMIT_COLUMN, Pipelined, allow_and_commit, allow_and_query,
@@ -181,8 +181,8 @@ impl Session {
     // Statements inside the transaction.
 
     /// Claims in the transaction of a handler that has returned. Fails with
-    /// [`Error::TransactionEnded`] if the handler has ended the transaction, and with
-    /// [`Error::SettingsChanged`] if the handler has changed the role or the search_path.
+    /// [`Call::TransactionEnded`] if the handler has ended the transaction, and with
+    /// [`Call::SettingsChanged`] if the handler has changed the role or the search_path.
     pub(crate) async fn claim(
         &self,
         task: &Task<'_>,
@@ -300,8 +300,8 @@ impl Session {
 
     /// Records the effects of one or several messages and commits, in one round trip. Returns the
     /// message ids of the effects of each message. This function and those below fail with
-    /// [`Error::TransactionEnded`] if the handler has ended the transaction, and with
-    /// [`Error::SettingsChanged`] if the handler has changed the role or the search_path.
+    /// [`Call::TransactionEnded`] if the handler has ended the transaction, and with
+    /// [`Call::SettingsChanged`] if the handler has changed the role or the search_path.
     pub(crate) async fn record_and_commit(
         &self,
         destination: &Destination,
@@ -413,10 +413,10 @@ impl Session {
 
     /// Ends the transaction if it is still open, and returns the connection to its pool if the
     /// connection is usable. Returns the result. If the handler is not the cause of
-    /// [`Error::SettingsChanged`], returns the error of the database in its place.
+    /// [`Call::SettingsChanged`], returns the error of the database in its place.
     pub async fn finish<T>(self, result: Result<T, Error>) -> Result<T, Error> {
         match &result {
-            Err(Error::SettingsChanged(_)) => {
+            Err(Error::Client(Call::SettingsChanged(_))) => {
                 let pool = self.checkout.pool();
                 // The handler may have changed the settings of the session, so the connection is
                 // closed, and another one shows whether the handler is the cause.
@@ -527,7 +527,7 @@ async fn outcome(
 /// allowed.
 fn prepared_after_handler<T>(prepared: Result<T, Error>) -> Result<T, Error> {
     prepared.map_err(|error| match error {
-        Error::Database(error) => idem_client::Error::of_allow(error).into(),
+        Error::Client(Call::Database(error)) => Call::of_allow(error).into(),
         other => other,
     })
 }

@@ -13,16 +13,19 @@ use crate::connection::Checkout;
 /// The caller of the handler begins and ends the transaction. The server rejects a COMMIT of the
 /// handler (2D000), and each later statement fails (25P02). A handler that returns the error of its
 /// COMMIT has failed with a terminal error. A handler that executes ROLLBACK and returns no error
-/// fails with [`Error::TransactionEnded`](crate::Error::TransactionEnded).
+/// fails with [`TransactionEnded`](idem_client::Error::TransactionEnded). What it executed after
+/// the ROLLBACK has taken effect, unless it is in another transaction that is still open. In a
+/// batch this includes the statements of the next handler, which are repeated.
 ///
 /// A handler that changes the role or the search_path must use SET LOCAL, and must restore the
 /// values that it found before it returns. If the functions of idem cannot be called then, and the
-/// handler returns no error, it fails with [`Error::SettingsChanged`](crate::Error::SettingsChanged). If they can be called, the
-/// change is not noticed: it applies to the next handlers of a batch, and without LOCAL to the next
-/// users of the connection. Drop this value before the handler returns.
+/// handler returns no error, it fails with
+/// [`SettingsChanged`](idem_client::Error::SettingsChanged). If they can be called, the change is
+/// not noticed: it applies to the next handlers of a batch, and without LOCAL to the next users of
+/// the connection. Drop this value before the handler returns.
 ///
-/// A savepoint is a statement. Close it before the handler returns: a later handler of a batch could
-/// roll back to it.
+/// A savepoint is a statement. Close it before the handler returns: a later handler of a batch
+/// could roll back to it.
 ///
 /// ```
 /// # async fn handler(tx: idem_runtime::Tx) -> Result<(), Box<dyn std::error::Error>> {

@@ -76,7 +76,7 @@ impl Processing {
             Ok(Processed::Mismatch) => "mismatch",
             Ok(Processed::Expired) => "expired",
             Ok(Processed::Stopped { .. }) => "stopped",
-            Err(Error::AmbiguousCommit(_)) => "ambiguous",
+            Err(Error::Client(idem_client::Error::AmbiguousCommit(_))) => "ambiguous",
             Err(_) => "failed",
         });
         result

@@ -700,7 +700,7 @@ async fn i4_message_with_ended_transaction_becomes_dead_letter() {
     let letters = letters(&fixture).await;
     assert_eq!(letters.len(), 2, "{letters:?}");
     for (begin, reason) in [
-        ("orders rolled-back", "ended its transaction"),
+        ("orders rolled-back", "was ended before its commit"),
         ("orders committed", "2D000: COMMIT"),
     ] {
         assert!(

@@ -44,7 +44,7 @@ impl Misuse {
         match self {
             Self::Commits => ("2D000: COMMIT", 1),
             Self::Ignores => ("25P02", 3),
-            Self::RollsBack => ("ended its transaction", 1),
+            Self::RollsBack => ("was ended before its commit", 1),
             Self::ChangesPath => ("restore both", 1),
             Self::Fails => ("out of stock", 3),
             Self::Keeps => ("kept its transaction", 1),

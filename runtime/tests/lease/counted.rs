@@ -246,8 +246,8 @@ async fn lost_lease_commits_nothing() {
 async fn i1_counted_handler_that_ends_its_transaction_is_buried() {
     let fixture = Fixture::new().await;
     for (end, cause) in [
-        ("ROLLBACK", "ended its transaction"),
-        ("ROLLBACK; BEGIN", "ended its transaction"),
+        ("ROLLBACK", "was ended before its commit"),
+        ("ROLLBACK; BEGIN", "was ended before its commit"),
         ("COMMIT", "2D000: COMMIT"),
         ("COMMIT AND CHAIN", "2D000: COMMIT"),
         ("SET LOCAL search_path = pg_catalog", "restore both"),
@@ -336,7 +336,10 @@ async fn lost_connection_uses_no_attempt() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionLost, "{error:?}");
-    assert!(matches!(error, Error::Database(_)), "{error:?}");
+    assert!(
+        matches!(error, Error::Client(idem_client::Error::Database(_))),
+        "{error:?}"
+    );
     assert_eq!(
         fixture.left(&message).await,
         None,

@@ -537,7 +537,10 @@ async fn ambiguous_completion_does_not_release_the_lease() {
         )
         .await
         .unwrap_err();
-    assert!(matches!(error, Error::AmbiguousCommit(_)), "{error:?}");
+    assert!(
+        matches!(error, Error::Client(idem_client::Error::AmbiguousCommit(_))),
+        "{error:?}"
+    );
     fixture.assert_undone(&message).await;
     assert!(fixture.left(&message).await.is_some());
 }

@@ -97,7 +97,10 @@ async fn ambiguous_commit_of_the_last_attempt_is_not_a_failure() {
         .process(&proxy.pool(1), &message, work)
         .await
         .unwrap_err();
-    assert!(matches!(error, Error::AmbiguousCommit(_)), "{error:?}");
+    assert!(
+        matches!(error, Error::Client(idem_client::Error::AmbiguousCommit(_))),
+        "{error:?}"
+    );
     assert_eq!(error.settlement(), Settlement::RELEASE);
     fixture.assert_done_once(&message).await;
 }
@@ -115,7 +118,10 @@ async fn ambiguous_commit_without_a_claim_is_not_retried() {
         })
         .await
         .unwrap_err();
-    assert!(matches!(error, Error::AmbiguousCommit(_)), "{error:?}");
+    assert!(
+        matches!(error, Error::Client(idem_client::Error::AmbiguousCommit(_))),
+        "{error:?}"
+    );
     assert_eq!((calls.into_inner(), fixture.work(&message).await), (1, 1));
 }
 

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use deadpool_postgres::{Manager, Pool};
 use futures_util::FutureExt;
-use idem_client::Effect;
+use idem_client::{Effect, Error as Call};
 use idem_runtime::{
     Error, Handled, HandlerError, Idem, Message, Policies, Processed, Settlement, Tx,
     policy::{MissingId, Policy, Store, Style},
@@ -88,13 +88,13 @@ fn assert_retried_for_failed_statement(processed: Result<Processed, Error>, what
 fn assert_never_acknowledged(processed: Result<Processed, Error>, what: &str) {
     let error = processed.expect_err(what);
     assert!(
-        matches!(error, Error::TransactionEnded),
+        matches!(error, Error::Client(Call::TransactionEnded)),
         "{what}: {error:?}"
     );
     let Settlement::Reject { reason } = error.settlement() else {
         panic!("{what}: {:?}", error.settlement());
     };
-    assert!(reason.contains("ended its transaction"), "{reason}");
+    assert!(reason.contains("was ended before its commit"), "{reason}");
 }
 
 fn assert_rejected_for_commit(processed: Result<Processed, Error>, what: &str) {
@@ -324,7 +324,10 @@ async fn deferred_trigger_with_55000_is_an_error_of_the_database() {
         .process(&fixture.pool, &message, work)
         .await
         .unwrap_err();
-    assert!(!matches!(error, Error::TransactionEnded), "{error:?}");
+    assert!(
+        !matches!(error, Error::Client(Call::TransactionEnded)),
+        "{error:?}"
+    );
     assert_eq!(
         error.sqlstate().map(|state| state.code()),
         Some("55000"),
@@ -449,7 +452,7 @@ impl Misuse {
 /// delivery.
 ///
 /// If the handler executes ROLLBACK and returns no error, the next handler runs outside of a
-/// transaction, and is repeated: see [`Error::TransactionEnded`]. Its writes are then doubled.
+/// transaction, and is repeated: see [`Call::TransactionEnded`]. Its writes are then doubled.
 #[tokio::test]
 async fn i4_end_of_a_batch_fails_one_message_and_repeats_others() {
     let fixture = fixture().await;
@@ -563,7 +566,7 @@ async fn i10_handler_that_keeps_another_role_is_rejected() {
                     let error = processed.await.unwrap_err();
                     let what = format!("{idem:?}, {change}, {effects} effects, {message:?}");
                     assert!(
-                        matches!(error, Error::SettingsChanged(_)),
+                        matches!(error, Error::Client(Call::SettingsChanged(_))),
                         "{what}: {error:?}"
                     );
                     assert_eq!(error.sqlstate().unwrap().code(), state, "{what}");
@@ -632,7 +635,7 @@ async fn i4_changed_settings_in_a_batch_fail_one_message() {
                 .await;
             let error = results.remove(position).unwrap_err();
             assert!(
-                matches!(error, Error::SettingsChanged(_)),
+                matches!(error, Error::Client(Call::SettingsChanged(_))),
                 "{what}: {error:?}"
             );
             assert_eq!(error.sqlstate().unwrap().code(), state, "{what}");
@@ -678,7 +681,7 @@ async fn i4_role_of_a_handler_ends_before_the_next_handler() {
             .await;
         let changed = results.remove(0);
         assert!(
-            matches!(changed, Err(Error::SettingsChanged(_))),
+            matches!(changed, Err(Error::Client(Call::SettingsChanged(_)))),
             "prepared: {prepared}: {changed:?}"
         );
         fixture.assert_untouched(&messages[0]).await;
@@ -771,7 +774,7 @@ async fn i4_settings_of_a_session_do_not_outlive_an_error() {
         });
         let error = processed.await.unwrap_err();
         assert!(
-            matches!(error, Error::SettingsChanged(_)),
+            matches!(error, Error::Client(Call::SettingsChanged(_))),
             "{what}: {error:?}"
         );
         let settings = "SELECT current_role = session_user
