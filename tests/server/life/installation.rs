@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 use idem_cluster::Cluster;
-use idem_testkit::{Dump, Session};
+use idem_testkit::{Dump, Session, until};
 
 use super::cluster;
 
@@ -139,4 +139,70 @@ async fn i12_state_of_another_installation_stops_maintenance() -> Result<()> {
             .await?;
     }
     session.run("SELECT idem_try_claim('n', 'orders')").await
+}
+
+/// I1, I12. Goal: a subscription to the tables of state stops the functions and the worker of the
+/// subscriber. Otherwise the worker would rotate by the clock of the publisher.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i12_subscription_to_state_stops_maintenance() -> Result<()> {
+    let server = cluster("subscribed")?
+        .setting("wal_level", "logical")
+        .start()?;
+    let publisher = Session::in_database_with_idem(&server, "publisher").await?;
+    publisher
+        .run(
+            "SELECT idem_try_claim('m', 'orders');
+             CREATE PUBLICATION p FOR TABLE idem.ring, idem.clock",
+        )
+        .await?;
+    publisher
+        .run("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        .await?;
+    let subscriber = Session::in_database_with_idem(&server, "subscriber").await?;
+    subscriber
+        .run("SELECT idem_try_claim('m', 'orders')")
+        .await?;
+    let publisher_at = server.connection_string("publisher");
+    subscriber
+        .run(&format!(
+            "CREATE SUBSCRIPTION s CONNECTION '{publisher_at}' PUBLICATION p
+                 WITH (create_slot = false, slot_name = 's')"
+        ))
+        .await?;
+    let copied = "SELECT count(*) FROM pg_subscription_rel WHERE srsubstate = 'r'";
+    until("the tables are copied", async || {
+        Ok(subscriber.text(copied).await? == "2")
+    })
+    .await?;
+    publisher
+        .run(
+            "UPDATE idem.ring SET rotated_at = rotated_at - retention;
+             SELECT idem.invalidate('idem.ring'::regclass)",
+        )
+        .await?;
+    publisher.run("CALL idem_maintain()").await?;
+    let rotations = "SELECT sum(rotations) FROM idem.ring";
+    let rotated = publisher.text(rotations).await?;
+    ensure!(rotated != "0", "the publisher has not rotated");
+    until("the rotations of the publisher arrive", async || {
+        Ok(subscriber.text(rotations).await? == rotated)
+    })
+    .await?;
+    let slices = "SELECT string_agg(pg_relation_filenode('idem.' || relname)::text, ' '
+                                    ORDER BY relname)
+                    FROM pg_class WHERE relname ~ '^(inbox|call)_.*[0-9]$'";
+    let before = subscriber.text(slices).await?;
+    subscriber.run("CALL idem_maintain()").await?;
+    assert_eq!(subscriber.text(slices).await?, before, "truncated slices");
+    let refusal = subscriber
+        .refused("SELECT idem_try_claim('n', 'orders')")
+        .await?;
+    assert_eq!(refusal.sqlstate, "58000", "{refusal:?}");
+    subscriber
+        .run("ALTER SUBSCRIPTION s DISABLE; ALTER SUBSCRIPTION s SET (slot_name = NONE)")
+        .await?;
+    subscriber.run("DROP SUBSCRIPTION s").await?;
+    let refusal = subscriber.refused("SELECT idem_finish_restore()").await?;
+    assert_eq!(refusal.sqlstate, "55000", "{refusal:?}");
+    Ok(())
 }
