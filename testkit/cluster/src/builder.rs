@@ -37,6 +37,14 @@ const DEFAULTS: [(&str, &str); 9] = [
     ("timezone", "UTC"),
 ];
 
+/// Every user that can reach the socket directory is trusted.
+const INITDB_OPTIONS: [&str; 4] = [
+    "--username=postgres",
+    "--auth=trust",
+    "--encoding=UTF8",
+    "--no-locale",
+];
+
 /// The source of the data of a new cluster.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
@@ -252,8 +260,8 @@ impl Builder {
         }
     }
 
-    /// Returns a directory to copy, on which initdb has run. Each user and version of PostgreSQL
-    /// has one. A copy takes a tenth of the time of initdb.
+    /// Returns a directory to copy, on which initdb has run. Each user, version of PostgreSQL and
+    /// list of options has one. A copy takes a tenth of the time of initdb.
     fn initialized(&self, user: ServerUser) -> Result<PathBuf> {
         let mut version = user.command(&self.install.program("initdb")?);
         let version = version.arg("--version").output()?.stdout;
@@ -262,7 +270,11 @@ impl Builder {
         fs::create_dir_all(&parent)?;
         let lock = File::create(parent.join("lock"))?;
         lock.lock()?;
-        let dir = parent.join(format!("{version}{}", user.uid()));
+        let dir = parent.join(format!(
+            "{version}{}{}",
+            user.uid(),
+            INITDB_OPTIONS.concat()
+        ));
         if dir.is_dir() {
             return Ok(dir);
         }
@@ -275,13 +287,7 @@ impl Builder {
         let mut initdb = user.command(&self.install.program("initdb")?);
         initdb.arg("-D").arg(&unfinished);
         initdb.arg("-L").arg(self.install.share_dir());
-        // Every user that can reach the socket directory is trusted.
-        initdb.args([
-            "--username=postgres",
-            "--auth=trust",
-            "--encoding=UTF8",
-            "--no-locale",
-        ]);
+        initdb.args(INITDB_OPTIONS);
         complete(initdb, &unfinished)?;
         fs::rename(&unfinished, &dir)?;
         Ok(dir)
