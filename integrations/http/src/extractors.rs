@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, sync::Arc};
 
-use axum_core::{
+use axum::{
     body::Body as AxumBody,
     extract::{FromRequestParts, OptionalFromRequestParts},
     response::{IntoResponse, Response},

@@ -5,7 +5,7 @@
 //! request with the same key gets the recorded response with the header `Idempotency-Replayed:
 //! true`. While the handler runs, a repeated request gets status 409 with `Retry-After`. A request
 //! with the same key but different content gets status 422. Statuses after which another attempt
-//! may succeed (5xx, 409 and 429) are never recorded.
+//! may succeed (5xx, 401, 403, 407, 408, 409, 425 and 429) are not recorded.
 //!
 //! [In a transaction](IdempotencyLayer::transaction) the writes of the handler, the claim of the
 //! key and the response are committed together:
@@ -38,13 +38,15 @@
 //! [With a lease](IdempotencyLayer::lease) the handler can make external calls. Its response is
 //! recorded when the handler has finished.
 //!
-//! With the feature `axum` the extractors `InTransaction` and `UnderLease` give a handler its
+//! With the default feature `axum` the extractors `InTransaction` and `UnderLease` give a handler its
 //! transaction or its lease. A request without one gets status 500.
 
 // A panic would end the consumer of a user. Tests may panic.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod body;
+#[cfg(test)]
+mod cases;
 mod extensions;
 #[cfg(feature = "axum")]
 mod extractors;

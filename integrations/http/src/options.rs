@@ -63,22 +63,50 @@ impl Options {
                 false => Ok(None),
             };
         };
-        let id = self.scope.id_of(parts, key)?;
-        // The name of a caller can be any text, but PostgreSQL cannot store a zero byte.
-        if id.contains('\0') {
-            return Err(Problem::UnknownCaller);
-        }
-        MessageId::text(id)
-            .map(Some)
-            .map_err(|_| Problem::IdTooLong)
+        self.scope.id_of(parts, key).map(Some)
     }
 }
+
+/// The statuses below 500 after which another attempt may succeed: with other credentials, at
+/// another time, or with the same request.
+const TEMPORARY: [StatusCode; 7] = [
+    StatusCode::UNAUTHORIZED,
+    StatusCode::FORBIDDEN,
+    StatusCode::PROXY_AUTHENTICATION_REQUIRED,
+    StatusCode::REQUEST_TIMEOUT,
+    StatusCode::CONFLICT,
+    StatusCode::TOO_EARLY,
+    StatusCode::TOO_MANY_REQUESTS,
+];
 
 /// Returns whether a response with this status is recorded. Statuses after which another attempt
 /// may succeed are not recorded.
 pub(crate) fn keeps(status: StatusCode) -> bool {
-    let is_final = status.is_success() || status.is_redirection() || status.is_client_error();
-    is_final && status != StatusCode::CONFLICT && status != StatusCode::TOO_MANY_REQUESTS
+    (200..500).contains(&status.as_u16()) && !TEMPORARY.contains(&status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cases;
+
+    #[derive(serde::Deserialize)]
+    struct Statuses {
+        recorded: Vec<u16>,
+        not_recorded: Vec<u16>,
+    }
+
+    #[test]
+    fn recorded_statuses_are_those_of_the_specification() {
+        let statuses: Statuses = cases::read("statuses.json");
+        let kept = |status: &u16| keeps(StatusCode::from_u16(*status).unwrap());
+        for status in statuses.recorded {
+            assert!(kept(&status), "{status} is not recorded");
+        }
+        for status in statuses.not_recorded {
+            assert!(!kept(&status), "{status} is recorded");
+        }
+    }
 }
 
 impl fmt::Debug for Options {

@@ -64,7 +64,7 @@ impl Problem {
     }
 
     /// Returns the last part of the problem's `type`, which programs can test.
-    fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::MissingKey => "missing-key",
             Self::BadKey(_) => "bad-key",

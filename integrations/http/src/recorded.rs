@@ -117,41 +117,106 @@ fn is_of_the_connection(name: &HeaderName) -> bool {
 #[cfg(test)]
 mod tests {
     use http::Request;
+    use serde_json::Value;
 
     use super::*;
+    use crate::cases;
 
-    /// A replayed response has the same status, the same recorded headers and the same bytes.
-    #[test]
-    fn replayed_response_is_identical() {
+    #[derive(Deserialize)]
+    struct Records {
+        responses: Vec<Case>,
+        readable: Value,
+        unreadable_members: Vec<serde_json::Map<String, Value>>,
+        unreadable: Vec<Value>,
+        unsendable_texts: Vec<String>,
+    }
+
+    #[derive(Deserialize)]
+    struct Case {
+        response: Stored,
+        record: Stored,
+    }
+
+    /// The members of a record without its fingerprint.
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Stored {
+        status: u16,
+        headers: Vec<(String, String)>,
+        body_base64: String,
+    }
+
+    fn fingerprint(body: &[u8]) -> Fingerprint {
         let (parts, ()) = Request::new(()).into_parts();
-        let fingerprint = Fingerprint::of(&parts, b"");
-        let mut headers = HeaderMap::new();
-        headers.append("x-two", HeaderValue::from_static("first"));
-        headers.append("x-two", HeaderValue::from_static("second"));
-        headers.append("x-bytes", HeaderValue::from_bytes(b"\xfc\xff").unwrap());
-        headers.append("x-secret", HeaderValue::from_static("not kept"));
-        headers.append("connection", HeaderValue::from_static("close, X-Hop"));
-        headers.append("x-hop", HeaderValue::from_static("1"));
-        let body = Bytes::from_static(b"\0\xffbytes");
-        let recorded = Recorded::of(
-            &fingerprint,
-            StatusCode::CREATED,
-            &headers,
-            |name| name != "x-secret",
-            &body,
-        );
-        let recorded: Recorded =
-            serde_json::from_str(&serde_json::to_string(&recorded).unwrap()).unwrap();
+        Fingerprint::of(&parts, body)
+    }
 
-        assert!(recorded.answers(&fingerprint));
-        assert!(!recorded.answers(&Fingerprint::of(&parts, b"other")));
-        let replayed = recorded.replay().unwrap();
-        assert_eq!(replayed.status(), StatusCode::CREATED);
-        let two: Vec<_> = replayed.headers().get_all("x-two").iter().collect();
-        assert_eq!(two, ["first", "second"]);
-        assert_eq!(replayed.headers()["x-bytes"].as_bytes(), b"\xfc\xff");
-        assert_eq!(replayed.headers()[REPLAYED], "true");
-        assert_eq!(replayed.headers().len(), 4);
-        assert_eq!(recorded.body_base64, "AP9ieXRlcw==");
+    /// Each character of a value is one byte.
+    fn value(text: &str) -> HeaderValue {
+        let bytes: Vec<u8> = text.chars().map(|c| u8::try_from(c).unwrap()).collect();
+        HeaderValue::from_bytes(&bytes).unwrap()
+    }
+
+    fn recorded(response: &Stored) -> Recorded {
+        let mut headers = HeaderMap::new();
+        for (name, text) in &response.headers {
+            headers.append(name.parse::<HeaderName>().unwrap(), value(text));
+        }
+        let body = BASE64_STANDARD.decode(&response.body_base64).unwrap();
+        let status = StatusCode::from_u16(response.status).unwrap();
+        let is_kept = |name: &HeaderName| name != header::SET_COOKIE;
+        Recorded::of(&fingerprint(b""), status, &headers, is_kept, &body.into())
+    }
+
+    /// Reads a record and makes the response from it.
+    fn replayed(stored: Value) -> Option<Response<Body>> {
+        let recorded: Recorded = serde_json::from_value(stored).ok()?;
+        recorded.replay().ok()
+    }
+
+    #[test]
+    fn records_are_those_of_the_specification() {
+        let cases: Records = cases::read("records.json");
+        for Case { response, record } in cases.responses {
+            let recorded = recorded(&response);
+            assert!(recorded.answers(&fingerprint(b"")));
+            assert!(!recorded.answers(&fingerprint(b"other")));
+            let stored = serde_json::to_value(&recorded).unwrap();
+            let replayed = replayed(stored.clone()).unwrap();
+            assert_eq!(serde_json::from_value::<Stored>(stored).unwrap(), record);
+            assert_eq!(replayed.status().as_u16(), record.status);
+            let mut expected: Vec<_> = record.headers.iter().collect();
+            let mark = (REPLAYED.to_string(), "true".to_owned());
+            expected.push(&mark);
+            let found: Vec<_> = replayed.headers().iter().collect();
+            assert_eq!(found.len(), expected.len());
+            for ((name, found), (expected, text)) in found.into_iter().zip(expected) {
+                assert_eq!((name.as_str(), found), (expected.as_str(), &value(text)));
+            }
+        }
+    }
+
+    #[test]
+    fn unreadable_records_are_those_of_the_specification() {
+        let cases: Records = cases::read("records.json");
+        assert!(replayed(cases.readable.clone()).is_some());
+        let with = |members: serde_json::Map<String, Value>| {
+            let mut stored = cases.readable.clone();
+            stored.as_object_mut().unwrap().extend(members);
+            stored
+        };
+        let texts = cases.unsendable_texts.into_iter();
+        let unsendable = texts.flat_map(|text| [(text.clone(), "1".into()), ("x-a".into(), text)]);
+        let unsendable = unsendable
+            .map(|header: (String, String)| serde_json::json!({ "headers": [header] }))
+            .map(|members| with(members.as_object().unwrap().clone()));
+        let changed = cases.unreadable_members.into_iter().map(with);
+        for stored in cases
+            .unreadable
+            .into_iter()
+            .chain(changed)
+            .chain(unsendable)
+        {
+            assert!(replayed(stored.clone()).is_none(), "{stored}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use http::request::Parts;
+use idem_client::MessageId;
 
 use crate::problem::Problem;
 
@@ -30,16 +31,22 @@ impl Scope {
     }
 
     /// Returns the message id of a request with this key.
-    pub(crate) fn id_of(&self, parts: &Parts, key: String) -> Result<String, Problem> {
+    pub(crate) fn id_of(&self, parts: &Parts, key: String) -> Result<MessageId, Problem> {
         // Layers of one destination can have different kinds of scopes. Such layers must not share
         // keys, so the id begins with the kind of the scope.
-        let Some(caller) = &self.0 else {
-            return Ok(format!("all:{key}"));
+        let id = match &self.0 {
+            None => format!("all:{key}"),
+            Some(caller) => {
+                // The name of a caller can be any text, but PostgreSQL cannot store a zero byte.
+                let caller = caller(parts)
+                    .filter(|caller| !caller.is_empty() && !caller.contains('\0'))
+                    .ok_or(Problem::UnknownCaller)?;
+                // The length distinguishes caller "a" with key "b:c" from caller "a:b" with key
+                // "c".
+                format!("by:{}:{caller}:{key}", caller.len())
+            }
         };
-        let caller = caller(parts).filter(|caller| !caller.is_empty());
-        let caller = caller.ok_or(Problem::UnknownCaller)?;
-        // The length distinguishes caller "a" with key "b:c" from caller "a:b" with key "c".
-        Ok(format!("by:{}:{caller}:{key}", caller.len()))
+        MessageId::text(id).map_err(|_| Problem::IdTooLong)
     }
 }
 
@@ -49,5 +56,56 @@ impl fmt::Debug for Scope {
             Some(_) => "by caller",
             None => "single tenant",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::cases;
+
+    #[derive(serde::Deserialize)]
+    struct Case {
+        caller: Option<String>,
+        key: String,
+        #[serde(flatten)]
+        expected: Expected,
+    }
+
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Expected {
+        Id(String),
+        Problem(String),
+    }
+
+    #[derive(serde::Deserialize)]
+    struct Ids {
+        single_tenant: Vec<Case>,
+        by_caller: Vec<Case>,
+    }
+
+    fn assert_id(scope: &Scope, case: Case) {
+        let (parts, ()) = Request::new(()).into_parts();
+        let found = scope.id_of(&parts, case.key);
+        match (found, case.expected) {
+            (Ok(found), Expected::Id(id)) => assert_eq!(found, MessageId::text(id).unwrap()),
+            (Err(found), Expected::Problem(name)) => assert_eq!(found.name(), name),
+            (found, _) => panic!("{:?}: {found:?}", case.caller),
+        }
+    }
+
+    #[test]
+    fn ids_are_those_of_the_specification() {
+        let ids: Ids = cases::read("ids.json");
+        for case in ids.single_tenant {
+            assert_id(&Scope::single_tenant(), case);
+        }
+        for case in ids.by_caller {
+            let caller = case.caller.clone();
+            assert_id(&Scope::by(move |_| caller.clone()), case);
+        }
     }
 }

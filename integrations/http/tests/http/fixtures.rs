@@ -84,10 +84,14 @@ impl App {
     }
 
     pub fn router(&self, layer: IdempotencyLayer) -> Router {
+        let of_an_account = Router::new()
+            .route("/orders", any(handle))
+            .layer(layer.clone());
         Router::new()
             .route("/orders", any(handle))
             .route("/others", any(handle))
             .layer(layer)
+            .nest("/accounts/{account}", of_an_account)
             .with_state(self.clone())
     }
 }

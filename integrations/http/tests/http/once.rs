@@ -129,6 +129,20 @@ async fn other_request_with_the_same_key_gets_422_and_is_not_run() {
     }
 }
 
+/// I4. Goal: a layer inside of a nested router does not give one account the response of another.
+#[tokio::test]
+async fn i4_fingerprint_has_the_path_before_a_nested_router() {
+    for mode in MODES {
+        let fixture = Fixture::new(mode).await;
+        let first = fixture.send(&ask("k").path("/accounts/7/orders")).await;
+        first.assert_run(201, 1);
+        let other = ask("k").path("/accounts/8/orders");
+        fixture.send(&other).await.assert_problem(422, "mismatch");
+        let again = ask("k").path("/accounts/7/orders");
+        fixture.send(&again).await.assert_replay_of(&first);
+    }
+}
+
 /// Goal: the record of a request is only in the database, so a second service with its own pool can
 /// replay the response.
 #[tokio::test]

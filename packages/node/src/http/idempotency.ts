@@ -104,7 +104,7 @@ export class Idempotency<R, X> implements Protected<X> {
     if (error.cause !== undefined) this.rules.onError(error.cause);
     return {
       status: error.status,
-      headers: error.headers(this.rules.retryAfterMs),
+      headers: error.headers(),
       body: error.body(),
     };
   }

@@ -22,12 +22,8 @@ export interface Options<R, M extends Mode = "transaction"> {
   readonly requestLimit?: number | undefined;
   /** The largest body of a recorded response, in bytes. 1 MiB by default. */
   readonly responseLimit?: number | undefined;
-  /** Reduces the recorded statuses. 1xx, 5xx, 409 and 429 are never recorded. */
-  readonly keepStatuses?: ((status: number) => boolean) | undefined;
   /** Selects the recorded headers by their names in lower case. All but `set-cookie` by default. */
   readonly keepHeaders?: ((name: string) => boolean) | undefined;
-  /** The value of Retry-After, rounded up to seconds. One second by default. */
-  readonly retryAfterMs?: number | undefined;
   /** The duration of a lease: 100 milliseconds to 1 day. 30 seconds by default. */
   readonly leaseMs?: number | undefined;
   /** Gets errors of which the client gets only a status. By default they are printed. */
@@ -37,6 +33,12 @@ export interface Options<R, M extends Mode = "transaction"> {
 /** Returns the limit of a body of a response in bytes, or null if it is not recorded. */
 export type LimitOf = (status: number) => number | null;
 
+/**
+ * The statuses below 500 after which another attempt may succeed: with other credentials, at
+ * another time, or with the same request.
+ */
+const TEMPORARY: ReadonlySet<number> = new Set([401, 403, 407, 408, 409, 425, 429]);
+
 const MEBIBYTE = 1 << 20;
 const SHORTEST_LEASE_MS = 100;
 const LONGEST_LEASE_MS = 24 * 3600 * 1000;
@@ -45,7 +47,6 @@ const LONGEST_LEASE_MS = 24 * 3600 * 1000;
 export class Rules<R> {
   readonly destination: string;
   readonly requestLimit: number;
-  readonly retryAfterMs: number;
   readonly leaseMs: number;
   readonly onError: (error: unknown) => void;
   /** Gets the name of a header in lower case. */
@@ -54,13 +55,11 @@ export class Rules<R> {
   readonly #methods: ReadonlySet<string>;
   readonly #isRequired: boolean;
   readonly #responseLimit: number;
-  readonly #keepsStatus: (status: number) => boolean;
 
   constructor(options: Options<R, Mode>) {
     check(options);
     this.destination = options.destination;
     this.requestLimit = options.requestLimit ?? MEBIBYTE;
-    this.retryAfterMs = options.retryAfterMs ?? 1000;
     this.leaseMs = options.leaseMs ?? 30_000;
     this.onError = options.onError ?? print;
     this.keepsHeader = options.keepHeaders ?? allButCookies;
@@ -68,7 +67,6 @@ export class Rules<R> {
     this.#methods = new Set(options.methods ?? ["POST", "PATCH"]);
     this.#isRequired = options.required ?? true;
     this.#responseLimit = options.responseLimit ?? MEBIBYTE;
-    this.#keepsStatus = options.keepStatuses ?? (() => true);
   }
 
   /**
@@ -102,8 +100,7 @@ export class Rules<R> {
    * may succeed are never recorded.
    */
   keeps(status: number): boolean {
-    const isFinal = status >= 200 && status < 500 && status !== 409 && status !== 429;
-    return isFinal && this.#keepsStatus(status);
+    return status >= 200 && status < 500 && !TEMPORARY.has(status);
   }
 
   /** Returns the limit of the body of a response, or null if the response is not recorded. */

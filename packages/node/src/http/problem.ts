@@ -79,10 +79,10 @@ export class Problem extends Error {
     return isUnknown ? new Problem("in-doubt", undefined, this.cause) : this;
   }
 
-  headers(retryAfterMs: number): [string, string][] {
+  headers(): [string, string][] {
     const type: [string, string] = ["content-type", "application/problem+json"];
     if (!TRANSIENT.has(this.kind)) return [type];
-    return [type, ["retry-after", String(wholeSeconds(retryAfterMs))]];
+    return [type, ["retry-after", "1"]];
   }
 
   body(): Buffer {
@@ -94,11 +94,6 @@ export class Problem extends Error {
     };
     return Buffer.from(JSON.stringify(problem));
   }
-}
-
-/** Returns the duration in whole seconds, rounded up, at least one. */
-export function wholeSeconds(milliseconds: number): number {
-  return Math.max(1, Math.ceil(milliseconds / 1000));
 }
 
 /** Converts an error of the database. The client does not get its text. */

@@ -104,6 +104,8 @@ function isStored(value: unknown): value is Stored {
   return (
     typeof fingerprint === "string" &&
     Number.isInteger(status) &&
+    (status as number) >= 100 &&
+    (status as number) < 1000 &&
     Array.isArray(headers) &&
     headers.every(isHeader) &&
     typeof body_base64 === "string" &&

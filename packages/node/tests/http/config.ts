@@ -23,7 +23,6 @@ export interface Config {
   readonly responseLimit: number;
   readonly leaseMs: number;
   readonly poolSize: number;
-  readonly keptStatuses?: readonly number[];
   readonly keptHeaders?: readonly string[];
   /** Where the pool of the middleware connects to. The handler uses the server itself. */
   readonly host?: string;

@@ -1,9 +1,11 @@
-/** Rules without a database: the same cases as the unit tests of the crate `idem-http`. */
+/** Rules without a database. The other languages read the same cases. */
 
 import assert from "node:assert/strict";
 import { once } from "node:events";
+import { readFileSync } from "node:fs";
 import { createServer, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
+import { join } from "node:path";
 import { test } from "node:test";
 
 import { fingerprintOf } from "../../src/http/fingerprint.js";
@@ -11,8 +13,8 @@ import { Idempotency } from "../../src/http/idempotency.js";
 import { Scope } from "../../src/http/index.js";
 import { keyOf } from "../../src/http/key.js";
 import { HeldResponse } from "../../src/http/node-response.js";
-import { Rules } from "../../src/http/options.js";
-import { Problem, problemOf, wholeSeconds, type Kind } from "../../src/http/problem.js";
+import { keepsWrites, Rules } from "../../src/http/options.js";
+import { Problem, problemOf, type Kind } from "../../src/http/problem.js";
 import { Recorded } from "../../src/http/recorded.js";
 import { retried } from "../../src/http/retry.js";
 import { CommitUnknownError, IdemError } from "../../src/index.js";
@@ -22,61 +24,24 @@ function failsWith(kind: Kind, work: () => unknown): void {
   assert.throws(work, (error) => error instanceof Problem && error.kind === kind);
 }
 
-test("valid key is parsed", () => {
-  const cases = [
-    ['"8e03978e-40d5-43dd-bc93-6894a57f9324"', "8e03978e-40d5-43dd-bc93-6894a57f9324"],
-    [String.raw`  "a \"quoted\" \\ one" `, String.raw`a "quoted" \ one`],
-    ['"a";version=1', "a"],
-    ['"a"; v=1.5;w;*x=?1; y="s";z=tok/en:1;b=:aGk=:;d=@12;e=%"f%c3%bc"  ', "a"],
-    ["8e03978e-40d5-43dd-bc93-6894a57f9324", "8e03978e-40d5-43dd-bc93-6894a57f9324"],
-    ["Zm9v+/==", "Zm9v+/=="],
-    ["\tbare ", "bare"],
-    ["x".repeat(255), "x".repeat(255)],
-  ] as const;
-  for (const [value, key] of cases) assert.equal(keyOf([value]), key);
-});
+const FOLDER = join(process.env["IDEM_CASES"] ?? "../../tests/spec/cases", "../http");
 
-const BAD_KEYS = [
-  "",
-  '""',
-  '"open',
-  '"a" b"',
-  '"a", "b"',
-  String.raw`"a\b"`,
-  '"a\\',
-  "a b",
-  "a, b",
-  "a;b",
-  'a"b',
-  "a\\b",
-  "\xe4",
-  '"a\tb"',
-  '"a\x7f"',
-  '"a";"',
-  '"a";Version=1',
-  '"a";v=',
-  '"a";v=1.2345',
-  '"a";v=1234567890123456',
-  '"a";v=?2',
-  '"a";v="open',
-  '"a" ;v=1',
-  '"a"\t;',
-  "x".repeat(256),
-  `"${"x".repeat(256)}"`,
-];
+/** Reads the cases that the middlewares of all languages share. */
+function read(file: string): unknown {
+  return JSON.parse(readFileSync(join(FOLDER, file), "utf8"));
+}
 
-test("invalid key is rejected", () => {
-  for (const value of BAD_KEYS) failsWith("bad-key", () => keyOf([value]));
-});
+interface Keys {
+  readonly valid: readonly { readonly value: string; readonly key: string }[];
+  readonly invalid: readonly string[];
+  readonly reasons: readonly { readonly value: string; readonly index: number }[];
+}
 
-test("reason says what is wrong and where", () => {
-  const cases = [
-    ['"open', 5],
-    [String.raw`"a\b"`, 3],
-    ['"a\tb"', 2],
-    ['"a" b"', 4],
-  ] as const;
-  for (const [value, index] of cases) {
+test("keys are those of the specification", () => {
+  const { valid, invalid, reasons } = read("keys.json") as Keys;
+  for (const { value, key } of valid) assert.equal(keyOf([value]), key);
+  for (const value of invalid) failsWith("bad-key", () => keyOf([value]));
+  for (const { value, index } of reasons) {
     const reason = new RegExp(` at index ${String(index)}; a key in quotes must be one string`);
     assert.throws(() => keyOf([value]), reason);
   }
@@ -87,33 +52,61 @@ test("repeated header is rejected", () => {
   assert.throws(() => keyOf(["a", "a"]), /more than once/);
 });
 
-test("fingerprint covers method, path, query and body", () => {
-  const body = Buffer.from("{}");
-  const first = fingerprintOf("POST", "/orders?a=1", body);
-  // printf 'POST\0/orders?a=1\0{}' | sha256sum
-  const expected = "13ca9e2d2cde37fdbb4a9efec2a25ac60d9edcf39818510eeca7d15c57b3c7a5";
-  assert.equal(first.toString("hex"), expected);
-  const others = [
-    fingerprintOf("PATCH", "/orders?a=1", body),
-    fingerprintOf("POST", "/order?a=1", body),
-    fingerprintOf("POST", "/orders?a=2", body),
-    fingerprintOf("POST", "/orders", body),
-    fingerprintOf("POST", "/orders?a=1", Buffer.from("{ }")),
-    fingerprintOf("POST", "//orders?a=1", body),
-  ];
-  for (const other of others) assert.notDeepEqual(first, other);
-  assert.deepEqual(fingerprintOf("POST", "http://host:80/orders?a=1", body), first);
-  const root = fingerprintOf("POST", "/?a=1", body);
-  assert.deepEqual(fingerprintOf("POST", "http://host?a=1", body), root);
+interface Fingerprints {
+  readonly requests: readonly {
+    readonly method: string;
+    readonly target: string;
+    readonly body: string;
+    readonly sha256: string;
+  }[];
+  readonly absolute_targets: readonly { readonly target: string; readonly path: string }[];
+}
+
+test("fingerprints are those of the specification", () => {
+  const { requests, absolute_targets } = read("fingerprints.json") as Fingerprints;
+  for (const { method, target, body, sha256 } of requests) {
+    assert.equal(fingerprintOf(method, target, Buffer.from(body)).toString("hex"), sha256);
+  }
+  assert.equal(new Set(requests.map(({ sha256 }) => sha256)).size, requests.length);
+  const of = (target: string) => fingerprintOf("POST", target, Buffer.alloc(0));
+  for (const { target, path } of absolute_targets) assert.deepEqual(of(target), of(path));
 });
 
-test("id has the form of the Rust layer", () => {
-  assert.equal(Scope.singleTenant().idOf(undefined, "k"), "all:k");
-  assert.equal(Scope.by(() => "é:").idOf(undefined, "k"), "by:3:é::k");
-  for (const caller of [null, undefined, "", "a\0b", "\ud800"]) {
-    failsWith("unknown-caller", () => Scope.by(() => caller).idOf(undefined, "k"));
+interface IdCase {
+  readonly caller?: string | null;
+  readonly key: string;
+  readonly id?: string;
+  readonly problem?: Kind;
+}
+
+test("ids are those of the specification", () => {
+  const { single_tenant, by_caller } =
+    read("ids.json") as Record<"single_tenant" | "by_caller", readonly IdCase[]>;
+  for (const { key, id } of single_tenant) {
+    assert.equal(Scope.singleTenant().idOf(undefined, key), id);
   }
-  failsWith("key-too-long", () => Scope.by(() => "t".repeat(800)).idOf(0, "x".repeat(255)));
+  const surrogate: IdCase = { caller: "\ud800", key: "k", problem: "unknown-caller" };
+  for (const { caller, key, id, problem } of [...by_caller, surrogate]) {
+    const idOf = () => Scope.by(() => caller).idOf(undefined, key);
+    if (problem === undefined) assert.equal(idOf(), id);
+    else failsWith(problem, idOf);
+  }
+});
+
+interface Statuses {
+  readonly recorded: readonly number[];
+  readonly not_recorded: readonly number[];
+  readonly writes_are_kept: readonly number[];
+  readonly writes_are_rolled_back: readonly number[];
+}
+
+test("recorded statuses are those of the specification", () => {
+  const statuses = read("statuses.json") as Statuses;
+  const rules = new Rules({ destination: "d", scope: Scope.singleTenant() });
+  for (const status of statuses.recorded) assert.ok(rules.keeps(status), String(status));
+  for (const status of statuses.not_recorded) assert.ok(!rules.keeps(status), String(status));
+  for (const status of statuses.writes_are_kept) assert.ok(keepsWrites(status, false));
+  for (const status of statuses.writes_are_rolled_back) assert.ok(!keepsWrites(status, false));
 });
 
 test("caller that is no text is an error, and no shared caller", () => {
@@ -141,68 +134,52 @@ test("middleware with invalid options is rejected", () => {
   assert.throws(() => Scope.by(undefined as never), /needs a function/);
 });
 
-const HEADERS = [
-  ["X-Two", "first"],
-  ["x-two", "second"],
-  ["x-bytes", "\xfc\xff"],
-  ["x-secret", "not kept"],
-  ["connection", "close, X-Hop"],
-  ["x-hop", "1"],
-  ["date", "now"],
-  ["content-length", "7"],
-  ["transfer-encoding", "chunked"],
-  ["keep-alive", "1"],
-] as const;
+interface Stored {
+  readonly status: number;
+  readonly headers: readonly (readonly [string, string])[];
+  readonly body_base64: string;
+}
 
-test("replayed response is identical", () => {
+interface Records {
+  readonly responses: readonly { readonly response: Stored; readonly record: Stored }[];
+  readonly readable: object;
+  readonly unreadable_members: readonly object[];
+  readonly unreadable: readonly unknown[];
+  readonly unsendable_texts: readonly string[];
+}
+
+test("records are those of the specification", () => {
   const fingerprint = fingerprintOf("GET", "/", Buffer.alloc(0));
-  const body = Buffer.from("\0\xffbytes", "latin1");
-  const response = { status: 201, headers: HEADERS, body };
-  const recorded = Recorded.of(fingerprint, response, (name) => name !== "x-secret");
-  const stored: unknown = JSON.parse(JSON.stringify(recorded.stored));
-  assert.deepEqual(stored, {
-    fingerprint: fingerprint.toString("hex"),
-    status: 201,
-    headers: [
-      ["x-two", "first"],
-      ["x-two", "second"],
-      ["x-bytes", "\xfc\xff"],
-    ],
-    body_base64: "AP9ieXRlcw==",
-  });
-  const read = Recorded.from(stored);
-  assert.ok(read.equals(recorded));
-  const replayed = read.replay(fingerprint);
-  assert.deepEqual([replayed.status, replayed.body], [201, body]);
-  assert.deepEqual(replayed.headers.at(-1), ["idempotency-replayed", "true"]);
-  const other = fingerprintOf("GET", "/", Buffer.from("other"));
-  failsWith("mismatch", () => read.replay(other));
-});
-
-test("unreadable record is a failure", () => {
-  const stored = { fingerprint: "", status: 201, headers: [["x-a", "1"]], body_base64: "" };
-  assert.equal(Recorded.from(stored).stored.status, 201);
-  const changes = [
-    { fingerprint: 1 },
-    { status: "201" },
-    { headers: 1 },
-    { headers: [["x-a"]] },
-    { body_base64: "*" },
-  ];
-  for (const change of changes) {
-    failsWith("failed", () => Recorded.from({ ...stored, ...change }));
+  const rules = new Rules({ destination: "d", scope: Scope.singleTenant() });
+  for (const { response, record } of (read("records.json") as Records).responses) {
+    const body = Buffer.from(response.body_base64, "base64");
+    const recorded = Recorded.of(fingerprint, { ...response, body }, rules.keepsHeader);
+    const stored: unknown = JSON.parse(JSON.stringify(recorded.stored));
+    assert.deepEqual(stored, { ...record, fingerprint: fingerprint.toString("hex") });
+    const again = Recorded.from(stored);
+    assert.ok(again.equals(recorded));
+    const replayed = again.replay(fingerprint);
+    assert.deepEqual([replayed.status, replayed.body], [record.status, body]);
+    const mark = ["idempotency-replayed", "true"];
+    assert.deepEqual(replayed.headers, [...record.headers, mark]);
+    const other = fingerprintOf("GET", "/", Buffer.from("other"));
+    failsWith("mismatch", () => again.replay(other));
   }
-  for (const value of [null, undefined, {}, 7]) failsWith("failed", () => Recorded.from(value));
 });
 
-test("header that cannot be sent is a failure", () => {
-  for (const text of ["a\r\nb", "a\nb", "a\0", "\u0100", "\u{1f600}"]) {
-    for (const header of [[text, "1"] as const, ["x-a", text] as const]) {
-      const response = { status: 201, headers: [header], body: Buffer.alloc(0) };
-      failsWith("failed", () => Recorded.of(Buffer.alloc(0), response, () => true));
-      const stored = { fingerprint: "", status: 201, headers: [header], body_base64: "" };
-      failsWith("failed", () => Recorded.from(stored));
-    }
+test("unreadable records are those of the specification", () => {
+  const records = read("records.json") as Records;
+  Recorded.from(records.readable);
+  const texts = [...records.unsendable_texts, "\u{1f600}"];
+  const headers = texts.flatMap((text) => [[text, "1"] as const, ["x-a", text] as const]);
+  const changes = [...records.unreadable_members, ...headers.map((h) => ({ headers: [h] }))];
+  const changed = changes.map((change) => ({ ...records.readable, ...change }));
+  for (const stored of [undefined, ...records.unreadable, ...changed]) {
+    failsWith("failed", () => Recorded.from(stored));
+  }
+  for (const header of headers) {
+    const response = { status: 201, headers: [header], body: Buffer.alloc(0) };
+    failsWith("failed", () => Recorded.of(Buffer.alloc(0), response, () => true));
   }
 });
 
@@ -326,7 +303,3 @@ test("response of an error handler replaces one that has begun", () =>
       assert.deepEqual([answer.status, answer.body], [500, "error"]);
     },
   ));
-
-test("retry after is in whole seconds", () => {
-  assert.deepEqual([0, 1001, 30_000].map(wholeSeconds), [1, 2, 30]);
-});

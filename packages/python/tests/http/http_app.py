@@ -289,8 +289,6 @@ def build(config: Config, state: State) -> Any:
     else:
         app = Starlette(routes=[Route(path, service.handle, methods=METHODS) for path in PATHS])
     kept: dict[str, Any] = {}
-    if config.kept_statuses is not None:
-        kept["keep_statuses"] = config.kept_statuses.__contains__
     if config.kept_headers is not None:
         kept["keep_headers"] = config.kept_headers.__contains__
     scope = Scope.single_tenant()

@@ -34,7 +34,6 @@ class Config:
     request_limit: int = 1 << 20
     response_limit: int = 1 << 20
     lease_ms: int = 30_000
-    kept_statuses: tuple[int, ...] | None = None
     kept_headers: tuple[str, ...] | None = None
     pool_size: int = 8
     pool_timeout_s: float = 2.0

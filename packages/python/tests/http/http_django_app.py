@@ -235,8 +235,6 @@ def _options(config: Config) -> dict[str, Any]:
         "REQUEST_LIMIT": config.request_limit,
         "REQUIRED": config.required,
     }
-    if config.kept_statuses is not None:
-        options["KEEP_STATUSES"] = config.kept_statuses.__contains__
     if config.kept_headers is not None:
         options["KEEP_HEADERS"] = config.kept_headers.__contains__
     return options

@@ -53,17 +53,6 @@ def test_success_redirection_and_client_error_are_recorded(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_keep_statuses_selects_the_recorded_statuses(kind: str) -> None:
-    with service(**KINDS[kind], kept_statuses=(201, 500)) as fixture:
-        for number, status in enumerate([404, 500, 404], 1):
-            failed = ask("k").with_header("x-status", str(status))
-            fixture.send(failed).assert_run(status, number)
-        assert fixture.claims() == 0
-        done = fixture.send(ask("k"))
-        fixture.send(ask("k")).assert_replay_of(done)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_cookies_and_connection_headers_are_not_recorded(kind: str) -> None:
     with service(**KINDS[kind]) as fixture:
         first = fixture.send(ask("k"))

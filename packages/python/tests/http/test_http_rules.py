@@ -1,12 +1,15 @@
-"""Rules without I/O: the same cases as the unit tests of the crate `idem-http`."""
+"""Rules without I/O. The other languages read the same cases."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import importlib
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
-from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,70 +18,36 @@ from idem_pg import IdemError
 from idem_pg.http import retry
 from idem_pg.http.fingerprint import fingerprint_of
 from idem_pg.http.key import key_of
-from idem_pg.http.options import Options
-from idem_pg.http.problem import Kind, Problem, problem_of, whole_seconds
+from idem_pg.http.options import Options, keeps_writes
+from idem_pg.http.problem import Kind, Problem, problem_of
 from idem_pg.http.recorded import Recorded, replay
 from idem_pg.http.request_head import RequestHead
 from idem_pg.http.scope import Scope
 
-BAD_KEYS = [
-    "",
-    '""',
-    '"open',
-    '"a" b"',
-    '"a", "b"',
-    r'"a\b"',
-    '"a\\',
-    "a b",
-    "a, b",
-    "a;b",
-    'a"b',
-    "a\\b",
-    "\xe4",
-    '"a\tb"',
-    '"a\x7f"',
-    '"a";"',
-    '"a";Version=1',
-    '"a";v=',
-    '"a";v=1.2345',
-    '"a";v=1234567890123456',
-    '"a";v=?2',
-    '"a";v="open',
-    '"a" ;v=1',
-    '"a"\t;',
-]
+FOLDER = Path(__file__).parents[4] / "tests/spec/http"
 
 
-@pytest.mark.parametrize(
-    ("value", "key"),
-    [
-        ('"8e03978e-40d5-43dd-bc93-6894a57f9324"', "8e03978e-40d5-43dd-bc93-6894a57f9324"),
-        (r'  "a \"quoted\" \\ one" ', r'a "quoted" \ one'),
-        ('"a";version=1', "a"),
-        ('"a"; v=1.5;w;*x=?1; y="s";z=tok/en:1;b=:aGk=:;d=@12;e=%"f%c3%bc"  ', "a"),
-        ("8e03978e-40d5-43dd-bc93-6894a57f9324", "8e03978e-40d5-43dd-bc93-6894a57f9324"),
-        ("Zm9v+/==", "Zm9v+/=="),
-        ("\tbare ", "bare"),
-        ("x" * 255, "x" * 255),
-    ],
-)
-def test_valid_key_is_parsed(value: str, key: str) -> None:
-    assert key_of([value]) == key
+def cases(file: str) -> Any:
+    """Reads the cases that the middlewares of all languages share."""
+    return json.loads((FOLDER / file).read_text())
 
 
-@pytest.mark.parametrize("value", [*BAD_KEYS, "x" * 256, '"' + "x" * 256 + '"'])
-def test_invalid_key_is_rejected(value: str) -> None:
+def problem_kind_of(work: Callable[[], object]) -> Kind:
     with pytest.raises(Problem) as caught:
-        key_of([value])
-    assert caught.value.kind is Kind.BAD_KEY
+        work()
+    return caught.value.kind
 
 
-@pytest.mark.parametrize(
-    ("value", "index"), [('"open', 5), (r'"a\b"', 3), ('"a\tb"', 2), ('"a" b"', 4)]
-)
-def test_reason_says_what_is_wrong_and_where(value: str, index: int) -> None:
-    with pytest.raises(Problem, match=f" at index {index}; a key in quotes must be one string"):
-        key_of([value])
+def test_keys_are_those_of_the_specification() -> None:
+    keys = cases("keys.json")
+    for case in keys["valid"]:
+        assert key_of([case["value"]]) == case["key"]
+    for value in keys["invalid"]:
+        assert problem_kind_of(partial(key_of, [value])) is Kind.BAD_KEY, value
+    for case in keys["reasons"]:
+        place = f" at index {case['index']}; a key in quotes must be one string"
+        with pytest.raises(Problem, match=place):
+            key_of([case["value"]])
 
 
 def test_repeated_header_is_rejected() -> None:
@@ -87,28 +56,38 @@ def test_repeated_header_is_rejected() -> None:
         key_of(["a", "a"])
 
 
-def test_fingerprint_covers_method_path_query_and_body() -> None:
-    first = fingerprint_of("POST", b"/orders?a=1", b"{}")
-    # printf 'POST\\0/orders?a=1\\0{}' | sha256sum
-    assert first.hex() == "13ca9e2d2cde37fdbb4a9efec2a25ac60d9edcf39818510eeca7d15c57b3c7a5"
-    others = [
-        fingerprint_of("PATCH", b"/orders?a=1", b"{}"),
-        fingerprint_of("POST", b"/order?a=1", b"{}"),
-        fingerprint_of("POST", b"/orders?a=2", b"{}"),
-        fingerprint_of("POST", b"/orders", b"{}"),
-        fingerprint_of("POST", b"/orders?a=1", b"{ }"),
-    ]
-    assert first not in others
+def test_fingerprints_are_those_of_the_specification() -> None:
+    requests = cases("fingerprints.json")["requests"]
+    for case in requests:
+        found = fingerprint_of(case["method"], case["target"].encode(), case["body"].encode())
+        assert found.hex() == case["sha256"], case["target"]
+    assert len({case["sha256"] for case in requests}) == len(requests)
 
 
-def test_id_has_the_form_of_the_rust_layer() -> None:
-    assert Scope.single_tenant().id_of(None, "k") == "all:k"
-    assert Scope.by(lambda _: "é:").id_of(None, "k") == "by:3:é::k"
-    callers: list[str | None] = [None, "", "a\0b", "\ud800"]
-    for caller in callers:
-        with pytest.raises(Problem) as caught:
-            Scope.by({None: caller}.get).id_of(None, "k")
-        assert caught.value.kind is Kind.UNKNOWN_CALLER
+def scope_of(caller: str | None) -> Scope:
+    return Scope.by(lambda _: caller)
+
+
+def test_ids_are_those_of_the_specification() -> None:
+    ids = cases("ids.json")
+    for case in ids["single_tenant"]:
+        assert Scope.single_tenant().id_of(None, case["key"]) == case["id"]
+    surrogate = {"caller": "\ud800", "key": "k", "problem": "unknown-caller"}
+    for case in [*ids["by_caller"], surrogate]:
+        id_of = partial(scope_of(case["caller"]).id_of, None, case["key"])
+        if "id" in case:
+            assert id_of() == case["id"]
+        else:
+            assert problem_kind_of(id_of).value[0] == case["problem"], case["caller"]
+
+
+def test_recorded_statuses_are_those_of_the_specification() -> None:
+    options, statuses = Options("orders", Scope.single_tenant()), cases("statuses.json")
+    assert [status for status in statuses["recorded"] if not options.keeps(status)] == []
+    assert [status for status in statuses["not_recorded"] if options.keeps(status)] == []
+    for name, is_kept in (("writes_are_kept", True), ("writes_are_rolled_back", False)):
+        found = [keeps_writes(status, is_requested=False) for status in statuses[name]]
+        assert found == [is_kept] * len(found)
 
 
 def test_middleware_without_a_scope_is_rejected() -> None:
@@ -120,54 +99,36 @@ def test_middleware_without_a_scope_is_rejected() -> None:
         Scope.by(None)  # type: ignore[arg-type]
 
 
-def test_replayed_response_is_identical() -> None:
-    headers = [
-        ("X-Two", "first"),
-        ("x-two", "second"),
-        ("x-bytes", "\xfc\xff"),
-        ("x-secret", "not kept"),
-        ("connection", "close, X-Hop"),
-        ("x-hop", "1"),
-        ("date", "now"),
-        ("content-length", "7"),
-        ("transfer-encoding", "chunked"),
-        ("keep-alive", "1"),
-    ]
+def test_records_are_those_of_the_specification() -> None:
     fingerprint = fingerprint_of("GET", b"/", b"")
-    recorded = Recorded.of(
-        fingerprint, 201, headers, lambda name: name != "x-secret", b"\0\xffbytes"
-    )
-    stored = json.loads(json.dumps(recorded.to_json()))
-    assert stored == {
-        "fingerprint": fingerprint.hex(),
-        "status": 201,
-        "headers": [["x-two", "first"], ["x-two", "second"], ["x-bytes", "\xfc\xff"]],
-        "body_base64": "AP9ieXRlcw==",
-    }
-    assert replay(Recorded.from_json(stored), fingerprint) == recorded
-    with pytest.raises(Problem) as caught:
-        replay(recorded, fingerprint_of("GET", b"/", b"other"))
-    assert caught.value.kind is Kind.MISMATCH
+    options = Options("orders", Scope.single_tenant())
+    for case in cases("records.json")["responses"]:
+        response = case["response"]
+        headers = [(name, text) for name, text in response["headers"]]
+        body = base64.b64decode(response["body_base64"])
+        recorded = Recorded.of(fingerprint, response["status"], headers, options.keep_headers, body)
+        stored = json.loads(json.dumps(recorded.to_json()))
+        assert stored == {**case["record"], "fingerprint": fingerprint.hex()}
+        assert replay(Recorded.from_json(stored), fingerprint) == recorded
+        mark = ("idempotency-replayed", "true")
+        expected = [(name, text) for name, text in case["record"]["headers"]]
+        assert recorded.replayed_headers() == [*expected, mark]
+        other = fingerprint_of("GET", b"/", b"other")
+        assert problem_kind_of(partial(replay, recorded, other)) is Kind.MISMATCH
 
 
-@pytest.mark.parametrize("stored", [None, {}, {"fingerprint": "", "status": 1, "headers": 1}])
-def test_unreadable_record_is_a_failure(stored: object) -> None:
-    with pytest.raises(Problem) as caught:
-        Recorded.from_json(stored)
-    assert caught.value.kind is Kind.FAILED
-
-
-@pytest.mark.parametrize("text", ["a\r\nb", "a\nb", "a\0", "\u0100"])
-@pytest.mark.parametrize("is_name", [False, True])
-def test_header_that_cannot_be_sent_is_a_failure(text: str, is_name: bool) -> None:
-    header = (text, "1") if is_name else ("x-a", text)
-    with pytest.raises(Problem) as caught:
-        Recorded.of(b"", 201, [header], lambda _: True, b"")
-    assert caught.value.kind is Kind.FAILED
-    stored = {"fingerprint": "", "status": 201, "headers": [header], "body_base64": ""}
-    with pytest.raises(Problem) as caught:
-        Recorded.from_json(stored)
-    assert caught.value.kind is Kind.FAILED
+def test_unreadable_records_are_those_of_the_specification() -> None:
+    records = cases("records.json")
+    readable = records["readable"]
+    assert Recorded.from_json(readable).status == readable["status"]
+    headers = [[text, "1"] for text in records["unsendable_texts"]]
+    headers += [["x-a", text] for text in records["unsendable_texts"]]
+    changes = [*records["unreadable_members"], *({"headers": [header]} for header in headers)]
+    for stored in [*records["unreadable"], *({**readable, **change} for change in changes)]:
+        assert problem_kind_of(partial(Recorded.from_json, stored)) is Kind.FAILED, stored
+    for name, text in headers:
+        of = partial(Recorded.of, b"", 201, [(name, text)], lambda _: True, b"")
+        assert problem_kind_of(of) is Kind.FAILED
 
 
 def test_path_without_its_raw_form_is_quoted() -> None:
@@ -205,12 +166,6 @@ def test_retries_end_after_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(IdemError):
             asyncio.run(module.retried(nullcontext, attempt, retry.soon()))
         assert attempts == expected
-
-
-def test_retry_after_is_in_whole_seconds() -> None:
-    assert whole_seconds(timedelta()) == 1
-    assert whole_seconds(timedelta(milliseconds=1001)) == 2
-    assert whole_seconds(timedelta(seconds=30)) == 30
 
 
 @pytest.mark.parametrize(("methods", "error"), [("POST", TypeError), (["post"], ValueError)])

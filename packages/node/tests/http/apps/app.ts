@@ -29,7 +29,7 @@ export function optionsOf<R>(
   state: State,
   tenant: (request: R) => string | undefined,
 ): Options<R, Mode> {
-  const { keptStatuses, keptHeaders } = config;
+  const { keptHeaders } = config;
   return {
     destination: config.destination,
     scope: config.byTenant ? Scope.by(tenant) : Scope.singleTenant(),
@@ -39,7 +39,6 @@ export function optionsOf<R>(
     requestLimit: config.requestLimit,
     responseLimit: config.responseLimit,
     leaseMs: config.leaseMs,
-    keepStatuses: keptStatuses && ((status) => keptStatuses.includes(status)),
     keepHeaders: keptHeaders && ((name) => keptHeaders.includes(name)),
     onError: (error) => state.errors.push(error),
   };

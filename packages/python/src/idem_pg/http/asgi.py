@@ -76,7 +76,7 @@ class IdempotencyMiddleware:
                 await self._protected(message_id, head, receive, send)
                 return
         except Problem as problem:
-            await response_of_problem(problem, self._options).send_to(send)
+            await response_of_problem(problem).send_to(send)
             return
         await self.app(scope, receive, send)
 

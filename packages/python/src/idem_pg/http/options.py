@@ -19,9 +19,9 @@ LONGEST_LENGTH_DIGITS = 19
 Mode = Literal["transaction", "lease"]
 MODES = get_args(Mode)
 
-
-def all_statuses(_status: int) -> bool:
-    return True
+TEMPORARY = frozenset({401, 403, 407, 408, 409, 425, 429})
+"""Statuses below 500 after which another attempt may succeed: with other credentials, at another
+time, or with the same request."""
 
 
 def all_but_cookies(name: str) -> bool:
@@ -44,10 +44,8 @@ class Options:
     """The largest body of a protected request, in bytes."""
     response_limit: int = MEBIBYTE
     """The largest body of a recorded response, in bytes."""
-    keep_statuses: Callable[[int], bool] = all_statuses
     keep_headers: Callable[[str], bool] = all_but_cookies
     """Gets the name of the header in lower case."""
-    retry_after: timedelta = timedelta(seconds=1)
     lease: timedelta = DEFAULT_LEASE
     """The duration of a lease."""
 
@@ -96,7 +94,7 @@ class Options:
 
         Statuses after which another attempt may succeed are never recorded.
         """
-        return 200 <= status < 500 and status not in (409, 429) and self.keep_statuses(status)
+        return 200 <= status < 500 and status not in TEMPORARY
 
     def limit_of(self, status: int) -> int | None:
         """Returns the limit of a response. A response that is not recorded has none."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 import json
 import logging
-import math
-from datetime import timedelta
 from typing import Any
 
 from ..errors import IdemError
@@ -98,10 +96,10 @@ class Problem(Exception):  # noqa: N818
         is_unknown = self.kind in (Kind.UNAVAILABLE, Kind.FAILED)
         return Problem(Kind.IN_DOUBT) if is_unknown else self
 
-    def headers(self, retry_after: timedelta) -> list[tuple[str, str]]:
+    def headers(self) -> list[tuple[str, str]]:
         headers = [("content-type", "application/problem+json")]
         if self.kind.is_transient:
-            headers.append(("retry-after", str(whole_seconds(retry_after))))
+            headers.append(("retry-after", "1"))
         return headers
 
     def body(self) -> bytes:
@@ -112,11 +110,6 @@ class Problem(Exception):  # noqa: N818
             "detail": str(self),
         }
         return json.dumps(problem).encode()
-
-
-def whole_seconds(duration: timedelta) -> int:
-    """Returns the duration in whole seconds, rounded up, at least one."""
-    return max(math.ceil(duration / timedelta(seconds=1)), 1)
 
 
 def problem_of(error: Exception, *, is_committing: bool = False) -> Problem:

@@ -69,11 +69,14 @@ class Recorded:
     def from_json(cls, value: Any) -> Recorded:
         """Reads the value of the journal. Raises Problem if it is no recorded response."""
         try:
-            headers = [(str(name), str(text)) for name, text in value["headers"]]
+            headers = [(name, text) for name, text in value["headers"]]
             if not all(_is_sendable(name + text) for name, text in headers):
                 raise ValueError("a header that cannot be sent")
             body = base64.b64decode(value["body_base64"], validate=True)
-            return cls(str(value["fingerprint"]), int(value["status"]), headers, body)
+            fingerprint, status = value["fingerprint"], value["status"]
+            if not isinstance(fingerprint, str) or status not in range(100, 1000):
+                raise ValueError("a fingerprint or a status of another type")
+            return cls(fingerprint, status, headers, body)
         except (TypeError, KeyError, ValueError, binascii.Error) as error:
             log.warning("the journal has an unreadable recorded response: %r", error)
             raise Problem(Kind.FAILED) from error

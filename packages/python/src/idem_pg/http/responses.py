@@ -24,8 +24,8 @@ def response_of(recorded: Recorded) -> Response:
     return _response(recorded.status, recorded.replayed_headers(), recorded.body)
 
 
-def response_of_problem(problem: Problem, options: Options) -> Response:
-    return _response(problem.status, problem.headers(options.retry_after), problem.body())
+def response_of_problem(problem: Problem) -> Response:
+    return _response(problem.status, problem.headers(), problem.body())
 
 
 def _response(status: int, headers: Headers, body: bytes) -> Response:

@@ -50,7 +50,7 @@ class IdempotencyMiddleware:
                 return self._get_response(request)
             return self._protected(message_id, method, request)
         except Problem as problem:
-            return response_of_problem(problem, self._options)
+            return response_of_problem(problem)
 
     def _protected(self, message_id: str, method: str, request: HttpRequest) -> Any:
         options = self._options
@@ -84,5 +84,5 @@ class IdempotencyMiddleware:
             if value is not None and base is not IdempotencyMiddleware:
                 return value.__func__ if isinstance(value, staticmethod) else value
         value = getattr(settings, "IDEM_HTTP", {}).get(name.upper(), default)
-        is_path = isinstance(value, str) and name in ("scope", "keep_statuses", "keep_headers")
+        is_path = isinstance(value, str) and name in ("scope", "keep_headers")
         return import_string(value) if is_path else value

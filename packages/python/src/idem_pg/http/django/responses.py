@@ -38,8 +38,8 @@ def response_of(recorded: Recorded) -> HttpResponse:
     return _response(recorded.status, recorded.replayed_headers(), recorded.body)
 
 
-def response_of_problem(problem: Problem, options: Options) -> HttpResponse:
-    return _response(problem.status, problem.headers(options.retry_after), problem.body())
+def response_of_problem(problem: Problem) -> HttpResponse:
+    return _response(problem.status, problem.headers(), problem.body())
 
 
 def _collected(response: Any, limit: int) -> bytes:
