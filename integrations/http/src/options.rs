@@ -85,6 +85,21 @@ pub(crate) fn keeps(status: StatusCode) -> bool {
     (200..500).contains(&status.as_u16()) && !TEMPORARY.contains(&status)
 }
 
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("mode", &self.mode)
+            .field("destination", &self.destination)
+            .field("methods", &self.methods)
+            .field("is_required", &self.is_required)
+            .field("scope", &self.scope)
+            .field("request_limit", &self.request_limit)
+            .field("response_limit", &self.response_limit)
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,20 +121,5 @@ mod tests {
         for status in statuses.not_recorded {
             assert!(!kept(&status), "{status} is recorded");
         }
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("mode", &self.mode)
-            .field("destination", &self.destination)
-            .field("methods", &self.methods)
-            .field("is_required", &self.is_required)
-            .field("scope", &self.scope)
-            .field("request_limit", &self.request_limit)
-            .field("response_limit", &self.response_limit)
-            .field("lease", &self.lease)
-            .finish_non_exhaustive()
     }
 }
