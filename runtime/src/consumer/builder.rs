@@ -49,12 +49,12 @@ use crate::{
 /// messages, fetches nothing, and probes the database with a back-off.
 #[must_use = "nothing is fetched before `run`"]
 pub struct Consumer<S> {
-    pub(super) pool: Pool,
-    pub(super) source: S,
-    pub(super) idem: Idem,
-    pub(super) routes: Routes,
-    pub(super) settings: Settings,
-    pub(super) status: Status,
+    pool: Pool,
+    source: S,
+    idem: Idem,
+    routes: Routes,
+    settings: Settings,
+    status: Status,
 }
 
 /// The default number of bytes that a consumer holds.
@@ -306,8 +306,16 @@ impl<S: Source> Consumer<S> {
     ///
     /// Dropping the future rolls back open transactions and settles nothing.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Summary, Error> {
-        self.settings.check()?;
-        let runtime = Runtime::new(self)?;
+        let Self {
+            pool,
+            source,
+            idem,
+            settings,
+            routes,
+            status,
+        } = self;
+        settings.check()?;
+        let runtime = Runtime::new(pool, source, idem, settings, routes, status)?;
         describe_metrics();
         runtime::run(Arc::new(runtime), shutdown).await
     }

@@ -7,10 +7,17 @@ use tokio::sync::{Mutex, Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Consumer, Error, Idem, Source,
+    Error, Idem, Source,
     consumer::{
-        breakers::Breakers, failures::Failures, intake::Intake, queue::Queue, requeued::Requeued,
-        routes::Table, settings::Settings, summary::Counters,
+        breakers::Breakers,
+        failures::Failures,
+        intake::Intake,
+        queue::Queue,
+        requeued::Requeued,
+        routes::{Routes, Table},
+        settings::Settings,
+        status::Status,
+        summary::Counters,
     },
 };
 
@@ -40,22 +47,22 @@ pub(in crate::consumer) struct Runtime<S> {
 }
 
 impl<S: Source> Runtime<S> {
-    pub(in crate::consumer) fn new(consumer: Consumer<S>) -> Result<Self, Error> {
-        let Consumer {
-            pool,
-            source,
-            idem,
-            settings,
-            ..
-        } = consumer;
+    pub(in crate::consumer) fn new(
+        pool: Pool,
+        source: S,
+        idem: Idem,
+        settings: Settings,
+        routes: Routes,
+        status: Status,
+    ) -> Result<Self, Error> {
         let capacity = settings
             .concurrency
             .saturating_mul(settings.batches.max)
             // The capacity is at least two. While one message is retried in place, the success of
             // another message shows that the environment is available.
             .clamp(2, Semaphore::MAX_PERMITS);
-        let routes = consumer.routes.check(&idem, &pool)?;
-        let breakers = Breakers::new(&routes, consumer.status);
+        let routes = routes.check(&idem, &pool)?;
+        let breakers = Breakers::new(&routes, status);
         let inbox = source.inbox().cloned();
         let destinations = routes
             .handled()
