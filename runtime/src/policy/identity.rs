@@ -24,11 +24,10 @@ pub enum IdStrategy {
     /// A member of a JSON payload, by its JSON pointer (RFC 6901), such as `/order/id`: a business
     /// id.
     ///
-    /// A string is used unchanged, and an integer of at most 64 bits by its digits, so `"7"` and
-    /// `7` are the same id. `null` is no id. A number with a point or an exponent has several
-    /// spellings of one value, so it is rejected with [`Error::Invalid`], and so are `-0`, longer
-    /// integers, booleans, arrays and objects. A payload that is not JSON fails with
-    /// [`Error::Decode`].
+    /// A string is used unchanged, and an integer of any length by its digits, so `"7"` and `7` are
+    /// the same id. `null` is no id. A number with a point or an exponent has several spellings of
+    /// one value, so it is rejected with [`Error::Invalid`], and so are `-0`, booleans, arrays and
+    /// objects. A payload that is not JSON fails with [`Error::Decode`].
     Payload(String),
     /// Topic, partition and offset: the position of the message at its broker.
     ///
@@ -118,7 +117,15 @@ fn joined<T: AsRef<str>>(parts: impl IntoIterator<Item = T>) -> String {
 
 impl fmt::Debug for IdStrategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        match self {
+            Self::MessageId => f.write_str("MessageId"),
+            Self::CorrelationId => f.write_str("CorrelationId"),
+            Self::Header(name) => f.debug_tuple("Header").field(name).finish(),
+            Self::Payload(pointer) => f.debug_tuple("Payload").field(pointer).finish(),
+            Self::Coordinates => f.write_str("Coordinates"),
+            Self::Composite(parts) => f.debug_tuple("Composite").field(parts).finish(),
+            Self::Function(_) => f.write_str("Function"),
+        }
     }
 }
 
